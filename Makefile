@@ -24,7 +24,7 @@ export PYTHONUNBUFFERED ?= 1
 
 # What the application master's process is given; where there is neither Maven nor a JDK, notices of
 # pre-emption are missing and all else works.
-AGENT := elasticml/clusters/on_yarn/elasticml-agent.jar
+AGENT := elasticml/clusters/yarn/elasticml-agent.jar
 
 # A file's tests run in one of these processes; see tests/conftest.py.
 TEST_PROCESSES ?= 2

@@ -6,15 +6,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from elasticml.clusters.local import LocalCluster
-    from elasticml.clusters.yarn import YarnCluster
-    from elasticml.data.arrays import from_arrays
-    from elasticml.data.converted import read_converted
-    from elasticml.data.images import read_images
-    from elasticml.data.sequences import read_sequences
-    from elasticml.data.svmlight import read_svmlight
-    from elasticml.data.synthetic import make_splice
-    from elasticml.data.tabular import read_csv, read_parquet
+    from elasticml.clusters.local.cluster import LocalCluster
+    from elasticml.clusters.yarn.cluster import YarnCluster
+    from elasticml.data.readers.arrays import from_arrays
+    from elasticml.data.readers.converted import read_converted
+    from elasticml.data.readers.images import read_images
+    from elasticml.data.readers.sequences import read_sequences
+    from elasticml.data.readers.svmlight import read_svmlight
+    from elasticml.data.readers.tabular import read_csv, read_parquet
+    from elasticml.data.synthetic.splice_sites import make_splice
     from elasticml.errors import (
         ConfigError,
         DataError,
@@ -30,31 +30,31 @@ if TYPE_CHECKING:
     from elasticml.estimators.paths import ElasticNetCV, LassoCV, enet_path, lasso_path
     from elasticml.estimators.ridge import Ridge
     from elasticml.estimators.svm import LinearSVC
+    from elasticml.ids import VERSION as __version__
     from elasticml.job import Job, attach
-    from elasticml.jobs.algorithms import (
+    from elasticml.jobs.algorithm_settings import (
+        AsyncSGD,
         BatchGradient,
         CoCoA,
         ImportedAlgorithm,
         LocalSGD,
         PrimalCoCoA,
     )
-    from elasticml.jobs.async_sgd import AsyncSGD
     from elasticml.jobs.handle import Handle
     from elasticml.jobs.job_file import JobFile, read_job_file
+    from elasticml.jobs.job_sections import Checkpoint, Collective, Evaluate, Members, Stop
     from elasticml.jobs.replay import Replayed, replay
     from elasticml.jobs.result import Result
-    from elasticml.jobs.settings import Checkpoint, Collective, Evaluate, Members, Stop
     from elasticml.jobs.status import JobStatus
-    from elasticml.policies.elastic import ElasticScaling
-    from elasticml.policies.gap_per_second import GapPerContainerSecond
+    from elasticml.policies.background_shuffle import GlobalShuffle
+    from elasticml.policies.elastic_scaling import ElasticScaling
+    from elasticml.policies.gap_per_container_second import GapPerContainerSecond
     from elasticml.policies.inner_iterations import ChooseInnerIterations
     from elasticml.policies.knee import ScaleInAtKnee
     from elasticml.policies.rebalance import Rebalance
-    from elasticml.policies.redeal import Redeal
-    from elasticml.policies.shuffle import GlobalShuffle
+    from elasticml.policies.reshuffle import Redeal
     from elasticml.policies.straggler import Straggler
-    from elasticml.policies.tuning import TuneLocalWork
-    from elasticml.terms import VERSION as __version__
+    from elasticml.policies.tune_local_work import TuneLocalWork
 
 __all__ = [
     "AsyncSGD",
@@ -119,16 +119,16 @@ __all__ = [
 #: The module that defines each public name. Names are imported on first access, so that the command
 #: line starts fast and a worker loads only what it needs.
 _HOMES = {
-    "LocalCluster": "clusters.local",
-    "YarnCluster": "clusters.yarn",
-    "from_arrays": "data.arrays",
-    "make_splice": "data.synthetic",
-    "read_converted": "data.converted",
-    "read_csv": "data.tabular",
-    "read_images": "data.images",
-    "read_parquet": "data.tabular",
-    "read_sequences": "data.sequences",
-    "read_svmlight": "data.svmlight",
+    "LocalCluster": "clusters.local.cluster",
+    "YarnCluster": "clusters.yarn.cluster",
+    "from_arrays": "data.readers.arrays",
+    "make_splice": "data.synthetic.splice_sites",
+    "read_converted": "data.readers.converted",
+    "read_csv": "data.readers.tabular",
+    "read_images": "data.readers.images",
+    "read_parquet": "data.readers.tabular",
+    "read_sequences": "data.readers.sequences",
+    "read_svmlight": "data.readers.svmlight",
     "KMeans": "estimators.kmeans",
     **dict.fromkeys(("ElasticNet", "Lasso"), "estimators.elastic_net"),
     **dict.fromkeys(("ElasticNetCV", "LassoCV", "enet_path", "lasso_path"), "estimators.paths"),
@@ -137,7 +137,7 @@ _HOMES = {
     "Ridge": "estimators.ridge",
     "Job": "job",
     "attach": "job",
-    "AsyncSGD": "jobs.async_sgd",
+    "AsyncSGD": "jobs.algorithm_settings",
     "Handle": "jobs.handle",
     "JobFile": "jobs.job_file",
     "read_job_file": "jobs.job_file",
@@ -147,18 +147,20 @@ _HOMES = {
     "JobStatus": "jobs.status",
     **dict.fromkeys(
         ("BatchGradient", "CoCoA", "ImportedAlgorithm", "LocalSGD", "PrimalCoCoA"),
-        "jobs.algorithms",
+        "jobs.algorithm_settings",
     ),
-    **dict.fromkeys(("Checkpoint", "Collective", "Evaluate", "Members", "Stop"), "jobs.settings"),
+    **dict.fromkeys(
+        ("Checkpoint", "Collective", "Evaluate", "Members", "Stop"), "jobs.job_sections"
+    ),
     "ChooseInnerIterations": "policies.inner_iterations",
-    "ElasticScaling": "policies.elastic",
-    "GapPerContainerSecond": "policies.gap_per_second",
-    "GlobalShuffle": "policies.shuffle",
+    "ElasticScaling": "policies.elastic_scaling",
+    "GapPerContainerSecond": "policies.gap_per_container_second",
+    "GlobalShuffle": "policies.background_shuffle",
     "Rebalance": "policies.rebalance",
-    "Redeal": "policies.redeal",
+    "Redeal": "policies.reshuffle",
     "ScaleInAtKnee": "policies.knee",
     "Straggler": "policies.straggler",
-    "TuneLocalWork": "policies.tuning",
+    "TuneLocalWork": "policies.tune_local_work",
     **dict.fromkeys(
         (
             "ConfigError",
@@ -176,7 +178,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return importlib.import_module("elasticml.terms").VERSION
+        return importlib.import_module("elasticml.ids").VERSION
     if name not in _HOMES:
         raise AttributeError(f"module 'elasticml' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"elasticml.{_HOMES[name]}"), name)

@@ -68,7 +68,7 @@ class NotEnoughMembersError(ElasticmlError):
 
 
 @contextmanager
-def blaming(what: str) -> Iterator[None]:
+def prefix_errors(what: str) -> Iterator[None]:
     """Prefix the message of any error raised in the block with its subject, such as data.test."""
     try:
         yield

@@ -12,40 +12,40 @@ from typing import TYPE_CHECKING, Any
 
 from elasticml.data.source import Source, resolve_chunk_bytes
 from elasticml.errors import ConfigError
-from elasticml.jobs import checkpoints
-from elasticml.jobs.algorithms import (
+from elasticml.ids import VERSION
+from elasticml.jobs import run_checkpoints
+from elasticml.jobs.algorithm_settings import (
     Absent,
     AnyAlgorithm,
     absent_rule,
     is_deterministic,
     record_section,
 )
-from elasticml.jobs.faults import check_faults, read_faults
 from elasticml.jobs.follow import Watcher
 from elasticml.jobs.handle import Handle, attach_handle, prepare_scheduler, workers_of
 from elasticml.jobs.job_file import JobFile
-from elasticml.jobs.layout import (
+from elasticml.jobs.job_record import RECORD_VERSION
+from elasticml.jobs.job_sections import Collective, Evaluate, Fault, Members, Stop
+from elasticml.jobs.job_validation import (
     Holders,
     Placement,
-    cache_of,
     check_chunk_fits,
     check_together,
-    chunk_bytes_of,
     default_chunk_bytes,
-    holders_of,
-    memory_limit_of,
-    placement_of,
+    parse_cache,
+    parse_chunk_size,
+    parse_memory_limit,
     policy_entries,
+    resolve_holders,
+    resolve_placement,
 )
-from elasticml.jobs.record import RECORD_VERSION
+from elasticml.jobs.planned_faults import check_faults, read_faults
+from elasticml.jobs.preflight import preflight_data
 from elasticml.jobs.result import Result
+from elasticml.jobs.rpc import unwrap_reply
 from elasticml.jobs.run_directory import check_free
-from elasticml.jobs.settings import Collective, Evaluate, Fault, Members, Stop
-from elasticml.jobs.trial import try_data
-from elasticml.jobs.warm_start import WarmStart, warm_start_of
-from elasticml.jobs.wire import checked
-from elasticml.runtime.budget import BODIES_SHARE
-from elasticml.terms import VERSION
+from elasticml.jobs.warm_start import WarmStart, load_warm_start
+from elasticml.runtime.worker_limits import BODIES_SHARE
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -136,7 +136,7 @@ class Job:
         warm_start: WarmStart | None = None,
         members: Members | None = None,
         evaluate: Evaluate | bool | None = None,
-        checkpoint: checkpoints.CheckpointLike = None,
+        checkpoint: run_checkpoints.CheckpointLike = None,
         chunk_size: int | str | None = None,
         cache: str | Path | bool | None = None,
         threads: int | None = None,
@@ -162,18 +162,18 @@ class Job:
         self.partitions = partitions
         self.holders = holders
         self.placement = placement
-        self.warm_start = warm_start_of(warm_start, algorithm)
+        self.warm_start = load_warm_start(warm_start, algorithm)
         self.warm_start_path = (
             str(Path(warm_start).absolute()) if isinstance(warm_start, str | Path) else None
         )
         self.members = members or Members()
-        self.checkpoint = checkpoints.checkpoint_setting(checkpoint)
+        self.checkpoint = run_checkpoints.checkpoint_setting(checkpoint)
         self.evaluates = evaluate is not False
         self.evaluate = evaluate if isinstance(evaluate, Evaluate) else None
-        self.chunk_bytes = chunk_bytes_of(chunk_size) or default_chunk_bytes(algorithm)
-        self.cache = cache_of(cache)
+        self.chunk_bytes = parse_chunk_size(chunk_size) or default_chunk_bytes(algorithm)
+        self.cache = parse_cache(cache)
         self.threads = threads
-        self.memory_limit = memory_limit_of(memory_limit)
+        self.memory_limit = parse_memory_limit(memory_limit)
         self.simulate = simulate
         if self.members.start is not None:
             check_faults(self.faults, self.members.start)
@@ -199,7 +199,7 @@ class Job:
         ConfigError, DataError
             When a file is missing, empty, or not in the declared format.
         """
-        try_data(self.algorithm, self.data, self.test, self.cache)
+        preflight_data(self.algorithm, self.data, self.test, self.cache)
 
     def check_memory(self, worker_bytes: int | None) -> None:
         """Check that a chunk fits into a worker's memory; None and 0 mean no limit."""
@@ -249,12 +249,12 @@ class Job:
             "faults": [fault.entry() for fault in self.faults],
             "collective": self.collective.model_dump(),
             "partitions": self.partitions,
-            "holders": holders_of(self.holders, self.algorithm, total, limits),
-            "placement": placement_of(self.placement, self.algorithm),
+            "holders": resolve_holders(self.holders, self.algorithm, total, limits),
+            "placement": resolve_placement(self.placement, self.algorithm),
             "warm_start": self.warm_start_path,
             "members": {"start": members, "min": self.members.min, "max": self.members.max},
             "evaluate": evaluate if self.evaluates else False,
-            "checkpoint": checkpoints.checkpoint_entry(self.checkpoint, run_dir),
+            "checkpoint": run_checkpoints.checkpoint_entry(self.checkpoint, run_dir),
             "threads": self.threads,
             "memory_limit": self.memory_limit,
             "simulate": None if self.simulate is None else dict(self.simulate),
@@ -265,7 +265,7 @@ class Job:
         client: Client,
         *,
         run_dir: str | Path | None = None,
-        resume: str | Path | checkpoints.Interrupted | None = None,
+        resume: str | Path | run_checkpoints.InterruptedRun | None = None,
     ) -> Handle:
         """Submit the job to the cluster's scheduler and return immediately.
 
@@ -299,9 +299,9 @@ class Job:
         check_faults(self.faults, members)
         limits = [worker.get("memory_limit") or 0 for worker in workers.values()]
         self.check_memory(min(limits, default=0))
-        try_data(self.algorithm, self.data, self.test, reads=False)
+        preflight_data(self.algorithm, self.data, self.test, reads=False)
         record = self.record(new_job_id(self.name), members, limits, run_dir)
-        if isinstance(resume, checkpoints.Interrupted):
+        if isinstance(resume, run_checkpoints.InterruptedRun):
             record |= {"resume": resume.place, "reached": dict(resume.reached)}
         elif resume is not None:
             record["resume"] = str(resume)
@@ -316,7 +316,7 @@ class Job:
                 "summaries": [summary.to_json() for summary in bodies.summaries],
             }
         prepare_scheduler(client)
-        checked(client.sync(client.scheduler.em_submit, record=record, **extras))
+        unwrap_reply(client.sync(client.scheduler.em_submit, record=record, **extras))
         return Handle(client, record["job"], record, self.data, self.test)
 
     def run(
@@ -354,7 +354,7 @@ class Job:
         """
         interrupted = None
         if resume:
-            interrupted = checkpoints.interrupted_run(run_dir or ".", self.checkpoint)
+            interrupted = run_checkpoints.interrupted_run(run_dir or ".", self.checkpoint)
         elif run_dir is not None:
             check_free(Path(run_dir))  # fail before starting a job whose story cannot be written
         return self.start(client, run_dir=run_dir, resume=interrupted).result(

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from elasticml.algorithms.async_sgd.base import Arrays, Batch, Loop, Mail, Queue
-from elasticml.algorithms.async_sgd.plan import Plan
+from elasticml.algorithms.async_sgd.async_plan import AsyncPlan
+from elasticml.algorithms.async_sgd.base import Arrays, Batch, LoopConfig, Mail, QueueStatus
 from elasticml.algorithms.async_sgd.trainer import free_running
 from elasticml.algorithms.base import Exchange, Outcome
-from elasticml.data.chunk import Chunk
-from elasticml.data.source import DataFacts
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.source import DatasetStats
 from elasticml.errors import ElasticmlError
 
 
@@ -27,7 +27,7 @@ class TornError(ElasticmlError):
 class Fixed:
     """Leaves the batch as it is."""
 
-    def next(self, batch: int, queue: Queue) -> int:
+    def next(self, batch: int, queue: QueueStatus) -> int:
         return batch
 
 
@@ -80,7 +80,7 @@ class MeanOfRows:
         return float(sum(((chunk.values - state["w"]) ** 2).sum() for chunk in chunks))
 
 
-def plan(settings: Mapping[str, Any], facts: DataFacts) -> Plan:
+def plan(settings: Mapping[str, Any], facts: DatasetStats) -> AsyncPlan:
     """Make the toy's plan; settings as those of a loop, ``start`` and ``visits``."""
     problem = MeanOfRows(facts.n_columns)
 
@@ -89,8 +89,8 @@ def plan(settings: Mapping[str, Any], facts: DataFacts) -> Plan:
         yield
 
     passes = settings.get("passes")
-    return Plan(
-        loop=Loop(
+    return AsyncPlan(
+        loop=LoopConfig(
             problem=problem,
             controller=Fixed,
             batch=int(settings.get("batch", 20)),

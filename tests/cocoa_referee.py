@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from elasticml.algorithms.base import RoundEnd
-from elasticml.data.chunk import Chunk
-from elasticml.terms import ChunkId
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.ids import ChunkId
 from tests.serial_world import Asked, World
 
 F64 = np.ndarray

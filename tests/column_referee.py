@@ -16,8 +16,8 @@ from sklearn.linear_model import ElasticNet
 from elasticml.algorithms.base import Exchange, Outcome, Work
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.registry import algorithm
-from elasticml.data.arrays import from_arrays
-from elasticml.data.chunk import Chunk
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.readers.arrays import from_arrays
 from tests.serial_world import Asked, Run, World, facts_of
 
 F64 = NDArray[np.float64]

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 
 from elasticml.algorithms.parallel import Serial
-from elasticml.collective.memory import FaultyNetwork
-from elasticml.data.arrays import from_arrays
-from elasticml.runtime.budget import Budget
-from elasticml.runtime.checkpoints import checkpoint_of
-from elasticml.runtime.driver_shell import DriverShell
-from elasticml.runtime.environment import Environment
-from elasticml.runtime.execution import InlineRunner, Runner
+from elasticml.collective.in_memory_network import FaultyNetwork
+from elasticml.data.readers.arrays import from_arrays
+from elasticml.ids import chunk_id
+from elasticml.runtime.checkpoints.checkpoint_store import checkpoint_of
+from elasticml.runtime.driver_agent import DriverAgent
+from elasticml.runtime.executors import InlineRunner, Runner
 from elasticml.runtime.member_host import MemberHost
-from elasticml.runtime.scaling import Scaler
-from elasticml.terms import chunk_id
+from elasticml.runtime.scaler import Scaler
+from elasticml.runtime.worker_context import WorkerContext
+from elasticml.runtime.worker_limits import WorkerLimits
 
 #: Turns of the event loop without a frame after which nothing more will happen by itself.
 QUIET_TURNS = 12
@@ -111,7 +111,7 @@ class World:
         for id, body in zip(sent.ids, sent.bodies, strict=True):
             bodies.setdefault(chunk_id(id).block, []).append((id, body))
         resumed = checkpoint_of(record)
-        self.shell = DriverShell(
+        self.shell = DriverAgent(
             {**record, "data": source.spec()},
             source=source,
             n_blocks=len(source.blocks()),
@@ -127,7 +127,7 @@ class World:
             check_every_event=True,
         )
         if resumed is not None:
-            self.shell.desk.open(self.shell.now_s())
+            self.shell.driver_session.open(self.shell.now_s())
 
     def clock(self) -> float:
         """Seconds that the world has lived."""
@@ -142,7 +142,7 @@ class World:
     async def add(self) -> str:
         """Start a worker; returns its address."""
         address = f"w{next(self._names)}"
-        environment = Environment(
+        environment = WorkerContext(
             transport=self.network.endpoint(address),
             compute=self._runner(address),
             reading=InlineRunner(),
@@ -159,7 +159,7 @@ class World:
             return [self.shell.record["job"]]
 
         self.hosts[address] = MemberHost(
-            environment, announce, Budget(bodies_bytes=self._limit_bytes)
+            environment, announce, WorkerLimits(bodies_bytes=self._limit_bytes)
         )
         await announce()
         return address

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from elasticml.control.chance import shuffled
 from elasticml.control.placement import to_newcomers
 from elasticml.control.policy import (
     Discard,
@@ -25,7 +24,8 @@ from elasticml.control.policy import (
     Tune,
     View,
 )
-from elasticml.terms import ChunkId, ChunkInfo, MemberId
+from elasticml.control.seeded_random import shuffled
+from elasticml.ids import ChunkId, ChunkInfo, MemberId
 
 
 def member(slot: int) -> MemberId:

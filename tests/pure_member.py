@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from elasticml.control import commands as cmd
-from elasticml.control import events as ev
 from elasticml.control.member import Member
-from elasticml.terms import ChunkId, ChunkInfo, ExchangeId, MemberId
+from elasticml.ids import ChunkId, ChunkInfo, ExchangeId, MemberId
+from elasticml.protocol import commands as cmd
+from elasticml.protocol import events as ev
 
 if TYPE_CHECKING:
     from tests.pure_world import PureWorld
@@ -139,7 +139,7 @@ class Life:
             case cmd.AskStatus():
                 assert self.machine is not None
                 stage: Any = self.machine.stage()
-                self.report(ev.StatusTold(member=self.me, exchange=order.exchange, stage=stage))
+                self.report(ev.StatusReported(member=self.me, exchange=order.exchange, stage=stage))
             case cmd.SendAnchor():
                 self.send_anchor(order)
             case cmd.Dismiss():

@@ -13,13 +13,13 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from elasticml.control import commands as cmd
-from elasticml.control import events as ev
 from elasticml.control.driver import Driver
+from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.policy import Policy
-from elasticml.control.settings import Settings
+from elasticml.ids import ChunkId, MemberId
 from elasticml.policies.registry import make_policies
-from elasticml.terms import ChunkId, MemberId
+from elasticml.protocol import commands as cmd
+from elasticml.protocol import events as ev
 from tests.pure_member import Life, Sums, Worker, chunks_of_block
 
 #: Who sends, who receives, and on which of their channels; "driver" is an end, too.
@@ -57,7 +57,7 @@ class PureWorld:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: DriverSettings,
         rounds: int = 4,
         policies: Sequence[Policy] = (),
         limit_bytes: int | None = None,
@@ -143,12 +143,12 @@ class PureWorld:
         driver, state = self.driver, self.driver.state
         lines = [
             f"stage {state.stage} round {state.round} request {driver.request}",
-            f"running {driver.exchanging.running}",
+            f"running {driver.exchanges.running}",
             f"root waits for {state.root.waits_for()} tree {state.parents}",
             f"members {state.membership.members}",
             f"open {state.ledger.open} groups {state.ledger.groups}",
-            f"moves {driver.mobility.moves} returning {driver.mobility.returning}",
-            f"rereading {driver.mobility.rereading} pending {driver.loading.pending}",
+            f"moves {driver.chunk_moves.moves} returning {driver.chunk_moves.returning}",
+            f"rereading {driver.chunk_moves.rereading} pending {driver.loading.pending}",
             *(f"{w.name}: {w.life and w.life.id} {w.is_stopped}" for w in self.workers.values()),
             *(f"{record.event} {record.fields}" for record in self.story[-12:]),
         ]
@@ -250,7 +250,7 @@ class PureWorld:
 
     def check_stores(self) -> None:
         """Compare what members hold with the ledger; to be called when nothing is under way."""
-        ledger, dropping = self.driver.state.ledger, self.driver.mobility.dropping
+        ledger, dropping = self.driver.state.ledger, self.driver.chunk_moves.dropping
         for worker in self.workers.values():
             life = worker.life
             members = self.driver.state.membership.members
@@ -363,15 +363,17 @@ class PureWorld:
 
     def _check_room(self, order: cmd.Order) -> None:
         """What a group's return brings to a member fits its memory."""
-        mobility, ledger = self.driver.mobility, self.driver.state.ledger
+        chunk_moves, ledger = self.driver.chunk_moves, self.driver.state.ledger
         if not isinstance(order, cmd.LoadChunks) or self.limit_bytes is None:
             return
-        returning = {(c, m) for o in mobility.returning.values() for c, m in o.items()}
+        returning = {(c, m) for o in chunk_moves.returning.values() for c, m in o.items()}
         if not {(c, order.member) for c in order.chunks} <= returning:
             return
         if any(not ledger.holds(order.member, c) for c in order.chunks):
-            dropping = sum(ledger.info[c].nbytes for c in mobility.dropping.get(order.member, ()))
-            coming = mobility.bytes_to().get(order.member, 0) - dropping
+            dropping = sum(
+                ledger.info[c].nbytes for c in chunk_moves.dropping.get(order.member, ())
+            )
+            coming = chunk_moves.bytes_to().get(order.member, 0) - dropping
             assert ledger.held_bytes(order.member) + coming <= self.limit_bytes, order
 
     def _welcome(self, command: cmd.Welcome) -> None:
@@ -388,7 +390,7 @@ class PureWorld:
             self.post(("driver", life.name, "down"), thunk)
 
     def _forward(self, command: cmd.ForwardModel) -> None:
-        life, run = self._known.get(command.to), self.driver.exchanging.running
+        life, run = self._known.get(command.to), self.driver.exchanges.running
         assert run is not None
         assert run.id == command.exchange
         model = ev.ModelArrived(
@@ -480,8 +482,8 @@ class PureWorld:
 
     def check_arrays(self) -> None:
         """Every array, at the driver and at members, is one that a machine can still name."""
-        exchanging = self.driver.exchanging
-        _check_named(self.arrays, self.driver.state.root, exchanging._fetched)
+        exchanges = self.driver.exchanges
+        _check_named(self.arrays, self.driver.state.root, exchanges._fetched)
         for worker in self.workers.values():
             if worker.life is not None and worker.life.machine is not None:
                 _check_named(worker.life.arrays, worker.life.machine.node, [])

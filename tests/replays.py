@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from elasticml.replaying.engine import Replay
+from elasticml.replaying.replay_engine import Replay
 
 
 def as_written(story: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

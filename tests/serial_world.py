@@ -29,9 +29,9 @@ from elasticml.algorithms.base import (
 )
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.registry import algorithm
-from elasticml.data.chunk import Chunk, binary_csr_chunk, csr_chunk, dense_chunk
-from elasticml.data.facts import DataFacts, merge_summaries, summarise
-from elasticml.terms import ChunkId, ExchangeId, GroupId
+from elasticml.data.chunks.chunk import Chunk, binary_csr_chunk, csr_chunk, dense_chunk
+from elasticml.data.dataset_stats import DatasetStats, merge_summaries, summarise
+from elasticml.ids import ChunkId, ExchangeId, GroupId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class World:
     algorithm: str = "batch_gradient"
     schedule: Sequence[Vanish | Return] = ()
     has_anchors: bool = True
-    facts: DataFacts | None = None
+    facts: DatasetStats | None = None
     #: Survivors take over at once what an exchange over everybody waits for.
     reloads: bool = False
     #: Called at the beginning of every round, to move chunks.
@@ -380,7 +380,7 @@ def _fresh(chunk: Chunk) -> Chunk:
 # --- data -------------------------------------------------------------------------------------
 
 
-def facts_of(chunks: Sequence[Chunk]) -> DataFacts:
+def facts_of(chunks: Sequence[Chunk]) -> DatasetStats:
     """Facts about these chunks, as if they were one block."""
     columns = max(chunk.layout.n_columns for chunk in chunks)
     layout = chunks[0].layout

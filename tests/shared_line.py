@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from elasticml.collective.frames import Frame, Header, Kind
-from elasticml.collective.memory import FaultyNetwork
-from elasticml.collective.shared_link import SharedLink
+from elasticml.collective.in_memory_network import FaultyNetwork
+from elasticml.collective.shared_memory_link import SharedLink
 
 #: Values of a vector.
 N = 512

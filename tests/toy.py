@@ -21,8 +21,8 @@ from elasticml.algorithms.base import (
     RoundEnd,
     Work,
 )
-from elasticml.data.chunk import Chunk
-from elasticml.data.source import DataFacts
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.source import DatasetStats
 from elasticml.errors import ElasticmlError
 
 
@@ -33,7 +33,7 @@ class DoubleCountError(ElasticmlError):
 class ToySolver:
     """Sums labels, their squares, and counts rows."""
 
-    def __init__(self, settings: Mapping[str, Any], facts: DataFacts) -> None:
+    def __init__(self, settings: Mapping[str, Any], facts: DatasetStats) -> None:
         self.calls = 0
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
@@ -60,7 +60,7 @@ def ask(require: Any, seal: bool, phase: Any = "compute") -> Exchange:
 
 
 def toy_trainer(
-    settings: Mapping[str, Any], facts: DataFacts, absent: str
+    settings: Mapping[str, Any], facts: DatasetStats, absent: str
 ) -> Generator[Exchange | RoundEnd, Any, Model]:
     """Check in every exchange that present and absent examples make up the whole, each once."""
     n = facts.n_rows

@@ -20,8 +20,8 @@ from elasticml.algorithms.base import (
     RoundEnd,
     Work,
 )
-from elasticml.data.chunk import Chunk
-from elasticml.data.source import DataFacts
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.source import DatasetStats
 from elasticml.errors import ElasticmlError
 
 #: Values of a vector where the settings say nothing: 480 kB.
@@ -51,7 +51,7 @@ def check_stamped(vector: Any, factor: float, stamp: float, what: str) -> None:
 class WideSolver:
     """Sends the model back times the number of its examples; checks it before and after."""
 
-    def __init__(self, settings: Mapping[str, Any], facts: DataFacts) -> None:
+    def __init__(self, settings: Mapping[str, Any], facts: DatasetStats) -> None:
         self.passes = int(settings.get("passes", 1))
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
@@ -65,7 +65,7 @@ class WideSolver:
 
 
 def wide_trainer(
-    settings: Mapping[str, Any], facts: DataFacts, absent: str
+    settings: Mapping[str, Any], facts: DatasetStats, absent: str
 ) -> Generator[Exchange | RoundEnd, Any, Model]:
     """Check every value of every sum against the examples that are said to be in it."""
     width = int(settings.get("width", WIDTH))

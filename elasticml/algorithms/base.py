@@ -17,9 +17,10 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.chunk import Chunk
-from elasticml.data.source import DataFacts
-from elasticml.terms import ExchangeId, GroupId
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.source import DatasetStats
+from elasticml.errors import LocalProtocolError
+from elasticml.ids import ExchangeId, GroupId
 
 Arrays = Mapping[str, NDArray[np.float64]]
 Scalar = float | int | str | bool
@@ -225,10 +226,37 @@ class Algorithm:
     #: may be passed as the keyword ``resume``: it continues with the round after it.
     trainer: Callable[..., Trainer]
     #: (settings, facts) -> solver
-    solver: Callable[[Mapping[str, Any], DataFacts], Solver]
+    solver: Callable[[Mapping[str, Any], DatasetStats], Solver]
     #: (settings) -> bytes per column that the trainer keeps besides models and gradients.
     column_bytes: Callable[[Mapping[str, Any]], int] = lambda settings: 0
     #: (settings) -> copies of each chunk body that members keep: 2 with a scaled copy.
     forms: Callable[[Mapping[str, Any]], int] = lambda settings: 1
-    #: The solver reads bodies through :func:`elasticml.data.shelf.flow` only.
+    #: The solver reads bodies through :func:`elasticml.data.out_of_core.stream_chunks` only.
     streams: bool = False
+
+
+# Dispatch of an exchange to a solver's operation.
+
+Operation = Callable[[Work, Sequence[Chunk], Parallel], Arrays]
+
+
+def operation_of(work: Work, operations: Mapping[str, Operation]) -> Operation:
+    """Return the operation that ``work`` names.
+
+    Parameters
+    ----------
+    operations : mapping of str to callable
+        If they are a solver's bound methods, build the mapping for each call: a solver that stored
+        it would form a reference cycle and keep its chunks until the next garbage collection.
+
+    Raises
+    ------
+    LocalProtocolError
+        When the operation is unknown.
+    """
+    if work.operation not in operations:
+        raise LocalProtocolError(
+            f"exchange {work.exchange} asks for {work.operation!r}, wanted one of "
+            f"{', '.join(operations)}: the trainer has another version"
+        )
+    return operations[work.operation]

@@ -3,25 +3,34 @@
 ``column_maxabs``, ``column_moments``
     Up: ``maxabs`` (d,), reduced by maximum; or ``count`` (), ``total`` (d,), ``squares`` (d,). With
     ``weighted``, the sums are over weighted rows.
+
+The kernels are serial, release the GIL and go through the rows in order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from elasticml.algorithms import scaling
 from elasticml.algorithms.base import Arrays, Exchange, Outcome, Parallel, Resume
-from elasticml.algorithms.column_kernels import add_csr_squares, raise_to_csr_maxabs
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.scaling import Columns
-from elasticml.data.chunk import Chunk
-from elasticml.data.products import make_adjoint
-from elasticml.data.shelf import flow
-from elasticml.data.source import DataFacts
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.chunks.products import make_adjoint
+from elasticml.data.out_of_core.store import stream_chunks
+from elasticml.data.source import DatasetStats
+
+# Column statistics, for scaling and for the safe step length: exchanges and a member's share.
+#
+# ``column_maxabs``, ``column_moments``
+#     Up: ``maxabs`` (d,), reduced by maximum; or ``count`` (), ``total`` (d,), ``squares`` (d,).
+#     With
+#     ``weighted``, the sums are over weighted rows.
 
 F64 = NDArray[np.float64]
 COLUMN_MAXABS: Final = "column_maxabs"
@@ -53,7 +62,7 @@ def moments_exchange(n_columns: int, *, weighted: bool) -> Exchange:
 def fix_columns(
     scale: str,
     intercept: bool,
-    facts: DataFacts,
+    facts: DatasetStats,
     constant: float = 1.0,
     resume: Resume | None = None,
 ) -> Generator[Exchange, Outcome, Columns]:
@@ -74,7 +83,7 @@ def fix_columns(
     return scaling.standard_columns(d, intercept, float(count), total, squares, constant)
 
 
-def largest_values(chunks: Sequence[Chunk], facts: DataFacts, parallel: Parallel) -> Arrays:
+def largest_values(chunks: Sequence[Chunk], facts: DatasetStats, parallel: Parallel) -> Arrays:
     """Return a member's share of :func:`maxabs_exchange`."""
 
     def run(part: Sequence[Chunk]) -> F64:
@@ -90,7 +99,7 @@ def largest_values(chunks: Sequence[Chunk], facts: DataFacts, parallel: Parallel
 
 def moments(
     chunks: Sequence[Chunk],
-    facts: DataFacts,
+    facts: DatasetStats,
     parallel: Parallel,
     coefficients: Callable[[Chunk], F64],
 ) -> Arrays:
@@ -114,7 +123,11 @@ def moments(
 
 
 def add_moments(
-    chunks: Sequence[Chunk], coefficients: Sequence[F64], facts: DataFacts, total: F64, squares: F64
+    chunks: Sequence[Chunk],
+    coefficients: Sequence[F64],
+    facts: DatasetStats,
+    total: F64,
+    squares: F64,
 ) -> None:
     """Add ``sum_i c_i x_ij`` to ``total`` and ``sum_i c_i x_ij^2`` to ``squares``, both (d,).
 
@@ -125,7 +138,7 @@ def add_moments(
     """
     first = make_adjoint(facts.layout, facts.n_columns)
     binary = make_adjoint(facts.layout, facts.n_columns)
-    for chunk, c in zip(flow(chunks), coefficients, strict=True):
+    for chunk, c in zip(stream_chunks(chunks), coefficients, strict=True):
         first.add(chunk, c)
         if chunk.layout.kind == "dense":
             values = chunk.values.astype(np.float64, copy=False)
@@ -138,10 +151,10 @@ def add_moments(
     binary.result(squares)
 
 
-def raise_to_maxabs(chunks: Sequence[Chunk], facts: DataFacts, out: F64) -> None:
+def raise_to_maxabs(chunks: Sequence[Chunk], facts: DatasetStats, out: F64) -> None:
     """Raise ``out`` (d,) to the largest absolute value of each column."""
     binary = make_adjoint(facts.layout, facts.n_columns)
-    for chunk in flow(chunks):
+    for chunk in stream_chunks(chunks):
         if chunk.layout.kind == "dense":
             values = chunk.values
             if len(values):
@@ -154,3 +167,36 @@ def raise_to_maxabs(chunks: Sequence[Chunk], facts: DataFacts, out: F64) -> None
     present = np.zeros(facts.n_columns)
     binary.result(present)
     np.maximum(out, (present > 0.0).astype(np.float64), out=out)
+
+
+# Serial compiled loops for the statistics of sparse columns; they release the GIL.
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _kernel(function: _Function) -> _Function:
+    return cast(_Function, njit(nogil=True, cache=True)(function))
+
+
+@_kernel
+def add_csr_squares(
+    indptr: NDArray[np.int32],
+    indices: NDArray[np.int32],
+    values: NDArray[Any],
+    coefficients: F64,
+    out: F64,
+) -> None:
+    """Add ``sum_i c_i x_ij^2`` to ``out[j]``; ``coefficients`` (n,)."""
+    for i in range(coefficients.size):
+        for k in range(indptr[i], indptr[i + 1]):
+            x = np.float64(values[k])
+            out[indices[k]] += coefficients[i] * x * x
+
+
+@_kernel
+def raise_to_csr_maxabs(indices: NDArray[np.int32], values: NDArray[Any], out: F64) -> None:
+    """Raise ``out[j]`` to the largest ``|x_ij|``."""
+    for k in range(indices.size):
+        x = abs(np.float64(values[k]))
+        if x > out[indices[k]]:
+            out[indices[k]] = x

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.chunk import Chunk
-from elasticml.data.products import make_adjoint, make_forward
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.chunks.products import make_adjoint, make_forward
 
 F64 = NDArray[np.float64]
 

@@ -6,13 +6,13 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from elasticml.algorithms.async_sgd import planner
-from elasticml.algorithms.async_sgd.batch import with_batch
+from elasticml.algorithms.async_sgd import build_plan
+from elasticml.algorithms.async_sgd.mapreduce_mode import with_batch
 from elasticml.algorithms.async_sgd.trainer import free_running
 from elasticml.algorithms.base import Algorithm
 from elasticml.algorithms.batch_gradient import trainer as batch_gradient
 from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
-from elasticml.algorithms.cocoa import scaled_rows
+from elasticml.algorithms.cocoa import scaled_chunks
 from elasticml.algorithms.cocoa import trainer as cocoa
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.algorithms.local_sgd import trainer as local_sgd
@@ -37,7 +37,7 @@ def _cocoa() -> Algorithm:
         name="cocoa",
         trainer=cocoa.make_trainer,
         solver=CocoaSolver,
-        forms=scaled_rows.forms,
+        forms=scaled_chunks.forms,
         streams=True,
     )
 
@@ -51,7 +51,7 @@ def _primal_cocoa() -> Algorithm:
 
 
 def _async_sgd() -> Algorithm:
-    return with_batch(free_running("async_sgd", planner.plan), planner.plan)
+    return with_batch(free_running("async_sgd", build_plan.plan), build_plan.plan)
 
 
 def _local_sgd() -> Algorithm:

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.source import DataFacts
+from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError, DataError
 
 F64 = NDArray[np.float64]
@@ -60,7 +60,7 @@ class HasTargets(Protocol):
         ...
 
 
-def targets_for(settings: HasTargets, facts: DataFacts) -> Targets:
+def targets_for(settings: HasTargets, facts: DatasetStats) -> Targets:
     """Determine the targets for a data set.
 
     Raises
@@ -104,7 +104,7 @@ def targets_for(settings: HasTargets, facts: DataFacts) -> Targets:
     )
 
 
-def weight_of_all(facts: DataFacts, targets: Targets) -> float:
+def weight_of_all(facts: DatasetStats, targets: Targets) -> float:
     """Return the sum of sample weight times class weight over all examples.
 
     Exact with one kind of weight. With both, they are treated as independent until the first sum

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from elasticml.jobs.applications import Application
-    from elasticml.jobs.standing import Standing
-    from elasticml.jobs.submission import Verdict
+    from elasticml.clusters.yarn.jobs.applications import Application
+    from elasticml.clusters.yarn.jobs.submission import Verdict
+    from elasticml.clusters.yarn.jobs.yarn_status import ApplicationStatus
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -72,14 +72,14 @@ def _application_options(command: F) -> F:
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 def status(application_id: str, as_json: bool, verbose: bool) -> None:
     """Show the state of a job."""
-    from elasticml.clusters.on_yarn.submission import client_or_own
-    from elasticml.jobs.applications import recall, status_at
-    from elasticml.jobs.standing import standing
-    from elasticml.jobs.submission import read_verdict
+    from elasticml.clusters.yarn.jobs.applications import load_application, status_at
+    from elasticml.clusters.yarn.jobs.submission import read_verdict
+    from elasticml.clusters.yarn.jobs.yarn_status import application_status
+    from elasticml.clusters.yarn.skein_client import client_or_own
 
-    application = recall(application_id)
+    application = load_application(application_id)
     with client_or_own(None) as client:
-        now = standing(client, application_id)
+        now = application_status(client, application_id)
     job = status_at(application.place)
     verdict = read_verdict(application.place)
     if as_json:
@@ -89,7 +89,7 @@ def status(application_id: str, as_json: bool, verbose: bool) -> None:
         record = {**asdict(application), **asdict(now), "job": asdict(job), "verdict": ending}
         click.echo(json.dumps(json_safe(record)))
         return
-    from elasticml.jobs.progress import status_line
+    from elasticml.jobs.progress_bar import status_line
 
     click.echo(f"application {application.id} in queue {now.queue}, user {now.user}")
     click.echo(f"state       {_state(now, verdict)}")
@@ -101,7 +101,7 @@ def status(application_id: str, as_json: bool, verbose: bool) -> None:
     click.echo(f"page        {now.url}")
 
 
-def _state(now: Standing, verdict: Verdict | None = None) -> str:
+def _state(now: ApplicationStatus, verdict: Verdict | None = None) -> str:
     if not now.is_over:
         return f"{now.state}, {100 * now.progress:.0f} % done"
     if verdict is not None:
@@ -114,8 +114,8 @@ def _state(now: Standing, verdict: Verdict | None = None) -> str:
 @click.option("--service", metavar="NAME", help="Only this service: dask.scheduler or dask.worker.")
 def logs(application_id: str, service: str | None, verbose: bool) -> None:
     """Print the logs of a job's containers."""
-    from elasticml.clusters.on_yarn.submission import client_or_own
-    from elasticml.jobs.container_logs import container_logs
+    from elasticml.clusters.yarn.jobs.container_logs import container_logs
+    from elasticml.clusters.yarn.skein_client import client_or_own
 
     with client_or_own(None) as client:
         for log in container_logs(client, application_id, service):
@@ -130,19 +130,19 @@ def logs(application_id: str, service: str | None, verbose: bool) -> None:
 )
 def kill(application_id: str, at_once: bool, verbose: bool) -> None:
     """End a job."""
-    from elasticml.clusters.on_yarn.submission import client_or_own
-    from elasticml.jobs import standing
-    from elasticml.jobs.applications import place_of
+    from elasticml.clusters.yarn.jobs import yarn_status
+    from elasticml.clusters.yarn.jobs.applications import place_of
+    from elasticml.clusters.yarn.skein_client import client_or_own
 
     with client_or_own(None) as client:
-        was = standing.standing(client, application_id)
+        was = yarn_status.application_status(client, application_id)
         if was.is_over:
             click.echo(f"{application_id} has already ended: {_state(was)}")
             return
         if at_once:
-            standing.kill(client, application_id)
+            yarn_status.kill(client, application_id)
         else:
-            standing.cancel(client, application_id, place_of(application_id))
+            yarn_status.cancel(client, application_id, place_of(application_id))
     click.echo(f"{application_id} has ended; elasticml result {application_id} fetches its run")
 
 
@@ -159,19 +159,19 @@ def result(application_id: str, out: Path | None, as_json: bool, verbose: bool) 
     from datetime import datetime
 
     from elasticml.cli.submit import show_result
-    from elasticml.clusters.on_yarn.submission import client_or_own
-    from elasticml.jobs.applications import recall, verdict_of
+    from elasticml.clusters.yarn.jobs.applications import load_application, verdict_of
+    from elasticml.clusters.yarn.jobs.submission import read_verdict
+    from elasticml.clusters.yarn.jobs.yarn_status import application_status
+    from elasticml.clusters.yarn.skein_client import client_or_own
     from elasticml.jobs.run_directory import check_free, default_run_path
-    from elasticml.jobs.standing import standing
-    from elasticml.jobs.submission import read_verdict
 
-    application = recall(application_id)
+    application = load_application(application_id)
     path = out or default_run_path(application.name, datetime.now())
     check_free(path)
     verdict = read_verdict(application.place)
     if verdict is None:
         with client_or_own(None) as client:
-            now = standing(client, application_id)
+            now = application_status(client, application_id)
         if not now.is_over:
             _show_unfinished(application, path)
             return
@@ -180,9 +180,9 @@ def result(application_id: str, out: Path | None, as_json: bool, verbose: bool) 
 
 
 def _show_unfinished(application: Application, path: Path) -> None:
-    from elasticml.jobs.applications import status_at
-    from elasticml.jobs.mirror import fetch
-    from elasticml.jobs.progress import status_line
+    from elasticml.clusters.yarn.jobs.applications import status_at
+    from elasticml.clusters.yarn.jobs.run_sync import fetch
+    from elasticml.jobs.progress_bar import status_line
 
     fetched = fetch(application.place, path)
     click.echo(f"job         {status_line(status_at(application.place), application.name)}")

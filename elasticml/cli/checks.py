@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from elasticml.terms import VERSION, format_size
+from elasticml.ids import VERSION, format_size
 
 #: Seconds that ``java -version`` and the like may take.
 ASK_S = 20

@@ -10,23 +10,30 @@ from functools import partial
 from pathlib import Path
 
 from elasticml.cli.checks import Check, State, ask_program, check_package
-from elasticml.clusters.notices import agent_jar
-from elasticml.clusters.on_yarn.compat import import_dask_yarn, import_skein
-from elasticml.clusters.on_yarn.grants import Container, grantable_now
-from elasticml.clusters.on_yarn.hadoop_conf import (
+from elasticml.clusters.yarn.capacity_check import Container, grantable_now
+from elasticml.clusters.yarn.compat import import_dask_yarn, import_skein
+from elasticml.clusters.yarn.hadoop_conf import (
     GraceSettings,
     counts_vcores,
     grace_settings,
     is_secure,
     require_conf,
 )
-from elasticml.clusters.on_yarn.packing import packing_list
-from elasticml.clusters.on_yarn.resource_manager import ResourceManager
-from elasticml.clusters.on_yarn.rm_answers import Node, Queue
-from elasticml.data.hdfs import absolute_hdfs, libhdfs_missing, route
-from elasticml.data.places import join, read_bytes, reason_of, remove, system_of, write_whole
+from elasticml.clusters.yarn.notice_stream import agent_jar
+from elasticml.clusters.yarn.packing import packing_list
+from elasticml.clusters.yarn.resource_manager import ResourceManager
+from elasticml.clusters.yarn.rm_responses import Node, Queue
+from elasticml.data.storage.filesystem import (
+    join,
+    read_bytes,
+    reason_of,
+    remove,
+    system_of,
+    write_whole,
+)
+from elasticml.data.storage.hdfs import absolute_hdfs, libhdfs_missing, route
 from elasticml.errors import ConfigError, ElasticmlError, SubmissionError
-from elasticml.terms import format_size
+from elasticml.ids import format_size
 
 #: Approximate seconds for moving a member's chunks; a shorter grace suffices for its state only.
 _CHUNKS_S = 2.0

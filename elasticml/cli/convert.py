@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from elasticml.data.convert import Written
+    from elasticml.data.readers.convert import ConversionProgress
     from elasticml.data.source import Source
 
 #: Seconds between two progress lines.
@@ -74,25 +74,25 @@ def convert(
     verbose: bool,
 ) -> None:
     """Convert data."""
-    from elasticml.cli.handover import INTERRUPTED
-    from elasticml.data.convert import convert as write
-    from elasticml.data.convert import facts_of
-    from elasticml.data.converted import read_converted
-    from elasticml.data.packed import LEVEL
-    from elasticml.jobs.layout import chunk_bytes_of
+    from elasticml.cli.submit_flow import INTERRUPTED
+    from elasticml.data.chunks.compressed_body import LEVEL
+    from elasticml.data.readers.convert import compute_stats
+    from elasticml.data.readers.convert import convert as write
+    from elasticml.data.readers.converted import read_converted
+    from elasticml.jobs.job_validation import parse_chunk_size
 
     if level is not None and compress is None:
         raise click.UsageError("--level applies to compressed chunks: give --compress zstd as well")
     if compress is not None and level is None:
         level = LEVEL
     data = _source(source, kind, settings)
-    size = chunk_bytes_of(chunk_size)
-    facts = None if like is None else facts_of(read_converted(like))
+    size = parse_chunk_size(chunk_size)
+    facts = None if like is None else compute_stats(read_converted(like))
     began_s = time.monotonic()
     progress = _Progress()
     chunking = {} if size is None else {"chunk_bytes": size}
     try:
-        made = write(data, dest, level=level, like=facts, tell=progress, **chunking)
+        made = write(data, dest, level=level, like=facts, on_progress=progress, **chunking)
     except KeyboardInterrupt:
         click.echo("elasticml: interrupted; nothing was written", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
@@ -116,8 +116,7 @@ def convert(
 
 def _source(source: str, kind: str | None, settings: tuple[str, ...]) -> Source:
     from elasticml.data.source import source_from_spec
-    from elasticml.jobs.job_file import data_section
-    from elasticml.jobs.job_text import change
+    from elasticml.jobs.job_file import apply_override, data_section
 
     path = Path(source)
     if kind is None and path.suffix in (".yaml", ".yml"):
@@ -126,18 +125,19 @@ def _source(source: str, kind: str | None, settings: tuple[str, ...]) -> Source:
         section = {"format": kind or _format_of(source), "path": source}
     wrapped: dict[str, Any] = {"data": section}
     for setting in settings:
-        change(wrapped, f"data.{setting}")
+        apply_override(wrapped, f"data.{setting}")
     return source_from_spec(wrapped["data"])
 
 
 def _format_of(source: str) -> str:
     """Return the format that a file's extension stands for."""
-    from elasticml.data.formats import ENDS, format_of
+    from elasticml.data.source import FORMAT_BY_SUFFIX, infer_format
 
-    kind = format_of(source)
+    kind = infer_format(source)
     if kind is None:
         raise click.UsageError(
-            f"{source} has no known file extension (known: {', '.join(ENDS)}): give --format"
+            f"{source} has no known file extension (known: {', '.join(FORMAT_BY_SUFFIX)}): "
+            "give --format"
         )
     return kind
 
@@ -151,7 +151,7 @@ class _Progress:
         self.stored_bytes = 0
         self._began_s = self._printed_s = time.monotonic()
 
-    def __call__(self, written: Written) -> None:
+    def __call__(self, written: ConversionProgress) -> None:
         self.rows, self.nbytes = written.rows, written.nbytes
         self.stored_bytes = written.stored_bytes
         now_s = time.monotonic()

@@ -52,8 +52,8 @@ Examples:
 def demo(out: Path, rows: int, rounds: int, workers: int, as_json: bool, verbose: bool) -> None:
     """Run the demonstration."""
     from elasticml.cli.cluster import client_of
-    from elasticml.jobs.algorithms import BatchGradient
-    from elasticml.jobs.settings import LocalWorkers
+    from elasticml.jobs.algorithm_settings import BatchGradient
+    from elasticml.jobs.job_sections import LocalWorkers
 
     started_s = time.monotonic()
     directories = [out / folder for _, folder, _ in SCENARIOS]
@@ -75,10 +75,10 @@ def demo(out: Path, rows: int, rounds: int, workers: int, as_json: bool, verbose
 
 
 def _job(label: str, absent: Any, rows: int, rounds: int, workers: int) -> Job:
-    from elasticml.data.synthetic import synthetic_splice
+    from elasticml.data.synthetic.splice_sites import synthetic_splice
     from elasticml.job import Job
-    from elasticml.jobs.algorithms import BatchGradient
-    from elasticml.jobs.settings import Evaluate, Members, Stop
+    from elasticml.jobs.algorithm_settings import BatchGradient
+    from elasticml.jobs.job_sections import Evaluate, Members, Stop
 
     half, back_at = workers // 2, 2 * rounds // 3
     faults = [{"round": rounds // 3, "lose": half}, {"round": back_at, "return": half}]
@@ -98,10 +98,10 @@ def _job(label: str, absent: Any, rows: int, rounds: int, workers: int) -> Job:
 def _run(job: Job, client: Any, label: str, directory: Path, cluster: dict[str, Any]) -> Any:
     from rich.console import Console
 
-    from elasticml.jobs.progress import Progress
+    from elasticml.jobs.progress_bar import ProgressBar
 
     handle = job.start(client)
-    with Progress(Console(stderr=True), label=f"{label:<10}") as progress:
+    with ProgressBar(Console(stderr=True), label=f"{label:<10}") as progress:
         result = handle.result(
             run_dir=directory, watchers=[progress], cluster=cluster, cancels=True
         )
@@ -120,7 +120,7 @@ def _show(
     out: Path, directories: list[Path], summaries: dict[str, Any], seconds: float, as_json: bool
 ) -> None:
     from elasticml.jobs.run_directory import json_safe
-    from elasticml.report.overlay import table, write_overlay
+    from elasticml.report.overlay_page import table, write_overlay
     from elasticml.report.overlay_table import text_table
 
     labels = list(summaries)

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import click
 
 from elasticml.cli.checks import Check
-from elasticml.terms import parse_size
+from elasticml.ids import parse_size
 
 _HELP = """Check what elasticml needs on this machine, with a remedy for each problem.
 
@@ -47,7 +47,7 @@ def doctor(
 ) -> None:
     """Check this machine, and the cluster."""
     from elasticml.cli.checks import all_checks
-    from elasticml.data.cache import cache_directory
+    from elasticml.data.storage.block_cache import cache_directory
 
     checks = all_checks(os.environ, cache_directory())
     if on_yarn:

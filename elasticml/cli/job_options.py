@@ -50,7 +50,7 @@ def job_options(run_dir: str, verbose: str, required: bool = True) -> Callable[[
     return add_options
 
 
-def tell(summary: Mapping[str, Any], as_json: bool) -> None:
+def print_summary(summary: Mapping[str, Any], as_json: bool) -> None:
     """Print a run's summary as text, or as one line of JSON."""
     if as_json:
         from elasticml.jobs.run_directory import json_safe

@@ -22,7 +22,7 @@ from elasticml.cli.run import run
 from elasticml.cli.simulate import simulate
 from elasticml.cli.submit import submit
 from elasticml.errors import ConfigError, DataError, ElasticmlError, SubmissionError
-from elasticml.terms import VERSION
+from elasticml.ids import VERSION
 
 #: Exit codes: success; bad job, data or command line; failed at run time; interrupted.
 OK, BAD_INPUT, FAILED, INTERRUPTED = 0, 2, 3, 130

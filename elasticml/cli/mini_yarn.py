@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from elasticml.cli.yarn_demo import yarn_demo
-from elasticml.cli.yarn_options import preemption_options
+from elasticml.cli.yarn_demo import preemption_options, yarn_demo
 
 _HELP = """Run a real Hadoop on this machine, for experiments: a ResourceManager, NodeManagers and
 HDFS, all on loopback addresses.
@@ -64,9 +63,9 @@ def up(
     verbose: bool,
 ) -> None:
     """Start a ResourceManager, NodeManagers and HDFS; return when YARN can grant containers."""
-    from elasticml.clusters.hadoop.root import default_root
-    from elasticml.clusters.hadoop.settings import Preemption
-    from elasticml.clusters.mini_yarn import MiniYarn
+    from elasticml.clusters.minihadoop.mini_settings import Preemption
+    from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
+    from elasticml.clusters.minihadoop.root_directory import default_root
 
     began_s = time.monotonic()
 
@@ -95,8 +94,8 @@ def up(
 @_verbose
 def down(root: Path | None, verbose: bool) -> None:
     """End every process: daemons, containers and their remaining children."""
-    from elasticml.clusters.hadoop.root import default_root
-    from elasticml.clusters.mini_yarn import MiniYarn
+    from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
+    from elasticml.clusters.minihadoop.root_directory import default_root
 
     count = MiniYarn.end_at(root or default_root())
     click.echo(f"ended {count} processes" if count else "nothing was running")
@@ -138,7 +137,7 @@ def env(root: Path | None, verbose: bool) -> None:
 
 
 def _at(root: Path | None) -> Any:
-    from elasticml.clusters.hadoop.root import default_root
-    from elasticml.clusters.mini_yarn import MiniYarn
+    from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
+    from elasticml.clusters.minihadoop.root_directory import default_root
 
     return MiniYarn.at(root or default_root())

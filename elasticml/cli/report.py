@@ -43,8 +43,8 @@ def report(
     verbose: bool,
 ) -> None:
     """Write the report of one run, or compare several."""
-    from elasticml.report.html import write_report
-    from elasticml.report.overlay import write_overlay
+    from elasticml.report.overlay_page import write_overlay
+    from elasticml.report.run_page import write_report
 
     if modes is not None:
         if len(runs) != 1 or labels:
@@ -60,18 +60,18 @@ def report(
 def _what_if(run: Path, modes: list[str], out: Path | None) -> Path:
     """Simulate the missing rules, print the result of each rule, and write the report."""
     from elasticml.cli.what_if import simulate_modes
-    from elasticml.jobs.progress import Progress
-    from elasticml.report.ghosts import OWN, ghost_rows
-    from elasticml.report.html import write_report
-    from elasticml.report.run import read_run
+    from elasticml.jobs.progress_bar import ProgressBar
+    from elasticml.report.run_page import write_report
+    from elasticml.report.run_reader import read_run
+    from elasticml.report.what_if import OWN, what_if_rows
 
-    ghosts, past = simulate_modes(run, modes, lambda mode: Progress(label=f"what if {mode}"))
+    ghosts, past = simulate_modes(run, modes, lambda mode: ProgressBar(label=f"what if {mode}"))
     click.echo(
         f"history     {past.lost} lost, {past.returned} joined, matched by round: simulated "
         "seconds differ from real ones"
     )
     runs = [read_run(run), *(read_run(ghost.path) for ghost in ghosts)]
-    for row in ghost_rows(runs, [OWN, *(ghost.mode for ghost in ghosts)]):
+    for row in what_if_rows(runs, [OWN, *(ghost.mode for ghost in ghosts)]):
         click.echo(
             f"{row.name:<16}objective {row.objective:.9g}, rounds lost {row.rounds_lost:.0f}, "
             f"{row.seconds:.3g} s".replace("nan", "–")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from elasticml.cli.job_options import job_options, tell
+from elasticml.cli.job_options import job_options, print_summary
 
 _HELP = """Run the job in JOB (a YAML file), and write its run directory.
 
@@ -65,17 +65,17 @@ def run(
 ) -> None:
     """Run a job file, or resume an interrupted run."""
     from elasticml.cli.cluster import client_of
+    from elasticml.ids import parse_size
     from elasticml.job import Job
-    from elasticml.jobs.checkpoints import described, interrupted_run
     from elasticml.jobs.job_file import read_job_file
+    from elasticml.jobs.job_sections import LocalWorkers, YarnContainers
+    from elasticml.jobs.run_checkpoints import interrupted_run, job_file_of_run
     from elasticml.jobs.run_directory import check_free, default_run_path
-    from elasticml.jobs.settings import LocalWorkers, YarnContainers
-    from elasticml.terms import parse_size
 
     if (job is None) == (resume is None) or (resume is not None and out is not None):
         raise click.UsageError("give a JOB, or --resume RUN_DIR, which continues in that directory")
     if resume is not None:
-        job = described(resume)
+        job = job_file_of_run(resume)
     assert job is not None
     file = read_job_file(job, settings)
     if isinstance(file.cluster, YarnContainers):
@@ -102,4 +102,4 @@ def run(
             resume=resume is not None,
             cluster=file.cluster.model_dump(mode="json"),
         )
-    tell(result.summary, as_json)
+    print_summary(result.summary, as_json)

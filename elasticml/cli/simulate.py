@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from elasticml.cli.job_options import job_options, tell
+from elasticml.cli.job_options import job_options, print_summary
 
 _HELP = """Simulate a job in virtual time: the same decisions, the same arithmetic, no processes.
 
@@ -41,10 +41,10 @@ def simulate(
     from elasticml.job import Job
     from elasticml.jobs.follow import follow
     from elasticml.jobs.job_file import read_job_file
-    from elasticml.jobs.progress import Progress
+    from elasticml.jobs.job_sections import Address
+    from elasticml.jobs.progress_bar import ProgressBar
     from elasticml.jobs.run_directory import default_run_path
-    from elasticml.jobs.settings import Address
-    from elasticml.jobs.simulated import SimulatedJob
+    from elasticml.jobs.simulated_job import SimulatedJob
 
     file = read_job_file(job, settings)
     made = Job.from_file(file)
@@ -54,7 +54,7 @@ def simulate(
     workers = 1 if isinstance(file.cluster, Address) else file.cluster.workers
     # A deterministic job id: the same file gives the same story, byte for byte.
     record = made.record(f"{file.name}-simulated", file.members.start or workers)
-    with _rare_collections(), Progress() as progress:
+    with _rare_collections(), ProgressBar() as progress:
         result = follow(
             SimulatedJob(record, file.data if has_data else None, file.test if has_data else None),
             run_dir=out or default_run_path(f"{file.name}-simulated", datetime.now()),
@@ -63,7 +63,7 @@ def simulate(
             evaluates=made.evaluates and has_data,
             cancels=True,
         )
-    tell(result.summary, as_json)
+    print_summary(result.summary, as_json)
     if not as_json:
         click.echo(f"time        {result.summary.get('seconds'):.3f} s, virtual")
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elasticml.cli.handover import (
+from elasticml.cli.job_options import job_options, print_summary
+from elasticml.cli.submit_flow import (
     INTERRUPTED,
-    Handed,
-    hand_over,
-    left_in_doubt,
-    nothing_submitted,
+    SubmissionState,
+    abort_before_submission,
+    defer_interrupts,
+    print_follow_up_commands,
     say,
-    tell_how_to_get_back,
+    submission_in_doubt,
+    submit_and_record,
 )
-from elasticml.cli.interrupts import held_interrupts
-from elasticml.cli.job_options import job_options, tell
 from elasticml.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     import skein
 
-    from elasticml.jobs.applications import Application
+    from elasticml.clusters.yarn.jobs.applications import Application
+    from elasticml.clusters.yarn.jobs.submission import Verdict
+    from elasticml.clusters.yarn.jobs.submit import SubmissionPlan
     from elasticml.jobs.job_file import JobFile
-    from elasticml.jobs.submission import Verdict
-    from elasticml.jobs.yarn_submit import Plan
 
 _HELP = """Run the job in JOB (a YAML file) in containers of a Hadoop cluster.
 
@@ -120,15 +120,15 @@ def run_on_yarn(
     ElasticmlError
         When the job or the cluster is wrong, or the job fails.
     """
-    from elasticml.clusters.on_yarn.submission import start_client
+    from elasticml.clusters.yarn.skein_client import start_client
     from elasticml.jobs.run_directory import check_free, default_run_path
 
     path = out or default_run_path(file.name, datetime.now())
     if not detach:
         check_free(path)
-    with nothing_submitted():
+    with abort_before_submission():
         plan, record, evaluates = _prepared(file)
-        from elasticml.jobs.yarn_submit import packed
+        from elasticml.clusters.yarn.jobs.submit import packed
 
         plan = packed(plan, say)
         client = start_client(keytab=plan.cluster.keytab, principal=plan.cluster.principal)
@@ -142,7 +142,7 @@ def run_on_yarn(
 
 def submit_and_follow(
     client: skein.Client,
-    plan: Plan,
+    plan: SubmissionPlan,
     record: Mapping[str, Any],
     *,
     evaluates: bool,
@@ -165,7 +165,7 @@ def submit_and_follow(
     click.exceptions.Exit
         When Ctrl-C has ended the following.
     """
-    from elasticml.jobs.standing import cancel
+    from elasticml.clusters.yarn.jobs.yarn_status import cancel
 
     def announce(application: Application) -> None:
         if detach:
@@ -173,37 +173,37 @@ def submit_and_follow(
         else:
             say(f"{application.id}; its run is in {application.place}")
 
-    handed = Handed()
+    state = SubmissionState()
     try:
         # Once submitted, the job runs: this command must not exit before it knows the job's id.
-        with held_interrupts() as held:
-            application = hand_over(
-                client, plan, record, handed, evaluates=evaluates, announce=announce
+        with defer_interrupts() as held:
+            application = submit_and_record(
+                client, plan, record, state, evaluates=evaluates, announce=announce
             )
         if detach:
-            tell_how_to_get_back(application, is_listed=handed.is_listed)
+            print_follow_up_commands(application, is_listed=state.is_listed)
             return None
         held.act()
         return application, _follow(client, application)
     except KeyboardInterrupt:
         # A second interrupt is raised at once, so the submission may be at any step.
-        if handed.application is None:
-            raise left_in_doubt(plan) from None
-        application = handed.application
+        if state.application is None:
+            raise submission_in_doubt(plan) from None
+        application = state.application
         if path is None:
             say(f"{application.id} keeps running")
-            tell_how_to_get_back(application, is_listed=handed.is_listed)
+            print_follow_up_commands(application, is_listed=state.is_listed)
             raise click.exceptions.Exit(INTERRUPTED) from None
         cancel(client, application.id, application.place)
         fetch_run(application, path)
         raise
 
 
-def _prepared(file: JobFile) -> tuple[Plan, dict[str, Any], bool]:
+def _prepared(file: JobFile) -> tuple[SubmissionPlan, dict[str, Any], bool]:
     """Check job and cluster; return the plan, the job record, and whether to evaluate models."""
+    from elasticml.clusters.yarn.jobs.submit import check_sources, plan_submission
     from elasticml.job import Job, new_job_id
-    from elasticml.jobs.settings import YarnContainers
-    from elasticml.jobs.yarn_submit import check_sources, plan_submission
+    from elasticml.jobs.job_sections import YarnContainers
 
     if not isinstance(file.cluster, YarnContainers):
         raise ConfigError(
@@ -223,10 +223,10 @@ def _prepared(file: JobFile) -> tuple[Plan, dict[str, Any], bool]:
 
 
 def _follow(client: Any, application: Application) -> Verdict:
-    from elasticml.jobs.applications import follow_application
-    from elasticml.jobs.progress import Progress
+    from elasticml.clusters.yarn.jobs.applications import follow_application
+    from elasticml.jobs.progress_bar import ProgressBar
 
-    with Progress(label=application.name) as shown:
+    with ProgressBar(label=application.name) as shown:
         return follow_application(client, application, [shown], shown.note)
 
 
@@ -259,7 +259,7 @@ def show_result(application: Application, verdict: Verdict, path: Path, *, as_js
     if not summary.exists():
         _report_without_summary(application, verdict, as_json)
         return
-    tell(json.loads(summary.read_text(encoding="utf-8")), as_json)
+    print_summary(json.loads(summary.read_text(encoding="utf-8")), as_json)
 
 
 def fetch_run(application: Application, path: Path) -> list[str]:
@@ -270,7 +270,7 @@ def fetch_run(application: Application, path: Path) -> list[str]:
     ConfigError
         When another run has appeared there since the first check, or it cannot be written.
     """
-    from elasticml.jobs.mirror import fetch
+    from elasticml.clusters.yarn.jobs.run_sync import fetch
     from elasticml.jobs.run_directory import check_free
 
     try:
@@ -286,12 +286,12 @@ def fetch_run(application: Application, path: Path) -> list[str]:
 
 def _report_without_summary(application: Application, verdict: Verdict, as_json: bool) -> None:
     """Report on a job that was ended before it started, or before it resumed."""
-    from elasticml.data import places
-    from elasticml.jobs.applications import status_at
-    from elasticml.jobs.checkpoints import FOLDER
+    from elasticml.clusters.yarn.jobs.applications import status_at
+    from elasticml.data.storage import filesystem
+    from elasticml.jobs.run_checkpoints import FOLDER
 
-    kept = places.join(application.place, FOLDER)
-    if places.names(kept):
+    kept = filesystem.join(application.place, FOLDER)
+    if filesystem.names(kept):
         say(f"{application.id}: its earlier progress is kept as a checkpoint in {kept}")
     if as_json:
         rounds = status_at(application.place).round

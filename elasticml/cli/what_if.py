@@ -16,15 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elasticml.data.places import write_whole
+from elasticml.data.storage.filesystem import write_whole
 from elasticml.errors import ConfigError, DataError
+from elasticml.ids import VERSION
 from elasticml.job import Job
 from elasticml.jobs.follow import Watcher, follow
 from elasticml.jobs.job_file import JobFile, read_job_file
-from elasticml.jobs.simulated import SimulatedJob
-from elasticml.report.past import Past, members_of, pace_of, past_of
-from elasticml.report.run import RunData, read_run
-from elasticml.terms import VERSION
+from elasticml.jobs.simulated_job import SimulatedJob
+from elasticml.report.run_reader import RunData, read_run
+from elasticml.report.story_to_faults import (
+    RecordedFaults,
+    faults_from_story,
+    initial_slots,
+    measured_pace,
+)
 
 #: Rules for absent examples, and the same run without losses.
 NO_FAILURE = "no-failure"
@@ -57,7 +62,7 @@ class SimulatedMode:
 
 def simulate_modes(
     run_dir: str | Path, modes: Sequence[str], shows: Shows
-) -> tuple[list[SimulatedMode], Past]:
+) -> tuple[list[SimulatedMode], RecordedFaults]:
     """Simulate a run's own membership history under other modes; reuse earlier simulations.
 
     Parameters
@@ -89,7 +94,7 @@ def simulate_modes(
             f"what-if: {run.path} has no summary with the number of rounds to simulate; name a run "
             "that has ended"
         )
-    past = past_of(run.records)
+    past = faults_from_story(run.records)
     # Check all modes before simulating the first one.
     jobs = {mode: _job(run, mode) for mode in dict.fromkeys(modes)}
     simulated = []
@@ -115,17 +120,17 @@ def _job(run: RunData, mode: str) -> tuple[JobFile, Job]:
 
 
 def _record(
-    run: RunData, mode: str, file: JobFile, made: Job, past: Past, rounds: int
+    run: RunData, mode: str, file: JobFile, made: Job, past: RecordedFaults, rounds: int
 ) -> dict[str, Any]:
     """Return the record of a mode: the same number of rounds, the same losses and returns."""
-    members = members_of(run.records)
+    members = initial_slots(run.records)
     if members < 1:
         raise ConfigError(f"what-if: the story of {run.path} does not name the first members")
     hosts = {r.get("host") for r in run.records if r["event"] == "MemberJoined"}
     own = dict(file.simulate or {})
     world = {k: v for k, v in own.items() if k not in ("preemption", "trace")}
     if not run.summary.get("simulated"):
-        world = {"hosts": len(hosts) or 1, **pace_of(run.records)}
+        world = {"hosts": len(hosts) or 1, **measured_pace(run.records)}
     record = made.record(f"{file.name}-{mode}", members)
     every = getattr(file.evaluate, "every", None)
     return {

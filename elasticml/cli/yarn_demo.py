@@ -5,15 +5,42 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from elasticml.cli.yarn_options import preemption_options
-
 if TYPE_CHECKING:
     from elasticml.jobs.job_file import JobFile
+
+
+# Pre-emption options that the commands of a mini YARN share.
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def preemption_options(command: F) -> F:
+    """Add ``--max-wait`` and ``--sigkill-delay``."""
+    for option in (
+        click.option(
+            "--sigkill-delay",
+            type=click.FloatRange(0.0),
+            default=5.0,
+            show_default=True,
+            help="Seconds from SIGTERM to SIGKILL in a container; YARN's default is 0.25.",
+        ),
+        click.option(
+            "--max-wait",
+            type=click.FloatRange(0.5),
+            default=5.0,
+            show_default=True,
+            help="Seconds from a pre-emption notice to SIGTERM; YARN's default is 15.",
+        ),
+    ):
+        command = option(command)
+    return command
+
 
 NAME = "yarn-demo"
 CONTAINER = "1 GiB"
@@ -67,12 +94,12 @@ def yarn_demo(
     verbose: bool,
 ) -> None:
     """Start a Hadoop, run a job on it, pre-empt some of its containers and release them."""
+    from elasticml.cli.demo_preemptor import ContainerKiller, ContainerPreemptor, PreemptionPlan
     from elasticml.cli.submit import run_on_yarn
-    from elasticml.cli.yarn_rival import Killer, Plan, Rival
-    from elasticml.clusters.hadoop.settings import Preemption
-    from elasticml.clusters.mini_yarn import MiniYarn
-    from elasticml.clusters.on_yarn.submission import start_client
-    from elasticml.clusters.tenant import Tenant
+    from elasticml.clusters.minihadoop.mini_settings import Preemption
+    from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
+    from elasticml.clusters.minihadoop.test_tenant import Tenant
+    from elasticml.clusters.yarn.skein_client import start_client
 
     began_s = time.monotonic()
 
@@ -94,9 +121,9 @@ def yarn_demo(
         place = f"{yarn.hdfs_url}/runs/{NAME}"
         job = _job(place, rows, seconds, workers)
         with start_client() as client, Tenant(client, memory=CONTAINER) as tenant:
-            killer = Killer(client, yarn, NAME)
-            plan = Plan(containers=workers // 2, begin_s=seconds / 10, hold_s=seconds / 5)
-            with Rival(tenant, killer, place, plan, say) as preemptor:
+            killer = ContainerKiller(client, yarn, NAME)
+            plan = PreemptionPlan(containers=workers // 2, begin_s=seconds / 10, hold_s=seconds / 5)
+            with ContainerPreemptor(tenant, killer, place, plan, say) as preemptor:
                 run_on_yarn(job, out, as_json=as_json, detach=False, cancels=True)
     preemptor.check()
     _show(out, time.monotonic() - began_s, to_errors=as_json)
@@ -129,8 +156,8 @@ def _job(place: str, rows: int, seconds: float, workers: int) -> JobFile:
 
 
 def _show(out: Path, seconds: float, to_errors: bool) -> None:
-    from elasticml.report.preemption_table import preemption_table
-    from elasticml.report.run import read_run
+    from elasticml.report.preemptions import preemption_table
+    from elasticml.report.run_reader import read_run
 
     table = preemption_table(read_run(out).records) or "none was pre-empted\n"
     click.echo(f"\nContainers, in seconds since the start of the job:\n{table}", err=to_errors)

@@ -21,7 +21,7 @@ def until(is_so: Callable[[], bool], *, wait_s: float, every_s: float) -> bool:
     return True
 
 
-def persistently(act: Callable[[], T], *, tries: int, pause_s: float) -> T:
+def retry(act: Callable[[], T], *, tries: int, pause_s: float) -> T:
     """Retry an action that raises ``ConfigError`` while a file system is unreachable.
 
     Raises

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tornado.iostream import IOStream
 
 from elasticml.collective.frames import HEADER_BYTES, Frame, Header, decode, unpack
-from elasticml.collective.kernel_queue import unsent_in
+from elasticml.collective.socket_link import unsent_socket_bytes
 from elasticml.collective.transport import Allocate, LinkClosedError, payload_buffer
 
 #: A payload up to this size is appended to its header and sent by one call.
@@ -45,7 +45,7 @@ class StreamLink:
     @property
     def unsent_bytes(self) -> int:
         """Bytes queued in the kernel; ``send`` waits for those queued before it."""
-        return 0 if self.closed.is_set() else unsent_in(self._stream.socket.fileno())
+        return 0 if self.closed.is_set() else unsent_socket_bytes(self._stream.socket.fileno())
 
     async def send(self, frame: Frame) -> None:
         """Write a frame; return when the kernel has accepted all of it.

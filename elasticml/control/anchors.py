@@ -18,11 +18,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from elasticml.control.tree import Parents
-from elasticml.terms import Mask, MemberId
+from elasticml.ids import Mask, MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class AnchorTerm:
     """One kept partial of an anchor."""
 
     sign: int
@@ -41,9 +41,9 @@ def subtree_of(parents: Parents, member: MemberId) -> Mask:
     return mask
 
 
-def plan(
+def plan_anchor(
     parents: Parents, lost: Collection[MemberId], living: Collection[MemberId]
-) -> list[Term] | None:
+) -> list[AnchorTerm] | None:
     """Return the terms of the lost members' partial; None if a term has no living keeper.
 
     Parameters
@@ -58,15 +58,15 @@ def plan(
     gone = set(lost)
     if not gone <= parents.keys():
         return None
-    terms: list[Term] = []
+    terms: list[AnchorTerm] = []
     for member in sorted(parents):
         parent = parents[member]
         if member in gone and parent not in gone:
             if parent is not None and parent not in living:
                 return None
-            terms.append(Term(sign=1, of=member, at=parent))
+            terms.append(AnchorTerm(sign=1, of=member, at=parent))
         elif member not in gone and parent in gone:
             if member not in living:
                 return None
-            terms.append(Term(sign=-1, of=member, at=member))
+            terms.append(AnchorTerm(sign=-1, of=member, at=member))
     return terms

@@ -9,26 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
-from elasticml.control import events as ev
-from elasticml.control.advising import Advising
-from elasticml.control.boundary import Boundary
-from elasticml.control.commands import Command, Continue, Dismiss, EndJob, Gathered
-from elasticml.control.copying import Copying
-from elasticml.control.dealing import Dealing
-from elasticml.control.exchanging import Exchanging
-from elasticml.control.free_running import FreeRunning
-from elasticml.control.history import History
+from elasticml.control.async_mode import AsyncMode
+from elasticml.control.chunk_transfers import ChunkCopies, ChunkMoves
+from elasticml.control.driver_settings import DriverSettings
+from elasticml.control.exchange import ExchangeCoordinator
+from elasticml.control.failure_detector import LinkMonitor, LivenessProbe
+from elasticml.control.initial_placement import BlockLoading, InitialPlacement
 from elasticml.control.invariants import check
-from elasticml.control.liveness import Liveness
-from elasticml.control.loading import Loading
-from elasticml.control.mobility import Mobility
+from elasticml.control.job_state import JobState
+from elasticml.control.membership_changes import MembershipChanges
 from elasticml.control.policy import Policy
-from elasticml.control.reach import Reach
-from elasticml.control.rounds import Rounds
-from elasticml.control.settings import Settings
-from elasticml.control.state import JobState
-from elasticml.control.turnover import Turnover
-from elasticml.control.waiting import Waiting
+from elasticml.control.policy_engine import PolicyEngine
+from elasticml.control.round_scheduler import IdleRounds, RoundScheduler
+from elasticml.control.rounds import History, Rounds
+from elasticml.protocol import events as ev
+from elasticml.protocol.commands import Command, Continue, Dismiss, EndJob, Gathered
 
 #: Up to this many members the invariants are checked after every event, above at round ends.
 FULL_CHECK_MEMBERS_MAX = 64
@@ -48,46 +43,46 @@ class Driver:
     """
 
     def __init__(
-        self, settings: Settings, policies: Iterable[Policy], check_every_event: bool = True
+        self, settings: DriverSettings, policies: Iterable[Policy], check_every_event: bool = True
     ) -> None:
         self.check_every_event = check_every_event
         #: Members that participated when the job ended.
         self.members_at_end = 0
         self.state = JobState(settings=settings)
-        self.loading = Loading(self.state)
-        self.copying = Copying(self.state)
-        self.mobility = Mobility(self.state, self.copying)
-        self.exchanging = Exchanging(self.state)
-        self.liveness_probe = Liveness(settings.deadline_s_min)
+        self.loading = BlockLoading(self.state)
+        self.chunk_copies = ChunkCopies(self.state)
+        self.chunk_moves = ChunkMoves(self.state, self.chunk_copies)
+        self.exchanges = ExchangeCoordinator(self.state)
+        self.liveness_probe = LivenessProbe(settings.deadline_s_min)
         self.history = History(self.state)
         self.rounds = Rounds(self.state, self.history)
-        self.link_monitor = Reach(self.state)
+        self.link_monitor = LinkMonitor(self.state)
         #: The trainer's request that has not started yet.
         self.request: ev.ExchangeRequested | None = None
         self.at_round_start = True
         #: The stop rule that ended the rounds.
         self._stop_reason: str | None = None
-        self.advising = Advising(
-            self.state, self.mobility, self.copying, self.rounds, self.history, policies
+        self.policy_engine = PolicyEngine(
+            self.state, self.chunk_moves, self.chunk_copies, self.rounds, self.history, policies
         )
-        self.scheduler = Boundary(
+        self.scheduler = RoundScheduler(
             self.state,
-            self.mobility,
+            self.chunk_moves,
             self.rounds,
-            self.advising,
-            lambda member, now_s: self.turnover.release(member, now_s),
+            self.policy_engine,
+            lambda member, now_s: self.membership_changes.release(member, now_s),
         )
-        self.async_mode = FreeRunning(self.state, self.scheduler, self.mobility, self.rounds)
-        self.idle_rounds = Waiting(self.state, self.mobility, self.rounds, self.scheduler)
-        self.placement = Dealing(
-            self.state, self.loading, self.mobility, self.rounds, self.scheduler
+        self.async_mode = AsyncMode(self.state, self.scheduler, self.chunk_moves, self.rounds)
+        self.idle_rounds = IdleRounds(self.state, self.chunk_moves, self.rounds, self.scheduler)
+        self.placement = InitialPlacement(
+            self.state, self.loading, self.chunk_moves, self.rounds, self.scheduler
         )
-        self.turnover = Turnover(
+        self.membership_changes = MembershipChanges(
             self.state,
             self.loading,
-            self.mobility,
-            self.copying,
-            self.exchanging,
+            self.chunk_moves,
+            self.chunk_copies,
+            self.exchanges,
             self.rounds,
             self.history,
             self.link_monitor,
@@ -106,27 +101,27 @@ class Driver:
     def _handler_table(self) -> dict[type[ev.Event], Callable[[Any, float], list[Command]]]:
         return {
             ev.Ticked: self._ticked,
-            ev.Arrived: self.turnover.arrived,
-            ev.Noticed: self.turnover.noticed,
-            ev.NoticeWithdrawn: lambda e, now: self.turnover.withdrawn(e),
-            ev.Lost: lambda e, now: self.turnover.lost(e.member, e.reason, now),
-            ev.ContainerMarked: self.turnover.reclaims.marked,
-            ev.MarkLifted: lambda e, now: self.turnover.reclaims.lifted(e.address, now),
-            ev.ContainerStopping: lambda e, now: self.turnover.reclaims.stopping(e),
-            ev.ContainerEnded: self.turnover.reclaims.ended,
-            ev.NodeChanged: self.turnover.reclaims.node,
+            ev.Arrived: self.membership_changes.arrived,
+            ev.Noticed: self.membership_changes.noticed,
+            ev.NoticeWithdrawn: lambda e, now: self.membership_changes.withdrawn(e),
+            ev.Lost: lambda e, now: self.membership_changes.lost(e.member, e.reason, now),
+            ev.ContainerMarked: self.membership_changes.preemption.marked,
+            ev.MarkLifted: lambda e, now: self.membership_changes.preemption.lifted(e.address, now),
+            ev.ContainerStopping: lambda e, now: self.membership_changes.preemption.stopping(e),
+            ev.ContainerEnded: self.membership_changes.preemption.ended,
+            ev.NodeChanged: self.membership_changes.preemption.node,
             ev.BlockRead: lambda e, now: self.loading.read(e),
             ev.FactsFixed: lambda e, now: self.placement.facts_fixed(e),
             ev.ChunksLoaded: self._loaded,
-            ev.ChunksDropped: self._quiet(self.mobility.dropped),
+            ev.ChunksDropped: self._quiet(self.chunk_moves.dropped),
             ev.WentOutOfCore: lambda e, now: [self._went_out_of_core(e)],
             ev.MoveFailed: self._move_failed,
             ev.Attached: lambda e, now: self.state.root.attached(e.child, e.has_model),
             ev.PartialArrived: self._partial,
             ev.LinkDown: self._link_down,
-            ev.StatusTold: self._quiet(self._status_reported),
+            ev.StatusReported: self._quiet(self._status_reported),
             ev.LoopEnded: lambda e, now: self.async_mode.ended(e),
-            ev.AnchorArrived: lambda e, now: self.exchanging.anchor_arrived(e),
+            ev.AnchorArrived: lambda e, now: self.exchanges.anchor_arrived(e),
             ev.ExchangeRequested: self._requested,
             ev.RoundFinished: self._round_finished,
             ev.TrainerFinished: self._trainer_finished,
@@ -175,15 +170,15 @@ class Driver:
         while True:
             for command in queue:
                 if isinstance(command, Gathered):
-                    settled += self.exchanging.gathered(command, now_s)
+                    settled += self.exchanges.gathered(command, now_s)
                 else:
                     settled.append(command)
             queue = []
             if self.state.stage == "ended":
                 return settled
-            if self.exchanging.deliverable(now_s):
+            if self.exchanges.deliverable(now_s):
                 queue = self._deliver(now_s)
-            elif self.state.stage == "training" and self.exchanging.running is None:
+            elif self.state.stage == "training" and self.exchanges.running is None:
                 queue = self._try_start(now_s)
             if not queue:
                 return settled
@@ -198,7 +193,7 @@ class Driver:
         group = self.state.ledger.seal()
         if group is None:
             return []
-        self.mobility.absent_since_s[group.id] = now_s
+        self.chunk_moves.absent_since_s[group.id] = now_s
         return [
             self.state.record(
                 "ChunksAbsent",
@@ -216,8 +211,8 @@ class Driver:
         self._stop_reason = self.rounds.stop_reason(now_s)
         go_on = self._stop_reason is None
         if go_on:
-            commands += self.advising.ask(now_s)
-        tuned = self.advising.take_tuned()
+            commands += self.policy_engine.ask(now_s)
+        tuned = self.policy_engine.take_tuned()
         return [*commands, Continue(go_on=go_on, reason=self._stop_reason or "", tuned=tuned)]
 
     def _trainer_finished(self, event: ev.TrainerFinished, now_s: float) -> list[Command]:
@@ -268,7 +263,7 @@ class Driver:
             commands.append(state.record("RoundStarted", **self._loads()))
         self.request, self._stalled = None, False
         self.async_mode.reporting()
-        commands += self.exchanging.start(request, now_s)
+        commands += self.exchanges.start(request, now_s)
         return commands + self.rounds.due_loss("compute")
 
     def _loads(self) -> dict[str, dict[str, int]]:
@@ -302,7 +297,7 @@ class Driver:
         return commands if reason is None else commands + self._end("done", reason)
 
     def _partial(self, event: ev.PartialArrived, now_s: float) -> list[Command]:
-        run = self.exchanging.running
+        run = self.exchanges.running
         if run is None or event.exchange != run.id or event.sender not in run.participants:
             # Too late, or from a new incarnation in the slot of a participant.
             return [self.state.root.refuse(event)]
@@ -310,10 +305,10 @@ class Driver:
         return self.state.root.partial(event) + self.rounds.due_loss("reduce")
 
     def _deliver(self, now_s: float) -> list[Command]:
-        run = self.exchanging.running
+        run = self.exchanges.running
         assert run is not None
         request = run.request
-        record, deliver = self.exchanging.deliver()
+        record, deliver = self.exchanges.deliver()
         self.rounds.exchange += 1
         if request.require_everybody and deliver.absent_examples:
             # The trainer requires all examples: repeat the exchange when all are back.
@@ -324,16 +319,16 @@ class Driver:
     # --- time, the end -------------------------------------------------------------------
 
     def _ticked(self, event: ev.Ticked, now_s: float) -> list[Command]:
-        commands, stuck = self.exchanging.ticked(now_s)
-        awaited = self.loading.awaited() | self.mobility.awaited() | self.copying.awaited()
+        commands, stuck = self.exchanges.ticked(now_s)
+        awaited = self.loading.awaited() | self.chunk_moves.awaited() | self.chunk_copies.awaited()
         questions, mute = self.liveness_probe.ticked(awaited, self.state.membership.members, now_s)
         commands += questions
         for member in [*stuck, *mute]:
-            commands += self.turnover.fence(member, "deadline", now_s)
+            commands += self.membership_changes.fence(member, "deadline", now_s)
         for member in self.link_monitor.unreachable(now_s):
-            commands += self.turnover.fence(member, "unreachable", now_s)
-        self.turnover.lapsed(now_s)
-        commands += self.turnover.reclaims.ticked(now_s)
+            commands += self.membership_changes.fence(member, "unreachable", now_s)
+        self.membership_changes.lapsed(now_s)
+        commands += self.membership_changes.preemption.ticked(now_s)
         seconds = self.state.settings.seconds_max
         waits = self.state.stage == "training" and not self.state.membership.n_working
         if seconds is not None and now_s > seconds and waits:
@@ -342,7 +337,7 @@ class Driver:
 
     def _move_failed(self, event: ev.MoveFailed, now_s: float) -> list[Command]:
         self.liveness_probe.suspect(event.target)
-        commands = self.mobility.failed(event, now_s) + self.copying.failed(event, now_s)
+        commands = self.chunk_moves.failed(event, now_s) + self.chunk_copies.failed(event, now_s)
         return commands + self.placement.dealt()
 
     def _link_down(self, event: ev.LinkDown, now_s: float) -> list[Command]:
@@ -350,7 +345,7 @@ class Driver:
         return []
 
     def _loaded(self, event: ev.ChunksLoaded, now_s: float) -> list[Command]:
-        commands = self.mobility.loaded(event) + self.copying.loaded(event)
+        commands = self.chunk_moves.loaded(event) + self.chunk_copies.loaded(event)
         return commands + self.placement.dealt()
 
     def _refused(self, event: ev.MembersRefused, now_s: float) -> list[Command]:
@@ -362,8 +357,8 @@ class Driver:
         self.rounds.performed(event)
         return self.placement.dealt()
 
-    def _status_reported(self, event: ev.StatusTold) -> None:
-        self.exchanging.status_reported(event)
+    def _status_reported(self, event: ev.StatusReported) -> None:
+        self.exchanges.status_reported(event)
         self.liveness_probe.heard(event.member)
 
     def _end(self, how: Literal["done", "failed", "cancelled"], reason: str) -> list[Command]:

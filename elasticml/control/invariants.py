@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from elasticml.control.tree import children
 from elasticml.errors import LocalProtocolError
-from elasticml.terms import MemberId, mask_of
+from elasticml.ids import MemberId, mask_of
 
 if TYPE_CHECKING:
     from elasticml.control.driver import Driver
@@ -79,10 +79,10 @@ def _tree(driver: Driver) -> None:
 
 def _transfers(driver: Driver) -> None:
     """Check that chunks move only between exchanges, and from their owner or an absent group."""
-    ledger, run = driver.state.ledger, driver.exchanging.running
-    if run is not None and (driver.mobility.moves or driver.mobility.rereading):
+    ledger, run = driver.state.ledger, driver.exchanges.running
+    if run is not None and (driver.chunk_moves.moves or driver.chunk_moves.rereading):
         raise LocalProtocolError(f"exchange {run.id} runs while chunks change their owner")
-    for chunk, move in driver.mobility.moves.items():
+    for chunk, move in driver.chunk_moves.moves.items():
         source, target = move.source, move.target
         if ledger.owner(chunk) != source:
             raise LocalProtocolError(f"chunk {chunk} moves from {source}, which does not own it")
@@ -90,14 +90,14 @@ def _transfers(driver: Driver) -> None:
             raise LocalProtocolError(f"chunk {chunk} moves to {target}, which is gone")
         if not move.has_body and not ledger.holds(target, chunk):
             raise LocalProtocolError(f"chunk {chunk} moves to {target} without its body")
-    for chunk, copy in driver.copying.under_way.items():
+    for chunk, copy in driver.chunk_copies.under_way.items():
         if not {copy.source, copy.target} <= driver.state.membership.members.keys():
             raise LocalProtocolError(f"chunk {chunk} is copied from or to a member that is gone")
-    for member, chunks in driver.mobility.dropping.items():
+    for member, chunks in driver.chunk_moves.dropping.items():
         kept = [c for c in chunks if ledger.holds(member, c)]
         if kept:
             raise LocalProtocolError(f"{member} drops {kept[0]} and still counts as its holder")
-    for group, owners in driver.mobility.returning.items():
+    for group, owners in driver.chunk_moves.returning.items():
         if group not in ledger.groups:
             raise LocalProtocolError(f"group {group} returns and is not absent")
         for target in owners.values():
@@ -107,7 +107,7 @@ def _transfers(driver: Driver) -> None:
 
 def _sum(driver: Driver) -> None:
     """Check that no member is summed twice: the root's inputs are disjoint, from participants."""
-    run, gather = driver.exchanging.running, driver.state.root.gather
+    run, gather = driver.exchanges.running, driver.state.root.gather
     if run is None or gather is None or gather.exchange != run.id:
         return
     covered = 0

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from elasticml.errors import LocalProtocolError
-from elasticml.terms import ChunkId, ChunkInfo, GroupId, MemberId
+from elasticml.ids import ChunkId, ChunkInfo, GroupId, MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

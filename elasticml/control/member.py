@@ -6,11 +6,11 @@ Everything about data (reading, giving, dropping chunks) is done by the shell as
 
 from __future__ import annotations
 
-from elasticml.control import events as ev
-from elasticml.control.commands import Command, Rewire
-from elasticml.control.node import Node
+from elasticml.control.reduce_node import ReduceNode
 from elasticml.errors import LocalProtocolError
-from elasticml.terms import MemberId
+from elasticml.ids import MemberId
+from elasticml.protocol import events as ev
+from elasticml.protocol.commands import Command, Rewire
 
 #: Models that came before the order that names this member's place; one at a time is the rule.
 HELD_MODELS_MAX = 16
@@ -32,7 +32,7 @@ class Member:
 
     def __init__(self, me: MemberId) -> None:
         self.me = me
-        self.node = Node(me)
+        self.node = ReduceNode(me)
         self._held: list[ev.ModelArrived] = []
 
     def handle(self, event: ev.Event | Rewire, now_s: float) -> list[Command]:

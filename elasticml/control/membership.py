@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from elasticml.errors import LocalProtocolError
-from elasticml.terms import MemberId
+from elasticml.ids import MemberId
 
 Stage = Literal["spare", "active", "leaving"]
 
@@ -34,7 +34,7 @@ class MemberRecord:
     #: It is being drained and released, and its container given back.
     is_retiring: bool = False
     #: It leaves because a container is asked for: its own or another one.
-    is_given: bool = False
+    is_victim: bool = False
     #: Its container is asked for: it receives no chunks.
     is_marked: bool = False
     #: Reason of its own notice; None: no notice.

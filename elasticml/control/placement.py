@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Mapping, Sequence
 
-from elasticml.control.chance import shuffled
-from elasticml.terms import ChunkId, ChunkInfo, MemberId
+from elasticml.control.seeded_random import shuffled
+from elasticml.ids import ChunkId, ChunkInfo, MemberId
 
 
 def contiguous(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, overload, runtime_checkable
 
-from elasticml.terms import ChunkId, GroupId, MemberId
+from elasticml.ids import ChunkId, GroupId, MemberId
 
 Scalar = float | int | str | bool
 
@@ -101,7 +101,7 @@ class Chunks(Protocol):
         ...
 
 
-class Shown(Sequence[MemberView]):
+class LazyMembers(Sequence[MemberView]):
     """Members of a view, built when a policy first looks at one of them.
 
     A policy that only counts members, as most do at most boundaries, does not pay for thousands of
@@ -148,7 +148,7 @@ class Shown(Sequence[MemberView]):
 
     def __add__(self, other: object) -> tuple[MemberView, ...]:
         """Append the members of another field."""
-        if not isinstance(other, tuple | Shown):
+        if not isinstance(other, tuple | LazyMembers):
             return NotImplemented
         return (*self.seen(), *other)
 
@@ -160,7 +160,7 @@ class Shown(Sequence[MemberView]):
 
     def __eq__(self, other: object) -> bool:
         """Whether the member views are equal."""
-        if not isinstance(other, tuple | Shown):
+        if not isinstance(other, tuple | LazyMembers):
             return NotImplemented
         return self.seen() == tuple(other)
 
@@ -311,7 +311,7 @@ class Policy(Protocol):
 
 
 @runtime_checkable
-class RememberingPolicy(Policy, Protocol):
+class StatefulPolicy(Policy, Protocol):
     """A policy whose state is checkpointed with the job.
 
     A policy without these two methods starts from scratch when a job resumes in another process.

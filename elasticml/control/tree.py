@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from elasticml.terms import MemberId
+from elasticml.ids import MemberId
 
 #: Parent of each member; None is the root, on the driver.
 Parents = Mapping[MemberId, MemberId | None]

@@ -6,17 +6,18 @@ import difflib
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any, Final, Protocol
 
-from elasticml.data.block_file import Block
-from elasticml.data.cache import Setting, cache_bytes_max, cached, is_off
-from elasticml.data.chunk import Chunk
-from elasticml.data.facts import BlockSummary as BlockSummary
-from elasticml.data.facts import DataFacts as DataFacts
-from elasticml.data.facts import merge_summaries as merge_summaries
-from elasticml.data.facts import summarise as summarise
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.dataset_stats import BlockSummary as BlockSummary
+from elasticml.data.dataset_stats import DatasetStats as DatasetStats
+from elasticml.data.dataset_stats import merge_summaries as merge_summaries
+from elasticml.data.dataset_stats import summarise as summarise
+from elasticml.data.storage.block_cache import CacheSetting, cache_bytes_max, cached, is_off
+from elasticml.data.storage.block_file import Block
 from elasticml.errors import ConfigError, DataError
-from elasticml.terms import ChunkId
+from elasticml.ids import ChunkId
 
 #: Size of a text reader's byte ranges, and of a block of in-memory rows.
 BLOCK_BYTES: Final = 8 * 2**20
@@ -26,17 +27,17 @@ CHUNKS_PER_MEMBER: Final = 64
 
 #: format -> "module:function"; the function builds a source from its spec. Imported when needed.
 FORMATS: Final[dict[str, str]] = {
-    "arrays": "elasticml.data.arrays:source_from_spec",
-    "chunks": "elasticml.data.converted:source_from_spec",
-    "csv": "elasticml.data.tabular:csv_from_spec",
-    "images": "elasticml.data.images:source_from_spec",
-    "npz": "elasticml.data.npz:source_from_spec",
-    "parquet": "elasticml.data.tabular:parquet_from_spec",
-    "sequences": "elasticml.data.sequences:source_from_spec",
-    "svmlight": "elasticml.data.svmlight:source_from_spec",
-    "synthetic": "elasticml.data.shapes:source_from_spec",
-    "synthetic_clusters": "elasticml.data.clusters:source_from_spec",
-    "synthetic_splice": "elasticml.data.synthetic:source_from_spec",
+    "arrays": "elasticml.data.readers.arrays:source_from_spec",
+    "chunks": "elasticml.data.readers.converted:source_from_spec",
+    "csv": "elasticml.data.readers.tabular:csv_from_spec",
+    "images": "elasticml.data.readers.images:source_from_spec",
+    "npz": "elasticml.data.readers.npz:source_from_spec",
+    "parquet": "elasticml.data.readers.tabular:parquet_from_spec",
+    "sequences": "elasticml.data.readers.sequences:source_from_spec",
+    "svmlight": "elasticml.data.readers.svmlight:source_from_spec",
+    "synthetic": "elasticml.data.synthetic.sparse:source_from_spec",
+    "synthetic_clusters": "elasticml.data.synthetic.clusters:source_from_spec",
+    "synthetic_splice": "elasticml.data.synthetic.splice_sites:source_from_spec",
 }
 
 
@@ -102,7 +103,7 @@ class Source(Protocol):
         """Return the vocabularies of one block; all blocks' are needed before any is read."""
         ...
 
-    def with_facts(self, facts: DataFacts) -> Source:
+    def with_stats(self, facts: DatasetStats) -> Source:
         """Return a source with the statistics of a survey, or of the training data (test data)."""
         ...
 
@@ -202,7 +203,7 @@ def survey_all(source: Source) -> Source:
     if not source.needs_survey:
         return source
     summaries = [source.survey(block.index) for block in source.blocks()]
-    return source.with_facts(merge_summaries(summaries))
+    return source.with_stats(merge_summaries(summaries))
 
 
 def load_all(source: Source, n_columns: int | None = None) -> list[Chunk]:
@@ -230,7 +231,7 @@ def read_block(
     block: int,
     chunk_bytes: int | None,
     n_members: int,
-    cache: Setting = None,
+    cache: CacheSetting = None,
 ) -> tuple[list[Chunk], BlockSummary]:
     """Read a block as ``source.read`` does, through the cache if reading again is costly.
 
@@ -286,7 +287,7 @@ def read_chunks(
     ids: Sequence[ChunkId],
     chunk_bytes: int | None,
     n_members: int,
-    cache: Setting = None,
+    cache: CacheSetting = None,
 ) -> list[Chunk]:
     """Read individual chunks again, in the order of ``ids``.
 
@@ -318,3 +319,24 @@ def read_chunks(
         if id not in by_id:
             raise DataError(f"the source has no chunk {id} at this chunk size", chunk=str(id))
     return [by_id[id] for id in ids]
+
+
+# Infer a file's format from its name.
+
+#: Format by file suffix; suffixes of compression are removed first.
+FORMAT_BY_SUFFIX: Final = {
+    ".svm": "svmlight",
+    ".svmlight": "svmlight",
+    ".libsvm": "svmlight",
+    ".csv": "csv",
+    ".npz": "npz",
+    ".parquet": "parquet",
+}
+_COMPRESSED: Final = (".gz", ".bz2", ".xz")
+
+
+def infer_format(name: str) -> str | None:
+    """Return the format that a file name or URL implies; None if its suffix is unknown."""
+    for end in _COMPRESSED:
+        name = name.removesuffix(end)
+    return FORMAT_BY_SUFFIX.get(PurePosixPath(name).suffix.lower())

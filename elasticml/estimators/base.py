@@ -12,7 +12,7 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from elasticml.estimators.inputs import rows_taken, taken
+from elasticml.estimators.inputs import load_arrays, load_rows
 
 F64 = NDArray[np.float64]
 
@@ -29,13 +29,13 @@ class LinearEstimator(BaseEstimator):
     ) -> tuple[Any, Any, F64 | None]:
         """Validate parameters, rows, targets and weights; weights are None if all are one."""
         self._validate_params()
-        X, y, sample_weight = taken(X, y, sample_weight, client=getattr(self, "client", None))
+        X, y, sample_weight = load_arrays(X, y, sample_weight, client=getattr(self, "client", None))
         X, y = validate_data(self, X, y, **rules)
         return X, y, weights_of(sample_weight, X)
 
     def _margins(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self)
-        X = rows_taken(X, n_columns=self.n_features_in_)
+        X = load_rows(X, n_columns=self.n_features_in_)
         X = validate_data(
             self, X, accept_sparse=["csr", "csc"], dtype=[np.float64, np.float32], reset=False
         )
@@ -95,7 +95,7 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the weighted accuracy; accepts the same inputs as ``fit``."""
-        X, y, sample_weight = taken(X, y, sample_weight, n_columns=self.n_features_in_)
+        X, y, sample_weight = load_arrays(X, y, sample_weight, n_columns=self.n_features_in_)
         return float(super().score(X, y, sample_weight))
 
 
@@ -108,7 +108,7 @@ class LinearRegressor(RegressorMixin, LinearEstimator):
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the coefficient of determination; accepts the same inputs as ``fit``."""
-        X, y, sample_weight = taken(X, y, sample_weight, n_columns=self.n_features_in_)
+        X, y, sample_weight = load_arrays(X, y, sample_weight, n_columns=self.n_features_in_)
         return float(super().score(X, y, sample_weight))
 
 

@@ -10,9 +10,9 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Parallel
-from elasticml.estimators.fitting import Problem, Solution, solve
-from elasticml.estimators.places import stored_values
-from elasticml.estimators.rows import Table
+from elasticml.estimators.backend_choice import stored_values
+from elasticml.estimators.linear_solver import LinearProblem, LinearSolution, solve
+from elasticml.estimators.row_table import RowTable
 
 F64 = NDArray[np.float64]
 
@@ -51,7 +51,7 @@ def pays(X: Any, weights: F64 | None, C: float) -> bool:
 
 def fit(
     X: Any, targets: F64, weights: F64 | None, pool: Parallel, *, C: float, tol: float, passes: int
-) -> Solution:
+) -> LinearSolution:
     """Fit in this process, without an intercept, in at most ``PASSES_MAX`` passes.
 
     Parameters
@@ -62,7 +62,7 @@ def fit(
     passes : int
         A further limit of the passes.
     """
-    problem = Problem(
+    problem = LinearProblem(
         loss="logistic",
         strength=1.0 / C,
         intercept_scaling=None,
@@ -70,4 +70,4 @@ def fit(
         rounds=min(passes, PASSES_MAX),
         seed=0,
     )
-    return solve(problem, Table(X, pool), targets, weights, None)
+    return solve(problem, RowTable(X, pool), targets, weights, None)

@@ -11,12 +11,16 @@ import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 
-from elasticml.algorithms.columns.elastic_net import ElasticNetSolver, Fitted
-from elasticml.algorithms.columns.matrix import ColumnMatrix
-from elasticml.algorithms.columns.products import Penalty
+from elasticml.algorithms.linear.column_matrix import ColumnMatrix
+from elasticml.algorithms.linear.elastic_net import ElasticNetFit, ElasticNetSolver
+from elasticml.algorithms.linear.gram_descent import Penalty
+from elasticml.estimators.backend_choice import choose_client, stored_values
 from elasticml.estimators.base import LinearRegressor
-from elasticml.estimators.places import client_for, stored_values
-from elasticml.estimators.warn import warn_fitted_here, warn_of_gap, warn_without_penalty
+from elasticml.estimators.convergence_warnings import (
+    warn_fitted_here,
+    warn_of_gap,
+    warn_without_penalty,
+)
 
 F64 = NDArray[np.float64]
 
@@ -98,7 +102,7 @@ class ElasticNet(LinearRegressor):
         Parameters
         ----------
         X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
-            See :func:`elasticml.estimators.inputs.taken`.
+            See :func:`elasticml.estimators.inputs.load_arrays`.
         y : array_like (n_samples,) or (n_samples, n_targets), optional if X contains it
             Targets are fitted one by one.
         sample_weight : array_like (n_samples,), optional
@@ -123,7 +127,7 @@ class ElasticNet(LinearRegressor):
         fits = []
         if self.alpha == 0.0 and self.client is not None:
             warn_fitted_here(f"{type(self).__name__} with alpha=0, which has no certificate,")
-        choice = client_for(self.client, stored_values(X)) if self.alpha > 0.0 else nullcontext()
+        choice = choose_client(self.client, stored_values(X)) if self.alpha > 0.0 else nullcontext()
         with choice as client:
             fits_here = client is None
             self.solver_path_ = "in-process" if fits_here else "job"
@@ -152,7 +156,7 @@ class ElasticNet(LinearRegressor):
 
     def _fit_one(
         self, X: Any, y: F64, weights: F64 | None, start: F64 | None
-    ) -> tuple[Fitted, float]:
+    ) -> tuple[ElasticNetFit, float]:
         matrix = ColumnMatrix(X, y, weights, centred=self.fit_intercept)
         solver = ElasticNetSolver(matrix, start, by_products=takes_products(matrix, 1))
         a1, a2 = self.alpha * self.l1_ratio, self.alpha * (1.0 - self.l1_ratio)
@@ -163,7 +167,7 @@ class ElasticNet(LinearRegressor):
             warn_without_penalty(fitted.gap / matrix.total, tolerance / matrix.total)
         else:
             warn_of_gap(fitted.gap / matrix.total, tolerance / matrix.total, fitted.sweeps)
-        mean = Fitted(
+        mean = ElasticNetFit(
             w=fitted.w,
             gap=fitted.gap / matrix.total,
             sweeps=fitted.sweeps,
@@ -173,14 +177,14 @@ class ElasticNet(LinearRegressor):
 
     def _as_job(
         self, X: Any, y: F64, weights: F64 | None, start: F64 | None, client: Any
-    ) -> tuple[Fitted, float]:
+    ) -> tuple[ElasticNetFit, float]:
         # Imported here: loading what jobs need takes longer than most fits.
-        from elasticml.estimators.column_job import fit_as_job
-        from elasticml.jobs.algorithms import PrimalCoCoA
+        from elasticml.estimators.job_backend import fit_columns_as_job
+        from elasticml.jobs.algorithm_settings import PrimalCoCoA
 
         mean = float(np.average(y, weights=weights)) if self.fit_intercept else 0.0
         tolerance = self.tol * float(np.average((y - mean) ** 2, weights=weights))
-        fit = fit_as_job(
+        fit = fit_columns_as_job(
             X,
             y,
             weights,
@@ -197,7 +201,7 @@ class ElasticNet(LinearRegressor):
         )
         if not fit.converged:
             warn_of_gap(fit.gap, tolerance, fit.rounds)
-        fitted = Fitted(w=fit.w, gap=fit.gap, sweeps=fit.rounds, screened=0)
+        fitted = ElasticNetFit(w=fit.w, gap=fit.gap, sweeps=fit.rounds, screened=0)
         return fitted, fit.intercept
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def taken(
+def load_arrays(
     X: Any,
     y: Any = None,
     sample_weight: Any = None,
@@ -40,15 +40,15 @@ def taken(
     """
     if any(_is_named(one) for one in (X, y, sample_weight)):
         # Imported here: loading what files need takes longer than many fits.
-        from elasticml.estimators.files import read
+        from elasticml.estimators.file_inputs import read
 
         X, y, sample_weight = read(X, y, sample_weight, n_columns)
     X, y, sample_weight = _computed([X, y, sample_weight], client)
     return X, y, sample_weight
 
 
-def rows_taken(X: Any, *, n_columns: int | None) -> Any:
-    """Return rows only, like :func:`taken`; labels and weights in a file are ignored.
+def load_rows(X: Any, *, n_columns: int | None) -> Any:
+    """Return rows only, like :func:`load_arrays`; labels and weights in a file are ignored.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def rows_taken(X: Any, *, n_columns: int | None) -> Any:
         Also when the file does not say which column holds the labels.
     """
     if _is_named(X):
-        from elasticml.estimators.files import read_rows
+        from elasticml.estimators.file_inputs import read_rows
 
         X = read_rows(X, n_columns)
     return _computed([X], None)[0]

@@ -20,25 +20,25 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from elasticml.algorithms.async_sgd import kmeans, starts
+from elasticml.algorithms.async_sgd import kmeans, seeding
 from elasticml.algorithms.async_sgd.base import Arrays, Batch
 from elasticml.algorithms.async_sgd.baselines import lloyd
-from elasticml.algorithms.async_sgd.questions import ask_here
+from elasticml.algorithms.async_sgd.nearest_centres import nearest_of, whole
 from elasticml.algorithms.async_sgd.sampler import Sampler
-from elasticml.algorithms.async_sgd.statistics import nearest_of, whole
+from elasticml.algorithms.async_sgd.seeding_ops import run_locally
 from elasticml.algorithms.base import Parallel
-from elasticml.algorithms.parallel import InPieces, runs
-from elasticml.data.chunk import Chunk, csr_chunk, dense_chunk
+from elasticml.algorithms.parallel import FixedPieces, runs
+from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.errors import DataError
-from elasticml.estimators.inputs import rows_taken
-from elasticml.estimators.places import n_threads
-from elasticml.estimators.warn import warn
-from elasticml.runtime.execution import parallel
-from elasticml.terms import ChunkId
+from elasticml.estimators.backend_choice import n_threads
+from elasticml.estimators.convergence_warnings import warn
+from elasticml.estimators.inputs import load_rows
+from elasticml.ids import ChunkId
+from elasticml.runtime.executors import parallel
 
 _CHUNK_BYTES: Final = 2**20
 #: scikit-learn's names of initializations, and ours.
-_STARTS: Final[dict[str, starts.How]] = {
+_STARTS: Final[dict[str, seeding.How]] = {
     "k-means++": "kmeans++",
     "k-means||": "kmeans||",
     "random": "sample",
@@ -135,7 +135,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         """
         X, chunks = self._read(X, sample_weight, reset=True)
         with closing(parallel(n_threads(self.n_jobs))) as pool:
-            self._fit(X, chunks, InPieces(pool))
+            self._fit(X, chunks, FixedPieces(pool))
         n_distinct = np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters))
         if n_distinct < self.n_clusters:
             warn(
@@ -159,7 +159,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
                 break
         if self.lloyd_iter:
             last = lloyd(state["centres"], self.lloyd_iter)
-            state["centres"] = ask_here(last, chunks, threads)["centres"]
+            state["centres"] = run_locally(last, chunks, threads)["centres"]
         self._keep(state, chunks, X.dtype, threads)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> KMeans:
@@ -169,7 +169,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         problem = self._problem(X, is_new=is_new)
         batch = Batch(parts=[(chunk, np.arange(chunk.n_rows)) for chunk in chunks])
         with closing(parallel(n_threads(self.n_jobs))) as pool:
-            threads = InPieces(pool)
+            threads = FixedPieces(pool)
             if is_new:
                 state = _state(self._start(X, chunks, self._seed(), threads))
                 self.n_iter_ = 0
@@ -184,12 +184,12 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         check_is_fitted(self)
         _, chunks = self._read(X, None, reset=False)
         with closing(parallel(n_threads(self.n_jobs))) as pool:
-            return self._near(chunks, InPieces(pool))[0]
+            return self._near(chunks, FixedPieces(pool))[0]
 
     def transform(self, X: Any) -> NDArray[Any]:
         """Return the distances of rows to all centres; shape (n_samples, n_clusters)."""
         check_is_fitted(self)
-        X = self._validated(rows_taken(X, n_columns=self.n_features_in_), reset=False)
+        X = self._validated(load_rows(X, n_columns=self.n_features_in_), reset=False)
         distances: NDArray[Any] = euclidean_distances(X, self.cluster_centers_)
         return distances
 
@@ -219,7 +219,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     def _read(
         self, X: Any, sample_weight: ArrayLike | None, *, reset: bool
     ) -> tuple[Any, list[Chunk]]:
-        X = rows_taken(X, n_columns=None if reset else self.n_features_in_)
+        X = load_rows(X, n_columns=None if reset else self.n_features_in_)
         X = self._validated(X, reset=reset)
         weights = None
         if sample_weight is not None:
@@ -239,7 +239,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     ) -> NDArray[np.float64]:
         if not isinstance(self.init, str):
             return self._given(X)
-        questions = starts.start(
+        questions = seeding.start(
             _STARTS[self.init],
             clusters=int(self.n_clusters),
             columns=X.shape[1],
@@ -248,7 +248,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
             seed=seed,
         )
         try:
-            centres: NDArray[np.float64] = ask_here(questions, chunks, threads)["centres"]
+            centres: NDArray[np.float64] = run_locally(questions, chunks, threads)["centres"]
         except DataError:
             centres = self._from_distinct_rows(X, chunks, seed)
         return centres
@@ -280,7 +280,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         if len(rows) < self.n_clusters:
             return np.resize(rows, (self.n_clusters, X.shape[1]))
         rng = np.random.default_rng(seed)
-        return starts.plus_plus(rows, counts.astype(np.float64), int(self.n_clusters), rng)
+        return seeding.plus_plus(rows, counts.astype(np.float64), int(self.n_clusters), rng)
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -13,26 +14,110 @@ from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from elasticml.algorithms.base import Parallel
-from elasticml.algorithms.columns.products import Penalty
-from elasticml.algorithms.linear_function import LinearFunction
-from elasticml.algorithms.newton import minimise
-from elasticml.algorithms.row_blocks import RowBlocks
-from elasticml.algorithms.softmax_function import SoftmaxFunction
+from elasticml.algorithms.linear.gram_descent import Penalty
+from elasticml.algorithms.linear.linear_objective import LinearObjective
+from elasticml.algorithms.linear.newton import minimise
+from elasticml.algorithms.linear.row_blocks import RowBlocks
+from elasticml.algorithms.linear.softmax_objective import SoftmaxObjective
+from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
+from elasticml.algorithms.linear.sparse_softmax import SparseSoftmax
 from elasticml.estimators import dual_logistic
-from elasticml.estimators.base import LinearClassifier
-from elasticml.estimators.fitting import Solution
-from elasticml.estimators.places import (
+from elasticml.estimators.backend_choice import (
     PRODUCT_VALUES_MIN,
-    client_for,
+    choose_client,
     stored_values,
     threads_for,
 )
-from elasticml.estimators.rows import by_columns
-from elasticml.estimators.sparse_classifiers import Found, fit_binary, fit_softmax
-from elasticml.estimators.warn import warn_fitted_here, warn_of_gap, warn_without_minimum
-from elasticml.runtime.execution import parallel
+from elasticml.estimators.base import LinearClassifier
+from elasticml.estimators.convergence_warnings import (
+    warn_fitted_here,
+    warn_of_gap,
+    warn_without_minimum,
+)
+from elasticml.estimators.linear_solver import LinearSolution
+from elasticml.estimators.row_table import by_columns
+from elasticml.runtime.executors import parallel
+
+# Fit L1-penalised classifiers with two or more classes; both return the same record.
 
 F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseFit:
+    """A model with its duality gap, in units of the sum of losses plus penalty."""
+
+    #: (n_models, d)
+    W: F64
+    #: (n_models,)
+    b: F64
+    gap: float
+    steps: int
+    converged: bool
+
+
+def fit_binary(
+    X: Any,
+    targets: F64,
+    weights: F64 | None,
+    start: tuple[F64, float] | None,
+    *,
+    loss: str,
+    intercept: bool,
+    penalty: Penalty,
+    gap: float,
+    steps: int,
+) -> SparseFit:
+    """Fit two classes.
+
+    Parameters
+    ----------
+    X : ndarray or sparse in CSC format (n, d)
+    targets : ndarray (n,)
+        -1 and +1.
+    weights : ndarray (n,), optional
+        None if all are one.
+    start : tuple of ndarray (d,) and float, optional
+        Initial coefficients and intercept.
+    """
+    solver = SparseClassifier(X, targets, weights, loss=loss, intercept=intercept)
+    if start is not None:
+        solver.begin(*start)
+    fit = solver.solve(penalty, gap, steps)
+    return SparseFit(
+        W=fit.w[None],
+        b=np.array([fit.b]),
+        gap=fit.gap,
+        steps=fit.steps,
+        converged=fit.converged,
+    )
+
+
+def fit_softmax(
+    X: Any,
+    codes: NDArray[np.int64],
+    weights: F64 | None,
+    start: tuple[F64, F64] | None,
+    *,
+    classes: int,
+    intercept: bool,
+    penalty: Penalty,
+    gap: float,
+    steps: int,
+) -> SparseFit:
+    """Fit a multinomial model; other parameters as in :func:`fit_binary`.
+
+    Parameters
+    ----------
+    codes : ndarray (n,), int
+        The class index of each row.
+    start : tuple of ndarray (classes, d) and (classes,), optional
+    """
+    solver = SparseSoftmax(X, codes, weights, classes=classes, intercept=intercept)
+    if start is not None:
+        solver.begin(*start)
+    fit = solver.solve(penalty, gap, steps)
+    return SparseFit(W=fit.W, b=fit.b, gap=fit.gap, steps=fit.turns, converged=fit.converged)
 
 
 class LogisticRegression(LinearClassifier):
@@ -123,7 +208,7 @@ class LogisticRegression(LinearClassifier):
         Parameters
         ----------
         X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
-            See :func:`elasticml.estimators.inputs.taken`.
+            See :func:`elasticml.estimators.inputs.load_arrays`.
         y : array_like (n_samples,), optional if X contains it
             At least two distinct labels.
         sample_weight : array_like (n_samples,), optional
@@ -172,7 +257,7 @@ class LogisticRegression(LinearClassifier):
         return is_plain and self.tol >= dual_logistic.TOL_MIN
 
     def _fit_binary(self, X: Any, targets: F64, weights: F64 | None, pool: Parallel) -> None:
-        with client_for(self.client, stored_values(X)) as client:
+        with choose_client(self.client, stored_values(X)) as client:
             start = self._start(1, X.shape[1])
             is_dual = client is None and self._may_be_dual()
             if is_dual and dual_logistic.pays(X, weights, self.C):
@@ -186,7 +271,7 @@ class LogisticRegression(LinearClassifier):
                 X.astype(np.float64, copy=False), targets, weights, pool, start, client
             )
 
-    def _keep_dual(self, solution: Solution) -> None:
+    def _keep_dual(self, solution: LinearSolution) -> None:
         self.solver_path_, self.method_ = "in-process", "dual"
         self.coef_, self.intercept_ = solution.coef[np.newaxis], np.zeros(1)
         self.dual_gap_ = self.C * solution.gap
@@ -203,7 +288,7 @@ class LogisticRegression(LinearClassifier):
     ) -> None:
         rows = RowBlocks(X, pool)
         total = float(rows.n if weights is None else weights.sum())
-        function = LinearFunction(
+        function = LinearObjective(
             rows,
             targets,
             weights,
@@ -218,9 +303,9 @@ class LogisticRegression(LinearClassifier):
             minimum = minimise(function, start, gap=target_gap, steps=self.max_iter)
         else:
             # Imported here: loading what jobs need takes longer than most fits.
-            from elasticml.estimators.primal_job import train_job
+            from elasticml.estimators.job_backend import fit_primal_as_job
 
-            minimum = train_job(
+            minimum = fit_primal_as_job(
                 function,
                 (X, targets, weights),
                 client,
@@ -235,7 +320,7 @@ class LogisticRegression(LinearClassifier):
     def _fit_softmax(self, rows: RowBlocks, codes: NDArray[np.int64], weights: F64 | None) -> None:
         n_classes = len(self.classes_)
         total = float(rows.n if weights is None else weights.sum())
-        function = SoftmaxFunction(
+        function = SoftmaxObjective(
             rows,
             codes,
             weights,
@@ -263,7 +348,7 @@ class LogisticRegression(LinearClassifier):
             start = self._start(1, d)
             begin = (start[:d], float(start[d:].sum()))
             targets = np.where(codes == 1, 1.0, -1.0)
-            with client_for(self.client, stored_values(X)) as client:
+            with choose_client(self.client, stored_values(X)) as client:
                 fit = self._fit_two(X, targets, weights, begin, client, options)
         else:
             W = self._start(n_classes, d).reshape(n_classes, -1)
@@ -286,17 +371,17 @@ class LogisticRegression(LinearClassifier):
         begin: tuple[F64, float],
         client: Any,
         options: Mapping[str, Any],
-    ) -> Found:
+    ) -> SparseFit:
         """Fit two classes with an L1 penalty, here or as a job on column-partitioned data."""
         self.solver_path_ = "in-process" if client is None else "job"
         if client is None:
             return fit_binary(by_columns(X), targets, weights, begin, loss="logistic", **options)
         # Imported here: loading what jobs need takes longer than most fits.
-        from elasticml.estimators.column_job import fit_as_job
-        from elasticml.jobs.algorithms import PrimalCoCoA
+        from elasticml.estimators.job_backend import fit_columns_as_job
+        from elasticml.jobs.algorithm_settings import PrimalCoCoA
 
         total = float(targets.size if weights is None else weights.sum())
-        fit = fit_as_job(
+        fit = fit_columns_as_job(
             X,
             targets,
             weights,
@@ -311,7 +396,7 @@ class LogisticRegression(LinearClassifier):
             ),
             rounds=self.max_iter,
         )
-        return Found(
+        return SparseFit(
             W=fit.w[None],
             b=np.array([fit.intercept]),
             gap=fit.gap * total,

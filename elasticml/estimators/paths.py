@@ -11,15 +11,15 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_X_y
 from sklearn.utils._param_validation import Interval, validate_parameter_constraints
 
-from elasticml.algorithms.columns.elastic_net import ElasticNetSolver, Fitted
-from elasticml.algorithms.columns.matrix import ColumnMatrix
-from elasticml.algorithms.columns.products import Penalty
+from elasticml.algorithms.linear.column_matrix import ColumnMatrix
+from elasticml.algorithms.linear.elastic_net import ElasticNetFit, ElasticNetSolver
+from elasticml.algorithms.linear.gram_descent import Penalty
+from elasticml.estimators.backend_choice import n_threads
 from elasticml.estimators.base import LinearRegressor
+from elasticml.estimators.convergence_warnings import warn_of_gap
 from elasticml.estimators.elastic_net import ElasticNet, takes_products
-from elasticml.estimators.inputs import taken
-from elasticml.estimators.places import n_threads
-from elasticml.estimators.warn import warn_of_gap
-from elasticml.runtime.execution import parallel
+from elasticml.estimators.inputs import load_arrays
+from elasticml.runtime.executors import parallel
 
 F64 = NDArray[np.float64]
 
@@ -83,7 +83,7 @@ def enet_path(
         "positive": positive,
     }
     validate_parameter_constraints(_PATH_RULES, parameters, caller_name="enet_path")
-    X, y, _ = taken(X, y)
+    X, y, _ = load_arrays(X, y)
     X, y = check_X_y(X, y, accept_sparse="csc", dtype=[np.float64, np.float32], y_numeric=True)
     matrix = ColumnMatrix(X, np.asarray(y, np.float64), None, centred=False)
     if isinstance(alphas, int | np.integer):
@@ -144,7 +144,7 @@ def path_on(
     positive: bool,
     tol: float,
     max_iter: int,
-) -> list[Fitted]:
+) -> list[ElasticNetFit]:
     """Solve for descending penalties, each from the previous model; gaps are those of the mean."""
     solver = ElasticNetSolver(matrix, by_products=takes_products(matrix, len(alphas)))
     fits = []
@@ -152,7 +152,7 @@ def path_on(
         penalty = Penalty(a1=alpha * l1_ratio, a2=alpha * (1.0 - l1_ratio), positive=positive)
         fit = solver.solve(penalty, tol * matrix.yy, max_iter)
         gap = fit.gap / matrix.total
-        fits.append(Fitted(w=fit.w, gap=gap, sweeps=fit.sweeps, screened=fit.screened))
+        fits.append(ElasticNetFit(w=fit.w, gap=gap, sweeps=fit.sweeps, screened=fit.screened))
     return fits
 
 
@@ -220,7 +220,7 @@ class ElasticNetCV(LinearRegressor):
         Parameters
         ----------
         X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
-            See :func:`elasticml.estimators.inputs.taken`.
+            See :func:`elasticml.estimators.inputs.load_arrays`.
         y : array_like (n_samples,), optional if X contains it
         sample_weight : array_like (n_samples,), optional
             Nonnegative. The criterion is the mean of the folds' weighted errors.

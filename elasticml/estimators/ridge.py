@@ -11,17 +11,17 @@ import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from elasticml.algorithms.columns.elastic_net import ElasticNetSolver
-from elasticml.algorithms.columns.matrix import ColumnMatrix
-from elasticml.algorithms.columns.products import Penalty
-from elasticml.algorithms.linear_function import LinearFunction
-from elasticml.algorithms.newton import Minimum, minimise
+from elasticml.algorithms.linear.column_matrix import ColumnMatrix
+from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
+from elasticml.algorithms.linear.gram_descent import Penalty
+from elasticml.algorithms.linear.linear_objective import LinearObjective
+from elasticml.algorithms.linear.newton import Minimum, minimise
+from elasticml.algorithms.linear.normal_equations import equations
+from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.parallel import Serial
-from elasticml.algorithms.row_blocks import RowBlocks
-from elasticml.algorithms.row_equations import equations
+from elasticml.estimators.backend_choice import choose_client, stored_values
 from elasticml.estimators.base import LinearRegressor
-from elasticml.estimators.places import client_for, stored_values
-from elasticml.estimators.warn import warn_fitted_here, warn_of_gap
+from elasticml.estimators.convergence_warnings import warn_fitted_here, warn_of_gap
 
 F64 = NDArray[np.float64]
 SolverName = Literal["auto", "cholesky", "newton"]
@@ -105,7 +105,7 @@ class Ridge(LinearRegressor):
         Parameters
         ----------
         X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
-            See :func:`elasticml.estimators.inputs.taken`.
+            See :func:`elasticml.estimators.inputs.load_arrays`.
         y : array_like (n_samples,) or (n_samples, n_targets), optional if X contains it
         sample_weight : array_like (n_samples,), optional
             Nonnegative.
@@ -139,7 +139,7 @@ class Ridge(LinearRegressor):
         fits_here = self.positive and not alphas.all()
         if fits_here and self.client is not None:
             warn_fitted_here("Ridge with positive=True and alpha=0, which has no certificate,")
-        choice = nullcontext() if fits_here else client_for(self.client, stored_values(X))
+        choice = nullcontext() if fits_here else choose_client(self.client, stored_values(X))
         with choice as client:
             self.solver_path_ = "in-process" if client is None else "job"
             self._fit(X, targets, weights, alphas, client)
@@ -211,12 +211,12 @@ class Ridge(LinearRegressor):
     ) -> tuple[F64, float, float, int]:
         """Fit nonnegative coefficients as a job on column-partitioned data."""
         # Imported here: loading what jobs need takes longer than most fits.
-        from elasticml.estimators.column_job import fit_as_job
-        from elasticml.jobs.algorithms import PrimalCoCoA
+        from elasticml.estimators.job_backend import fit_columns_as_job
+        from elasticml.jobs.algorithm_settings import PrimalCoCoA
 
         total = float(y.size if weights is None else weights.sum())
         target_gap = self._target_gap(y, weights)
-        fit = fit_as_job(
+        fit = fit_columns_as_job(
             X,
             y,
             weights,
@@ -243,10 +243,10 @@ class Ridge(LinearRegressor):
 
     def _function(
         self, X: Any, y: F64, weights: F64 | None, alpha: float
-    ) -> tuple[float, LinearFunction]:
+    ) -> tuple[float, LinearObjective]:
         """Return the sum of the weights, and the objective divided by twice that sum."""
         total = float(y.size if weights is None else weights.sum())
-        function = LinearFunction(
+        function = LinearObjective(
             RowBlocks(X, Serial()),
             y,
             weights,
@@ -268,9 +268,9 @@ class Ridge(LinearRegressor):
             minimum: Minimum = minimise(function, zero, gap=target_gap, steps=steps)
         else:
             # Imported here: loading what jobs need takes longer than most fits.
-            from elasticml.estimators.primal_job import train_job
+            from elasticml.estimators.job_backend import fit_primal_as_job
 
-            minimum = train_job(
+            minimum = fit_primal_as_job(
                 function,
                 (X, y, weights),
                 client,

@@ -12,20 +12,20 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from elasticml.algorithms.base import Parallel
-from elasticml.algorithms.parallel import InPieces
-from elasticml.estimators.base import LinearClassifier
-from elasticml.estimators.fitting import Problem, Solution, prepare, solve
-from elasticml.estimators.places import (
+from elasticml.algorithms.parallel import FixedPieces
+from elasticml.estimators.backend_choice import (
     MODEL_VALUES_MIN,
     PRODUCT_VALUES_MIN,
     STEP_VALUES_MIN,
-    client_for,
+    choose_client,
     stored_values,
     threads_for,
 )
-from elasticml.estimators.rows import Table
-from elasticml.estimators.warn import warn_of_gap
-from elasticml.runtime.execution import parallel
+from elasticml.estimators.base import LinearClassifier
+from elasticml.estimators.convergence_warnings import warn_of_gap
+from elasticml.estimators.linear_solver import LinearProblem, LinearSolution, prepare, solve
+from elasticml.estimators.row_table import RowTable
+from elasticml.runtime.executors import parallel
 
 F64 = NDArray[np.float64]
 
@@ -131,7 +131,7 @@ class LinearSVC(LinearClassifier):
         Parameters
         ----------
         X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
-            See :func:`elasticml.estimators.inputs.taken`.
+            See :func:`elasticml.estimators.inputs.load_arrays`.
         y : array_like (n_samples,), optional if X contains it
             At least two distinct labels.
         sample_weight : array_like (n_samples,), optional
@@ -160,14 +160,14 @@ class LinearSVC(LinearClassifier):
         least = least if len(positives) == 1 else MODEL_VALUES_MIN
         pool = parallel(threads_for(self.n_jobs, X, least))
         try:
-            with client_for(self.client, stored_values(X)) as client:
+            with choose_client(self.client, stored_values(X)) as client:
                 self.solver_path_ = "in-process" if client is None else "job"
                 self._keep(_solve_all(problem, X, positives, task, client, pool))
         finally:
             pool.close()
         return self
 
-    def _problem(self, X: Any) -> Problem:
+    def _problem(self, X: Any) -> LinearProblem:
         dual, is_sparse = self.dual, self.penalty == "l1"
         if is_sparse and (self.loss == "hinge" or dual is True):
             raise ValueError(
@@ -178,7 +178,7 @@ class LinearSVC(LinearClassifier):
             dual = self.loss == "hinge" or X.shape[0] < X.shape[1]
         elif not dual and self.loss == "hinge":
             raise ValueError("dual=False with loss='hinge', which has no Hessian; use dual=True")
-        return Problem(
+        return LinearProblem(
             is_primal=not dual and not is_sparse,
             is_sparse=is_sparse,
             loss=self.loss,
@@ -189,7 +189,7 @@ class LinearSVC(LinearClassifier):
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
         )
 
-    def _keep(self, solutions: list[Solution]) -> None:
+    def _keep(self, solutions: list[LinearSolution]) -> None:
         self.coef_ = np.stack([one.coef for one in solutions])
         self.intercept_ = np.array([one.intercept for one in solutions])
         # In units of the sum, like this estimator's objective.
@@ -214,17 +214,17 @@ def _against_rest(
 
 
 def _solve_all(
-    problem: Problem,
+    problem: LinearProblem,
     X: Any,
     positives: Sequence[int],
     task: Callable[[int], tuple[F64, F64 | None]],
     client: Any,
     pool: Parallel,
-) -> list[Solution]:
+) -> list[LinearSolution]:
     """Solve for each class: jobs and single classes serially, else in parallel over classes."""
     if len(positives) == 1 or client is not None:
-        table = Table(X, pool)
+        table = RowTable(X, pool)
         return [solve(problem, table, *task(k), client) for k in positives]
-    table = Table(X)
+    table = RowTable(X)
     prepare(problem, table)
-    return InPieces(pool).map(lambda k: solve(problem, table, *task(k), None), positives)
+    return FixedPieces(pool).map(lambda k: solve(problem, table, *task(k), None), positives)

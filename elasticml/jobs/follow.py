@@ -16,11 +16,11 @@ from elasticml.errors import (
     JobFailedError,
     error_from_dict,
 )
-from elasticml.jobs.record import job_of
+from elasticml.jobs.job_record import job_file_from_record
 from elasticml.jobs.result import Result, evaluate, make_result
+from elasticml.jobs.rpc import JobOutcome
 from elasticml.jobs.run_directory import DIRECTORY_LOST, RunDirectory
-from elasticml.jobs.wire import Outcome
-from elasticml.training.packed_records import PackedRecords
+from elasticml.story.compressed_records import CompressedRecords
 
 #: Seconds to wait for the last story records of an interrupted job.
 LAST_WORDS_S = 5.0
@@ -34,7 +34,7 @@ class Watcher(Protocol):
         ...
 
 
-class Followed(Protocol):
+class FollowedJob(Protocol):
     """The interface of a job that can be followed, such as a handle."""
 
     spec: Mapping[str, Any]
@@ -45,7 +45,7 @@ class Followed(Protocol):
         """Yield the story in batches, to its end."""
         ...
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> JobOutcome:
         """Fetch the job's results so far."""
         ...
 
@@ -55,7 +55,7 @@ class Followed(Protocol):
 
 
 def follow(
-    handle: Followed,
+    handle: FollowedJob,
     *,
     run_dir: str | Path | None = None,
     watchers: Sequence[Watcher] = (),
@@ -89,7 +89,9 @@ def follow(
     KeyboardInterrupt
         After an interrupt, once the partial results were written; a note names the directory.
     """
-    job = job_of(handle.spec) | ({} if cluster is None else {"cluster": dict(cluster)})
+    job = job_file_from_record(handle.spec) | (
+        {} if cluster is None else {"cluster": dict(cluster)}
+    )
     if run_dir is None:
         return _follow(handle, job, None, watchers, evaluates, cancels)
     with RunDirectory(Path(run_dir)).open(job, continues=continues) as directory:
@@ -97,14 +99,14 @@ def follow(
 
 
 def _follow(
-    handle: Followed,
+    handle: FollowedJob,
     job: Mapping[str, Any],
     directory: RunDirectory | None,
     watchers: Sequence[Watcher],
     evaluates: bool,
     cancels: bool,
 ) -> Result:
-    story = PackedRecords()
+    story = CompressedRecords()
     try:
         for batch in handle.batches():
             story.extend(dict(record) for record in batch)
@@ -139,10 +141,10 @@ def _follow(
 
 
 def _collect(
-    handle: Followed,
+    handle: FollowedJob,
     job: Mapping[str, Any],
     directory: RunDirectory | None,
-    story: PackedRecords,
+    story: CompressedRecords,
     evaluates: bool,
 ) -> Result:
     outcome = handle.outcome()
@@ -163,7 +165,7 @@ def _collect(
     return result
 
 
-def _last_words(handle: Followed, watchers: Sequence[Watcher], story: PackedRecords) -> None:
+def _last_words(handle: FollowedJob, watchers: Sequence[Watcher], story: CompressedRecords) -> None:
     """Cancel the job and collect its last records."""
     end_s = time.monotonic() + LAST_WORDS_S
     try:
@@ -179,10 +181,10 @@ def _last_words(handle: Followed, watchers: Sequence[Watcher], story: PackedReco
 
 
 def _rescue(
-    handle: Followed,
+    handle: FollowedJob,
     job: Mapping[str, Any],
     directory: RunDirectory | None,
-    story: PackedRecords,
+    story: CompressedRecords,
     reason: str,
 ) -> None:
     """Write the partial results of a run that did not end normally."""
@@ -207,6 +209,6 @@ def _seal(result: Result, directory: RunDirectory | None) -> None:
 
 
 def _write_report(path: Path) -> None:
-    from elasticml.report.html import write_report
+    from elasticml.report.run_page import write_report
 
     write_report(path)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import JobFailedError
-from elasticml.jobs.checkpoints import forget_checkpoints
 from elasticml.jobs.follow import Watcher, follow
-from elasticml.jobs.progress import Progress
+from elasticml.jobs.progress_bar import ProgressBar
 from elasticml.jobs.result import Result
+from elasticml.jobs.rpc import JobOutcome, read_outcome, unwrap_reply
+from elasticml.jobs.run_checkpoints import forget_checkpoints
 from elasticml.jobs.status import JobStatus
-from elasticml.jobs.wire import Outcome, checked, read_outcome
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -133,13 +133,13 @@ class Handle:
         if not progress:
             result = follow(self, watchers=watchers, **arguments)
         else:
-            with Progress() as shown:
+            with ProgressBar() as shown:
                 result = follow(self, watchers=[*watchers, shown], **arguments)
         if any(r["event"] == "JobEnded" and r.get("state") == "done" for r in result.story[-5:]):
             forget_checkpoints(self.spec)
         return result
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> JobOutcome:
         """Fetch the job's results so far: arrays, snapshots, history, summary."""
         return read_outcome(self._ask("em_result"))
 
@@ -152,7 +152,7 @@ class Handle:
                 f"the scheduler of job {self.job_id} cannot be reached: {error or 'it is gone'}",
                 reason="scheduler lost",
             ) from error
-        return checked(answer)
+        return unwrap_reply(answer)
 
 
 def story_batches(ask: Callable[[int], Record], since: int) -> Iterator[Sequence[Record]]:

@@ -1,4 +1,4 @@
-"""Read job files: YAML in, validated settings out.
+"""Read job files: YAML and ``--set`` overrides in, validated settings out.
 
 Every error names the key, its place in the file and the remedy.
 """
@@ -10,30 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from elasticml.data.places import is_url
+import yaml
+
 from elasticml.data.source import FORMATS, Source, source_from_spec
+from elasticml.data.storage.filesystem import is_url
 from elasticml.errors import ConfigError
-from elasticml.jobs.algorithms import (
+from elasticml.jobs.algorithm_settings import (
     ALGORITHMS,
     Absent,
     AnyAlgorithm,
     ImportedAlgorithm,
     Scale,
 )
-from elasticml.jobs.checkpoints import CheckpointSetting, checkpoint_setting
-from elasticml.jobs.faults import check_faults, read_faults
-from elasticml.jobs.job_text import change, read_mapping
-from elasticml.jobs.layout import (
-    Holders,
-    Placement,
-    cache_of,
-    check_together,
-    expand_path,
-    policy_entries,
-)
-from elasticml.jobs.record import SECTIONS
-from elasticml.jobs.schema import read_settings, unknown_choice, unknown_key
-from elasticml.jobs.settings import (
+from elasticml.jobs.job_record import SECTIONS
+from elasticml.jobs.job_sections import (
     CLUSTERS,
     Address,
     Checkpoint,
@@ -45,7 +35,112 @@ from elasticml.jobs.settings import (
     Members,
     Stop,
 )
-from elasticml.sim.options import options_from_section
+from elasticml.jobs.job_validation import (
+    Holders,
+    Placement,
+    check_together,
+    expand_path,
+    parse_cache,
+    policy_entries,
+)
+from elasticml.jobs.planned_faults import check_faults, read_faults
+from elasticml.jobs.run_checkpoints import CheckpointSetting, checkpoint_setting
+from elasticml.jobs.schema import read_settings, unknown_choice, unknown_key
+from elasticml.sim.world_options import options_from_section
+
+# Read a job file's YAML and apply ``--set`` overrides to it before validation.
+
+
+def read_yaml_mapping(path: Path) -> dict[str, Any]:
+    """Read the sections of a job file.
+
+    Raises
+    ------
+    ConfigError
+        When the file does not exist, is not YAML, or is not a mapping.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"job file {str(path)!r}: byte {error.start} is not UTF-8; name a YAML file",
+            path=str(path),
+        ) from None
+    except OSError as error:
+        why = "does not exist" if isinstance(error, FileNotFoundError) else str(error.strerror)
+        raise ConfigError(
+            f"job file {str(path)!r}: {why}; name a YAML file", path=str(path)
+        ) from None
+    return _mapping(text, str(path))
+
+
+def _mapping(text: str, where: str) -> dict[str, Any]:
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+        problem = getattr(error, "problem", None) or "it cannot be read"
+        raise ConfigError(f"job file {where!r}{place}: not YAML: {problem}", path=where) from None
+    if not isinstance(raw, dict):
+        raise ConfigError(
+            f"job file {where!r}: wanted sections such as data: and algorithm:, got "
+            f"{'nothing' if raw is None else type(raw).__name__}",
+            path=where,
+        )
+    return raw
+
+
+def apply_override(raw: dict[str, Any], setting: str) -> None:
+    """Apply one ``section.key=value`` override to a job file's mapping, in place.
+
+    Parameters
+    ----------
+    setting : str
+        A number in the path is a list index, from 0. The value is parsed as YAML.
+
+    Raises
+    ------
+    ConfigError
+        When it has no ``=``, the value is not YAML, or the path does not exist.
+    """
+    path, sign, text = setting.partition("=")
+    keys = path.strip().split(".")
+    if not sign or not all(keys):
+        raise ConfigError(
+            f"--set {setting}: wanted section.key=value, such as --set stop.rounds=50"
+        )
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"--set {setting}: the value is not YAML; quote it") from None
+    place: Any = raw
+    for key in keys[:-1]:
+        place = _step(place, key, setting)
+    if isinstance(place, list):
+        _step(place, keys[-1], setting)
+        place[int(keys[-1])] = value
+    elif isinstance(place, dict):
+        place[keys[-1]] = value
+    else:
+        raise ConfigError(f"--set {setting}: {keys[-2]} is {place!r}, which has no keys")
+
+
+def _step(place: Any, key: str, setting: str) -> Any:
+    if isinstance(place, list):
+        if not key.isdigit() or int(key) >= len(place):
+            raise ConfigError(f"--set {setting}: wanted a number below {len(place)}, got {key!r}")
+        return place[int(key)]
+    if not isinstance(place, dict):
+        raise ConfigError(f"--set {setting}: {key!r} is below {place!r}, which has no keys")
+    if place.get(key) is None:
+        place[key] = {}
+    return place[key]
+
+
+# Read job files: YAML in, validated settings out.
+#
+# Every error names the key, its place in the file and the remedy.
 
 #: Keys of ``data`` that are not options of the reader.
 _NOT_THE_READERS = ("test", "chunk_size", "cache", "scale")
@@ -107,9 +202,9 @@ def read_job_file(
         When the file does not exist, is not YAML, or has an invalid setting.
     """
     path = Path(path)
-    raw = read_mapping(path)
+    raw = read_yaml_mapping(path)
     for setting in settings:
-        change(raw, setting)
+        apply_override(raw, setting)
     if default_kind != "local":
         if raw.get("cluster") is None:
             raw["cluster"] = {}
@@ -149,7 +244,7 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
         data=data,
         test=test,
         chunk_size=raw["data"].get("chunk_size"),
-        cache=cache_of(raw["data"].get("cache"), folder),
+        cache=parse_cache(raw["data"].get("cache"), folder),
         algorithm=_algorithm(raw["algorithm"], raw["data"].get("scale")),
         cluster=cluster,
         absent=raw.get("absent", "auto"),
@@ -233,7 +328,7 @@ def data_section(path: Path) -> dict[str, Any]:
     ConfigError
         When the file cannot be read, or has no such section.
     """
-    section = read_mapping(path).get("data")
+    section = read_yaml_mapping(path).get("data")
     if not isinstance(section, Mapping):
         raise ConfigError(
             f"job file '{path}': data is {section!r}, wanted a mapping with format and path",

@@ -17,15 +17,15 @@ import yaml
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays
-from elasticml.data.digests import as_text, digest_of_arrays
+from elasticml.data.chunks.digests import as_text, digest_of_arrays
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import ConfigError, DataError, JobFailedError
-from elasticml.jobs.algorithms import AsyncSGD, CoCoA, LocalSGD, PrimalCoCoA
+from elasticml.jobs.algorithm_settings import AsyncSGD, CoCoA, LocalSGD, PrimalCoCoA
 from elasticml.jobs.result import classes_of
 from elasticml.jobs.run_directory import RunDirectory, default_run_path
-from elasticml.jobs.warm_start import WarmStart, warm_start_of
-from elasticml.replaying.engine import Replay
-from elasticml.replaying.story import Record, read_story
+from elasticml.jobs.warm_start import WarmStart, load_warm_start
+from elasticml.replaying.replay_engine import Replay
+from elasticml.story.reader import Record, read_story
 
 #: Called with the current round and the number of rounds.
 ProgressCallback = Callable[[int, int], None]
@@ -195,7 +195,7 @@ def _algorithm_of(start: Record, given: WarmStart | None) -> Mapping[str, Any]:
             "warm_start: the run started from a model that the story does not have; give it as "
             "warm_start= in Python"
         )
-    model = warm_start_of(given, _minimal_settings(section))
+    model = load_warm_start(given, _minimal_settings(section))
     digest = as_text(digest_of_arrays(model or {}))
     if digest != run_digest:
         raise DataError(

@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.facts import DataFacts
-from elasticml.data.picture_shapes import picture_shape
-from elasticml.errors import ConfigError, ElasticmlError, blaming
-from elasticml.jobs.evaluator import Evaluator
-from elasticml.jobs.model import LinearModel
-from elasticml.jobs.network_model import NetworkModel
+from elasticml.data.dataset_stats import DatasetStats
+from elasticml.data.readers.images import image_shape
+from elasticml.errors import ConfigError, ElasticmlError, prefix_errors
+from elasticml.evaluation.evaluator import Evaluator
+from elasticml.evaluation.scoring import Score, check_image_shapes
+from elasticml.jobs.models import LinearModel, NetworkModel
+from elasticml.jobs.rpc import JobOutcome
 from elasticml.jobs.run_directory import Row, RunDirectory
-from elasticml.jobs.scoring import Score, check_pictures
-from elasticml.jobs.wire import Outcome
 from elasticml.report.preemptions import preemptions
 
 
@@ -63,7 +62,7 @@ class Result:
         ConfigError
             When the page cannot be written there.
         """
-        from elasticml.report.html import write_report
+        from elasticml.report.run_page import write_report
 
         if self.run_dir is not None:
             return write_report(self.run_dir, Path(path))
@@ -85,7 +84,7 @@ class Result:
 
 
 def make_result(
-    outcome: Outcome,
+    outcome: JobOutcome,
     *,
     job: Mapping[str, Any],
     story: Sequence[Mapping[str, Any]],
@@ -115,7 +114,7 @@ def make_result(
 
 
 def classes_of(
-    algorithm: Mapping[str, Any], facts: DataFacts | None, arrays: Mapping[str, Any]
+    algorithm: Mapping[str, Any], facts: DatasetStats | None, arrays: Mapping[str, Any]
 ) -> Sequence[float] | None:
     """Return the classes of a job's model; None in regression."""
     # A regression loss has no classes, even if there are few distinct labels.
@@ -128,7 +127,7 @@ def classes_of(
 
 
 def _model_of(
-    outcome: Outcome, algorithm: Mapping[str, Any], classes: Sequence[float] | None
+    outcome: JobOutcome, algorithm: Mapping[str, Any], classes: Sequence[float] | None
 ) -> LinearModel | NetworkModel | None:
     """Return the model for users; None if there is none, or the algorithm is user-defined."""
     if algorithm.get("name") == "local_sgd" and outcome.arrays and outcome.facts is not None:
@@ -139,7 +138,7 @@ def _model_of(
 
 def evaluate(
     result: Result,
-    outcome: Outcome,
+    outcome: JobOutcome,
     *,
     record: Mapping[str, Any],
     source: Any,
@@ -184,7 +183,7 @@ def evaluate(
             )
             _fill_training(history, summary, indices, scores)
         if test is not None:
-            with blaming("data.test"):
+            with prefix_errors("data.test"):
                 _check_test(algorithm, source, test)
                 scores, notes = evaluator.score_test(test, [models[index] for index in indices])
             for index, score in zip(indices, scores, strict=True):
@@ -216,7 +215,7 @@ def _check_test(algorithm: Mapping[str, Any], source: Any, test: Any) -> None:
         return
     given = algorithm.get("shape")
     shape = None if given is None else tuple(given)
-    check_pictures(test, lambda: (None if source is None else picture_shape(source)) or shape)
+    check_image_shapes(test, lambda: (None if source is None else image_shape(source)) or shape)
 
 
 def _fill_training(

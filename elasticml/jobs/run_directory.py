@@ -22,10 +22,10 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from elasticml.data.places import reason_of, write_whole
+from elasticml.data.storage.filesystem import reason_of, write_whole
 from elasticml.errors import ConfigError, JobFailedError
-from elasticml.training.chain import SEAL, Chain
-from elasticml.training.packed_records import PackedRecords
+from elasticml.story.compressed_records import CompressedRecords
+from elasticml.story.hash_chain import SEAL, HashChain
 
 Row = dict[str, Any]
 
@@ -170,7 +170,7 @@ class RunDirectory:
         self._history: IO[str] | None = None
         #: Columns of the history file.
         self._columns: list[str] = []
-        self._rows = PackedRecords()
+        self._rows = CompressedRecords()
         #: Directories created for the run, innermost first.
         self._made: list[Path] = []
         self._continues = False
@@ -178,7 +178,7 @@ class RunDirectory:
         self.is_as_before = False
         #: Number of rounds of the interrupted run.
         self._rounds_before = 0
-        self._chain = Chain()
+        self._chain = HashChain()
 
     @property
     def seal(self) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class RunDirectory:
         assert self._story is not None
         self.is_as_before = False
         self._story.truncate(0)
-        self._chain = Chain()
+        self._chain = HashChain()
         for name in _END_FILES if self._continues else ():
             (self.path / name).unlink(missing_ok=True)
         self._set_columns(list(FIRST_COLUMNS))

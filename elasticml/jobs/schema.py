@@ -14,7 +14,7 @@ from elasticml.errors import ConfigError
 Count = Annotated[int, Field(ge=1)]
 
 
-class Settings(BaseModel):
+class SettingsModel(BaseModel):
     """A frozen group of settings; unknown keys and invalid values raise a one-line ``ConfigError``.
 
     Subclasses check constraints between fields in :meth:`check`.
@@ -50,7 +50,7 @@ class Settings(BaseModel):
         """
 
 
-def _check_switches(raw: object, made: Settings, path: str) -> None:
+def _check_switches(raw: object, made: SettingsModel, path: str) -> None:
     """Reject ``true`` and ``false`` for numbers; pydantic would read them as 1 and 0."""
     if not isinstance(raw, Mapping):
         return
@@ -60,7 +60,7 @@ def _check_switches(raw: object, made: Settings, path: str) -> None:
             raise ConfigError(f"{join(path, key)}: got {raw[key]}, wanted a number", path=path)
 
 
-S = TypeVar("S", bound=Settings)
+S = TypeVar("S", bound=SettingsModel)
 
 
 def read_settings(kind: type[S], raw: object, path: str) -> S:
@@ -94,7 +94,7 @@ def read_settings(kind: type[S], raw: object, path: str) -> S:
     return kind.model_validate(dict(raw), context={"path": path})
 
 
-def keys_of(kind: type[Settings]) -> list[str]:
+def keys_of(kind: type[SettingsModel]) -> list[str]:
     """Return the keys of a section as they are spelled in job files."""
     return [field.alias or name for name, field in kind.model_fields.items()]
 
@@ -137,7 +137,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _explained(error: ValidationError, kind: type[Settings], path: str) -> ConfigError:
+def _explained(error: ValidationError, kind: type[SettingsModel], path: str) -> ConfigError:
     """Turn the first of pydantic's errors into a one-line ``ConfigError``."""
     details = error.errors(include_url=False)
     first = details[0]

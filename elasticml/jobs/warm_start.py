@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.errors import ConfigError
-from elasticml.jobs.algorithms import AnyAlgorithm, AsyncSGD, CoCoA, LocalSGD, PrimalCoCoA
-from elasticml.jobs.model import LinearModel
-from elasticml.jobs.network_model import NetworkModel
+from elasticml.jobs.algorithm_settings import AnyAlgorithm, AsyncSGD, CoCoA, LocalSGD, PrimalCoCoA
+from elasticml.jobs.models import LinearModel, NetworkModel
 
 WarmStart = LinearModel | NetworkModel | Mapping[str, Any] | str | Path
 _WANTED = (
@@ -24,7 +23,7 @@ _WANTED = (
 _CLASSES = "classes"
 
 
-def warm_start_of(given: WarmStart | None, algorithm: AnyAlgorithm) -> dict[str, Any] | None:
+def load_warm_start(given: WarmStart | None, algorithm: AnyAlgorithm) -> dict[str, Any] | None:
     """Load the initial model for the ``algorithm`` section of a job record.
 
     Returns

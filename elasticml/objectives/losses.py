@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.errors import ConfigError
-from elasticml.objectives import kernels
+from elasticml.objectives import loss_kernels
 
 F64 = NDArray[np.float64]
 #: Replaces ``None`` for unit weights in kernels.
@@ -108,7 +108,7 @@ class MarginLoss:
     ) -> float:
         """See :class:`Loss`."""
         s = _NO_WEIGHTS if weights is None else weights
-        return float(kernels.value_and_slope(self.code, margins, targets, s, slope_out))
+        return float(loss_kernels.value_and_slope(self.code, margins, targets, s, slope_out))
 
     def along(
         self,
@@ -122,44 +122,46 @@ class MarginLoss:
     ) -> None:
         """See :class:`Loss`."""
         s = _NO_WEIGHTS if weights is None else weights
-        kernels.along(self.code, margins, directions, targets, s, steps, values_out, slopes_out)
+        loss_kernels.along(
+            self.code, margins, directions, targets, s, steps, values_out, slopes_out
+        )
 
     def curvature(self, margins: F64, targets: F64, weights: F64 | None, out: F64) -> None:
         """See :class:`Loss`."""
         s = _NO_WEIGHTS if weights is None else weights
-        kernels.curvature(self.code, margins, targets, s, out)
+        loss_kernels.curvature(self.code, margins, targets, s, out)
 
     def curvature_along(
         self, margins: F64, directions: F64, targets: F64, weights: F64 | None
     ) -> float:
         """See :class:`Loss`."""
         s = _NO_WEIGHTS if weights is None else weights
-        return float(kernels.curvature_along(self.code, margins, directions, targets, s))
+        return float(loss_kernels.curvature_along(self.code, margins, directions, targets, s))
 
     def conjugate(self, duals: F64, targets: F64, out: F64) -> None:
         """See :class:`Loss`."""
-        kernels.conjugate(self.code, duals, targets, out)
+        loss_kernels.conjugate(self.code, duals, targets, out)
 
 
 #: ``log(1 + exp(-y z))``.
 LOGISTIC: Final = MarginLoss(
-    name="logistic", code=kernels.LOGISTIC, smoothness=0.25, is_classification=True
+    name="logistic", code=loss_kernels.LOGISTIC, smoothness=0.25, is_classification=True
 )
 #: ``(z - y)^2 / 2``.
 SQUARED: Final = MarginLoss(
-    name="squared", code=kernels.SQUARED, smoothness=1.0, is_classification=False
+    name="squared", code=loss_kernels.SQUARED, smoothness=1.0, is_classification=False
 )
 #: 0 for m = y z >= 1, ``(1 - m)^2 / 2`` for 0 <= m < 1, ``1/2 - m`` for m < 0.
 SMOOTHED_HINGE: Final = MarginLoss(
-    name="smoothed_hinge", code=kernels.SMOOTHED_HINGE, smoothness=1.0, is_classification=True
+    name="smoothed_hinge", code=loss_kernels.SMOOTHED_HINGE, smoothness=1.0, is_classification=True
 )
 #: ``max(0, 1 - y z)^2``, without the factor 1/2, as in LIBLINEAR.
 SQUARED_HINGE: Final = MarginLoss(
-    name="squared_hinge", code=kernels.SQUARED_HINGE, smoothness=2.0, is_classification=True
+    name="squared_hinge", code=loss_kernels.SQUARED_HINGE, smoothness=2.0, is_classification=True
 )
 #: ``max(0, 1 - y z)``; its slope is a subgradient, 0 at the kink, and its curvature 0 everywhere.
 HINGE: Final = MarginLoss(
-    name="hinge", code=kernels.HINGE, smoothness=math.inf, is_classification=True
+    name="hinge", code=loss_kernels.HINGE, smoothness=math.inf, is_classification=True
 )
 
 LOSSES: Final[dict[str, Loss]] = {

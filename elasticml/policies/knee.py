@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elasticml.control.policy import Request, Suggestion, Tune, View
-from elasticml.policies.retiring import SMALL, fewer, retire
-from elasticml.policies.settings import choice, entry_of, flag, number, whole_numbers
-from elasticml.policies.slopes import Point, is_knee, next_round, slope, stay
+from elasticml.policies.convergence import Point, gap_points, is_knee, next_round, slope
+from elasticml.policies.scale_in import SMALL, fewer, retire
+from elasticml.policies.validation import choice, entry_of, flag, number, whole_numbers
 
 #: Share of the chunks reshuffled after the first knee, and its factor at each further knee.
 FIRST_SHARE, SHARE_FACTOR = 0.05, 4.0
@@ -149,7 +149,7 @@ class ScaleInAtKnee:
     def suggest(self, view: View) -> Sequence[Suggestion]:
         """Return a scale-in, a larger share to reshuffle, or a revert; usually nothing."""
         members = len(view.working)
-        points = stay(view.history, members, self._since_round)
+        points = gap_points(view.history, members, self._since_round)
         if not points or view.round < self._rest_until:
             return []
         if view.history[-1].gap is None or view.history[-1].gap_is_bound:

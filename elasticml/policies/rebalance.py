@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from elasticml.control.policy import Chunks, Move, View
-from elasticml.policies.settings import entry_of, number
-from elasticml.policies.speeds import predicted_seconds, rows_owned, seconds_per_row
-from elasticml.terms import ChunkId, MemberId
+from elasticml.ids import ChunkId, MemberId
+from elasticml.policies.load_balancing import predicted_seconds, rows_owned, seconds_per_row
+from elasticml.policies.validation import entry_of, number
 
 
 class Rebalance:

@@ -7,21 +7,21 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from elasticml.control.driver_settings import DEALT_ANEW, DriverSettings
 from elasticml.control.policy import Policy
-from elasticml.control.settings import DEALT_ANEW
 from elasticml.errors import ConfigError
-from elasticml.policies.absence import Reload, WholeGroup, absence_policy
-from elasticml.policies.elastic import ElasticScaling
-from elasticml.policies.gap_per_second import GapPerContainerSecond
+from elasticml.policies.background_shuffle import GlobalShuffle
+from elasticml.policies.elastic_scaling import ElasticScaling
+from elasticml.policies.gap_per_container_second import GapPerContainerSecond
 from elasticml.policies.inner_iterations import ChooseInnerIterations
 from elasticml.policies.knee import ScaleInAtKnee
+from elasticml.policies.readmission import Reload, WholeGroup, readmission_policy
 from elasticml.policies.rebalance import Rebalance
-from elasticml.policies.redeal import Redeal
-from elasticml.policies.replicas import Replicas
-from elasticml.policies.settings import NAME, check_keys, nearest, settings_of
-from elasticml.policies.shuffle import GlobalShuffle
+from elasticml.policies.replication import ChunkReplication
+from elasticml.policies.reshuffle import Redeal
 from elasticml.policies.straggler import Straggler
-from elasticml.policies.tuning import TuneLocalWork
+from elasticml.policies.tune_local_work import TuneLocalWork
+from elasticml.policies.validation import NAME, check_keys, nearest, settings_of
 
 #: In the order in which they are asked, most urgent first. When two policies suggest different
 #: things for a chunk or a member, the first one wins.
@@ -35,7 +35,7 @@ POLICIES: dict[str, type] = {
     "rebalance": Rebalance,
     "redeal": Redeal,
     "shuffle": GlobalShuffle,
-    "replicas": Replicas,
+    "replicas": ChunkReplication,
     "tune_local_work": TuneLocalWork,
     "inner_iterations": ChooseInnerIterations,
 }
@@ -213,7 +213,7 @@ def make_policies(
     settings_by_name: dict[str, dict[str, Any]] = {"elastic_scaling": {}}
     checked = check_entries(entries)
     if not {e[NAME] for e in checked} & set(READMISSION):
-        settings_by_name[absence_policy(absent).name] = {}
+        settings_by_name[readmission_policy(absent).name] = {}
     if holders != 1:
         settings_by_name["replicas"] = {}
         # "freeze" needs the chunks that lost members owned at the last certificate. A reshuffle
@@ -255,3 +255,30 @@ def make_policies(
         made.append(policy)
     order = list(POLICIES)
     return sorted(made, key=lambda p: order.index(p.name) if p.name in order else len(order))
+
+
+# Make a job's policies from its record; every driver calls this.
+
+
+def policies_of_job(record: Mapping[str, Any], settings: DriverSettings) -> list[Policy]:
+    """Make the policies that a job's record lists, and those that every job has.
+
+    If the number of holders is decided later by the members' memory, the policies for two holders
+    are made: with a view that asks for one holder they copy nothing.
+
+    Raises
+    ------
+    ConfigError
+        When an entry is invalid.
+    """
+    algorithm = record.get("algorithm") or {}
+    return make_policies(
+        record.get("policies") or (),
+        absent=settings.absent,
+        holders=2 if settings.holders is None else settings.holders,
+        algorithm=str(algorithm.get("name")),
+        gap_target=settings.gap_target,
+        members_min=settings.members_min,
+        local_epochs=algorithm.get("local_epochs"),
+        is_paper=algorithm.get("mode") == "paper",
+    )

@@ -6,9 +6,14 @@ import statistics
 from collections.abc import Sequence
 
 from elasticml.control.policy import MemberView, Move, View
-from elasticml.policies.settings import entry_of, number
-from elasticml.policies.speeds import predicted_seconds, rows_owned, seconds_per_row, spread
-from elasticml.terms import ChunkId, MemberId
+from elasticml.ids import ChunkId, MemberId
+from elasticml.policies.load_balancing import (
+    assign_greedily,
+    predicted_seconds,
+    rows_owned,
+    seconds_per_row,
+)
+from elasticml.policies.validation import entry_of, number
 
 
 class Straggler:
@@ -71,7 +76,7 @@ class Straggler:
                 rows -= chunks.rows(chunk)
             if not excess:
                 continue
-            targets: dict[ChunkId, MemberId] = spread(excess, chunks, load, cost)
+            targets: dict[ChunkId, MemberId] = assign_greedily(excess, chunks, load, cost)
             for chunk, taker in targets.items():
                 load[taker] += chunks.rows(chunk) * cost[taker]
             why = (

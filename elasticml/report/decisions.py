@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from elasticml.report.markup import table_html
-from elasticml.report.run import Record, finite
+from elasticml.report.run_reader import Record, finite
 from elasticml.report.series import rounds_of
 
 #: Suggestions that may occur in every round; those of one policy are summed up in one entry.

@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.ticker import MaxNLocator
 
 from elasticml.report.lanes import KINDS, Kind, Lanes, make_lanes, occupancy
-from elasticml.report.run import RunData
+from elasticml.report.run_reader import RunData
 from elasticml.report.series import Clock, clock, membership_marks
 from elasticml.report.style import COLOURS, MUTED, Picture, new_figure
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.report.run import Record, finite
+from elasticml.report.run_reader import Record, finite
 
 Kind = Literal["load", "compute", "wait", "move", "gone"]
 

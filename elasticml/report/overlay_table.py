@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.report.markup import esc, table_html
-from elasticml.report.run import RunData
+from elasticml.report.run_reader import RunData
 from elasticml.report.series import (
     full_objective,
     last_round,

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.report.run import History, Record, RunData, finite
+from elasticml.report.run_reader import History, Record, RunData, finite
 
 #: Test metrics in order of preference for the headline plot: column and name.
 TEST_METRICS = (

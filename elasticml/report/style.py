@@ -16,7 +16,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from elasticml.data import places
+from elasticml.data.storage import filesystem
 
 #: Colours of plots on white. The series colours are the colour-blind safe palette of Okabe and Ito.
 #: Each value is unique: in a page the hex code is replaced by the CSS variable of the same name,
@@ -146,7 +146,7 @@ def write_whole(path: Path, content: bytes) -> Path:
     ConfigError
         When the file cannot be written.
     """
-    places.write_whole(str(path), content)
+    filesystem.write_whole(str(path), content)
     return path
 
 

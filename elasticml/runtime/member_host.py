@@ -7,13 +7,13 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from elasticml.collective.rate_limited import RateLimitedTransport, limited
+from elasticml.collective.emulated_network import RateLimitedTransport, limited
 from elasticml.collective.transport import Link
-from elasticml.runtime.budget import Budget
-from elasticml.runtime.chunk_store import ChunkStore
-from elasticml.runtime.environment import Environment
-from elasticml.runtime.member_shell import MemberShell
-from elasticml.terms import NO_EXCHANGE
+from elasticml.ids import NO_EXCHANGE
+from elasticml.runtime.chunks.chunk_store import ChunkStore
+from elasticml.runtime.member_agent import MemberAgent
+from elasticml.runtime.worker_context import WorkerContext
+from elasticml.runtime.worker_limits import WorkerLimits
 
 logger = logging.getLogger(__name__)
 
@@ -36,14 +36,14 @@ class MemberHost:
 
     def __init__(
         self,
-        environment: Environment,
+        environment: WorkerContext,
         announce: Callable[[], Awaitable[Sequence[str]]],
-        budget: Budget | None = None,
+        budget: WorkerLimits | None = None,
     ) -> None:
-        self.shells: dict[str, MemberShell] = {}
+        self.shells: dict[str, MemberAgent] = {}
         self._env = environment
         self._announce = announce
-        self._budget = budget or Budget()
+        self._budget = budget or WorkerLimits()
         self._stores: dict[str, ChunkStore] = {}
         #: This worker is about to go: it is not offered again.
         self.closing = False
@@ -87,7 +87,7 @@ class MemberHost:
             )
         env = self._env
         env = replace(env, transport=limited(env.transport, link.hello, env.clock, env.pause))
-        shell = MemberShell(_limited(link, env), store, env, slot, computed)
+        shell = MemberAgent(_limited(link, env), store, env, slot, computed)
         self.shells[job] = shell
         await shell.run()
         if self.shells.get(job) is not shell or self.closing:
@@ -130,7 +130,7 @@ class MemberHost:
             self._forget(job)
 
 
-def _limited(link: Link, environment: Environment) -> Link:
+def _limited(link: Link, environment: WorkerContext) -> Link:
     """Limit a link as the job's transport is, if it is."""
     transport = environment.transport
     return transport.limit(link) if isinstance(transport, RateLimitedTransport) else link

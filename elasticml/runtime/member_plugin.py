@@ -12,15 +12,15 @@ from typing import Any
 from distributed import Worker
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from elasticml.collective.dask_links import transport_of
-from elasticml.data.mapped import spill_folder
+from elasticml.collective.dask_transport import transport_of
+from elasticml.data.out_of_core.mapped_memory import spill_folder
 from elasticml.errors import ConfigError
-from elasticml.runtime.budget import Budget
-from elasticml.runtime.environment import Environment
-from elasticml.runtime.execution import ThreadRunner, parallel
+from elasticml.ids import VERSION
+from elasticml.runtime.executors import ThreadRunner, parallel
+from elasticml.runtime.fault_slowdown import SLOWNESS_EXTENSION, FaultSlowdown
 from elasticml.runtime.member_host import MemberHost
-from elasticml.runtime.slowness import SLOWNESS_EXTENSION, Slowness
-from elasticml.terms import VERSION
+from elasticml.runtime.worker_context import WorkerContext
+from elasticml.runtime.worker_limits import WorkerLimits
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class MemberPlugin(WorkerPlugin):
         threads = worker.state.nthreads
         compute, reading = ThreadRunner("em-compute"), ThreadRunner("em-read", threads)
         self._runners = [compute, reading]
-        environment = Environment(
+        environment = WorkerContext(
             transport=transport_of(worker),
             compute=compute,
             reading=reading,
@@ -66,10 +66,10 @@ class MemberPlugin(WorkerPlugin):
             host=worker.ip,
             pid=os.getpid(),
             threads=threads,
-            slowness=worker.extensions.setdefault(SLOWNESS_EXTENSION, Slowness()),
+            slowness=worker.extensions.setdefault(SLOWNESS_EXTENSION, FaultSlowdown()),
         )
         folder = spill_folder(worker.local_directory)
-        budget = Budget.of_worker(worker.memory_manager.memory_limit, folder)
+        budget = WorkerLimits.of_worker(worker.memory_manager.memory_limit, folder)
 
         async def announce() -> list[str]:
             return list(await worker.scheduler.em_announce(address=worker.address))

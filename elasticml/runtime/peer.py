@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from elasticml.collective.frames import Frame, Header, Kind
-from elasticml.collective.pieces import (
+from elasticml.collective.segmentation import (
     TRAILER,
-    Arrivals,
-    Arriving,
-    Attempt,
+    IncomingVector,
+    IncomingVectors,
+    OutgoingVector,
     attempt_numbers,
     cut,
     is_cut,
@@ -49,7 +49,7 @@ class Peer:
         allocate: Allocate,
         on_frame: Callable[[Peer, Frame], None],
         on_closed: Callable[[Peer, str], None],
-        on_piece: Callable[[Peer, Arriving], None] | None = None,
+        on_piece: Callable[[Peer, IncomingVector], None] | None = None,
         *,
         watches: bool = False,
     ) -> None:
@@ -58,10 +58,10 @@ class Peer:
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._on_piece = on_piece
-        self._arrivals = Arrivals(link.peer)
+        self._arrivals = IncomingVectors(link.peer)
         self._numbers = attempt_numbers()
         #: The attempt by which the last frame came; None where it came whole.
-        self.arrived: Arriving | None = None
+        self.arrived: IncomingVector | None = None
         self._direct = link.direct
         #: What the kernel has not taken of the last frame that was sent directly.
         self._rest: asyncio.Future[None] | None = None
@@ -136,9 +136,9 @@ class Peer:
         else:
             self.post(frame)
 
-    def begin(self, frame: Frame, whole_bytes: int) -> Attempt:
+    def begin(self, frame: Frame, whole_bytes: int) -> OutgoingVector:
         """Begin an attempt, whose pieces and trailer the caller posts."""
-        return Attempt(frame, next(self._numbers), whole_bytes)
+        return OutgoingVector(frame, next(self._numbers), whole_bytes)
 
     def post(self, frame: Frame) -> None:
         """Send a frame as it is, or queue it; on a closed link it is dropped.

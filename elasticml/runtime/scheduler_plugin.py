@@ -16,21 +16,21 @@ from distributed.system import MEMORY_LIMIT
 
 from elasticml.algorithms.base import Arrays
 from elasticml.algorithms.registry import column_bytes
-from elasticml.collective.dask_links import transport_of
-from elasticml.control import events as ev
-from elasticml.data.facts import BlockSummary
+from elasticml.collective.dask_transport import transport_of
+from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.source import source_from_spec
 from elasticml.errors import ConfigError, ElasticmlError, error_to_dict
-from elasticml.runtime.checkpoints import checkpoint_of
-from elasticml.runtime.driver_shell import DriverShell
-from elasticml.runtime.execution import BriefRunner, ThreadRunner
-from elasticml.runtime.faults import KEEPER_EXTENSION
-from elasticml.runtime.intake import columns_that_fit
+from elasticml.ids import VERSION, chunk_id
+from elasticml.protocol import events as ev
+from elasticml.runtime.block_registry import columns_that_fit
+from elasticml.runtime.checkpoints.checkpoint_store import checkpoint_of
+from elasticml.runtime.driver_agent import DriverAgent
+from elasticml.runtime.executors import BriefRunner, ThreadRunner
+from elasticml.runtime.fault_injection import FAULT_INJECTOR_EXTENSION
 from elasticml.runtime.member_plugin import NAME as MEMBER_NAME
 from elasticml.runtime.member_plugin import MemberPlugin
-from elasticml.runtime.reclaims import Restored, Word, event_of, reclaims_of
-from elasticml.runtime.scaling import SCALER_EXTENSION
-from elasticml.terms import VERSION, chunk_id
+from elasticml.runtime.preemption_board import Restored, Word, event_of, reclaims_of
+from elasticml.runtime.scaler import SCALER_EXTENSION
 from elasticml.training.checkpoint import Checkpoint, with_present_members
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class ElasticmlScheduler(SchedulerPlugin):
                 "install the same version on both"
             )
         self._scheduler = scheduler
-        self._jobs: dict[str, DriverShell] = {}
+        self._jobs: dict[str, DriverAgent] = {}
         self._ended_s: dict[str, float] = {}
         self._ready: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -155,7 +155,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         except ElasticmlError as error:
             return {"error": error_to_dict(error)}
         self._jobs[record["job"]] = shell
-        shell.desk.open(shell.now_s())
+        shell.driver_session.open(shell.now_s())
         for reclaim in self._board.live():
             shell.feed(event_of(reclaim, may_choose=False))  # it has nothing to choose from yet
         task = asyncio.get_running_loop().create_task(self._drive(shell))
@@ -171,7 +171,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         bodies: Mapping[int, list[tuple[str, Any]]],
         summaries: Sequence[BlockSummary],
         resumed: Checkpoint | None,
-    ) -> DriverShell:
+    ) -> DriverAgent:
         if record.get("version") != RECORD_VERSION or record.get("package") != self.version:
             raise ConfigError(
                 f"the job record is of elasticml {record.get('package')}, the scheduler runs "
@@ -188,14 +188,14 @@ class ElasticmlScheduler(SchedulerPlugin):
                 )
         if resumed is not None:
             record = with_present_members(record, len(self._scheduler.workers))
-        injector = self._scheduler.extensions.get(KEEPER_EXTENSION)
+        injector = self._scheduler.extensions.get(FAULT_INJECTOR_EXTENSION)
         if record.get("faults") and injector is None:
             raise ConfigError(
                 "faults: needs a cluster whose processes elasticml owns, and this one is "
                 "another's; use cluster.kind: local, or leave faults out"
             )
         source = source_from_spec(record["data"])
-        shell = DriverShell(
+        shell = DriverAgent(
             record,
             source=source,
             n_blocks=len(source.blocks()),
@@ -211,10 +211,10 @@ class ElasticmlScheduler(SchedulerPlugin):
         )
         members = [(w.memory_limit, w.nthreads) for w in self._scheduler.workers.values()]
         remembered = column_bytes(record["algorithm"])
-        shell.desk.columns_max = columns_that_fit(MEMORY_LIMIT, members, remembered)
+        shell.driver_session.columns_max = columns_that_fit(MEMORY_LIMIT, members, remembered)
         return shell
 
-    async def _drive(self, shell: DriverShell) -> None:
+    async def _drive(self, shell: DriverAgent) -> None:
         """Let time pass for a job until it ends; then keep its results for a day."""
         while not shell.ended.is_set():
             shell.tick()
@@ -222,7 +222,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         await asyncio.sleep(RESULT_KEPT_S)
         self._jobs.pop(shell.record["job"], None)
 
-    def _shell(self, job: str) -> DriverShell:
+    def _shell(self, job: str) -> DriverAgent:
         shell = self._jobs.get(job)
         if shell is None:
             raise ConfigError(
@@ -269,17 +269,19 @@ class ElasticmlScheduler(SchedulerPlugin):
             shell = self._shell(job)
         except ElasticmlError as error:
             return {"error": error_to_dict(error)}
-        desk = shell.desk
-        training = desk.training
+        driver_session = shell.driver_session
+        training = driver_session.training
         return {
             "arrays": _wire(training.last_arrays() if training is not None else {}),
-            "snapshots": {r: _wire(arrays) for r, arrays in desk.journal.snapshots.items()},
-            "history": list(desk.journal.rows),
-            "summary": desk.summary,
-            "facts": None if desk.facts is None else desk.facts.to_json(),
-            "data": desk.source.spec(),
-            "state": desk.state,
-            "error": desk.error,
+            "snapshots": {
+                r: _wire(arrays) for r, arrays in driver_session.journal.snapshots.items()
+            },
+            "history": list(driver_session.journal.rows),
+            "summary": driver_session.summary,
+            "facts": None if driver_session.facts is None else driver_session.facts.to_json(),
+            "data": driver_session.source.spec(),
+            "state": driver_session.state,
+            "error": driver_session.error,
         }
 
     async def jobs(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from elasticml.sim.clock import Clock
+from elasticml.sim.virtual_clock import Clock
 
 #: From this size on a message takes its receiver's downlink, too.
 LARGE_BYTES = 4096

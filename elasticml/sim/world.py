@@ -13,24 +13,24 @@ import numpy as np
 from elasticml.algorithms.base import Arrays, Exchange, Solver, Work
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.registry import algorithm
-from elasticml.control import events as ev
-from elasticml.control.settings import settings_from_record
-from elasticml.data.chunk import Chunk
-from elasticml.data.facts import BlockSummary
+from elasticml.control.driver_settings import settings_from_record
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.source import Source
 from elasticml.errors import ElasticmlError, JobFailedError
-from elasticml.sim.clock import Clock
-from elasticml.sim.driver import VirtualDriver
-from elasticml.sim.faults import Faults
-from elasticml.sim.library import Library
-from elasticml.sim.member import VirtualMember
+from elasticml.ids import ExchangeId, MemberId
+from elasticml.protocol import events as ev
+from elasticml.sim.block_cache import BlockCache
+from elasticml.sim.fault_schedule import Faults
+from elasticml.sim.message_sizes import up_values
 from elasticml.sim.network import Network
-from elasticml.sim.options import WorldOptions
-from elasticml.sim.sizes import up_values
-from elasticml.sim.worker import Worker
-from elasticml.terms import ExchangeId, MemberId
-from elasticml.training.desk import Desk
-from elasticml.training.surroundings import blas_threads
+from elasticml.sim.virtual_clock import Clock
+from elasticml.sim.virtual_driver import VirtualDriver
+from elasticml.sim.virtual_member import VirtualMember
+from elasticml.sim.virtual_worker import Worker
+from elasticml.sim.world_options import WorldOptions
+from elasticml.training.driver_session import DriverSession
+from elasticml.training.fingerprint import blas_threads
 
 #: More members than this: their single compute times are left out of the story.
 COMPUTE_TIMES_MEMBERS_MAX = 1000
@@ -62,9 +62,9 @@ class World:
         self._rng = np.random.default_rng(chances[0])
         self.clock = Clock()
         self.network = Network(self.clock, options.latency_s, options.bandwidth, options.detect_s)
-        self.library = Library(source, record.get("chunk_bytes"), n_members, record.get("cache"))
+        self.library = BlockCache(source, record.get("chunk_bytes"), n_members, record.get("cache"))
         # Nobody replays what has only been reckoned.
-        self.desk = Desk(record, source, tells_chunks=options.costs is None)
+        self.driver_session = DriverSession(record, source, tells_chunks=options.costs is None)
         settings = settings_from_record(record, self.library.n_blocks, source.needs_survey)
         self.driver = VirtualDriver(self, settings, check_every_event)
         self.faults = Faults(self, np.random.default_rng(chances[1]))
@@ -90,7 +90,7 @@ class World:
         """
         if not self._has_begun:
             self._begin()
-        story, told, told_s = self.desk.journal.story, 0, self.clock.now_s
+        story, told, told_s = self.driver_session.journal.story, 0, self.clock.now_s
         clock, driver, quiet_s_max = self.clock, self.driver, self.options.quiet_s_max
         while not driver.has_ended:
             clock.run(told_s + quiet_s_max)
@@ -108,7 +108,7 @@ class World:
 
     def _begin(self) -> None:
         self._has_begun = True
-        self.desk.open(0.0)
+        self.driver_session.open(0.0)
         for _ in range(self._n_members):
             self.start_worker()
         self.faults.start()
@@ -161,9 +161,9 @@ class World:
 
     def make_solver(self) -> Solver:
         """Make a member's solver."""
-        settings = dict(self.desk.record["algorithm"])
-        assert self.desk.facts is not None
-        return algorithm(settings.pop("name")).solver(settings, self.desk.facts)
+        settings = dict(self.driver_session.record["algorithm"])
+        assert self.driver_session.facts is not None
+        return algorithm(settings.pop("name")).solver(settings, self.driver_session.facts)
 
     def solve(
         self, solver: Solver | None, work: Work, chunks: Sequence[Chunk]

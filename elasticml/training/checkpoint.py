@@ -9,7 +9,7 @@ from typing import Any
 
 from elasticml.algorithms.base import Arrays, Resume
 from elasticml.control.policy import Progress
-from elasticml.data.facts import DataFacts
+from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import ConfigError, DataError
 
 #: Sections of a job record that must be the same when a job resumes. All others may change, for
@@ -18,7 +18,7 @@ SAME_SECTIONS = ("data", "algorithm", "seed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ResumePoint:
     """The state of a job after a round has ended and before the next one starts.
 
     Created in every round: it refers to existing objects and is immutable.
@@ -29,7 +29,7 @@ class Standing:
     #: Seconds since the job started.
     seconds: float
     resume: Resume
-    #: State of the driver machine, see :mod:`elasticml.control.resuming`.
+    #: State of the driver machine, see :mod:`elasticml.control.checkpoint_state`.
     machine: Mapping[str, Any]
     #: Counters of the journal.
     counts: Mapping[str, Any]
@@ -48,12 +48,12 @@ class Checkpoint:
     #: The attempt that wrote it, from 1, and the checkpoint's number among all of the job.
     attempt: int
     number: int
-    standing: Standing
+    resume_point: ResumePoint
     #: The job record, without its initial model.
     record: Mapping[str, Any]
     #: Fingerprint of the data, and their statistics.
     fingerprint: str
-    facts: DataFacts
+    facts: DatasetStats
     story: Sequence[Mapping[str, Any]]
     rows: Sequence[Mapping[str, Any]]
     progress: Sequence[Progress]
@@ -72,12 +72,12 @@ class Checkpoint:
     @property
     def round(self) -> int:
         """The next round."""
-        return self.standing.round
+        return self.resume_point.round
 
     @property
     def seconds(self) -> float:
         """Seconds from the start of the job to the end of its last round."""
-        return self.standing.seconds
+        return self.resume_point.seconds
 
 
 def without_arrays(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _lasting(record: Mapping[str, Any], section: str) -> Any:
     return {name: value for name, value in values.items() if name != "epochs"}
 
 
-def check_same_data(checkpoint: Checkpoint, facts: DataFacts) -> None:
+def check_same_data(checkpoint: Checkpoint, facts: DatasetStats) -> None:
     """Check that the statistics of the data are those of the checkpoint.
 
     Raises

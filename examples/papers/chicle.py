@@ -48,11 +48,11 @@ from support.elastic_comparison import markdown
 from support.local_sgd_options import NETWORK_SETS, add_local_sgd_options, run_local_sgd
 from support.speedups import gap_words
 
-from elasticml.algorithms.local_sgd.library import has_torch
-from elasticml.data.arrays import ArraySource
+from elasticml.algorithms.local_sgd.torch_import import has_torch
+from elasticml.data.readers.arrays import ArraySource
 from elasticml.report.style import write_whole
-from elasticml.sim.options import Granted, Taken
-from elasticml.sim.projection import (
+from elasticml.sim.world_options import Granted, Taken
+from examples.papers.support.round_projection import (
     REFERENCE_MEMBERS,
     elapsed,
     micro_task_units,
@@ -61,7 +61,7 @@ from elasticml.sim.projection import (
     uni_task_units,
     uni_task_units_mixed,
 )
-from elasticml.sim.study import Curve, Plan, study
+from examples.papers.support.virtual_study import Curve, Plan, study
 
 #: Logical tasks of the emulation.
 TASKS = (16, 24, 32, 64)

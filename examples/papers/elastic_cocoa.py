@@ -35,9 +35,9 @@ from support.elastic_comparison import markdown
 from support.scale_in_overhead import overhead_table
 from support.speedups import Cost, cost_of, gap_words, geometric_mean, speed_up
 
-from elasticml.data.arrays import ArraySource
+from elasticml.data.readers.arrays import ArraySource
 from elasticml.report.style import write_whole
-from elasticml.sim.study import Curve, Plan, study
+from examples.papers.support.virtual_study import Curve, Plan, study
 
 #: Static numbers of members; P = lcm of them and of all scale-in sizes.
 MEMBERS = (1, 2, 4, 8, 16)

@@ -39,12 +39,12 @@ from support.elastic_comparison import Plan, Study, judge, markdown, tables
 
 import elasticml as em
 from elasticml.cli.cluster import quieten
-from elasticml.data.products import make_adjoint, make_forward
+from elasticml.data.chunks.products import make_adjoint, make_forward
 from elasticml.data.source import Source, load_all
-from elasticml.data.synthetic import synthetic_splice
-from elasticml.jobs.progress import Progress
+from elasticml.data.synthetic.splice_sites import synthetic_splice
+from elasticml.jobs.progress_bar import ProgressBar
 from elasticml.jobs.run_directory import json_safe
-from elasticml.report.overlay import write_overlay
+from elasticml.report.overlay_page import write_overlay
 from elasticml.report.style import write_whole
 
 DATA = Path(os.environ.get("ELASTICML_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -220,7 +220,7 @@ def run(
         shutil.rmtree(directory)
     before, started_s = pids_of(cluster), time.monotonic()
     handle = job.start(client)
-    with Progress(Console(stderr=True), label=f"{experiment.folder} {mode:<15}") as progress:
+    with ProgressBar(Console(stderr=True), label=f"{experiment.folder} {mode:<15}") as progress:
         result = handle.result(run_dir=directory, watchers=[progress], cancels=True)
     handle.forget()
     rows = {int(row["round"]): row for row in result.history}

@@ -4,9 +4,10 @@
 
 Items 1 to 7: one pass of few members, many members, real data, sorted labels, controllers, run time
 against the batch size, and members that come and go. Everything but item 3 runs in virtual time
-with the costs of ``elasticml/sim/cards.py`` and the real arithmetic; medians over seeds; each
-has its own data, start and chances. "Excess" is inertia over that at the true centres, in percent;
-where two are compared as a ratio, 0.1 points are allowed besides, since both may be near zero.
+with the costs of ``examples/papers/support/nic_model.py`` and the real arithmetic; medians over
+seeds; each has its own data, start and chances. "Excess" is inertia over that at the true centres,
+in percent; where two are compared as a ratio, 0.1 points are allowed besides, since both may be
+near zero.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from elasticml.algorithms.async_sgd.baselines import lloyd, simu_parallel
-from elasticml.algorithms.async_sgd.controllers import AdaptiveB, Fixed, LogPI
+from elasticml.algorithms.async_sgd.batch_controllers import AdaptiveB, Fixed, LogPI
 from elasticml.algorithms.async_sgd.kmeans import KMeans, inertia
-from elasticml.algorithms.async_sgd.literal_kmeans import LiteralKMeans
-from elasticml.algorithms.async_sgd.questions import ask_here
-from elasticml.algorithms.async_sgd.starts import plus_plus, start
-from elasticml.data.chunk import dense_chunk
-from elasticml.data.clusters import synthetic_clusters
-from elasticml.sim.cards import (
+from elasticml.algorithms.async_sgd.paper import PaperKMeans
+from elasticml.algorithms.async_sgd.seeding import plus_plus, start
+from elasticml.algorithms.async_sgd.seeding_ops import run_locally
+from elasticml.data.chunks.chunk import dense_chunk
+from elasticml.data.synthetic.clusters import synthetic_clusters
+from elasticml.ids import ChunkId
+from examples.papers.support.nic_model import (
     GIGABIT,
     INFINIBAND,
     LARGE_S,
@@ -39,7 +41,6 @@ from elasticml.sim.cards import (
     replay,
     state_bytes,
 )
-from elasticml.terms import ChunkId
 from tests.bench import harness
 from tests.bench.kmeans_data import birch1, hog
 
@@ -114,7 +115,7 @@ def small_world(problem, start_at, n_members, seed, *, link=INFINIBAND, batch, *
 
 def literal_world(start_at, n_members, seed, *, batch, **more):
     """The paper's rule and queue."""
-    problem = LiteralKMeans(clusters=10, columns=10)
+    problem = PaperKMeans(clusters=10, columns=10)
     more = {"places": 16, "newest": False, **more}
     return small_world(problem, start_at, n_members, seed, batch=batch, **more)
 
@@ -191,7 +192,7 @@ def real_data(seeds):
             for seed in range(seeds):
                 members = dealt(X, 8, np.random.default_rng(seed).permutation(len(X)))
                 chunks = [chunk for some in members for chunk in some]
-                start_at = ask_here(
+                start_at = run_locally(
                     start(
                         how,
                         clusters=k,
@@ -331,7 +332,7 @@ def batch_baseline(seeds):
         X, _, truth = clusters(seed)
         judge, chunks = Judge(X, truth), dealt(X, 1)[0]
         for passes, some in after.items():
-            found = ask_here(lloyd(begun(X, 10, 200, seed)["centres"], passes), chunks)
+            found = run_locally(lloyd(begun(X, 10, 200, seed)["centres"], passes), chunks)
             some.append(judge(found))
     found = ", ".join(f"{np.median(some):.2f}" for some in after.values())
     row("-", "BATCH after 1, 2, 4 iterations", "", f"{found} %", True)

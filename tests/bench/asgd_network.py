@@ -18,9 +18,9 @@ from typing import Any
 from distributed import Client
 
 import elasticml as em
-from elasticml.data.clusters import synthetic_clusters
+from elasticml.data.synthetic.clusters import synthetic_clusters
+from elasticml.ids import parse_size
 from elasticml.jobs.result import Result
-from elasticml.terms import parse_size
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

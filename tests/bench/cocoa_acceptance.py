@@ -2,9 +2,9 @@
 
     python tests/bench/cocoa_acceptance.py [--items 1 3 4 ...] [--seeds 3]
 
-Runs are those of ``elasticml/sim/study.py``: real machines, policies and solvers in one process,
-gaps certified in every round, time projected (1 unit = one epoch of one member). Medians over
-seeds. Ends with status 1 where an item does not hold.
+Runs are those of ``examples/papers/support/virtual_study.py``: real machines, policies and solvers
+in one process, gaps certified in every round, time projected (1 unit = one epoch of one member).
+Medians over seeds. Ends with status 1 where an item does not hold.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from support.elastic_comparison import markdown  # noqa: E402
 from support.speedups import cost_of  # noqa: E402
 
 import elasticml as em  # noqa: E402
-from elasticml.policies.slopes import Point, is_knee  # noqa: E402
-from elasticml.sim.options import Granted, Taken  # noqa: E402
-from elasticml.sim.run import Simulation  # noqa: E402
-from elasticml.sim.study import Curve, Plan, record_of, study, world_of  # noqa: E402
+from elasticml.policies.convergence import Point, is_knee  # noqa: E402
+from elasticml.sim.simulation import Simulation  # noqa: E402
+from elasticml.sim.world_options import Granted, Taken  # noqa: E402
+from examples.papers.support.virtual_study import Curve, Plan, record_of, study, world_of  # noqa: E402
 from tests.bench import harness  # noqa: E402
 
 HINGE: dict[str, Any] = {"name": "cocoa", "loss": "hinge", "l2": 0.01}
@@ -128,7 +128,7 @@ def drift(simulation: Simulation, l2: float, d: int, n: int) -> float:
                 by_entry = np.repeat(c, np.diff(chunk.indptr))
                 values = chunk.values if chunk.values.size else np.ones(len(chunk.indices))
                 np.add.at(total, chunk.indices, by_entry * values)
-    training = world.desk.training
+    training = world.driver_session.training
     assert training is not None
     assert training.exchange is not None
     v = training.exchange.model["sent"]

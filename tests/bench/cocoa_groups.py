@@ -29,15 +29,14 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples" / "papers")]
 
 from support import cocoa_data  # noqa: E402
 
-from elasticml.algorithms.cocoa.groups import GroupedSolver  # noqa: E402
-from elasticml.algorithms.cocoa.line_search import Aggregation, Along  # noqa: E402
-from elasticml.algorithms.cocoa.local import LocalSolver  # noqa: E402
-from elasticml.algorithms.cocoa.passes import Pass  # noqa: E402
-from elasticml.algorithms.cocoa.tables import Piece  # noqa: E402
-from elasticml.data.chunk import csr_chunk  # noqa: E402
+from elasticml.algorithms.cocoa.chunk_pointers import Piece  # noqa: E402
+from elasticml.algorithms.cocoa.line_search import Aggregation, LineModel  # noqa: E402
+from elasticml.algorithms.cocoa.local_pass import LocalSolver, PassRequest  # noqa: E402
+from elasticml.algorithms.cocoa.solver_groups import GroupedSolver  # noqa: E402
+from elasticml.data.chunks.chunk import csr_chunk  # noqa: E402
+from elasticml.ids import ChunkId  # noqa: E402
 from elasticml.objectives.conjugates import dual_loss_named  # noqa: E402
-from elasticml.runtime.execution import parallel as parallel_of  # noqa: E402
-from elasticml.terms import ChunkId  # noqa: E402
+from elasticml.runtime.executors import parallel as parallel_of  # noqa: E402
 from tests.bench import harness  # noqa: E402
 
 TARGETS = (1e-3, 1e-5)
@@ -98,7 +97,7 @@ class Member:
         weight = float(self.data.y.size)
         before = [piece.alpha.copy() for piece in self.pieces]
         self.solver.bind(self.pieces)
-        asked = Pass(
+        asked = PassRequest(
             l2_total=self.data.l2 * weight,
             total_weight=weight,
             damping=self.aggregation.damping,
@@ -108,7 +107,7 @@ class Member:
         )
         update = self.solver.run(self.v, asked, self.parallel)
         q = 0.0  # of the hinge loss
-        along = Along.of(
+        along = LineModel.of(
             self.v, update.dv, dual=update.dual, curvature=q, weight=weight, l2=self.data.l2
         )
         length = self.aggregation.length(along)

@@ -15,15 +15,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from elasticml.algorithms.cocoa import visits
-from elasticml.algorithms.cocoa.local import LocalSolver
-from elasticml.algorithms.cocoa.passes import Pass
-from elasticml.algorithms.cocoa.tables import Piece
+from elasticml.algorithms.cocoa import sdca_kernels
+from elasticml.algorithms.cocoa.chunk_pointers import Piece
+from elasticml.algorithms.cocoa.local_pass import LocalSolver, PassRequest
 from elasticml.algorithms.parallel import Serial
-from elasticml.data.chunk import binary_csr_chunk, dense_chunk, sequence_chunk
-from elasticml.data.ngrams import sequence_layout
-from elasticml.data.shapes import synthetic
-from elasticml.terms import ChunkId
+from elasticml.data.chunks.chunk import binary_csr_chunk, dense_chunk, sequence_chunk
+from elasticml.data.chunks.ngrams import sequence_layout
+from elasticml.data.synthetic.sparse import synthetic
+from elasticml.ids import ChunkId
 
 PASSES, REPEATS = 3, 7
 
@@ -67,7 +66,7 @@ def measure(name, chunks, dtype):
     rows, nbytes = (sum(getattr(c, key) for c in chunks) for key in ("n_rows", "nbytes"))
     pieces = [Piece(c, np.array(c.labels), None, np.zeros(c.n_rows)) for c in chunks]
     d = max(c.layout.n_columns for c in chunks)
-    one = Pass(
+    one = PassRequest(
         l2_total=1e-2 * rows, total_weight=float(rows), damping=1.0, epochs=1, seed=0, serial=0
     )
     solver = LocalSolver(
@@ -79,11 +78,11 @@ def measure(name, chunks, dtype):
     for serial in range(PASSES):
         update = solver.run(v, replace(one, serial=serial), Serial())
         v = v + update.dv
-    shuffle = visits.shuffle
+    shuffle = sdca_kernels.shuffle
     times = {"read": [], "random": [], "in order": []}
     for repeat in range(REPEATS):
         for way, some in times.items():
-            visits.shuffle = (lambda order, seed: None) if way == "in order" else shuffle
+            sdca_kernels.shuffle = (lambda order, seed: None) if way == "in order" else shuffle
             started = time.perf_counter()
             if way == "read":
                 sum(int(part.max()) for part in words)
@@ -91,7 +90,7 @@ def measure(name, chunks, dtype):
                 serial += 1
                 solver.run(v, replace(one, seed=repeat, serial=serial), Serial())
             some.append(time.perf_counter() - started)
-    visits.shuffle = shuffle
+    sdca_kernels.shuffle = shuffle
     best = {way: min(some) for way, some in times.items()}
     rates = " | ".join(f"{nbytes / best[way] / 1e9:.1f}" for way in times)
     each = best["random"] / update.stored * 1e9

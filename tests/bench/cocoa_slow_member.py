@@ -17,7 +17,7 @@ from typing import Any
 from distributed import Client
 
 import elasticml as em
-from elasticml.data.shapes import synthetic
+from elasticml.data.synthetic.sparse import synthetic
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

@@ -46,7 +46,7 @@ def prepare(name, folder, rows):
 
     sys.path[:0] = [str(ROOT), str(ROOT / "examples" / "papers")]
     if name == "rcv1":
-        from elasticml.data.shapes import synthetic
+        from elasticml.data.synthetic.sparse import synthetic
 
         source = synthetic("rcv1", rows, dtype="float32")
         parts = [c for b in source.blocks() for c in source.read(b.index, None, 1)[0]]
@@ -112,11 +112,10 @@ class Data:
 def run_elasticml(data, l2, loss, threads, settings):
     """Make passes with one local solver, and follow them as far as the dual objective rises."""
     sys.path.insert(0, str(ROOT))
+    from elasticml.algorithms.cocoa.chunk_pointers import Piece
     from elasticml.algorithms.cocoa.line_search import Aggregation
-    from elasticml.algorithms.cocoa.local import LocalSolver
-    from elasticml.algorithms.cocoa.tables import Piece
-    from elasticml.algorithms.cocoa.warming import warm_kernels
-    from elasticml.runtime.execution import parallel as parallel_of
+    from elasticml.algorithms.cocoa.local_pass import LocalSolver, warm_kernels
+    from elasticml.runtime.executors import parallel as parallel_of
 
     chunks = chunks_of(data)
     data.indices = data.values = None  # the chunks have their own
@@ -137,11 +136,11 @@ def run_elasticml(data, l2, loss, threads, settings):
 
 def one_pass(solver, pieces, v, aggregation, l2, weight, serial, parallel):
     """Make a pass and follow it as the line search says; return model and aggregation."""
-    from elasticml.algorithms.cocoa.line_search import Along
-    from elasticml.algorithms.cocoa.passes import Pass
+    from elasticml.algorithms.cocoa.line_search import LineModel
+    from elasticml.algorithms.cocoa.local_pass import PassRequest
 
     before = [piece.alpha.copy() for piece in pieces]
-    asked = Pass(
+    asked = PassRequest(
         l2_total=l2 * weight,
         total_weight=weight,
         damping=aggregation.damping,
@@ -150,7 +149,7 @@ def one_pass(solver, pieces, v, aggregation, l2, weight, serial, parallel):
         serial=serial,
     )
     update = solver.run(v, asked, parallel)
-    along = Along.of(
+    along = LineModel.of(
         v, update.dv, dual=update.dual, curvature=update.curvature, weight=weight, l2=l2
     )
     gamma = aggregation.length(along)
@@ -164,13 +163,13 @@ def run_certified(data, l2, loss, threads, settings):
     """Train with the trainer and one solver in this process, certificates included."""
     sys.path.insert(0, str(ROOT))
     from elasticml.algorithms.base import Exchange, Outcome, Proceed, Work
-    from elasticml.algorithms.cocoa.warming import warm_kernels
+    from elasticml.algorithms.cocoa.local_pass import warm_kernels
     from elasticml.algorithms.registry import algorithm
-    from elasticml.data import products
-    from elasticml.data.facts import merge_summaries, summarise
+    from elasticml.data.chunks import products
+    from elasticml.data.dataset_stats import merge_summaries, summarise
+    from elasticml.ids import ExchangeId
     from elasticml.objectives import conjugates, losses
-    from elasticml.runtime.execution import parallel as parallel_of
-    from elasticml.terms import ExchangeId
+    from elasticml.runtime.executors import parallel as parallel_of
 
     chunks = chunks_of(data)
     data.indices = data.values = None  # the chunks have their own
@@ -218,14 +217,14 @@ def run_certified(data, l2, loss, threads, settings):
 
 def chunk_like(id, labels, indptr, indices, values, d):
     """Make a chunk of float32 values."""
-    from elasticml.data.chunk import csr_chunk
+    from elasticml.data.chunks.chunk import csr_chunk
 
     return csr_chunk(id, labels, indptr, indices, values, d, dtype="float32")
 
 
 def chunks_of(data, chunk_rows=1700):
     """Cut the data into chunks of about 1 MiB."""
-    from elasticml.terms import ChunkId
+    from elasticml.ids import ChunkId
 
     chunks = []
     for k, a in enumerate(range(0, data.n, chunk_rows)):

@@ -50,8 +50,8 @@ from exchange_ways import (
     serve_socket,
 )
 
-from elasticml.clusters.settings import configure_dask, freeze_memory
-from elasticml.collective.dask_links import transport_of
+from elasticml.clusters.process_setup import configure_dask, freeze_memory
+from elasticml.collective.dask_transport import transport_of
 from elasticml.collective.transport import Link
 
 HOST = "127.0.0.1"

@@ -20,12 +20,12 @@ from distributed.protocol import to_serialize
 from numpy.typing import NDArray
 
 from elasticml.collective.frames import Frame, Header, Kind
-from elasticml.collective.shared_slots import SHARED_BYTES_MIN
+from elasticml.collective.shared_memory import SHARED_BYTES_MIN
 from elasticml.collective.transport import Link
-from elasticml.runtime.execution import parallel
+from elasticml.runtime.executors import parallel
 from elasticml.runtime.peer import Peer
-from elasticml.runtime.steps import SUM_THREADS
-from elasticml.training.arrays import merge_all
+from elasticml.runtime.trainer_steps import SUM_THREADS
+from elasticml.training.array_buffers import merge_all
 
 Vector = NDArray[np.float64]
 Parts = dict[int, Vector]

@@ -21,12 +21,12 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from cocoa_speed import EPOCHS, Data, chunks_of, one_pass, prepare
 
-from elasticml.algorithms.cocoa.devices import cuda_module, why_not_cuda
+from elasticml.algorithms.cocoa.chunk_pointers import Piece
+from elasticml.algorithms.cocoa.device_selection import cuda_module, why_not_cuda
 from elasticml.algorithms.cocoa.line_search import Aggregation
-from elasticml.algorithms.cocoa.local import LocalSolver
-from elasticml.algorithms.cocoa.tables import Piece
+from elasticml.algorithms.cocoa.local_pass import LocalSolver
 from elasticml.objectives.conjugates import dual_loss_named
-from elasticml.runtime.execution import parallel as parallel_of
+from elasticml.runtime.executors import parallel as parallel_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -42,7 +42,7 @@ def solver_of(device, loss):
     settings = {"loss": loss, "dtype": "float32", "intercept_scaling": None}
     if device == "cpu":
         return LocalSolver(bucket=None, **settings)
-    from elasticml.algorithms.cocoa.cuda_local import CudaSolver
+    from elasticml.algorithms.cocoa.cuda_solver import CudaSolver
 
     return CudaSolver(**settings)
 

@@ -27,8 +27,8 @@ from distributed import Client
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import elasticml as em
-from elasticml.collective import dask_links
-from elasticml.data.synthetic import synthetic_splice
+from elasticml.collective import dask_transport
+from elasticml.data.synthetic.splice_sites import synthetic_splice
 from tests.bench import harness
 from tests.bench.namespaces import PORT, address, hosts, serve, serving
 
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--role", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.whole:
-        dask_links.PIECE_BYTES = None
+        dask_transport.PIECE_BYTES = None
     if options.role == "client":
         told = train(options.fan_out, options.rounds, options.members, options.victim)
         print(json.dumps(told))

@@ -26,7 +26,7 @@ from support import snapml_rounds  # noqa: E402
 from support.snapml_rounds import FITTED, observed, stretch  # noqa: E402
 
 import elasticml as em  # noqa: E402
-from elasticml.policies.cost_model import Observed, fit  # noqa: E402
+from elasticml.policies.inner_iterations import Observed, fit  # noqa: E402
 from tests.bench import harness  # noqa: E402
 from tests.bench.namespaces import PORT, address, hosts, serving  # noqa: E402
 

@@ -77,10 +77,10 @@ from distributed import Client
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import elasticml as em
-from elasticml.algorithms.linear_function import LinearFunction
+from elasticml.algorithms.linear.linear_objective import LinearObjective
+from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.parallel import Serial
-from elasticml.algorithms.row_blocks import RowBlocks
-from elasticml.data.synthetic import synthetic_splice
+from elasticml.data.synthetic.splice_sites import synthetic_splice
 from elasticml.errors import ElasticmlError
 from tests.bench import harness
 from tests.faults.cocoa_faults import cocoa_run
@@ -858,7 +858,7 @@ class ModelsStudy(RealStudy):
             return float(result.summary["gap"])
         X, y = self.rows
         loss = model.make(self.options.gap).loss
-        function = LinearFunction(
+        function = LinearObjective(
             RowBlocks(X, Serial()), y, None, loss=loss, l2=L2, intercept_scaling=None, is_free=False
         )
         return float(function.at(np.ravel(result.arrays["coef"])).gap)

@@ -36,7 +36,7 @@ PEERS = ("elasticml", "plain", "loader", "ddp")
 
 def read(name, rows=None):
     """Return pixels, float32, and labels."""
-    from elasticml.data.images import read_images
+    from elasticml.data.readers.images import read_images
     from elasticml.data.source import load_all
 
     chunks = load_all(read_images(str(DATA / f"{name}-images-idx3-ubyte.gz"), dtype="float32"))

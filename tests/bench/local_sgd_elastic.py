@@ -54,7 +54,7 @@ def main():
     from distributed import Client
 
     import elasticml as em
-    from elasticml.sim.run import simulate
+    from elasticml.sim.simulation import simulate
 
     data = em.from_arrays(*read("train", arguments.rows), dtype="float32")
     test_X, test_y = read("t10k", 10_000)

@@ -25,7 +25,7 @@ import numpy as np
 from distributed import Client, Worker
 
 import elasticml as em
-from elasticml.data.npz import read_npz
+from elasticml.data.readers.npz import read_npz
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -45,11 +45,11 @@ def prepare(
     member: int, n: int, columns: int, state: bool, owned: slice, *, dask_worker: Worker
 ) -> int:
     """Make chunks here, and a side of transfers that listens; returns a chunk's bytes."""
-    from elasticml.collective.dask_links import transport_of
-    from elasticml.data.chunk import dense_chunk
-    from elasticml.runtime.chunk_store import ChunkStore
-    from elasticml.runtime.transfers import Transfers
-    from elasticml.terms import ChunkId, MemberId
+    from elasticml.collective.dask_transport import transport_of
+    from elasticml.data.chunks.chunk import dense_chunk
+    from elasticml.ids import ChunkId, MemberId
+    from elasticml.runtime.chunks.chunk_store import ChunkStore
+    from elasticml.runtime.chunks.chunk_transport import ChunkTransport
 
     rng = np.random.default_rng(member)
     store, reports = ChunkStore(), []
@@ -66,7 +66,7 @@ def prepare(
 
     me = MemberId(member, 1)
     transport = transport_of(dask_worker)
-    transfers = Transfers(me, "bench", store, transport, time.monotonic, report)
+    transfers = ChunkTransport(me, "bench", store, transport, time.monotonic, report)
     transport.listen(transfers.receive)
     dask_worker.bench = (transfers, store, reports)
     return ROWS * (columns + 1) * 8
@@ -80,8 +80,8 @@ async def give(
     dask_worker: Worker,
 ) -> float:
     """Give chunks to others, all orders at once, beginning at a common time; returns that time."""
-    from elasticml.control.commands import GiveChunks
-    from elasticml.terms import ChunkId, MemberId
+    from elasticml.ids import ChunkId, MemberId
+    from elasticml.protocol.commands import GiveChunks
 
     made = []
     for target, address, numbers, with_bodies in orders:

@@ -35,19 +35,19 @@ from types import TracebackType
 import numpy as np
 
 from elasticml.algorithms.base import Work
-from elasticml.algorithms.cocoa import messages
+from elasticml.algorithms.cocoa import cocoa_exchanges
 from elasticml.algorithms.cocoa.solver import CocoaSolver
-from elasticml.data.chunk import Chunk
-from elasticml.data.convert import convert
-from elasticml.data.converted import ConvertedSource, read_converted
-from elasticml.data.facts import DataFacts, merge_summaries
-from elasticml.data.mapped import anonymous_bytes
-from elasticml.data.shapes import synthetic
-from elasticml.data.shelf import make_room
-from elasticml.runtime.budget import Budget
-from elasticml.runtime.chunk_store import ChunkStore
-from elasticml.runtime.execution import parallel
-from elasticml.terms import ExchangeId, parse_size
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.dataset_stats import DatasetStats, merge_summaries
+from elasticml.data.out_of_core.mapped_memory import anonymous_bytes
+from elasticml.data.out_of_core.store import plan_residency
+from elasticml.data.readers.convert import convert
+from elasticml.data.readers.converted import ConvertedSource, read_converted
+from elasticml.data.synthetic.sparse import synthetic
+from elasticml.ids import ExchangeId, parse_size
+from elasticml.runtime.chunks.chunk_store import ChunkStore
+from elasticml.runtime.executors import parallel
+from elasticml.runtime.worker_limits import WorkerLimits
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -122,10 +122,10 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def load(source: ConvertedSource, limit: int, n_bytes: int | None = None) -> tuple[
-    ChunkStore, DataFacts
+    ChunkStore, DatasetStats
 ]:  # fmt: skip
     """Read blocks as a member does, all or the first so many bytes."""
-    budget = Budget(folder=Path(source.path).parent).at_most(limit)
+    budget = WorkerLimits(folder=Path(source.path).parent).at_most(limit)
     store, summaries, held = budget.store(), [], 0
     for block in source.blocks():
         summaries.append(store.read(source, block.index, None, 1, False)[1])
@@ -138,22 +138,22 @@ def load(source: ConvertedSource, limit: int, n_bytes: int | None = None) -> tup
 class Passes:
     """CoCoA's passes over some chunks, on one member."""
 
-    def __init__(self, facts: DataFacts, chunks: Sequence[Chunk], n_threads: int) -> None:
+    def __init__(self, facts: DatasetStats, chunks: Sequence[Chunk], n_threads: int) -> None:
         self._solver = CocoaSolver({"loss": "hinge", "l2": L2}, facts)
         self._chunks = chunks
         self._parallel = parallel(n_threads)
         self._weight = float(facts.n_rows)
         self._v = np.zeros(facts.n_columns)
         self._serial = 0
-        self.ask(messages.CERTIFY, {"fill": "zero"})
+        self.ask(cocoa_exchanges.CERTIFY, {"fill": "zero"})
 
     def ask(self, operation: str, more: dict[str, float | str]) -> dict[str, np.ndarray]:
         """Have one exchange computed."""
-        key = "sent" if operation == messages.CERTIFY else "v"
+        key = "sent" if operation == cocoa_exchanges.CERTIFY else "v"
         gamma = 1.0 if self._serial > 1 else 0.0
         parameters = {"serial": self._serial, "settle": self._serial - 1, "gamma": gamma, **more}
         self._serial += 1
-        make_room(self._chunks)
+        plan_residency(self._chunks)
         work = Work(
             exchange=ExchangeId(self._serial),
             operation=operation,
@@ -174,11 +174,11 @@ class Passes:
             "sigma_per_member": 0.0,
             "exact": False,
         }
-        self._v = self._v + self.ask(messages.PASS, more)["dv"]
+        self._v = self._v + self.ask(cocoa_exchanges.PASS, more)["dv"]
 
     def certify(self) -> float:
         """Return the duality gap, relative to the objective."""
-        parts = self.ask(messages.CERTIFY, {"fill": "zero"})
+        parts = self.ask(cocoa_exchanges.CERTIFY, {"fill": "zero"})
         norm = 0.5 * L2 * float(self._v @ self._v)
         primal = float(parts["primal"]) / self._weight + norm
         return (primal - float(parts["dual"]) / self._weight + norm) / primal
@@ -224,23 +224,23 @@ def measure(options: argparse.Namespace) -> None:
     with Peak() as peak:
         store, facts = load(source, limit)
         chunks = store.own(store.ids())
-        shelf = store.shelf
-        assert shelf is not None
+        out_of_core = store.out_of_core
+        assert out_of_core is not None
         assert store.is_out_of_core
         forget(options.data)
-        batches = shelf.batches(chunks)
-        read_s = timed(lambda: list(shelf.stages(batches, lambda number: number)))
+        batches = out_of_core.batches(chunks)
+        read_s = timed(lambda: list(out_of_core.stages(batches, lambda number: number)))
         print(f"reading alone     {read_s:6.2f} s, {total / read_s / 1e9:.2f} GB/s")
         passes = Passes(facts, chunks, options.threads)
         for epoch in range(options.epochs):
             forget(options.data)
-            before = shelf.streamed_bytes
+            before = out_of_core.streamed_bytes
             epoch_s = timed(passes.step)
-            streamed = shelf.streamed_bytes - before
+            streamed = out_of_core.streamed_bytes - before
             ratio = epoch_s / max(read_s, compute_s if epoch else first_s)
             print(
                 f"epoch {epoch}           {epoch_s:6.2f} s, {ratio:.2f} of the larger; "
-                f"{streamed / 2**30:.2f} GiB streamed, {len(shelf.staying)} chunks stay"
+                f"{streamed / 2**30:.2f} GiB streamed, {len(out_of_core.resident)} chunks stay"
             )
         forget(options.data)
         print(f"relative gap      {passes.certify():.3g}")

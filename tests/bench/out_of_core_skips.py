@@ -22,18 +22,18 @@ from typing import Any
 import numpy as np
 
 from elasticml.algorithms.base import Exchange, Model, Outcome, Work
-from elasticml.algorithms.cocoa import messages
+from elasticml.algorithms.cocoa import cocoa_exchanges
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.algorithms.cocoa.trainer import make_trainer
 from elasticml.algorithms.parallel import Serial
-from elasticml.data.arrays import from_arrays
-from elasticml.data.convert import convert
-from elasticml.data.converted import ConvertedSource
-from elasticml.data.facts import merge_summaries
-from elasticml.data.shapes import synthetic
-from elasticml.data.shelf import Shelf, make_room
+from elasticml.data.dataset_stats import merge_summaries
+from elasticml.data.out_of_core.store import OutOfCoreStore, plan_residency
+from elasticml.data.readers.arrays import from_arrays
+from elasticml.data.readers.convert import convert
+from elasticml.data.readers.converted import ConvertedSource
 from elasticml.data.source import Source
-from elasticml.terms import ExchangeId
+from elasticml.data.synthetic.sparse import synthetic
+from elasticml.ids import ExchangeId
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -77,10 +77,10 @@ def fit(source: ConvertedSource, settings: Mapping[str, Any], gap: float) -> Spe
     blocks = [source.read(block.index, None, 1) for block in source.blocks()]
     facts = merge_summaries([summary for _, summary in blocks])
     loose = [chunk for chunks, _ in blocks for chunk in chunks]
-    shelf = Shelf(0, Path(source.path), lambda: 0)
-    shelf.batch_bytes = 2**20
-    shelf.limit_bytes = facts.nbytes // 8 + 6 * shelf.batch_bytes
-    chunks = shelf.settle(loose)
+    out_of_core = OutOfCoreStore(0, Path(source.path), lambda: 0)
+    out_of_core.batch_bytes = 2**20
+    out_of_core.limit_bytes = facts.nbytes // 8 + 6 * out_of_core.batch_bytes
+    chunks = out_of_core.settle(loose)
     solver, spent = CocoaSolver(settings, facts), Spent()
     trainer, rounds, answer = make_trainer(settings, facts, "reload"), 0, None
     while rounds < 300:
@@ -94,8 +94,8 @@ def fit(source: ConvertedSource, settings: Mapping[str, Any], gap: float) -> Spe
             rounds, answer = rounds + 1, rounds < 299
             continue
         forget(Path(source.path))
-        before, began_s = shelf.streamed_bytes, time.perf_counter()
-        make_room(chunks)
+        before, began_s = out_of_core.streamed_bytes, time.perf_counter()
+        plan_residency(chunks)
         id = ExchangeId(spent.passes + spent.certificates + 1)
         work = Work(
             exchange=id,
@@ -107,8 +107,8 @@ def fit(source: ConvertedSource, settings: Mapping[str, Any], gap: float) -> Spe
         )
         arrays = solver.compute(work, chunks, Serial())
         spent.seconds += time.perf_counter() - began_s
-        read = (shelf.streamed_bytes - before) / facts.nbytes
-        if asked.operation == messages.PASS:
+        read = (out_of_core.streamed_bytes - before) / facts.nbytes
+        if asked.operation == cocoa_exchanges.PASS:
             spent.passes, spent.passes_read = spent.passes + 1, spent.passes_read + read
         else:
             spent.certificates += 1

@@ -25,9 +25,9 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_svmlight_file
 
-from elasticml.data.files import block_pieces, file_facts
+from elasticml.data.readers.files import block_pieces, file_info
+from elasticml.data.readers.svmlight import read_svmlight
 from elasticml.data.source import read_block
-from elasticml.data.svmlight import read_svmlight
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -69,7 +69,7 @@ def over_blocks(source, work, n_threads):
 def ways_of(path, cache):
     """Name what is timed: a way and a number of threads to a call without arguments."""
     source = read_svmlight(str(path), zero_based=False)
-    facts = file_facts(str(path))
+    facts = file_info(str(path))
 
     def parse(block):
         for piece in block_pieces(str(path), block, facts):

@@ -26,10 +26,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from elasticml.algorithms.base import Work
 from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
 from elasticml.algorithms.parallel import runs
-from elasticml.data.chunk import Chunk, csr_chunk, dense_chunk, sequence_chunk
-from elasticml.data.ngrams import codes_of_letters, sequence_layout
-from elasticml.runtime.execution import parallel as pool_of
-from elasticml.terms import ChunkId, ExchangeId
+from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk, sequence_chunk
+from elasticml.data.chunks.ngrams import codes_of_letters, sequence_layout
+from elasticml.ids import ChunkId, ExchangeId
+from elasticml.runtime.executors import parallel as pool_of
 from tests.bench import harness
 from tests.serial_world import facts_of
 

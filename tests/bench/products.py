@@ -12,15 +12,15 @@ import time
 import numpy as np
 import scipy.sparse as sp
 
-from elasticml.data.chunk import binary_csr_chunk, csr_chunk, dense_chunk, sequence_chunk
-from elasticml.data.ngrams import (
+from elasticml.data.chunks.chunk import binary_csr_chunk, csr_chunk, dense_chunk, sequence_chunk
+from elasticml.data.chunks.ngrams import (
     codes_of_letters,
     first_columns,
     indices_of_letters,
     sequence_layout,
 )
-from elasticml.data.products import make_adjoint, make_forward
-from elasticml.terms import ChunkId
+from elasticml.data.chunks.products import make_adjoint, make_forward
+from elasticml.ids import ChunkId
 
 MIB = 2**20
 

@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from elasticml.sim.run import Simulation
+from elasticml.sim.simulation import Simulation
 
 #: Moments at which the trace takes members, and the share of all members that go at each.
 MOMENTS, SHARE = 10, 0.005
@@ -47,7 +47,7 @@ def trace(members: int, rounds: int, path: Path) -> str:
 
 def record(args: argparse.Namespace, file: Path) -> dict[str, Any]:
     """Make the job's record."""
-    from elasticml.sim.preemptions import read_preemptions
+    from elasticml.sim.preemption_trace import read_preemptions
 
     # Given entry by entry: an older checkout may not know the file.
     entries = read_preemptions(trace(args.members, args.rounds, file))

@@ -25,12 +25,12 @@ from sklearn.metrics import average_precision_score
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from elasticml.data.chunk import Chunk, binary_csr_chunk, csr_chunk, sequence_chunk  # noqa: E402
-from elasticml.data.products import make_forward  # noqa: E402
-from elasticml.data.sequences import read_sequences  # noqa: E402
+from elasticml.data.chunks.chunk import Chunk, binary_csr_chunk, csr_chunk, sequence_chunk  # noqa: E402
+from elasticml.data.chunks.products import make_forward  # noqa: E402
+from elasticml.data.readers.sequences import read_sequences  # noqa: E402
+from elasticml.data.readers.svmlight import read_svmlight  # noqa: E402
 from elasticml.data.source import load_all  # noqa: E402
-from elasticml.data.svmlight import read_svmlight  # noqa: E402
-from elasticml.terms import ChunkId  # noqa: E402
+from elasticml.ids import ChunkId  # noqa: E402
 from tests.bench import harness  # noqa: E402
 from tests.serial_world import Return, Vanish, World, facts_of  # noqa: E402
 
@@ -225,7 +225,7 @@ def optimum(problem: Problem, targets: np.ndarray, start: float, bias: bool) -> 
     """Minimum of the full objective by SciPy's L-BFGS on the same products."""
     from scipy.optimize import minimize
 
-    from elasticml.data.products import make_adjoint
+    from elasticml.data.chunks.products import make_adjoint
 
     n, chunks = len(targets), problem.train.chunks
     d = chunks[0].layout.n_columns

@@ -47,7 +47,7 @@ from sklearn.metrics import average_precision_score
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import elasticml as em
-from elasticml.algorithms.batch_gradient import curvatures
+from elasticml.algorithms.batch_gradient import curvature_estimates
 from elasticml.algorithms.batch_gradient.stand_ins import StandIns
 from tests.bench import harness
 from tests.bench.stand_ins import MEMBERS, PROBLEMS, Rows
@@ -223,14 +223,14 @@ def real(data: Data) -> None:
 def forced(alike_max: float, rank: int) -> Iterator[None]:
     """Have ``auto`` choose by another threshold and sketch with another rank."""
     names = ("ALIKE_MAX", "RANK")
-    saved = [getattr(curvatures, name) for name in names]
+    saved = [getattr(curvature_estimates, name) for name in names]
     for name, value in zip(names, (alike_max, rank), strict=True):
-        setattr(curvatures, name, value)
+        setattr(curvature_estimates, name, value)
     try:
         yield
     finally:
         for name, value in zip(names, saved, strict=True):
-            setattr(curvatures, name, value)
+            setattr(curvature_estimates, name, value)
 
 
 def fixed(data: Data) -> None:

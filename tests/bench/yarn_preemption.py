@@ -25,9 +25,9 @@ from typing import Any
 from distributed import Client
 
 import elasticml as em
-from elasticml.clusters.hadoop.settings import Preemption
-from elasticml.clusters.mini_yarn import MiniYarn
-from elasticml.clusters.tenant import Tenant
+from elasticml.clusters.minihadoop.mini_settings import Preemption
+from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
+from elasticml.clusters.minihadoop.test_tenant import Tenant
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

@@ -13,8 +13,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from elasticml.jobs.submission import read_submission
-from elasticml.jobs.yarn_job import YarnJob
+from elasticml.clusters.yarn.jobs.job_driver import YarnJob
+from elasticml.clusters.yarn.jobs.submission import read_submission
 
 
 class Store:

@@ -12,9 +12,9 @@ from distributed import Client
 
 import elasticml as em
 from elasticml.algorithms.async_sgd.baselines import lloyd
-from elasticml.algorithms.async_sgd.questions import ask_here
-from elasticml.algorithms.async_sgd.truth import centre_error
-from elasticml.data.clusters import synthetic_clusters
+from elasticml.algorithms.async_sgd.cluster_metrics import centre_error
+from elasticml.algorithms.async_sgd.seeding_ops import run_locally
+from elasticml.data.synthetic.clusters import synthetic_clusters
 from elasticml.jobs.result import Result
 from tests.real_kills import disturbed
 
@@ -116,7 +116,7 @@ def test_the_paper_s_baselines_run_as_jobs(client: Client, tmp_path: Path, how: 
     ).run(client, run_dir=tmp_path)
 
     chunks = [c for block in data.blocks() for c in data.read(block.index, 2**16, 1)[0]]
-    wanted = ask_here(lloyd(begun, 3), chunks)["centres"]
+    wanted = run_locally(lloyd(begun, 3), chunks)["centres"]
     assert result.summary["stopped_by"] == "3 passes"
     if "mode" in how:
         np.testing.assert_allclose(result.arrays["centres"], wanted, rtol=1e-12)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import elasticml
-from elasticml.report.overlay import table
+from elasticml.report.overlay_page import table
 
 pytestmark = pytest.mark.cluster
 

@@ -11,9 +11,9 @@ import pytest
 from distributed import Client
 
 import elasticml as em
-from elasticml.data.convert import convert
-from elasticml.data.shapes import synthetic
+from elasticml.data.readers.convert import convert
 from elasticml.data.source import Source
+from elasticml.data.synthetic.sparse import synthetic
 
 #: Some 30 MiB of chunks; a worker of 32 MiB has memory for 19 MiB of bodies.
 ROWS = 50_000

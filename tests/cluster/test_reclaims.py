@@ -11,7 +11,7 @@ import pytest
 from distributed import Client
 
 import elasticml as em
-from elasticml.runtime.reclaims import Ended, Reclaim, Restored, Word, reclaims_of
+from elasticml.runtime.preemption_board import Ended, Reclaim, Restored, Word, reclaims_of
 
 pytestmark = pytest.mark.cluster
 

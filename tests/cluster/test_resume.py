@@ -12,7 +12,7 @@ import psutil
 import pytest
 import yaml
 
-from elasticml.report.run import read_run
+from elasticml.report.run_reader import read_run
 from tests.run_command import WAIT_S, end_run, start_run
 from tests.waiting import until
 
@@ -55,7 +55,7 @@ def story_of(folder: Path) -> list[dict]:
 
 def scheduler_of(process: subprocess.Popen[str]) -> psutil.Process:
     family = psutil.Process(process.pid).children(recursive=True)
-    return next(p for p in family if "elasticml.clusters.scheduler_process" in p.cmdline())
+    return next(p for p in family if "elasticml.clusters.local.scheduler_process" in p.cmdline())
 
 
 def test_a_job_whose_scheduler_is_killed_goes_on_to_its_certified_gap(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ import yaml
 from distributed import Client
 
 import elasticml as em
-from elasticml.data.synthetic import synthetic_splice
-from elasticml.report.run import read_run
+from elasticml.data.synthetic.splice_sites import synthetic_splice
+from elasticml.report.run_reader import read_run
 from tests.run_command import WAIT_S, end_run, start_run
 
 pytestmark = pytest.mark.cluster

@@ -14,7 +14,7 @@ import pytest
 from distributed import Client
 
 import elasticml as em
-from elasticml.data.synthetic import synthetic_splice
+from elasticml.data.synthetic.splice_sites import synthetic_splice
 from tests.real_kills import disturbed
 from tests.waiting import until
 

@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from elasticml.clusters.yarn.jobs.submission import (
+    CANCEL_KEY,
+    Submission,
+    read_attempt,
+    read_verdict,
+)
 from elasticml.job import Job
 from elasticml.jobs.job_file import parse_job
-from elasticml.jobs.submission import CANCEL_KEY, Submission, read_attempt, read_verdict
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster

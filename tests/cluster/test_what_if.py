@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from elasticml.cli.what_if import simulate_modes
-from elasticml.jobs.progress import Progress
-from elasticml.report.run import read_run
+from elasticml.jobs.progress_bar import ProgressBar
+from elasticml.report.run_reader import read_run
 from tests.run_command import end_run, start_run
 
 pytestmark = pytest.mark.cluster
@@ -32,7 +32,7 @@ def test_ghost_of_a_killed_runs_own_rule_has_its_objective_in_every_round(tmp_pa
     code, _, err = end_run(start_run(tmp_path, "job.yaml", "--out", "run"))
     assert code == 0, err
     run = tmp_path / "run"
-    _, past = simulate_modes(run, ["taylor", "no-failure"], lambda mode: Progress(label=mode))
+    _, past = simulate_modes(run, ["taylor", "no-failure"], lambda mode: ProgressBar(label=mode))
     assert (past.lost, past.returned) == (2, 2)
     own, ghost = read_run(run).history, read_run(run / "what-if" / "taylor").history
     assert (own.column("absent_examples") > 0).sum() == 9  # rounds 5 to 13

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.control.driver import Driver
-from elasticml.data.arrays import ArraySource, from_arrays
+from elasticml.data.readers.arrays import ArraySource, from_arrays
 from elasticml.errors import ElasticmlError
-from elasticml.terms import MemberId
+from elasticml.ids import MemberId
 from tests.memory_world import TRANSPORTS, World, carried
 from tests.primal_judge import PrimalJudge
 
@@ -150,14 +150,16 @@ class Faults:
 
     def aimed(self) -> list[str]:
         """Choose those who send or receive just now, or all who hold some chunk."""
-        mobility, copying = self.driver.mobility, self.driver.copying
+        chunk_moves, chunk_copies = self.driver.chunk_moves, self.driver.chunk_copies
         aims: list[list[MemberId]] = []
-        for transfer in list(mobility.moves.values())[:1]:
+        for transfer in list(chunk_moves.moves.values())[:1]:
             aims += [[transfer.source], [transfer.target], [transfer.source, transfer.target]]
-        for copy in list(copying.under_way.values())[:1]:
+        for copy in list(chunk_copies.under_way.values())[:1]:
             aims += [[copy.source], [copy.target]]
-        aims += [[reader] for reader in list(mobility.rereading.values())[:1]]
-        aims += [[owner] for owners in mobility.returning.values() for owner in owners.values()][:1]
+        aims += [[reader] for reader in list(chunk_moves.rereading.values())[:1]]
+        aims += [[owner] for owners in chunk_moves.returning.values() for owner in owners.values()][
+            :1
+        ]
         aims += [[r.id] for r in self.driver.state.membership.stage("leaving")]
         holders = self.driver.state.ledger.holders
         if holders:
@@ -288,7 +290,7 @@ def judged(world: World, loss: str) -> list[str]:
     """Compare what the job has said of its models with what they are."""
     journal, state = world.shell.journal, world.shell.driver.state
     wrong = judge().wrong_rows(loss, journal.rows, journal.snapshots)
-    last, model = journal.rows[-1], world.shell.desk.training
+    last, model = journal.rows[-1], world.shell.driver_session.training
     if last.get("gap") is None or last["gap"] > GAP or last.get("gap_is_bound"):
         wrong.append(f"ended at gap {last.get('gap')} in round {last['round']}")
     if model is not None and model.model is not None and model.model.gap is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticml.collective.frames import Kind
-from elasticml.terms import MemberId
+from elasticml.ids import MemberId
 from tests.memory_world import World, carried, toy_record, toy_source
 
 N_MEMBERS = 5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elasticml.terms import member_id
+from elasticml.ids import member_id
 from tests.faults.stops import INNER, N_MEMBERS, OTHER
 from tests.memory_world import World
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from elasticml.collective.frames import Kind
-from elasticml.terms import MemberId
+from elasticml.ids import MemberId
 from tests.faults.stops import EXCHANGE
 from tests.faults.story import absent_groups, finish, losses, others_computed_once
 

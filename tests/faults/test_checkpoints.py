@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticml.data.arrays import from_arrays
+from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError, DataError
-from elasticml.runtime.checkpoints import read_checkpoint
+from elasticml.runtime.checkpoints.checkpoint_store import read_checkpoint
 from elasticml.training.checkpoint import check_same_job
 from tests.memory_world import World
 
@@ -79,7 +79,7 @@ def cut(record: dict[str, Any], place: Path, at_round: int, source: Any = None) 
 
 
 def coef(world: World) -> Any:
-    training = world.shell.desk.training
+    training = world.shell.driver_session.training
     assert training is not None
     return training.last_arrays()["coef"]
 
@@ -128,8 +128,8 @@ def test_no_round_and_no_id_is_told_twice(tmp_path: Path) -> None:
     (told,) = again.events("JobResumed")
     assert (told["attempt"], told["members"]) == (2, ["0.1", "1.1", "2.1"])
     assert told["repeated_rounds"] == 15 - told["round"]
-    assert again.shell.desk.summary["attempts"] == 2
-    assert again.shell.desk.summary["members"]["start"] == 3
+    assert again.shell.driver_session.summary["attempts"] == 2
+    assert again.shell.driver_session.summary["members"]["start"] == 3
 
 
 @pytest.mark.parametrize("loss", ["hinge", "logistic", "squared"])
@@ -139,10 +139,10 @@ def test_cocoa_goes_on_to_a_certified_gap_with_other_members(tmp_path: Path, los
     cut(record(tmp_path / "whole", algorithm, stop=stop), tmp_path / "cut", at_round=6)
     found = read_checkpoint(str(tmp_path / "cut"))
     assert found is not None
-    best = found.standing.resume.values["best"]
+    best = found.resume_point.resume.values["best"]
     changed = {"stop": stop, "members": {"start": 2, "min": 1}}
     again = run(resumed(tmp_path / "cut", algorithm, **changed))
-    summary = again.shell.desk.summary
+    summary = again.shell.driver_session.summary
     assert summary["gap"] <= 1e-6
     assert not summary["gap_is_bound"]
     # The gap of the best objectives never grows, neither across the two processes.
@@ -155,7 +155,7 @@ def test_a_frozen_gap_stays_certified(tmp_path: Path) -> None:
     stop = {"rounds": 300, "gap": 1e-6}
     given = {"stop": stop, "absent": "freeze"}
     cut(record(tmp_path / "whole", COCOA, **given), tmp_path / "cut", at_round=5)
-    summary = run(resumed(tmp_path / "cut", COCOA, **given)).shell.desk.summary
+    summary = run(resumed(tmp_path / "cut", COCOA, **given)).shell.driver_session.summary
     assert summary["gap"] <= 1e-6
 
 
@@ -191,7 +191,7 @@ def test_models_kept_for_the_evaluation_and_policies_memories_go_along(tmp_path:
     found = read_checkpoint(str(tmp_path / "cut"))
     assert found is not None
     assert sorted(found.snapshots) == [0, 4, 8, 12]
-    assert found.standing.machine["policies"]["tune_local_work"]["since_round"] > 0
+    assert found.resume_point.machine["policies"]["tune_local_work"]["since_round"] > 0
     again = run(resumed(tmp_path / "cut", COCOA, **given))
     kept, before = again.shell.journal.snapshots, whole.shell.journal.snapshots
     assert sorted(kept) == sorted(before)
@@ -207,8 +207,8 @@ def test_two_are_kept_and_a_damaged_one_is_passed_over(tmp_path: Path) -> None:
     assert sum(name.startswith("journal-") for name in names) <= 8
     newest = read_checkpoint(str(place))
     assert newest is not None
-    assert list(newest.story) == world.shell.journal.story[: newest.standing.story]
-    assert list(newest.rows) == world.shell.journal.rows[: newest.standing.rows]
+    assert list(newest.story) == world.shell.journal.story[: newest.resume_point.story]
+    assert list(newest.rows) == world.shell.journal.rows[: newest.resume_point.rows]
     last = place / max(name for name in names if name.startswith("checkpoint-"))
     content = bytearray(last.read_bytes())
     content[-9] ^= 1

@@ -50,5 +50,8 @@ async def test_job_that_is_cancelled_while_everybody_is_away_tells_the_gap_of_it
     await world.run()
     assert None not in known
     assert (rows[-1]["objective"], rows[-1]["gap"]) == known
-    assert (world.shell.desk.summary["objective"], world.shell.desk.summary["gap"]) == known
+    assert (
+        world.shell.driver_session.summary["objective"],
+        world.shell.driver_session.summary["gap"],
+    ) == known
     await world.close()

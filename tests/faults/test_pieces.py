@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from elasticml.collective.frames import Kind
-from elasticml.collective.pieces import TRAILER
-from elasticml.terms import MemberId
+from elasticml.collective.segmentation import TRAILER
+from elasticml.ids import MemberId
 from tests.faults.stops import EXCHANGE, INNER, Jobs
 from tests.faults.story import absent_groups, finish, losses, others_computed_once
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from elasticml.runtime.reclaims import Ended, NodeTold, Reclaim, Restored, Word, event_of
+from elasticml.runtime.preemption_board import Ended, NodeTold, Reclaim, Restored, Word, event_of
 from tests.faults.stops import Stop
 from tests.faults.story import absent_groups, finish, groups_of, losses, others_computed_once, pid
 

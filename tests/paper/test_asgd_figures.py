@@ -107,7 +107,7 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_sum_over_members_takes_a_tree_of_messages(virtual) -> None:
-    from elasticml.sim.cards import Link
+    from examples.papers.support.nic_model import Link
 
     taken = virtual.Taken(
         sample_s=1e-6,

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from sklearn.datasets import load_svmlight_file
 from sklearn.preprocessing import StandardScaler
 
-from elasticml.data.chunk import Chunk, csr_chunk, dense_chunk
+from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
 from tests.serial_world import Return, Run, Vanish, World, deal
 
 L2 = 0.01

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticml.control.anchors import plan
-from elasticml.control.commands import Gathered, Refuse
-from elasticml.control.events import PartialArrived
-from elasticml.control.node import Node
+from elasticml.control.anchors import plan_anchor
 from elasticml.control.policy import GroupView, MemberView, Readmit, View
+from elasticml.control.reduce_node import ReduceNode
 from elasticml.control.tree import children, depth, layout, take_out
-from elasticml.policies.absence import Reload, WholeGroup
-from elasticml.terms import ExchangeId, Generation, GroupId, Mask, MemberId
+from elasticml.ids import ExchangeId, Generation, GroupId, Mask, MemberId
+from elasticml.policies.readmission import Reload, WholeGroup
+from elasticml.protocol.commands import Gathered, Refuse
+from elasticml.protocol.events import PartialArrived
 
 FOURTEEN = [MemberId(slot, 1) for slot in range(14)]
 
@@ -31,9 +31,9 @@ def a_partial(sender: MemberId, *contributors: MemberId, handle: int = 1) -> Par
     )
 
 
-def a_root(*members: MemberId) -> Node:
+def a_root(*members: MemberId) -> ReduceNode:
     """The root of a star in its first exchange."""
-    root = Node(None)
+    root = ReduceNode(None)
     root.rewire(Generation(1), None, "", members, ExchangeId(0))
     root.begin(ExchangeId(1), keep=False)
     return root
@@ -115,7 +115,7 @@ def test_kept_inputs_give_exactly_what_the_vanished_had_contributed(data, fan_ou
         return shares[member.slot] + sum(subtree(child) for child in below.get(member, []))
 
     living = set(FOURTEEN) - vanished
-    terms = plan(parents, vanished, living)
+    terms = plan_anchor(parents, vanished, living)
     assert terms is not None
     assert all(term.at is None or term.at in living for term in terms)
     assert sum(term.sign * subtree(term.of) for term in terms) == sum(
@@ -126,7 +126,7 @@ def test_kept_inputs_give_exactly_what_the_vanished_had_contributed(data, fan_ou
 def test_where_the_keeper_of_an_input_has_vanished_too_there_is_no_anchor():
     parents = layout(FOURTEEN, "tree", 2)
     living = [m for m in FOURTEEN if m.slot not in (2, 6)]
-    assert plan(parents, [FOURTEEN[6]], living) is None
+    assert plan_anchor(parents, [FOURTEEN[6]], living) is None
 
 
 # --- "the output of Reduce will return the aggregated result of active containers only" ---

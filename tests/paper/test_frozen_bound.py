@@ -10,13 +10,12 @@ import pytest
 import scipy.sparse as sp
 from numba import njit
 
-from elasticml.algorithms.cocoa import bins
-from elasticml.algorithms.cocoa.bins import plan_statistics
-from elasticml.algorithms.cocoa.bounds import FrozenLoss
-from elasticml.algorithms.cocoa.statistics import RowMap, add_statistics, row_maxima
-from elasticml.data.chunk import csr_chunk, dense_chunk
+from elasticml.algorithms.cocoa import frozen_loss_bound
+from elasticml.algorithms.cocoa.bound_statistics import RowMap, add_statistics, row_maxima
+from elasticml.algorithms.cocoa.frozen_loss_bound import FrozenLoss, plan_statistics
+from elasticml.data.chunks.chunk import csr_chunk, dense_chunk
 from elasticml.data.source import load_all, source_from_spec
-from elasticml.terms import ChunkId
+from elasticml.ids import ChunkId
 
 L2 = 0.01
 MEMBERS = 8
@@ -177,7 +176,7 @@ def test_smooth_losses_are_certified_closely(data_dir, loss):
     folded, y = folded_rows(data_dir, "a9a")
     run = Frozen(folded, 9e-3)
     bound = frozen_loss(run, y, loss)
-    assert bins.PRODUCTS in plan_statistics(loss, 123).shapes
+    assert frozen_loss_bound.PRODUCTS in plan_statistics(loss, 123).shapes
     for _ in range(12):
         run.round(run.members[1:])
     z = folded[run.lost] @ run.v

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from elasticml.control.chance import hashed, pick, shuffled
 from elasticml.control.policy import (
     Discard,
     Move,
@@ -16,7 +15,8 @@ from elasticml.control.policy import (
     Tune,
     View,
 )
-from elasticml.terms import ChunkId, GroupId, MemberId
+from elasticml.control.seeded_random import hash64, pick, shuffled
+from elasticml.ids import ChunkId, GroupId, MemberId
 
 NOBODY = MemberId(77, 7)
 NOTHING = ChunkId("nothing", 9, 9)
@@ -35,7 +35,7 @@ class Nonsense:
     def suggest(self, view: View) -> list[Suggestion]:
         if view.round >= self.rounds_max:
             return []
-        draws = (hashed(self.seed, view.round, k) for k in range(10_000))
+        draws = (hash64(self.seed, view.round, k) for k in range(10_000))
         return [made for kind in self.kinds for made in self._of(kind, view, draws)]
 
     def _of(self, kind: str, view: View, draws: Iterator[int]) -> list[Suggestion]:

@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elasticml.algorithms.async_sgd.sampler import POSITION, Sampler
-from elasticml.data.chunk import Chunk, dense_chunk
-from elasticml.terms import ChunkId
+from elasticml.data.chunks.chunk import Chunk, dense_chunk
+from elasticml.ids import ChunkId
 
 MEMBERS = 3
 

@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from elasticml.control import events as ev
-from elasticml.control.settings import Settings
-from elasticml.terms import ExchangeId, Mask
+from elasticml.control.driver_settings import DriverSettings
+from elasticml.ids import ExchangeId, Mask
+from elasticml.protocol import events as ev
 from tests.property.nonsense import Nonsense
 from tests.property.turnover import CHOICES, Turnover, has_workers
 from tests.pure_member import Life
@@ -24,8 +24,8 @@ from tests.pure_world import PureWorld
 KINDS = ("move", "replicate", "discard", "retire", "request", "tune", "readmit")
 
 
-def job(**changes) -> Settings:
-    return Settings(**{"start_members": 2, "n_blocks": 2, "topology": "star", **changes})
+def job(**changes) -> DriverSettings:
+    return DriverSettings(**{"start_members": 2, "n_blocks": 2, "topology": "star", **changes})
 
 
 def begin(world: PureWorld, exchange: int) -> None:
@@ -111,7 +111,7 @@ class JobMachine(Turnover):
         seed,
     ):
         self.world = PureWorld(
-            Settings(
+            DriverSettings(
                 start_members=n,
                 n_blocks=n_blocks,
                 absent=absent,
@@ -178,7 +178,7 @@ class JobMachine(Turnover):
     @rule(choice=CHOICES, ahead=st.integers(-1, 3))
     def partial_of_another_life_comes(self, choice, ahead):
         """Of an old, the current or a coming exchange, from somebody who takes no part in it."""
-        run = self.world.driver.exchanging.running
+        run = self.world.driver.exchanges.running
         spares = [m.id for m in self.world.driver.state.membership.stage("spare")]
         if run is None or not spares:
             return

@@ -14,9 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from elasticml.control import commands as cmd
-from elasticml.control import events as ev
-from elasticml.control.settings import Settings
+from elasticml.control.driver_settings import DriverSettings
+from elasticml.protocol import commands as cmd
+from elasticml.protocol import events as ev
 from tests.property.nonsense import Nonsense
 from tests.property.turnover import CHOICES, Turnover, has_workers
 from tests.pure_world import Got, PureWorld
@@ -62,8 +62,8 @@ class FreeWorld(PureWorld):
                 assert set(life.peers) == listed, f"{record.id} knows {life.peers}, not {listed}"
 
 
-def job(**changes: Any) -> Settings:
-    return Settings(
+def job(**changes: Any) -> DriverSettings:
+    return DriverSettings(
         **{
             "start_members": 3,
             "n_blocks": 2,

@@ -16,8 +16,8 @@ from elasticml.control.policy import (
     Tune,
     View,
 )
+from elasticml.ids import ChunkInfo
 from elasticml.policies.registry import POLICIES, make_policy
-from elasticml.terms import ChunkInfo
 from tests.policy_world import FakeChunks, chunk, member
 
 ABSENCE = ("whole_group", "reload")

@@ -9,14 +9,14 @@ import pytest
 
 from elasticml.algorithms.async_sgd.baselines import lloyd
 from elasticml.algorithms.async_sgd.kmeans import inertia
-from elasticml.algorithms.async_sgd.questions import ask_here
+from elasticml.algorithms.async_sgd.seeding_ops import run_locally
 from elasticml.algorithms.base import Outcome, Resume
 from elasticml.algorithms.registry import algorithm
-from elasticml.data.clusters import synthetic_clusters
-from elasticml.data.facts import merge_summaries
-from elasticml.sim.options import options_from_section
-from elasticml.sim.run import SimResult, simulate
-from elasticml.terms import ExchangeId
+from elasticml.data.dataset_stats import merge_summaries
+from elasticml.data.synthetic.clusters import synthetic_clusters
+from elasticml.ids import ExchangeId
+from elasticml.sim.simulation import SimResult, simulate
+from elasticml.sim.world_options import options_from_section
 from tests.replays import bits, replayed
 from tests.sim.scenes import record
 
@@ -48,7 +48,7 @@ def test_a_round_is_an_iteration_of_lloyds_over_everybodys_rows() -> None:
     centres, values = BEGUN, []
     for _ in range(3):
         values.append(inertia(centres, CHUNKS) / 9000)
-        centres = ask_here(lloyd(centres, 1), CHUNKS)["centres"]
+        centres = run_locally(lloyd(centres, 1), CHUNKS)["centres"]
     assert [row["passes"] for row in result.rows] == [1, 2, 3, 3]
     found = [row["objective"] for row in result.rows[:-1]]
     np.testing.assert_allclose(found, values, rtol=1e-12)
@@ -76,7 +76,7 @@ def test_a_run_that_resumes_from_its_last_round_makes_no_pass_more() -> None:
 
 def test_it_ends_where_no_centre_moves() -> None:
     result = play(mode="batch")
-    again = ask_here(lloyd(result.arrays["centres"], 1), CHUNKS)["centres"]
+    again = run_locally(lloyd(result.arrays["centres"], 1), CHUNKS)["centres"]
     np.testing.assert_allclose(again, result.arrays["centres"], rtol=1e-12)
     assert result.summary["stopped_by"] == "no centre moves"
     assert result.summary["converged"]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticml.data.arrays import ArraySource, from_arrays
-from elasticml.sim.options import Granted, Taken
-from elasticml.sim.run import Simulation
-from elasticml.sim.study import Curve, Plan, record_of, study, world_of
+from elasticml.data.readers.arrays import ArraySource, from_arrays
+from elasticml.sim.simulation import Simulation
+from elasticml.sim.world_options import Granted, Taken
+from examples.papers.support.virtual_study import Curve, Plan, record_of, study, world_of
 
 ROWS, COLUMNS = 1600, 12
 HINGE: dict[str, Any] = {"name": "cocoa", "loss": "hinge", "l2": 0.01}
@@ -72,8 +72,8 @@ def drift(simulation: Simulation) -> float:
             for chunk in worker.life.chunks:
                 signs = np.where(chunk.labels > 0, 1.0, -1.0)
                 total += (chunk.state["alpha"] * signs) @ chunk.values
-    assert world.desk.training is not None
-    asked = world.desk.training.exchange
+    assert world.driver_session.training is not None
+    asked = world.driver_session.training.exchange
     assert asked is not None
     assert asked.operation == "certify"
     v = asked.model["sent"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from elasticml.errors import JobFailedError
-from elasticml.sim import costs
-from elasticml.sim.options import options_from_section
-from elasticml.sim.run import simulate
+from elasticml.sim import cost_only_job
+from elasticml.sim.simulation import simulate
+from elasticml.sim.world_options import options_from_section
 from tests.sim.scenes import record, told
 
 COSTS = {"rows": 100_000, "columns": 5000}
@@ -56,13 +56,13 @@ def test_the_wire_carries_the_real_arrays_bytes():
 
 
 def test_a_sum_that_is_not_what_it_claims_ends_the_job(monkeypatch):
-    honest = costs.CostSolver.compute
+    honest = cost_only_job.CostSolver.compute
 
     def lies(self, work, chunks, parallel):
         arrays = honest(self, work, chunks, parallel)
         return {"sums": arrays["sums"] * 2} if work.exchange == 5 else arrays
 
-    monkeypatch.setattr(costs.CostSolver, "compute", lies)
+    monkeypatch.setattr(cost_only_job.CostSolver, "compute", lies)
     result = run(8)
     assert result.error["kind"] == JobFailedError.__name__
     assert "claims to lack" in result.error["message"]

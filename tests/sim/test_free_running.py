@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticml.data.arrays import from_arrays
-from elasticml.sim.free_running import VirtualLoop
-from elasticml.sim.options import options_from_section
-from elasticml.sim.run import SimResult, Simulation
+from elasticml.data.readers.arrays import from_arrays
+from elasticml.sim.async_mode import VirtualLoop
+from elasticml.sim.simulation import SimResult, Simulation
+from elasticml.sim.world_options import options_from_section
 
 #: Seconds of an example, and bytes per second of an uplink.
 EXAMPLE_S, BANDWIDTH = 1e-4, 1e6

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticml.data import arrays
-from elasticml.data.arrays import ArraySource, from_arrays
-from elasticml.sim.options import Granted, Taken, WorldOptions
-from elasticml.sim.run import SimResult, Simulation
+from elasticml.data.readers import arrays
+from elasticml.data.readers.arrays import ArraySource, from_arrays
+from elasticml.sim.simulation import SimResult, Simulation
+from elasticml.sim.world_options import Granted, Taken, WorldOptions
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

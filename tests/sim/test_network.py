@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from elasticml.sim.clock import Clock
 from elasticml.sim.network import Endpoint, Network
+from elasticml.sim.virtual_clock import Clock
 
 
 class Net:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elasticml.errors import ConfigError
-from elasticml.sim.options import (
+from elasticml.sim.world_options import (
     Costs,
     Granted,
     Preemption,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticml.data.arrays import from_arrays
-from elasticml.sim.study import Curve, Plan, study
+from elasticml.data.readers.arrays import from_arrays
+from examples.papers.support.virtual_study import Curve, Plan, study
 
 GAP = 1e-5
 COCOA = {"name": "cocoa", "loss": "hinge", "l2": 0.01}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from elasticml.errors import ConfigError
-from elasticml.sim.options import options_from_section
-from elasticml.sim.run import SimResult
+from elasticml.sim.simulation import SimResult
+from elasticml.sim.world_options import options_from_section
 from tests.sim.scenes import column, play, told
 
 #: One member is slow, so that it comes to own less than the others, and takes less to empty.

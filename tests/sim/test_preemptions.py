@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from elasticml.errors import ConfigError
-from elasticml.sim.options import Preemption, Taken, options_from_section
-from elasticml.sim.preemptions import read_preemptions
+from elasticml.sim.preemption_trace import read_preemptions
+from elasticml.sim.world_options import Preemption, Taken, options_from_section
 from tests.sim.scenes import play, told
 
 

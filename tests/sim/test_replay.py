@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticml.data.arrays import from_arrays
+from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError, DataError, JobFailedError
-from elasticml.replaying.engine import Replay
-from elasticml.sim.options import options_from_section
-from elasticml.sim.run import SimResult, simulate
+from elasticml.replaying.replay_engine import Replay
+from elasticml.sim.simulation import SimResult, simulate
+from elasticml.sim.world_options import options_from_section
 from tests.replays import as_written, bits, replayed
 from tests.sim.scenes import play, points, record
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from elasticml.sim.options import options_from_section
-from elasticml.sim.run import Simulation, simulate
+from elasticml.sim.simulation import Simulation, simulate
+from elasticml.sim.world_options import options_from_section
 from tests.serial_world import Vanish
 from tests.serial_world import World as SerialWorld
 from tests.sim.scenes import column, model, play, played, points, record
@@ -67,7 +67,7 @@ def test_the_model_is_that_of_the_serial_computation():
     simulation = played(**STAR)
     settings = {k: v for k, v in record()["algorithm"].items() if k != "name"}
     serial = SerialWorld(
-        settings=settings, parts=parts_of(simulation), facts=simulation.world.desk.facts
+        settings=settings, parts=parts_of(simulation), facts=simulation.world.driver_session.facts
     ).run(20)
     np.testing.assert_array_equal(
         simulation.result().arrays["coef"], serial.model.arrays["coef"], strict=True
@@ -83,7 +83,7 @@ def test_the_model_is_that_of_the_serial_computation_when_members_are_lost():
     serial = SerialWorld(
         settings=settings,
         parts=parts,
-        facts=simulation.world.desk.facts,
+        facts=simulation.world.driver_session.facts,
         schedule=[Vanish(round=8, members=(3, 5))],
     ).run(20)
     np.testing.assert_array_equal(

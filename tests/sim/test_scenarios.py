@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from elasticml.data.arrays import from_arrays
+from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import JobFailedError
-from elasticml.sim.options import options_from_section
-from elasticml.sim.run import simulate
+from elasticml.sim.simulation import simulate
+from elasticml.sim.world_options import options_from_section
 from tests.sim.scenes import column, exact_sums, model, play, points, record, told, trace
 
 UNDISTURBED = play(stop={"rounds": 60})

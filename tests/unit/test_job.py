@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import elasticml as em
-from elasticml.data.arrays import from_arrays
-from elasticml.terms import VERSION
+from elasticml.data.readers.arrays import from_arrays
+from elasticml.ids import VERSION
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from elasticml.clusters.hadoop.jars import jars_directory
-from elasticml.clusters.hadoop.java import find_java
-from elasticml.clusters.mini_yarn import MiniYarn
-from elasticml.clusters.tenant import Tenant
+from elasticml.clusters.minihadoop.jars import jars_directory
+from elasticml.clusters.minihadoop.java import find_java
+from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
+from elasticml.clusters.minihadoop.test_tenant import Tenant
 from elasticml.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from elasticml.report.preemptions import containers
-from elasticml.report.run import read_run
+from elasticml.report.run_reader import read_run
 
 pytestmark = [pytest.mark.yarn, pytest.mark.timeout(600)]
 

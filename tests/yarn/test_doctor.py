@@ -8,8 +8,8 @@ import os
 import pytest
 
 from elasticml.cli.main import main
-from elasticml.clusters.on_yarn.hadoop_conf import grace_settings, require_conf
-from elasticml.clusters.on_yarn.resource_manager import ResourceManager, check_grantable
+from elasticml.clusters.yarn.hadoop_conf import grace_settings, require_conf
+from elasticml.clusters.yarn.resource_manager import ResourceManager, check_grantable
 from elasticml.errors import SubmissionError
 
 pytestmark = pytest.mark.yarn

@@ -14,8 +14,9 @@ from distributed import Client
 from sklearn.datasets import dump_svmlight_file
 
 import elasticml as em
-from elasticml.data.files import absolute, file_facts, open_binary
-from elasticml.data.places import (
+from elasticml.data.readers.files import absolute, file_info, open_binary
+from elasticml.data.source import BLOCK_BYTES, load_all, source_from_spec
+from elasticml.data.storage.filesystem import (
     exists,
     join,
     make_directory,
@@ -26,7 +27,6 @@ from elasticml.data.places import (
     system_of,
     write_whole,
 )
-from elasticml.data.source import BLOCK_BYTES, load_all, source_from_spec
 from elasticml.errors import ConfigError
 from tests.small_web import closed_url
 
@@ -100,7 +100,7 @@ def test_lines_of_a_large_file_are_each_in_one_block(folder, tmp_path):
         file.writelines(f"{i % 2},{i},{'0' * 400}1\n" for i in range(rows))
     place = copied(folder, tmp_path / "large.csv")
     source = source_from_spec({"format": "csv", "path": place, "label": 0, "header": False})
-    assert len(source.blocks()) == file_facts(place).size // BLOCK_BYTES + 1 > 1
+    assert len(source.blocks()) == file_info(place).size // BLOCK_BYTES + 1 > 1
     chunks = load_all(source)
     assert np.concatenate([c.values[:, 0] for c in chunks]).tolist() == list(range(rows))
 
@@ -181,4 +181,4 @@ def test_what_goes_wrong_is_one_line_with_a_remedy(mini_yarn, folder):
 
 
 def absolute_facts(path):
-    return file_facts(absolute(path))
+    return file_info(absolute(path))

@@ -9,8 +9,8 @@ import psutil
 import pytest
 from distributed import Client
 
-from elasticml.clusters.hadoop.settings import node_host
-from elasticml.clusters.on_yarn.surroundings import STARTUP_KEY
+from elasticml.clusters.minihadoop.mini_settings import node_host
+from elasticml.clusters.yarn.container_context import STARTUP_KEY
 from tests.yarn_jobs import WAIT_S, Running, make_cluster
 
 pytestmark = pytest.mark.yarn

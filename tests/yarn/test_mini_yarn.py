@@ -14,9 +14,9 @@ import urllib.request
 import psutil
 import pytest
 
-from elasticml.clusters.hadoop.daemons import is_ours, marked
-from elasticml.clusters.hadoop.settings import node_host
-from elasticml.clusters.mini_yarn import MiniYarn
+from elasticml.clusters.minihadoop.daemons import is_ours, marked
+from elasticml.clusters.minihadoop.mini_settings import node_host
+from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
 from elasticml.errors import ConfigError
 from tests.waiting import until
 
@@ -186,7 +186,7 @@ def test_yarn_prints_the_class_path(mini_yarn):
 def test_a_second_one_stands_beside_and_ends_with_what_started_it(tmp_path):
     """The process that started it is killed; the warden ends the daemons all the same."""
     program = (
-        "import sys; from elasticml.clusters.mini_yarn import MiniYarn\n"
+        "import sys; from elasticml.clusters.minihadoop.mini_yarn import MiniYarn\n"
         f"with MiniYarn({str(tmp_path / 'second')!r}, nodes=1) as yarn:\n"
         "    print(*yarn.pids().values(), flush=True); sys.stdin.read()\n"
     )
@@ -227,7 +227,7 @@ def test_an_interrupted_start_leaves_nothing(tmp_path, number):
 @pytest.mark.slow
 def test_a_taken_port_means_another_try(tmp_path, monkeypatch):
     """The first choice of ports names one that is taken."""
-    from elasticml.clusters import mini_yarn as module
+    from elasticml.clusters.minihadoop import mini_yarn as module
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

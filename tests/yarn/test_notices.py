@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from elasticml.clusters.notices import (
+from elasticml.clusters.yarn.hadoop_conf import grace_settings
+from elasticml.clusters.yarn.notice_stream import (
     AgentSeen,
     ContainerExited,
     ContainerMarked,
@@ -26,8 +27,7 @@ from elasticml.clusters.notices import (
     preemption_times,
     with_agent,
 )
-from elasticml.clusters.on_yarn.hadoop_conf import grace_settings
-from elasticml.data.hadoop_sites import hadoop_conf
+from elasticml.data.storage.hadoop_sites import hadoop_conf
 from tests.waiting import until
 
 pytestmark = pytest.mark.yarn

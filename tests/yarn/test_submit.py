@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import yaml
 
-from elasticml.data import places
-from elasticml.jobs.applications import recall, status_at
-from elasticml.jobs.submission import read_attempt
+from elasticml.clusters.yarn.jobs.applications import load_application, status_at
+from elasticml.clusters.yarn.jobs.submission import read_attempt
+from elasticml.data.storage import filesystem
 from tests.waiting import until
 
 pytestmark = [pytest.mark.yarn, pytest.mark.timeout(600)]
@@ -58,7 +58,7 @@ def text():
 @pytest.fixture(scope="module")
 def on_hdfs(mini_yarn, text):
     path = f"{mini_yarn.hdfs_url}/data/train.svm"
-    places.write_whole(path, text.encode())
+    filesystem.write_whole(path, text.encode())
     return path
 
 
@@ -122,9 +122,9 @@ def test_a_job_on_data_from_hdfs_ends_with_its_certificate_and_its_run(
     assert rounds_of(tmp_path / "run") == list(range(summary["rounds"] + 1))
     assert {"job.yaml", "model.npz", "report.html"} <= set(os.listdir(tmp_path / "run"))
     application = err.split("application_")[1].split(";")[0]
-    known = recall(f"application_{application}")
+    known = load_application(f"application_{application}")
     assert known.place.startswith(f"{on_hdfs.removesuffix('/data/train.svm')}/user/")
-    assert not places.exists(places.join(known.place, "checkpoint"))
+    assert not filesystem.exists(filesystem.join(known.place, "checkpoint"))
 
 
 @pytest.mark.slow
@@ -186,7 +186,7 @@ def left_alone(job, folder):
     try:
         first = looking_on.stderr.readline()
         application = first.removeprefix("elasticml: ").partition(";")[0]
-        goes_on(recall(application).place, attempt=1)
+        goes_on(load_application(application).place, attempt=1)
         os.killpg(looking_on.pid, signal.SIGINT)
         out, err = looking_on.communicate(timeout=WAIT_S_MAX)
     finally:
@@ -203,7 +203,7 @@ def test_a_job_that_nobody_watches_outlives_its_scheduler_and_its_master(
     command, job_file, on_hdfs, tmp_path
 ):
     application = left_alone(job_file(on_hdfs, COCOA, ENDLESS), tmp_path)
-    place = recall(application).place
+    place = load_application(application).place
 
     code, out, err = command("status", application, "--json")
     assert code == 0, err
@@ -214,10 +214,10 @@ def test_a_job_that_nobody_watches_outlives_its_scheduler_and_its_master(
     code, out, err = command("logs", application, "--service", "dask.scheduler")
     assert code == 0, err
     assert "--- dask.scheduler_0" in out
-    assert "elasticml.clusters.on_yarn.scheduler_service" in out
+    assert "elasticml.clusters.yarn.scheduler_service" in out
 
     # The container of the scheduler, kill -9.
-    kill_9(read_attempt(place).container, b"elasticml.jobs.yarn_job")
+    kill_9(read_attempt(place).container, b"elasticml.clusters.yarn.jobs.job_driver")
     goes_on(place, attempt=2)
     # The application master.
     container = read_attempt(place).container

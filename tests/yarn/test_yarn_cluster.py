@@ -16,7 +16,7 @@ from distributed import Client
 from distributed.core import Status
 
 import elasticml as em
-from elasticml.clusters.on_yarn.packing import packing_list, upload_once
+from elasticml.clusters.yarn.packing import packing_list, upload_once
 from tests.waiting import until
 
 pytestmark = [pytest.mark.yarn, pytest.mark.timeout(300)]

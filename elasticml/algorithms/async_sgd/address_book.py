@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from elasticml.terms import MemberId
+from elasticml.ids import MemberId
 
 #: Timeout in seconds of a request for a peer's state, after which the next peer is asked; and the
 #: number of peers asked before the model of a report is used instead.

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.chunk import Chunk
+from elasticml.data.chunks.chunk import Chunk
 
 Arrays = dict[str, NDArray[np.float64]]
 
@@ -46,7 +46,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
+class QueueStatus:
     """The status of the send queue after a mini-batch, for the controller of the batch size."""
 
     #: Unsent messages divided by the capacity of the send queue, 0 to 1 or more, measured before
@@ -104,21 +104,21 @@ class Problem(Protocol):
         ...
 
 
-class Controller(Protocol):
+class BatchController(Protocol):
     """Chooses the size of the next mini-batch; stateful, one per member."""
 
-    def next(self, batch: int, queue: Queue) -> int:
+    def next(self, batch: int, queue: QueueStatus) -> int:
         """Return the size of the next mini-batch, at least 1."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loop:
+class LoopConfig:
     """The configuration of a member's loop, sent by the driver before it starts."""
 
     problem: Problem
-    #: Creates a member's controller: ``controller() -> Controller``.
-    controller: Callable[[], Controller]
+    #: Creates a member's controller: ``controller() -> BatchController``.
+    controller: Callable[[], BatchController]
     #: Size of the first mini-batch.
     batch: int
     #: Capacity of the send queue; 1 with ``newest``: instead of blocking while the queue is full, a

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd.base import Arrays, Problem
-from elasticml.algorithms.async_sgd.questions import statistics_exchange
 from elasticml.algorithms.async_sgd.sampler import Sampler
+from elasticml.algorithms.async_sgd.seeding_ops import statistics_exchange
 from elasticml.algorithms.base import Exchange, Outcome
-from elasticml.data.chunk import Chunk
+from elasticml.data.chunks.chunk import Chunk
 
 F64 = NDArray[np.float64]
 
@@ -49,7 +49,7 @@ def simu_parallel(
 def lloyd(centres: F64, passes: int) -> Generator[Exchange, Outcome, dict[str, F64]]:
     """Run ``passes`` iterations of Lloyd's algorithm over all examples.
 
-    Yields exchanges, as :func:`elasticml.algorithms.async_sgd.starts.start` does. Returns
+    Yields exchanges, as :func:`elasticml.algorithms.async_sgd.seeding.start` does. Returns
     ``centres``, and the ``counts`` of examples nearest to each before its last move. A centre
     without examples stays. A pass is an iteration of BATCH; a free run may end with some passes.
     """

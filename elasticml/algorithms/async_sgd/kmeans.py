@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd import nearest_kernels as kernels
 from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail
-from elasticml.algorithms.async_sgd.parts import picked, rows_to_send, summed
-from elasticml.algorithms.async_sgd.start_kernels import potential, swap_centres
-from elasticml.algorithms.async_sgd.statistics import nearest_of, statistics_of, whole
+from elasticml.algorithms.async_sgd.nearest_centres import nearest_of, statistics_of, whole
+from elasticml.algorithms.async_sgd.partial_state import picked, rows_to_send, summed
+from elasticml.algorithms.async_sgd.seeding_kernels import potential, swap_centres
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import Serial
-from elasticml.data.chunk import Chunk, Dtype, dense_chunk
+from elasticml.data.chunks.chunk import Chunk, Dtype, dense_chunk
 from elasticml.errors import ConfigError
-from elasticml.terms import ChunkId
+from elasticml.ids import ChunkId
 
 F64 = NDArray[np.float64]
 

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail
-from elasticml.algorithms.async_sgd.literal import parzen_merge, parzen_state, parzen_step
-from elasticml.algorithms.async_sgd.parts import summed
+from elasticml.algorithms.async_sgd.paper import parzen_merge, parzen_state, parzen_step
+from elasticml.algorithms.async_sgd.partial_state import summed
 from elasticml.algorithms.async_sgd.row_products import adjoint, forward
 from elasticml.algorithms.targets import Targets
-from elasticml.data.chunk import Chunk
-from elasticml.data.products import make_forward
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.chunks.products import make_forward
 from elasticml.errors import ConfigError
 from elasticml.objectives.losses import Loss
 from elasticml.objectives.penalties import L2

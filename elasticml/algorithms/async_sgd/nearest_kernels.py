@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from elasticml.data.kernels import kernel
+from elasticml.data.chunks.kernels import kernel
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

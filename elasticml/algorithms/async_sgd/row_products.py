@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.chunk import Chunk
-from elasticml.data.kernels import kernel, regrouping_kernel
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.chunks.kernels import kernel, regrouping_kernel
 from elasticml.errors import ConfigError
 
 F64 = NDArray[np.float64]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd.base import Batch
-from elasticml.data.chunk import Chunk
+from elasticml.data.chunks.chunk import Chunk
 
 #: Name in a chunk's state: int64 (2,), completed passes and rows visited in the current one.
 POSITION: Final = "visited"

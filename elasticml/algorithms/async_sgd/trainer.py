@@ -16,10 +16,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from elasticml.algorithms.async_sgd.async_plan import AsyncPlan
 from elasticml.algorithms.async_sgd.base import Arrays
-from elasticml.algorithms.async_sgd.looper import COUNTS
-from elasticml.algorithms.async_sgd.plan import Plan
-from elasticml.algorithms.async_sgd.reports import (
+from elasticml.algorithms.async_sgd.report_ops import (
     ONE,
     ReportSolver,
     finish_exchange,
@@ -27,6 +26,7 @@ from elasticml.algorithms.async_sgd.reports import (
     state_in,
     value_exchange,
 )
+from elasticml.algorithms.async_sgd.worker_loop import COUNTS
 from elasticml.algorithms.base import (
     Algorithm,
     Exchange,
@@ -36,7 +36,7 @@ from elasticml.algorithms.base import (
     RoundEnd,
     Trainer,
 )
-from elasticml.data.source import DataFacts
+from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError, JobFailedError
 
 #: Treatment of the chunks of lost members: other members read them, or they stay absent until a
@@ -48,33 +48,33 @@ ASKED_MAX: Final = 5
 MEMBER: Final = "member_"
 
 #: Maps a job's settings and data statistics to its definition.
-Planner = Callable[[Mapping[str, Any], DataFacts], Plan]
+PlanBuilder = Callable[[Mapping[str, Any], DatasetStats], AsyncPlan]
 
 
-def free_running(name: str, planner: Planner) -> Algorithm:
+def free_running(name: str, planner: PlanBuilder) -> Algorithm:
     """Return an algorithm whose members run without barriers."""
 
     def trainer(
-        settings: Mapping[str, Any], facts: DataFacts, absent: str, resume: Resume | None = None
+        settings: Mapping[str, Any], facts: DatasetStats, absent: str, resume: Resume | None = None
     ) -> Trainer:
         if absent not in ABSENT:
             raise ConfigError(f"absent is {absent!r}, wanted one of {', '.join(ABSENT)}")
         return _train(planner(settings, facts), facts, resume)
 
-    def solver(settings: Mapping[str, Any], facts: DataFacts) -> ReportSolver:
+    def solver(settings: Mapping[str, Any], facts: DatasetStats) -> ReportSolver:
         return ReportSolver(planner(settings, facts))
 
     return Algorithm(name=name, trainer=trainer, solver=solver)
 
 
-def _train(plan: Plan, facts: DataFacts, resume: Resume | None) -> Trainer:
+def _train(plan: AsyncPlan, facts: DatasetStats, resume: Resume | None) -> Trainer:
     if resume is None:
         start = yield from plan.start()
         state = plan.loop.problem.begin(start)
-        following = Following(plan=plan, rows=facts.n_rows, mean=state)
+        following = AsyncTrainer(plan=plan, rows=facts.n_rows, mean=state)
     else:
         state = plan.loop.problem.begin(dict(resume.arrays))
-        following = Following(plan=plan, rows=facts.n_rows, mean=state)
+        following = AsyncTrainer(plan=plan, rows=facts.n_rows, mean=state)
         following.go_on(resume)
     while True:
         end = yield from following.report()
@@ -84,10 +84,10 @@ def _train(plan: Plan, facts: DataFacts, resume: Resume | None) -> Trainer:
 
 
 @dataclass(slots=True, kw_only=True)
-class Following:
+class AsyncTrainer:
     """The trainer's state between two reports."""
 
-    plan: Plan
+    plan: AsyncPlan
     #: Number of examples in the data set.
     rows: int
     #: The mean of the last report's states; the initial state before the first.

@@ -1,15 +1,54 @@
-"""Steps along the negative gradient: Algorithms 1 and 2, line 17."""
+"""Gradient descent (Algorithms 1 and 2, line 17): step rules, line search, safe step length."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Final
 
 from elasticml.algorithms.base import Exchange, Outcome, Resume
-from elasticml.algorithms.batch_gradient.line_search import first_length, shortened
-from elasticml.algorithms.batch_gradient.optimizer import Again, Here, Step
-from elasticml.algorithms.batch_gradient.search import Ray, curvature_along, search
-from elasticml.algorithms.batch_gradient.steps import StepRule
+from elasticml.algorithms.batch_gradient.batch_gradient_settings import BatchGradientSettings
+from elasticml.algorithms.batch_gradient.line_search import (
+    Ray,
+    curvature_along,
+    first_length,
+    search,
+    shortened,
+)
+from elasticml.algorithms.batch_gradient.optimizer import Iterate, Reevaluate, Step
+from elasticml.algorithms.column_statistics import moments_exchange
+from elasticml.algorithms.scaling import Columns, mean_square_norm
+
+# Step lengths that need no line search: constant and decaying.
+
+#: Rounds after which a decaying step has fallen to ``1/sqrt(2)`` of its first length.
+DECAY_ROUNDS: Final = 50.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRule:
+    """``first / sqrt(1 + decay * r)``: constant for ``decay`` 0."""
+
+    first: float
+    decay: float = 0.0
+
+    def length(self, round: int) -> float:
+        """Return the step of a round, in units of the mean-form objective."""
+        return self.first / math.sqrt(1.0 + self.decay * round)
+
+
+def safe_step(smoothness: float, mean_square_norm: float, l2: float) -> float:
+    """Return 1/L for an upper bound L of the objective's curvature.
+
+    ``L = c * mean_i |x_i|^2 + l2`` with c the loss's smoothness: the trace of ``X'SX / S`` bounds
+    its largest eigenvalue. Safe, but for wide rows too short by the ratio of the two: set
+    ``step_size``, or use the line search, which needs neither.
+    """
+    return 1.0 / (smoothness * mean_square_norm + l2)
+
+
+# Steps along the negative gradient: Algorithms 1 and 2, line 17.
 
 
 class GradientDescent:
@@ -25,7 +64,7 @@ class GradientDescent:
         self.directions = 0
         self.probes = 0
 
-    def step(self, here: Here) -> Generator[Exchange, Outcome, Step | Again | None]:
+    def step(self, here: Iterate) -> Generator[Exchange, Outcome, Step | Reevaluate | None]:
         """See :class:`optimizer.Optimizer`."""
         self.directions += 1
         direction = -here.gradient
@@ -43,7 +82,9 @@ class GradientDescent:
         self.probes = ray.probes
         return step
 
-    def _search(self, here: Here, ray: Ray) -> Generator[Exchange, Outcome, Step | Again | None]:
+    def _search(
+        self, here: Iterate, ray: Ray
+    ) -> Generator[Exchange, Outcome, Step | Reevaluate | None]:
         elastic, longest = here.elastic, self.longest
         if longest is None or self.seen != elastic.changes:
             curvature = yield from curvature_along(elastic, here.penalty, ray)
@@ -85,3 +126,25 @@ class GradientDescent:
         self.directions = int(resume.values["directions"])
         self.longest = resume.values["longest"]
         self.seen = None if resume.values["is_new"] else changes
+
+
+# The step rule of gradient descent, determined before round 0.
+
+
+def fix_step(
+    settings: BatchGradientSettings, columns: Columns, resume: Resume | None = None
+) -> Generator[Exchange, Outcome, StepRule | None]:
+    """Return the step rule; None for the line search.
+
+    Needs one exchange if neither ``step_size`` nor ``resume`` gives the first length.
+    """
+    if settings.step == "line_search":
+        return None
+    first = settings.step_size if resume is None else float(resume.values["first_step"])
+    if first is None:
+        outcome = yield moments_exchange(columns.n_columns, weighted=True)
+        count, total, squares = (outcome.arrays[name] for name in ("count", "total", "squares"))
+        norm = mean_square_norm(columns, float(count), total, squares)
+        first = safe_step(settings.loss.smoothness, norm, settings.l2)
+    decay = 1.0 / DECAY_ROUNDS if settings.step == "decay" else 0.0
+    return StepRule(first=first, decay=decay)

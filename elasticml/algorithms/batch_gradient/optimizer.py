@@ -10,19 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Exchange, Outcome, Resume
-from elasticml.algorithms.batch_gradient.elastic import Elastic, Evaluated
+from elasticml.algorithms.batch_gradient.elastic_gradient import ElasticGradient, Evaluated
 from elasticml.objectives.penalties import L2
 
 F64 = NDArray[np.float64]
 #: The set of examples in the sums has changed: evaluate the same point again, and ask again.
-Again = Literal["again"]
+Reevaluate = Literal["again"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
+class Iterate:
     """The estimated objective at w^r: everything a step uses refers to this one function."""
 
-    elastic: Elastic
+    elastic: ElasticGradient
     penalty: L2
     evaluated: Evaluated
     #: Estimated objective with penalty, its gradient (n_model,), and the gradient's norm.
@@ -50,7 +50,7 @@ class Step:
 class Optimizer(Protocol):
     """Chooses steps. Its state between steps is saved and restored through a resume."""
 
-    def step(self, here: Here) -> Generator[Exchange, Outcome, Step | Again | None]:
+    def step(self, here: Iterate) -> Generator[Exchange, Outcome, Step | Reevaluate | None]:
         """Choose a step, or None if no step lowers the objective."""
         ...
 

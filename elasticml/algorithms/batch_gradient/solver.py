@@ -10,17 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms import column_statistics
-from elasticml.algorithms.base import Arrays, Parallel, Work
-from elasticml.algorithms.batch_gradient import messages, surveys
-from elasticml.algorithms.batch_gradient.settings import read_settings
-from elasticml.algorithms.operations import Operation, operation_of
+from elasticml.algorithms.base import Arrays, Operation, Parallel, Work, operation_of
+from elasticml.algorithms.batch_gradient import curvature_probes, gradient_exchanges
+from elasticml.algorithms.batch_gradient.batch_gradient_settings import read_settings
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.targets import Targets, targets_for
-from elasticml.data.chunk import Chunk
-from elasticml.data.products import Adjoint, Forward, make_adjoint, make_forward
-from elasticml.data.shelf import flow, release
-from elasticml.data.source import DataFacts
-from elasticml.terms import ChunkId
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.chunks.products import Adjoint, Forward, make_adjoint, make_forward
+from elasticml.data.out_of_core.store import release, stream_chunks
+from elasticml.data.source import DatasetStats
+from elasticml.ids import ChunkId
 
 F64 = NDArray[np.float64]
 #: Serial that belongs to no point or direction.
@@ -54,12 +53,12 @@ class BatchGradientSolver:
     Apart from rounding, results do not depend on the caches.
     """
 
-    def __init__(self, settings: Mapping[str, Any], facts: DataFacts) -> None:
+    def __init__(self, settings: Mapping[str, Any], facts: DatasetStats) -> None:
         self._settings = read_settings(settings)
         self._facts = facts
         self._targets: Targets = targets_for(self._settings, facts)
         self._caches: dict[ChunkId, _Cache] = {}
-        self._own = surveys.OwnGradient()
+        self._own = curvature_probes.OwnGradient()
         #: Rows multiplied by a model or a direction so far: the work that the caches save.
         self.multiplied_rows = 0
 
@@ -83,12 +82,12 @@ class BatchGradientSolver:
                 self._caches[chunk.id] = self._new_cache(chunk)
                 release([chunk])  # reading its labels has loaded pages
         operations: dict[str, Operation] = {
-            messages.GRADIENT: self._gradient,
-            messages.PROBE: self._probe,
-            messages.CURVATURE: self._probe,
-            messages.PRODUCT: self._product,
-            surveys.SURVEY: self._survey,
-            surveys.SKETCH: self._survey,
+            gradient_exchanges.GRADIENT: self._gradient,
+            gradient_exchanges.PROBE: self._probe,
+            gradient_exchanges.CURVATURE: self._probe,
+            gradient_exchanges.PRODUCT: self._product,
+            curvature_probes.SURVEY: self._survey,
+            curvature_probes.SKETCH: self._survey,
             column_statistics.COLUMN_MAXABS: self._maxabs,
             column_statistics.COLUMN_MOMENTS: self._moments,
         }
@@ -119,7 +118,7 @@ class BatchGradientSolver:
         def run(part: Sequence[Chunk]) -> tuple[float, float, Adjoint]:
             adjoint = make_adjoint(self._facts.layout, d)
             loss, slope_sum = 0.0, 0.0
-            for chunk in flow(part):
+            for chunk in stream_chunks(part):
                 cache = self._caches[chunk.id]
                 margins = self._margins(chunk, work.parameters, forward, offset)
                 loss += self._settings.loss.value_and_slope(
@@ -164,9 +163,13 @@ class BatchGradientSolver:
             out |= self._gradient(work, chunks, parallel)
         if "majorant" in work.returns:
             (n_sent,) = work.returns["majorant"]
-            out["majorant"] = surveys.majorant_of(chunks, weights_of, n_sent, self._facts, parallel)
+            out["majorant"] = curvature_probes.majorant_of(
+                chunks, weights_of, n_sent, self._facts, parallel
+            )
         if "products" in work.returns:
-            out |= surveys.sketch_of(work, chunks, second_derivatives, self._facts, parallel)
+            out |= curvature_probes.sketch_of(
+                work, chunks, second_derivatives, self._facts, parallel
+            )
         return out
 
     def _is_current(self, chunk: Chunk, parameters: Mapping[str, Any]) -> bool:
@@ -216,7 +219,7 @@ class BatchGradientSolver:
             # Row 0: values, or the curvature; row 1: slopes.
             out = np.zeros((2, 1 if steps is None else steps.size))
             # With cached directions the chunks' bodies are not needed.
-            for chunk in part if forward is None else flow(part):
+            for chunk in part if forward is None else stream_chunks(part):
                 cache = self._caches[chunk.id]
                 if cache.direction != direction:
                     assert forward is not None
@@ -254,7 +257,7 @@ class BatchGradientSolver:
         def run(part: Sequence[Chunk]) -> tuple[float, Adjoint]:
             adjoint = make_adjoint(self._facts.layout, d)
             last = 0.0
-            for chunk in flow(part):
+            for chunk in stream_chunks(part):
                 cache = self._caches[chunk.id]
                 curvatures = self._curvatures(cache)
                 adjoint.add_product(chunk, forward, offset, curvatures, cache.slopes)

@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.batch_gradient.bounds import Proof
+from elasticml.algorithms.batch_gradient.loss_bounds import LossBound
 from elasticml.algorithms.batch_gradient.nystrom import Curvature
-from elasticml.terms import GroupId
+from elasticml.ids import GroupId
 
 F64 = NDArray[np.float64]
 #: Source of a stand-in's curvature: none, the present examples, or its own sketch.
@@ -54,7 +54,7 @@ class StandIn:
     ``loss``, on which no step depends; with it, objectives of rounds with and without stand-ins are
     comparable.
 
-    Error: see :class:`bounds.Proof`. For a Taylor stand-in,
+    Error: see :class:`bounds.LossBound`. For a Taylor stand-in,
     ``0 <= true - l(v) <= c/2 |X (v - w)|^2`` with c the loss's smoothness: never too high.
     Source: the resource-elastic paper, section 2, "Approximation for vanished partitions".
     """
@@ -69,7 +69,7 @@ class StandIn:
     #: B.
     curvature: Curvature | None = None
     #: Certified bound of the group's true loss; None if its share was itself an estimate.
-    proof: Proof | None = None
+    proof: LossBound | None = None
 
     def own(self, v: F64) -> Sums:
         """Return the contribution at ``v`` without ``theta`` times the present examples' sums."""

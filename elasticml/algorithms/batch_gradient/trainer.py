@@ -27,27 +27,29 @@ from elasticml.algorithms.base import (
     Scalar,
     Trainer,
 )
-from elasticml.algorithms.batch_gradient.absence import history_columns
-from elasticml.algorithms.batch_gradient.curvatures import curvatures_for
-from elasticml.algorithms.batch_gradient.elastic import Elastic, Evaluated, Point, Rules
-from elasticml.algorithms.batch_gradient.gradient_descent import GradientDescent
-from elasticml.algorithms.batch_gradient.guard import Guard
-from elasticml.algorithms.batch_gradient.lbfgs import LBFGS
-from elasticml.algorithms.batch_gradient.messages import gradient_exchange
-from elasticml.algorithms.batch_gradient.optimizer import Here, Optimizer, Step
-from elasticml.algorithms.batch_gradient.pairs import PAIRS_BYTES
-from elasticml.algorithms.batch_gradient.preparation import fix_step
-from elasticml.algorithms.batch_gradient.settings import (
+from elasticml.algorithms.batch_gradient.batch_gradient_settings import (
     ABSENT,
-    Settings,
+    BatchGradientSettings,
     chosen_optimizer,
     read_settings,
 )
+from elasticml.algorithms.batch_gradient.curvature_estimates import curvatures_for
+from elasticml.algorithms.batch_gradient.elastic_gradient import (
+    AbsenceRules,
+    ElasticGradient,
+    Evaluated,
+    Point,
+)
+from elasticml.algorithms.batch_gradient.gradient_descent import GradientDescent, fix_step
+from elasticml.algorithms.batch_gradient.gradient_exchanges import gradient_exchange
+from elasticml.algorithms.batch_gradient.lbfgs import LBFGS, PAIRS_BYTES
+from elasticml.algorithms.batch_gradient.optimizer import Iterate, Optimizer, Step
+from elasticml.algorithms.batch_gradient.stand_in_guard import StandInGuard, history_columns
 from elasticml.algorithms.batch_gradient.tron import Tron
 from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import Targets, targets_for, weight_of_all
-from elasticml.data.source import DataFacts
+from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError, JobFailedError
 from elasticml.objectives.penalties import L2
 
@@ -60,15 +62,15 @@ FAILED_SEARCHES_MAX: Final = 2
 
 
 def make_trainer(
-    settings: Mapping[str, Any], facts: DataFacts, absent: str, resume: Resume | None = None
+    settings: Mapping[str, Any], facts: DatasetStats, absent: str, resume: Resume | None = None
 ) -> Trainer:
     """Return the trainer of a job.
 
     Parameters
     ----------
     settings : mapping
-        The job's ``algorithm`` section, see ``settings.Settings``.
-    facts : DataFacts
+        The job's ``algorithm`` section, see ``settings.BatchGradientSettings``.
+    facts : DatasetStats
     absent : str
         "auto" | "taylor" | "ignore" | "ignore_rescaled" | "stall" | "reload".
     resume : Resume, optional
@@ -85,7 +87,7 @@ def make_trainer(
     if absent not in ABSENT:
         raise ConfigError(f"absent is {absent!r}, wanted one of {', '.join(ABSENT)}", key="absent")
     targets = targets_for(checked, facts)
-    rules = Rules.of(absent, rolls_back=checked.roll_back > 0)
+    rules = AbsenceRules.of(absent, rolls_back=checked.roll_back > 0)
     return _train(checked, facts, targets, rules, resume)
 
 
@@ -100,11 +102,15 @@ def column_bytes(section: Mapping[str, Any]) -> int:
 
 
 def _train(
-    settings: Settings, facts: DataFacts, targets: Targets, rules: Rules, resume: Resume | None
+    settings: BatchGradientSettings,
+    facts: DatasetStats,
+    targets: Targets,
+    rules: AbsenceRules,
+    resume: Resume | None,
 ) -> Trainer:
     columns = yield from fix_columns(settings.scale, settings.intercept, facts, resume=resume)
     optimizer = yield from _make_optimizer(settings, columns, resume)
-    elastic = Elastic(
+    elastic = ElasticGradient(
         columns=columns,
         rules=rules,
         cached_anchors=settings.anchor == "cached",
@@ -128,7 +134,7 @@ def _train(
 
 
 def _make_optimizer(
-    settings: Settings, columns: Columns, resume: Resume | None
+    settings: BatchGradientSettings, columns: Columns, resume: Resume | None
 ) -> Generator[Exchange, Outcome, Optimizer]:
     if settings.optimizer == "lbfgs":
         return LBFGS()
@@ -141,8 +147,8 @@ def _make_optimizer(
 class _Descent:
     """The trainer's state between rounds."""
 
-    settings: Settings
-    elastic: Elastic
+    settings: BatchGradientSettings
+    elastic: ElasticGradient
     penalty: L2
     optimizer: Optimizer
     #: w^r.
@@ -157,7 +163,7 @@ class _Descent:
     failed_searches: int = 0
     #: The objective at ``point`` over all examples, if known.
     value: float | None = None
-    guard: Guard = field(default_factory=Guard)
+    guard: StandInGuard = field(default_factory=StandInGuard)
 
     def round(self) -> Generator[Exchange, Outcome, RoundEnd | Model]:
         """Lines 5 to 17: evaluate w^r, replace lost examples by stand-ins, and step."""
@@ -209,7 +215,7 @@ class _Descent:
             self.failed_searches = 0
         return result
 
-    def _here(self, evaluated: Evaluated) -> Here:
+    def _here(self, evaluated: Evaluated) -> Iterate:
         """Return the estimated objective and its gradient, including stand-ins and penalty."""
         elastic, w = self.elastic, evaluated.point.w
         divisor = elastic.divisor(evaluated.sums)
@@ -220,7 +226,7 @@ class _Descent:
             norm = float(np.linalg.norm(gradient))
         if self.first_norm is None:
             self.first_norm = norm
-        return Here(
+        return Iterate(
             elastic=elastic,
             penalty=self.penalty,
             evaluated=evaluated,
@@ -231,7 +237,7 @@ class _Descent:
             round=self.rounds,
         )
 
-    def _check(self, here: Here) -> Model | None:
+    def _check(self, here: Iterate) -> Model | None:
         """Return the final model if the gradient is small or no step helps; only if whole."""
         value = here.value
         if not math.isfinite(value):

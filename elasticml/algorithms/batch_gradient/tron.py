@@ -24,11 +24,14 @@ from elasticml.algorithms.batch_gradient.line_search import (
     HIDDEN,
     PROBES_MAX,
     Accepted,
+    Probed,
+    Ray,
     choose,
+    hessian_times,
     lengths,
+    probed,
 )
-from elasticml.algorithms.batch_gradient.optimizer import Again, Here, Step
-from elasticml.algorithms.batch_gradient.search import Probed, Ray, hessian_times, probed
+from elasticml.algorithms.batch_gradient.optimizer import Iterate, Reevaluate, Step
 from elasticml.algorithms.batch_gradient.trust_region import (
     NewtonStep,
     conjugate_gradients,
@@ -56,7 +59,7 @@ class Tron:
         self.probes = 0
         self.products = 0
 
-    def step(self, here: Here) -> Generator[Exchange, Outcome, Step | Again | None]:
+    def step(self, here: Iterate) -> Generator[Exchange, Outcome, Step | Reevaluate | None]:
         """See :class:`optimizer.Optimizer`."""
         changes = here.elastic.changes
         is_new = changes != self.seen
@@ -93,7 +96,7 @@ class Tron:
         return None
 
     def _newton(
-        self, here: Here, *, widens: bool
+        self, here: Iterate, *, widens: bool
     ) -> Generator[Exchange, Outcome, NewtonStep | None]:
         radius = math.inf if self.radius is None else self.radius
         residual = residual_for(here.norm, here.first_norm)

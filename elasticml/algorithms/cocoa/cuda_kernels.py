@@ -92,7 +92,7 @@ def ascend(
     code : int
         Code of the loss; the logistic loss takes one Newton step.
     quadratic, unit, intercept : float
-        As in :func:`elasticml.algorithms.cocoa.visits.visit`.
+        As in :func:`elasticml.algorithms.cocoa.sdca_kernels.visit`.
     share : float
         The damping: the share of each step that is taken.
     r : ndarray (D,)

@@ -16,15 +16,74 @@ average.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.cocoa.settings import Settings
-from elasticml.algorithms.cocoa.step_kernels import products
+from elasticml.algorithms.cocoa.cocoa_settings import CocoaSettings
+from elasticml.data.chunks.kernels import kernel
+from elasticml.objectives.dual_kernels import minus_conjugate_of
+
+# Compiled loops over the steps of dual variables: the sums of the line search.
 
 F64 = NDArray[np.float64]
+
+
+@kernel
+def products(v: F64, dv: F64) -> Any:
+    """Return ``v.dv`` and ``dv.dv``, in a fixed order of summation and without library threads.
+
+    OpenBLAS's threads spin for a hundredth of a second or more after each product, and take a core
+    from a pass's own threads for that time.
+    """
+    along, square = 0.0, 0.0
+    for j in range(v.size):
+        along += v[j] * dv[j]
+        square += dv[j] * dv[j]
+    return along, square
+
+
+@kernel
+def sum_steps(
+    code: int,
+    curvature: float,
+    alpha: F64,
+    new: F64,
+    targets: F64,
+    weights: F64,
+    step: F64,
+    sums: F64,
+) -> None:
+    """Write ``new - alpha`` to ``step``, and add its gain and half its curvature to ``sums``.
+
+    Parameters
+    ----------
+    curvature : float
+        Minus the second derivative of ``-loss*`` where it is constant. The logistic loss uses its
+        minimum between both ends: ``1/(a (1 - a))`` at the point nearest to 1/2.
+    weights : ndarray (n,) or (0,)
+        Empty means ones.
+    sums : ndarray (2,)
+        ``sum s (change of -loss*)`` and ``1/2 sum s c step^2``.
+    """
+    for i in range(alpha.size):
+        a, b = alpha[i], new[i]
+        u = b - a
+        step[i] = u
+        if u == 0.0:
+            continue
+        s = weights[i] if weights.size > 0 else 1.0
+        c = curvature
+        if code == 0:
+            low, high = min(a, b), max(a, b)
+            middle = min(max(0.5, low), high)
+            c = 1.0 / (middle * (1.0 - middle)) if 0.0 < middle < 1.0 else 4.0
+        y = targets[i]
+        sums[0] += s * (minus_conjugate_of(code, b, y) - minus_conjugate_of(code, a, y))
+        sums[1] += 0.5 * s * c * u * u
+
+
 #: Factors of the damping after a step that was too long, and after one that was too short by more
 #: than the threshold.
 RAISE: Final = 1.3
@@ -33,14 +92,16 @@ SHORT: Final = 1.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Along:
+class LineModel:
     """The dual objective along a step, in the mean form: ``slope t - curvature t^2 / 2``."""
 
     slope: float
     curvature: float
 
     @staticmethod
-    def of(v: F64, dv: F64, *, dual: float, curvature: float, weight: float, l2: float) -> Along:
+    def of(
+        v: F64, dv: F64, *, dual: float, curvature: float, weight: float, l2: float
+    ) -> LineModel:
         """Combine the members' sums with the penalty, which only the driver knows.
 
         Parameters
@@ -52,7 +113,7 @@ class Along:
             S.
         """
         along, square = products(v, dv)
-        return Along(
+        return LineModel(
             slope=(dual + curvature) / weight - l2 * along,
             curvature=2.0 * curvature / weight + l2 * square,
         )
@@ -84,7 +145,7 @@ class Aggregation:
     adapts: bool = True
 
     @staticmethod
-    def of(settings: Settings) -> Aggregation:
+    def of(settings: CocoaSettings) -> Aggregation:
         """Return the first round's aggregation for a job's settings."""
         searches = settings.aggregation == "line_search"
         return Aggregation(
@@ -94,11 +155,11 @@ class Aggregation:
             adapts=searches and settings.sigma is None,
         )
 
-    def length(self, along: Along) -> float:
+    def length(self, along: LineModel) -> float:
         """Return the share of the step to take."""
         return min(max(along.best, 0.0), 1.0) if self.gamma is None else self.gamma
 
-    def adapted(self, along: Along, partitions: float) -> Aggregation:
+    def adapted(self, along: LineModel, partitions: float) -> Aggregation:
         """Adapt the damping of the next round's members.
 
         Parameters

@@ -1,46 +1,99 @@
-"""The member's half of CoCoA: steps of its dual variables, and its part of certificates."""
+"""The member's half of CoCoA: steps of its dual variables, and its part of certificates.
+
+The dual variables are in a chunk's state, with their pending step; they travel with the chunk.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms import column_statistics
-from elasticml.algorithms.base import ON_CUDA, Arrays, Parallel, Work
-from elasticml.algorithms.cocoa import messages, statistics
-from elasticml.algorithms.cocoa.bins import MOMENTS, Plan, plan_statistics
-from elasticml.algorithms.cocoa.devices import Device, check_driver, device_of
-from elasticml.algorithms.cocoa.dual_state import (
-    ALPHA,
-    STEP,
-    has_recent_alpha,
-    set_step,
-    settle,
-    write_alpha,
-)
-from elasticml.algorithms.cocoa.each_chunk import map_chunks
-from elasticml.algorithms.cocoa.groups import GroupedSolver
-from elasticml.algorithms.cocoa.local import LocalSolver
-from elasticml.algorithms.cocoa.passes import Ascent, Pass
-from elasticml.algorithms.cocoa.scaled_rows import scaled_chunk
-from elasticml.algorithms.cocoa.settings import read_settings
-from elasticml.algorithms.cocoa.statistics import RowMap
-from elasticml.algorithms.cocoa.step_kernels import products, sum_steps
-from elasticml.algorithms.cocoa.tables import Caches, Piece, stored_of
-from elasticml.algorithms.operations import Operation, operation_of
-from elasticml.algorithms.parallel import runs
+from elasticml.algorithms.base import ON_CUDA, Arrays, Operation, Parallel, Work, operation_of
+from elasticml.algorithms.cocoa import bound_statistics, cocoa_exchanges
+from elasticml.algorithms.cocoa.bound_statistics import RowMap
+from elasticml.algorithms.cocoa.chunk_pointers import ChunkCaches, Piece, stored_of
+from elasticml.algorithms.cocoa.cocoa_exchanges import MISSED_MAX
+from elasticml.algorithms.cocoa.cocoa_settings import read_settings
+from elasticml.algorithms.cocoa.device_selection import Device, check_driver, device_of
+from elasticml.algorithms.cocoa.frozen_loss_bound import MOMENTS, BoundPlan, plan_statistics
+from elasticml.algorithms.cocoa.line_search import products, sum_steps
+from elasticml.algorithms.cocoa.local_pass import DualSolver, LocalSolver, PassRequest
+from elasticml.algorithms.cocoa.scaled_chunks import scaled_chunk
+from elasticml.algorithms.cocoa.solver_groups import GroupedSolver
+from elasticml.algorithms.parallel import map_chunks, runs
 from elasticml.algorithms.targets import Targets, targets_for
-from elasticml.data.chunk import Chunk
-from elasticml.data.products import Adjoint, make_adjoint, make_forward
-from elasticml.data.shelf import flow, kept, numbers, release, shelf_of
-from elasticml.data.source import DataFacts
-from elasticml.terms import ChunkId
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.chunks.products import Adjoint, make_adjoint, make_forward
+from elasticml.data.out_of_core.store import kept, release, row_array, store_of, stream_chunks
+from elasticml.data.source import DatasetStats
+from elasticml.ids import ChunkId
+from elasticml.objectives.conjugates import DualLoss
+
+# The dual variables in a chunk's state, with their pending step; they travel with the chunk.
 
 F64 = NDArray[np.float64]
+
+#: float64 (n_rows,): dual variables at the beginning of the last exchange.
+ALPHA: Final = "alpha"
+#: float64 (n_rows,): the full step of that exchange.
+STEP: Final = "step"
+#: int64 (1,): serial of that exchange.
+SERIAL: Final = "serial"
+
+
+def settle(chunk: Chunk, loss: DualLoss, *, serial: int, settle: int, gamma: float) -> bool:
+    """Apply ``gamma`` times a chunk's last step, once; return whether the chunk is up to date.
+
+    The chunk then has serial ``serial`` and no step. A chunk without state, or with the state of
+    another exchange than ``settle``, is left as it is.
+    """
+    state = chunk.state
+    if SERIAL not in state or state[ALPHA].shape != (chunk.n_rows,):
+        return False
+    own = int(state[SERIAL][0])
+    if own == serial:
+        return True
+    if own != settle:
+        return False
+    alpha = state[ALPHA]
+    if gamma != 0.0:
+        # Clipped: alpha + (new - alpha) may round beyond a bound that new was on.
+        moved = np.multiply(gamma, state[STEP], out=row_array(chunk))
+        moved += alpha
+        alpha = np.clip(moved, loss.low, loss.high, out=moved)
+    write_alpha(chunk, alpha, serial)
+    return True
+
+
+def has_recent_alpha(chunk: Chunk, settle: int) -> bool:
+    """Whether a chunk that is not up to date has dual variables worth keeping."""
+    state = chunk.state
+    if SERIAL not in state or state[ALPHA].shape != (chunk.n_rows,):
+        return False
+    return 0 <= settle - int(state[SERIAL][0]) <= MISSED_MAX
+
+
+def write_alpha(chunk: Chunk, alpha: F64, serial: int) -> None:
+    """Replace a chunk's state by dual variables, which it then owns, and a zero step."""
+    step = row_array(chunk)
+    step[:] = 0.0
+    chunk.state = {ALPHA: alpha, STEP: step, SERIAL: np.array([serial], np.int64)}
+    chunk.state_version += 1
+
+
+def set_step(chunk: Chunk, step: F64) -> None:
+    """Store the step of the exchange that the chunk is settled for."""
+    chunk.state[STEP] = step
+    chunk.state_version += 1
+
+
+# The member's half of CoCoA: steps of its dual variables, and its part of certificates.
+
 _NO_WEIGHTS = np.empty(0)
 
 
@@ -60,12 +113,12 @@ class _Held:
 
 
 class CocoaSolver:
-    """Computes the exchanges that :mod:`elasticml.algorithms.cocoa.messages` describes.
+    """Computes the exchanges that :mod:`elasticml.algorithms.cocoa.cocoa_exchanges` describes.
 
     Dual variables are in the chunks' state; everything kept here can be rebuilt from the chunks.
     """
 
-    def __init__(self, settings: Mapping[str, Any], facts: DataFacts) -> None:
+    def __init__(self, settings: Mapping[str, Any], facts: DatasetStats) -> None:
         self._settings = read_settings(settings)
         self._facts = facts
         self._targets: Targets = targets_for(self._settings, facts)
@@ -75,9 +128,9 @@ class CocoaSolver:
         check_driver(self._settings.device)
         #: Created by the first pass: in its thread, compiling for a GPU delays nothing else.
         self._device: Device = "cpu"
-        self._local: Ascent | None = None
+        self._local: DualSolver | None = None
 
-    def _local_solver(self, pieces: Sequence[Piece], parallel: Parallel) -> Ascent:
+    def _local_solver(self, pieces: Sequence[Piece], parallel: Parallel) -> DualSolver:
         """Return the local solver; the first call chooses device and groups by its rows."""
         if self._local is None:
             stored = sum(stored_of(piece.chunk) for piece in pieces)
@@ -85,12 +138,12 @@ class CocoaSolver:
             self._local = self._made_local(self._facts.layout.dtype, parallel.n_nodes)
         return self._local
 
-    def _made_local(self, dtype: str, n_nodes: int) -> Ascent:
+    def _made_local(self, dtype: str, n_nodes: int) -> DualSolver:
         scaling = self._constant or None
-        solvers: list[Ascent]
-        caches: Caches | None = None
+        solvers: list[DualSolver]
+        caches: ChunkCaches | None = None
         if self._device == "cuda":
-            from elasticml.algorithms.cocoa.cuda_devices import cuda_solvers
+            from elasticml.algorithms.cocoa.cuda_solver import cuda_solvers
 
             # Rows stay on their device.
             solvers = cuda_solvers(
@@ -132,9 +185,9 @@ class CocoaSolver:
             held[chunk.id] = entry
         self._held = held
         operations: dict[str, Operation] = {
-            messages.PASS: self._pass,
-            messages.CERTIFY: self._certify,
-            messages.LARGEST_ROW: self._largest_row,
+            cocoa_exchanges.PASS: self._pass,
+            cocoa_exchanges.CERTIFY: self._certify,
+            cocoa_exchanges.LARGEST_ROW: self._largest_row,
             column_statistics.COLUMN_MAXABS: self._maxabs,
             column_statistics.COLUMN_MOMENTS: self._moments,
         }
@@ -174,7 +227,7 @@ class CocoaSolver:
         weight = float(work.parameters["weight"])
         local = self._local_solver(pieces, parallel)
         local.bind(pieces)
-        asked = Pass(
+        asked = PassRequest(
             l2_total=self._settings.l2 * weight,
             total_weight=weight,
             damping=float(work.parameters["damping"]),
@@ -205,7 +258,7 @@ class CocoaSolver:
 
     def _note_step(self, chunk: Chunk) -> F64:
         """Store a chunk's step of this pass; return the line search's sums, (2,)."""
-        piece, step, sums = self._held[chunk.id].piece, numbers(chunk), np.zeros(2)
+        piece, step, sums = self._held[chunk.id].piece, row_array(chunk), np.zeros(2)
         assert piece is not None
         sum_steps(
             self._loss.code,
@@ -226,7 +279,7 @@ class CocoaSolver:
         """Return ``1/(l2 S) sum s_i step_i x_i`` in float64; rows with a zero step cost nothing."""
         d = self._facts.n_columns
         adjoint, out = make_adjoint(self._facts.layout, d), np.zeros(size)
-        bodies = flow([piece.chunk for piece in pieces])
+        bodies = stream_chunks([piece.chunk for piece in pieces])
         for piece, chunk, _ in zip(pieces, chunks, bodies, strict=True):
             step = chunk.state[STEP].copy()
             if piece.weights is not None:
@@ -244,10 +297,10 @@ class CocoaSolver:
         held = self._held[chunk.id]
         if held.piece is None:
             rows = scaled_chunk(chunk, work.model.get("factor"), work.model.get("shift"))
-            if chunk.shelf is not None and rows is not chunk:
-                rows = chunk.shelf.settle_form(rows)
+            if chunk.out_of_core is not None and rows is not chunk:
+                rows = chunk.out_of_core.add_form(rows)
                 release([chunk])
-            held.piece = Piece(rows, held.targets, held.weights, numbers(chunk))
+            held.piece = Piece(rows, held.targets, held.weights, row_array(chunk))
         return held.piece
 
     # --- certificates ---------------------------------------------------------------------------
@@ -270,7 +323,7 @@ class CocoaSolver:
             binned = {} if plan is None else plan.zeros()
             # Primal, dual, weight, unset rows.
             sums, constant = np.zeros(4), 0.0
-            for chunk in part if is_blank else flow(part):
+            for chunk in part if is_blank else stream_chunks(part):
                 held = self._held[chunk.id]
                 if held.margins is None:
                     held.margins = np.empty(chunk.n_rows)
@@ -289,11 +342,11 @@ class CocoaSolver:
                 if not is_blank:
                     adjoint.add(chunk, coefficients)
                 constant += float(coefficients.sum())
-                if chunk.shelf is not None:
+                if chunk.out_of_core is not None:
                     held.margins = None  # keep the memory for bodies
                 if plan is not None:
                     folded = margins * held.targets if self._loss.folds_labels() else margins
-                    statistics.add_statistics(
+                    bound_statistics.add_statistics(
                         plan, row_map, chunk, sent, held.targets, folded, held.weights, binned
                     )
             return sums, constant, adjoint, binned
@@ -307,9 +360,9 @@ class CocoaSolver:
                 image[d] += constant
             for name, values in some.items():
                 binned[name] += values
-        shelf = shelf_of(chunks)
-        if shelf is not None:
-            shelf.rank(importance)
+        out_of_core = store_of(chunks)
+        if out_of_core is not None:
+            out_of_core.set_importance(importance)
         names = ("primal", "dual", "weight", "unset")
         parts = {name: np.array(value) for name, value in zip(names, total, strict=True)}
         return {**parts, "image": image, **binned}
@@ -321,7 +374,7 @@ class CocoaSolver:
         if has_recent_alpha(chunk, int(work.parameters["settle"])):
             alpha = chunk.state[ALPHA]
         else:
-            alpha = numbers(chunk)
+            alpha = row_array(chunk)
             alpha[:] = 0.0
             if work.parameters["fill"] == "map":
                 self._loss.alpha_from_margin(margins, self._held[chunk.id].targets, alpha)
@@ -345,7 +398,7 @@ class CocoaSolver:
 
     # --- statistics -----------------------------------------------------------------------------
 
-    def _plan(self, work: Work) -> Plan | None:
+    def _plan(self, work: Work) -> BoundPlan | None:
         if MOMENTS not in work.returns:
             return None
         return plan_statistics(self._loss.name, work.model["sent"].size)
@@ -363,7 +416,7 @@ class CocoaSolver:
         rows = self._row_map(work)
 
         def run(part: Sequence[Chunk]) -> F64:
-            maxima = [statistics.row_maxima(chunk, rows) for chunk in flow(part)]
+            maxima = [bound_statistics.row_maxima(chunk, rows) for chunk in stream_chunks(part)]
             return np.asarray(np.max(maxima, axis=0))
 
         maxima = parallel.map(run, runs(chunks, parallel.n_threads))

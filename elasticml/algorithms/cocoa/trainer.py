@@ -30,18 +30,21 @@ from elasticml.algorithms.base import (
     Trainer,
 )
 from elasticml.algorithms.certified_rounds import rounds_of
-from elasticml.algorithms.cocoa import beginning, messages
-from elasticml.algorithms.cocoa.absent import Frozens
-from elasticml.algorithms.cocoa.cadence import Cadence
-from elasticml.algorithms.cocoa.certificate import Certificate, smoothed
-from elasticml.algorithms.cocoa.line_search import Aggregation, Along
-from elasticml.algorithms.cocoa.scaled_rows import check_scale
-from elasticml.algorithms.cocoa.settings import Absent, Settings, read_absent, read_settings
-from elasticml.algorithms.cocoa.step_kernels import products
+from elasticml.algorithms.cocoa import cocoa_exchanges, initialization
+from elasticml.algorithms.cocoa.cocoa_settings import (
+    Absent,
+    CocoaSettings,
+    read_absent,
+    read_settings,
+)
+from elasticml.algorithms.cocoa.frozen_loss_bound import FrozenGroups
+from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule, smoothed_model
+from elasticml.algorithms.cocoa.line_search import Aggregation, LineModel, products
+from elasticml.algorithms.cocoa.scaled_chunks import check_scale
 from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import Targets, targets_for, weight_of_all
-from elasticml.data.source import DataFacts
+from elasticml.data.source import DatasetStats
 from elasticml.errors import JobFailedError
 
 F64 = NDArray[np.float64]
@@ -51,15 +54,15 @@ _Steps = Generator[Exchange, Outcome, Any]
 
 
 def make_trainer(
-    settings: Mapping[str, Any], facts: DataFacts, absent: str, resume: Resume | None = None
+    settings: Mapping[str, Any], facts: DatasetStats, absent: str, resume: Resume | None = None
 ) -> Trainer:
     """Make the trainer of a job.
 
     Parameters
     ----------
     settings : mapping
-        The job's ``algorithm`` section, see :class:`Settings`.
-    facts : DataFacts
+        The job's ``algorithm`` section, see :class:`CocoaSettings`.
+    facts : DatasetStats
     absent : str
         "auto" | "reload" | "stall" | "freeze".
     resume : Resume, optional
@@ -76,26 +79,30 @@ def make_trainer(
     rule = read_absent(absent)
     targets = targets_for(checked, facts)
     check_scale(checked.scale, facts)
-    beginning.check_warm_start(checked, facts)
+    initialization.check_warm_start(checked, facts)
     return _train(checked, facts, targets, rule, resume)
 
 
 def _train(
-    settings: Settings, facts: DataFacts, targets: Targets, rule: Absent, resume: Resume | None
+    settings: CocoaSettings,
+    facts: DatasetStats,
+    targets: Targets,
+    rule: Absent,
+    resume: Resume | None,
 ) -> Trainer:
     columns = yield from fix_columns(
         settings.scale, settings.intercept, facts, settings.intercept_scaling, resume
     )
-    frozens = yield from beginning.prepare_absence(settings, columns, rule, resume)
+    frozens = yield from initialization.prepare_absence(settings, columns, rule, resume)
     estimated = settings.class_weight is not None and facts.weight_sum != facts.n_rows
     ascent = _Ascent(
         settings=settings,
         columns=columns,
         frozens=frozens,
-        gap_schedule=beginning.cadence_for(settings, facts.n_rows),
+        gap_schedule=initialization.gap_schedule_for(settings, facts.n_rows),
         aggregation=Aggregation.of(settings),
         weight=weight_of_all(facts, targets),
-        v=beginning.first_model(settings, columns),
+        v=initialization.first_model(settings, columns),
         local_epochs=settings.local_epochs,
         single=facts.layout.dtype == "float32",
         waits=rule != "freeze" or estimated,
@@ -112,10 +119,10 @@ def _train(
 class _Ascent:
     """The model between rounds, and its certificates."""
 
-    settings: Settings
+    settings: CocoaSettings
     columns: Columns
-    frozens: Frozens
-    gap_schedule: Cadence
+    frozens: FrozenGroups
+    gap_schedule: GapSchedule
     aggregation: Aggregation
     #: S, the weight of all examples, present and absent.
     weight: float
@@ -148,12 +155,12 @@ class _Ascent:
 
     # --- exchanges ----------------------------------------------------------------------------
 
-    def certify(self, fill: messages.Fill = "map", *, waits: bool | None = None) -> _Steps:
+    def certify(self, fill: cocoa_exchanges.Fill = "map", *, waits: bool | None = None) -> _Steps:
         """Compute both objectives at the model, and recompute it from the dual variables."""
         waits = self.waits if waits is None else waits
         own_v, before = self.v, None if self.is_stale or self._is_near else self.before
-        sent_v = smoothed(self.settings.loss_name, own_v, before)
-        outcome: Outcome = yield messages.certify_exchange(
+        sent_v = smoothed_model(self.settings.loss_name, own_v, before)
+        outcome: Outcome = yield cocoa_exchanges.certify_exchange(
             self.columns.down(sent_v),
             self.columns,
             {**self._settling(), "fill": fill},
@@ -201,7 +208,7 @@ class _Ascent:
     def _pass(self) -> Generator[Exchange, Outcome, Outcome]:
         """Request the members' steps, and apply them with the line search."""
         aggregation = self.aggregation
-        outcome = yield messages.pass_exchange(
+        outcome = yield cocoa_exchanges.pass_exchange(
             self.v,
             self.columns,
             {
@@ -218,7 +225,7 @@ class _Ascent:
         )
         arrays = outcome.arrays
         dv = np.asarray(arrays["dv"])
-        along = Along.of(
+        along = LineModel.of(
             self.v,
             dv,
             dual=float(arrays["dual"]),
@@ -305,7 +312,7 @@ class _Ascent:
                 "gamma": self.gamma_taken,
                 "damping": damping,
                 "unset": float(outcome.arrays["unset"]),
-                **messages.visited_of(outcome),
+                **cocoa_exchanges.visit_counts(outcome),
                 "resyncs": self.resyncs,
                 "drift": self.drift,
             },
@@ -319,7 +326,7 @@ class _Ascent:
 
     def _resume(self) -> Resume:
         """Return the state for continuing in another process; members have the dual variables."""
-        return beginning.resume_of(
+        return initialization.resume_of(
             self.v,
             self.columns,
             self.best,
@@ -341,11 +348,11 @@ class _Ascent:
         them. Certificates stay valid: the optimum is the same.
         """
         values, self.is_stale = resume.values, True
-        self.v, self.best = np.array(resume.arrays["v"]), beginning.certificate_of(resume)
+        self.v, self.best = np.array(resume.arrays["v"]), initialization.certificate_of(resume)
         self.serial, self.weight = int(values["serial"]), float(values["weight"])
         self.aggregation = self.aggregation.damped(float(values["damping"]))
         self.local_epochs, self.resyncs = float(values["local_epochs"]), int(values["resyncs"])
-        beginning.set_cadence(self.gap_schedule, resume)
+        initialization.restore_gap_schedule(self.gap_schedule, resume)
         self.tune(resume.tuned)
 
     def tune(self, tuned: Mapping[str, Scalar]) -> None:
@@ -374,7 +381,7 @@ class _Ascent:
             return None
         if shown.gap <= self.settings.tolerance:
             return self._model(converged=True, reason=f"gap <= {self.settings.tolerance:g}")
-        if shown.is_exact_as_can_be:
+        if shown.is_at_float64_precision:
             return self._model(converged=True, reason="gap is zero to the precision of float64")
         return None
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from elasticml.algorithms.local_sgd.library import load_torch
+from elasticml.algorithms.local_sgd.torch_import import load_torch
 from elasticml.errors import ConfigError
 
 #: Kernel size of the convolutions and of max-pooling.

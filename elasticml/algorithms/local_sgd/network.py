@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.local_sgd.library import load_torch
-from elasticml.algorithms.local_sgd.making import (
+from elasticml.algorithms.local_sgd.local_sgd_settings import LocalSGDSettings
+from elasticml.algorithms.local_sgd.module_factory import (
     INPUT_MEAN,
     INPUT_STD,
     Seeded,
@@ -26,9 +26,9 @@ from elasticml.algorithms.local_sgd.making import (
     make_module,
     shape_of,
 )
-from elasticml.algorithms.local_sgd.settings import Settings
-from elasticml.data.chunk import Chunk
-from elasticml.data.facts import DataFacts
+from elasticml.algorithms.local_sgd.torch_import import load_torch
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import ConfigError, DataError
 
 F64 = NDArray[np.float64]
@@ -53,7 +53,7 @@ class Network:
     Parameters
     ----------
     settings : Settings
-    facts : DataFacts
+    facts : DatasetStats
     device : str, optional
         By default the device of the settings; "auto" is CUDA if available.
 
@@ -71,7 +71,9 @@ class Network:
         When the data are not dense, or have no classes although the loss needs them.
     """
 
-    def __init__(self, settings: Settings, facts: DataFacts, device: str | None = None) -> None:
+    def __init__(
+        self, settings: LocalSGDSettings, facts: DatasetStats, device: str | None = None
+    ) -> None:
         self._torch = torch = load_torch()
         self._settings = settings
         self.classes = classes_of(settings, facts)

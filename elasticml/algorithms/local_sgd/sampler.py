@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.chunk import Chunk
-from elasticml.terms import ChunkId
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.ids import ChunkId
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -30,7 +30,7 @@ _NOISE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ChunkNumbers:
     """The numbers of chunks in the trainer's table: by block, then by ordinal.
 
     ``starts`` (n_blocks + 1,), int64: the number of each block's first chunk.

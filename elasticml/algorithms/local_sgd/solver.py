@@ -14,13 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays, Parallel, Work
-from elasticml.algorithms.local_sgd import messages, shares
-from elasticml.algorithms.local_sgd.library import load_torch
+from elasticml.algorithms.local_sgd import local_sgd_exchanges, step_schedule
+from elasticml.algorithms.local_sgd.local_sgd_settings import read_settings
 from elasticml.algorithms.local_sgd.network import Network
-from elasticml.algorithms.local_sgd.sampler import Places, Sampler, Taken, held_out, noise_seed
-from elasticml.algorithms.local_sgd.settings import read_settings
-from elasticml.data.chunk import Chunk
-from elasticml.data.facts import DataFacts
+from elasticml.algorithms.local_sgd.sampler import (
+    ChunkNumbers,
+    Sampler,
+    Taken,
+    held_out,
+    noise_seed,
+)
+from elasticml.algorithms.local_sgd.torch_import import load_torch
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.dataset_stats import DatasetStats
 
 F64 = NDArray[np.float64]
 
@@ -32,10 +38,10 @@ class LocalSGDSolver:
     ----------
     settings : mapping
         The job's ``algorithm`` section.
-    facts : DataFacts
+    facts : DatasetStats
     """
 
-    def __init__(self, settings: Any, facts: DataFacts) -> None:
+    def __init__(self, settings: Any, facts: DatasetStats) -> None:
         self._settings = read_settings(settings)
         self._facts = facts
         self._sampler = Sampler(self._settings.seed, self._settings.holdout)
@@ -47,15 +53,15 @@ class LocalSGDSolver:
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the arrays named in ``work.returns``, over these chunks."""
         match work.operation:
-            case messages.BLOCKS:
+            case local_sgd_exchanges.BLOCKS:
                 # Import torch in the first exchange, so that later ones are not delayed by it.
                 load_torch()
                 return {"blocks": np.array(max((c.id.block + 1 for c in chunks), default=0), float)}
-            case messages.ORDINALS:
+            case local_sgd_exchanges.ORDINALS:
                 return self._ordinals(work, chunks)
-            case messages.SURVEY:
+            case local_sgd_exchanges.SURVEY:
                 return self._survey(work, chunks, parallel)
-            case messages.EVALUATE:
+            case local_sgd_exchanges.EVALUATE:
                 return self._evaluate(work, chunks, parallel)
         return self._train(work, chunks, parallel)
 
@@ -90,7 +96,7 @@ class LocalSGDSolver:
         numbers = _places(work).of(chunks)
         position = model["positions"][numbers].astype(np.int64)
         n_local = self._sampler.begin(chunks, position, int(parameters["epoch"]))
-        sizes = shares.steps(
+        sizes = step_schedule.steps(
             rule=settings.rate_rule,
             batch=settings.batch,
             local_steps=settings.local_steps,
@@ -110,7 +116,7 @@ class LocalSGDSolver:
         network = self._ready(parallel)
         network.fill(model["weights"], model["momentum"], model["buffers"])
         x, y, weights = self._batch(network, chunks, taken, model["inputs"])
-        rate = shares.rate(settings.rate_rule, settings.learning_rate, work.members)
+        rate = step_schedule.rate(settings.rate_rule, settings.learning_rate, work.members)
         with network.seeded(noise_seed(settings.seed, int(parameters["serial"]), chunks)):
             loss = network.train(x, y, weights, sizes, rate)
         momentum = network.momentum() if work.returns["momentum"] != (0,) else np.zeros(0)
@@ -161,8 +167,8 @@ class LocalSGDSolver:
         return x, network.targets(labels), weights
 
 
-def _places(work: Work) -> Places:
-    return Places(work.model["starts"].astype(np.int64))
+def _places(work: Work) -> ChunkNumbers:
+    return ChunkNumbers(work.model["starts"].astype(np.int64))
 
 
 def _weight(chunk: Chunk, row: int) -> float:

@@ -34,11 +34,16 @@ from elasticml.algorithms.base import (
     RoundEnd,
     Trainer,
 )
-from elasticml.algorithms.local_sgd import messages, shares
-from elasticml.algorithms.local_sgd.making import INPUT_MEAN, INPUT_STD
+from elasticml.algorithms.local_sgd import local_sgd_exchanges, step_schedule
+from elasticml.algorithms.local_sgd.local_sgd_settings import (
+    Absent,
+    LocalSGDSettings,
+    read_absent,
+    read_settings,
+)
+from elasticml.algorithms.local_sgd.module_factory import INPUT_MEAN, INPUT_STD
 from elasticml.algorithms.local_sgd.network import Network
-from elasticml.algorithms.local_sgd.settings import Absent, Settings, read_absent, read_settings
-from elasticml.data.facts import DataFacts
+from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import JobFailedError
 
 F64 = NDArray[np.float64]
@@ -46,15 +51,15 @@ _Steps = Generator[Exchange, Outcome, Any]
 
 
 def make_trainer(
-    settings: Mapping[str, Any], facts: DataFacts, absent: str, resume: Resume | None = None
+    settings: Mapping[str, Any], facts: DatasetStats, absent: str, resume: Resume | None = None
 ) -> Trainer:
     """Return the trainer of a job.
 
     Parameters
     ----------
     settings : mapping
-        The job's ``algorithm`` section, see ``settings.Settings``.
-    facts : DataFacts
+        The job's ``algorithm`` section, see ``settings.LocalSGDSettings``.
+    facts : DatasetStats
     absent : str
         "auto" | "reload" | "ignore" | "stall".
     resume : Resume, optional
@@ -76,7 +81,9 @@ def make_trainer(
     return _train(checked, network, rule, resume)
 
 
-def _train(settings: Settings, network: Network, rule: Absent, resume: Resume | None) -> Trainer:
+def _train(
+    settings: LocalSGDSettings, network: Network, rule: Absent, resume: Resume | None
+) -> Trainer:
     descent = _Descent(
         settings=settings,
         network=network,
@@ -103,7 +110,7 @@ def _train(settings: Settings, network: Network, rule: Absent, resume: Resume | 
 class _Descent:
     """The trainer's state between rounds."""
 
-    settings: Settings
+    settings: LocalSGDSettings
     network: Network
     rule: Absent
     #: (n_parameters,) each; the momentum is empty if it is not used.
@@ -138,10 +145,10 @@ class _Descent:
 
     def survey(self) -> _Steps:
         """Assign numbers to chunks, count training examples, and compute the inputs' moments."""
-        outcome = yield messages.blocks_exchange()
-        outcome = yield messages.ordinals_exchange(int(outcome.arrays["blocks"]))
+        outcome = yield local_sgd_exchanges.blocks_exchange()
+        outcome = yield local_sgd_exchanges.ordinals_exchange(int(outcome.arrays["blocks"]))
         self.starts = np.append(0.0, np.cumsum(outcome.arrays["chunks"]))
-        outcome = yield messages.survey_exchange(self.starts)
+        outcome = yield local_sgd_exchanges.survey_exchange(self.starts)
         self.rows = np.array(outcome.arrays["rows"])
         self.positions = np.zeros_like(self.rows)
         start = self.settings.warm_start
@@ -169,7 +176,7 @@ class _Descent:
         if self._evaluates():
             held = yield from self._evaluate()
         model, epochs = self.arrays(), self.done
-        outcome = yield messages.train_exchange(
+        outcome = yield local_sgd_exchanges.train_exchange(
             self._down(self.frozen[:0] if self.is_known else self.frozen),
             {
                 "epoch": self.epoch,
@@ -181,15 +188,17 @@ class _Descent:
             seal=self._take_seal(),
         )
         sums = outcome.arrays["sums"]
-        samples = int(sums[messages.SAMPLES])
+        samples = int(sums[local_sgd_exchanges.SAMPLES])
         # Absent members may lack the frozen parameters.
-        self.is_known = not (sums[messages.LACKING] or outcome.absent_examples)
+        self.is_known = not (sums[local_sgd_exchanges.LACKING] or outcome.absent_examples)
         self._merge(outcome, samples)
         self._close_epoch(outcome)
         self.rounds += 1
-        rate = shares.rate(self.settings.rate_rule, self.settings.learning_rate, outcome.members)
-        loss = float(sums[messages.LOSSES]) / samples if samples else None
-        on_cuda = int(sums[messages.ON_CUDA])
+        rate = step_schedule.rate(
+            self.settings.rate_rule, self.settings.learning_rate, outcome.members
+        )
+        loss = float(sums[local_sgd_exchanges.LOSSES]) / samples if samples else None
+        on_cuda = int(sums[local_sgd_exchanges.ON_CUDA])
         return RoundEnd(
             objective=loss,
             objective_kind="estimated",
@@ -232,7 +241,7 @@ class _Descent:
 
     def _close_epoch(self, outcome: Outcome) -> None:
         """Start the next epoch if nothing is left of this one, or nothing worth waiting for."""
-        self.present = int(outcome.arrays["sums"][messages.LEFT])
+        self.present = int(outcome.arrays["sums"][local_sgd_exchanges.LEFT])
         self.waits = False
         if self.left and self.present:
             return
@@ -254,7 +263,9 @@ class _Descent:
 
     def _evaluate(self) -> Generator[Exchange, Outcome, dict[str, float | None]]:
         self.evaluated = self.epoch
-        outcome = yield messages.evaluate_exchange(self._down(self.frozen), seal=self._take_seal())
+        outcome = yield local_sgd_exchanges.evaluate_exchange(
+            self._down(self.frozen), seal=self._take_seal()
+        )
         if outcome.opened is not None:
             self.seal = True
         weight, loss, correct = outcome.arrays["scores"].tolist()

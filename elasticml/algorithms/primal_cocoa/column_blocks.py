@@ -9,13 +9,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.cocoa.rows import KIND_CODES
-from elasticml.algorithms.cocoa.tables import address
-from elasticml.algorithms.columns import kernels
-from elasticml.algorithms.columns.matrix import FLAT
+from elasticml.algorithms.cocoa.chunk_pointers import address
+from elasticml.algorithms.cocoa.row_kernels import KIND_CODES
+from elasticml.algorithms.linear import coordinate_descent_kernels
+from elasticml.algorithms.linear.column_matrix import FLAT
 from elasticml.algorithms.primal_cocoa import column_state, sweep_kernels
-from elasticml.data.chunk import Chunk, csr_chunk, dense_chunk
-from elasticml.terms import ChunkId
+from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
+from elasticml.ids import ChunkId
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -24,7 +24,7 @@ LITTLE: Final = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bent:
+class DiagonalHessian:
     """The diagonal Hessian of the loss over the examples, and the intercept's column."""
 
     #: (n,) square roots of the examples' weights.
@@ -53,17 +53,17 @@ class Bent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parabola:
+class QuadraticModel:
     """The constants of a member's local quadratic problem, without the slope at its start."""
 
-    hessian: Bent
+    hessian: DiagonalHessian
     a1: float
     a2: float
     is_positive: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weighed:
+class ColumnMoments:
     """Columns' means and squared norms, (n_rows,) each, weighted by curvatures."""
 
     means: F64
@@ -71,7 +71,7 @@ class Weighed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class ColumnBlock:
     """One chunk's columns; its other rows (targets, weights) are never in ``features``."""
 
     chunk: Chunk
@@ -83,12 +83,12 @@ class Block:
     numbers: I64
 
     @staticmethod
-    def of(chunk: Chunk) -> Block:
+    def of(chunk: Chunk) -> ColumnBlock:
         """Make the block of a chunk; the body is not copied."""
         code = KIND_CODES[chunk.layout.kind]
         parts = (chunk.indptr, chunk.indices, chunk.values)
         features = np.flatnonzero(chunk.labels >= 0.0)
-        return Block(
+        return ColumnBlock(
             chunk=chunk,
             place=np.array([code, *(address(part) for part in parts)], np.int64),
             features=features,
@@ -109,17 +109,19 @@ class Block:
     def correlations(self, features: I64, r: F64, along_root: float) -> F64:
         """Return products of the centred columns with ``r``; ``along_root`` is ``r.root``."""
         out = np.empty(features.size)
-        kernels.correlate(features, self.place, r.size, sweep_kernels.NO_GRAMS, r, out)
+        coordinate_descent_kernels.correlate(
+            features, self.place, r.size, sweep_kernels.NO_GRAMS, r, out
+        )
         out -= self.chunk.state[column_state.MEANS][features] * along_root
         out[self.chunk.state[column_state.NORMS][features] == 0.0] = 0.0
         return out
 
-    def weighted_moments(self, hessian: Bent, *, centred: bool) -> Weighed:
+    def weighted_moments(self, hessian: DiagonalHessian, *, centred: bool) -> ColumnMoments:
         """Return these columns' moments, weighted by curvatures."""
         state = self.chunk.state
         if hessian.h is None:
-            return Weighed(means=state[column_state.MEANS], norms=state[column_state.NORMS])
-        moments = Weighed(
+            return ColumnMoments(means=state[column_state.MEANS], norms=state[column_state.NORMS])
+        moments = ColumnMoments(
             means=state[column_state.MEANS].copy(), norms=state[column_state.NORMS].copy()
         )
         sweep_kernels.weigh(
@@ -129,7 +131,13 @@ class Block:
         return moments
 
     def sweep(
-        self, features: I64, w: F64, u: F64, shift: float, quadratic: Parabola, of: Weighed
+        self,
+        features: I64,
+        w: F64,
+        u: F64,
+        shift: float,
+        quadratic: QuadraticModel,
+        of: ColumnMoments,
     ) -> float:
         """Minimise over each of these coordinates of ``w`` (n_rows,); return the new shift."""
         hessian = quadratic.hessian
@@ -214,10 +222,10 @@ def warm_kernels() -> None:
         csr_chunk(id, np.zeros(1), [0, 1], [0], one, 1),
     ):
         column_state.begin(chunk, *measure(chunk, one, 1.0, centred=False))
-        block, w, r = Block.of(chunk), np.zeros(1), np.ones(1)
+        block, w, r = ColumnBlock.of(chunk), np.zeros(1), np.ones(1)
         for h in (None, one):
-            hessian = Bent(root=one, h=h)
-            quadratic = Parabola(hessian=hessian, a1=0.5, a2=0.0, is_positive=False)
+            hessian = DiagonalHessian(root=one, h=h)
+            quadratic = QuadraticModel(hessian=hessian, a1=0.5, a2=0.0, is_positive=False)
             of = block.weighted_moments(hessian, centred=True)
             block.sweep(block.features, w, r, 0.0, quadratic, of)
         block.correlations(block.features, r, 1.0)

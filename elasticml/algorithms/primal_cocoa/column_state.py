@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.cocoa.messages import MISSED_MAX
-from elasticml.data.chunk import Chunk
+from elasticml.algorithms.cocoa.cocoa_exchanges import MISSED_MAX
+from elasticml.data.chunks.chunk import Chunk
 
 F64 = NDArray[np.float64]
 

@@ -4,10 +4,10 @@
 ``s_i`` the sample weight times the class weight. Members' columns are multiplied by the square
 roots of the sample weights; so are the margins z and residuals r here, unless stated otherwise.
 
-Source: the dual point is that of :mod:`elasticml.algorithms.columns.classifier`: minus the slopes
-at the margins, the heavier class's scaled down if b is free, all of them scaled until every column
-satisfies its constraint. The elastic net's own conjugate has bounded support, see Smith, Forte, Ma,
-Takac, Jordan and Jaggi (2018).
+Source: the dual point is that of :mod:`elasticml.algorithms.linear.sparse_classifier`: minus the
+slopes at the margins, the heavier class's scaled down if b is free, all of them scaled until every
+column satisfies its constraint. The elastic net's own conjugate has bounded support, see Smith,
+Forte, Ma, Takac, Jordan and Jaggi (2018).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.cocoa.line_search import Along
-from elasticml.algorithms.columns.classifier import balance
-from elasticml.algorithms.columns.margin_model import CURVED, HALVINGS_MAX, INTERCEPT_STEPS, LEVEL
+from elasticml.algorithms.cocoa.line_search import LineModel
+from elasticml.algorithms.linear.prox_newton import CURVED, HALVINGS_MAX, INTERCEPT_STEPS, LEVEL
+from elasticml.algorithms.linear.sparse_classifier import balance
 from elasticml.algorithms.primal_cocoa.problem import WHOLE, Dual, Step
 from elasticml.algorithms.primal_cocoa.squared_problem import NOISE
 from elasticml.errors import ConfigError, DataError
@@ -204,7 +204,7 @@ class MarginProblem:
     def _minus(self, alpha: F64) -> float:
         return self.loss.minus_conjugate(alpha, self.targets, self.weights)
 
-    def search(self, z: F64, dz: F64, penalty: Along, size: float) -> Step:
+    def search(self, z: F64, dz: F64, penalty: LineModel, size: float) -> Step:
         """Find the lowest point along a step, by Newton's method with bracketing."""
         plain, along = self._plain(z), self._plain(dz)
         slopes = np.empty(z.size)
@@ -217,9 +217,9 @@ class MarginProblem:
         curvature = self._curvature(plain, along) + penalty.curvature
         noise = NOISE * (start + size)
         if max(abs(steep), curvature) <= noise:
-            return Step(along=Along(slope=1.0, curvature=1.0), length=1.0)
+            return Step(along=LineModel(slope=1.0, curvature=1.0), length=1.0)
         if steep >= 0.0:
-            return Step(along=Along(slope=-steep, curvature=max(curvature, steep)), length=0.0)
+            return Step(along=LineModel(slope=-steep, curvature=max(curvature, steep)), length=0.0)
         low, high, t = 0.0, np.inf, 1.0
         whole = np.inf
         for _ in range(SEARCHES_MAX):
@@ -234,7 +234,7 @@ class MarginProblem:
                 t = 0.5 * (low + high) if np.isfinite(high) else 2.0 * low
         else:
             value = look(t)[0]
-        model = Along(slope=-steep, curvature=-steep / t)
+        model = LineModel(slope=-steep, curvature=-steep / t)
         gain = start - value
         is_whole = t >= WHOLE and whole <= start - 0.5 * gain + noise
         return Step(along=model, length=1.0 if is_whole else min(t, 1.0))

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.cocoa.line_search import Along
+from elasticml.algorithms.cocoa.line_search import LineModel
 
 F64 = NDArray[np.float64]
 #: Best step length from which the full step is taken, with more than four fifths of the gain: the
@@ -35,7 +35,7 @@ class Dual:
 class Step:
     """The result of a line search."""
 
-    along: Along
+    along: LineModel
     #: The length to take.
     length: float
 
@@ -115,7 +115,7 @@ class Problem(Protocol):
         """
         ...
 
-    def search(self, z: F64, dz: F64, penalty: Along, size: float) -> Step:
+    def search(self, z: F64, dz: F64, penalty: LineModel, size: float) -> Step:
         """Search along a step of the margins.
 
         Parameters

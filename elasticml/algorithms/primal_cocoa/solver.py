@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.base import Arrays, Parallel, Work
-from elasticml.algorithms.operations import Operation, operation_of
+from elasticml.algorithms.base import Arrays, Operation, Parallel, Work, operation_of
 from elasticml.algorithms.parallel import runs
-from elasticml.algorithms.primal_cocoa import column_state, messages
-from elasticml.algorithms.primal_cocoa.column_blocks import Bent, Block, Parabola, measure
+from elasticml.algorithms.primal_cocoa import column_state, primal_exchanges
+from elasticml.algorithms.primal_cocoa.column_blocks import (
+    ColumnBlock,
+    DiagonalHessian,
+    QuadraticModel,
+    measure,
+)
 from elasticml.algorithms.primal_cocoa.column_state import (
     ALIVE,
     COEF,
@@ -22,29 +26,29 @@ from elasticml.algorithms.primal_cocoa.column_state import (
     SLOPES,
     STEP,
 )
-from elasticml.algorithms.primal_cocoa.descent import Descent
-from elasticml.algorithms.primal_cocoa.settings import read_settings
-from elasticml.data.by_columns import ROOTS, TARGETS
-from elasticml.data.chunk import Chunk
-from elasticml.data.products import make_adjoint
-from elasticml.data.shelf import flow
-from elasticml.data.source import DataFacts
-from elasticml.terms import ChunkId
+from elasticml.algorithms.primal_cocoa.local_descent import LocalDescent
+from elasticml.algorithms.primal_cocoa.primal_settings import read_settings
+from elasticml.data.chunks.by_columns import ROOTS, TARGETS
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.chunks.products import make_adjoint
+from elasticml.data.out_of_core.store import stream_chunks
+from elasticml.data.source import DatasetStats
+from elasticml.ids import ChunkId
 
 F64 = NDArray[np.float64]
 
 
 class PrimalCocoaSolver:
-    """Computes the exchanges that :mod:`elasticml.algorithms.primal_cocoa.messages` describes.
+    """Computes the exchanges that the module ``primal_exchanges`` describes.
 
     Coefficients and column constants are in the chunks' state; everything kept here can be rebuilt
     from the chunks.
     """
 
-    def __init__(self, settings: Mapping[str, Any], facts: DataFacts) -> None:
+    def __init__(self, settings: Mapping[str, Any], facts: DatasetStats) -> None:
         self._settings = read_settings(settings)
         self._facts = facts
-        self._blocks: dict[ChunkId, Block] = {}
+        self._blocks: dict[ChunkId, ColumnBlock] = {}
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the arrays named in ``work.returns``, over exactly these chunks.
@@ -58,15 +62,15 @@ class PrimalCocoaSolver:
         for chunk in chunks:
             block = self._blocks.get(chunk.id)
             if block is None or block.chunk is not chunk:
-                block = Block.of(chunk)
+                block = ColumnBlock.of(chunk)
             blocks[chunk.id] = block
         self._blocks = blocks
         operations: dict[str, Operation] = {
-            messages.TARGETS: self._targets,
-            messages.COLUMNS: self._columns,
-            messages.PASS: self._pass,
-            messages.CERTIFY: self._certify,
-            messages.GATHER: self._gather,
+            primal_exchanges.TARGETS: self._targets,
+            primal_exchanges.COLUMNS: self._columns,
+            primal_exchanges.PASS: self._pass,
+            primal_exchanges.CERTIFY: self._certify,
+            primal_exchanges.GATHER: self._gather,
         }
         return operation_of(work, operations)(work, chunks, parallel)
 
@@ -76,7 +80,7 @@ class PrimalCocoaSolver:
         (n,) = work.returns["target"]
         vectors = {TARGETS: np.zeros(n), ROOTS: np.zeros(n)}
         counts = np.zeros(3)
-        for chunk in flow(chunks):
+        for chunk in stream_chunks(chunks):
             counts[0] += np.count_nonzero(chunk.labels >= 0.0)
             for place, label in enumerate((TARGETS, ROOTS), start=1):
                 for row in np.flatnonzero(chunk.labels == label):
@@ -87,7 +91,7 @@ class PrimalCocoaSolver:
     def _columns(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         (d,) = work.returns["norms"]
         norms, means = np.zeros(d), np.zeros(d)
-        for chunk in flow(chunks):
+        for chunk in stream_chunks(chunks):
             self._begin(work, chunk, bool(work.parameters["centred"]))
             block = self._blocks[chunk.id]
             norms[block.numbers] = chunk.state[NORMS][block.features]
@@ -120,18 +124,18 @@ class PrimalCocoaSolver:
                 self._screen(work, chunk)
         sigma = max(1.0, float(work.parameters["damping"]) * work.members)
         h = work.model.get("curvature")
-        hessian = Bent(root=root, h=None if h is None else np.array(h))
+        hessian = DiagonalHessian(root=root, h=None if h is None else np.array(h))
         blocks = {chunk.id: self._blocks[chunk.id] for chunk in up_to_date}
         centred = bool(work.parameters["centred"])
-        descent = Descent(
+        descent = LocalDescent(
             blocks=list(blocks.values()),
             coefs={chunk.id: chunk.state[COEF].copy() for chunk in up_to_date},
             moments={
                 c.id: blocks[c.id].weighted_moments(hessian, centred=centred)
-                for c in flow(up_to_date)
+                for c in stream_chunks(up_to_date)
             },
             u=residual / sigma,
-            quadratic=Parabola(
+            quadratic=QuadraticModel(
                 hessian=hessian,
                 a1=float(work.parameters["a1"]) / sigma,
                 a2=float(work.parameters["a2"]) / sigma,
@@ -161,7 +165,7 @@ class PrimalCocoaSolver:
             "unset": np.array(float(unset)),
         }
 
-    def _moved(self, descent: Descent, first: F64) -> F64:
+    def _moved(self, descent: LocalDescent, first: F64) -> F64:
         """Return the change of the predictions since the slope was ``first``, (n,)."""
         hessian = descent.quadratic.hessian
         if hessian.h is None:
@@ -206,7 +210,7 @@ class PrimalCocoaSolver:
             parts = {name: np.zeros(d) for name in ("coef", "slopes", "here")}
             image, former = (make_adjoint(self._facts.layout, n) for _ in range(2))
             offsets, unset = np.zeros(2), 0
-            for chunk in flow(part):
+            for chunk in stream_chunks(part):
                 block = self._blocks[chunk.id]
                 unset += 0 if self._give_coefs(work, chunk, sent_coef) else block.features.size
                 w, means = chunk.state[COEF], chunk.state[MEANS]
@@ -258,7 +262,7 @@ class PrimalCocoaSolver:
         features = np.asarray(work.model["wanted"]).astype(np.int64)
         arrays = {name: np.zeros(shape) for name, shape in work.returns.items()}
         sorter = np.argsort(features)
-        for chunk in flow(chunks):
+        for chunk in stream_chunks(chunks):
             block = self._blocks[chunk.id]
             own = np.flatnonzero(np.isin(block.numbers, features))
             places = sorter[np.searchsorted(features, block.numbers[own], sorter=sorter)]

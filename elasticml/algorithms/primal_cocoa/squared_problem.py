@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.cocoa.line_search import Along
+from elasticml.algorithms.cocoa.line_search import LineModel
 from elasticml.algorithms.primal_cocoa.problem import WHOLE, Dual, Step
 
 F64 = NDArray[np.float64]
@@ -91,17 +91,17 @@ class SquaredProblem:
         penalty = self.a1 * float(np.abs(w).sum()) + 0.5 * self.a2 * float(w @ w)
         return 0.5 * float(r @ r) + penalty
 
-    def search(self, z: F64, dz: F64, penalty: Along, size: float) -> Step:
+    def search(self, z: F64, dz: F64, penalty: LineModel, size: float) -> Step:
         """Find the parabola's lowest point."""
         r = self.y - z
-        along = Along(
+        along = LineModel(
             slope=float(r @ dz) + penalty.slope, curvature=float(dz @ dz) + penalty.curvature
         )
         # The gap falls with the step's length, the objective with its square: rounding of the
         # objective hides steps that still matter to the gap.
         noise = NOISE * (float(r @ r) + size)
         if max(abs(along.slope), along.curvature) <= noise:
-            return Step(along=Along(slope=1.0, curvature=1.0), length=1.0)
+            return Step(along=LineModel(slope=1.0, curvature=1.0), length=1.0)
         return Step(along=along, length=1.0 if along.best >= WHOLE else max(along.best, 0.0))
 
     def dual(self, w: F64, r: F64, slopes: F64, slack: F64 | None = None) -> Dual:

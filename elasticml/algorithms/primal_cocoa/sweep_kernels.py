@@ -15,11 +15,11 @@ import numpy as np
 from numba import carray
 from numpy.typing import NDArray
 
-from elasticml.algorithms.cocoa import rows
-from elasticml.algorithms.cocoa.raw_memory import pointer
-from elasticml.algorithms.cocoa.tables import GRAM_FIELDS
-from elasticml.algorithms.columns.kernels import best
-from elasticml.data.kernels import kernel
+from elasticml.algorithms.cocoa import row_kernels
+from elasticml.algorithms.cocoa.chunk_pointers import GRAM_FIELDS
+from elasticml.algorithms.cocoa.row_kernels import pointer
+from elasticml.algorithms.linear.coordinate_descent_kernels import best
+from elasticml.data.chunks.kernels import kernel
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -100,11 +100,11 @@ def sweep(
             if a1 > 0.0 or a2 > 0.0:
                 w[j] = 0.0
             continue
-        at, count, values_at = rows.locate(
+        at, count, values_at = row_kernels.locate(
             place[0], j, u.size, place[1], place[2], place[3], like.itemsize
         )
         old = w[j]
-        along = rows.dot(place[0], at, values_at, count, NO_GRAMS, like, u)
+        along = row_kernels.dot(place[0], at, values_at, count, NO_GRAMS, like, u)
         is_far = means[j] * means[j] * total > FAR * norms[j]
         if is_far:
             # The mean multiplies the rounding error of the slope along the roots: subtract it.
@@ -121,7 +121,7 @@ def sweep(
         if h.size > 0:
             add_weighted(place[0], at, values_at, count, like, old - new, h, u)
         else:
-            rows.add(place[0], at, values_at, count, NO_GRAMS, like, old - new, u)
+            row_kernels.add(place[0], at, values_at, count, NO_GRAMS, like, old - new, u)
         if is_far:
             c = (new - old) * means[j]
             for i in range(u.size):
@@ -161,7 +161,7 @@ def weigh(
     for j in features:
         if norms[j] <= 0.0:
             continue
-        at, count, values_at = rows.locate(
+        at, count, values_at = row_kernels.locate(
             place[0], j, root.size, place[1], place[2], place[3], like.itemsize
         )
         first, square, there = _moments(place[0], at, values_at, count, like, root, h, means[j])

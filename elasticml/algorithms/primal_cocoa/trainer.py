@@ -5,7 +5,7 @@ change of the predictions by their steps. A round is one ``pass`` and, when due,
 which the predictions are recomputed from the coefficients. The same happens at the beginning of a
 round after columns have come or gone. Lost coefficients restart from the last certificate's model.
 If several members have the columns of a small model, a round may gather these instead, and finish
-on them; see :mod:`elasticml.algorithms.primal_cocoa.gathering`.
+on them; see :mod:`elasticml.algorithms.primal_cocoa.working_set`.
 
 Source: Smith, Forte, Ma, Takac, Jordan and Jaggi (2018), "CoCoA: a general framework", with the
 features as data (its section 4); line search and damping are those of our study of CoCoA. A loss
@@ -33,32 +33,35 @@ from elasticml.algorithms.base import (
     Trainer,
 )
 from elasticml.algorithms.certified_rounds import rounds_of
-from elasticml.algorithms.cocoa.cadence import Cadence
-from elasticml.algorithms.cocoa.certificate import Certificate
-from elasticml.algorithms.cocoa.line_search import Aggregation, Along
-from elasticml.algorithms.cocoa.settings import read_absent
-from elasticml.algorithms.primal_cocoa import beginning, messages
-from elasticml.algorithms.primal_cocoa.frozen import Known
-from elasticml.algorithms.primal_cocoa.gathering import INNER, Gathered
+from elasticml.algorithms.cocoa.cocoa_settings import read_absent
+from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule
+from elasticml.algorithms.cocoa.line_search import Aggregation, LineModel
+from elasticml.algorithms.primal_cocoa import initialization, primal_exchanges
+from elasticml.algorithms.primal_cocoa.certified_columns import CertifiedColumns
+from elasticml.algorithms.primal_cocoa.primal_settings import (
+    PrimalCocoaSettings,
+    check_data,
+    read_settings,
+)
 from elasticml.algorithms.primal_cocoa.problem import Dual, Problem
-from elasticml.algorithms.primal_cocoa.settings import Settings, check_data, read_settings
 from elasticml.algorithms.primal_cocoa.solver import radius_of
-from elasticml.data.source import DataFacts
+from elasticml.algorithms.primal_cocoa.working_set import INNER, WorkingSet
+from elasticml.data.source import DatasetStats
 
 F64 = NDArray[np.float64]
 _Steps = Generator[Exchange, Outcome, Any]
 
 
 def make_trainer(
-    settings: Mapping[str, Any], facts: DataFacts, absent: str, resume: Resume | None = None
+    settings: Mapping[str, Any], facts: DatasetStats, absent: str, resume: Resume | None = None
 ) -> Trainer:
     """Make the trainer of a job.
 
     Parameters
     ----------
     settings : mapping
-        The job's ``algorithm`` section, see :class:`Settings`.
-    facts : DataFacts
+        The job's ``algorithm`` section, see :class:`PrimalCocoaSettings`.
+    facts : DatasetStats
         Of data by columns.
     absent : str
         "auto" | "reload" | "stall" | "freeze".
@@ -76,18 +79,22 @@ def make_trainer(
     return _train(checked, facts, rule == "freeze", resume)
 
 
-def _train(settings: Settings, facts: DataFacts, freezes: bool, resume: Resume | None) -> Trainer:
-    problem, columns = yield from beginning.collect_problem(settings, facts)
-    first = beginning.first_coef(settings, columns.d)
+def _train(
+    settings: PrimalCocoaSettings, facts: DatasetStats, freezes: bool, resume: Resume | None
+) -> Trainer:
+    problem, columns = yield from initialization.collect_problem(settings, facts)
+    first = initialization.first_coef(settings, columns.d)
     descent = _Descent(
         settings=settings,
         problem=problem,
         columns=columns,
-        gap_schedule=Cadence(every=settings.gap_every, target=settings.tolerance, rows=columns.d),
+        gap_schedule=GapSchedule(
+            every=settings.gap_every, target=settings.tolerance, rows=columns.d
+        ),
         aggregation=Aggregation(gamma=None),
-        certified=Known(lengths=np.sqrt(columns.norms), coef=first),
+        certified=CertifiedColumns(lengths=np.sqrt(columns.norms), coef=first),
         z=problem.with_intercept(np.zeros(facts.n_columns))[0],
-        working_set=Gathered(n=facts.n_columns, centred=settings.intercept),
+        working_set=WorkingSet(n=facts.n_columns, centred=settings.intercept),
         local_epochs=settings.local_epochs,
         waits=True,
     )
@@ -105,15 +112,15 @@ def _train(settings: Settings, facts: DataFacts, freezes: bool, resume: Resume |
 class _Descent:
     """The margins between rounds, and the certificates of the model."""
 
-    settings: Settings
+    settings: PrimalCocoaSettings
     problem: Problem
-    columns: beginning.Columns
-    gap_schedule: Cadence
+    columns: initialization.ColumnSummary
+    gap_schedule: GapSchedule
     aggregation: Aggregation
-    certified: Known
+    certified: CertifiedColumns
     #: (n,) margins of the model unless ``is_stale``, times the square roots of the weights.
     z: F64
-    working_set: Gathered
+    working_set: WorkingSet
     local_epochs: float
     #: Certificates wait until no column is absent.
     waits: bool
@@ -148,7 +155,7 @@ class _Descent:
         """
         waits = self.waits if waits is None else waits
         sent, problem = self.problem.dual_residual(self.z), self.problem
-        outcome: Outcome = yield messages.certify_exchange(
+        outcome: Outcome = yield primal_exchanges.certify_exchange(
             sent,
             problem.roots,
             self.certified.coef,
@@ -178,7 +185,7 @@ class _Descent:
         self.is_stale = False
         coef, total = self.certified.coef, problem.total
         self.dual = problem.dual(coef, sent, self.certified.slopes, slack)
-        self.current = beginning.check_finite(
+        self.current = initialization.check_finite(
             Certificate(
                 primal=problem.primal(coef, self.z) / total,
                 dual=self.dual.value / total,
@@ -191,7 +198,7 @@ class _Descent:
     def _pass(self) -> Generator[Exchange, Outcome, Outcome]:
         """Request the members' steps, and apply them with the line search."""
         problem = self.problem
-        outcome = yield messages.pass_exchange(
+        outcome = yield primal_exchanges.pass_exchange(
             problem.residual(self.z),
             problem.curvature(self.z),
             problem.roots,
@@ -211,7 +218,7 @@ class _Descent:
         arrays = outcome.arrays
         dv, l1, inner = (np.asarray(arrays[name]) for name in ("dv", "l1", "inner"))
         # The L1 norm is convex: along the step it is at most linear between both ends.
-        penalty = Along(
+        penalty = LineModel(
             slope=-problem.a2 * float(inner[0]) - problem.a1 * float(l1[1]),
             curvature=problem.a2 * float(inner[1]),
         )
@@ -248,7 +255,9 @@ class _Descent:
             return False
         missing = working_set.missing(features)
         if missing.size:
-            outcome = yield messages.gather_exchange(missing, self.z.size, seal=self._take_seal())
+            outcome = yield primal_exchanges.gather_exchange(
+                missing, self.z.size, seal=self._take_seal()
+            )
             self._note(outcome)
             arrays = {name: np.asarray(values) for name, values in outcome.arrays.items()}
             if not working_set.take(missing, arrays["columns"], arrays["found"]) or self.is_stale:
@@ -333,7 +342,7 @@ class _Descent:
             next_objective=None if after is None else after.primal,
             next_gap=None if measured is None or after is None else after.gap,
             is_long=self._may_gather and self.working_set.waits <= 0,
-            resume=beginning.resume_of(
+            resume=initialization.resume_of(
                 self.certified.coef,
                 self.best,
                 self.gap_schedule,
@@ -350,11 +359,11 @@ class _Descent:
         """Restore another process's state at its last certificate, which stays valid."""
         values = resume.values
         self.certified.coef = np.array(resume.arrays["coef"])
-        self.best = beginning.certificate_of(resume)
+        self.best = initialization.certificate_of(resume)
         self.serial, self.resyncs = int(values["serial"]), int(values["resyncs"])
         self.aggregation = self.aggregation.damped(float(values["damping"]))
         self.local_epochs = float(values["local_epochs"])
-        beginning.set_cadence(self.gap_schedule, resume)
+        initialization.restore_gap_schedule(self.gap_schedule, resume)
         self.is_stale = True
         self.tune(resume.tuned)
 
@@ -379,7 +388,7 @@ class _Descent:
             return None
         if self.best.gap <= self.settings.tolerance:
             return self._model(converged=True, reason=f"gap <= {self.settings.tolerance:g}")
-        if self.best.is_exact_as_can_be:
+        if self.best.is_at_float64_precision:
             return self._model(converged=True, reason="gap is zero to the precision of float64")
         return None
 

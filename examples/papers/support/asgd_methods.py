@@ -22,7 +22,7 @@ from support.asgd_virtual import (
 )
 from support.elastic_comparison import markdown
 
-from elasticml.sim.cards import INFINIBAND, Link
+from examples.papers.support.nic_model import INFINIBAND, Link
 
 #: Percent of inertia above that at the true centres.
 EXCESSES = (10.0, 3.0, 1.0, 0.3)

@@ -17,11 +17,11 @@ from support.asgd_virtual import LARGE, SMALL, Shape
 from support.elastic_comparison import markdown
 
 import elasticml as em
+from elasticml.algorithms.async_sgd.cluster_metrics import centre_error
 from elasticml.algorithms.async_sgd.kmeans import inertia
-from elasticml.algorithms.async_sgd.starts import plus_plus
-from elasticml.algorithms.async_sgd.truth import centre_error
+from elasticml.algorithms.async_sgd.seeding import plus_plus
 from elasticml.jobs.result import Result
-from elasticml.sim.cards import GIGABIT
+from examples.papers.support.nic_model import GIGABIT
 
 F64 = NDArray[np.float64]
 

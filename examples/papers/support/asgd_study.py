@@ -12,7 +12,7 @@ from typing import Any
 from support.asgd_figures import Panel
 from support.asgd_virtual import Run, Shape, Taken, free_run, loop_of, measure
 
-from elasticml.sim.cards import GIGABIT, INFINIBAND, Link
+from examples.papers.support.nic_model import GIGABIT, INFINIBAND, Link
 
 LINKS: dict[str, Link] = {"Gigabit Ethernet": GIGABIT, "InfiniBand": INFINIBAND}
 PAPER, OURS = "ASGD, the paper's rule", "ASGD, default"

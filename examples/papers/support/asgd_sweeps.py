@@ -12,7 +12,13 @@ from support.asgd_study import LINKS, Budget, Figure, number, timed
 from support.asgd_virtual import LARGE, SMALL, Data, Run, Shape, free_run, loop_of, middle
 from support.elastic_comparison import markdown
 
-from elasticml.sim.cards import GIGABIT, INFINIBAND, TEN_GIGABIT, Link, critical_batch
+from examples.papers.support.nic_model import (
+    GIGABIT,
+    INFINIBAND,
+    TEN_GIGABIT,
+    Link,
+    critical_batch,
+)
 
 
 def sweep(budget: Budget, shape: Shape, sizes: Sequence[int], samples: int, rows: int) -> Sweep:

@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.async_sgd.base import Loop
+from elasticml.algorithms.async_sgd.async_sgd_settings import make_loop, read_settings
+from elasticml.algorithms.async_sgd.base import LoopConfig
 from elasticml.algorithms.async_sgd.baselines import moved
+from elasticml.algorithms.async_sgd.cluster_metrics import centre_error
 from elasticml.algorithms.async_sgd.kmeans import inertia
-from elasticml.algorithms.async_sgd.looper import Looper
-from elasticml.algorithms.async_sgd.settings import make_loop, read_settings
-from elasticml.algorithms.async_sgd.starts import plus_plus
-from elasticml.algorithms.async_sgd.statistics import nearest_of, whole
-from elasticml.algorithms.async_sgd.truth import centre_error
-from elasticml.data.body import Layout
-from elasticml.data.chunk import Chunk, dense_chunk
-from elasticml.data.clusters import ClusterSource, synthetic_clusters
-from elasticml.data.facts import DataFacts
-from elasticml.sim.cards import Costs, Link, World
-from elasticml.terms import ChunkId
-from elasticml.training.letters import letter_values, pack_letter
+from elasticml.algorithms.async_sgd.nearest_centres import nearest_of, whole
+from elasticml.algorithms.async_sgd.seeding import plus_plus
+from elasticml.algorithms.async_sgd.worker_loop import WorkerLoop
+from elasticml.data.chunks.body import Layout
+from elasticml.data.chunks.chunk import Chunk, dense_chunk
+from elasticml.data.dataset_stats import DatasetStats
+from elasticml.data.synthetic.clusters import ClusterSource, synthetic_clusters
+from elasticml.ids import ChunkId
+from elasticml.training.message_codec import message_values, pack_message
+from examples.papers.support.nic_model import Costs, Link, World
 
 F64 = NDArray[np.float64]
 
@@ -68,10 +68,10 @@ MANY = Shape(name="D=10, K=100", columns=10, clusters=100, spread=0.1, apart=0.4
 LARGE = Shape(name="D=100, K=100", columns=100, clusters=100, spread=0.5, share=0.125)
 
 
-def loop_of(shape: Shape, **settings: Any) -> Loop:
+def loop_of(shape: Shape, **settings: Any) -> LoopConfig:
     """Make the loop of a job with these settings."""
     layout = Layout(kind="dense", dtype="float64", n_columns=shape.columns)
-    facts = DataFacts(
+    facts = DatasetStats(
         n_rows=1,
         n_columns=shape.columns,
         classes=None,
@@ -149,7 +149,7 @@ class Taken:
         )
 
 
-def measure(shape: Shape, loop: Loop, *, repeats: int = 7) -> Taken:
+def measure(shape: Shape, loop: LoopConfig, *, repeats: int = 7) -> Taken:
     """Measure what a loop's turns take here."""
     data = Data(shape, 20_000, 0)
     (chunks,) = data.dealt(1)
@@ -158,13 +158,13 @@ def measure(shape: Shape, loop: Loop, *, repeats: int = 7) -> Taken:
         n: _least(lambda n=n: _stepping(loop, chunks, data.start, n), repeats) for n in (few, many)
     }
     sample_s = (turns[many] - turns[few]) / (many - few)
-    looper = Looper(loop, seed=0, slot=0)
+    looper = WorkerLoop(loop, seed=0, slot=0)
     looper.own(chunks)
     looper.begin({"centres": data.start})
     looper.step()
     mail = looper.message()
     shapes = loop.problem.shapes()
-    post_s = _least(lambda: _several(200, lambda: pack_letter(looper.message(), shapes)), repeats)
+    post_s = _least(lambda: _several(200, lambda: pack_message(looper.message(), shapes)), repeats)
     merge_s = _least(lambda: _several(200, lambda: looper.merge([mail])), repeats)
     rows = None if mail.rows is None else int(mail.rows.size)
     parts = whole(chunks)
@@ -180,8 +180,8 @@ def measure(shape: Shape, loop: Loop, *, repeats: int = 7) -> Taken:
         post_s=post_s,
         merge_s=merge_s,
         pass_s=_least(one_pass, repeats),
-        message_bytes=HEADER_BYTES + 8 * letter_values(shapes, rows),
-        state_bytes=HEADER_BYTES + 8 * letter_values(shapes, None),
+        message_bytes=HEADER_BYTES + 8 * message_values(shapes, rows),
+        state_bytes=HEADER_BYTES + 8 * message_values(shapes, None),
     )
 
 
@@ -190,11 +190,11 @@ def _least(action: Callable[[], float], repeats: int) -> float:
     return min(action() for _ in range(repeats))
 
 
-def _stepping(loop: Loop, chunks: Sequence[Chunk], start: F64, size: int) -> float:
+def _stepping(loop: LoopConfig, chunks: Sequence[Chunk], start: F64, size: int) -> float:
     """Seconds of a turn with so many samples, on average over 16,384 samples."""
     for chunk in chunks:
         chunk.state = {}
-    looper = Looper(loop, seed=0, slot=0)
+    looper = WorkerLoop(loop, seed=0, slot=0)
     looper.own(chunks)
     looper.begin({"centres": start})
     looper.batch = size
@@ -259,7 +259,7 @@ def reduction_s(taken: Taken, link: Link, n_members: int) -> float:
 
 def free_run(
     data: Data | None,
-    loop: Loop,
+    loop: LoopConfig,
     taken: Taken,
     link: Link,
     *,
@@ -315,7 +315,7 @@ def free_run(
     )
 
 
-def _look(data: Data | None, world: World, loop: Loop, at: float) -> Look:
+def _look(data: Data | None, world: World, loop: LoopConfig, at: float) -> Look:
     assert data is not None
     one, mean = world.states[0]["centres"], loop.problem.mean(world.states)["centres"]
     return Look(
@@ -328,7 +328,14 @@ def _look(data: Data | None, world: World, loop: Loop, at: float) -> Look:
 
 
 def silent_run(
-    data: Data, loop: Loop, taken: Taken, link: Link, *, n_members: int, samples: int, looks: int
+    data: Data,
+    loop: LoopConfig,
+    taken: Taken,
+    link: Link,
+    *,
+    n_members: int,
+    samples: int,
+    looks: int,
 ) -> Run:
     """Run SimuParallelSGD: no messages, and one reduction whenever the answer is wanted."""
     run = free_run(data, loop, taken, link, n_members=n_members, samples=samples, looks=looks)

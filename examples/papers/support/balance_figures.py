@@ -9,7 +9,7 @@ from statistics import mean
 from support.elastic_comparison import markdown
 
 from elasticml.report.style import COLOURS, new_figure, png_bytes, styled
-from elasticml.sim.study import Curve
+from examples.papers.support.virtual_study import Curve
 
 #: Without and with the policy.
 WAYS = ("not balanced", "balanced")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_svmlight_file
 
 import elasticml as em
-from elasticml.data.arrays import ArraySource
+from elasticml.data.readers.arrays import ArraySource
 
 DATA = Path(os.environ.get("ELASTICML_DATA") or Path(__file__).parents[4] / "shared" / "data")
 #: Every so many rows of kddcup99, unless all are asked for.

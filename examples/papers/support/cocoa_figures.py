@@ -21,7 +21,7 @@ from elasticml.report.style import (
     svg_markup,
     write_whole,
 )
-from elasticml.sim.study import Curve
+from examples.papers.support.virtual_study import Curve
 
 _SERIES = ("muted", "sky", "green", "orange", "purple", "blue", "red", "ink")
 _DASHES: tuple[tuple[float, ...], ...] = ((), (5, 1.5), (1.6, 1.3), (5, 1.2, 1.4, 1.2))

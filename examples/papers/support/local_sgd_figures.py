@@ -13,7 +13,7 @@ from support.elastic_comparison import markdown
 from support.local_sgd_store import Store
 from support.local_sgd_study import Budget, Line, Lines
 
-from elasticml.sim.projection import (
+from examples.papers.support.round_projection import (
     REFERENCE_MEMBERS,
     micro_task_units_mixed,
     uni_task_units_mixed,

@@ -12,7 +12,7 @@ from support.local_sgd_runs import Images, Point, Run, Setting
 
 from elasticml.algorithms.local_sgd.models import cnn
 from elasticml.algorithms.local_sgd.sampler import order_keys
-from elasticml.data.chunk import Chunk
+from elasticml.data.chunks.chunk import Chunk
 
 MOMENTUM = 0.9
 #: Test images at once.

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.algorithms.local_sgd.local_sgd_settings import read_settings
 from elasticml.algorithms.local_sgd.network import Network
-from elasticml.algorithms.local_sgd.settings import read_settings
-from elasticml.data.arrays import ArraySource
+from elasticml.data.readers.arrays import ArraySource
 from elasticml.errors import JobFailedError
-from elasticml.sim.options import Granted, Taken, WorldOptions
-from elasticml.sim.run import Simulation
+from elasticml.sim.simulation import Simulation
+from elasticml.sim.world_options import Granted, Taken, WorldOptions
 
 #: Between a notice and the end: whoever is to go stays to the end of its round.
 _GRACE_UNITS = 2.0
@@ -131,7 +131,7 @@ class _Judge:
     """Follows a job as it runs, and tests its model at the end of every epoch."""
 
     def __init__(self, simulation: Simulation, setting: Setting, images: Images) -> None:
-        self._desk = simulation.world.desk
+        self._desk = simulation.world.driver_session
         self._settings = read_settings(_algorithm(setting, images))
         self._images = images
         self._network: Network | None = None
@@ -175,12 +175,12 @@ class _Judge:
         self._samples, self._loss = 0, 0.0
 
     def _test(self) -> float:
-        desk = self._desk
-        assert desk.training is not None
-        assert desk.facts is not None
+        driver_session = self._desk
+        assert driver_session.training is not None
+        assert driver_session.facts is not None
         if self._network is None:
-            self._network = Network(self._settings, desk.facts)
-        return accuracy(self._network, desk.training.last_arrays(), self._images)
+            self._network = Network(self._settings, driver_session.facts)
+        return accuracy(self._network, driver_session.training.last_arrays(), self._images)
 
 
 def _round(record: Mapping[str, Any]) -> Round:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from support.local_sgd_runs import Run, Setting
 from support.local_sgd_store import Store
 
-from elasticml.sim.projection import (
+from examples.papers.support.round_projection import (
     REFERENCE_MEMBERS,
     elapsed,
     micro_task_units,

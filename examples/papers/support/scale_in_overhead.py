@@ -11,7 +11,7 @@ from distributed import Client
 from support.elastic_comparison import markdown
 
 import elasticml as em
-from elasticml.data.arrays import ArraySource
+from elasticml.data.readers.arrays import ArraySource
 
 #: Members that every run begins with.
 MEMBERS = 16

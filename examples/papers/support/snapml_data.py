@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from support.cocoa_data import DATA
 
-from elasticml.data.criteo_shaped import criteo_shaped
+from tests.bench.peers.criteo_shaped import criteo_shaped
 from tests.bench.peers.problems import write
 
 #: Rows of the sample that models are fitted on; the rest are the test.

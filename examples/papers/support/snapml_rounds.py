@@ -16,8 +16,8 @@ from support.elastic_comparison import markdown
 from support.snapml_store import Store
 
 import elasticml as em
-from elasticml.data.shapes import synthetic
-from elasticml.policies.cost_model import CostModel, Observed, fit
+from elasticml.data.synthetic.sparse import synthetic
+from elasticml.policies.inner_iterations import CostModel, Observed, fit
 
 #: The gap, relative to the objective, from which on rounds are taken to be alike; no smaller one
 #: than rounding leaves counts as smaller.

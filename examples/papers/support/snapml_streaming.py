@@ -15,12 +15,12 @@ from support.asgd_study import Figure, number
 from support.elastic_comparison import markdown
 from support.snapml_store import Store
 
-from elasticml.algorithms.cocoa import visits
-from elasticml.algorithms.cocoa.orders import bucket_for
-from elasticml.data.convert import convert
-from elasticml.data.converted import read_converted
-from elasticml.data.mapped import anonymous_bytes
-from elasticml.data.shapes import synthetic
+from elasticml.algorithms.cocoa import sdca_kernels
+from elasticml.algorithms.cocoa.permutation import bucket_for
+from elasticml.data.out_of_core.mapped_memory import anonymous_bytes
+from elasticml.data.readers.convert import convert
+from elasticml.data.readers.converted import read_converted
+from elasticml.data.synthetic.sparse import synthetic
 from tests.bench.out_of_core import Passes, forget, load, timed
 
 #: Memory for data besides what else the process takes, as shares of all bytes of theirs.
@@ -117,22 +117,22 @@ def measured(folder: Path, rows: int, share: float, is_cold: bool) -> dict[str, 
     limit = int(share * total) + anonymous_bytes()
     store, facts = load(source, limit)
     chunks = store.own(store.ids())
-    shelf = store.shelf
-    if shelf is None:
+    out_of_core = store.out_of_core
+    if out_of_core is None:
         raise RuntimeError(f"{total} bytes fit into {limit}: nothing streams; take more rows")
-    batches = shelf.batches(chunks)
+    batches = out_of_core.batches(chunks)
     prepare()
-    read_s = timed(lambda: list(shelf.stages(batches, lambda number: number)))
+    read_s = timed(lambda: list(out_of_core.stages(batches, lambda number: number)))
     bucket = bucket_for(sum(c.n_stored for c in chunks))
     orders = [np.arange(-(-sum(c.n_rows for c in batch) // bucket)) for batch in batches]
-    permute_s = timed(lambda: [visits.shuffle_xorshift(order, 7) for order in orders])
+    permute_s = timed(lambda: [sdca_kernels.shuffle_xorshift(order, 7) for order in orders])
     passes, epochs = Passes(facts, chunks, 1), []
     before = 0
     for _ in range(EPOCHS):
         prepare()
-        before = shelf.streamed_bytes
+        before = out_of_core.streamed_bytes
         epochs.append(timed(passes.step))
-    streamed = (shelf.streamed_bytes - before) / total
+    streamed = (out_of_core.streamed_bytes - before) / total
     store.close()
     return {
         "read": read_s,

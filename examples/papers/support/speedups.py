@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from elasticml.sim.study import Curve
+from examples.papers.support.virtual_study import Curve
 
 #: Neither side has come to the gap.
 NEITHER = "–"

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.criteo_shaped import criteo_shaped
-from elasticml.data.cut import Rows
-from elasticml.data.shapes import synthetic
+from elasticml.data.chunks.chunker import Rows
+from elasticml.data.synthetic.sparse import synthetic
+from tests.bench.peers.criteo_shaped import criteo_shaped
 
 #: Rows of each: 120 million stored values, and 78 million.
 ROWS = {"rcv1_shaped": 1_601_000, "criteo_shaped": 2_000_000}

@@ -9,7 +9,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 
-from elasticml.algorithms.batch_gradient.settings import read_settings
+from elasticml.algorithms.batch_gradient.batch_gradient_settings import read_settings
 from elasticml.algorithms.registry import algorithm
 from elasticml.errors import ConfigError, DataError, JobFailedError
 from tests.serial_world import Return, Run, Vanish, World, deal, facts_of

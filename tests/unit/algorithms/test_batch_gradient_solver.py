@@ -12,9 +12,9 @@ import scipy.sparse as sp
 from elasticml.algorithms.base import Work
 from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
 from elasticml.algorithms.parallel import Serial
-from elasticml.data.chunk import Chunk
+from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import LocalProtocolError
-from elasticml.terms import ExchangeId
+from elasticml.ids import ExchangeId
 from tests.serial_world import deal, facts_of
 
 RNG = np.random.default_rng(5)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from elasticml.algorithms.columns import gram
-from elasticml.algorithms.columns.products import Penalty, descend
-from elasticml.algorithms.linear_function import LinearFunction
-from elasticml.algorithms.newton import minimise
+from elasticml.algorithms.linear import gram
+from elasticml.algorithms.linear.gram_descent import Penalty, descend
+from elasticml.algorithms.linear.linear_objective import LinearObjective
+from elasticml.algorithms.linear.newton import minimise
+from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.parallel import Serial
-from elasticml.algorithms.row_blocks import RowBlocks
 
 
 def test_a_step_on_dependent_columns_leaves_the_warnings_filters_alone(monkeypatch):
@@ -63,7 +63,7 @@ def test_a_quadratic_function_takes_one_newton_step_that_is_as_exact_as_was_aske
     X = rng.standard_normal((300, 20)) * np.linspace(0.1, 10.0, 20)
     rows, y = RowBlocks(X, Serial()), rng.standard_normal(300)
     for wanted in (1e-2, 1e-6, 1e-10):
-        function = LinearFunction(
+        function = LinearObjective(
             rows, y, None, loss="squared", l2=0.1, intercept_scaling=None, is_free=False
         )
         found = minimise(function, np.zeros(20), gap=wanted, steps=100)

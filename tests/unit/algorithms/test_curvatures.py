@@ -10,14 +10,14 @@ import pytest
 import scipy.sparse as sp
 
 from elasticml.algorithms.base import Work
-from elasticml.algorithms.batch_gradient import curvatures, surveys
-from elasticml.algorithms.batch_gradient.curvatures import Curvatures, curvatures_for
-from elasticml.algorithms.batch_gradient.settings import read_settings
+from elasticml.algorithms.batch_gradient import curvature_estimates, curvature_probes
+from elasticml.algorithms.batch_gradient.batch_gradient_settings import read_settings
+from elasticml.algorithms.batch_gradient.curvature_estimates import Curvatures, curvatures_for
 from elasticml.algorithms.batch_gradient.stand_ins import Sums
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.scaling import Columns
-from elasticml.data.chunk import Chunk
-from elasticml.terms import ExchangeId
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.ids import ExchangeId
 from tests.serial_world import Return, Run, Vanish, World, deal, facts_of
 
 RNG = np.random.default_rng(2)
@@ -59,11 +59,11 @@ def test_what_costs_far_more_bears_another_name() -> None:
 def test_the_wider_the_model_the_fewer_directions(columns: int, rank: int) -> None:
     made = curvatures_for(read_settings({}), Columns(n_columns=columns, intercept=False))
     assert made.rank == rank
-    assert 8 * rank * columns <= curvatures.BASIS_BYTES_MAX
+    assert 8 * rank * columns <= curvature_estimates.BASIS_BYTES_MAX
 
 
 def test_models_too_wide_for_a_sketch_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curvatures, "BASIS_BYTES_MAX", 8 * 5 * 3)
+    monkeypatch.setattr(curvature_estimates, "BASIS_BYTES_MAX", 8 * 5 * 3)
     run = train(*LOSE)
     assert "sketch" not in {a.exchange.operation for a in run.asked}
     assert run.rows[10].extra["likeness"] > 0.3
@@ -89,7 +89,7 @@ def test_a_sketch_takes_the_memory_of_its_sums_and_their_total() -> None:
         return np.ones(chunk.n_rows)
 
     def sketch() -> Any:
-        return surveys.sketch_of(work, chunks, bends, facts_of(chunks), Serial())
+        return curvature_probes.sketch_of(work, chunks, bends, facts_of(chunks), Serial())
 
     plain = rows.toarray()
     np.testing.assert_allclose(sketch()["products"], basis @ plain.T @ plain, atol=1e-12)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import elasticml
-from elasticml.algorithms.columns.products import Penalty, descend, downhill
+from elasticml.algorithms.linear.gram_descent import Penalty, descend, descent_direction
 
 
 def nudged(G, seed):
@@ -41,7 +41,7 @@ def test_a_quadratic_function_with_a_least_value_falls_to_it():
     rng = np.random.default_rng(0)
     X, gradient = rng.standard_normal((30, 10)), rng.standard_normal(10)
     expected = -np.linalg.solve(X.T @ X, gradient)
-    np.testing.assert_allclose(downhill(X.T @ X, gradient), expected, rtol=1e-9)
+    np.testing.assert_allclose(descent_direction(X.T @ X, gradient), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-6])
@@ -49,8 +49,8 @@ def test_scales_of_columns_do_not_make_them_dependent(scale):
     rng = np.random.default_rng(1)
     X, gradient = rng.standard_normal((30, 10)), rng.standard_normal(10)
     scales = np.where(np.arange(10) < 5, scale, 1.0)
-    expected = downhill(X.T @ X, gradient) / scales
-    found = downhill((X * scales).T @ (X * scales), gradient * scales)
+    expected = descent_direction(X.T @ X, gradient) / scales
+    found = descent_direction((X * scales).T @ (X * scales), gradient * scales)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
@@ -58,7 +58,7 @@ def test_where_a_gradient_leads_out_of_all_curvature_it_is_followed_there():
     rng = np.random.default_rng(2)
     X, gradient = rng.standard_normal((4, 9)), rng.standard_normal(9)
     X /= np.linalg.norm(X, axis=0)
-    found = downhill(X.T @ X, gradient)
+    found = descent_direction(X.T @ X, gradient)
     np.testing.assert_allclose(X @ found, 0.0, atol=1e-12)
     expected = -(gradient - np.linalg.pinv(X) @ (X @ gradient))
     np.testing.assert_allclose(found, expected, atol=1e-12)
@@ -71,7 +71,7 @@ def test_of_many_least_values_the_nearest_is_gone_to():
     X /= np.linalg.norm(X, axis=0)
     gradient = X.T @ rng.standard_normal(20)
     expected = -np.linalg.pinv(X.T @ X, rcond=1e-10) @ gradient
-    np.testing.assert_allclose(downhill(X.T @ X, gradient), expected, atol=1e-12)
+    np.testing.assert_allclose(descent_direction(X.T @ X, gradient), expected, atol=1e-12)
 
 
 def repeated():

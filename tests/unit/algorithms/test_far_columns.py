@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from scipy.special import logsumexp
 
 import elasticml as em
-from elasticml.algorithms.columns.matrix import ColumnMatrix
+from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 
 RNG = np.random.default_rng(0)
 N = 80

@@ -5,8 +5,8 @@ import pytest
 import scipy.sparse as sp
 
 from elasticml.algorithms.matrix import Matrix
-from elasticml.data.chunk import csr_chunk, dense_chunk
-from elasticml.terms import ChunkId
+from elasticml.data.chunks.chunk import csr_chunk, dense_chunk
+from elasticml.ids import ChunkId
 
 ID = ChunkId("0" * 16, 0, 0)
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from elasticml.algorithms.columns import softmax_step
-from elasticml.algorithms.columns.elastic_net import ElasticNetSolver
-from elasticml.algorithms.columns.margin_model import MarginModel
-from elasticml.algorithms.columns.matrix import ColumnMatrix
-from elasticml.algorithms.columns.products import Penalty
-from elasticml.algorithms.columns.softmax_step import SoftmaxModel
+from elasticml.algorithms.linear import sparse_softmax
+from elasticml.algorithms.linear.column_matrix import ColumnMatrix
+from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
+from elasticml.algorithms.linear.gram_descent import Penalty
+from elasticml.algorithms.linear.prox_newton import MarginModel
+from elasticml.algorithms.linear.sparse_softmax import SoftmaxModel
 from elasticml.objectives.conjugates import dual_loss_named
 
 RNG = np.random.default_rng(0)
@@ -49,7 +49,7 @@ def test_a_bad_step_on_two_classes_is_not_taken(bad, monkeypatch):
 def test_a_bad_step_on_three_classes_is_not_taken(bad, monkeypatch):
     codes = np.digitize(Y, [-0.5, 0.5])
     model = SoftmaxModel(COLUMNS, codes, np.ones(30), 3, intercept=True)
-    value, descend = model.value, softmax_step.descend
+    value, descend = model.value, sparse_softmax.descend
 
     def rounded(*given):
         found = descend(*given)
@@ -57,7 +57,7 @@ def test_a_bad_step_on_three_classes_is_not_taken(bad, monkeypatch):
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(softmax_step, "descend", rounded)
+        patch.setattr(sparse_softmax, "descend", rounded)
         assert not model.newton_step(PENALTY, np.arange(9))
     assert not model.W.any()
     assert not model.b.any()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from elasticml.algorithms.batch_gradient.pairs import PAIRS_MAX, Pairs
+from elasticml.algorithms.batch_gradient.lbfgs import PAIRS_MAX, Pairs
 
 RNG = np.random.default_rng(4)
 D = 6

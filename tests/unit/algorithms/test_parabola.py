@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from elasticml.algorithms.columns.classifier import SparseClassifier
-from elasticml.algorithms.columns.parabola import FINE_SHARE, SHARE, best_on_parabola
-from elasticml.algorithms.columns.products import Penalty
+from elasticml.algorithms.linear.gram_descent import Penalty
+from elasticml.algorithms.linear.prox_newton import FINE_SHARE, SHARE, solve_quadratic_model
+from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 
 N, D = 300, 160
 #: Plain steps leave a thousand times as much.
@@ -34,7 +34,7 @@ def stored(X):
 def test_a_fine_step_goes_where_no_coordinate_can_be_bettered(intercept, a2):
     X, features, w, slopes, curvature = problem()
     penalty = Penalty(a1=2.0, a2=a2)
-    new, rise = best_on_parabola(
+    new, rise = solve_quadratic_model(
         stored(X), features, w, slopes, curvature, penalty, intercept=intercept, share=FINE_SHARE
     )
     A = X[:, features].toarray()
@@ -58,7 +58,7 @@ def test_a_plain_step_leaves_at_most_a_tenth_of_how_far_slopes_lean():
         at_zero = np.maximum(np.abs(gradient) - 2.0, 0.0)
         return np.where(new != 0, np.abs(gradient + 2.0 * np.sign(new)), at_zero).sum()
 
-    new, _ = best_on_parabola(
+    new, _ = solve_quadratic_model(
         stored(X), features, w, slopes, curvature, Penalty(a1=2.0, a2=0.0),
         intercept=False, share=SHARE,
     )  # fmt: skip
@@ -68,7 +68,7 @@ def test_a_plain_step_leaves_at_most_a_tenth_of_how_far_slopes_lean():
 def test_the_model_at_hand_is_left_as_it_is():
     X, features, w, slopes, curvature = problem()
     before = [array.copy() for array in (w, slopes, curvature, X.data)]
-    best_on_parabola(
+    solve_quadratic_model(
         stored(X), features, w, slopes, curvature, Penalty(a1=1.0, a2=0.0),
         intercept=True, share=SHARE,
     )  # fmt: skip
@@ -81,8 +81,8 @@ def test_a_column_that_the_intercept_leaves_nothing_of_is_told():
     X = sp.hstack([X, sp.csc_matrix(np.full((N, 1), 3.0))], format="csc")
     features = np.append(features, D)
     given = (stored(X), features, np.append(w, 0.0), slopes, curvature, Penalty(a1=1.0, a2=0.0))
-    assert best_on_parabola(*given, intercept=True, share=SHARE) is None
-    assert best_on_parabola(*given, intercept=False, share=SHARE) is not None
+    assert solve_quadratic_model(*given, intercept=True, share=SHARE) is None
+    assert solve_quadratic_model(*given, intercept=False, share=SHARE) is not None
 
 
 # Where the loss bends much, rough steps alone took 1111 steps instead of 141.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from elasticml.algorithms.parallel import InPieces
-from elasticml.runtime.execution import parallel
+from elasticml.algorithms.parallel import FixedPieces
+from elasticml.runtime.executors import parallel
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 5])
 @pytest.mark.parametrize("n_items", [0, 1, 3, 16])
 def test_pieces_and_their_order_do_not_depend_on_the_threads(n_threads, n_items):
     pool = parallel(n_threads)
-    pieces = InPieces(pool, n_pieces=7)
+    pieces = FixedPieces(pool, n_pieces=7)
     assert pieces.n_threads == 7
     assert pieces.map(lambda item: item * item, list(range(n_items))) == [
         k * k for k in range(n_items)
@@ -30,5 +30,5 @@ def test_every_thread_takes_consecutive_pieces():
             seen.extend(items)
             return [function(item) for item in items]
 
-    assert InPieces(Two()).map(str, [1, 2, 3, 4, 5]) == ["1", "2", "3", "4", "5"]
+    assert FixedPieces(Two()).map(str, [1, 2, 3, 4, 5]) == ["1", "2", "3", "4", "5"]
     assert seen == [[1, 2], [3, 4, 5]]

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 import elasticml as em
-from elasticml.algorithms.row_equations import equations
+from elasticml.algorithms.linear.normal_equations import equations
 
 
 def rows(density, n=400, d=60):

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticml.algorithms.batch_gradient.bounds import Proof, gap_bound
-from elasticml.algorithms.batch_gradient.likeness import likeness, scatter
+from elasticml.algorithms.batch_gradient.loss_bounds import LossBound, gap_bound
 from elasticml.algorithms.batch_gradient.nystrom import first_basis, nystrom, orthonormal
+from elasticml.algorithms.batch_gradient.similarity import likeness, scatter
 from elasticml.algorithms.batch_gradient.stand_ins import StandIn, StandIns, Sums
-from elasticml.terms import GroupId
+from elasticml.ids import GroupId
 from tests.serial_world import Return, Run, Vanish, World, deal
 
 RNG = np.random.default_rng(1)
@@ -136,9 +136,9 @@ def test_a_gap_is_bounded_only_where_everything_is_penalised() -> None:
 
 def test_a_proof_encloses_a_quadratic_with_its_curvature() -> None:
     w, v = RNG.normal(size=(2, N))
-    proof = Proof(w=w, loss=present(w).loss, gradient=present(w).gradient, diagonal=np.zeros(N))
+    proof = LossBound(w=w, loss=present(w).loss, gradient=present(w).gradient, diagonal=np.zeros(N))
     rows = np.abs(H).sum(axis=0)  # H <= diag(rows), by Gershgorin
-    enclosed = Proof(w=w, loss=proof.loss, gradient=proof.gradient, diagonal=rows)
+    enclosed = LossBound(w=w, loss=proof.loss, gradient=proof.gradient, diagonal=rows)
     interval = enclosed.interval(v, v - w)
     assert interval.low <= present(v).loss <= interval.high
     assert proof.interval(v, v - w).size < interval.size + abs(interval.low)

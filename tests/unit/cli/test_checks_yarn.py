@@ -9,9 +9,9 @@ import pytest
 from elasticml.cli import checks_yarn
 from elasticml.cli.checks import Check
 from elasticml.cli.main import main
-from elasticml.clusters.on_yarn.hadoop_conf import GraceSettings
-from elasticml.clusters.on_yarn.resource_manager import ResourceManager
-from elasticml.clusters.on_yarn.rm_answers import Node, Queue, Room
+from elasticml.clusters.yarn.hadoop_conf import GraceSettings
+from elasticml.clusters.yarn.resource_manager import ResourceManager
+from elasticml.clusters.yarn.rm_responses import Node, Queue, Resources
 from tests.small_web import closed_url, serving
 
 GIB = 1024
@@ -33,7 +33,7 @@ def grace(**more):
 
 
 def node(**more):
-    room = Room(memory_mib=6 * GIB, vcores=4)
+    room = Resources(memory_mib=6 * GIB, vcores=4)
     plain = {
         "id": "n:1",
         "host": "n",
@@ -123,7 +123,7 @@ def test_nodes_that_are_sick_say_why():
 
 
 def test_a_queue_without_room_says_what_it_may_hold():
-    room = Room(memory_mib=6 * GIB, vcores=4)
+    room = Resources(memory_mib=6 * GIB, vcores=4)
     full = Queue(
         name="ml",
         path="root.ml",

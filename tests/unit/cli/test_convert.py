@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from elasticml.cli.convert import _Progress, convert
-from elasticml.data.converted import read_converted
+from elasticml.data.readers.converted import read_converted
 from elasticml.data.source import load_all
 from elasticml.errors import ElasticmlError
 

@@ -12,12 +12,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
 
 from elasticml.cli.submit import submit_and_follow
-from elasticml.data import places
-from elasticml.data.hadoop_sites import HadoopConf
-from elasticml.jobs.applications import recall
-from elasticml.jobs.settings import YarnContainers
-from elasticml.jobs.yarn_spec import make_spec
-from elasticml.jobs.yarn_submit import Plan
+from elasticml.clusters.yarn.jobs.applications import load_application
+from elasticml.clusters.yarn.jobs.job_spec import make_spec
+from elasticml.clusters.yarn.jobs.submit import SubmissionPlan
+from elasticml.data.storage import filesystem
+from elasticml.data.storage.hadoop_sites import HadoopConf
+from elasticml.jobs.job_sections import YarnContainers
 
 APPLICATION = "application_1_0001"
 RECORD = {"data": {"format": "synthetic_splice"}}
@@ -64,14 +64,14 @@ def plan(tmp_path, monkeypatch):
     monkeypatch.setenv("HADOOP_USER_NAME", "me")
     system = f"memory://handed-{tmp_path.name}"
     cluster = YarnContainers(kind="yarn", workers=2, environment="venv:///opt/env")
-    yield Plan(
+    yield SubmissionPlan(
         name="job",
         cluster=cluster,
         conf=HadoopConf(values={"fs.defaultFS": system}),
         spec=make_spec(cluster, "job"),
         place=f"{system}/run",
     )
-    places.remove(system)
+    filesystem.remove(system)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_job_that_is_left_alone_is_found_by_its_id(plan, capsys):
     out, err = capsys.readouterr()
     assert out == f"{APPLICATION}\n"
     assert f"elasticml status {APPLICATION}: show its state\n" in err
-    assert recall(APPLICATION, plan.conf).place == plan.place
+    assert load_application(APPLICATION, plan.conf).place == plan.place
 
 
 def test_whoever_reads_the_id_may_use_it_at_once(plan, capsys, writing_down):
@@ -133,7 +133,7 @@ def test_whoever_insists_while_the_job_is_written_down_knows_its_id(
     out, err = capsys.readouterr()
     assert out == (f"{APPLICATION}\n" if detach else "")
     assert f"elasticml: {APPLICATION} keeps running\n" in err
-    assert places.names(plan.place) == ["driver"]
+    assert filesystem.names(plan.place) == ["driver"]
 
 
 def test_whoever_insists_while_yarn_is_asked_is_told_that_the_job_may_run(plan, capsys):
@@ -143,12 +143,12 @@ def test_whoever_insists_while_yarn_is_asked_is_told_that_the_job_may_run(plan, 
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert "the job job, which may be running: check with yarn application -list" in err
-    assert places.names(plan.place) == ["driver"]
+    assert filesystem.names(plan.place) == ["driver"]
 
 
 def test_a_job_that_ctrl_c_is_to_end_is_ended_and_fetched(plan, tmp_path, capsys, writing_down):
     def interrupted():
-        places.write_whole(f"{plan.place}/story.jsonl", b"")
+        filesystem.write_whole(f"{plan.place}/story.jsonl", b"")
         press(2)
 
     writing_down(interrupted)

@@ -4,14 +4,14 @@ import signal
 
 import pytest
 
-from elasticml.cli.interrupts import held_interrupts
+from elasticml.cli.submit_flow import defer_interrupts
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_is_kept_until_it_is_asked_for(number):
     done = []
     before = signal.getsignal(number)
-    with held_interrupts() as held:
+    with defer_interrupts() as held:
         signal.raise_signal(number)
         done.append("went on")
     assert done == ["went on"]
@@ -22,14 +22,14 @@ def test_an_interrupt_is_kept_until_it_is_asked_for(number):
 
 
 def test_without_an_interrupt_there_is_nothing_to_act_on():
-    with held_interrupts() as held:
+    with defer_interrupts() as held:
         pass
     held.act()
 
 
 def test_whoever_insists_is_heard_at_once():
     before = signal.getsignal(signal.SIGINT)
-    with held_interrupts():
+    with defer_interrupts():
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from elasticml.cli.main import main
-from elasticml.report.run import read_run
+from elasticml.report.run_reader import read_run
 from tests.unit.report.fabricate import fabricate_run
 
 SMALL = {

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from elasticml.cli.submit import show_result
+from elasticml.clusters.yarn.jobs.applications import Application
+from elasticml.clusters.yarn.jobs.submission import Verdict
 from elasticml.errors import ConfigError, DataError
-from elasticml.jobs.applications import Application
-from elasticml.jobs.submission import Verdict
 
 CANCELLED = Verdict(state="cancelled", reason="waiting for its workers (1 of 2 were there)")
 DONE = Verdict(state="done", reason="3 rounds (rounds)")

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from elasticml.cli.main import main
-from elasticml.report.ghosts import ghost_rows
-from elasticml.report.run import read_run
+from elasticml.report.run_reader import read_run
+from elasticml.report.what_if import what_if_rows
 
 JOB = {
     "name": "small",
@@ -88,7 +88,7 @@ def test_page_has_pictures_and_a_table_of_all_rules(run):
 
 def test_a_run_that_waits_loses_the_rounds_that_it_waited(run):
     names = ("no-failure", "stall")
-    free, stalled = ghost_rows([read_run(run / "what-if" / n) for n in names], names)
+    free, stalled = what_if_rows([read_run(run / "what-if" / n) for n in names], names)
     assert free.rounds_lost == 0
     assert stalled.rounds_lost == 6  # rounds 3 to 8
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from elasticml.clusters import notices
-from elasticml.clusters.notice_book import (
+from elasticml.clusters.yarn import notice_stream
+from elasticml.clusters.yarn.hadoop_conf import grace_settings
+from elasticml.clusters.yarn.notice_parser import (
     EXITS,
     HELLO,
     MARKS,
@@ -18,14 +19,13 @@ from elasticml.clusters.notice_book import (
     ContainerMarked,
     MarkLapsed,
     NodeChanged,
-    NoticeBook,
+    NoticeParser,
     PreemptionTimes,
     exit_reason,
     preemption_times,
 )
-from elasticml.clusters.notices import agent_jar, with_agent
-from elasticml.clusters.on_yarn.hadoop_conf import grace_settings
-from elasticml.data.hadoop_sites import HadoopConf
+from elasticml.clusters.yarn.notice_stream import agent_jar, with_agent
+from elasticml.data.storage.hadoop_sites import HadoopConf
 from elasticml.errors import RemoteProtocolError
 
 ONE, TWO = (f"container_1763734000000_0003_01_00000{i}" for i in (2, 3))
@@ -78,16 +78,16 @@ def marked(container: str, deadline_s: float, count: int = 1) -> ContainerMarked
 
 
 @pytest.fixture
-def book() -> NoticeBook:
+def book() -> NoticeParser:
     """One that has seen the agent, and reads what it writes at once."""
-    book = NoticeBook(TIMES)
+    book = NoticeParser(TIMES)
     book.read(HELLO, hello(), NOW_S)
     book.follow()
     return book
 
 
 def test_the_agent_is_seen_once():
-    book = NoticeBook(TIMES)
+    book = NoticeParser(TIMES)
     seen = [book.read(HELLO, hello(500), NOW_S + i) for i in range(2)]
     assert seen == [[AgentSeen(heartbeat_ms=500)], []]
 
@@ -101,7 +101,7 @@ def test_clocks_that_disagree_do_not_change_the_deadline_of_a_fresh_mark(book):
 
 
 def test_what_was_written_before_the_stream_began_has_less_time_left():
-    book = NoticeBook(TIMES)
+    book = NoticeParser(TIMES)
     book.read(HELLO, hello(), NOW_S)
     document = marks((ONE, NOW_S - 3, 1), (TWO, NOW_S - 20, 1), at_s=NOW_S - 1)
     assert book.read(MARKS, document, NOW_S) == [marked(ONE, 1.0)]
@@ -110,7 +110,7 @@ def test_what_was_written_before_the_stream_began_has_less_time_left():
 
 
 def test_no_time_is_left_where_the_heartbeat_is_longer_than_the_wait():
-    book = NoticeBook(PreemptionTimes(max_wait_s=2.0))
+    book = NoticeParser(PreemptionTimes(max_wait_s=2.0))
     book.read(HELLO, hello(5000), NOW_S)
     assert book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S) == [marked(ONE, 0.0)]
 
@@ -240,8 +240,7 @@ class TestSpecifications:
     @pytest.fixture
     def spec(self, monkeypatch, tmp_path):
         skein = pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
-        (tmp_path / "on_yarn").mkdir()
-        monkeypatch.setattr(notices, "__file__", str(tmp_path / "notices.py"))
+        monkeypatch.setattr(notice_stream, "__file__", str(tmp_path / "notices.py"))
         return skein.ApplicationSpec(
             master=skein.Master(script="true", env={"JAVA_TOOL_OPTIONS": "-Xmx1g", "A": "1"})
         )
@@ -251,7 +250,7 @@ class TestSpecifications:
         assert with_agent(spec).to_dict() == spec.to_dict()
 
     def test_the_master_gets_the_jar_and_keeps_its_options(self, spec, tmp_path):
-        jar = tmp_path / "on_yarn" / "elasticml-agent.jar"
+        jar = tmp_path / "elasticml-agent.jar"
         jar.write_bytes(b"")
         before = spec.to_dict()
         once = with_agent(spec, heartbeat_ms=500)

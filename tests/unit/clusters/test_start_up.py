@@ -8,15 +8,15 @@ import sys
 
 import pytest
 
-from elasticml.clusters.settings import worker_modules
+from elasticml.clusters.process_setup import worker_modules
 
 MODULES = [
     "elasticml",
-    "elasticml.clusters.scheduler_process",
-    "elasticml.clusters.worker_process",
-    "elasticml.clusters.on_yarn.scheduler_service",
-    "elasticml.clusters.on_yarn.service",
-    "elasticml.clusters.on_yarn.worker_service",
+    "elasticml.clusters.local.scheduler_process",
+    "elasticml.clusters.local.worker_process",
+    "elasticml.clusters.yarn.scheduler_service",
+    "elasticml.clusters.yarn.service",
+    "elasticml.clusters.yarn.worker_service",
 ]
 HEAVY = {"numba", "llvmlite", "pandas", "pyarrow", "scipy", "sklearn", "torch"}
 

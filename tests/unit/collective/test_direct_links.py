@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from elasticml.collective.frames import Frame, Kind
-from elasticml.collective.shared_link import SharedLink
-from elasticml.collective.shared_slots import SlotPool
+from elasticml.collective.shared_memory import SlotPool
+from elasticml.collective.shared_memory_link import SharedLink
 from elasticml.collective.transport import LinkClosedError
 from elasticml.errors import LocalProtocolError
 from elasticml.runtime.peer import Peer

@@ -7,8 +7,8 @@ import socket
 import numpy as np
 import pytest
 
-from elasticml.collective.frame_reader import AHEAD_BYTES, FrameReader
 from elasticml.collective.frames import Frame, Kind
+from elasticml.collective.socket_link import AHEAD_BYTES, FrameReader
 from elasticml.errors import LocalProtocolError, RemoteProtocolError
 
 PAYLOADS = (0, 8, 80, AHEAD_BYTES - 32, AHEAD_BYTES, 5 * AHEAD_BYTES)

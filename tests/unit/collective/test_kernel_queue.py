@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from elasticml.collective.kernel_queue import unsent_in
+from elasticml.collective.socket_link import unsent_socket_bytes
 
 
 def fill(near: socket.socket) -> int:
@@ -28,14 +28,14 @@ def test_bytes_that_the_receiver_has_no_room_for_are_unsent_until_it_reads():
         near = socket.create_connection(server.getsockname())
         far, _ = server.accept()
         with near, far:
-            assert unsent_in(near.fileno()) == 0
+            assert unsent_socket_bytes(near.fileno()) == 0
             sent = fill(near)
-            assert 0 < unsent_in(near.fileno()) <= sent
+            assert 0 < unsent_socket_bytes(near.fileno()) <= sent
             while sent:
                 sent -= len(far.recv(65536))
-            assert unsent_in(near.fileno()) == 0
+            assert unsent_socket_bytes(near.fileno()) == 0
 
 
 def test_what_is_no_socket_has_nothing_unsent(tmp_path):
     with (tmp_path / "file").open("w") as file:
-        assert unsent_in(file.fileno()) == 0
+        assert unsent_socket_bytes(file.fileno()) == 0

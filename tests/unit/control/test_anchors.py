@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticml.control.anchors import Term, plan
-from elasticml.terms import MemberId
+from elasticml.control.anchors import AnchorTerm, plan_anchor
+from elasticml.ids import MemberId
 
 
 def members(n: int) -> list[MemberId]:
@@ -47,7 +47,7 @@ def sums(parents):
 @given(trees_and_vanished())
 def test_terms_add_up_to_the_share_of_the_vanished(case):
     parents, gone, living = case
-    terms = plan(parents, gone, living)
+    terms = plan_anchor(parents, gone, living)
     own, total = sums(parents)
     if terms is not None:
         assert sum(t.sign * total[t.of] for t in terms) == sum(own[m] for m in gone)
@@ -56,7 +56,7 @@ def test_terms_add_up_to_the_share_of_the_vanished(case):
 @given(trees_and_vanished())
 def test_every_term_is_asked_from_somebody_alive_who_has_it(case):
     parents, gone, living = case
-    for term in plan(parents, gone, living) or []:
+    for term in plan_anchor(parents, gone, living) or []:
         assert term.at is None or term.at in living
         # A member has its own sum, and its children's.
         assert term.at in (term.of, parents[term.of])
@@ -66,31 +66,31 @@ def test_every_term_is_asked_from_somebody_alive_who_has_it(case):
 def test_there_is_no_plan_only_where_a_holder_is_lost_too(case):
     parents, gone, living = case
     if parents.keys() == gone | living:
-        assert plan(parents, gone, living) is not None
+        assert plan_anchor(parents, gone, living) is not None
 
 
 def test_star_needs_the_roots_inputs_only():
     a, b, c = members(3)
-    terms = plan({a: None, b: None, c: None}, {a, b}, {c})
-    assert terms == [Term(sign=1, of=a, at=None), Term(sign=1, of=b, at=None)]
+    terms = plan_anchor({a: None, b: None, c: None}, {a, b}, {c})
+    assert terms == [AnchorTerm(sign=1, of=a, at=None), AnchorTerm(sign=1, of=b, at=None)]
 
 
 def test_inner_node_is_its_sum_less_its_childrens():
     a, b, c = members(3)
-    terms = plan({a: None, b: a, c: a}, {a}, {b, c})
+    terms = plan_anchor({a: None, b: a, c: a}, {a}, {b, c})
     assert terms == [
-        Term(sign=1, of=a, at=None),
-        Term(sign=-1, of=b, at=b),
-        Term(sign=-1, of=c, at=c),
+        AnchorTerm(sign=1, of=a, at=None),
+        AnchorTerm(sign=-1, of=b, at=b),
+        AnchorTerm(sign=-1, of=c, at=c),
     ]
 
 
 def test_leaf_is_at_its_parent():
     a, b = members(2)
-    assert plan({a: None, b: a}, {b}, {a}) == [Term(sign=1, of=b, at=a)]
-    assert plan({a: None, b: a}, {b}, set()) is None
+    assert plan_anchor({a: None, b: a}, {b}, {a}) == [AnchorTerm(sign=1, of=b, at=a)]
+    assert plan_anchor({a: None, b: a}, {b}, set()) is None
 
 
 def test_member_that_was_not_in_the_tree_has_no_anchor():
     a, b = members(2)
-    assert plan({a: None}, {b}, {a}) is None
+    assert plan_anchor({a: None}, {b}, {a}) is None

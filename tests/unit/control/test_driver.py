@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from elasticml.control import events as ev
 from elasticml.control import invariants
-from elasticml.control.commands import Dismiss, EndJob
+from elasticml.control.chunk_transfers import PendingMove
+from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.invariants import check
-from elasticml.control.mobility import Transfer
-from elasticml.control.settings import Settings
 from elasticml.errors import LocalProtocolError
-from elasticml.terms import ChunkId, ExchangeId, Mask, MemberId
+from elasticml.ids import ChunkId, ExchangeId, Mask, MemberId
+from elasticml.protocol import events as ev
+from elasticml.protocol.commands import Dismiss, EndJob
 from tests.pure_world import PureWorld
 
 
 def world(n: int = 2, **settings) -> PureWorld:
     made = PureWorld(
-        Settings(**{"start_members": n, "n_blocks": 2, "topology": "star", **settings})
+        DriverSettings(**{"start_members": n, "n_blocks": 2, "topology": "star", **settings})
     )
     for _ in range(n):
         made.join()
@@ -196,20 +196,20 @@ def broken_children(driver) -> None:
 def broken_move(driver) -> None:
     chunk = next(iter(driver.state.ledger.info))
     driver.exchanging.running = None
-    driver.mobility.moves[chunk] = Transfer(
+    driver.chunk_moves.moves[chunk] = PendingMove(
         source=MemberId(7, 1), target=MemberId(0, 1), order=1, has_body=True
     )
 
 
 def broken_exchange(driver) -> None:
     chunk, member = next(iter(driver.state.ledger._owner.items()))
-    driver.mobility.moves[chunk] = Transfer(
+    driver.chunk_moves.moves[chunk] = PendingMove(
         source=member, target=MemberId(0, 1), order=1, has_body=True
     )
 
 
 def broken_return(driver) -> None:
-    driver.mobility.returning[1] = {ChunkId("s", 0, 0): MemberId(0, 1)}
+    driver.chunk_moves.returning[1] = {ChunkId("s", 0, 0): MemberId(0, 1)}
 
 
 def broken_sum(driver) -> None:

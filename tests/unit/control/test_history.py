@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from elasticml.control.history import ROUNDS_KEPT, History
-from elasticml.control.settings import Settings
-from elasticml.control.state import JobState
-from elasticml.terms import ChunkId, ChunkInfo, MemberId
+from elasticml.control.driver_settings import DriverSettings
+from elasticml.control.job_state import JobState
+from elasticml.control.rounds import ROUNDS_KEPT, History
+from elasticml.ids import ChunkId, ChunkInfo, MemberId
 
 A = MemberId(0, 1)
 
 
 def history(rows: int = 10) -> History:
-    state = JobState(settings=Settings())
+    state = JobState(settings=DriverSettings())
     record = state.membership.admit(address="w", host="h", pid=0, threads=1, slot=None, now_s=0.0)
     state.membership.enter(record, "active")
     state.ledger.add(A, [ChunkInfo(id=ChunkId("s", 0, 0), rows=rows, nbytes=1)])

@@ -6,7 +6,7 @@ import pytest
 
 from elasticml.control.ledger import Ledger
 from elasticml.errors import LocalProtocolError
-from elasticml.terms import ChunkId, ChunkInfo, MemberId
+from elasticml.ids import ChunkId, ChunkInfo, MemberId
 
 A, B, C = MemberId(0, 1), MemberId(1, 1), MemberId(2, 1)
 CHUNKS = [ChunkId("s", 0, k) for k in range(6)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from elasticml.control import events as ev
-from elasticml.control.commands import Attach, Compute, ForwardModel, Rewire
 from elasticml.control.member import HELD_MODELS_MAX, Member
 from elasticml.errors import LocalProtocolError
-from elasticml.terms import ExchangeId, Generation, Mask, MemberId
+from elasticml.ids import ExchangeId, Generation, Mask, MemberId
+from elasticml.protocol import events as ev
+from elasticml.protocol.commands import Attach, Compute, ForwardModel, Rewire
 
 ME, PARENT, CHILD = MemberId(1, 1), MemberId(0, 1), MemberId(3, 1)
 

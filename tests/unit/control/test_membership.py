@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from elasticml.control.membership import MemberRecord, Membership
 from elasticml.errors import LocalProtocolError
-from elasticml.terms import MemberId
+from elasticml.ids import MemberId
 
 
 def admit(membership: Membership, address: str, slot: int | None = None) -> MemberRecord:

@@ -7,7 +7,6 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticml.control.chance import shuffled
 from elasticml.control.placement import (
     contiguous,
     fitting,
@@ -15,7 +14,8 @@ from elasticml.control.placement import (
     to_emptiest,
     to_newcomers,
 )
-from elasticml.terms import ChunkId, ChunkInfo, MemberId
+from elasticml.control.seeded_random import shuffled
+from elasticml.ids import ChunkId, ChunkInfo, MemberId
 
 ROWS = st.lists(st.integers(0, 50), max_size=40)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from elasticml.control.commands import AddRow, Inject
-from elasticml.control.events import FaultPerformed
+from elasticml.control.driver_settings import DriverSettings, PlannedFault, settings_from_record
+from elasticml.control.job_state import JobState
 from elasticml.control.rounds import PACE_S_MIN, UNPLANNED_PACE_S, Rounds
-from elasticml.control.settings import PlannedFault, Settings, settings_from_record
-from elasticml.control.state import JobState
-from elasticml.terms import ChunkId, ChunkInfo, MemberId
+from elasticml.ids import ChunkId, ChunkInfo, MemberId
+from elasticml.protocol.commands import AddRow, Inject
+from elasticml.protocol.events import FaultPerformed
 
 
 def rounds(n_members: int = 4, **settings) -> Rounds:
-    state = JobState(settings=Settings(**settings))
+    state = JobState(settings=DriverSettings(**settings))
     for slot in range(n_members):
         record = state.membership.admit(
             address=f"w{slot}", host="h", pid=slot, threads=1, slot=None, now_s=0.0
@@ -258,7 +258,7 @@ def test_what_is_left_to_the_driver_goes_by_the_algorithm():
 
 @pytest.mark.parametrize(("limits", "holders"), [((None, 10), 2), ((100, 99), 1), ((100, 100), 2)])
 def test_bodies_have_two_holders_where_they_fit_twice(limits, holders):
-    state = JobState(settings=Settings(holders=None))
+    state = JobState(settings=DriverSettings(holders=None))
     for slot, limit in enumerate(limits):
         state.membership.admit(
             address=f"w{slot}",

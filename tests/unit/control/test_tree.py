@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elasticml.control.tree import STAR_MEMBERS_MAX, children, depth, layout, take_out
-from elasticml.terms import MemberId
+from elasticml.ids import MemberId
 
 
 def members(n: int) -> list[MemberId]:

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from elasticml.data import arrays
-from elasticml.data.arrays import from_arrays
-from elasticml.data.chunk import Chunk
-from elasticml.data.facts import merge_summaries
-from elasticml.data.npz import read_npz
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.dataset_stats import merge_summaries
+from elasticml.data.readers import arrays
+from elasticml.data.readers.arrays import from_arrays
+from elasticml.data.readers.npz import read_npz
 from elasticml.data.source import load_all, source_from_spec
 from elasticml.errors import ConfigError, DataError
-from elasticml.terms import chunk_id
+from elasticml.ids import chunk_id
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(300, 7))
@@ -136,7 +136,7 @@ def test_other_arrays_have_another_fingerprint() -> None:
 
 def test_wider_columns_are_dropped_with_a_count() -> None:
     facts = merge_summaries([from_arrays(X[:, :5], y).read(0, None, 1)[1]])
-    chunks, summary = from_arrays(X, y).with_facts(facts).read(0, 2**20, 1)
+    chunks, summary = from_arrays(X, y).with_stats(facts).read(0, 2**20, 1)
     np.testing.assert_array_equal(dense(chunks), X[:, :5])
     assert summary.notes == ("600 values in columns beyond the 5 of the model were dropped",)
     narrowed = load_all(from_arrays(S, y), n_columns=20)

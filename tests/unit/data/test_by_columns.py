@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from elasticml.data.arrays import from_arrays, source_from_spec
+from elasticml.data.readers.arrays import from_arrays, source_from_spec
 from elasticml.data.source import load_all
 from elasticml.errors import ConfigError, DataError
 

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from elasticml.data import cache, files
-from elasticml.data.sequences import read_sequences
+from elasticml.data.readers import files
+from elasticml.data.readers.sequences import read_sequences
+from elasticml.data.readers.svmlight import SvmlightSource, read_svmlight
+from elasticml.data.readers.tabular import read_csv
 from elasticml.data.source import Source, read_block
-from elasticml.data.svmlight import SvmlightSource, read_svmlight
-from elasticml.data.tabular import read_csv
+from elasticml.data.storage import block_cache
 from elasticml.errors import ConfigError, DataError
 from tests.waiting import until
 
@@ -58,15 +59,17 @@ def test_members_that_want_the_same_block_parse_it_once(tmp_path: Path) -> None:
     data = packed(tmp_path)
     reached, release, parses = threading.Event(), threading.Event(), []
 
-    def parse() -> cache.Block:
+    def parse() -> block_cache.Block:
         parses.append(1)
         reached.set()
         release.wait()
         return data.read(0, 2000, 1)
 
-    found: list[cache.Block] = []
+    found: list[block_cache.Block] = []
     threads = [
-        threading.Thread(target=lambda: found.append(cache.cached("k", parse, tmp_path / "cache")))
+        threading.Thread(
+            target=lambda: found.append(block_cache.cached("k", parse, tmp_path / "cache"))
+        )
         for _ in range(3)
     ]
     for thread in threads:
@@ -144,7 +147,7 @@ def test_a_file_that_changes_while_it_is_parsed_is_not_kept(tmp_path: Path, monk
     source, folder = text(tmp_path), tmp_path / "cache"
     parse = SvmlightSource.read
 
-    def changing(self: SvmlightSource, *given: object) -> cache.Block:
+    def changing(self: SvmlightSource, *given: object) -> block_cache.Block:
         block = parse(self, *given)
         Path(self.path).write_text("1 1:1\n")
         return block
@@ -226,7 +229,7 @@ def test_text_that_grows_beyond_the_cache_leaves_it_alone(tmp_path: Path, monkey
 
 def test_a_disk_that_is_nearly_full_gets_no_cache(tmp_path: Path, monkeypatch) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: usage(10**9, 10**9, 10**8))
+    monkeypatch.setattr(block_cache.shutil, "disk_usage", lambda _: usage(10**9, 10**9, 10**8))
     read(text(tmp_path), tmp_path / "cache")
     assert kept(tmp_path / "cache") == []
 
@@ -237,8 +240,8 @@ def test_the_environment_names_the_cache_or_switches_it_off(
 ) -> None:
     source, folder = text(tmp_path), tmp_path / "here"
     monkeypatch.setenv("ELASTICML_CACHE", str(folder))
-    assert cache.cache_directory() == folder
-    assert cache.cache_directory(tmp_path) == tmp_path
+    assert block_cache.cache_directory() == folder
+    assert block_cache.cache_directory(tmp_path) == tmp_path
     read(source, False)
     assert not folder.exists()
     read(source, setting)
@@ -304,7 +307,7 @@ def test_a_writer_that_is_killed_leaves_nothing_wrong_behind(tmp_path: Path) -> 
     assert parts, "50 writers were killed, none of them while it wrote"
     for path in folder.glob("*.chunks"):
         size = int(path.stem.rpartition("-")[2])
-        found = cache.cached(path.stem, lambda: pytest.fail("it is not whole"), folder)
+        found = block_cache.cached(path.stem, lambda: pytest.fail("it is not whole"), folder)
         assert [bytes(c.body) for c in found[0]] == read(source, False, size)
     read(source, folder, 99_999)
     assert list(folder.glob("*.part")) == []

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from elasticml.data.body import content_id
-from elasticml.data.chunk import (
+from elasticml.data.chunks.body import content_id
+from elasticml.data.chunks.chunk import (
     Chunk,
     Layout,
     binary_csr_chunk,
@@ -18,9 +18,9 @@ from elasticml.data.chunk import (
     layout_from_json,
     sequence_chunk,
 )
-from elasticml.data.state import decode_state, encode_state
+from elasticml.data.chunks.chunk_state import decode_state, encode_state
 from elasticml.errors import DataError
-from elasticml.terms import ChunkId
+from elasticml.ids import ChunkId
 
 ID = ChunkId("0123456789abcdef", 2, 3)
 SEQUENCES = Layout(kind="sequence", n_columns=60, alphabet="ACGT", length=5, ngrams=(1, 2))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from elasticml.data.clusters import BLOCK_ROWS, synthetic_clusters
 from elasticml.data.source import load_all, source_from_spec
+from elasticml.data.synthetic.clusters import BLOCK_ROWS, synthetic_clusters
 from elasticml.errors import ConfigError
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from elasticml.data.common_tokens import FRACTION_BYTES, fraction_at, pair_at
-from elasticml.data.kernels import kernel
+from elasticml.data.chunks.kernels import kernel
+from elasticml.data.readers.svmlight_kernels import FRACTION_BYTES, fraction_at, pair_at
 
 
 @kernel

@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elasticml.data import convert as converting
-from elasticml.data.arrays import from_arrays
-from elasticml.data.chunk import Chunk
-from elasticml.data.convert import Written, convert, facts_of
-from elasticml.data.converted import ConvertedSource, read_converted
-from elasticml.data.facts import merge_summaries
-from elasticml.data.sequences import read_sequences
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.dataset_stats import merge_summaries
+from elasticml.data.readers import convert as converting
+from elasticml.data.readers.arrays import from_arrays
+from elasticml.data.readers.convert import ConversionProgress, compute_stats, convert
+from elasticml.data.readers.converted import ConvertedSource, read_converted
+from elasticml.data.readers.sequences import read_sequences
+from elasticml.data.readers.svmlight import SvmlightSource, read_svmlight
+from elasticml.data.readers.tabular import read_csv
 from elasticml.data.source import Source, load_all, read_chunks, source_from_spec, survey_all
-from elasticml.data.svmlight import SvmlightSource, read_svmlight
-from elasticml.data.tabular import read_csv
 from elasticml.errors import ConfigError, DataError
 
 
@@ -71,7 +71,7 @@ def test_converted_data_are_the_data(tmp_path: Path, kind: str) -> None:
     ready = survey_all(source)
     want = merge_summaries([ready.read(b.index, None, 1)[1] for b in ready.blocks()])
     made = convert(source, tmp_path / "made", chunk_bytes=4000)
-    got = facts_of(made)
+    got = compute_stats(made)
     for fact in ("n_rows", "n_columns", "label_counts", "layout", "weight_sum", "vocabularies"):
         assert getattr(got, fact) == getattr(want, fact)
     assert (got.index_base, got.classes) == (want.index_base, want.classes)
@@ -98,9 +98,9 @@ def test_one_compressed_block_becomes_several(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(converting, "BLOCK_BYTES", 5000)
-    told: list[Written] = []
+    told: list[ConversionProgress] = []
     source = svmlight(tmp_path)
-    made = convert(source, tmp_path / "made", chunk_bytes=2000, tell=told.append)
+    made = convert(source, tmp_path / "made", chunk_bytes=2000, on_progress=told.append)
     assert len(source.blocks()) == 1
     assert len(made.blocks()) > 2
     assert max(block.nbytes for block in made.blocks()) <= 5000
@@ -130,11 +130,11 @@ def test_nothing_is_left_when_it_goes_wrong(tmp_path: Path) -> None:
         convert(read_svmlight(str(tmp_path / "bad.svm")), tmp_path / "made")
     source = svmlight(tmp_path)
 
-    def interrupt(written: Written) -> None:
+    def interrupt(written: ConversionProgress) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        convert(source, tmp_path / "made", tell=interrupt)
+        convert(source, tmp_path / "made", on_progress=interrupt)
     assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "data.svm.gz"])
 
 
@@ -147,7 +147,7 @@ def test_errors_that_are_not_the_folders_are_not_blamed_on_it(
         raise OSError(5, "Input/output error")
 
     with pytest.raises(OSError, match="Input/output error"):
-        convert(source, tmp_path / "made", tell=broken)
+        convert(source, tmp_path / "made", on_progress=broken)
     with monkeypatch.context() as patched:
         patched.setattr(SvmlightSource, "read", broken)
         with pytest.raises(OSError, match="Input/output error"):
@@ -218,7 +218,7 @@ def test_a_folder_that_another_process_removes_before_it_is_locked_is_made_again
 def test_an_attempt_that_is_under_way_is_nobodys_to_remove(tmp_path: Path) -> None:
     source, inner = svmlight(tmp_path), []
 
-    def at_the_same_time(written: Written) -> None:
+    def at_the_same_time(written: ConversionProgress) -> None:
         before = parts(tmp_path)
         inner.append(convert(source, tmp_path / "made"))
         assert parts(tmp_path) == before
@@ -226,7 +226,7 @@ def test_an_attempt_that_is_under_way_is_nobodys_to_remove(tmp_path: Path) -> No
 
     # Who comes last finds the folder there.
     with pytest.raises(ConfigError, match="made cannot be written: Directory not empty"):
-        convert(source, tmp_path / "made", tell=at_the_same_time)
+        convert(source, tmp_path / "made", on_progress=at_the_same_time)
     assert len(load_all(inner[0])) > 0
     assert parts(tmp_path) == []
 
@@ -234,18 +234,20 @@ def test_an_attempt_that_is_under_way_is_nobodys_to_remove(tmp_path: Path) -> No
 def test_data_that_change_meanwhile_are_not_kept(tmp_path: Path) -> None:
     source = svmlight(tmp_path)
     with pytest.raises(DataError, match="changed while being read"):
-        convert(source, tmp_path / "made", tell=lambda written: svmlight(tmp_path, n=77) and None)
+        convert(
+            source, tmp_path / "made", on_progress=lambda written: svmlight(tmp_path, n=77) and None
+        )
     assert not (tmp_path / "made").exists()
 
 
 def test_test_data_get_the_columns_and_categories_of_the_training_data(tmp_path: Path) -> None:
     train = table(tmp_path, "a.csv", "y,a,city\n1,2.5,Rome\n0,3,Oslo\n")
     test = table(tmp_path, "b.csv", "y,a,city\n1,2.5,Rome\n")
-    facts = facts_of(convert(train, tmp_path / "train"))
+    facts = compute_stats(convert(train, tmp_path / "train"))
     with pytest.raises(DataError, match="convert the test data with --like"):
-        convert(test, tmp_path / "test").with_facts(facts)
+        convert(test, tmp_path / "test").with_stats(facts)
     like = convert(test, tmp_path / "like", like=facts)
-    assert load_all(like.with_facts(facts))[0].values.shape == (1, 3)
+    assert load_all(like.with_stats(facts))[0].values.shape == (1, 3)
 
 
 def test_columns_beyond_the_models_are_dropped_and_counted(tmp_path: Path) -> None:
@@ -253,7 +255,7 @@ def test_columns_beyond_the_models_are_dropped_and_counted(tmp_path: Path) -> No
     narrow = made.with_columns(4)
     rows = columns(load_all(narrow), 4)
     assert np.array_equal(rows, columns(load_all(made), 7)[:, :5])
-    facts = facts_of(narrow)
+    facts = compute_stats(narrow)
     assert facts.n_columns == 4
     assert facts.notes == ("180 values in columns beyond the 4 of the model were dropped",)
     assert [c.id for c in load_all(narrow)] == [c.id for c in load_all(made)]
@@ -280,7 +282,7 @@ def test_a_damaged_folder_is_told_in_one_line(tmp_path: Path, spoil, says: str) 
 
 def look_at_all(source: ConvertedSource) -> None:
     for chunk in load_all(source):
-        chunk.bring()
+        chunk.load()
 
 
 def _flip(path: Path) -> None:

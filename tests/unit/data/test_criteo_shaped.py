@@ -8,8 +8,8 @@ import scipy.sparse as sp
 from sklearn.linear_model import SGDClassifier
 from sklearn.metrics import roc_auc_score
 
-from elasticml.data.criteo_shaped import BLOCK_ROWS, SIZES, criteo_shaped
 from elasticml.errors import ConfigError
+from tests.bench.peers.criteo_shaped import BLOCK_ROWS, SIZES, criteo_shaped
 
 WIDTH = 1_000_000
 

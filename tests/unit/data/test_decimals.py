@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from elasticml.data.decimals import EXACT, INEXACT, MALFORMED, number_at
-from elasticml.data.kernels import kernel
+from elasticml.data.chunks.kernels import kernel
+from elasticml.data.readers.decimals import EXACT, INEXACT, MALFORMED, number_at
 
 
 @kernel

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from elasticml.data.digests import digest_of, digest_of_arrays
+from elasticml.data.chunks.digests import digest_of, digest_of_arrays
 
 values = arrays(np.float64, st.integers(1, 11), elements=st.floats(allow_nan=False))
 

@@ -10,11 +10,11 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractBufferedFile
 
-from elasticml.data import files
-from elasticml.data.files import once_per_version, read_line
+from elasticml.data.readers import files
+from elasticml.data.readers.files import once_per_version, read_line
+from elasticml.data.readers.svmlight import read_svmlight
+from elasticml.data.readers.tabular import read_csv
 from elasticml.data.source import Source, read_block
-from elasticml.data.svmlight import read_svmlight
-from elasticml.data.tabular import read_csv
 
 PATH = "memory://data/a.txt"
 

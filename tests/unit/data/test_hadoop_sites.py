@@ -2,7 +2,7 @@
 
 import pytest
 
-from elasticml.data.hadoop_sites import HadoopConf, hadoop_conf, read_folders
+from elasticml.data.storage.hadoop_sites import HadoopConf, hadoop_conf, read_folders
 from elasticml.errors import ConfigError
 
 

@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from elasticml.data.hadoop_tokens import hdfs_token, read_tokens
+from elasticml.data.storage.hadoop_tokens import hdfs_token, read_tokens
 from elasticml.errors import ConfigError
 
 #: Three tokens and a secret: of an HDFS, of the timeline service, and of a name service, the

@@ -2,9 +2,9 @@
 
 import pytest
 
-from elasticml.data.files import absolute
-from elasticml.data.hadoop_sites import HadoopConf
-from elasticml.data.hdfs import (
+from elasticml.data.readers.files import absolute
+from elasticml.data.storage.hadoop_sites import HadoopConf
+from elasticml.data.storage.hdfs import (
     absolute_hdfs,
     class_path,
     hdfs_system,

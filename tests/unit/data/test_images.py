@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elasticml.data import images
-from elasticml.data.images import read_images
+from elasticml.data.readers import images
+from elasticml.data.readers.images import read_images
 from elasticml.data.source import load_all, merge_summaries, read_block, source_from_spec
 from elasticml.errors import ConfigError, DataError
 from elasticml.jobs.job_file import read_job_file

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from elasticml.data.lent import lend, relabelled
-from elasticml.data.products import make_adjoint, make_forward
+from elasticml.data.chunks.products import make_adjoint, make_forward
+from elasticml.data.chunks.zero_copy_chunks import view_rows, with_labels
 
 
 def rows(kind, dtype=np.float32):
@@ -25,7 +25,7 @@ def rows(kind, dtype=np.float32):
 @pytest.mark.parametrize("kind", ["dense", "csr", "binary_csr"])
 def test_products_are_those_of_the_rows(kind, dtype):
     X = rows(kind, dtype)
-    chunks = lend(X, "here", 1000)
+    chunks = view_rows(X, "here", 1000)
     assert len(chunks) > 3
     assert {chunk.layout.kind for chunk in chunks} == {kind}
     assert sum(chunk.n_rows for chunk in chunks) == 57
@@ -46,13 +46,13 @@ def test_products_are_those_of_the_rows(kind, dtype):
 def test_no_value_is_copied_and_none_can_be_written(kind):
     X = rows(kind)
     held = X if kind == "dense" else X.data
-    chunks = lend(X, "here", 1000)
+    chunks = view_rows(X, "here", 1000)
     assert all(np.shares_memory(chunk.values, held) for chunk in chunks)
     assert not any(chunk.values.flags.writeable for chunk in chunks)
     if kind == "csr":
         filled = [chunk for chunk in chunks if chunk.indices.size]
         assert all(np.shares_memory(chunk.indices, X.indices) for chunk in filled)
-    again = relabelled(chunks[0], np.ones(chunks[0].n_rows), None)
+    again = with_labels(chunks[0], np.ones(chunks[0].n_rows), None)
     assert np.shares_memory(again.values, held)
 
 
@@ -61,7 +61,7 @@ def test_repeated_and_unsorted_columns_are_put_right_in_a_copy():
         (np.array([1.0, 2.0, 3.0]), np.array([4, 1, 4]), np.array([0, 3, 3])), shape=(2, 5)
     )
     before = X.indices.copy()
-    (chunk,) = lend(X, "here", 10**6)
+    (chunk,) = view_rows(X, "here", 10**6)
     assert chunk.indices.tolist() == [1, 4]
     assert chunk.values.tolist() == [2.0, 4.0]
     assert chunk.indptr.tolist() == [0, 2, 2]
@@ -69,10 +69,10 @@ def test_repeated_and_unsorted_columns_are_put_right_in_a_copy():
 
 
 def test_labels_belong_to_the_relabelled_chunk_alone():
-    (chunk,) = lend(rows("csr"), "here", 10**6)
+    (chunk,) = view_rows(rows("csr"), "here", 10**6)
     chunk.state["alpha"] = np.ones(57)
     labels, weights = np.resize([1.0, -1.0], 57), np.arange(57.0)
-    other = relabelled(chunk, labels, weights)
+    other = with_labels(chunk, labels, weights)
     np.testing.assert_array_equal(other.labels, labels)
     np.testing.assert_array_equal(other.weights, weights)
     assert other.state == {}

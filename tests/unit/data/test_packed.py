@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elasticml.data.away import away_of
-from elasticml.data.chunk import Chunk, csr_chunk, dense_chunk
-from elasticml.data.convert import convert
-from elasticml.data.converted import read_converted
-from elasticml.data.mapped import FileSlab
-from elasticml.data.packed import pack, read_packed
-from elasticml.data.pool import Pool
-from elasticml.data.shapes import synthetic
-from elasticml.data.shelf import Shelf, flow, make_room
+from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
+from elasticml.data.chunks.chunk_io import prepare_to_send
+from elasticml.data.chunks.compressed_body import pack, read_compressed
+from elasticml.data.chunks.lazy_body import open_lazy_body
+from elasticml.data.out_of_core.buffer_pool import BufferPool
+from elasticml.data.out_of_core.mapped_memory import FileSlab
+from elasticml.data.out_of_core.store import OutOfCoreStore, plan_residency, stream_chunks
+from elasticml.data.readers.convert import convert
+from elasticml.data.readers.converted import read_converted
 from elasticml.data.source import load_all
-from elasticml.data.travel import make_ready
+from elasticml.data.synthetic.sparse import synthetic
 from elasticml.errors import ConfigError, DataError
-from elasticml.terms import ChunkId
+from elasticml.ids import ChunkId
 from tests.unit.data.test_chunk import ID, example
 
 KINDS = ("dense", "csr", "binary_csr", "sequence")
@@ -33,7 +33,9 @@ def packed(chunk: Chunk, level: int = -3) -> Chunk:
     whole = pack(chunk.body, level)
     place = FileSlab(len(whole), Path(tempfile.gettempdir())).take(len(whole))
     place[:] = whole
-    made = Chunk.of_away(chunk.id, away_of(place.toreadonly(), str(chunk.id), "a file"))
+    made = Chunk.from_lazy_body(
+        chunk.id, open_lazy_body(place.toreadonly(), str(chunk.id), "a file")
+    )
     made.is_mapped = True
     return made
 
@@ -78,7 +80,7 @@ def test_numbers_are_put_in_another_order_where_that_makes_them_smaller(dtype: s
     rows = rng.random((20, 8))[rng.integers(0, 20, 500)]
     alike = dense_chunk(ID, np.ones(500), rows, dtype=dtype)
     for each, is_shuffled in ((chunk, True), (alike, False)):
-        found = read_packed(memoryview(pack(each.body)), "x")
+        found = read_compressed(memoryview(pack(each.body)), "x")
         assert found.is_shuffled == is_shuffled
         assert bytes(packed(each).body) == bytes(each.body)
     assert packed(chunk).stored.nbytes < 0.8 * chunk.nbytes
@@ -94,9 +96,9 @@ def test_labels_are_had_without_the_rest() -> None:
     assert made.labels.tolist() == chunk.labels.tolist()
     assert made.weights is not None
     assert made.weights.tolist() == [0.5, 1.0, 2.0]
-    assert not made.is_here
+    assert not made.is_loaded
     assert made.values.tolist() == chunk.values.tolist()
-    assert made.is_here
+    assert made.is_loaded
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.5, 0.7, 0.98])
@@ -113,15 +115,15 @@ def test_a_bit_that_has_changed_is_told_with_the_file(tmp_path: Path, share: flo
 
 
 def test_a_body_that_is_sent_before_anybody_looked_at_it_is_checked(tmp_path: Path) -> None:
-    shelf = Shelf(2**20, tmp_path, lambda: 0)
-    good, bad = shelf.settle([packed(smooth(k)) for k in range(2)])
-    away = bad.away
-    assert away is not None
-    away.expected ^= 1
-    make_ready(good)
-    assert (good.is_checked, good.is_here) == (True, False)
+    out_of_core = OutOfCoreStore(2**20, tmp_path, lambda: 0)
+    good, bad = out_of_core.settle([packed(smooth(k)) for k in range(2)])
+    lazy_body = bad.lazy_body
+    assert lazy_body is not None
+    lazy_body.expected ^= 1
+    prepare_to_send(good)
+    assert (good.is_verified, good.is_loaded) == (True, False)
     with pytest.raises(DataError, match="a file is damaged: chunk smooth/0/1: its checksum"):
-        make_ready(bad)
+        prepare_to_send(bad)
 
 
 def test_a_file_that_was_cut_is_told(tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ def test_a_file_that_was_cut_is_told(tmp_path: Path) -> None:
 
 def look_at(chunks: list[Chunk]) -> None:
     for chunk in chunks:
-        chunk.bring()
+        chunk.load()
 
 
 def test_compressed_and_other_conversions_are_the_same_data(tmp_path: Path) -> None:
@@ -151,26 +153,26 @@ def test_a_level_that_there_is_not_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_was_looked_at_stays_as_it_was_when_the_body_goes(tmp_path: Path) -> None:
-    shelf = Shelf(2**20, tmp_path, lambda: 0)
-    chunks = shelf.settle([packed(smooth(k)) for k in range(4)])
+    out_of_core = OutOfCoreStore(2**20, tmp_path, lambda: 0)
+    chunks = out_of_core.settle([packed(smooth(k)) for k in range(4)])
     kept, expected = chunks[0].values, smooth(0).values
-    assert chunks[0].let_go()
+    assert chunks[0].evict()
     for chunk in chunks[1:]:
-        chunk.bring()
+        chunk.load()
     np.testing.assert_array_equal(kept, expected)
     np.testing.assert_array_equal(chunks[0].values, expected)
 
 
 def test_a_pinned_body_stays() -> None:
     chunk = packed(smooth(0))
-    chunk.bring(pin=True)
-    chunk.bring(pin=True)
-    assert not chunk.let_go()
+    chunk.load(pin=True)
+    chunk.load(pin=True)
+    assert not chunk.evict()
     chunk.unpin()
-    assert not chunk.let_go()
+    assert not chunk.evict()
     chunk.unpin()
-    assert chunk.let_go()
-    assert not chunk.is_here
+    assert chunk.evict()
+    assert not chunk.is_loaded
 
 
 def test_threads_that_look_at_once_see_the_same_body() -> None:
@@ -190,74 +192,76 @@ def test_threads_that_look_at_once_see_the_same_body() -> None:
 
 
 def test_a_pass_over_compressed_bodies_takes_a_few_batches_of_memory(tmp_path: Path) -> None:
-    shelf = Shelf(2**20, tmp_path, lambda: 0)
-    chunks = shelf.settle([packed(smooth(k)) for k in range(40)])
-    shelf.batch_bytes = 2 * chunks[0].nbytes
+    out_of_core = OutOfCoreStore(2**20, tmp_path, lambda: 0)
+    chunks = out_of_core.settle([packed(smooth(k)) for k in range(40)])
+    out_of_core.batch_bytes = 2 * chunks[0].nbytes
     seen = []
     for _ in range(2):
-        seen = [float(chunk.values.sum()) for chunk in flow(chunks)]
+        seen = [float(chunk.values.sum()) for chunk in stream_chunks(chunks)]
     assert seen == [float(smooth(k).values.sum()) for k in range(40)]
-    assert not any(chunk.is_here for chunk in chunks)
-    assert shelf.streamed_bytes == 2 * sum(chunk.nbytes for chunk in chunks)
+    assert not any(chunk.is_loaded for chunk in chunks)
+    assert out_of_core.streamed_bytes == 2 * sum(chunk.nbytes for chunk in chunks)
     # The batch in hand, two on their way, and one that goes.
-    assert shelf.pool.held_bytes <= 4 * 2 * 1.5 * chunks[0].nbytes
+    assert out_of_core.pool.held_bytes <= 4 * 2 * 1.5 * chunks[0].nbytes
 
 
 def test_a_body_in_hand_is_not_let_go_by_others(tmp_path: Path) -> None:
-    shelf = Shelf(2**20, tmp_path, lambda: 0)
-    chunks = shelf.settle([packed(smooth(k)) for k in range(3)])
-    for chunk in flow(chunks):
-        shelf.release(chunks)
-        assert chunk.is_here
-    assert not any(chunk.is_here for chunk in chunks)
+    out_of_core = OutOfCoreStore(2**20, tmp_path, lambda: 0)
+    chunks = out_of_core.settle([packed(smooth(k)) for k in range(3)])
+    for chunk in stream_chunks(chunks):
+        out_of_core.release(chunks)
+        assert chunk.is_loaded
+    assert not any(chunk.is_loaded for chunk in chunks)
 
 
 def test_unpacked_bodies_that_stay_count_as_bodies_and_not_as_other_memory(
     tmp_path: Path,
 ) -> None:
-    shelf = Shelf(2**20, tmp_path, lambda: 1000 + shelf.pool.held_bytes)
-    chunks = shelf.settle([packed(smooth(k)) for k in range(8)])
-    size = Pool.size_of(chunks[0].nbytes)
-    window = 6 * -(-shelf.batch_bytes * size // chunks[0].nbytes)
-    shelf.limit_bytes = 1000 + 3 * size + window
+    out_of_core = OutOfCoreStore(2**20, tmp_path, lambda: 1000 + out_of_core.pool.held_bytes)
+    chunks = out_of_core.settle([packed(smooth(k)) for k in range(8)])
+    size = BufferPool.size_of(chunks[0].nbytes)
+    window = 6 * -(-out_of_core.batch_bytes * size // chunks[0].nbytes)
+    out_of_core.limit_bytes = 1000 + 3 * size + window
     for _ in range(3):
-        make_room(chunks)
-        assert len(shelf.staying) == 3
-        list(flow(chunks))
-    assert [chunk.is_here for chunk in chunks] == [chunk.id in shelf.staying for chunk in chunks]
+        plan_residency(chunks)
+        assert len(out_of_core.resident) == 3
+        list(stream_chunks(chunks))
+    assert [chunk.is_loaded for chunk in chunks] == [
+        chunk.id in out_of_core.resident for chunk in chunks
+    ]
 
 
 def test_what_was_looked_at_besides_a_pass_goes_before_the_next(tmp_path: Path) -> None:
-    shelf = Shelf(0, tmp_path, lambda: 0)
-    chunks = shelf.settle([packed(smooth(k)) for k in range(3)])
+    out_of_core = OutOfCoreStore(0, tmp_path, lambda: 0)
+    chunks = out_of_core.settle([packed(smooth(k)) for k in range(3)])
     look_at(chunks)
-    make_room(chunks)
-    assert not any(chunk.is_here for chunk in chunks)
+    plan_residency(chunks)
+    assert not any(chunk.is_loaded for chunk in chunks)
 
 
 def test_for_who_does_not_stream_bodies_are_unpacked_to_the_disk(tmp_path: Path) -> None:
-    shelf = Shelf(0, tmp_path, lambda: 0, streams=False)
-    (settled,) = shelf.settle([packed(smooth(0))])
+    out_of_core = OutOfCoreStore(0, tmp_path, lambda: 0, streams=False)
+    (settled,) = out_of_core.settle([packed(smooth(0))])
     assert settled.is_mapped
-    assert not settled.is_packed
-    assert shelf.maps(memoryview(settled.body))
+    assert not settled.is_compressed
+    assert out_of_core.maps(memoryview(settled.body))
     assert bytes(settled.body) == bytes(smooth(0).body)
 
 
 def test_a_body_that_fails_in_a_pass_ends_it_and_nothing_stays_pinned(tmp_path: Path) -> None:
-    shelf = Shelf(2**20, tmp_path, lambda: 0)
+    out_of_core = OutOfCoreStore(2**20, tmp_path, lambda: 0)
     chunks = [packed(smooth(k)) for k in range(4)]
-    away = chunks[2].away
-    assert away is not None
-    away.expected ^= 1
+    lazy_body = chunks[2].lazy_body
+    assert lazy_body is not None
+    lazy_body.expected ^= 1
     with pytest.raises(DataError, match="a file is damaged: chunk smooth/0/2: its checksum"):
-        list(flow(shelf.settle(chunks)))
-    assert all(chunk.away is not None and chunk.away.pins == 0 for chunk in chunks)
+        list(stream_chunks(out_of_core.settle(chunks)))
+    assert all(chunk.lazy_body is not None and chunk.lazy_body.pins == 0 for chunk in chunks)
 
 
 @pytest.mark.parametrize("size", [1000, 70_000])
 def test_a_buffer_serves_again_when_nobody_looks_at_it(size: int) -> None:
-    pool = Pool(2**20)
+    pool = BufferPool(2**20)
     first = pool.take(size)
     kept = np.frombuffer(first, np.uint8)[10:]
     del first
@@ -270,7 +274,7 @@ def test_a_buffer_serves_again_when_nobody_looks_at_it(size: int) -> None:
 
 
 def test_buffers_of_other_sizes_are_given_up() -> None:
-    pool = Pool(0)
+    pool = BufferPool(0)
     for k in (1, 2, 4):
         pool.take(k << 20)
         gc.collect()

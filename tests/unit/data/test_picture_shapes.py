@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import elasticml as em
-from elasticml.data.picture_shapes import picture_shape
+from elasticml.data.readers.images import image_shape
 from elasticml.errors import DataError
 from tests.unit.data.test_images import write
 from tests.unit.data.test_pictures import every_place, png
@@ -24,27 +24,27 @@ def idx_file(folder, *dimensions: int) -> str:
 def test_an_idx_file_s_dimensions_are_a_shape_where_they_are_those_of_a_picture(
     tmp_path, dimensions, shape
 ):
-    assert picture_shape(em.read_images(idx_file(tmp_path / "a", *dimensions))) == shape
+    assert image_shape(em.read_images(idx_file(tmp_path / "a", *dimensions))) == shape
 
 
 @every_place
 def test_pictures_have_the_shape_in_which_they_are_read(tmp_path, put):
     files = {"a/1.png": png(np.zeros((4, 6, 3), np.uint8)), "b/1.png": b"never read"}
     path = put(tmp_path, files)
-    assert picture_shape(em.read_images(path)) == (3, 4, 6)
-    assert picture_shape(em.read_images(path, mode="L")) == (1, 4, 6)
-    assert picture_shape(em.read_images(path, size=(8, 2))) == (3, 8, 2)
+    assert image_shape(em.read_images(path)) == (3, 4, 6)
+    assert image_shape(em.read_images(path, mode="L")) == (1, 4, 6)
+    assert image_shape(em.read_images(path, size=(8, 2))) == (3, 8, 2)
 
 
 @every_place
 def test_a_place_without_pictures_is_named(tmp_path, put):
     path = put(tmp_path, {"a/notes.txt": b"no"})
     with pytest.raises(DataError, match="has no pictures in folders"):
-        picture_shape(em.read_images(path))
+        image_shape(em.read_images(path))
 
 
 def test_other_data_have_none():
-    assert picture_shape(em.from_arrays(np.zeros((2, 16)), np.zeros(2))) is None
+    assert image_shape(em.from_arrays(np.zeros((2, 16)), np.zeros(2))) is None
 
 
 @pytest.mark.torch

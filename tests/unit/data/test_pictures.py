@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from elasticml.data import picture_files, pictures
-from elasticml.data.images import read_images
-from elasticml.data.picture_files import Folders
+from elasticml.data.readers import image_files, image_folder
+from elasticml.data.readers.image_files import Folders
+from elasticml.data.readers.images import read_images
 from elasticml.data.source import load_all, merge_summaries, read_block, source_from_spec
 from elasticml.errors import ConfigError, DataError
 from tests.small_web import serving
@@ -71,7 +71,7 @@ every_place = pytest.mark.parametrize("put", [in_folder, in_zip, in_tar])
 @every_place
 @pytest.mark.parametrize("n_bytes", [1, 200, 2**23])
 def test_every_picture_is_in_exactly_one_block(tmp_path, monkeypatch, put, n_bytes):
-    monkeypatch.setattr(pictures, "BLOCK_BYTES", n_bytes)
+    monkeypatch.setattr(image_folder, "BLOCK_BYTES", n_bytes)
     wanted = drawn()
     files = {name: png(pixels) for name, pixels in wanted.items()} | {"cat/notes.txt": b"no"}
     source = source_from_spec(read_images(put(tmp_path, files), dtype="float32").spec())
@@ -119,7 +119,7 @@ def test_a_place_without_pictures_says_what_is_wanted(tmp_path, put):
 @pytest.mark.parametrize("put", [in_folder, in_zip])
 def test_pictures_have_one_size_in_all_blocks(tmp_path, monkeypatch, put):
     """Each block's own pictures may be alike, and the blocks not."""
-    monkeypatch.setattr(pictures, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(image_folder, "BLOCK_BYTES", 1)
     small, large = png(drawn()["cat/0.png"]), png(np.zeros((8, 6, 3), np.uint8))
     source = read_images(put(tmp_path, {"a/0.png": small, "b/1.png": large}))
     source.read(0, 2**20, 1)
@@ -129,19 +129,19 @@ def test_pictures_have_one_size_in_all_blocks(tmp_path, monkeypatch, put):
 
 @every_place
 def test_test_pictures_are_numbered_as_the_training_pictures(tmp_path, monkeypatch, put):
-    monkeypatch.setattr(pictures, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(image_folder, "BLOCK_BYTES", 1)
     files = {name: png(pixels) for name, pixels in drawn().items()}
     training = read_images(put(tmp_path, files))
     facts = merge_summaries([training.read(b.index, 2**20, 1)[1] for b in training.blocks()])
     (tmp_path / "test").mkdir()
     test = read_images(put(tmp_path / "test", {"dog/0.png": files["dog/0.png"]}))
-    known = source_from_spec(test.with_facts(facts).spec())
+    known = source_from_spec(test.with_stats(facts).spec())
     assert [chunk.labels.tolist() for chunk in load_all(known)] == [[2.0]]
     assert known.fingerprint() != test.fingerprint()
     (tmp_path / "other").mkdir()
     other = read_images(put(tmp_path / "other", {"cow/0.png": files["dog/0.png"]}))
     with pytest.raises(DataError, match=r"folder cow, wanted one of the 3 classes .*: bird, cat"):
-        load_all(other.with_facts(facts))
+        load_all(other.with_stats(facts))
 
 
 @every_place
@@ -175,13 +175,13 @@ def test_a_picture_written_over_another_is_not_taken_from_the_cache(tmp_path):
 def test_pictures_whose_changes_nobody_can_tell_are_not_cached(tmp_path, monkeypatch):
     source = read_images(in_folder(tmp_path, {"a/0.png": png(drawn()["cat/0.png"])}))
     assert source.is_costly
-    monkeypatch.setattr(picture_files, "version_of", lambda inner, info: "")
+    monkeypatch.setattr(image_files, "version_of", lambda inner, info: "")
     assert not source.is_costly
     assert len(load_all(source)) == 1
 
 
 def test_a_large_folder_is_listed_again_when_that_is_cheap_beside_the_wait(tmp_path, monkeypatch):
-    monkeypatch.setattr(picture_files, "LISTED_ANEW_MAX", 1)
+    monkeypatch.setattr(image_files, "LISTED_ANEW_MAX", 1)
     path = in_folder(tmp_path, {name: b"x" for name in ("a/0.png", "a/1.png")})
     # Listing takes from 10 to 12: it is believed until 18.
     times = iter([10.0, 12.0, 17.9, 18.0, 18.5])
@@ -194,10 +194,10 @@ def test_a_large_folder_is_listed_again_when_that_is_cheap_beside_the_wait(tmp_p
 
 def test_a_picture_that_changes_after_it_was_listed_is_an_error(tmp_path):
     path = in_folder(tmp_path, {"a/0.png": png(drawn()["cat/0.png"])})
-    listing = picture_files.listing_of(path)
+    listing = image_files.listing_of(path)
     os.utime(Path(path) / "a" / "0.png", (1, 1))
     with pytest.raises(DataError, match=r"a/0.png changed while the job was reading"):
-        list(picture_files.contents(path, ["a/0.png"], listing))
+        list(image_files.contents(path, ["a/0.png"], listing))
 
 
 def test_a_folder_on_hdfs_is_read_from_its_host(tmp_path):

@@ -7,7 +7,7 @@ import threading
 import fsspec
 import pytest
 
-from elasticml.data.places import (
+from elasticml.data.storage.filesystem import (
     exists,
     join,
     local_path,

@@ -10,15 +10,15 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticml.data import kernels
-from elasticml.data.chunk import (
+from elasticml.data.chunks import kernels
+from elasticml.data.chunks.chunk import (
     Chunk,
     binary_csr_chunk,
     csr_chunk,
     dense_chunk,
     sequence_chunk,
 )
-from elasticml.data.ngrams import (
+from elasticml.data.chunks.ngrams import (
     codes_of_letters,
     column_name,
     first_columns,
@@ -26,8 +26,8 @@ from elasticml.data.ngrams import (
     letters_of_codes,
     sequence_layout,
 )
-from elasticml.data.products import make_adjoint, make_forward, warm_kernels
-from elasticml.terms import ChunkId
+from elasticml.data.chunks.products import make_adjoint, make_forward, warm_kernels
+from elasticml.ids import ChunkId
 
 ID = ChunkId("test", 0, 0)
 KINDS = ("dense", "csr", "binary_csr", "sequence")

@@ -9,9 +9,9 @@ import lzma
 import numpy as np
 import pytest
 
-import elasticml.data.files as files
-from elasticml.data.ngrams import letters_of_codes, sequence_layout
-from elasticml.data.sequences import read_sequences
+import elasticml.data.readers.files as files
+from elasticml.data.chunks.ngrams import letters_of_codes, sequence_layout
+from elasticml.data.readers.sequences import read_sequences
 from elasticml.data.source import load_all, merge_summaries, read_block, source_from_spec
 from elasticml.errors import ConfigError, DataError
 
@@ -232,8 +232,8 @@ def test_test_sequences_of_another_length_are_refused(tmp_path):
     path = write(tmp_path / "a.tsv", tsv_of(random_rows(5, 12)))
     facts = merge_summaries([read_sequences(path).read(0, None, 1)[1]])
     longer = write(tmp_path / "b.tsv", tsv_of(random_rows(5, 13)))
-    assert "the training data" in message_of(read_sequences(longer).with_facts(facts))
-    assert len(rows_of(read_sequences(longer, window=[0, 12]).with_facts(facts))) == 5
+    assert "the training data" in message_of(read_sequences(longer).with_stats(facts))
+    assert len(rows_of(read_sequences(longer, window=[0, 12]).with_stats(facts))) == 5
 
 
 def test_test_sequences_of_another_length_are_refused_when_they_are_in_the_cache(tmp_path):

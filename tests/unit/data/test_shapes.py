@@ -8,9 +8,8 @@ import scipy.sparse as sp
 from sklearn.metrics import roc_auc_score
 from sklearn.svm import LinearSVC
 
-from elasticml.data.power_law import SHAPES, field_sizes
-from elasticml.data.shapes import BLOCK_ROWS, synthetic
 from elasticml.data.source import load_all, source_from_spec
+from elasticml.data.synthetic.sparse import BLOCK_ROWS, SHAPES, field_sizes, synthetic
 from elasticml.errors import ConfigError
 
 #: Table 1 of the elastic-CoCoA paper; of KDDA the columns are what it lists as examples.

@@ -11,15 +11,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elasticml.data import mapped
-from elasticml.data.arrays import from_arrays
-from elasticml.data.chunk import Chunk, dense_chunk
-from elasticml.data.convert import convert
-from elasticml.data.mapped import FileSlab, disk_room, file_system_of, spill_folder
-from elasticml.data.shelf import Shelf, flow, kept, make_room, numbers, release, shelf_of
+from elasticml.data.chunks.chunk import Chunk, dense_chunk
+from elasticml.data.out_of_core import mapped_memory
+from elasticml.data.out_of_core.mapped_memory import (
+    FileSlab,
+    disk_room,
+    file_system_of,
+    spill_folder,
+)
+from elasticml.data.out_of_core.store import (
+    OutOfCoreStore,
+    kept,
+    plan_residency,
+    release,
+    row_array,
+    store_of,
+    stream_chunks,
+)
+from elasticml.data.readers.arrays import from_arrays
+from elasticml.data.readers.convert import convert
 from elasticml.errors import ConfigError, DataError
-from elasticml.runtime.chunk_store import ChunkStore
-from elasticml.terms import ChunkId
+from elasticml.ids import ChunkId
+from elasticml.runtime.chunks.chunk_store import ChunkStore
 
 MIB = 2**20
 #: Pages at the ends of bodies, and what a look at one brings with it; bodies are many times larger.
@@ -33,8 +46,8 @@ def chunk(k: int, rows: int = 4096) -> Chunk:
     return made
 
 
-def shelf(folder: Path, limit: int = 64 * MIB, anonymous: int = 0) -> Shelf:
-    return Shelf(limit, folder, lambda: anonymous)
+def out_of_core(folder: Path, limit: int = 64 * MIB, anonymous: int = 0) -> OutOfCoreStore:
+    return OutOfCoreStore(limit, folder, lambda: anonymous)
 
 
 def resident(body: memoryview) -> int:
@@ -50,7 +63,7 @@ def resident(body: memoryview) -> int:
 
 def test_bodies_and_states_are_the_same_on_the_shelf(tmp_path: Path) -> None:
     chunks = [chunk(k) for k in range(6)]
-    settled = shelf(tmp_path).settle(chunks)
+    settled = out_of_core(tmp_path).settle(chunks)
     assert [(c.id, bytes(c.body)) for c in settled] == [(c.id, bytes(c.body)) for c in chunks]
     assert all(new.state is old.state for new, old in zip(settled, chunks, strict=True))
     assert [c.state_version for c in settled] == list(range(6))
@@ -58,58 +71,58 @@ def test_bodies_and_states_are_the_same_on_the_shelf(tmp_path: Path) -> None:
 
 
 def test_no_file_has_a_name_and_none_is_left(tmp_path: Path) -> None:
-    settled = shelf(tmp_path).settle([chunk(k) for k in range(6)])
+    settled = out_of_core(tmp_path).settle([chunk(k) for k in range(6)])
     assert list(tmp_path.iterdir()) == []
     assert len(settled) == 6
 
 
 def test_a_pass_gives_all_chunks_in_order_and_lets_them_go(tmp_path: Path) -> None:
-    here = shelf(tmp_path)
+    here = out_of_core(tmp_path)
     chunks = here.settle([chunk(k, rows=40_000) for k in range(8)])
     here.batch_bytes = 3 * MIB
-    seen = [c.values[0, 0] for c in flow(chunks)]
+    seen = [c.values[0, 0] for c in stream_chunks(chunks)]
     assert seen == [float(k) for k in range(8)]
     assert resident(chunks[0].body) < EDGES
     assert here.streamed_bytes == 2 * sum(c.nbytes for c in chunks)  # once when they were settled
 
 
 def test_what_matters_most_stays(tmp_path: Path) -> None:
-    here = shelf(tmp_path)
+    here = out_of_core(tmp_path)
     chunks = here.settle([chunk(k) for k in range(8)])
     nbytes = chunks[0].nbytes
     here.limit_bytes = 3 * nbytes + 6 * here.batch_bytes
-    here.rank({chunks[k].id: float(k % 5) for k in range(8)})
-    make_room(chunks)
-    assert here.staying == {chunks[k].id for k in (3, 4, 2)}
+    here.set_importance({chunks[k].id: float(k % 5) for k in range(8)})
+    plan_residency(chunks)
+    assert here.resident == {chunks[k].id for k in (3, 4, 2)}
     before = here.streamed_bytes
-    assert len(list(flow(chunks))) == 8
+    assert len(list(stream_chunks(chunks))) == 8
     assert here.streamed_bytes - before == 5 * nbytes
 
 
 def test_batches_of_a_chunk_that_is_larger_than_a_batch_count_for_what_they_are(
     tmp_path: Path,
 ) -> None:
-    here = shelf(tmp_path)
+    here = out_of_core(tmp_path)
     chunks = here.settle([chunk(k) for k in range(6)])
     here.batch_bytes = 1
     here.limit_bytes = 9 * chunks[0].nbytes
-    make_room(chunks)
-    assert len(here.staying) == 3
+    plan_residency(chunks)
+    assert len(here.resident) == 3
     # A chunk's other form may be the larger one.
-    here.settle_form(chunk(5, rows=8000))
-    make_room(chunks)
-    assert here.staying == frozenset()
+    here.add_form(chunk(5, rows=8000))
+    plan_residency(chunks)
+    assert here.resident == frozenset()
 
 
 def test_further_forms_of_chunks_count_where_they_stay(tmp_path: Path) -> None:
-    here = shelf(tmp_path)
+    here = out_of_core(tmp_path)
     chunks = here.settle([chunk(k) for k in range(8)])
-    forms = [here.settle_form(chunk(k)) for k in range(8)]
+    forms = [here.add_form(chunk(k)) for k in range(8)]
     here.limit_bytes = 4 * chunks[0].nbytes + 6 * here.batch_bytes
-    make_room(chunks)
-    assert len(here.staying) == 2
+    plan_residency(chunks)
+    assert len(here.resident) == 2
     for each in (chunks, forms):
-        assert len(list(flow(each))) == 8
+        assert len(list(stream_chunks(each))) == 8
     # They are all in one mapping.
     assert resident(forms[0].body) <= 4 * chunks[0].nbytes + 16 * EDGES
     assert resident(forms[0].body) >= 4 * chunks[0].nbytes
@@ -125,25 +138,25 @@ def test_a_full_disk_is_told_where_further_forms_do_not_fit(
     with pytest.raises(
         DataError, match=r"no room for scaled copies .*No space left.*ELASTICML_SPILL"
     ):
-        shelf(tmp_path).settle_form(chunk(0))
+        out_of_core(tmp_path).add_form(chunk(0))
 
 
 def test_other_memory_pushes_bodies_out(tmp_path: Path) -> None:
     taken = [0]
-    here = Shelf(64 * MIB, tmp_path, lambda: taken[0])
+    here = OutOfCoreStore(64 * MIB, tmp_path, lambda: taken[0])
     chunks = here.settle([chunk(k, rows=40_000) for k in range(4)])
-    make_room(chunks)
-    assert len(here.staying) == 4
+    plan_residency(chunks)
+    assert len(here.resident) == 4
     taken[0] = 64 * MIB
-    make_room(chunks)
-    assert here.staying == frozenset()
+    plan_residency(chunks)
+    assert here.resident == frozenset()
     assert resident(chunks[0].body) < EDGES
 
 
 def test_reading_is_two_batches_ahead_of_work_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = shelf(tmp_path)
+    here = out_of_core(tmp_path)
     chunks = here.settle([chunk(k) for k in range(6)])
     here.batch_bytes = 1
     fetched: list[int] = []
@@ -153,9 +166,9 @@ def test_reading_is_two_batches_ahead_of_work_and_no_more(
         fetched.append(next(k for k, c in enumerate(chunks) if c.body is body))
         came.release()
 
-    monkeypatch.setattr(mapped, "fetch", fetch)
+    monkeypatch.setattr(mapped_memory, "fetch", fetch)
     ahead = []
-    for number, _ in enumerate(flow(chunks)):
+    for number, _ in enumerate(stream_chunks(chunks)):
         for _ in range(3 if number == 0 else number < 4):
             came.acquire()
         ahead.append(sorted(fetched))
@@ -163,7 +176,7 @@ def test_reading_is_two_batches_ahead_of_work_and_no_more(
 
 
 def test_an_error_in_the_thread_that_reads_reaches_the_pass(tmp_path: Path) -> None:
-    here = shelf(tmp_path)
+    here = out_of_core(tmp_path)
     chunks = here.settle([chunk(0)])
 
     def fail(number: int) -> None:
@@ -174,7 +187,7 @@ def test_an_error_in_the_thread_that_reads_reaches_the_pass(tmp_path: Path) -> N
 
 
 def test_what_was_fetched_before_an_error_is_let_go(tmp_path: Path) -> None:
-    here = shelf(tmp_path)
+    here = out_of_core(tmp_path)
     chunks = here.settle([chunk(k, rows=40_000) for k in range(6)])
     before = here.streamed_bytes
 
@@ -190,10 +203,10 @@ def test_what_was_fetched_before_an_error_is_let_go(tmp_path: Path) -> None:
 
 
 def test_a_pass_that_is_given_up_lets_everything_go(tmp_path: Path) -> None:
-    here = shelf(tmp_path)
+    here = out_of_core(tmp_path)
     chunks = here.settle([chunk(k, rows=40_000) for k in range(4)])
     here.batch_bytes = 1
-    going = flow(chunks)
+    going = stream_chunks(chunks)
     next(going)
     going.close()  # type: ignore[attr-defined]
     assert resident(chunks[0].body) < EDGES
@@ -201,8 +214,8 @@ def test_a_pass_that_is_given_up_lets_everything_go(tmp_path: Path) -> None:
 
 def test_chunks_in_memory_need_no_shelf() -> None:
     chunks = [chunk(k) for k in range(3)]
-    assert list(flow(chunks)) == chunks
-    assert shelf_of(chunks) is None
+    assert list(stream_chunks(chunks)) == chunks
+    assert store_of(chunks) is None
     release(chunks)
     assert chunks[1].values[0, 0] == 1.0
 
@@ -210,14 +223,14 @@ def test_chunks_in_memory_need_no_shelf() -> None:
 def test_a_slabs_places_are_given_back_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, nameless = [], mapped._nameless
+    opened, nameless = [], mapped_memory._nameless
 
     def watched(folder: Path) -> int:
         descriptor = nameless(folder)
         opened.append(os.dup(descriptor))
         return descriptor
 
-    monkeypatch.setattr(mapped, "_nameless", watched)
+    monkeypatch.setattr(mapped_memory, "_nameless", watched)
     slab = FileSlab(8 * MIB, tmp_path)
     kept, dropped = slab.take(4 * MIB), slab.take(4 * MIB)
     kept[:] = b"k" * (4 * MIB)
@@ -245,12 +258,12 @@ def test_a_full_disk_is_found_before_anything_is_written(
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match="No space left"):
-        shelf(tmp_path).settle([chunk(0)])
+        out_of_core(tmp_path).settle([chunk(0)])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_memory_is_no_disk_to_spill_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped, "file_system_of", lambda folder: "tmpfs")
+    monkeypatch.setattr(mapped_memory, "file_system_of", lambda folder: "tmpfs")
     assert disk_room(tmp_path) == 0
     assert file_system_of(Path("/proc")) == "proc"
 
@@ -270,31 +283,31 @@ def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.Mo
 def test_numbers_of_rows_on_the_shelf_are_in_files_and_their_places_serve_again(
     tmp_path: Path,
 ) -> None:
-    here = shelf(tmp_path)
+    here = out_of_core(tmp_path)
     (settled,) = here.settle([chunk(0)])
-    first = numbers(settled)
+    first = row_array(settled)
     assert here.maps(memoryview(first))
     first[:] = 7.0
     kept_first = first
-    second = numbers(settled)
+    second = row_array(settled)
     second[:] = 8.0
     assert (kept_first[0], second[0], first.shape) == (7.0, 8.0, (settled.n_rows,))
     place = second.ctypes.data
     del second
     gc.collect()
-    assert numbers(settled).ctypes.data == place
-    assert numbers(settled, np.float32).dtype == np.float32
+    assert row_array(settled).ctypes.data == place
+    assert row_array(settled, np.float32).dtype == np.float32
     assert kept(settled, first)[0] == 7.0
 
 
 def test_numbers_of_rows_in_memory_and_on_a_full_disk_are_in_memory(tmp_path: Path) -> None:
     loose = chunk(0)
     mine = np.ones(loose.n_rows)
-    assert numbers(loose).shape == (loose.n_rows,)
+    assert row_array(loose).shape == (loose.n_rows,)
     assert kept(loose, mine) is mine
-    here = Shelf(MIB, tmp_path / "gone", lambda: 0)
-    assert here.numbers(10).shape == (10,)
-    assert here.numbers(0).size == 0
+    here = OutOfCoreStore(MIB, tmp_path / "gone", lambda: 0)
+    assert here.row_array(10).shape == (10,)
+    assert here.row_array(0).size == 0
 
 
 def test_mapped_bodies_are_checked_in_the_first_pass_and_not_before(tmp_path: Path) -> None:
@@ -303,35 +316,38 @@ def test_mapped_bodies_are_checked_in_the_first_pass_and_not_before(tmp_path: Pa
     content = bytearray(path.read_bytes())
     content[-1000] ^= 1
     path.write_bytes(content)
-    store = ChunkStore(10, shelf(tmp_path))
+    store = ChunkStore(10, out_of_core(tmp_path))
     store.read(made, 0, None, 1)
     chunks = store.own(store.ids())
     assert float(chunks[0].labels.sum()) == chunks[0].n_rows
-    assert not any(chunk.is_here for chunk in chunks)
+    assert not any(chunk.is_loaded for chunk in chunks)
     with pytest.raises(DataError, match=r"000000\.chunks is damaged: chunk .*: its checksum"):
-        list(flow(chunks))
+        list(stream_chunks(chunks))
     path.write_bytes(content[:-1000] + bytes([content[-1000] ^ 1]) + content[-999:])
-    store = ChunkStore(10, shelf(tmp_path))
+    store = ChunkStore(10, out_of_core(tmp_path))
     store.read(made, 0, None, 1)
     chunks = store.own(store.ids())
-    assert sum(float(chunk.values.sum()) for chunk in flow(chunks)) == np.arange(80_000.0).sum()
-    assert all(chunk.is_here for chunk in chunks)
+    assert (
+        sum(float(chunk.values.sum()) for chunk in stream_chunks(chunks))
+        == np.arange(80_000.0).sum()
+    )
+    assert all(chunk.is_loaded for chunk in chunks)
 
 
 def test_numbers_of_rows_leave_less_room_for_bodies_and_go_where_there_is_none(
     tmp_path: Path,
 ) -> None:
-    here = shelf(tmp_path)
+    here = out_of_core(tmp_path)
     chunks = here.settle([chunk(k) for k in range(8)])
     nbytes = chunks[0].nbytes
     here.limit_bytes = 4 * nbytes + 6 * here.batch_bytes
-    make_room(chunks)
-    assert len(here.staying) == 4
-    mine = here.numbers(nbytes // 8)
+    plan_residency(chunks)
+    assert len(here.resident) == 4
+    mine = here.row_array(nbytes // 8)
     mine[:] = 3.0
-    make_room(chunks)
-    assert len(here.staying) == 2  # they come in multiples of a page
+    plan_residency(chunks)
+    assert len(here.resident) == 2  # they come in multiples of a page
     here.limit_bytes = 0
-    make_room(chunks)
+    plan_residency(chunks)
     assert resident(memoryview(mine)) < EDGES
     assert mine.tolist() == [3.0] * (nbytes // 8)

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elasticml.data import files
-from elasticml.data.arrays import from_arrays
-from elasticml.data.chunk import Layout
-from elasticml.data.cut import row_bounds
-from elasticml.data.facts import BlockSummary, DataFacts, merge_summaries
+from elasticml.data.chunks.chunk import Layout
+from elasticml.data.chunks.chunker import row_bounds
+from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_summaries
+from elasticml.data.readers import files
+from elasticml.data.readers.arrays import from_arrays
+from elasticml.data.readers.svmlight import read_svmlight
 from elasticml.data.source import chunk_size, read_chunks, source_from_spec
-from elasticml.data.svmlight import read_svmlight
 from elasticml.errors import ConfigError, DataError
-from elasticml.terms import ChunkId
+from elasticml.ids import ChunkId
 
 CSR = Layout(kind="csr", n_columns=3)
 
@@ -58,7 +58,7 @@ def test_facts_are_the_same_in_any_order_of_summaries() -> None:
     ]
     facts = merge_summaries(parts)
     assert facts == merge_summaries(parts[::-1])
-    assert facts == DataFacts(
+    assert facts == DatasetStats(
         n_rows=6,
         n_columns=5,
         classes=(-1.0, 1.0),
@@ -114,7 +114,7 @@ def test_summaries_and_facts_survive_json() -> None:
     one = summary(3, vocabularies={"c": ["a"]}, counts={"{} x": 1}, index_base=1)
     assert BlockSummary.from_json(json.loads(json.dumps(one.to_json()))) == one
     facts = merge_summaries([one])
-    again = DataFacts.from_json(json.loads(json.dumps(facts.to_json())))
+    again = DatasetStats.from_json(json.loads(json.dumps(facts.to_json())))
     assert again.to_json() == facts.to_json()
     assert again.classes == facts.classes
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from elasticml.data.shelf import Shelf, make_room
-from elasticml.data.spill import FILE_BYTES
+from elasticml.data.out_of_core.spill_files import FILE_BYTES
+from elasticml.data.out_of_core.store import OutOfCoreStore, plan_residency
 from tests.unit.data.test_packed import packed, smooth
 from tests.unit.data.test_shelf import chunk
 
@@ -36,27 +36,27 @@ def n_mapped(folder: Path) -> int:
 
 @pytest.mark.usefixtures("no_collector")
 def test_a_closed_shelf_leaves_no_file_once_nobody_looks_at_its_places(tmp_path: Path) -> None:
-    shelf = Shelf(2**30, tmp_path, lambda: 0)
-    kept, dropped = shelf.numbers(1000), shelf.numbers(1000)
+    out_of_core = OutOfCoreStore(2**30, tmp_path, lambda: 0)
+    kept, dropped = out_of_core.row_array(1000), out_of_core.row_array(1000)
     del dropped
-    shelf.close()
+    out_of_core.close()
     assert n_mapped(tmp_path) == 1
     del kept
-    shelf.close()
+    out_of_core.close()
     assert n_mapped(tmp_path) == 0
 
 
 @pytest.mark.usefixtures("no_collector")
 def test_a_shelf_that_nobody_has_leaves_no_file_and_no_thread(tmp_path: Path) -> None:
     before = set(threading.enumerate())
-    shelf = Shelf(2**30, tmp_path, lambda: 0)
-    chunks = shelf.settle([chunk(0), packed(smooth(1))])
-    assert len(list(shelf.flow(chunks))) == 2
-    shelf.numbers(1000)
+    out_of_core = OutOfCoreStore(2**30, tmp_path, lambda: 0)
+    chunks = out_of_core.settle([chunk(0), packed(smooth(1))])
+    assert len(list(out_of_core.stream_chunks(chunks))) == 2
+    out_of_core.row_array(1000)
     threads = [t for t in threading.enumerate() if t not in before and "em-shelf" in t.name]
     assert threads
-    gone = weakref.ref(shelf)
-    del shelf, chunks
+    gone = weakref.ref(out_of_core)
+    del out_of_core, chunks
     assert gone() is None
     for thread in threads:
         thread.join(60)
@@ -84,40 +84,40 @@ def test_a_disk_that_is_nearly_full_takes_what_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused_from(FILE_BYTES, monkeypatch)
-    shelf = Shelf(2**30, tmp_path, lambda: 0)
-    (settled,) = shelf.settle([chunk(0)])
-    assert shelf.maps(memoryview(settled.body))
-    assert shelf.maps(memoryview(shelf.numbers(1000)))
+    out_of_core = OutOfCoreStore(2**30, tmp_path, lambda: 0)
+    (settled,) = out_of_core.settle([chunk(0)])
+    assert out_of_core.maps(memoryview(settled.body))
+    assert out_of_core.maps(memoryview(out_of_core.row_array(1000)))
 
 
 def test_a_full_disk_is_asked_once_between_plans(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    shelf = Shelf(2**30, tmp_path, lambda: 0)
-    chunks = shelf.settle([packed(smooth(0))])
+    out_of_core = OutOfCoreStore(2**30, tmp_path, lambda: 0)
+    chunks = out_of_core.settle([packed(smooth(0))])
     refused_from(0, monkeypatch, seen)
     for _ in range(2):
-        make_room(chunks)
-        some = [shelf.numbers(1000) for _ in range(20)]
-        assert not any(shelf.maps(memoryview(array)) for array in some)
+        plan_residency(chunks)
+        some = [out_of_core.row_array(1000) for _ in range(20)]
+        assert not any(out_of_core.maps(memoryview(array)) for array in some)
         assert seen == [FILE_BYTES, 2 * 4096]
         seen.clear()
     monkeypatch.undo()
-    make_room(chunks)
-    assert shelf.maps(memoryview(shelf.numbers(1000)))
+    plan_residency(chunks)
+    assert out_of_core.maps(memoryview(out_of_core.row_array(1000)))
 
 
 def test_numbers_that_a_full_disk_does_not_take_count_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = [0]
-    shelf = Shelf(2**30, tmp_path, lambda: taken[0])
-    chunks = shelf.settle([chunk(k) for k in range(8)])
+    out_of_core = OutOfCoreStore(2**30, tmp_path, lambda: taken[0])
+    chunks = out_of_core.settle([chunk(k) for k in range(8)])
     nbytes = chunks[0].nbytes
     refused_from(0, monkeypatch)
-    mine = shelf.numbers(FILE_BYTES // 8)
+    mine = out_of_core.row_array(FILE_BYTES // 8)
     taken[0] = mine.nbytes  # the measure sees what is in no file
-    shelf.limit_bytes = mine.nbytes + 4 * nbytes + 6 * shelf.batch_bytes
-    make_room(chunks)
-    assert len(shelf.staying) == 4
+    out_of_core.limit_bytes = mine.nbytes + 4 * nbytes + 6 * out_of_core.batch_bytes
+    plan_residency(chunks)
+    assert len(out_of_core.resident) == 4

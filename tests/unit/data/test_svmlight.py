@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
-from elasticml.data import files, source
-from elasticml.data.chunk import Chunk
+from elasticml.data import source
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.readers import files
+from elasticml.data.readers.svmlight import read_svmlight
 from elasticml.data.source import load_all, merge_summaries, source_from_spec
-from elasticml.data.svmlight import read_svmlight
 from elasticml.errors import ConfigError, DataError
 
 
@@ -162,7 +163,7 @@ def test_the_first_eight_mebibytes_decide_where_columns_begin(
 def test_test_data_are_read_as_the_training_data_were(tmp_path: Path) -> None:
     train = read_svmlight(write(tmp_path / "train", "1 0:1 2:5\n"))
     facts = merge_summaries([train.read(0, None, 1)[1]])
-    test = read_svmlight(write(tmp_path / "test", "1 1:4 3:6 7:1\n-1 2:1\n")).with_facts(facts)
+    test = read_svmlight(write(tmp_path / "test", "1 1:4 3:6 7:1\n-1 2:1\n")).with_stats(facts)
     chunks, summary = test.read(0, None, 1)
     assert matrix(chunks, 3).toarray().tolist() == [[0, 4, 0], [0, 0, 1]]
     assert summary.n_columns == 3

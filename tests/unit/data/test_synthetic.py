@@ -7,13 +7,18 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.metrics import average_precision_score
 
-from elasticml.data.known_optima import make_linear
-from elasticml.data.ngrams import letters_of_codes
-from elasticml.data.products import make_adjoint, make_forward
-from elasticml.data.sequences import read_sequences
+from elasticml.data.chunks.ngrams import letters_of_codes
+from elasticml.data.chunks.products import make_adjoint, make_forward
+from elasticml.data.readers.sequences import read_sequences
 from elasticml.data.source import load_all, merge_summaries, source_from_spec
-from elasticml.data.synthetic import BLOCK_ROWS, make_splice, synthetic_splice, write_splice
+from elasticml.data.synthetic.splice_sites import (
+    BLOCK_ROWS,
+    make_splice,
+    synthetic_splice,
+    write_splice,
+)
 from elasticml.errors import ConfigError
+from tests.known_optima import make_linear
 
 
 def letters_and_labels(source):

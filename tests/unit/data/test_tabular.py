@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 
-from elasticml.data import files
-from elasticml.data.chunk import Chunk
-from elasticml.data.facts import merge_summaries
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.dataset_stats import merge_summaries
+from elasticml.data.readers import files
+from elasticml.data.readers.tabular import TableSource, read_csv, read_parquet
 from elasticml.data.source import load_all, source_from_spec, survey_all
-from elasticml.data.tabular import TableSource, read_csv, read_parquet
 from elasticml.errors import ConfigError, DataError
 
 MIXED = "a,colour,b,y,w\n1,red,0,1,1\n2.5,blue,4,-1,2\n-3e1,red,5,1,0.5\n0,green,0,-1,1\n"
@@ -78,7 +78,7 @@ def test_values_that_training_did_not_see_become_zeros_with_a_note(tmp_path: Pat
     train = survey_all(mixed(write(tmp_path / "a.csv", MIXED)))
     facts = merge_summaries([train.read(0, None, 1)[1]])
     other = mixed(write(tmp_path / "b.csv", "a,colour,b,y,w\n1,pink,2,1,1\n1,red,2,1,1\n"))
-    chunks, summary = other.with_facts(facts).read(0, None, 1)
+    chunks, summary = other.with_stats(facts).read(0, None, 1)
     assert array(chunks).tolist() == [[1, 0, 0, 0, 2], [1, 0, 0, 1, 2]]
     assert summary.notes == (
         "1 values of column 'colour' were not seen in training and became zeros",
@@ -93,7 +93,7 @@ def test_a_label_of_texts_is_numbered_in_sorted_order(tmp_path: Path) -> None:
     assert chunk.values.tolist() == [[1], [2], [3]]
     test = read_csv(write(tmp_path / "b.csv", "1,maybe\n"), -1, header=False, categorical=[-1])
     with pytest.raises(DataError, match=r"b\.csv, line 1, column '1': label is 'maybe', wanted"):
-        test.with_facts(merge_summaries([data.survey(0)])).read(0, None, 1)
+        test.with_stats(merge_summaries([data.survey(0)])).read(0, None, 1)
 
 
 def test_tabs_quotes_returns_and_blank_lines_are_understood(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elasticml.data.block_file import write_block
-from elasticml.data.chunk import Chunk, dense_chunk
-from elasticml.data.facts import summarise
-from elasticml.data.pool import Pool
-from elasticml.data.shelf import Shelf, flow, make_room
-from elasticml.terms import ChunkId
+from elasticml.data.chunks.chunk import Chunk, dense_chunk
+from elasticml.data.dataset_stats import summarise
+from elasticml.data.out_of_core.buffer_pool import BufferPool
+from elasticml.data.out_of_core.store import OutOfCoreStore, plan_residency, stream_chunks
+from elasticml.data.storage.block_file import write_block
+from elasticml.ids import ChunkId
 from tests.unit.data.test_packed import packed
 
 MIB = 2**20
@@ -78,7 +78,7 @@ def test_passes_over_compressed_bodies_keep_to_the_memory_that_is_allowed(
 
 
 def test_a_body_gets_the_smallest_idle_buffer_that_serves() -> None:
-    pool = Pool(MIB)
+    pool = BufferPool(MIB)
     sizes = (40 << 12, 36 << 12, 38 << 12)
     some = [pool.take(size) for size in sizes]
     places = [np.frombuffer(body, np.uint8).ctypes.data for body in some]
@@ -89,7 +89,7 @@ def test_a_body_gets_the_smallest_idle_buffer_that_serves() -> None:
 
 
 def test_what_a_smaller_body_leaves_over_of_a_buffer_is_no_memory() -> None:
-    pool = Pool(MIB)
+    pool = BufferPool(MIB)
     first = pool.take(40 << 12)
     place = np.frombuffer(first, np.uint8).ctypes.data
     del first
@@ -106,17 +106,19 @@ def test_what_a_smaller_body_leaves_over_of_a_buffer_is_no_memory() -> None:
 def test_bodies_that_were_unpacked_in_memory_count_once_and_stay(tmp_path: Path) -> None:
     """A member that goes out of core keeps what it computes over where it is."""
     chunks = [packed(numbers_chunk(k, 40)) for k in range(8)]
-    size = Pool.size_of(chunks[0].nbytes)
+    size = BufferPool.size_of(chunks[0].nbytes)
     for chunk in chunks[:5]:
-        chunk.bring()
+        chunk.load()
     inside = 5 * chunks[0].nbytes
-    shelf = Shelf(0, tmp_path, lambda: 1000 + inside + shelf.pool.held_bytes)
-    shelf.settle(chunks[5:])
-    shelf.limit_bytes = 1000 + 8 * size + 6 * shelf.batch_bytes * size // chunks[0].nbytes + 6
-    make_room(chunks)
-    assert len(shelf.staying) == 8
-    list(flow(chunks))
-    assert shelf.streamed_bytes == 0
+    out_of_core = OutOfCoreStore(0, tmp_path, lambda: 1000 + inside + out_of_core.pool.held_bytes)
+    out_of_core.settle(chunks[5:])
+    out_of_core.limit_bytes = (
+        1000 + 8 * size + 6 * out_of_core.batch_bytes * size // chunks[0].nbytes + 6
+    )
+    plan_residency(chunks)
+    assert len(out_of_core.resident) == 8
+    list(stream_chunks(chunks))
+    assert out_of_core.streamed_bytes == 0
 
 
 def test_bodies_that_were_unpacked_in_memory_and_let_go_come_back_to_the_pool(
@@ -124,12 +126,12 @@ def test_bodies_that_were_unpacked_in_memory_and_let_go_come_back_to_the_pool(
 ) -> None:
     chunks = [packed(numbers_chunk(k, 40)) for k in range(4)]
     for chunk in chunks[:2]:
-        chunk.bring()
-    shelf = Shelf(0, tmp_path, lambda: 0)
-    shelf.settle(chunks[2:])
-    shelf.plan(chunks)
-    assert not any(chunk.is_here for chunk in chunks)
-    shelf.limit_bytes = 2**30
-    shelf.plan(chunks)
-    assert len(list(shelf.flow(chunks))) == 4
-    assert shelf.pool.held_bytes == 4 * Pool.size_of(chunks[0].nbytes)
+        chunk.load()
+    out_of_core = OutOfCoreStore(0, tmp_path, lambda: 0)
+    out_of_core.settle(chunks[2:])
+    out_of_core.plan(chunks)
+    assert not any(chunk.is_loaded for chunk in chunks)
+    out_of_core.limit_bytes = 2**30
+    out_of_core.plan(chunks)
+    assert len(list(out_of_core.stream_chunks(chunks))) == 4
+    assert out_of_core.pool.held_bytes == 4 * BufferPool.size_of(chunks[0].nbytes)

@@ -7,9 +7,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from elasticml.data import web, webhdfs
-from elasticml.data.places import exists, names, read_bytes, write_whole
-from elasticml.data.webhdfs import WebHdfs, _GrowingCache
+from elasticml.data.storage import hadoop_http, webhdfs
+from elasticml.data.storage.filesystem import exists, names, read_bytes, write_whole
+from elasticml.data.storage.webhdfs import WebHdfs, _GrowingCache
 from elasticml.errors import ConfigError
 from tests.small_web import closed_url, serving
 
@@ -140,7 +140,7 @@ def test_kerberos_without_its_library_has_a_remedy(monkeypatch):
 
 
 def test_whoever_has_signed_on_once_sends_the_cookie(monkeypatch):
-    monkeypatch.setattr(web, "_ticket", lambda host: "ticket")
+    monkeypatch.setattr(hadoop_http, "_ticket", lambda host: "ticket")
     seen = []
 
     def answer(method, path, headers, body):
@@ -150,7 +150,7 @@ def test_whoever_has_signed_on_once_sends_the_cookie(monkeypatch):
         return 401, {"WWW-Authenticate": "Negotiate"}, b""
 
     with serving(answer) as url:
-        assert [web.ask("GET", url).status for _ in range(2)] == [200, 200]
+        assert [hadoop_http.ask("GET", url).status for _ in range(2)] == [200, 200]
     assert seen == [(None, None), ("Negotiate ticket", None), (None, "hadoop.auth=signed")]
 
 

@@ -12,8 +12,8 @@ import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file, load_iris, make_classification
 
 import elasticml as em
-from elasticml.data.convert import convert
-from elasticml.data.synthetic import synthetic_splice
+from elasticml.data.readers.convert import convert
+from elasticml.data.synthetic.splice_sites import synthetic_splice
 from elasticml.errors import ConfigError, DataError
 
 MODELS = {

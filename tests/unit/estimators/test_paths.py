@@ -36,9 +36,9 @@ def test_a_path_has_scikit_learns_models(data, make, l1_ratio):
 def test_a_path_through_more_columns_than_products_are_kept_of(monkeypatch):
     X, y = wide()
     expected = em.lasso_path(X, y, alphas=20, eps=1e-2, tol=1e-12, max_iter=100_000)[1]
-    monkeypatch.setattr("elasticml.algorithms.columns.elastic_net.PRODUCTS_MAX", 60)
+    monkeypatch.setattr("elasticml.algorithms.linear.elastic_net.PRODUCTS_MAX", 60)
     some = em.lasso_path(X, y, alphas=20, eps=1e-2, tol=1e-12, max_iter=100_000)[1]
-    monkeypatch.setattr("elasticml.algorithms.columns.elastic_net.PRODUCTS_MAX", 0)
+    monkeypatch.setattr("elasticml.algorithms.linear.elastic_net.PRODUCTS_MAX", 0)
     none = em.lasso_path(X, y, alphas=20, eps=1e-2, tol=1e-12, max_iter=100_000)[1]
     sparse = em.lasso_path(sp.csc_array(X), y, alphas=20, eps=1e-2, tol=1e-12, max_iter=10**5)[1]
     for coefs in (some, none, sparse):

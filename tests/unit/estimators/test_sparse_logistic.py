@@ -86,7 +86,7 @@ def test_many_coefficients_are_taken_in_blocks(make, monkeypatch):
     X, y = wine()
     given = {"C": 0.5, "l1_ratio": 1.0, "tol": 1e-11, "max_iter": 2000}
     whole = em.LogisticRegression(**given).fit(make(X), y)
-    monkeypatch.setattr("elasticml.algorithms.columns.softmax.BLOCK_MAX", 9)
+    monkeypatch.setattr("elasticml.algorithms.linear.sparse_softmax.BLOCK_MAX", 9)
     blocks = em.LogisticRegression(**given).fit(make(X), y)
     assert blocks.n_iter_[0] > whole.n_iter_[0]
     np.testing.assert_allclose(blocks.coef_, whole.coef_, atol=1e-6)

@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC as Theirs
 
 import elasticml as em
-from elasticml.algorithms.cocoa.local import LocalSolver
+from elasticml.algorithms.cocoa.local_pass import LocalSolver
 from elasticml.estimators import svm
 from tests.unit.estimators.contract import assert_contract
 

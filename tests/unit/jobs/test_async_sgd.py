@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import elasticml as em
-from elasticml.control.settings import settings_from_record
+from elasticml.control.driver_settings import settings_from_record
 from elasticml.errors import ConfigError
 from elasticml.jobs.job_file import parse_job
 

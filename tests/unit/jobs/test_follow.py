@@ -9,7 +9,7 @@ import pytest
 
 from elasticml.errors import JobFailedError
 from elasticml.jobs import follow as module
-from elasticml.jobs.wire import Outcome
+from elasticml.jobs.rpc import JobOutcome
 
 STORY = [
     {"t": 0.1, "event": "RoundEnded", "round": 0, "objective": 1.0},
@@ -27,7 +27,7 @@ class Ended:
         yield STORY[since:]
 
     def outcome(self):
-        return Outcome(
+        return JobOutcome(
             arrays={},
             snapshots={},
             history=[{"round": 0}],

@@ -6,11 +6,10 @@ import yaml
 
 from elasticml.errors import ConfigError
 from elasticml.job import Job
-from elasticml.jobs.algorithms import BatchGradient, CoCoA
-from elasticml.jobs.job_file import SECTIONS, read_job_file
-from elasticml.jobs.job_text import change
-from elasticml.jobs.record import job_of
-from elasticml.jobs.settings import Address, Evaluate, LocalWorkers, Stop, YarnContainers
+from elasticml.jobs.algorithm_settings import BatchGradient, CoCoA
+from elasticml.jobs.job_file import SECTIONS, apply_override, read_job_file
+from elasticml.jobs.job_record import job_file_from_record
+from elasticml.jobs.job_sections import Address, Evaluate, LocalWorkers, Stop, YarnContainers
 
 WHOLE = """
 name: whole
@@ -128,7 +127,7 @@ def test_a_model_to_start_from_goes_with_the_job_and_not_into_the_file(tmp_path)
     job = {**SMALL, "algorithm": {"name": "cocoa"}, "warm_start": "model.npz"}
     record = Job.from_file(read_job_file(write(tmp_path, job))).record("a", 2)
     assert record["algorithm"]["warm_start"] == {"coef": [1.0, -2.0], "intercept": [0.5]}
-    written = job_of(record)
+    written = job_file_from_record(record)
     assert "warm_start" not in written["algorithm"]
     assert written["warm_start"] == str(tmp_path / "model.npz")
 
@@ -136,7 +135,7 @@ def test_a_model_to_start_from_goes_with_the_job_and_not_into_the_file(tmp_path)
 @pytest.mark.parametrize("content", [WHOLE, COCOA])
 def test_the_job_that_a_run_writes_down_is_the_job_it_was(tmp_path, content):
     first = Job.from_file(read_job_file(write(tmp_path, content))).record("a", 14)
-    again = write(tmp_path, job_of(first))
+    again = write(tmp_path, job_file_from_record(first))
     assert Job.from_file(read_job_file(again)).record("a", 14) == first
 
 
@@ -332,8 +331,8 @@ def test_settings_from_the_command_line_change_the_file(tmp_path):
 
 def test_a_setting_may_be_any_yaml():
     raw = {"faults": [{"round": 1, "lose": 1}]}
-    change(raw, "faults=[]")
-    change(raw, "evaluate={every: 3}")
+    apply_override(raw, "faults=[]")
+    apply_override(raw, "evaluate={every: 3}")
     assert raw == {"faults": [], "evaluate": {"every": 3}}
 
 
@@ -351,7 +350,7 @@ def test_a_setting_may_be_any_yaml():
 def test_settings_that_lead_nowhere_are_refused(setting, said):
     raw = {"name": "n", "seed": 0, "faults": [{"round": 1, "lose": 1}]}
     with pytest.raises(ConfigError) as caught:
-        change(raw, setting)
+        apply_override(raw, setting)
     assert said.strip("'") in caught.value.message
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import elasticml as em
+from elasticml.clusters.yarn.jobs.yarn_progress import progress_fraction
 from elasticml.data.source import merge_summaries
 from elasticml.jobs.job_file import parse_job
-from elasticml.jobs.network_model import NetworkModel
-from elasticml.jobs.progress import status_line
-from elasticml.jobs.record import job_of
+from elasticml.jobs.job_record import job_file_from_record
+from elasticml.jobs.models import NetworkModel
+from elasticml.jobs.progress_bar import status_line
 from elasticml.jobs.status import JobStatus
-from elasticml.jobs.told_progress import share_done
 
 pytest.importorskip("torch")
 from tests.networks import linear
@@ -45,7 +45,10 @@ def test_a_chunk_size_that_is_given_is_taken():
 
 def test_the_job_file_of_a_run_is_the_same_job():
     found = record(em.LocalSGD(batch=4, holdout=0.1))
-    raw = {**job_of(found), "data": {"format": "images", "path": "a-images-idx3-ubyte"}}
+    raw = {
+        **job_file_from_record(found),
+        "data": {"format": "images", "path": "a-images-idx3-ubyte"},
+    }
     file = parse_job(raw, folder=Path("/"), name="again")
     again = em.Job.from_file(file)
     assert (again.algorithm, again.stop, again.seed) == (
@@ -102,7 +105,7 @@ def test_progress_is_told_in_epochs():
         {"event": "RoundEnded", "t": 5.0, "round": 9, "epoch": 1.0, "members": 2},
     ):
         status = status.after(event)
-    assert (share_done(status), status.eta_s) == (0.25, 15.0)
+    assert (progress_fraction(status), status.eta_s) == (0.25, 15.0)
     assert "epoch 1.00/4" in status_line(status)
 
 

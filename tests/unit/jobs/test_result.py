@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from elasticml.data.arrays import from_arrays, source_from_spec
+from elasticml.data.readers.arrays import from_arrays, source_from_spec
 from elasticml.data.source import merge_summaries
 from elasticml.errors import ConfigError, DataError, error_to_dict
-from elasticml.jobs.model import LinearModel
+from elasticml.jobs.models import LinearModel
 from elasticml.jobs.result import evaluate, make_result
-from elasticml.jobs.wire import checked, read_outcome
+from elasticml.jobs.rpc import read_outcome, unwrap_reply
 
 X = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0]])
 Y = np.array([1.0, 0.0, 0.0, 1.0])
@@ -95,12 +95,12 @@ def test_a_result_without_directory_still_reports(tmp_path):
 
 def test_an_answer_that_is_an_error_is_raised():
     with pytest.raises(ConfigError, match="no job"):
-        checked({"error": error_to_dict(ConfigError("no job 'x' here")), "done": True})
+        unwrap_reply({"error": error_to_dict(ConfigError("no job 'x' here")), "done": True})
 
 
 def test_a_failed_jobs_answer_is_no_error_of_the_question():
     reply = answer(state="failed", error=error_to_dict(DataError("line 3: no number")))
-    assert checked(reply) is reply
+    assert unwrap_reply(reply) is reply
     assert result_of(reply)[0].summary["error"] == "line 3: no number"
 
 

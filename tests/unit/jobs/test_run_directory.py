@@ -21,7 +21,7 @@ from elasticml.jobs.run_directory import (
     default_run_path,
     json_safe,
 )
-from elasticml.report.run import read_run
+from elasticml.report.run_reader import read_run
 
 JOB = {"name": "toy", "data": {"format": "svmlight", "path": "/x"}}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from elasticml.jobs.progress import status_line
+from elasticml.jobs.progress_bar import status_line
 from elasticml.jobs.status import JobStatus
 
 STARTED = {

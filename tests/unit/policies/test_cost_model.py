@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from elasticml.policies.cost_model import CostModel, Observed, best_inner, fit
+from elasticml.policies.inner_iterations import CostModel, Observed, best_inner, fit
 
 TRUE = CostModel(outer_s=0.9, inner_s=0.1, theta=0.6, rho=0.8)
 

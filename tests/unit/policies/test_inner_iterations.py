@@ -8,8 +8,7 @@ import pytest
 
 from elasticml.control.policy import Tune
 from elasticml.errors import ConfigError
-from elasticml.policies.cost_model import CostModel
-from elasticml.policies.inner_iterations import ChooseInnerIterations
+from elasticml.policies.inner_iterations import ChooseInnerIterations, CostModel
 from elasticml.policies.registry import check_entries
 from tests.policy_world import PolicyWorld
 

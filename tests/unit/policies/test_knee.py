@@ -7,7 +7,7 @@ import pytest
 from elasticml.control.policy import Request, Retire, Tune
 from elasticml.errors import ConfigError
 from elasticml.policies.knee import ScaleInAtKnee, partitions_for
-from elasticml.policies.redeal import Redeal
+from elasticml.policies.reshuffle import Redeal
 from tests.policy_world import PolicyWorld, member
 
 

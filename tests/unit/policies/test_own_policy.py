@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from elasticml.policies.settings import entry_of
+from elasticml.policies.validation import entry_of
 from tests.policy_world import PolicyWorld
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "policies.md"

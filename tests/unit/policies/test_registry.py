@@ -6,18 +6,18 @@ import math
 
 import pytest
 
+from elasticml.control.driver_settings import settings_from_record
 from elasticml.control.policy import View
-from elasticml.control.settings import settings_from_record
 from elasticml.errors import ConfigError
 from elasticml.policies.knee import ScaleInAtKnee
-from elasticml.policies.of_job import policies_of_job
 from elasticml.policies.registry import (
     POLICIES,
     check_entries,
     make_policies,
     make_policy,
+    policies_of_job,
 )
-from elasticml.policies.settings import entry_of, settings_of
+from elasticml.policies.validation import entry_of, settings_of
 
 
 class Silent:

@@ -5,17 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from elasticml.report.compare_plot import gap_comparison, loads_comparison
 from elasticml.report.decisions import decided_by_round, decisions
-from elasticml.report.gap_plot import gap_picture
-from elasticml.report.html import write_report
-from elasticml.report.load_plot import colours_of, loads_picture
-from elasticml.report.loads import make_loads, relative
-from elasticml.report.overlay import write_overlay
-from elasticml.report.run import read_run
+from elasticml.report.load_plot import colours_of, loads_picture, make_loads, relative
+from elasticml.report.overlay_page import write_overlay
+from elasticml.report.overlay_plot import gap_comparison, loads_comparison
+from elasticml.report.plots import gap_picture
+from elasticml.report.run_page import write_report
+from elasticml.report.run_reader import read_run
 from elasticml.report.series import membership_marks
 from elasticml.report.style import styled
-from elasticml.report.words import timeline
+from elasticml.report.timeline import timeline
 from tests.unit.report.fabricate import fabricate_run
 from tests.unit.report.fabricate_cocoa import BOUND, KNEE, ROUNDS, fabricate_cocoa, records
 

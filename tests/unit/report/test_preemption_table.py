@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from elasticml.report.preemption_table import preemption_table
+from elasticml.report.preemptions import preemption_table
 
 
 def record(t: float, event: str, **fields: Any) -> dict[str, Any]:

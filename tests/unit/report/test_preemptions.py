@@ -6,7 +6,7 @@ from typing import Any
 
 from elasticml.report.lanes import make_lanes
 from elasticml.report.preemptions import containers, preemptions, preemptions_section
-from elasticml.report.words import timeline
+from elasticml.report.timeline import timeline
 
 
 def record(t: float, event: str, **fields: Any) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elasticml.data import spill
-from elasticml.data.chunk import Chunk, dense_chunk
-from elasticml.data.shelf import Shelf
+from elasticml.data.chunks.chunk import Chunk, dense_chunk
+from elasticml.data.out_of_core import spill_files
+from elasticml.data.out_of_core.store import OutOfCoreStore
 from elasticml.errors import DataError
-from elasticml.runtime.chunk_store import ChunkStore
-from elasticml.terms import ChunkId
+from elasticml.ids import ChunkId
+from elasticml.runtime.chunks.chunk_store import ChunkStore
 from tests.unit.data.test_packed import packed, smooth
 
 
@@ -51,7 +51,7 @@ def test_others_chunks_stay_as_copies_with_their_states() -> None:
     assert store.chunks[given.id].state["alpha"].tolist() == [1.0] * 4
 
 
-class Gate(Shelf):
+class Gate(OutOfCoreStore):
     """A disk that takes bodies only after somebody has said so; it tells who waits for it."""
 
     def __init__(self, folder: Path) -> None:
@@ -102,7 +102,7 @@ def test_the_loop_goes_on_while_bodies_are_copied_to_the_disk(tmp_path: Path) ->
     store = copied_meanwhile(tmp_path, look)
     assert seen == [[chunk(k).id for k in range(3)], 4 * chunk(0).nbytes, 100]
     assert store.ids() == [chunk(k).id for k in range(4)]
-    assert all(c.is_mapped and c.shelf is store.shelf for c in store.chunks.values())
+    assert all(c.is_mapped and c.out_of_core is store.out_of_core for c in store.chunks.values())
     assert store.held_bytes == 4 * chunk(0).nbytes
     assert store.is_out_of_core
 
@@ -144,7 +144,7 @@ def test_the_same_chunk_from_two_sides_at_once_is_held_once(tmp_path: Path) -> N
 
 
 def test_room_is_given_back_when_the_disk_takes_nothing(tmp_path: Path) -> None:
-    store = ChunkStore(chunk(0).nbytes, Shelf(2**20, tmp_path / "gone", lambda: 0))
+    store = ChunkStore(chunk(0).nbytes, OutOfCoreStore(2**20, tmp_path / "gone", lambda: 0))
     store.put([chunk(0)])
     with pytest.raises(DataError, match="gone takes no more"):
         asyncio.run(store.take([chunk(1)]))
@@ -158,13 +158,13 @@ def received(store: ChunkStore, ordinal: int) -> Chunk:
     place = store.buffer(chunk(ordinal).nbytes)
     place[:] = chunk(ordinal).body
     made = Chunk.from_body(chunk(ordinal).id, place)
-    assert store.shelf is not None
-    made.is_mapped = store.shelf.maps(place)
+    assert store.out_of_core is not None
+    made.is_mapped = store.out_of_core.maps(place)
     return made
 
 
 def test_bodies_are_received_where_they_stay(tmp_path: Path) -> None:
-    store = ChunkStore(chunk(0).nbytes, Shelf(2**20, tmp_path, lambda: 0))
+    store = ChunkStore(chunk(0).nbytes, OutOfCoreStore(2**20, tmp_path, lambda: 0))
     inside = received(store, 0)
     store.put([inside])
     # The first one that does not fit makes the file, in a thread; further ones go there at once.
@@ -180,35 +180,35 @@ def test_bodies_are_received_where_they_stay(tmp_path: Path) -> None:
 def test_a_body_in_a_file_that_is_full_is_known_to_lie_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spill, "FILE_BYTES", 4 * chunk(0).nbytes)
-    shelf = Shelf(2**20, tmp_path, lambda: 0)
-    store = ChunkStore(chunk(0).nbytes, shelf)
+    monkeypatch.setattr(spill_files, "FILE_BYTES", 4 * chunk(0).nbytes)
+    out_of_core = OutOfCoreStore(2**20, tmp_path, lambda: 0)
+    store = ChunkStore(chunk(0).nbytes, out_of_core)
     store.put([chunk(0), chunk(1)])
     early = received(store, 2)
     store.put([chunk(k) for k in range(3, 12)])  # which takes another file
     assert early.is_mapped
-    assert shelf.maps(memoryview(early.body))
+    assert out_of_core.maps(memoryview(early.body))
 
 
 def test_no_file_is_made_for_a_body_that_is_received(tmp_path: Path) -> None:
-    shelf = Shelf(2**20, tmp_path / "gone", lambda: 0)
-    assert shelf.buffer(100) is None
-    assert ChunkStore(10, shelf).buffer(100).nbytes == 100
+    out_of_core = OutOfCoreStore(2**20, tmp_path / "gone", lambda: 0)
+    assert out_of_core.buffer(100) is None
+    assert ChunkStore(10, out_of_core).buffer(100).nbytes == 100
 
 
 def test_compressed_bodies_are_unpacked_once_in_memory_and_not_copied_out_of_core(
     tmp_path: Path,
 ) -> None:
     given = [packed(smooth(k)) for k in range(4)]
-    store = ChunkStore(3 * given[0].nbytes, Shelf(2**20, tmp_path, lambda: 0))
+    store = ChunkStore(3 * given[0].nbytes, OutOfCoreStore(2**20, tmp_path, lambda: 0))
     store.put(given[:3])
-    assert all(chunk.is_here and chunk.shelf is None for chunk in given[:3])
+    assert all(chunk.is_loaded and chunk.out_of_core is None for chunk in given[:3])
     asyncio.run(store.take(given[3:]))
     assert store.is_out_of_core
     assert [store.chunks[chunk.id] is chunk for chunk in given] == [True] * 4
-    assert not any(chunk.is_here for chunk in given)
-    assert store.shelf is not None
-    assert not any(store.shelf.maps(chunk.stored) for chunk in given)
+    assert not any(chunk.is_loaded for chunk in given)
+    assert store.out_of_core is not None
+    assert not any(store.out_of_core.maps(chunk.stored) for chunk in given)
 
 
 def test_a_damaged_body_is_found_as_it_is_taken_into_memory(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elasticml.control.policy import Retire
-from elasticml.runtime.execution import InlineRunner
+from elasticml.runtime.executors import InlineRunner
 from tests.memory_world import World, toy_record
 from tests.toy import ALGORITHM, ask
 
@@ -37,7 +37,7 @@ async def test_thread_and_chunks_are_let_go_at_the_end_of_a_job_and_its_model_is
     assert runner.is_closed
     assert list(world.shell._intake.frames([0])) == []
     assert world.shell.state == ("cancelled" if is_cancelled else "done")
-    assert world.shell.desk.training.last_arrays()
+    assert world.shell.driver_session.training.last_arrays()
     await world.close()
 
 

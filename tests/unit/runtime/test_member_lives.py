@@ -12,19 +12,19 @@ import pytest
 
 from elasticml.algorithms.parallel import Serial
 from elasticml.collective.frames import Frame, Kind
-from elasticml.collective.memory import FaultyNetwork
+from elasticml.collective.in_memory_network import FaultyNetwork
 from elasticml.collective.transport import LinkClosedError
-from elasticml.control import commands as cmd
-from elasticml.data import files
-from elasticml.data.chunk import dense_chunk
-from elasticml.data.svmlight import SvmlightSource, read_svmlight
-from elasticml.runtime.chunk_store import ChunkStore
-from elasticml.runtime.codec import encode
-from elasticml.runtime.environment import Environment
-from elasticml.runtime.execution import InlineRunner, Runner, ThreadRunner
+from elasticml.data.chunks.chunk import dense_chunk
+from elasticml.data.readers import files
+from elasticml.data.readers.svmlight import SvmlightSource, read_svmlight
+from elasticml.ids import ChunkId, MemberId
+from elasticml.protocol import commands as cmd
+from elasticml.protocol.codec import encode
+from elasticml.runtime.chunks.chunk_store import ChunkStore
+from elasticml.runtime.executors import InlineRunner, Runner, ThreadRunner
+from elasticml.runtime.member_agent import MemberAgent
 from elasticml.runtime.member_host import MemberHost
-from elasticml.runtime.member_shell import MemberShell
-from elasticml.terms import ChunkId, MemberId
+from elasticml.runtime.worker_context import WorkerContext
 from tests.memory_world import World, toy_record
 from tests.toy import ToySolver
 
@@ -45,9 +45,9 @@ class GatedRunner(InlineRunner):
         return function(*args)
 
 
-def environment(network: FaultyNetwork, **changed: Runner) -> Environment:
+def environment(network: FaultyNetwork, **changed: Runner) -> WorkerContext:
     runners: dict[str, Runner] = {"compute": InlineRunner(), "reading": InlineRunner(), **changed}
-    return Environment(
+    return WorkerContext(
         transport=network.endpoint("w"),
         parallel=Serial(),
         clock=lambda: 0.0,
@@ -99,7 +99,7 @@ async def test_no_block_is_read_after_one_has_failed(tmp_path, monkeypatch):
     monkeypatch.setattr(SvmlightSource, "read", watched)
     network, reading = FaultyNetwork(0), ThreadRunner("read")
     near, far = await opened(network)
-    shell = MemberShell(far, ChunkStore(), environment(network, reading=reading), None)
+    shell = MemberAgent(far, ChunkStore(), environment(network, reading=reading), None)
     life = asyncio.create_task(shell.run())
     record = {"algorithm": {"name": "tests.toy:ALGORITHM"}, "cache": False}
     welcome = cmd.Welcome(cause="t", member=ME, arrival=1)
@@ -131,7 +131,7 @@ async def test_chunks_may_arrive_while_a_new_life_says_what_it_holds():
     further.append(dense_chunk(ChunkId("s", 0, 1), np.zeros(1), np.eye(1)))
     network = FaultyNetwork(0)
     near, far = await opened(network)
-    life = asyncio.create_task(MemberShell(far, store, environment(network), None).run())
+    life = asyncio.create_task(MemberAgent(far, store, environment(network), None).run())
     arrival = asyncio.create_task(told(near, "Arrive"))
     await asyncio.wait([life, arrival], return_when=asyncio.FIRST_COMPLETED)
     assert arrival.done()

@@ -29,7 +29,7 @@ async def ended_world() -> World:
     world = World(toy_record())
     for _ in range(6):
         await world.add()
-    world.shell.desk.open(0.0)
+    world.shell.driver_session.open(0.0)
     await world.run()
     await world.close()
     return world

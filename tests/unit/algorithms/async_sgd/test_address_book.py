@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elasticml.algorithms.async_sgd.address_book import AddressBook
-from elasticml.terms import MemberId
+from elasticml.ids import MemberId
 
 ME, FIRST, LAST = MemberId(1, 1), MemberId(0, 1), MemberId(2, 1)
 ALL = {ME: "b", FIRST: "a", LAST: "c"}

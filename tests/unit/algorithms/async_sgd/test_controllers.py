@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from elasticml.algorithms.async_sgd.base import Queue
-from elasticml.algorithms.async_sgd.controllers import AdaptiveB, Fixed, LogPI
-from elasticml.sim.cards import GIGABIT, Costs, critical_batch, replay
+from elasticml.algorithms.async_sgd.base import QueueStatus
+from elasticml.algorithms.async_sgd.batch_controllers import AdaptiveB, Fixed, LogPI
+from examples.papers.support.nic_model import GIGABIT, Costs, critical_batch, replay
 
 
 def told(messages, places):
-    return Queue(fill=messages / places, examples=0, seconds=0.0)
+    return QueueStatus(fill=messages / places, examples=0, seconds=0.0)
 
 
 def followed(controller, batch, readings, places=16):

@@ -7,11 +7,10 @@ import pytest
 
 from elasticml.algorithms.async_sgd.base import Batch, Mail
 from elasticml.algorithms.async_sgd.kmeans import KMeans, inertia
-from elasticml.algorithms.async_sgd.literal import parzen_accepts
-from elasticml.algorithms.async_sgd.literal_kmeans import LiteralKMeans
-from elasticml.data.chunk import dense_chunk
+from elasticml.algorithms.async_sgd.paper import PaperKMeans, parzen_accepts
+from elasticml.data.chunks.chunk import dense_chunk
 from elasticml.errors import ConfigError
-from elasticml.terms import ChunkId
+from elasticml.ids import ChunkId
 
 
 def chunk_of(X):
@@ -29,7 +28,7 @@ def drawn(seed, n=400, d=3, k=5):
     return rng.standard_normal((n, d)), rng.standard_normal((k, d))
 
 
-PROBLEMS = (KMeans(clusters=5, columns=3), LiteralKMeans(clusters=5, columns=3))
+PROBLEMS = (KMeans(clusters=5, columns=3), PaperKMeans(clusters=5, columns=3))
 
 
 # --- steps -----------------------------------------------------------------------------------
@@ -71,7 +70,7 @@ def test_one_step_reduces_the_inertia_of_its_rows(problem):
 
 
 def test_a_literal_step_is_n_single_steps_to_the_mean_of_n_rows():
-    problem = LiteralKMeans(clusters=2, columns=1, rate=0.1)
+    problem = PaperKMeans(clusters=2, columns=1, rate=0.1)
     state = problem.begin({"centres": [[0.0], [100.0]]})
     problem.step(state, batch_of([[1.0], [2.0], [6.0]]))
     w = 0.0
@@ -83,7 +82,7 @@ def test_a_literal_step_is_n_single_steps_to_the_mean_of_n_rows():
 
 @pytest.mark.parametrize("size", [1, 100, 100_000])
 def test_literal_steps_are_stable_at_every_batch_size(size):
-    problem = LiteralKMeans(clusters=1, columns=1, rate=0.9)
+    problem = PaperKMeans(clusters=1, columns=1, rate=0.9)
     state = problem.begin({"centres": [[50.0]]})
     X = np.random.default_rng(0).random((size, 1))
     for _ in range(3):
@@ -106,7 +105,7 @@ def test_the_parzen_window_by_hand():
 
 def test_an_accepted_message_is_merged_with_half_the_rate_at_the_state_before_the_step():
     """Equations (3) and (4): w - eps ([w - (w + w_j)/2] + Delta)."""
-    problem = LiteralKMeans(clusters=2, columns=1, rate=0.5)
+    problem = PaperKMeans(clusters=2, columns=1, rate=0.5)
     state = problem.begin({"centres": [[0.0], [100.0]]})
     problem.step(state, batch_of([[4.0]]))  # eps Delta = -2
     peer = np.array([[8.0], [100.0]])
@@ -115,7 +114,7 @@ def test_an_accepted_message_is_merged_with_half_the_rate_at_the_state_before_th
 
 
 def test_a_refused_message_leaves_the_state_alone():
-    problem = LiteralKMeans(clusters=2, columns=1)
+    problem = PaperKMeans(clusters=2, columns=1)
     state = problem.begin({"centres": [[0.0], [100.0]]})
     problem.step(state, batch_of([[4.0]]))
     before = state["centres"].copy()
@@ -124,7 +123,7 @@ def test_a_refused_message_leaves_the_state_alone():
 
 
 def test_two_messages_are_each_compared_and_merged_with_the_state_before_the_step():
-    problem = LiteralKMeans(clusters=2, columns=1, rate=0.5)
+    problem = PaperKMeans(clusters=2, columns=1, rate=0.5)
     ends = []
     for peers in ([8.0, 6.0], [6.0, 8.0]):
         state = problem.begin({"centres": [[0.0], [100.0]]})
@@ -136,7 +135,7 @@ def test_two_messages_are_each_compared_and_merged_with_the_state_before_the_ste
 
 
 def test_a_part_of_a_state_is_compared_and_merged_on_its_rows_only():
-    problem = LiteralKMeans(clusters=3, columns=1, rate=0.5)
+    problem = PaperKMeans(clusters=3, columns=1, rate=0.5)
     state = problem.begin({"centres": [[0.0], [100.0], [200.0]]})
     problem.step(state, batch_of([[4.0], [90.0]]))
     before = state["centres"].copy()

@@ -10,11 +10,11 @@ from elasticml.algorithms.async_sgd.base import Batch, Mail
 from elasticml.algorithms.async_sgd.linear import Linear
 from elasticml.algorithms.async_sgd.sampler import Sampler
 from elasticml.algorithms.targets import Targets
-from elasticml.data.chunk import binary_csr_chunk, csr_chunk, dense_chunk
-from elasticml.data.known_optima import make_linear
+from elasticml.data.chunks.chunk import binary_csr_chunk, csr_chunk, dense_chunk
 from elasticml.errors import ConfigError
+from elasticml.ids import ChunkId
 from elasticml.objectives.losses import LOSSES
-from elasticml.terms import ChunkId
+from tests.known_optima import make_linear
 
 
 def problem_of(loss="logistic", d=6, **given):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from elasticml.algorithms.async_sgd.base import Loop
-from elasticml.algorithms.async_sgd.controllers import Fixed
-from elasticml.algorithms.async_sgd.looper import Looper
+from elasticml.algorithms.async_sgd.base import LoopConfig
+from elasticml.algorithms.async_sgd.batch_controllers import Fixed
 from elasticml.algorithms.async_sgd.sampler import POSITION
-from elasticml.data.chunk import dense_chunk
-from elasticml.terms import ChunkId
+from elasticml.algorithms.async_sgd.worker_loop import WorkerLoop
+from elasticml.data.chunks.chunk import dense_chunk
+from elasticml.ids import ChunkId
 from tests.async_toy import MeanOfRows
 
 
@@ -21,8 +21,8 @@ class Doubling:
 
 
 def make_looper(passes, controller=Fixed, rows=40):
-    loop = Loop(problem=MeanOfRows(2), controller=controller, batch=10, passes=passes)
-    looper = Looper(loop, seed=0, slot=0)
+    loop = LoopConfig(problem=MeanOfRows(2), controller=controller, batch=10, passes=passes)
+    looper = WorkerLoop(loop, seed=0, slot=0)
     looper.own([dense_chunk(ChunkId("s", 0, 0), np.zeros(rows), np.ones((rows, 2)))])
     looper.begin({"w": np.zeros(2)})
     return looper

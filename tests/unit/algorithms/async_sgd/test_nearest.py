@@ -7,11 +7,11 @@ import pytest
 import scipy.sparse as sp
 
 from elasticml.algorithms.async_sgd.kmeans import inertia
-from elasticml.algorithms.async_sgd.statistics import nearest_of, whole
-from elasticml.data.chunk import binary_csr_chunk, csr_chunk, dense_chunk, sequence_chunk
-from elasticml.data.ngrams import sequence_layout
+from elasticml.algorithms.async_sgd.nearest_centres import nearest_of, whole
+from elasticml.data.chunks.chunk import binary_csr_chunk, csr_chunk, dense_chunk, sequence_chunk
+from elasticml.data.chunks.ngrams import sequence_layout
 from elasticml.errors import ConfigError
-from elasticml.terms import ChunkId
+from elasticml.ids import ChunkId
 
 ID = ChunkId("test", 0, 0)
 

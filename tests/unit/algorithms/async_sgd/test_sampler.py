@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from elasticml.algorithms.async_sgd.sampler import Sampler
-from elasticml.data.chunk import Chunk, dense_chunk
-from elasticml.terms import ChunkId
+from elasticml.data.chunks.chunk import Chunk, dense_chunk
+from elasticml.ids import ChunkId
 
 
 def make_chunks(sizes):

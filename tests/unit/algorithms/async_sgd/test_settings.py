@@ -7,21 +7,25 @@ import math
 import numpy as np
 import pytest
 
-from elasticml.algorithms.async_sgd.controllers import AdaptiveB, Fixed, LogPI
+from elasticml.algorithms.async_sgd.async_sgd_settings import (
+    first_batch,
+    make_loop,
+    read_settings,
+)
+from elasticml.algorithms.async_sgd.batch_controllers import AdaptiveB, Fixed, LogPI
+from elasticml.algorithms.async_sgd.build_plan import plan
 from elasticml.algorithms.async_sgd.kmeans import KMeans
 from elasticml.algorithms.async_sgd.linear import Linear
-from elasticml.algorithms.async_sgd.literal_kmeans import LiteralKMeans
-from elasticml.algorithms.async_sgd.planner import plan
-from elasticml.algorithms.async_sgd.questions import ask_here
-from elasticml.algorithms.async_sgd.settings import first_batch, make_loop, read_settings
+from elasticml.algorithms.async_sgd.paper import PaperKMeans
+from elasticml.algorithms.async_sgd.seeding_ops import run_locally
 from elasticml.algorithms.registry import algorithm
-from elasticml.data.body import Layout
-from elasticml.data.facts import DataFacts
+from elasticml.data.chunks.body import Layout
+from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import ConfigError
-from elasticml.jobs.async_sgd import AsyncSGD
+from elasticml.jobs.algorithm_settings import AsyncSGD
 from elasticml.jobs.schema import read_settings as read_section
 
-FACTS = DataFacts(
+FACTS = DatasetStats(
     n_rows=1000,
     n_columns=7,
     classes=(0.0, 1.0),
@@ -47,7 +51,7 @@ def test_by_default_a_fixed_batch_and_one_slot_for_the_newest_state():
 
 def test_the_paper_waits_for_a_deep_queue_and_moves_by_a_twentieth():
     loop = loop_of("kmeans", k=4, mode="paper", batch="adaptive")
-    assert loop.problem == LiteralKMeans(clusters=4, columns=7, rate=0.05)
+    assert loop.problem == PaperKMeans(clusters=4, columns=7, rate=0.05)
     assert (loop.queue, loop.newest) == (16, False)
     assert isinstance(loop.controller(), AdaptiveB)
     assert loop.controller() is not loop.controller()
@@ -166,7 +170,7 @@ def test_a_record_is_checked_again_where_it_is_read(given, message):
 
 def begun(section):
     found = plan({"k": 2, **section}, FACTS)
-    return found.loop.problem.begin(ask_here(found.start(), []))
+    return found.loop.problem.begin(run_locally(found.start(), []))
 
 
 def test_a_warm_start_is_begun_with_and_nobody_asked():
@@ -194,7 +198,7 @@ def test_what_learns_nothing_is_no_warm_start(given, message):
 
 def test_a_linear_plan_begins_at_zero_and_answers_with_coef_and_intercept():
     found = plan({"problem": "linear", "intercept": True}, FACTS)
-    state = found.loop.problem.begin(ask_here(found.start(), []))
+    state = found.loop.problem.begin(run_locally(found.start(), []))
     state["average"][:] = np.arange(8.0)
     result = found.result(state)
     assert result["coef"].tolist() == [list(range(7))]

@@ -7,20 +7,20 @@ import pytest
 from sklearn.cluster import kmeans_plusplus
 
 from elasticml.algorithms.async_sgd.baselines import lloyd, simu_parallel
+from elasticml.algorithms.async_sgd.cluster_metrics import centre_error
 from elasticml.algorithms.async_sgd.kmeans import KMeans, inertia
-from elasticml.algorithms.async_sgd.literal_kmeans import LiteralKMeans
-from elasticml.algorithms.async_sgd.questions import answer, ask_here
+from elasticml.algorithms.async_sgd.paper import PaperKMeans
 from elasticml.algorithms.async_sgd.sampler import Sampler
-from elasticml.algorithms.async_sgd.start_kernels import swap_centres
-from elasticml.algorithms.async_sgd.starts import plus_plus, start
-from elasticml.algorithms.async_sgd.truth import centre_error
+from elasticml.algorithms.async_sgd.seeding import plus_plus, start
+from elasticml.algorithms.async_sgd.seeding_kernels import swap_centres
+from elasticml.algorithms.async_sgd.seeding_ops import answer, run_locally
 from elasticml.algorithms.base import Outcome, Work
 from elasticml.algorithms.parallel import Serial
-from elasticml.data.chunk import dense_chunk
-from elasticml.data.clusters import synthetic_clusters
+from elasticml.data.chunks.chunk import dense_chunk
+from elasticml.data.synthetic.clusters import synthetic_clusters
 from elasticml.errors import DataError
-from elasticml.sim.cards import GIGABIT, SMALL_S, Costs, World
-from elasticml.terms import ChunkId, ExchangeId
+from elasticml.ids import ChunkId, ExchangeId
+from examples.papers.support.nic_model import GIGABIT, SMALL_S, Costs, World
 
 SOURCE = synthetic_clusters(9000, columns=4, clusters=12, spread=0.02, min_distance=0.2)
 
@@ -62,14 +62,14 @@ def asked_of(questions, members):
 @pytest.mark.parametrize("how", ["kmeans++", "kmeans||"])
 def test_well_parted_clusters_are_each_given_a_centre(how):
     chunks = chunks_of(SOURCE)
-    found = ask_here(starting(how, chunks), chunks)["centres"]
+    found = run_locally(starting(how, chunks), chunks)["centres"]
     assert centre_error(found, SOURCE.centres()) < 0.1
 
 
 @pytest.mark.parametrize("how", ["kmeans++", "kmeans||", "sample"])
 def test_a_start_does_not_depend_on_who_has_which_chunk(how):
     chunks = chunks_of(SOURCE)
-    one = ask_here(starting(how, chunks), chunks)["centres"]
+    one = run_locally(starting(how, chunks), chunks)["centres"]
     several = asked_of(starting(how, chunks), [chunks[5:], chunks[:2], chunks[2:5], []])["centres"]
     # Sums over members are in another order; rows that are drawn are the same ones.
     np.testing.assert_allclose(several, one, rtol=1e-12)
@@ -77,7 +77,7 @@ def test_a_start_does_not_depend_on_who_has_which_chunk(how):
 
 def test_another_seed_is_another_start():
     chunks = chunks_of(SOURCE)
-    found = [ask_here(starting("sample", chunks, seed=s), chunks)["centres"] for s in (0, 1)]
+    found = [run_locally(starting("sample", chunks, seed=s), chunks)["centres"] for s in (0, 1)]
     assert not np.array_equal(*found)
 
 
@@ -87,7 +87,7 @@ def test_centres_are_rows_and_small_data_are_taken_whole():
         dense_chunk(ChunkId("test", k, 0), np.zeros(10), X[10 * k : 10 * k + 10]) for k in range(3)
     ]
     for how in ("kmeans++", "sample"):
-        found = ask_here(starting(how, chunks, clusters=30), chunks)["centres"]
+        found = run_locally(starting(how, chunks, clusters=30), chunks)["centres"]
         assert sorted(map(tuple, found)) == sorted(map(tuple, X))
 
 
@@ -96,7 +96,7 @@ def test_fewer_different_rows_than_centres_are_refused(how):
     X = np.repeat(np.eye(3), 20, axis=0)
     chunks = [dense_chunk(ChunkId("test", 0, 0), np.zeros(60), X)]
     with pytest.raises(DataError, match="k is 5, but the data have only 3 different rows"):
-        ask_here(starting(how, chunks, clusters=5, n_blocks=1), chunks)
+        run_locally(starting(how, chunks, clusters=5, n_blocks=1), chunks)
 
 
 def test_plus_plus_is_better_than_scikit_learns_for_the_swaps():
@@ -151,24 +151,24 @@ def test_rows_without_weight_are_never_chosen():
 
 def test_lloyd_never_makes_the_inertia_larger_and_ends_at_means():
     chunks = chunks_of(SOURCE)
-    centres = ask_here(starting("sample", chunks), chunks)["centres"]
+    centres = run_locally(starting("sample", chunks), chunks)["centres"]
     values = [inertia(centres, chunks)]
     for _ in range(8):
-        centres = ask_here(lloyd(centres, 1), chunks)["centres"]
+        centres = run_locally(lloyd(centres, 1), chunks)["centres"]
         values.append(inertia(centres, chunks))
     assert np.all(np.diff(values) <= 1e-9 * values[0])
-    again = ask_here(lloyd(centres, 40), chunks)
+    again = run_locally(lloyd(centres, 40), chunks)
     np.testing.assert_allclose(
-        ask_here(lloyd(again["centres"], 1), chunks)["centres"], again["centres"]
+        run_locally(lloyd(again["centres"], 1), chunks)["centres"], again["centres"]
     )
     assert again["counts"].sum() == 9000
 
 
-@pytest.mark.parametrize("kind", [KMeans, LiteralKMeans])
+@pytest.mark.parametrize("kind", [KMeans, PaperKMeans])
 def test_without_messages_a_run_is_simu_parallel_sgd_bit_for_bit(kind):
     """The communication interval goes to infinity: what is left is SimuParallelSGD."""
     problem = kind(clusters=12, columns=4)
-    begun = ask_here(starting("kmeans++", chunks_of(SOURCE)), chunks_of(SOURCE))
+    begun = run_locally(starting("kmeans++", chunks_of(SOURCE)), chunks_of(SOURCE))
 
     def members():
         chunks = chunks_of(SOURCE)
@@ -200,12 +200,12 @@ class Unchanged:
 
 def test_one_batch_of_everything_is_a_pass_of_lloyds():
     chunks = chunks_of(SOURCE)
-    begun = ask_here(starting("sample", chunks), chunks)
+    begun = run_locally(starting("sample", chunks), chunks)
     problem = KMeans(clusters=12, columns=4)
     state = problem.begin(begun)
     problem.step(state, Sampler(chunks, seed=0).next(float("inf")))
     np.testing.assert_allclose(
-        state["centres"], ask_here(lloyd(begun["centres"], 1), chunks)["centres"]
+        state["centres"], run_locally(lloyd(begun["centres"], 1), chunks)["centres"]
     )
 
 
@@ -225,13 +225,13 @@ def test_the_error_matches_each_true_centre_with_one_found():
 
 def test_what_a_start_keeps_in_chunks_is_gone_when_it_has_ended():
     chunks = chunks_of(SOURCE)
-    ask_here(starting("kmeans||", chunks), chunks)
+    run_locally(starting("kmeans||", chunks), chunks)
     assert [chunk.state for chunk in chunks] == [{}] * len(chunks)
 
 
 def test_chunks_that_are_read_anew_in_the_middle_of_a_start_change_nothing():
     chunks = chunks_of(SOURCE)
-    expected = ask_here(starting("kmeans||", chunks), chunks)["centres"]
+    expected = run_locally(starting("kmeans||", chunks), chunks)["centres"]
 
     class Forgetful:
         """Chunks of which some come back without their state, now and then."""
@@ -252,5 +252,5 @@ def test_chunks_that_are_read_anew_in_the_middle_of_a_start_change_nothing():
         def __getitem__(self, which):
             return chunks[which]
 
-    again = ask_here(starting("kmeans||", chunks), Forgetful())["centres"]
+    again = run_locally(starting("kmeans||", chunks), Forgetful())["centres"]
     np.testing.assert_allclose(again, expected, rtol=1e-12)

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticml.algorithms.async_sgd.looper import COUNTS, Looper
-from elasticml.algorithms.async_sgd.reports import ReportSolver, Standing
+from elasticml.algorithms.async_sgd.report_ops import LoopReport, ReportSolver
 from elasticml.algorithms.async_sgd.trainer import free_running
+from elasticml.algorithms.async_sgd.worker_loop import COUNTS, WorkerLoop
 from elasticml.algorithms.base import Exchange, Model, Outcome, Proceed, RoundEnd, Work
 from elasticml.algorithms.parallel import Serial
-from elasticml.data.body import Layout
-from elasticml.data.chunk import Chunk, dense_chunk
-from elasticml.data.facts import BlockSummary, merge_summaries
+from elasticml.data.chunks.body import Layout
+from elasticml.data.chunks.chunk import Chunk, dense_chunk
+from elasticml.data.dataset_stats import BlockSummary, merge_summaries
 from elasticml.errors import ConfigError, JobFailedError
-from elasticml.terms import ChunkId, ExchangeId
+from elasticml.ids import ChunkId, ExchangeId
 from tests.async_toy import plan
 
 ROWS = 30
@@ -52,17 +52,17 @@ class Member:
 
     def __init__(self, chunks: Sequence[Chunk], settings: dict[str, Any], is_first: bool) -> None:
         self.solver = ReportSolver(plan(settings, FACTS))
-        self.looper = Looper(self.solver.plan.loop, seed=0, slot=int(not is_first))
+        self.looper = WorkerLoop(self.solver.plan.loop, seed=0, slot=int(not is_first))
         self.looper.own(chunks)
         self.chunks = chunks
         self.is_first = is_first
         self.is_stopped = False
         self.solver.running = self
 
-    def standing(self, start: Any, begin: bool) -> Standing:
+    def standing(self, start: Any, begin: bool) -> LoopReport:
         if begin:
             self.looper.begin(start)
-        return Standing(
+        return LoopReport(
             state=self.looper.copy(),
             counts=self.looper.take_counts(),
             batch=self.looper.batch,

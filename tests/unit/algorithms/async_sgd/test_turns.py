@@ -5,17 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from elasticml.algorithms.async_sgd.base import Queue
-from elasticml.algorithms.async_sgd.controllers import LogPI
-from elasticml.algorithms.async_sgd.turns import GROWTH_MAX, SEEN_MIN, STRETCH, TurnCosts
-from elasticml.sim.cards import GIGABIT, INFINIBAND, Costs, critical_batch, replay
+from elasticml.algorithms.async_sgd.base import QueueStatus
+from elasticml.algorithms.async_sgd.batch_controllers import LogPI
+from elasticml.algorithms.async_sgd.cost_model import (
+    GROWTH_MAX,
+    SEEN_MIN,
+    STRETCH,
+    IterationCostModel,
+)
+from examples.papers.support.nic_model import GIGABIT, INFINIBAND, Costs, critical_batch, replay
 
 #: Seconds of a turn, and of an example.
 FIXED_S, EACH_S = 40e-6, 1e-6
 
 
-def seen(sizes, more_s=lambda k: 0.0) -> TurnCosts:
-    costs = TurnCosts()
+def seen(sizes, more_s=lambda k: 0.0) -> IterationCostModel:
+    costs = IterationCostModel()
     for k, n in enumerate(sizes):
         costs.add(n, FIXED_S + EACH_S * n + more_s(k))
     return costs
@@ -48,7 +53,7 @@ def test_turns_that_were_held_up_count_for_nothing_beside_quick_ones():
 
 
 def test_turns_without_a_fixed_part_have_no_least_batch():
-    costs = TurnCosts()
+    costs = IterationCostModel()
     for n in [1000] * SEEN_MIN + [100] * SEEN_MIN:
         costs.add(n, EACH_S * n)
     assert costs.least(0.1) == pytest.approx(0.0, abs=1e-6)
@@ -75,7 +80,7 @@ def test_a_size_that_has_not_been_seen_for_long_is_compared_with_nothing():
 
 def test_the_least_batch_is_no_wild_guess():
     # All of it fixed, but for a thousandth.
-    costs = TurnCosts()
+    costs = IterationCostModel()
     for n in [1000] * SEEN_MIN + [100] * SEEN_MIN:
         costs.add(n, 1.0 + 1e-6 * n)
     assert costs.least(0.1) == GROWTH_MAX * 1000
@@ -88,7 +93,9 @@ def test_log_pi_follows_a_member_that_becomes_slower_or_faster():
         for turn in range(8 * STRETCH):
             each_s = EACH_S if turn < 3 * STRETCH else EACH_S / faster
             examples, seconds = examples + batch, seconds + FIXED_S + each_s * batch
-            batch = controller.next(batch, Queue(fill=0.0, examples=examples, seconds=seconds))
+            batch = controller.next(
+                batch, QueueStatus(fill=0.0, examples=examples, seconds=seconds)
+            )
             sizes.append(batch)
         wanted = 9 * FIXED_S / EACH_S
         # Now and then it goes down for some turns, to look how long smaller ones take.
@@ -101,7 +108,7 @@ def told(controller, turns):
     examples, seconds, batch, sizes = 0, 1.0, 4096, []
     for n, fill in turns:
         examples, seconds = examples + n, seconds + FIXED_S + EACH_S * n
-        batch = controller.next(batch, Queue(fill=fill, examples=examples, seconds=seconds))
+        batch = controller.next(batch, QueueStatus(fill=fill, examples=examples, seconds=seconds))
         sizes.append(batch)
     return sizes
 

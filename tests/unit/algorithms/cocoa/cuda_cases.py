@@ -15,22 +15,20 @@ from numba import cuda
 from numba.cuda.cudadrv.driver import CudaAPIError
 
 from elasticml.algorithms.cocoa import (
-    cuda_devices,
+    chunk_pointers,
     cuda_kernels,
-    cuda_local,
-    cuda_rows,
-    tables,
+    cuda_solver,
 )
-from elasticml.algorithms.cocoa.cuda_local import CudaSolver, blocks_for, threads_for
-from elasticml.algorithms.cocoa.devices import AUTO_VALUES_MIN, device_of, why_not_cuda
-from elasticml.algorithms.cocoa.groups import GroupedSolver
-from elasticml.algorithms.cocoa.tables import Piece
+from elasticml.algorithms.cocoa.chunk_pointers import Piece
+from elasticml.algorithms.cocoa.cuda_solver import CudaSolver, blocks_for, threads_for
+from elasticml.algorithms.cocoa.device_selection import AUTO_VALUES_MIN, device_of, why_not_cuda
+from elasticml.algorithms.cocoa.solver_groups import GroupedSolver
 from elasticml.algorithms.parallel import Serial
-from elasticml.data.chunk import csr_chunk
+from elasticml.data.chunks.chunk import csr_chunk
 from elasticml.errors import ConfigError, DataError
+from elasticml.ids import ChunkId
 from elasticml.objectives.conjugates import DUAL_LOSSES
 from elasticml.objectives.dual_kernels import logistic_newton_step, stepped
-from elasticml.terms import ChunkId
 from tests.unit.algorithms.cocoa.cuda_simulator import alternating_threads
 from tests.unit.algorithms.cocoa.local_problem import KINDS, Problem, chunk_of, problem
 
@@ -91,7 +89,7 @@ def test_one_block_takes_one_newton_step_a_row_for_the_logistic_loss() -> None:
     unit = 1.0 / (p.l2 * p.s.sum())
     for serial in range(2):
         before = r.copy()
-        for i in cuda_local._order(70, 1.0, (3, serial, 0)):
+        for i in cuda_solver._order(70, 1.0, (3, serial, 0)):
             row = p.y[i] * p.X[i]
             q = unit * p.s[i] * float(row @ row)
             new = logistic_newton_step(expected[i], float(row @ r), q)
@@ -133,13 +131,13 @@ def test_the_pass_says_what_it_did(kind: str) -> None:
         after = p.dual() + 0.5 * p.l2 * float(v @ v)
         np.testing.assert_allclose(update.dual / p.s.sum(), after - dual, rtol=1e-9, atol=1e-13)
         assert update.visited == 140
-        assert update.stored == 2 * sum(tables.stored_of(x.chunk) for x in p.pieces)
+        assert update.stored == 2 * sum(chunk_pointers.stored_of(x.chunk) for x in p.pieces)
 
 
 def test_rows_that_do_not_fit_come_in_batches_and_reach_the_same_optimum() -> None:
     p = problem("csr", "squared_hinge", n=130)
     p.l2 = 0.4
-    room = 1.05 * max(cuda_rows.device_bytes(piece.chunk) for piece in p.pieces)
+    room = 1.05 * max(cuda_solver.device_bytes(piece.chunk) for piece in p.pieces)
     solver = on_cuda(p, blocks=2, threads=2, room_bytes=room)
     solver.bind(p.pieces)
     assert len(solver._batches) == 3
@@ -153,13 +151,13 @@ def test_rows_stay_on_the_device_while_the_pieces_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sent: list[int] = []
-    real = cuda_rows.send_rows
+    real = cuda_solver.send_rows
 
     def counted(pieces: Any, *rest: Any) -> Any:
         sent.append(len(pieces))
         return real(pieces, *rest)
 
-    monkeypatch.setattr(cuda_local, "send_rows", counted)
+    monkeypatch.setattr(cuda_solver, "send_rows", counted)
     p = problem("csr", "hinge", n=130)
     nothing = chunk_of("csr", 9, np.zeros((0, 12)), np.zeros(0), "float64")
     p.pieces.append(Piece(nothing, np.zeros(0), np.zeros(0), np.zeros(0)))
@@ -177,7 +175,7 @@ def test_a_batch_has_left_the_device_before_the_next_one_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sent: list[weakref.ref[Any]] = []
-    real = cuda_rows.send_rows
+    real = cuda_solver.send_rows
 
     def watched(*given: Any) -> Any:
         assert [ref() for ref in sent] == [None] * len(sent)
@@ -185,7 +183,7 @@ def test_a_batch_has_left_the_device_before_the_next_one_comes(
         sent.append(weakref.ref(rows.targets))
         return rows
 
-    monkeypatch.setattr(cuda_local, "send_rows", watched)
+    monkeypatch.setattr(cuda_solver, "send_rows", watched)
     p = problem("csr", "hinge", n=130)
     p.run(on_cuda(p, threads=1, room_bytes=1), np.zeros(p.X.shape[1]), 0)
     assert len(sent) == 3
@@ -196,7 +194,7 @@ class Full:
 
     def __init__(self, room: int, error: Exception) -> None:
         self._room, self._error = room, error
-        self._real = cuda_rows.send_rows
+        self._real = cuda_solver.send_rows
         self.sent: list[int] = []
 
     def __call__(self, pieces: Any, *rest: Any) -> Any:
@@ -213,8 +211,8 @@ def refused(code: int) -> CudaAPIError:
 
 
 def test_rows_that_no_longer_fit_are_cut_until_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    full = Full(1, refused(cuda_rows.OUT_OF_MEMORY))
-    monkeypatch.setattr(cuda_local, "send_rows", full)
+    full = Full(1, refused(cuda_solver.OUT_OF_MEMORY))
+    monkeypatch.setattr(cuda_solver, "send_rows", full)
     p = problem("csr", "hinge", n=190)
     solver, v = on_cuda(p, threads=1), np.zeros(p.X.shape[1])
     update = p.run(solver, v, 0)
@@ -230,13 +228,13 @@ def test_a_chunk_that_does_not_fit_by_itself_is_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     p = problem("csr", "hinge", n=70)
-    monkeypatch.setattr(cuda_local, "send_rows", Full(0, refused(cuda_rows.OUT_OF_MEMORY)))
+    monkeypatch.setattr(cuda_solver, "send_rows", Full(0, refused(cuda_solver.OUT_OF_MEMORY)))
     with pytest.raises(DataError, match=r"1 MiB of GPU memory, .* device: cpu") as found:
         p.run(on_cuda(p), np.zeros(p.X.shape[1]), 0)
     assert "\n" not in str(found.value)
     # What else the driver says is no matter of room.
     other = refused(700)
-    monkeypatch.setattr(cuda_local, "send_rows", Full(0, other))
+    monkeypatch.setattr(cuda_solver, "send_rows", Full(0, other))
     with pytest.raises(CudaAPIError) as raised:
         p.run(on_cuda(p), np.zeros(p.X.shape[1]), 0)
     assert raised.value is other
@@ -282,7 +280,7 @@ def test_a_sub_epoch_that_loses_is_undone_and_steps_are_halved(
     assert (update.dual, update.curvature, update.visited) == (0.0, 0.0, 70)
     assert solver.damping == 0.5
     # The first row of the next pass goes half the way.
-    first = int(cuda_local._order(70, 1.0, (3, 2, 0))[0])
+    first = int(cuda_solver._order(70, 1.0, (3, 2, 0))[0])
     p.run(solver, v, 2, epochs=1 / 70)
     unit = p.s[first] / (p.l2 * p.s.sum())
     x = p.X[first]
@@ -377,7 +375,7 @@ def test_the_columns_of_sequences_are_those_of_their_products() -> None:
     p = problem("sequence", "hinge", n=70)
     chunk = p.pieces[0].chunk
     X = np.zeros((chunk.n_rows, chunk.layout.n_columns))
-    X[np.arange(chunk.n_rows)[:, None], cuda_rows.columns_of(chunk)] = 1.0
+    X[np.arange(chunk.n_rows)[:, None], cuda_solver.columns_of(chunk)] = 1.0
     np.testing.assert_array_equal(X, p.X[:60, :-1])
 
 
@@ -389,7 +387,7 @@ def test_blocks_are_a_warp_or_more_and_as_many_as_a_device_can_hold() -> None:
 
 def test_groups_on_one_device_take_the_steps_of_groups_on_the_cpu_and_rows_stay_there() -> None:
     p, q = problem("csr", "hinge", n=66), problem("csr", "hinge", n=66)
-    chosen = cuda_devices.cuda_solvers(
+    chosen = cuda_solver.cuda_solvers(
         2, loss=p.loss, dtype=p.dtype, intercept_scaling=0.5, blocks=1, threads=4
     )
     here = [p.solver(bucket=1, shrink=False, grow=False) for _ in range(2)]
@@ -406,7 +404,7 @@ def test_groups_on_one_device_take_the_steps_of_groups_on_the_cpu_and_rows_stay_
 
 def test_there_are_as_many_groups_as_devices_unless_the_job_says() -> None:
     given = {"loss": "hinge", "dtype": "float64", "intercept_scaling": None}
-    counts = [len(cuda_devices.cuda_solvers(n, **given)) for n in (None, 1, 3)]
+    counts = [len(cuda_solver.cuda_solvers(n, **given)) for n in (None, 1, 3)]
     assert counts == [len(cuda.gpus), 1, 3]
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticml.algorithms.cocoa import cuda_local, devices
-from elasticml.data.arrays import from_arrays
+from elasticml.algorithms.cocoa import cuda_solver, device_selection
+from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError
-from elasticml.replaying.checks import check_devices
+from elasticml.replaying.preconditions import check_devices
 from tests.memory_world import World, toy_record
 from tests.unit.algorithms.cocoa.cuda_simulator import alternating_threads
 
@@ -24,7 +24,7 @@ Y = np.sign(X @ _rng.normal(size=4) + 0.1 * _rng.normal(size=48))
 @pytest.fixture(autouse=True)
 def _threads(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     # Python's threads are no warp: four of them say the same.
-    monkeypatch.setattr(cuda_local, "_WARP", 4)
+    monkeypatch.setattr(cuda_solver, "_WARP", 4)
     with alternating_threads(monkeypatch):
         yield
 
@@ -60,7 +60,7 @@ async def ended(world: World, kills: int = 0) -> list[dict[str, Any]]:
         await world.add()
     await world.run(turn)
     await world.settle()
-    rows, summary = world.events("RoundEnded"), world.shell.desk.summary
+    rows, summary = world.events("RoundEnded"), world.shell.driver_session.summary
     await world.close()
     assert summary["gap"] <= GAP
     assert summary["cuda_rounds"] == sum("on_cuda" in row for row in rows)
@@ -81,7 +81,7 @@ async def test_a_job_on_cuda_is_certified_and_says_where_it_was_solved(loss: str
 async def test_a_member_that_is_killed_takes_nothing_of_the_certificate_along(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(devices, "AUTO_VALUES_MIN", 1)
+    monkeypatch.setattr(device_selection, "AUTO_VALUES_MIN", 1)
     world = World(record("auto"), source=from_arrays(X, Y))
     rows = await ended(world, kills=2)
     assert len(world.events("MemberLost")) == 1

@@ -9,15 +9,20 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from elasticml.algorithms.cocoa.local import LocalSolver
-from elasticml.algorithms.cocoa.passes import Pass, Update
-from elasticml.algorithms.cocoa.tables import Piece
+from elasticml.algorithms.cocoa.chunk_pointers import Piece
+from elasticml.algorithms.cocoa.local_pass import LocalSolver, PassRequest, PassResult
 from elasticml.algorithms.parallel import Serial, shares
-from elasticml.data.chunk import Chunk, binary_csr_chunk, csr_chunk, dense_chunk, sequence_chunk
-from elasticml.data.ngrams import codes_of_letters, sequence_layout
-from elasticml.data.products import make_forward
+from elasticml.data.chunks.chunk import (
+    Chunk,
+    binary_csr_chunk,
+    csr_chunk,
+    dense_chunk,
+    sequence_chunk,
+)
+from elasticml.data.chunks.ngrams import codes_of_letters, sequence_layout
+from elasticml.data.chunks.products import make_forward
+from elasticml.ids import ChunkId
 from elasticml.objectives.conjugates import dual_loss_named
-from elasticml.terms import ChunkId
 
 KINDS = ("dense", "csr", "binary_csr", "sequence")
 
@@ -88,15 +93,15 @@ class Problem:
         settings = {"bucket": None, "intercept_scaling": 0.5, "values_per_thread": 0, **changed}
         return LocalSolver(loss=self.loss, dtype=self.dtype, **settings)
 
-    def run(self, solver: LocalSolver, v: np.ndarray, serial: int, **changed: Any) -> Update:
+    def run(self, solver: LocalSolver, v: np.ndarray, serial: int, **changed: Any) -> PassResult:
         parallel = changed.pop("parallel", Serial())
         solver.bind(self.pieces)
         return solver.run(v, self.asked(serial, **changed), parallel)
 
-    def asked(self, serial: int, **changed: Any) -> Pass:
+    def asked(self, serial: int, **changed: Any) -> PassRequest:
         """Return one pass, of a member that holds all."""
         total = float(self.s.sum())
-        one = Pass(
+        one = PassRequest(
             l2_total=self.l2 * total,
             total_weight=total,
             damping=1.0,

@@ -10,14 +10,18 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticml.algorithms.cocoa import bins
-from elasticml.algorithms.cocoa.bins import Plan, plan_statistics
-from elasticml.algorithms.cocoa.bounds import FrozenLoss, trivial_bound
-from elasticml.algorithms.cocoa.statistics import RowMap, add_statistics, row_maxima
-from elasticml.data.chunk import Layout, binary_csr_chunk, csr_chunk, dense_chunk
-from elasticml.data.ngrams import cut_letters, sequence_layout
+from elasticml.algorithms.cocoa import frozen_loss_bound
+from elasticml.algorithms.cocoa.bound_statistics import RowMap, add_statistics, row_maxima
+from elasticml.algorithms.cocoa.frozen_loss_bound import (
+    BoundPlan,
+    FrozenLoss,
+    plan_statistics,
+    trivial_bound,
+)
+from elasticml.data.chunks.chunk import Layout, binary_csr_chunk, csr_chunk, dense_chunk
+from elasticml.data.chunks.ngrams import cut_letters, sequence_layout
 from elasticml.errors import ConfigError
-from elasticml.terms import ChunkId
+from elasticml.ids import ChunkId
 
 ID = ChunkId("0" * 16, 0, 0)
 KINDS = ("dense", "csr", "binary_csr", "sequence")
@@ -119,7 +123,7 @@ def losses(loss, z, y):
 def plan_of(loss, form, n_sent):
     """The finest plan of a form."""
     best = plan_statistics(loss, n_sent)
-    return Plan(loss=loss, n_sent=n_sent, form=form, edges=best.edges)
+    return BoundPlan(loss=loss, n_sent=n_sent, form=form, edges=best.edges)
 
 
 def frozen(case, plan, v0, *, cancelled=True):
@@ -134,7 +138,7 @@ def frozen(case, plan, v0, *, cancelled=True):
 @given(
     seed=st.integers(0, 2**32 - 1),
     kind=st.sampled_from(KINDS),
-    loss=st.sampled_from(bins.LOSSES),
+    loss=st.sampled_from(frozen_loss_bound.LOSSES),
     form=st.sampled_from(FORMS),
     mapped=st.sampled_from(("plain", "scaled", "shifted", "intercept")),
     weighted=st.booleans(),
@@ -173,7 +177,7 @@ def test_ridge_is_exact_with_second_moments(kind, mapped):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("loss", bins.LOSSES)
+@pytest.mark.parametrize("loss", frozen_loss_bound.LOSSES)
 def test_nothing_is_lost_where_the_model_has_not_moved(loss, form):
     case = Case(4, "csr", loss)
     v0 = case.rng.standard_normal(7)
@@ -205,11 +209,11 @@ def test_bins_of_rows_far_from_the_hinge_stay_linear():
         assert bound == pytest.approx(1 - 0.5 * 1.05, rel=1e-10)
 
 
-@pytest.mark.parametrize("loss", bins.LOSSES)
+@pytest.mark.parametrize("loss", frozen_loss_bound.LOSSES)
 @pytest.mark.parametrize("n_sent", [1, 22, 64, 123, 300, 512, 2000, 16_000, 250_000])
 def test_statistics_fit_the_budget(loss, n_sent):
     plan = plan_statistics(loss, n_sent)
-    assert plan.size <= bins.BUDGET
+    assert plan.size <= frozen_loss_bound.BUDGET
     assert plan.zeros().keys() == plan.shapes.keys()
 
 
@@ -236,15 +240,15 @@ def test_statistics_of_chunks_add_up():
     plan = plan_of("hinge", "matrix", case.rows.n_sent)
     v0 = case.rng.standard_normal(8)
     parts = [case.statistics(plan, v0, chunk) for chunk in (0, 1)]
-    moments = parts[0][bins.MOMENTS] + parts[1][bins.MOMENTS]
+    moments = parts[0][frozen_loss_bound.MOMENTS] + parts[1][frozen_loss_bound.MOMENTS]
     s, m = case.weights, 1.0 - case.y * (case.seen @ v0)
     x = case.y[:, None] * case.seen
-    assert moments[:, bins.ROWS].sum() == 40
-    assert moments[:, bins.CHUNKS].sum() == 2
-    assert moments[:, bins.WEIGHT].sum() == pytest.approx(s.sum())
-    assert moments[:, bins.FIRST].sum() == pytest.approx((s * m).sum())
-    assert moments[:, bins.SECOND].sum() == pytest.approx((s * m * m).sum())
-    vectors = parts[0][bins.VECTORS] + parts[1][bins.VECTORS]
+    assert moments[:, frozen_loss_bound.ROWS].sum() == 40
+    assert moments[:, frozen_loss_bound.CHUNKS].sum() == 2
+    assert moments[:, frozen_loss_bound.WEIGHT].sum() == pytest.approx(s.sum())
+    assert moments[:, frozen_loss_bound.FIRST].sum() == pytest.approx((s * m).sum())
+    assert moments[:, frozen_loss_bound.SECOND].sum() == pytest.approx((s * m * m).sum())
+    vectors = parts[0][frozen_loss_bound.VECTORS] + parts[1][frozen_loss_bound.VECTORS]
     raw = x.copy()
     raw[:, -1] /= 0.7
     np.testing.assert_allclose(vectors[:24].sum(0)[:7], (s @ raw)[:7] / case.rows.sent_factor()[:7])
@@ -252,7 +256,7 @@ def test_statistics_of_chunks_add_up():
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("loss", bins.LOSSES)
+@pytest.mark.parametrize("loss", frozen_loss_bound.LOSSES)
 def test_what_is_left_of_sums_of_much_larger_rows_is_still_a_bound(loss, form):
     # The members that stay have rows 1e7 times as long: of what the others left in the sums, hardly
     # a digit survives the subtraction.

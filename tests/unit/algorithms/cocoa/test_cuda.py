@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elasticml.algorithms.cocoa import devices
-from elasticml.algorithms.cocoa.adaptive_damping import AdaptiveDamping
-from elasticml.algorithms.cocoa.devices import AUTO_VALUES_MIN, device_of, why_not_cuda
-from elasticml.algorithms.cocoa.settings import read_settings
+from elasticml.algorithms.cocoa import device_selection
+from elasticml.algorithms.cocoa.cocoa_settings import read_settings
+from elasticml.algorithms.cocoa.contention import AdaptiveDamping
+from elasticml.algorithms.cocoa.device_selection import AUTO_VALUES_MIN, device_of, why_not_cuda
 from elasticml.algorithms.cocoa.solver import CocoaSolver
-from elasticml.data.arrays import from_arrays
+from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError
-from elasticml.estimators.fitting import Problem
+from elasticml.estimators.linear_solver import LinearProblem
 from elasticml.objectives.dual_kernels import logistic_newton_step
 from tests.memory_world import World, toy_record
 from tests.serial_world import deal, facts_of
@@ -80,7 +80,7 @@ async def test_a_job_that_asks_for_a_gpu_fails_in_one_line_where_there_is_none()
     for _ in range(2):
         await world.add()
     await world.run()
-    error = world.shell.desk.error
+    error = world.shell.driver_session.error
     await world.close()
     assert error is not None
     assert error["message"].startswith("algorithm.device is cuda, which this process cannot use (")
@@ -92,7 +92,7 @@ def test_a_solver_that_computes_on_the_processor_does_not_load_cuda() -> None:
     found = run(
         "-c",
         "import sys; from elasticml.algorithms.cocoa.solver import CocoaSolver\n"
-        "from elasticml.algorithms.cocoa.devices import device_of\n"
+        "from elasticml.algorithms.cocoa.device_selection import device_of\n"
         "assert device_of('auto', 10**9) == 'cpu'\n"
         "assert 'numba.cuda' not in sys.modules",
         NUMBA_ENABLE_CUDASIM="0",
@@ -102,7 +102,7 @@ def test_a_solver_that_computes_on_the_processor_does_not_load_cuda() -> None:
 
 def test_a_gpu_is_taken_unasked_only_for_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[None] = []
-    monkeypatch.setattr(devices, "why_not_cuda", lambda: asked.append(None))
+    monkeypatch.setattr(device_selection, "why_not_cuda", lambda: asked.append(None))
     assert device_of("auto", AUTO_VALUES_MIN - 1) == "cpu"
     assert asked == []
     assert device_of("auto", AUTO_VALUES_MIN) == "cuda"
@@ -111,15 +111,17 @@ def test_a_gpu_is_taken_unasked_only_for_many_values(monkeypatch: pytest.MonkeyP
 
 
 def test_estimators_that_fit_here_have_the_same_bits_with_and_without_a_gpu() -> None:
-    problem = Problem(loss="hinge", strength=1.0, intercept_scaling=None, tol=0.1, rounds=1, seed=0)
+    problem = LinearProblem(
+        loss="hinge", strength=1.0, intercept_scaling=None, tol=0.1, rounds=1, seed=0
+    )
     assert problem.section(4.0, 0.1)["device"] == "cpu"
 
 
 def test_a_device_is_tried_by_the_first_pass_and_not_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(devices, "_why_no_driver", lambda: None)
-    monkeypatch.setattr(devices, "why_not_cuda", lambda: "it is on strike")
+    monkeypatch.setattr(device_selection, "_why_no_driver", lambda: None)
+    monkeypatch.setattr(device_selection, "why_not_cuda", lambda: "it is on strike")
     ((chunk,),) = deal(np.eye(2), np.array([1.0, -1.0]), 1, chunk_rows=2)
     solver = CocoaSolver({"loss": "hinge", "l2": 0.1, "device": "cuda"}, facts_of([chunk]))
     ask(solver, [chunk], "certify", np.zeros(2), serial=1, settle=0)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticml.algorithms.cocoa.dealing import dealt
-from elasticml.terms import ChunkId
+from elasticml.algorithms.cocoa.solver_groups import assign_chunks
+from elasticml.ids import ChunkId
 
 CHUNKS = st.lists(
     st.tuples(st.integers(0, 400), st.integers(0, 1000)), max_size=60, unique_by=lambda x: x[0]
@@ -26,11 +26,11 @@ def test_chunks_are_dealt_evenly_and_alike_in_any_order(
     chunks: list[tuple[int, int]], n: int, random: Any
 ) -> None:
     numbers, sizes = [c[0] for c in chunks], [float(c[1]) for c in chunks]
-    groups = dealt(ids_of(numbers), sizes, n)
+    groups = assign_chunks(ids_of(numbers), sizes, n)
     loads = np.bincount(groups, sizes, n) if chunks else np.zeros(n)
     assert loads.max() <= sum(sizes) / n + max(sizes, default=0.0)
     random.shuffle(chunks)
-    again = dealt(ids_of([c[0] for c in chunks]), [float(c[1]) for c in chunks], n)
+    again = assign_chunks(ids_of([c[0] for c in chunks]), [float(c[1]) for c in chunks], n)
     assert dict(zip(numbers, groups, strict=True)) == dict(
         zip([c[0] for c in chunks], again, strict=True)
     )
@@ -43,10 +43,10 @@ def test_a_chunk_that_goes_takes_few_others_to_another_group(n: int) -> None:
     for _ in range(40):
         numbers = rng.choice(1000, 64, replace=False).tolist()
         sizes = [1000.0 + float(x) for x in rng.integers(0, 20, 64)]
-        groups = dealt(ids_of(numbers), sizes, n)
+        groups = assign_chunks(ids_of(numbers), sizes, n)
         gone = int(rng.integers(64))
         kept = [k for k in range(64) if k != gone]
-        left = dealt(ids_of([numbers[k] for k in kept]), [sizes[k] for k in kept], n)
+        left = assign_chunks(ids_of([numbers[k] for k in kept]), [sizes[k] for k in kept], n)
         moved.append(sum(groups[k] != new for k, new in zip(kept, left, strict=True)))
     # Dealt anew, (n - 1) / n of the 63 would move.
     assert np.mean(moved) <= 3.0

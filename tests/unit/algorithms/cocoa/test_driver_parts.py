@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from elasticml.algorithms.base import Outcome
-from elasticml.algorithms.cocoa.cadence import Cadence
-from elasticml.algorithms.cocoa.certificate import Certificate, smoothed
-from elasticml.algorithms.cocoa.line_search import Aggregation, Along
-from elasticml.algorithms.cocoa.messages import visited_of
-from elasticml.algorithms.cocoa.settings import read_absent, read_settings
+from elasticml.algorithms.cocoa.cocoa_exchanges import visit_counts
+from elasticml.algorithms.cocoa.cocoa_settings import read_absent, read_settings
+from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule, smoothed_model
+from elasticml.algorithms.cocoa.line_search import Aggregation, LineModel
 from elasticml.algorithms.cocoa.trainer import make_trainer
 from elasticml.errors import ConfigError, DataError
-from elasticml.terms import ExchangeId
+from elasticml.ids import ExchangeId
 from tests.cocoa_referee import gains
 from tests.serial_world import deal, facts_of
 
@@ -80,7 +79,7 @@ def test_data_that_do_not_fit_the_settings_are_refused_before_anything_starts() 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_dual_objective_along_a_step_is_never_overestimated(loss: str) -> None:
-    from elasticml.algorithms.cocoa.step_kernels import sum_steps
+    from elasticml.algorithms.cocoa.line_search import sum_steps
     from elasticml.objectives.conjugates import dual_loss_named
 
     n, d, l2 = 30, 4, 0.1
@@ -94,7 +93,7 @@ def test_the_dual_objective_along_a_step_is_never_overestimated(loss: str) -> No
     sum_steps(dual.code, dual.curvature, a, b, y, s, step, sums)
     total = float(s.sum())
     v, dv = (X.T @ (s * fold * c) / (l2 * total) for c in (a, step))
-    along = Along.of(v, dv, dual=sums[0], curvature=sums[1], weight=total, l2=l2)
+    along = LineModel.of(v, dv, dual=sums[0], curvature=sums[1], weight=total, l2=l2)
 
     def objective(gamma: float) -> float:
         w = v + gamma * dv
@@ -110,10 +109,10 @@ def test_the_dual_objective_along_a_step_is_never_overestimated(loss: str) -> No
 
 def test_members_become_more_timid_when_the_step_was_too_long_and_bolder_when_too_short() -> None:
     start = Aggregation.of(read_settings({}))
-    assert start.length(Along(slope=3.0, curvature=2.0)) == 1.0
-    assert start.length(Along(slope=1.0, curvature=2.0)) == 0.5
-    assert start.length(Along(slope=-1.0, curvature=2.0)) == 0.0
-    short, long = Along(slope=3.0, curvature=2.0), Along(slope=1.0, curvature=2.0)
+    assert start.length(LineModel(slope=3.0, curvature=2.0)) == 1.0
+    assert start.length(LineModel(slope=1.0, curvature=2.0)) == 0.5
+    assert start.length(LineModel(slope=-1.0, curvature=2.0)) == 0.0
+    short, long = LineModel(slope=3.0, curvature=2.0), LineModel(slope=1.0, curvature=2.0)
     bolder = start.adapted(short, partitions=4.0)
     assert bolder.damping == pytest.approx(1.0 / 1.15)
     assert bolder.adapted(long, partitions=4.0).damping == 1.0
@@ -125,19 +124,21 @@ def test_members_become_more_timid_when_the_step_was_too_long_and_bolder_when_to
 def test_a_fixed_gamma_with_its_safe_sigma_does_not_adapt() -> None:
     fixed = Aggregation.of(read_settings({"aggregation": "fixed", "gamma": 0.5}))
     assert (fixed.gamma, fixed.damping) == (0.5, 0.5)
-    assert fixed.adapted(Along(slope=9.0, curvature=1.0), partitions=8.0) is fixed
+    assert fixed.adapted(LineModel(slope=9.0, curvature=1.0), partitions=8.0) is fixed
 
 
 # --- certificates ---------------------------------------------------------------------------------
 
 
-def cadence(**settings: Any) -> Cadence:
-    made = Cadence(**{"every": None, "target": 0.0, "rows": 100, **settings})
+def cadence(**settings: Any) -> GapSchedule:
+    made = GapSchedule(**{"every": None, "target": 0.0, "rows": 100, **settings})
     made.certified(1.0)
     return made
 
 
-def due(made: Cadence, gaps: dict[int, float], passes: int, visited: float = 100.0) -> list[int]:
+def due(
+    made: GapSchedule, gaps: dict[int, float], passes: int, visited: float = 100.0
+) -> list[int]:
     """Rounds in which a certificate was due; their gaps are those of ``gaps`` from there on."""
     found = []
     for number in range(1, passes + 1):
@@ -175,7 +176,7 @@ def test_a_certificate_is_taken_where_passes_tell_that_the_target_is_near() -> N
     assert certified_when_told(cadence(target=0.5**13.5)) == [1, 6, 8, 10, 12, 14]
 
 
-def certified_when_told(made: Cadence) -> list[int]:
+def certified_when_told(made: GapSchedule) -> list[int]:
     """Return in which of 14 passes that halve the gap a certificate was due."""
     found = []
     for number in range(1, 15):
@@ -200,9 +201,9 @@ def test_what_a_certificate_finds_corrects_what_passes_tell() -> None:
 
 def test_the_hinge_loss_is_certified_at_a_mean_of_two_models() -> None:
     before, after = np.array([1.0, 0.0]), np.array([0.0, 1.0])
-    np.testing.assert_allclose(smoothed("hinge", after, before), [0.4, 0.6])
-    assert smoothed("hinge", after, None) is after
-    assert smoothed("logistic", after, before) is after
+    np.testing.assert_allclose(smoothed_model("hinge", after, before), [0.4, 0.6])
+    assert smoothed_model("hinge", after, None) is after
+    assert smoothed_model("logistic", after, before) is after
 
 
 def test_the_lowest_primal_and_the_highest_dual_objective_belong_together() -> None:
@@ -238,4 +239,4 @@ def test_a_round_says_of_groups_what_is_out_of_the_ordinary(arrays, told) -> Non
         absent_examples=0,
         members=3,
     )
-    assert visited_of(outcome) == {"visited": 50, **told}
+    assert visit_counts(outcome) == {"visited": 50, **told}

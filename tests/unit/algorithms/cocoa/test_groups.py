@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticml.algorithms.base import Parallel
-from elasticml.algorithms.cocoa.adaptive_damping import PATIENCE, PATIENCE_MAX
-from elasticml.algorithms.cocoa.crowding import Crowding
-from elasticml.algorithms.cocoa.groups import GroupedSolver
-from elasticml.algorithms.cocoa.passes import Ascent, Pass, Update
+from elasticml.algorithms.cocoa.contention import PATIENCE, PATIENCE_MAX, Contention
+from elasticml.algorithms.cocoa.local_pass import DualSolver, PassRequest, PassResult
+from elasticml.algorithms.cocoa.solver_groups import GroupedSolver
 from elasticml.algorithms.parallel import Serial
 from elasticml.objectives.conjugates import DUAL_LOSSES
-from elasticml.runtime.execution import ThreadParallel
+from elasticml.runtime.executors import ThreadParallel
 from tests.unit.algorithms.cocoa.local_problem import KINDS, InTurn, Problem, problem
 
 LOSSES = list(DUAL_LOSSES)
@@ -99,13 +98,13 @@ def test_a_fixed_sigma_counts_for_members_and_once_more_for_each_group() -> None
 class Recorded:
     """A solver that notes the sigma' it is asked for."""
 
-    inner: Ascent
+    inner: DualSolver
     seen: list[float | None]
 
     def bind(self, pieces: Any) -> None:
         self.inner.bind(pieces)
 
-    def run(self, v: np.ndarray, asked: Pass, parallel: Parallel) -> Update:
+    def run(self, v: np.ndarray, asked: PassRequest, parallel: Parallel) -> PassResult:
         self.seen.append(asked.sigma)
         return self.inner.run(v, asked, parallel)
 
@@ -184,7 +183,7 @@ def test_a_pass_of_groups_that_is_repeated_gives_the_same_bits(
 class Bold:
     """A solver that overdoes its steps for the first so many passes, as threads may that race."""
 
-    inner: Ascent
+    inner: DualSolver
     losses: int
     pieces: list[Any] = field(default_factory=list)
     undone: int = 0
@@ -193,7 +192,7 @@ class Bold:
         self.pieces = list(pieces)
         self.inner.bind(pieces)
 
-    def run(self, v: np.ndarray, asked: Pass, parallel: Parallel) -> Update:
+    def run(self, v: np.ndarray, asked: PassRequest, parallel: Parallel) -> PassResult:
         update = self.inner.run(v, asked, parallel)
         if self.losses == 0:
             return update
@@ -311,7 +310,7 @@ def test_the_dual_objective_never_falls_whatever_the_groups_and_threads(
 
 
 def test_threads_are_held_back_after_a_loss_and_recover_slowly() -> None:
-    crowding = Crowding()
+    crowding = Contention()
     crowding.begin(0, 4)
     crowding.factor[0] = 1.0
     assert not crowding.accepts(-1.0, 1.0, 1e-9)

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticml.algorithms.cocoa import together
-from elasticml.algorithms.cocoa.crowding import Crowding, adapted
-from elasticml.algorithms.cocoa.local import LocalSolver
-from elasticml.algorithms.cocoa.passes import Pass
-from elasticml.algorithms.cocoa.tables import Piece
-from elasticml.algorithms.parallel import InPieces
+from elasticml.algorithms.cocoa import parallel_epoch
+from elasticml.algorithms.cocoa.chunk_pointers import Piece
+from elasticml.algorithms.cocoa.contention import Contention, adapted_contention
+from elasticml.algorithms.cocoa.local_pass import LocalSolver, PassRequest
+from elasticml.algorithms.parallel import FixedPieces
 from elasticml.objectives.conjugates import DUAL_LOSSES
 from elasticml.objectives.dual_kernels import gap_of
-from elasticml.runtime.execution import ThreadParallel
+from elasticml.runtime.executors import ThreadParallel
 from tests.unit.algorithms.cocoa.local_problem import KINDS, InTurn, chunk_of, problem
 
 LOSSES = list(DUAL_LOSSES)
@@ -258,7 +257,7 @@ def test_empty_rows_rows_without_weight_and_no_rows_are_fine() -> None:
     piece = Piece(empty, np.ones(5), weights, np.zeros(5))
     solver = LocalSolver(loss="hinge", dtype="float64", bucket=2, intercept_scaling=None)
     solver.bind([piece])
-    asked = Pass(l2_total=0.4, total_weight=4.0, damping=1.0, epochs=1, seed=0, serial=0)
+    asked = PassRequest(l2_total=0.4, total_weight=4.0, damping=1.0, epochs=1, seed=0, serial=0)
     update = solver.run(np.zeros(12), asked, InTurn(2))
     np.testing.assert_array_equal(piece.alpha, [1.0, 0.0, 1.0, 0.0, 1.0])
     assert (update.dual, update.visited) == (4.0, 5)
@@ -311,26 +310,26 @@ def test_a_repeated_pass_of_several_slices_gives_the_same_bits() -> None:
 
 
 def test_threads_become_bolder_until_they_are_in_each_others_way() -> None:
-    crowding = Crowding()
+    crowding = Contention()
     crowding.begin(0, 3)
     assert crowding.factor[0] == 3.0
     # The dual objective along the step: slope t - bend t^2 / 2.
     for slope, factor in ((8.0, 3.0 / 1.15), (4.2, 3.0 / 1.15), (3.0, 3.0), (9.0, 3.0 / 1.15)):
-        crowding.factor[0] = adapted(crowding.factor[0], slope, 4.0, 3.0)
+        crowding.factor[0] = adapted_contention(crowding.factor[0], slope, 4.0, 3.0)
         assert crowding.factor[0] == pytest.approx(factor)
     crowding.begin(0, 3)
     assert crowding.factor[0] == 3.0
     for _ in range(20):
-        crowding.factor[0] = adapted(crowding.factor[0], 9.0, 4.0, 3.0)
+        crowding.factor[0] = adapted_contention(crowding.factor[0], 9.0, 4.0, 3.0)
     assert crowding.factor[0] == 1.0
-    assert adapted(2.0, 0.0, 0.0, 3.0) == 2.0
+    assert adapted_contention(2.0, 0.0, 0.0, 3.0) == 2.0
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_it_makes_no_difference_how_many_threads_share_in_the_work(dtype: str) -> None:
     models = []
     pool = ThreadParallel(3)
-    for parallel in (InTurn(3), pool, InPieces(pool, 3)):
+    for parallel in (InTurn(3), pool, FixedPieces(pool, 3)):
         p = problem("csr", "hinge", dtype)
         solver, v = p.solver(values_per_thread=100), np.zeros(p.X.shape[1])
         for serial in range(20):
@@ -344,7 +343,7 @@ def test_it_makes_no_difference_how_many_threads_share_in_the_work(dtype: str) -
 
 @pytest.mark.timeout(120)
 def test_a_thread_that_fails_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, calls, has_drawn = together.run_tasks, itertools.count(), threading.Event()
+    real, calls, has_drawn = parallel_epoch.run_tasks, itertools.count(), threading.Event()
 
     def failing(*given: Any) -> None:
         if next(calls) == 0:
@@ -355,7 +354,7 @@ def test_a_thread_that_fails_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPat
         has_drawn.wait()
         real(*given)
 
-    monkeypatch.setattr(together, "run_tasks", failing)
+    monkeypatch.setattr(parallel_epoch, "run_tasks", failing)
     pool, p = ThreadParallel(2), problem("csr", "hinge")
     with pytest.raises(MemoryError, match="that was drawn"):
         p.run(p.solver(), np.zeros(p.X.shape[1]), 0, parallel=pool)

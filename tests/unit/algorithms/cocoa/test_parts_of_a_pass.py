@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from elasticml.algorithms.cocoa.each_chunk import NUMBERS_PER_THREAD, map_chunks
-from elasticml.algorithms.cocoa.line_search import Along
-from elasticml.algorithms.cocoa.replicas import merge_range
-from elasticml.algorithms.parallel import Serial
-from elasticml.data.chunk import Chunk
-from elasticml.runtime.execution import ThreadParallel
+from elasticml.algorithms.cocoa.line_search import LineModel
+from elasticml.algorithms.cocoa.parallel_epoch import merge_range
+from elasticml.algorithms.parallel import NUMBERS_PER_THREAD, Serial, map_chunks
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.runtime.executors import ThreadParallel
 from tests.unit.algorithms.cocoa.local_problem import chunk_of
 
 
@@ -49,9 +48,9 @@ def test_merging_adds_up_what_copies_have_moved_and_leaves_the_rest(
 def test_the_line_search_has_the_same_bits_whatever_threads_the_algebra_library_has() -> None:
     v, dv = np.random.default_rng(1).normal(size=(2, 200_001))
 
-    def found(n_threads: int) -> Along:
+    def found(n_threads: int) -> LineModel:
         with threadpool_limits(n_threads, user_api="blas"):
-            return Along.of(v, dv, dual=1.0, curvature=1.0, weight=1.0, l2=1.0)
+            return LineModel.of(v, dv, dual=1.0, curvature=1.0, weight=1.0, l2=1.0)
 
     assert found(1) == found(2) == found(3)
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from elasticml.algorithms.cocoa.rests import Rests
+from elasticml.algorithms.cocoa.shrinking import Shrinking
 
 
 def rests_after(steps: list[float]) -> int:
     """Rest left of a row that was given 64 epochs before the last of these steps of the model."""
-    rests = Rests(is_used=True)
+    rests = Shrinking(is_used=True)
     rests.bind([1], [None])
     v = np.zeros(2)
     for serial, step in enumerate([0.0, *steps]):
@@ -29,7 +29,7 @@ def test_steps_that_stay_alike_wake_nobody() -> None:
 
 
 def test_a_repeated_pass_finds_the_rests_as_they_were() -> None:
-    rests = Rests(is_used=True)
+    rests = Shrinking(is_used=True)
     rests.bind([1], [None])
     rests.begin(np.ones(2), 1)
     reach = rests.begin(np.full(2, 1.5), 2)
@@ -39,7 +39,7 @@ def test_a_repeated_pass_finds_the_rests_as_they_were() -> None:
 
 
 def test_a_repeated_pass_after_a_jump_finds_all_rows_awake_again() -> None:
-    rests, v = Rests(is_used=True), np.zeros(3)
+    rests, v = Shrinking(is_used=True), np.zeros(3)
     rests.bind([4], [None])
     (left,) = rests.views([4])
     for serial, at in enumerate((0.0, 1.0, 1.1)):

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elasticml.algorithms.cocoa.orders import Orders
-from elasticml.algorithms.cocoa.skipping import EVERY, Turns
-from elasticml.data.chunk import Chunk, dense_chunk
-from elasticml.terms import ChunkId
+from elasticml.algorithms.cocoa.duhl import EVERY, DuhlSelection
+from elasticml.algorithms.cocoa.permutation import VisitOrder
+from elasticml.data.chunks.chunk import Chunk, dense_chunk
+from elasticml.ids import ChunkId
 from tests.unit.algorithms.cocoa.local_problem import problem
 from tests.unit.algorithms.cocoa.test_streamed import streamed
 
@@ -32,15 +32,17 @@ def key(serial: int, epoch: int = 0) -> tuple[int, int, int]:
     return 7, serial, epoch
 
 
-def begun(some: Sequence[Chunk], gaps: Sequence[float]) -> tuple[Turns, dict[ChunkId, float]]:
+def begun(
+    some: Sequence[Chunk], gaps: Sequence[float]
+) -> tuple[DuhlSelection, dict[ChunkId, float]]:
     """Return the selection after a pass over all chunks and a certificate."""
-    turns = Turns()
+    turns = DuhlSelection()
     assert turns.next(key(0), some, {}, set()).all()
     return turns, named(some, gaps)
 
 
 def ten(
-    turns: Turns, some: Sequence[Chunk], known: dict[ChunkId, float], serial: int = 1
+    turns: DuhlSelection, some: Sequence[Chunk], known: dict[ChunkId, float], serial: int = 1
 ) -> list[int]:
     return np.flatnonzero(turns.next(key(serial), some, known, set())).tolist()
 
@@ -100,7 +102,7 @@ def test_a_pass_that_is_undone_is_undone_again_where_it_is_repeated() -> None:
 @pytest.mark.parametrize("is_undone", [False, True])
 def test_orders_take_the_turns_of_their_last_epoch_back(tmp_path: Path, is_undone: bool) -> None:
     p = streamed(problem("csr", "hinge"), tmp_path)
-    orders, here = Orders(8, skips=True), p.pieces[0].chunk.shelf
+    orders, here = VisitOrder(8, skips=True), p.pieces[0].chunk.out_of_core
     orders.bind(p.pieces)
     assert here is not None
 
@@ -109,7 +111,9 @@ def test_orders_take_the_turns_of_their_last_epoch_back(tmp_path: Path, is_undon
         return {int(visit) >> 32 for part in order for visit in part}
 
     assert len(visited(0)) == len(p.pieces)
-    here.rank({piece.chunk.id: 100.0 if k == 1 else 2.0 for k, piece in enumerate(p.pieces)})
+    here.set_importance(
+        {piece.chunk.id: 100.0 if k == 1 else 2.0 for k, piece in enumerate(p.pieces)}
+    )
     assert visited(1) == {1}
     if is_undone:
         orders.undo()
@@ -181,7 +185,7 @@ def test_chunks_that_have_come_since_are_not_left_out() -> None:
 
 
 def test_no_chunks_and_one_chunk() -> None:
-    turns = Turns()
+    turns = DuhlSelection()
     assert turns.next(key(0), [], {}, set()).size == 0
     (one,) = chunks(1)
     for serial in range(1, 4):
@@ -190,9 +194,9 @@ def test_no_chunks_and_one_chunk() -> None:
 
 def test_a_pass_reads_only_what_has_its_turn(tmp_path: Path) -> None:
     p = streamed(problem("csr", "hinge"), tmp_path)
-    here = p.pieces[0].chunk.shelf
+    here = p.pieces[0].chunk.out_of_core
     assert here is not None
-    orders = {skips: Orders(8, skips=skips) for skips in (False, True)}
+    orders = {skips: VisitOrder(8, skips=skips) for skips in (False, True)}
     for each in orders.values():
         each.bind(p.pieces)
 
@@ -201,7 +205,7 @@ def test_a_pass_reads_only_what_has_its_turn(tmp_path: Path) -> None:
         return {int(visit) >> 32 for part in parts for visit in part}
 
     assert seen(True, 1) == {0, 1, 2, 3}
-    here.rank({piece.chunk.id: float(k == 2) for k, piece in enumerate(p.pieces)})
+    here.set_importance({piece.chunk.id: float(k == 2) for k, piece in enumerate(p.pieces)})
     before = here.streamed_bytes
     assert seen(True, 2) == {2}
     assert here.streamed_bytes - before == p.pieces[2].chunk.nbytes
@@ -212,12 +216,14 @@ def test_a_pass_reads_only_what_has_its_turn(tmp_path: Path) -> None:
 @pytest.mark.parametrize("loss", ["hinge", "logistic"])
 def test_passes_that_leave_chunks_out_reach_the_optimum(tmp_path: Path, loss: str) -> None:
     p = streamed(problem("csr", loss), tmp_path, batch_bytes=1)
-    here, solver, v = p.pieces[0].chunk.shelf, p.solver(), np.zeros(p.X.shape[1])
+    here, solver, v = p.pieces[0].chunk.out_of_core, p.solver(), np.zeros(p.X.shape[1])
     assert here is not None
     visited = []
     for serial in range(240):
         # Said wrongly, too: what is left out comes back all the same.
-        here.rank({piece.chunk.id: float(k == serial % 2) for k, piece in enumerate(p.pieces)})
+        here.set_importance(
+            {piece.chunk.id: float(k == serial % 2) for k, piece in enumerate(p.pieces)}
+        )
         update = p.run(solver, v, serial)
         v = v + update.dv
         visited.append(update.visited)

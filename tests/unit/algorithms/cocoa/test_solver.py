@@ -9,12 +9,12 @@ import pytest
 import scipy.sparse as sp
 
 from elasticml.algorithms.base import Work
-from elasticml.algorithms.cocoa.scaled_rows import check_scale, scaled_chunk
+from elasticml.algorithms.cocoa.scaled_chunks import check_scale, scaled_chunk
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.algorithms.parallel import Serial
-from elasticml.data.chunk import Chunk
+from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import ConfigError, LocalProtocolError
-from elasticml.terms import ExchangeId
+from elasticml.ids import ExchangeId
 from tests.serial_world import deal, facts_of
 
 RNG = np.random.default_rng(3)

@@ -10,28 +10,28 @@ import numpy as np
 import pytest
 
 from elasticml.algorithms.base import Parallel
-from elasticml.algorithms.cocoa import replicas
-from elasticml.algorithms.cocoa.groups import GroupedSolver
-from elasticml.algorithms.cocoa.orders import Orders
-from elasticml.algorithms.cocoa.replicas import Replicas
-from elasticml.algorithms.cocoa.tables import Piece
+from elasticml.algorithms.cocoa import parallel_epoch
+from elasticml.algorithms.cocoa.chunk_pointers import Piece
+from elasticml.algorithms.cocoa.parallel_epoch import ModelReplicas
+from elasticml.algorithms.cocoa.permutation import VisitOrder
+from elasticml.algorithms.cocoa.solver_groups import GroupedSolver
 from elasticml.algorithms.parallel import Serial
-from elasticml.data import mapped
-from elasticml.data.shelf import Shelf
+from elasticml.data.out_of_core import mapped_memory
+from elasticml.data.out_of_core.store import OutOfCoreStore
 from tests.unit.algorithms.cocoa.local_problem import KINDS, InTurn, Problem, problem
 from tests.unit.algorithms.cocoa.test_solver import ZERO, ask, image, make
 from tests.unit.data.test_packed import packed
 
 
-def shelf(folder: Path, batch_bytes: int) -> Shelf:
-    made = Shelf(2**20, folder, lambda: 0)
+def out_of_core(folder: Path, batch_bytes: int) -> OutOfCoreStore:
+    made = OutOfCoreStore(2**20, folder, lambda: 0)
     made.batch_bytes = batch_bytes
     return made
 
 
 def streamed(p: Problem, folder: Path, batch_bytes: int = 10_000) -> Problem:
     """The same problem with its chunks on a disk, two or so in a batch."""
-    chunks = shelf(folder, batch_bytes).settle([piece.chunk for piece in p.pieces])
+    chunks = out_of_core(folder, batch_bytes).settle([piece.chunk for piece in p.pieces])
     pieces = [
         Piece(chunk, piece.targets, piece.weights, np.zeros(chunk.n_rows))
         for chunk, piece in zip(chunks, p.pieces, strict=True)
@@ -42,7 +42,7 @@ def streamed(p: Problem, folder: Path, batch_bytes: int = 10_000) -> Problem:
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_each_bucket_has_its_turn_once_whatever_stays(tmp_path: Path, share: float) -> None:
     p = streamed(problem("csr", "hinge"), tmp_path)
-    orders, here = Orders(8), p.pieces[0].chunk.shelf
+    orders, here = VisitOrder(8), p.pieces[0].chunk.out_of_core
     orders.bind(p.pieces)
     assert here is not None
     first = [part.tolist() for part in orders.epoch((3, 1, 0), share)]
@@ -52,7 +52,7 @@ def test_each_bucket_has_its_turn_once_whatever_stays(tmp_path: Path, share: flo
     assert visits == [
         (k << 32) + row for k in sorted(numbers) for row in range(0, p.pieces[k].chunk.n_rows, 8)
     ]
-    here.rank({p.pieces[2].chunk.id: 1.0})
+    here.set_importance({p.pieces[2].chunk.id: 1.0})
     here.plan([piece.chunk for piece in p.pieces])
     assert first == [part.tolist() for part in orders.epoch((3, 1, 0), share)]
     assert first != [part.tolist() for part in orders.epoch((3, 2, 0), share)]
@@ -103,10 +103,10 @@ def test_a_first_pass_grows_where_it_would_in_memory(tmp_path: Path, l2: float) 
 
 def test_certificates_rank_chunks_by_their_share_of_the_gap(tmp_path: Path) -> None:
     solver, loose = make()
-    here = shelf(tmp_path, 1)
+    here = out_of_core(tmp_path, 1)
     ranked: dict[object, float] = {}
     chunks = here.settle(loose)
-    here.rank = ranked.update  # type: ignore[method-assign]
+    here.set_importance = ranked.update  # type: ignore[method-assign]
     ask(solver, chunks, "certify", ZERO, serial=1, settle=0)
     step = ask(solver, chunks, "pass", ZERO, serial=2, settle=1)["dv"]
     came = ask(solver, chunks, "certify", step, serial=3, settle=2, gamma=1.0)
@@ -122,9 +122,9 @@ def test_a_job_from_nothing_reads_bodies_in_its_first_pass_and_once(
 ) -> None:
     """The certificate at zero takes no reading of its own, and rows' norms that of a sample."""
     solver, loose = make()
-    chunks = shelf(tmp_path, 1).settle(loose)
+    chunks = out_of_core(tmp_path, 1).settle(loose)
     fetched: list[int] = []
-    monkeypatch.setattr(mapped, "fetch", lambda body: fetched.append(id(body)))
+    monkeypatch.setattr(mapped_memory, "fetch", lambda body: fetched.append(id(body)))
     came = ask(solver, chunks, "certify", ZERO, serial=1, settle=0)
     assert (float(came["primal"]), float(came["dual"])) == (60.0, 0.0)
     assert not came["image"].any()
@@ -141,7 +141,7 @@ def test_a_job_from_nothing_reads_bodies_in_its_first_pass_and_once(
 
 def test_a_start_from_a_models_duals_reads_the_rows(tmp_path: Path) -> None:
     solver, loose = make()
-    chunks = shelf(tmp_path, 1).settle(loose)
+    chunks = out_of_core(tmp_path, 1).settle(loose)
     came = ask(solver, chunks, "certify", ZERO, serial=1, settle=0, fill="map")
     assert np.abs(came["image"]).max() > 0.1
 
@@ -160,7 +160,7 @@ def test_scaled_rows_are_on_the_disk_as_well(tmp_path: Path) -> None:
     for folder in (None, tmp_path):
         solver, chunks = make()
         if folder is not None:
-            chunks = shelf(folder, 1).settle(chunks)
+            chunks = out_of_core(folder, 1).settle(chunks)
         factor = np.array([1.0, 2.0, 0.5, 3.0, 1.0])
         ask(solver, chunks, "certify", ZERO, serial=1, settle=0)
         known = {"serial": 2, "settle": 1, "exact": True}
@@ -175,9 +175,9 @@ def test_scaled_rows_are_on_the_disk_as_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_compressed_rows_give_the_bits_of_mapped_ones(tmp_path: Path, kind: str) -> None:
     found = []
-    for is_packed in (False, True):
+    for is_compressed in (False, True):
         p = problem(kind, "hinge")
-        if is_packed:
+        if is_compressed:
             chunks = [packed(piece.chunk) for piece in p.pieces]
             pieces = zip(p.pieces, chunks, strict=True)
             p = replace(p, pieces=[replace(piece, chunk=chunk) for piece, chunk in pieces])
@@ -186,14 +186,14 @@ def test_compressed_rows_give_the_bits_of_mapped_ones(tmp_path: Path, kind: str)
         for serial in range(4):
             v = v + p.run(solver, v, serial).dv
         found.append((v.tobytes(), p.dual()))
-        assert [piece.chunk.is_packed for piece in p.pieces] == [is_packed] * len(p.pieces)
+        assert [piece.chunk.is_compressed for piece in p.pieces] == [is_compressed] * len(p.pieces)
     assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("parallel", [Serial(), InTurn(2)], ids=["one thread", "two threads"])
 def test_what_is_kept_of_streamed_rows_is_in_files(tmp_path: Path, parallel: Parallel) -> None:
     solver, loose = make()
-    here = shelf(tmp_path, 1)
+    here = out_of_core(tmp_path, 1)
     chunks = here.settle(loose)
     ask(solver, chunks, "certify", ZERO, serial=1, settle=0, parallel=parallel)
     for serial in (2, 3):
@@ -244,16 +244,16 @@ def test_one_thread_on_a_wide_model_goes_on_with_its_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sigma: float | None
 ) -> None:
     found, merges = [], []
-    merge = Replicas.is_due
+    merge = ModelReplicas.is_due
 
-    def counted(self: Replicas, values: float) -> bool:
+    def counted(self: ModelReplicas, values: float) -> bool:
         is_due = merge(self, values)
         merges[-1] += is_due
         return is_due
 
-    monkeypatch.setattr(Replicas, "is_due", counted)
+    monkeypatch.setattr(ModelReplicas, "is_due", counted)
     for least in (0, 10**9):
-        monkeypatch.setattr(replicas, "VALUES_PER_MERGE", least)
+        monkeypatch.setattr(parallel_epoch, "VALUES_PER_MERGE", least)
         merges.append(0)
         p = streamed(problem("csr", "logistic"), tmp_path)
         solver, v = p.solver(), np.zeros(p.X.shape[1])

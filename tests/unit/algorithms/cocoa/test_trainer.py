@@ -328,7 +328,7 @@ def test_float32_data_are_certified_in_float64() -> None:
 
 
 def single(chunk: Any) -> Any:
-    from elasticml.data.chunk import dense_chunk
+    from elasticml.data.chunks.chunk import dense_chunk
 
     return dense_chunk(chunk.id, chunk.labels, chunk.values.astype(np.float32), dtype="float32")
 

@@ -7,10 +7,14 @@ import sys
 
 import pytest
 
-from elasticml.algorithms.local_sgd.settings import Settings, read_absent, read_settings
+from elasticml.algorithms.local_sgd.local_sgd_settings import (
+    LocalSGDSettings,
+    read_absent,
+    read_settings,
+)
 from elasticml.errors import ConfigError
 
-PAPER = Settings(
+PAPER = LocalSGDSettings(
     batch=8, local_steps=16, learning_rate=5e-4, momentum=0.9, rate_rule="sqrt", model="cnn"
 )
 

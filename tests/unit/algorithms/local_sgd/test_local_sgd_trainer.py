@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from elasticml.algorithms.base import Exchange, Model, RoundEnd
-from elasticml.algorithms.local_sgd import messages
+from elasticml.algorithms.local_sgd import local_sgd_exchanges
 from elasticml.algorithms.local_sgd.models import cnn
 from elasticml.algorithms.local_sgd.network import Network
 from elasticml.algorithms.local_sgd.sampler import order_keys
 from elasticml.algorithms.local_sgd.solver import LocalSGDSolver
 from elasticml.algorithms.local_sgd.trainer import make_trainer
 from elasticml.errors import ConfigError, JobFailedError
-from elasticml.runtime.execution import parallel
+from elasticml.runtime.executors import parallel
 from tests.serial_world import Return, Run, Vanish, World, deal, facts_of
 
 torch = pytest.importorskip("torch")
@@ -264,7 +264,7 @@ def played(settings: Any, rounds: int, resume: Any = None) -> tuple[list[RoundEn
     from elasticml.algorithms.base import Outcome, Work
     from elasticml.algorithms.local_sgd.solver import LocalSGDSolver
     from elasticml.algorithms.parallel import Serial
-    from elasticml.terms import ExchangeId
+    from elasticml.ids import ExchangeId
 
     parts = parts_of(2)
     facts = facts_of([c for part in parts for c in part])
@@ -342,7 +342,7 @@ def test_a_newcomer_has_what_is_frozen_before_its_first_step():
     tied = {"model": "tests.networks:tied", "batch": 4, "local_steps": 2}
     run = world(3, **tied, between=anew).run(6)
     sums = [a.outcome.arrays["sums"] for a in run.asked if a.exchange.operation == "train"]
-    assert [int(s[messages.LACKING]) for s in sums] == [0, 0, 1, 0, 0, 0]
+    assert [int(s[local_sgd_exchanges.LACKING]) for s in sums] == [0, 0, 1, 0, 0, 0]
     n = 256 * 4 + 4
     assert frozen_of(run) == [n, 0, 0, n, 0, 0]
     samples = column(run, "samples")
@@ -357,4 +357,4 @@ def test_what_is_frozen_goes_down_while_somebody_is_away_who_may_not_have_had_it
     n = 256 * 4 + 4
     assert frozen_of(run) == [n, 0, n, n, n, 0]
     sums = [a.outcome.arrays["sums"] for a in run.asked if a.exchange.operation == "train"]
-    assert not any(s[messages.LACKING] for s in sums)
+    assert not any(s[local_sgd_exchanges.LACKING] for s in sums)

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from elasticml.algorithms.local_sgd.local_sgd_settings import read_settings
 from elasticml.algorithms.local_sgd.network import Network
-from elasticml.algorithms.local_sgd.settings import read_settings
-from elasticml.data.chunk import dense_chunk
-from elasticml.data.facts import DataFacts
+from elasticml.data.chunks.chunk import dense_chunk
+from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import ConfigError, DataError
-from elasticml.terms import ChunkId
+from elasticml.ids import ChunkId
 from tests.serial_world import facts_of
 
 torch = pytest.importorskip("torch")
@@ -27,7 +27,7 @@ def chunk(n: int = 12, columns: int = 256, dtype: Any = "float32", labels: Any =
     return dense_chunk(ChunkId("0" * 16, 0, 0), y, values, dtype=dtype)
 
 
-def network(facts: DataFacts | None = None, **raw: Any) -> Network:
+def network(facts: DatasetStats | None = None, **raw: Any) -> Network:
     return Network(read_settings(raw), facts or facts_of([chunk()]))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from elasticml.algorithms.local_sgd.sampler import Places, Sampler, held_out, order_keys
-from elasticml.data.chunk import Chunk, dense_chunk
-from elasticml.terms import ChunkId
+from elasticml.algorithms.local_sgd.sampler import ChunkNumbers, Sampler, held_out, order_keys
+from elasticml.data.chunks.chunk import Chunk, dense_chunk
+from elasticml.ids import ChunkId
 
 SEED = 5
 
@@ -98,5 +98,5 @@ def test_a_member_without_chunks_has_nothing_to_take(share):
 
 
 def test_chunks_are_numbered_block_after_block():
-    places = Places(np.array([0, 2, 5]))
+    places = ChunkNumbers(np.array([0, 2, 5]))
     assert places.of(chunks_of([1, 1, 1, 1])).tolist() == [0, 1, 2, 3]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from elasticml.algorithms.local_sgd.settings import RATE_RULES
-from elasticml.algorithms.local_sgd.shares import rate, steps
+from elasticml.algorithms.local_sgd.local_sgd_settings import RATE_RULES
+from elasticml.algorithms.local_sgd.step_schedule import rate, steps
 
 
 def test_the_rate_follows_the_members_by_its_rule():

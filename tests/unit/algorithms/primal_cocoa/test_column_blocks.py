@@ -7,8 +7,8 @@ import pytest
 import scipy.sparse as sp
 
 from elasticml.algorithms.primal_cocoa.column_blocks import measure
-from elasticml.data.chunk import csr_chunk
-from elasticml.terms import ChunkId
+from elasticml.data.chunks.chunk import csr_chunk
+from elasticml.ids import ChunkId
 
 RNG = np.random.default_rng(11)
 N = 50

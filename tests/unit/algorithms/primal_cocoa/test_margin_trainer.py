@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 import elasticml as em
-from elasticml.algorithms.cocoa.line_search import Along
+from elasticml.algorithms.cocoa.line_search import LineModel
 from elasticml.algorithms.primal_cocoa import margin_problem
 from elasticml.algorithms.primal_cocoa.margin_problem import MarginProblem
 from elasticml.errors import ConfigError, DataError
@@ -192,7 +192,7 @@ def test_a_search_that_ends_early_is_judged_by_the_point_where_it_ends(monkeypat
     # -t, and 10 (t - 0.7)^2 beyond 0.7: -0.1 at 1, and least at 0.75, where it is -0.725.
     for looks in (1, 30):
         monkeypatch.setattr(margin_problem, "SEARCHES_MAX", looks)
-        step = problem.search(z, dz, Along(slope=1.0, curvature=0.0), 0.0)
+        step = problem.search(z, dz, LineModel(slope=1.0, curvature=0.0), 0.0)
         assert step.length == pytest.approx(0.75)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from elasticml.data.arrays import from_arrays
+from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.source import load_all
 from elasticml.errors import ConfigError, DataError
 from tests.column_referee import ColumnReferee, resumed

@@ -1,0 +1,131 @@
+"""``mode: paper``: the asynchronous SGD paper's update and merge as printed, and its K-Means.
+
+``w <- w - eps ([w - (w + w_j)/2] delta(i, j) + Delta)``, equations (1) to (4). The filter
+``delta`` (Parzen window) tests whether the member's own step brings w closer to the peer's state.
+If a message holds rows only, these rows are compared and merged. Several messages are merged
+independently, each against the state before the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail
+from elasticml.algorithms.async_sgd.kmeans import checked_centres, inertia
+from elasticml.algorithms.async_sgd.nearest_centres import nearest_of
+from elasticml.algorithms.async_sgd.partial_state import picked, rows_to_send, summed
+from elasticml.data.chunks.chunk import Chunk
+
+# The asynchronous SGD paper's update and merge, as printed, on one array of a state.
+#
+# ``w <- w - eps ([w - (w + w_j)/2] delta(i, j) + Delta)``, equations (1) to (4). The filter
+# ``delta`` (Parzen window) tests whether the member's own step brings w closer to the peer's state.
+# If a message holds rows only, these rows are compared and merged. Several messages are merged
+# independently, each against the state before the step.
+
+F64 = NDArray[np.float64]
+
+#: Additional arrays of a state: w before its last step, and after it, before any merge.
+BEFORE = "before"
+PROJECTED = "projected"
+
+
+def parzen_state(w: F64) -> Arrays:
+    """Return the additional arrays for ``w``; before the first step no message is accepted."""
+    return {BEFORE: w.copy(), PROJECTED: w.copy()}
+
+
+def parzen_step(state: Arrays, name: str, step: F64) -> None:
+    """Take ``w <- w - step``, where ``step`` is ``eps Delta``, and store w before and after it."""
+    state[BEFORE][...] = state[name]
+    state[name] -= step
+    state[PROJECTED][...] = state[name]
+
+
+def parzen_accepts(before: F64, projected: F64, other: F64) -> bool:
+    """Return whether ``|(w - eps Delta) - w_j|^2 < |w - w_j|^2``: the Parzen window (2)."""
+    after, now = (projected - other).ravel(), (before - other).ravel()
+    return float(after @ after) < float(now @ now)
+
+
+def parzen_merge(
+    state: Arrays, name: str, other: F64, rows: NDArray[np.int64] | None, rate: float
+) -> bool:
+    """Merge a peer's state, equations (3) and (4), if the filter accepts it."""
+    at = slice(None) if rows is None else rows
+    before = state[BEFORE][at]
+    if not parzen_accepts(before, state[PROJECTED][at], other):
+        return False
+    state[name][at] -= 0.5 * rate * (before - other)
+    return True
+
+
+# K-Means of the asynchronous SGD paper: a constant rate, and the Parzen window.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperKMeans:
+    """``mode: paper``: each example in turn moves its centre by ``eps`` of the way.
+
+    The n examples of a mini-batch that are nearest to centre k move it by
+    ``(1 - (1 - eps)^n) (mean - w_k)``, the effect of n single steps towards their mean. So the
+    result does not depend on the size of mini-batches, and no rate up to 1 diverges, while the sum
+    over a mini-batch would. Equation (6) as printed, ``x - w``, is the descent direction, not the
+    gradient; with line 7 of Algorithm 2 it would move away from the data. Its sign is reversed
+    here.
+    """
+
+    clusters: int
+    columns: int
+    rate: float = 0.05
+    #: Share of the centres in a message, drawn at random, above 0 and at most 1.
+    share: float = 1.0
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """See :class:`elasticml.algorithms.async_sgd.base.Problem`, here and below."""
+        return {"centres": (self.clusters, self.columns)}
+
+    def begin(self, arrays: Mapping[str, F64]) -> Arrays:
+        """Start from ``centres``."""
+        centres = checked_centres(arrays, self.clusters, self.columns)
+        return {"centres": centres, **parzen_state(centres)}
+
+    def step(self, state: Arrays, batch: Batch) -> None:
+        """Move the centres of the batch's examples."""
+        centres = state["centres"]
+        statistics = nearest_of(centres, batch.parts).statistics(batch.parts)
+        counts = statistics.counts
+        means = statistics.sums / np.maximum(counts, np.finfo(np.float64).tiny)[:, None]
+        moved = -np.expm1(counts * np.log1p(-self.rate)) if self.rate < 1.0 else 1.0
+        share = np.where(counts > 0.0, moved, 0.0)
+        parzen_step(state, "centres", share[:, None] * (centres - means))
+
+    def merge(self, state: Arrays, mail: Mail) -> bool:
+        """Merge with weight ``eps/2`` if the Parzen window accepts the message."""
+        return parzen_merge(state, "centres", mail.arrays["centres"], mail.rows, self.rate)
+
+    def message(self, state: Arrays, chance: np.random.Generator) -> Mail:
+        """Copy all centres, or a random share of them."""
+        rows = rows_to_send(self.clusters, self.share, chance)
+        return picked({"centres": state["centres"]}, rows)
+
+    def mean(self, states: Sequence[Mapping[str, F64]]) -> Arrays:
+        """Average the centres."""
+        return self.pooled(summed(self, states), len(states))
+
+    def addends(self, state: Mapping[str, F64]) -> Arrays:
+        """Return the centres."""
+        return {"centres": state["centres"].copy()}
+
+    def pooled(self, total: Mapping[str, F64], members: int) -> Arrays:
+        """Divide by the number of members."""
+        centres = total["centres"] / members
+        return {"centres": centres, **parzen_state(centres)}
+
+    def value(self, state: Mapping[str, F64], chunks: Sequence[Chunk]) -> float:
+        """Return the weighted sum of squared distances to the nearest centres."""
+        return inertia(state["centres"], chunks)

@@ -1,0 +1,239 @@
+"""Curvature estimates for ``absent: auto``, and the choice of a stand-in from them.
+
+While all members are present this costs one pass before the first step, for the majorant, and one
+number in every gradient exchange, which measures how much the members' data differ. If they differ,
+their Hessians are sketched from time to time: that is impossible once examples are lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Arrays, Exchange
+from elasticml.algorithms.batch_gradient import curvature_probes, nystrom
+from elasticml.algorithms.batch_gradient.batch_gradient_settings import BatchGradientSettings
+from elasticml.algorithms.batch_gradient.curvature_probes import Probes, Sketch
+from elasticml.algorithms.batch_gradient.loss_bounds import LossBound, difference
+from elasticml.algorithms.batch_gradient.similarity import ALIKE_MAX, likeness, scatter
+from elasticml.algorithms.batch_gradient.stand_ins import StandIn, Sums
+from elasticml.algorithms.scaling import Columns
+
+F64 = NDArray[np.float64]
+#: Maximum and minimum rank of a sketch.
+RANK: Final = 32
+RANK_MIN: Final = 4
+#: Maximum bytes of a sketch's basis. A sketch needs a multiple of that: a member with t threads
+#: holds the basis, t + 1 sums and the result, the driver about ten arrays of that size. This gives
+#: full rank up to 131,072 columns and no sketch beyond 1,048,576.
+BASIS_BYTES_MAX: Final = 2**25
+#: Relative change of the model after which the Hessian is sketched again.
+MOVED: Final = 0.1
+
+
+#: Minimum rounds between two sketches, by optimizer: one round of TRON equals many of descent.
+SKETCH_ROUNDS: Final[Mapping[str, int]] = {"gd": 20, "lbfgs": 5, "tron": 1}
+
+
+def curvatures_for(settings: BatchGradientSettings, columns: Columns) -> Curvatures:
+    """Return the initial, empty estimates of a job."""
+    return Curvatures(
+        columns=columns,
+        smoothness=settings.loss.smoothness,
+        sketch_rounds=SKETCH_ROUNDS[settings.optimizer],
+        rank=rank_for(columns.n_model),
+    )
+
+
+def rank_for(n_model: int) -> int:
+    """Return the rank of the sketch for this model width; 0: no sketch."""
+    rank = min(RANK, BASIS_BYTES_MAX // (8 * max(n_model, 1)))
+    return rank if rank >= RANK_MIN else 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Curvatures:
+    """Estimates over exactly the present examples, and what earlier losses have shown."""
+
+    columns: Columns
+    #: Upper bound of the loss's second derivative.
+    smoothness: float
+    #: Minimum rounds between two sketches.
+    sketch_rounds: int
+    #: Rank of a sketch; 0: the model is too wide for one.
+    rank: int
+    #: ``D >= X' S X`` of the present examples, (n_sent,); None if unknown.
+    majorant: F64 | None = None
+    #: Point and basis of the last sketch of the present examples' Hessian, and the sketch.
+    probes: Probes | None = None
+    sketch: Sketch | None = None
+    #: rho between the members, measured by gradient exchanges.
+    differ: float | None = None
+    #: rho of the last loss.
+    likeness: float | None = None
+    #: Serial of the last gradient's point and its arrays, while the present examples are the same.
+    _last: tuple[int, Arrays] | None = None
+    #: Gradients at new points since the last sketch.
+    _since: int = 0
+    _serial: int = 0
+    #: Probes of the pending survey.
+    _asked: Probes | None = None
+    _basis: F64 = field(default_factory=lambda: np.empty((0, 0)))
+
+    # --- while examples come and go -----------------------------------------------------------
+
+    def comparing(self, exchange: Exchange) -> Exchange:
+        """Let members also compare their gradient with their own at the last point."""
+        if self._last is None:
+            return exchange
+        return replace(
+            exchange,
+            returns={**exchange.returns, "scatter": (2,)},
+            parameters={**exchange.parameters, "earlier": self._last[0]},
+        )
+
+    def evaluated(self, serial: int, arrays: Arrays) -> None:
+        """Update the estimates from a gradient over the present examples."""
+        if self._last is not None and self._last[0] != serial:
+            self._since += 1
+            if "scatter" in arrays:
+                members, weight = np.asarray(arrays["scatter"]).tolist()
+                change = np.asarray(arrays["gradient"]) - self._last[1]["gradient"]
+                differ = scatter(change, float(arrays["weight"]), members, weight)
+                self.differ = self.differ if differ is None else differ
+        self._last = (serial, arrays)
+
+    def returned(self, entry: StandIn | None) -> None:
+        """Add a returned group to the present examples."""
+        self._last = self.sketch = None
+        proof = None if entry is None else entry.proof
+        if proof is None or self.majorant is None:
+            self.majorant = None
+        else:
+            self.majorant = self.majorant + proof.diagonal / self.smoothness
+
+    def lost_unseen(self) -> None:
+        """Drop estimates that include examples lost before their share was known."""
+        self._last = self.sketch = self.majorant = None
+
+    # --- before examples are lost -------------------------------------------------------------
+
+    def due(self, w: F64, *, is_whole: bool) -> Exchange | None:
+        """Return the survey that is due at ``w``, or None.
+
+        If the members' data differ, the Hessian is sketched again after enough rounds if the model
+        has moved, and at once after a return. A sketch's products span the basis of the next one.
+        """
+        wants_majorant = self.majorant is None and is_whole
+        probes = self._next_probes(w)
+        if probes is None and not wants_majorant:
+            return None
+        self._asked = probes
+        return curvature_probes.survey_exchange(
+            self.columns, probes=probes, majorant=wants_majorant
+        )
+
+    def _next_probes(self, w: F64) -> Probes | None:
+        if self.rank == 0 or self.differ is None or self.differ < ALIKE_MAX:
+            return None
+        if self.probes is not None and self.sketch is not None:
+            moved = float(np.linalg.norm(w - self.probes.w))
+            refines = self._serial == 1
+            is_old = self._since >= self.sketch_rounds and moved > MOVED * np.linalg.norm(w)
+            if not (refines or is_old):
+                return None
+        if self._basis.size == 0:
+            self._basis = nystrom.first_basis(w.size, self.rank)
+        return Probes(serial=self._serial + 1, w=w, basis=self._basis)
+
+    def surveyed(self, arrays: Arrays) -> None:
+        """Store the result of a survey over exactly the present examples."""
+        if "majorant" in arrays:
+            self.majorant = np.asarray(arrays["majorant"])
+        if "products" in arrays:
+            assert self._asked is not None
+            self.probes = self._asked
+            self.sketch = curvature_probes.read_sketch(self.columns, arrays)
+            self._serial, self._since = self.probes.serial, 0
+            self._basis = nystrom.orthonormal(self.sketch.products)
+
+    # --- once examples have been lost -----------------------------------------------------------
+
+    def questions(self, before: F64 | None, serial: int) -> Exchange | None:
+        """Return the survey of the survivors that determines the lost share, or None if useless."""
+        probes = None if self.sketch is None else self.probes
+        if before is None and probes is None and self.majorant is None:
+            return None
+        return curvature_probes.survey_exchange(
+            self.columns,
+            w=before,
+            point=serial,
+            probes=probes,
+            majorant=self.majorant is not None,
+            correct=True,
+        )
+
+    def choose(
+        self,
+        w: F64,
+        lost: Sums,
+        present: Sums,
+        changes: tuple[F64, F64] | None,
+        arrays: Arrays,
+        *,
+        is_exact: bool,
+    ) -> StandIn:
+        """Return the stand-in of a lost group, and restrict the estimates to the survivors.
+
+        Parameters
+        ----------
+        w : ndarray (n_model,)
+            The point of ``lost`` and ``present``.
+        lost, present : Sums
+            Sums of the lost and of the surviving examples.
+        changes : pair of ndarray (n_model,), optional
+            Change of both gradients over the last step, the lost examples' first.
+        arrays : mapping
+            The survivors' answer to :meth:`questions`.
+        is_exact : bool
+            ``lost`` is not an estimate.
+        """
+        # With no survivors to compare with, rho would be 1 whatever the data.
+        ratio = lost.weight / present.weight if present.weight > 0.0 else None
+        rho = None if changes is None or ratio is None else likeness(*changes, ratio)
+        curvature = None
+        if "products" in arrays and self.sketch is not None and self.probes is not None:
+            left = curvature_probes.read_sketch(self.columns, arrays)
+            gone = self.sketch.minus(left)
+            if rho is None and ratio is not None:
+                rho = likeness(gone.products, left.products, ratio)
+            curvature = gone.curvature(self.probes.basis)
+            self.sketch = left
+        else:
+            self.sketch = None
+        self.likeness = self.likeness if rho is None else rho
+        proof = None
+        if "majorant" in arrays and self.majorant is not None:
+            left_majorant = np.asarray(arrays["majorant"])
+            if is_exact:
+                diagonal = self.smoothness * difference(self.majorant, left_majorant)
+                proof = LossBound(w=w, loss=lost.loss, gradient=lost.gradient, diagonal=diagonal)
+            self.majorant = left_majorant
+        self._last = None
+        taylor = StandIn(w=w, sums=lost, proof=proof)
+        is_alike = ratio is not None and self._seems_alike()
+        if curvature is not None and not is_alike:
+            return StandIn(w=w, sums=lost, mode="nystrom", curvature=curvature, proof=proof)
+        # A stand-in without curvature is only safe where the guard has a bound to judge it by.
+        if is_alike or proof is None:
+            return taylor.borrowing(w, lost, present)
+        return taylor
+
+    def _seems_alike(self) -> bool:
+        """Whether the absent examples seem similar to the present ones; true if unknown."""
+        rho = self.differ if self.likeness is None else self.likeness
+        return rho is None or rho < ALIKE_MAX

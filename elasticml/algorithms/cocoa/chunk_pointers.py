@@ -1,0 +1,174 @@
+"""Addresses of the chunks' arrays, so that one compiled call can visit rows of all chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.cocoa.row_kernels import KIND_CODES
+from elasticml.data.chunks.chunk import Chunk, Layout
+from elasticml.data.chunks.ngrams import CODES_MAX, first_columns
+from elasticml.ids import ChunkId
+
+F64 = NDArray[np.float64]
+
+#: Columns of the address table.
+KIND: Final = 0
+N_ROWS: Final = 1
+WIDTH: Final = 2
+INDPTR: Final = 3
+INDICES: Final = 4
+VALUES: Final = 5
+TARGETS: Final = 6
+WEIGHTS: Final = 7
+ALPHA: Final = 8
+NORMS: Final = 9
+SKIPS: Final = 10
+N_FIELDS: Final = 11
+#: Columns of what :func:`grams_of` returns.
+GRAM_FIELDS: Final = 3 + CODES_MAX
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """One chunk with the targets, weights and dual variables of its rows."""
+
+    chunk: Chunk
+    #: (n_rows,), -1 and +1 in classification.
+    targets: F64
+    #: (n_rows,) sample weight times class weight; None if all are one.
+    weights: F64 | None
+    #: (n_rows,) dual variables; changed in place.
+    alpha: F64
+
+
+@dataclass(slots=True, eq=False)
+class ChunkCache:
+    """What a solver keeps of a chunk between passes; a function of the chunk, except ``skips``."""
+
+    #: (n_rows,) squared norms of the rows, without the intercept's constant.
+    norms: NDArray[Any]
+    #: The norms are computed: for a chunk that streams, after its body was first loaded.
+    is_measured: bool
+    #: (n_rows,) epochs to skip each row: see :mod:`elasticml.algorithms.cocoa.shrinking`.
+    skips: NDArray[np.uint8]
+
+
+#: By a chunk's id and its content id.
+ChunkCaches = dict[tuple[ChunkId, str], ChunkCache]
+
+
+def address(array: NDArray[Any]) -> int:
+    """Return the address of an array's first element."""
+    return int(array.__array_interface__["data"][0])
+
+
+def fill_row(table: NDArray[np.int64], number: int, piece: Piece, cached: ChunkCache) -> None:
+    """Write one chunk's addresses into row ``number`` of the table; all arrays must stay alive.
+
+    The body's addresses are written by :func:`locate_body`.
+    """
+    chunk = piece.chunk
+    layout = chunk.layout
+    is_sequence = layout.kind == "sequence"
+    table[number] = (
+        KIND_CODES[layout.kind],
+        chunk.n_rows,
+        layout.length if is_sequence else layout.n_columns,
+        0,
+        0,
+        0,
+        address(piece.targets),
+        0 if piece.weights is None else address(piece.weights),
+        address(piece.alpha),
+        address(cached.norms),
+        address(cached.skips),
+    )
+
+
+def locate_body(table: NDArray[np.int64], number: int, chunk: Chunk) -> None:
+    """Write the addresses of a chunk's body: once, or after each load if the body is evicted."""
+    is_sequence = chunk.layout.kind == "sequence"
+    table[number, INDPTR] = address(chunk.indptr)
+    table[number, INDICES] = address(chunk.indices)
+    table[number, VALUES] = address(chunk.codes if is_sequence else chunk.values)
+
+
+def grams_of(layout: Layout) -> NDArray[np.int64]:
+    """Return a sequence layout's n-grams for the row loops, (hi - lo + 1, 259); else no rows.
+
+    Columns: first column of the model, number of n-grams of that length, number of positions, and
+    then the n-gram with which the hi-gram of each code begins. A table, because a division for each
+    n-gram took twice as long as everything else.
+    """
+    if layout.kind != "sequence":
+        return np.zeros((0, GRAM_FIELDS), np.int64)
+    sigma, (lo, hi) = len(layout.alphabet), layout.ngrams
+    first = first_columns(sigma, layout.length, layout.ngrams)
+    grams = np.zeros((hi - lo + 1, GRAM_FIELDS), np.int64)
+    for row, n in zip(grams, range(lo, hi + 1), strict=True):
+        row[:3] = first[n - lo], sigma**n, layout.length - n + 1
+        row[3:] = np.arange(CODES_MAX) // sigma ** (hi - n)
+    return grams
+
+
+def check(pieces: Sequence[Piece], dtype: np.dtype[Any]) -> None:
+    """Refuse pieces whose arrays the kernels would misread.
+
+    Raises
+    ------
+    ValueError
+        When shapes, types or layouts do not fit.
+    """
+    for piece in pieces:
+        chunk, n = piece.chunk, piece.chunk.n_rows
+        arrays = {"targets": piece.targets, "alpha": piece.alpha}
+        if piece.weights is not None:
+            arrays["weights"] = piece.weights
+        for name, array in arrays.items():
+            if array.shape != (n,) or array.dtype != np.float64 or not array.flags.c_contiguous:
+                raise ValueError(
+                    f"chunk {chunk.id}: {name} has shape {array.shape} and type {array.dtype}, "
+                    f"wanted ({n},) float64, contiguous"
+                )
+        if chunk.layout.kind in ("dense", "csr") and np.dtype(chunk.layout.dtype) != dtype:
+            raise ValueError(
+                f"chunk {chunk.id} has {chunk.layout.dtype} values, the solver {dtype}; "
+                "make the solver with the data's dtype"
+            )
+        if chunk.layout.kind == "sequence" and chunk.layout != pieces[0].chunk.layout:
+            raise ValueError(f"chunk {chunk.id} has another layout than {pieces[0].chunk.id}")
+
+
+def stored_of(chunk: Chunk) -> int:
+    """Count the values of a chunk's rows, including ones that are not stored."""
+    layout = chunk.layout
+    if layout.kind == "sequence":
+        lengths = range(layout.ngrams[0], layout.ngrams[1] + 1)
+        return chunk.n_rows * sum(layout.length - n + 1 for n in lengths)
+    return chunk.n_stored
+
+
+def total_stored(pieces: Sequence[Piece]) -> int:
+    """Count the values that one epoch reads."""
+    return sum(stored_of(piece.chunk) for piece in pieces)
+
+
+def total_weight(pieces: Sequence[Piece]) -> float:
+    """Return the total weight of all rows."""
+    return float(sum(p.chunk.n_rows if p.weights is None else p.weights.sum() for p in pieces))
+
+
+def is_same(old: Sequence[Piece], new: Sequence[Piece]) -> bool:
+    """Whether all arrays are identical objects."""
+    return len(old) == len(new) and all(
+        a.chunk is b.chunk
+        and a.alpha is b.alpha
+        and a.targets is b.targets
+        and a.weights is b.weights
+        for a, b in zip(old, new, strict=True)
+    )

@@ -1,0 +1,153 @@
+"""The exchanges of CoCoA: what is broadcast, what is reduced, and the names of the arrays.
+
+Every exchange has a ``serial``, one above the last. Chunks carry three things in their state: the
+dual variables ``alpha`` at the beginning of the last exchange that they took part in, the full
+``step`` of that exchange, and its ``serial``. Both kinds of exchange first *settle*: where a
+chunk's serial is ``settle``, ``alpha += gamma * step``. An exchange that is repeated under the same
+serial finds its chunks settled and starts from the same state.
+
+A member's damping follows from its share: ``sigma'_k = max(1, damping S / S_k)`` for each part of
+the data that changes without seeing the others. With ``damping`` 1 adding all steps whole is safe,
+and equal shares make it K. An update is therefore not also weighted by ``|D_k| / |D|``, which
+belongs to averaging. With ``sigma_per_member`` it is that number times K, the papers' rule for any
+shares; with ``sigma`` it is that number.
+
+``pass``
+    Broadcast: ``v`` (D,), the model in trained coordinates; with scaled columns ``factor`` and
+    ``shift`` (d,). Every member maximises its local dual problem in ``local_epochs`` passes over
+    its chunks; with ``exact`` it then sums its steps in float64. Returned: ``dv`` (D,), the change
+    of the model by the members' steps; ``dual`` (), the change of the sum of ``-loss*``;
+    ``curvature`` (), see :mod:`elasticml.algorithms.cocoa.line_search`; ``visited`` (), visited
+    rows; ``partitions`` (), parts of the data that changed without seeing each other; ``gap`` (),
+    the sum of the rows' contributions to the duality gap, each as it was visited, which predicts
+    the next certificate (NaN: not known); ``unset`` (), rows that could not take part because their
+    chunk's serial is not ``settle``; ``on_cuda`` (), rows visited on a GPU; ``groups`` (), groups
+    of all members; ``dampings`` (), the sum of their dampings; ``discarded`` (), their passes (on a
+    GPU, sub-epochs) that were undone: see :mod:`elasticml.algorithms.cocoa.solver_groups`.
+``certify``
+    Broadcast: ``sent`` (n_sent,), the model in the chunks' own coordinates. A chunk without state
+    gets its dual variables as ``fill`` says: "zero", or "map": ``-loss'`` of its margins. So does a
+    chunk that has missed more than :data:`MISSED_MAX` exchanges; one that has missed fewer keeps
+    its own. Returned: ``primal`` (), the sum of losses at the model; ``dual`` (), the sum of
+    ``-loss*``; ``image`` (n_sent,), the sum of ``s_i alpha_i x_i``; ``weight`` (), the sum of
+    ``s_i``; ``unset`` (), rows whose dual variables differ from those of the model; and the
+    statistics for bounds, where requested. All in float64.
+``largest_row``
+    Returned, merged by maximum: ``rows`` (2,) and ``target`` (), upper bounds for all rows and
+    targets.
+
+Column statistics are requested as :mod:`elasticml.algorithms.column_statistics` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import ON_CUDA, Exchange, Outcome, Scalar
+from elasticml.algorithms.scaling import Columns
+
+F64 = NDArray[np.float64]
+Require = Literal["any", "everybody"]
+Fill = Literal["zero", "map"]
+
+PASS: Final = "pass"
+CERTIFY: Final = "certify"
+LARGEST_ROW: Final = "largest_row"
+#: Serial that no exchange has.
+NONE: Final = -1
+#: Missed exchanges after which kept dual variables are worse than those mapped from the model.
+MISSED_MAX: Final = 2
+
+
+def scale_arrays(columns: Columns) -> dict[str, F64]:
+    """Return the arrays that members need to scale rows."""
+    parts = {"factor": columns.factor, "shift": columns.shift}
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+def pass_exchange(
+    v: F64, columns: Columns, parameters: Mapping[str, Scalar], *, seal: bool
+) -> Exchange:
+    """Return the exchange for the members' steps from ``v``."""
+    return Exchange(
+        operation=PASS,
+        model={"v": v, **scale_arrays(columns)},
+        returns={
+            "dv": v.shape,
+            "dual": (),
+            "curvature": (),
+            "visited": (),
+            "partitions": (),
+            "gap": (),
+            "unset": (),
+            "groups": (),
+            "dampings": (),
+            "discarded": (),
+            ON_CUDA: (),
+        },
+        parameters=parameters,
+        seal=seal,
+    )
+
+
+def visit_counts(outcome: Outcome) -> dict[str, float]:
+    """Return a round's counts of visited rows, and of groups where they matter.
+
+    ``on_cuda`` appears if rows were visited on a GPU; ``groups`` if members had several groups;
+    ``discarded`` and ``group_damping``, the groups' mean damping, if passes of groups were undone
+    or damped.
+    """
+    arrays = outcome.arrays
+    counts = {"visited": float(arrays["visited"])}
+    if arrays[ON_CUDA]:
+        counts[ON_CUDA] = float(arrays[ON_CUDA])
+    groups, discarded = float(arrays["groups"]), float(arrays["discarded"])
+    if groups > outcome.members:
+        counts["groups"] = groups
+    if discarded or arrays["dampings"] < groups:
+        counts["discarded"] = discarded
+        counts["group_damping"] = float(arrays["dampings"]) / groups
+    return counts
+
+
+def certify_exchange(
+    sent: F64,
+    columns: Columns,
+    parameters: Mapping[str, Scalar],
+    *,
+    statistics: Mapping[str, tuple[int, ...]],
+    require: Require,
+    seal: bool,
+) -> Exchange:
+    """Return the exchange for both objectives at a model, and the image of the dual variables."""
+    return Exchange(
+        operation=CERTIFY,
+        model={"sent": sent, **(scale_arrays(columns) if statistics else {})},
+        returns={
+            "primal": (),
+            "dual": (),
+            "image": sent.shape,
+            "weight": (),
+            "unset": (),
+            **statistics,
+        },
+        parameters=parameters,
+        require=require,
+        keep=True,
+        seal=seal,
+    )
+
+
+def largest_row_exchange(columns: Columns) -> Exchange:
+    """Return the exchange for upper bounds of all rows and targets."""
+    return Exchange(
+        operation=LARGEST_ROW,
+        model=scale_arrays(columns),
+        returns={"rows": (2,), "target": ()},
+        reduce="max",
+        require="everybody",
+    )

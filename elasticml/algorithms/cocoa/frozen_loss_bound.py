@@ -1,0 +1,647 @@
+"""Absent examples whose dual variables are frozen, and an upper bound of their loss.
+
+With ``absent: freeze`` the model keeps the contribution of vanished examples from the last
+certificate that they took part in. The dual objective stays exact. Their loss at the current model
+is bounded by the statistics kept with that certificate. If no member has those any more, it is
+bounded by the longest row, and their dual variables are zero from then on.
+
+The statistics are sums over bins of rows. Rows are sorted into bins by their deficit ``1 - z_i``
+(hinge losses), or by ``-|z_i|`` (logistic), at the model v0 at which the statistics are taken.
+Because they are sums over rows, those of chunks add up to a member's, and the reduce tree adds
+those of all members.
+
+Letters: ``s_i`` weight, ``x_i`` row with the label folded in (classification), ``z_i`` its margin
+at v0, ``a_i`` the deficit for the hinge; for smooth losses the derivative by the margin.
+
+With ``t_i = x_i.(v - v0)`` the deficit of row i at v is ``u_i = a_i - t_i``. The sums kept at v0
+give the sum of u over a bin exactly, and an upper bound of its sum of squares:
+
+    ``lin = S1 - G.(v - v0)``,  ``sq = S2 - 2 q.(v - v0) + (v - v0)^T M (v - v0)``.
+
+Hinge: ``max(0, u) = (u + |u|) / 2`` and ``sum s |u| <= sqrt(n sq)``; the bound is tighter where the
+bin and ``|t| <= max|x| |v - v0|`` limit u (:func:`_confined`). Smooth losses: value and slope at
+v0, plus the largest curvature that the bin's rows can meet on the way; exact for the squared loss.
+
+Every step errs to one side: an inaccurate parameter, or a norm that is too large, makes the bound
+looser, never wrong. The rounding error, including the cancellation when kept sums are subtracted,
+is added by the textbook bound for n additions in any order, ``gamma_n = n u / (1 - n u)``.
+
+Source: our study of both CoCoA papers, neither of which continues without examples; the two-moment
+bound is Scarf's (1958).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Anchor, Arrays, Outcome
+from elasticml.algorithms.cocoa.second_moment_bounds import packed_quadratic
+from elasticml.algorithms.scaling import Columns
+from elasticml.errors import ConfigError
+from elasticml.ids import ExchangeId, GroupId
+
+# The statistics by which the loss of absent examples is bounded: sums over bins of rows.
+#
+# Rows are sorted into bins by their deficit ``1 - z_i`` (hinge losses), or by ``-|z_i|``
+# (logistic),
+# at the model v0 at which the statistics are taken. All statistics are sums over rows: those of
+# chunks add up to a member's, and the reduce tree adds those of all members.
+#
+# Letters: ``s_i`` weight, ``x_i`` row with the label folded in (classification), ``z_i`` its margin
+# at v0, ``a_i`` the deficit for the hinge; for smooth losses the derivative by the margin.
+
+F64 = NDArray[np.float64]
+#: "matrix": second moments of every bin. "diagonal": an upper bound of them. "scalar": one number.
+Form = Literal["matrix", "diagonal", "scalar"]
+
+#: Losses for which there is a bound.
+LOSSES: Final = ("hinge", "squared_hinge", "logistic", "squared")
+#: Maximum doubles of the statistics, if the width allows it.
+BUDGET: Final = 1_000_000
+
+#: Array of sums per bin, with these columns.
+MOMENTS: Final = "bound_moments"
+#: Sums of rows, see ``BoundPlan.n_vectors``, in sent coordinates.
+VECTORS: Final = "bound_vectors"
+#: Second moments: packed lower triangles, or diagonals.
+PRODUCTS: Final = "bound_products"
+
+#: ``sum s_i``.
+WEIGHT: Final = 0
+#: Hinge: ``sum s_i a_i``; smooth losses: the sum of the losses.
+FIRST: Final = 1
+#: ``sum s_i a_i^2``.
+SECOND: Final = 2
+#: ``sum s_i |x_i|^2``, the trace of the second moments.
+TRACE: Final = 3
+#: Upper bound of the largest eigenvalue of ``sum s_i x_i x_i^T``; the trace if it is not needed.
+SPECTRAL: Final = 4
+#: ``sum s_i r_i^2`` where ``r_i |w|`` bounds the terms of ``x_i.w`` in any order of summation.
+REACH: Final = 5
+#: Number of rows.
+ROWS: Final = 6
+#: Number of chunks, in the first bin's row.
+CHUNKS: Final = 7
+#: Sum over chunks of their number of rows to the power :data:`SIZE_POWER`, in the first bin's row:
+#: its root bounds the largest chunk closely from above.
+SIZES: Final = 8
+N_MOMENTS: Final = 9
+SIZE_POWER: Final = 8
+
+#: Up to this number of doubles, statistics are summed chunk by chunk, which rounds less.
+_STAGED_MAX: Final = 2**18
+
+#: Positive edges, finest first.
+_HINGE_SIDES: Final = (
+    (0.001, 0.003, 0.01, 0.03, 0.06, 0.1, 0.2, 0.35, 0.6, 1.0, 2.0),
+    (0.003, 0.01, 0.03, 0.06, 0.1, 0.2, 0.35, 0.6, 1.0),
+    (0.003, 0.01, 0.03, 0.1, 0.25, 0.5, 1.0),
+    (0.003, 0.02, 0.1, 0.3, 1.0),
+    (0.01, 0.1, 0.5),
+)
+_SQUARED_HINGE_EDGES: Final = (-2.0, -1.0, -0.5, -0.25, -0.1, -0.03, 0.0)
+_LOGISTIC_EDGES: Final = (-8.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0)
+#: With fewer edges than this, a coarser second moment is the better choice.
+_MATRIX_EDGES_MIN: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundPlan:
+    """The statistics to keep; the same on every member and on the driver."""
+
+    loss: str
+    #: Length of a sent model: the columns, plus one with an intercept or shifted columns.
+    n_sent: int
+    form: Form
+    #: Bin b holds the keys in ``[edges[b - 1], edges[b])``; the outer two are unbounded.
+    edges: tuple[float, ...]
+
+    @property
+    def n_bins(self) -> int:
+        """Number of bins, one more than edges."""
+        return len(self.edges) + 1
+
+    @property
+    def n_vectors(self) -> int:
+        """Number of vectors.
+
+        Hinge: ``sum s_i x_i`` of every bin, then ``sum s_i a_i x_i`` of every bin; in the scalar
+        form only ``sum s_i x_i`` over the rows of positive deficit. Smooth losses: the gradient.
+        """
+        return 2 * self.n_bins if self.loss == "hinge" and self.form != "scalar" else 1
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of the arrays, by name."""
+        shapes: dict[str, tuple[int, ...]] = {
+            MOMENTS: (self.n_bins, N_MOMENTS),
+            VECTORS: (self.n_vectors, self.n_sent),
+        }
+        if self.form == "matrix":
+            shapes[PRODUCTS] = (self.n_bins, self.n_sent * (self.n_sent + 1) // 2)
+        elif self.form == "diagonal":
+            shapes[PRODUCTS] = (self.n_bins, self.n_sent)
+        return shapes
+
+    @property
+    def size(self) -> int:
+        """Doubles in all arrays."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether each chunk's statistics are summed separately before they are added."""
+        return self.size <= _STAGED_MAX
+
+    def additions(self, moments: F64) -> float:
+        """Bound the number of additions in the sums of these moments."""
+        rows, chunks, sizes = (float(moments[:, c].sum()) for c in (ROWS, CHUNKS, SIZES))
+        if self.is_staged:
+            rows = min(rows, sizes ** (1.0 / SIZE_POWER) + 1.0)
+        return rows + chunks + 4.0 * self.n_sent + 20.0
+
+    def zeros(self) -> dict[str, F64]:
+        """Return zeroed sums."""
+        return {name: np.zeros(shape) for name, shape in self.shapes.items()}
+
+    def bounds(self) -> tuple[F64, F64]:
+        """Return the lower and upper edges of the bins, (n_bins,) each, with infinities."""
+        edges = np.array(self.edges)
+        return np.append(-np.inf, edges), np.append(edges, np.inf)
+
+
+def plan_statistics(loss: str, n_sent: int, budget: int = BUDGET) -> BoundPlan:
+    """Choose the tightest statistics that fit a budget.
+
+    Parameters
+    ----------
+    loss : str
+        One of :data:`LOSSES`.
+    n_sent : int
+        Length of a sent model, at least 1.
+    budget : int
+        Doubles. If even the smallest statistics, one vector and a few numbers, exceed it, they are
+        chosen all the same.
+
+    Raises
+    ------
+    ConfigError
+        When there is no bound for the loss.
+    """
+    if loss not in LOSSES:
+        raise ConfigError(
+            f"algorithm.loss is {loss!r}, whose absent examples cannot be bounded; wanted one of "
+            f"{', '.join(LOSSES)}, or absent: reload",
+            key="algorithm.loss",
+        )
+    forms: tuple[Form, ...] = ("matrix", "diagonal", "scalar")
+    plans = [
+        BoundPlan(loss=loss, n_sent=n_sent, form=form, edges=edges)
+        for form, edges in itertools.product(forms, _edges(loss))
+        if form != "matrix" or loss != "hinge" or len(edges) >= _MATRIX_EDGES_MIN
+    ]
+    return next((plan for plan in plans if plan.size <= budget), plans[-1])
+
+
+def _edges(loss: str) -> list[tuple[float, ...]]:
+    """Return the choices of edges for a loss, finest first."""
+    if loss == "squared":
+        return [()]
+    if loss == "squared_hinge":
+        return [_SQUARED_HINGE_EDGES, (-1.0, -0.25, 0.0), (0.0,)]
+    if loss == "logistic":
+        return [_LOGISTIC_EDGES, (-5.0, -2.0), ()]
+    return [(*(-e for e in reversed(side)), 0.0, *side) for side in _HINGE_SIDES]
+
+
+# The driver's half of the bound: an upper bound of the absent examples' loss at any model.
+#
+# With ``t_i = x_i.(v - v0)`` the deficit of row i at v is ``u_i = a_i - t_i``. The sums kept at v0
+# give the sum of u over a bin exactly, and an upper bound of its sum of squares:
+#
+#     ``lin = S1 - G.(v - v0)``,  ``sq = S2 - 2 q.(v - v0) + (v - v0)^T M (v - v0)``.
+#
+# Hinge: ``max(0, u) = (u + |u|) / 2`` and ``sum s |u| <= sqrt(n sq)``; the bound is tighter where
+# the
+# bin and ``|t| <= max|x| |v - v0|`` limit u (:func:`_confined`). Smooth losses: value and slope at
+# v0, plus the largest curvature that the bin's rows can meet on the way; exact for the squared
+# loss.
+#
+# Every step errs to one side: an inaccurate parameter, or a norm that is too large, makes the bound
+# looser, never wrong. The rounding error, including the cancellation when kept sums are subtracted,
+# is added by the textbook bound for n additions in any order, ``gamma_n = n u / (1 - n u)``.
+#
+# Source: generalises the certificate for absent examples; the two-moment bound is Scarf's (1958).
+
+#: Half of the distance from 1 to the next double.
+UNIT: Final = 2.0**-53
+#: The rounding error of a difference of kept sums is at most that of this many sums of the full
+#: size: twice the depth of a binary tree of 2**15 members.
+_KEPT_SUMS: Final = 32
+#: Covers the rounding error of the few operations that compute a single number.
+_ROUND_UP: Final = 1.0 + 1e-13
+
+
+def trivial_bound(
+    loss: str, weight: float, v: F64, row_norm_max: float, target_max: float = 0.0
+) -> float:
+    """Bound the loss of examples from their weight and the largest row norm alone.
+
+    Parameters
+    ----------
+    weight : float
+        Total weight of these examples.
+    v : ndarray (d,)
+        Model in trained coordinates.
+    row_norm_max : float
+        First entry of ``row_maxima``.
+    target_max : float
+        Largest absolute target; used for the squared loss only.
+    """
+    reach = row_norm_max * float(np.linalg.norm(v)) * _ROUND_UP
+    if loss == "squared":
+        each = 0.5 * (reach + target_max) ** 2
+    elif loss == "logistic":
+        each = reach + math.log1p(math.exp(-reach))
+    else:
+        each = (1.0 + reach) if loss == "hinge" else (1.0 + reach) ** 2
+    return weight * each * _ROUND_UP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """One evaluation of the bound: the distance of v from v0, and the bins' sums at v."""
+
+    #: ``|v - v0|`` and ``max|x| |v - v0|``.
+    length: float
+    radius: float
+    #: ``v - v0`` in sent coordinates.
+    sent: F64
+    #: Upper bounds of ``sum s t^2``, (bins,).
+    squares: F64
+
+
+class FrozenLoss:
+    """Upper bound of the absent examples' loss, from their statistics at ``v0``."""
+
+    def __init__(
+        self,
+        plan: BoundPlan,
+        v0: F64,
+        absent: Mapping[str, F64],
+        whole: Mapping[str, F64],
+        row_maxima: F64,
+        down: Callable[[F64], F64] = lambda v: v,
+    ) -> None:
+        """Take the statistics of the absent examples, and those of all at the same exchange.
+
+        Parameters
+        ----------
+        v0 : ndarray (d,)
+            Model at which the statistics were taken, in trained coordinates.
+        absent, whole : mapping of ndarray
+            Shapes as in ``plan.shapes``. ``absent`` may be a signed sum of kept partials; its
+            rounding error is measured against ``whole``.
+        row_maxima : ndarray (2,)
+            See :func:`elasticml.algorithms.cocoa.bound_statistics.row_maxima`.
+        down : callable
+            Maps a model (d,) to sent coordinates (n_sent,); linear.
+        """
+        self._plan, self._v0, self._down = plan, v0.copy(), down
+        self._row_norm, self._row_reach = (float(value) for value in row_maxima)
+        all_moments = whole[MOMENTS]
+        # Relative rounding error of the sums, and of a single margin.
+        self._gamma = _gamma(_KEPT_SUMS * plan.additions(all_moments))
+        self._gamma_row = _gamma(4.0 * plan.n_sent + 20.0)
+        self._moments = absent[MOMENTS].copy()
+        self._vectors = absent[VECTORS].copy()
+        self._products = np.zeros((0, 0))
+        if plan.form == "matrix":
+            self._products = absent[PRODUCTS].copy()
+        elif plan.form == "diagonal":
+            self._products = absent[PRODUCTS] + self._gamma * whole[PRODUCTS]
+        self._whole = np.maximum(all_moments, 0.0)
+        # Upper bounds of the sums whose terms are nonnegative.
+        for column in (WEIGHT, SECOND, TRACE, SPECTRAL, REACH):
+            raised = self._moments[:, column] + self._gamma * self._whole[:, column]
+            self._moments[:, column] = np.maximum(raised, 0.0)
+
+    @property
+    def weight(self) -> float:
+        """Upper bound of the absent examples' weight."""
+        return float(self._moments[:, WEIGHT].sum()) * _ROUND_UP
+
+    def upper(self, v: F64) -> float:
+        """Return an upper bound of ``sum_i s_i loss_i(v)`` over the absent examples.
+
+        Parameters
+        ----------
+        v : ndarray (d,)
+            Model in trained coordinates.
+        """
+        step = self._step(v)
+        if self._plan.loss != "hinge":
+            bound = self._smooth(step)
+        elif self._plan.form == "scalar":
+            bound = self._hinge_scalar(step)
+        else:
+            bound = self._hinge(step)
+        if self._plan.loss != "squared":
+            trivial = trivial_bound(self._plan.loss, self.weight, v, self._row_norm)
+            bound = min(bound, trivial)
+        return max(bound, 0.0) * _ROUND_UP
+
+    def _step(self, v: F64) -> _Step:
+        delta = v - self._v0
+        sent = np.ascontiguousarray(self._down(delta), np.float64)
+        length = float(np.linalg.norm(delta)) * _ROUND_UP
+        squares = self._moments[:, SPECTRAL] * length**2
+        np.minimum(squares, self._moments[:, TRACE] * length**2, out=squares)
+        slack = self._gamma * self._whole[:, REACH] * length**2
+        if self._plan.form == "diagonal":
+            np.minimum(squares, self._products @ (sent * sent) + slack, out=squares)
+        elif self._plan.form == "matrix":
+            exact = np.array([packed_quadratic(packed, sent) for packed in self._products])
+            np.minimum(squares, np.maximum(exact, 0.0) + slack, out=squares)
+        return _Step(
+            length=length,
+            radius=self._row_norm * length * _ROUND_UP,
+            sent=sent,
+            squares=squares * _ROUND_UP,
+        )
+
+    def _smooth(self, step: _Step) -> float:
+        """Value, slope and curvature: ``L + g.(v - v0) + sum_b c_b (v - v0)^T M_b (v - v0)``."""
+        first = float(self._moments[:, FIRST].sum())
+        slope = float(self._vectors[0] @ step.sent)
+        curved = float(self._curvatures(step.radius) @ step.squares)
+        total = self._whole.sum(axis=0)
+        weight, second, reach = (total[c] for c in (WEIGHT, SECOND, REACH))
+        length, off = step.length, self._margin_error(weight, reach)
+        slack = self._gamma * (total[FIRST] + math.sqrt(second * reach) * length)
+        # Errors of the margins change losses by the slope, and slopes by the curvature, <= 2.
+        slack += off * math.sqrt(second) + off * off + 2.0 * off * math.sqrt(reach) * length
+        return float(first + slope + curved + slack)
+
+    def _curvatures(self, radius: float) -> F64:
+        """Half of the largest second derivative that each bin's rows can meet within the radius."""
+        upper = self._edges()[1]
+        if self._plan.loss == "squared":
+            return np.full(self._plan.n_bins, 0.5)
+        if self._plan.loss == "logistic":
+            # Keys are -|z|: the smallest |z| that a row of the bin can reach decides.
+            e = np.exp(-np.maximum(-upper - radius, 0.0))
+            return 0.5 * e / (1.0 + e) ** 2
+        # max(0, a + t)^2 <= t^2 (1 - |a| / radius)^2 for a < 0 and |t| <= radius.
+        distance = np.maximum(-upper, 0.0)
+        if radius <= 0.0:
+            return np.where(distance > 0.0, 0.0, 1.0)
+        return np.maximum(1.0 - distance / radius, 0.0) ** 2
+
+    def _edges(self) -> tuple[F64, F64]:
+        """Edges of the bins, moved outwards by the error of a margin."""
+        lower, upper = self._plan.bounds()
+        off = self._gamma_row * (2.0 + self._row_reach * float(np.linalg.norm(self._v0)))
+        return lower - off, upper + off
+
+    def _margin_error(self, weight: float, reach: float) -> float:
+        """Bound ``sqrt(sum s e^2)`` where e is the rounding error of a margin."""
+        size = math.sqrt(2.0 * (weight + reach * float(self._v0 @ self._v0)))
+        return self._gamma_row * size
+
+    def _hinge(self, step: _Step) -> float:
+        n_bins = self._plan.n_bins
+        products = self._vectors @ step.sent
+        lower, upper = self._edges()
+        total = 0.0
+        for b in range(n_bins):
+            row, whole = self._moments[b], self._whole[b]
+            if whole[ROWS] == 0.0 or upper[b] + step.radius <= 0.0:
+                continue
+            weight, second, reach = (whole[c] for c in (WEIGHT, SECOND, REACH))
+            off = self._margin_error(weight, reach)
+            moved = math.sqrt(reach) * step.length
+            # By Cauchy's inequality: the sizes of the terms, times their relative rounding error.
+            slack = self._gamma * math.sqrt(weight) * (math.sqrt(second) + moved)
+            slack += math.sqrt(weight) * off
+            slack_squares = self._gamma * (math.sqrt(second) + moved) ** 2
+            slack_squares += off * (2.0 * math.sqrt(second) + off + 2.0 * moved)
+            lin = float(row[FIRST] - products[b])
+            squares = float(row[SECOND] - 2.0 * products[n_bins + b] + step.squares[b])
+            total += _hinge_bin(
+                float(row[WEIGHT]),
+                lin,
+                slack,
+                max(squares, 0.0) + slack_squares,
+                float(lower[b]) - step.radius,
+                float(upper[b]) + step.radius,
+            )
+        return total
+
+    def _hinge_scalar(self, step: _Step) -> float:
+        """Bound the hinge loss with one vector only, for statistics of the scalar form.
+
+        Rows of positive deficit continue linearly, except where they cross the hinge. A row at
+        distance e from the hinge then adds at most ``max(0, |t| - e) <= t^2 / (4 e)``, and the
+        whole bin at most ``sqrt(n sum s t^2)``.
+        """
+        lower, upper = self._edges()
+        distance = np.maximum(np.maximum(lower, -upper), 0.0)
+        squares, weight = step.squares, self._moments[:, WEIGHT]
+        turned = np.sqrt(weight * squares)
+        far = distance > 0.0
+        turned[far] = np.minimum(turned[far], squares[far] / (4.0 * distance[far]))
+        turned[distance >= step.radius] = 0.0
+        active = self._plan.bounds()[0] >= 0.0
+        first = float(self._moments[active, FIRST].sum())
+        slope = float(self._vectors[0] @ step.sent)
+        total = self._whole.sum(axis=0)
+        weights, second, reach = (total[c] for c in (WEIGHT, SECOND, REACH))
+        root, off = math.sqrt(weights), self._margin_error(weights, reach)
+        slack = self._gamma * root * (math.sqrt(second) + math.sqrt(reach) * step.length)
+        return first - slope + float(turned.sum()) + slack + root * off
+
+
+def _hinge_bin(
+    weight: float, lin: float, slack: float, squares: float, least: float, most: float
+) -> float:
+    """Bound ``sum s max(0, u)`` over rows with ``least <= u <= most``.
+
+    Parameters
+    ----------
+    weight, squares : float
+        Upper bounds of ``sum s`` and ``sum s u^2``.
+    lin, slack : float
+        ``sum s u`` up to an error of ``slack``.
+    """
+    high, low = lin + slack, lin - slack
+    if least >= 0.0:
+        return max(high, 0.0)
+    best = 0.5 * (high + math.sqrt(weight * squares))
+    if math.isfinite(least):
+        best = min(best, _confined(weight, high, squares, -least))
+    if math.isfinite(most):
+        # max(0, u) = u + max(0, -u), and -u >= -most.
+        best = min(best, high + _confined(weight, -low, squares, most))
+    return max(best, 0.0)
+
+
+def _confined(weight: float, lin: float, squares: float, depth: float) -> float:
+    """Bound ``sum s max(0, u)`` where ``u >= -depth``, from upper bounds of the sums.
+
+    With ``t = u + depth >= 0``, the parabola ``(1 - 2 depth / p) t + (depth / p^2) t^2`` touches
+    ``t - depth`` at p. For ``p >= 2 depth`` it is nonnegative, hence never below ``max(0, u)``.
+    """
+    # Add the rounding error of these sums themselves.
+    size = abs(lin) + depth * weight
+    first = lin + depth * weight + 4.0 * UNIT * size
+    second = squares + 2.0 * depth * lin + depth * depth * weight
+    second += 8.0 * UNIT * (squares + 2.0 * depth * size)
+    if first <= 0.0 or second <= 0.0:
+        return 0.0
+    touch = max(2.0 * depth, second / first)
+    return max((1.0 - 2.0 * depth / touch) * first + depth / (touch * touch) * second, 0.0)
+
+
+def _gamma(n: float) -> float:
+    """Return the relative error of n additions in any order, against the sum of absolute terms."""
+    return n * UNIT / (1.0 - min(n * UNIT, 0.5))
+
+
+# Absent examples whose dual variables are frozen, and an upper bound of their loss.
+#
+# With ``absent: freeze`` the model keeps the contribution of vanished examples from the last
+# certificate that they took part in. The dual objective stays exact. Their loss at the current
+# model
+# is bounded by the statistics kept with that certificate. If no member has those any more, it is
+# bounded by the longest row, and their dual variables are zero from then on.
+#
+# Source: our study of both CoCoA papers; neither continues without examples.
+
+#: Certificates whose sums are kept, as many as members keep.
+KEPT: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowLimits:
+    """Upper bounds for all rows and targets."""
+
+    #: (2,), see :func:`elasticml.algorithms.cocoa.bound_statistics.row_maxima`.
+    rows: F64
+    target: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenGroup:
+    """The contribution of one absent group."""
+
+    #: ``sum s_i (-loss*)`` of its frozen dual variables.
+    dual: float
+    #: ``sum s_i alpha_i x_i`` in sent coordinates; None if the dual variables are zero.
+    image: F64 | None
+    weight: float | None
+    #: None if only the longest row is known.
+    loss: FrozenLoss | None
+
+
+#: The contribution of a group of which no member has kept anything.
+UNKNOWN_GROUP: Final = FrozenGroup(dual=0.0, image=None, weight=None, loss=None)
+
+
+@dataclass(slots=True, kw_only=True)
+class FrozenGroups:
+    """All absent groups by id, as the outcomes report them."""
+
+    loss: str
+    columns: Columns
+    #: None if the job waits for absent examples.
+    plan: BoundPlan | None
+    limits: RowLimits | None = None
+    groups: dict[GroupId, FrozenGroup] = field(default_factory=dict)
+    #: Model and sums of the last certificates.
+    kept: dict[ExchangeId, tuple[F64, Arrays]] = field(default_factory=dict)
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Statistics that certificates must return."""
+        return {} if self.plan is None else self.plan.shapes
+
+    def keep(self, exchange: ExchangeId, v: F64, arrays: Arrays) -> None:
+        """Store a certificate's model and sums."""
+        if self.plan is not None:
+            self.kept[exchange] = (v, arrays)
+            for old in sorted(self.kept)[:-KEPT]:
+                del self.kept[old]
+
+    def note(self, outcome: Outcome) -> bool:
+        """Update the absent groups from an outcome; return whether they have changed."""
+        before = set(self.groups)
+        for group in before - set(outcome.absent):
+            del self.groups[group]
+        for group in outcome.absent:
+            self.groups.setdefault(group, UNKNOWN_GROUP)
+        if outcome.opened is not None:
+            self.groups[outcome.opened] = self._frozen(outcome.anchor)
+        return set(self.groups) != before
+
+    def _frozen(self, anchor: Anchor | None) -> FrozenGroup:
+        if self.plan is None or anchor is None or anchor.exchange not in self.kept:
+            return UNKNOWN_GROUP
+        assert self.limits is not None
+        v0, whole = self.kept[anchor.exchange]
+        names = self.plan.shapes
+        return FrozenGroup(
+            dual=float(anchor.arrays["dual"]),
+            image=np.array(anchor.arrays["image"]),
+            weight=float(anchor.arrays["weight"]),
+            loss=FrozenLoss(
+                self.plan,
+                v0,
+                {name: anchor.arrays[name] for name in names},
+                {name: whole[name] for name in names},
+                self.limits.rows,
+                self.columns.down,
+            ),
+        )
+
+    def dual(self) -> float:
+        """Return the sum of ``s_i (-loss*)`` over all absent examples."""
+        return sum(frozen.dual for frozen in self.groups.values())
+
+    def add_image(self, image: F64) -> F64:
+        """Return ``image`` plus that of the absent examples."""
+        total = image.copy()
+        for frozen in self.groups.values():
+            if frozen.image is not None:
+                total += frozen.image
+        return total
+
+    def upper(self, v: F64, weight: float) -> float:
+        """Bound the sum of the absent examples' losses at a model.
+
+        Parameters
+        ----------
+        v : ndarray (D,)
+            Model in trained coordinates.
+        weight : float
+            Total weight of the absent examples.
+        """
+        total, bounded_weight = 0.0, 0.0
+        for frozen in self.groups.values():
+            if frozen.loss is not None and frozen.weight is not None:
+                total += frozen.loss.upper(v)
+                bounded_weight += frozen.weight
+        remaining = weight - bounded_weight
+        if any(frozen.loss is None for frozen in self.groups.values()):
+            assert self.limits is not None
+            total += trivial_bound(
+                self.loss, max(remaining, 0.0), v, float(self.limits.rows[0]), self.limits.target
+            )
+        return total

@@ -1,0 +1,193 @@
+"""Certificates of the duality gap, and when one is worth its pass over the data.
+
+The primal objective at *any* model and the dual objective at *any* feasible dual variables enclose
+the optimum; they need not come from the same iterate. The lowest primal and the highest dual
+objective certified so far therefore give a gap that never grows, and stays valid when examples
+vanish or iterates are rebuilt.
+
+Work is counted in visited rows. A certificate's products with all rows cost about half of a pass
+over them; a pass that visits few rows still costs a round. A pass earns a quarter of its work for
+certificates, so that these take about a fifth of all work.
+
+With a known target, passes estimate the gap: each row's contribution as it is visited, which comes
+close to the gap of a certificate. A certificate is due when the estimate reaches the target;
+otherwise by earned work as above, or seldom where intermediate gaps are not used. Where passes
+give no estimate, the last certificates predict the round that reaches the target; the certificate
+of that round may be paid for by later passes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Certificates of suboptimality, and the best of them so far.
+#
+# The primal objective at *any* model and the dual objective at *any* feasible dual variables
+# enclose
+# the optimum; they need not come from the same iterate. The lowest primal and the highest dual
+# objective certified so far therefore give a gap that never grows, and stays valid when examples
+# vanish or iterates are rebuilt.
+
+F64 = NDArray[np.float64]
+
+#: For a loss with a kink: weight of the model before the last pass in the certified model.
+SMOOTHING: Final = 0.4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """Primal and dual objective, in the mean form with the penalty."""
+
+    primal: float
+    dual: float
+    #: Model of the primal objective, in trained coordinates.
+    v: F64
+    #: The primal objective is an upper bound because examples were absent.
+    is_bound: bool = False
+
+    @property
+    def gap(self) -> float:
+        """The duality gap; negative rounding errors are set to zero."""
+        return max(self.primal - self.dual, 0.0)
+
+    @property
+    def is_at_float64_precision(self) -> bool:
+        """Whether the remaining gap is rounding error."""
+        return self.gap <= 8.0 * float(np.finfo(np.float64).eps) * abs(self.primal)
+
+    def better(self, other: Certificate) -> Certificate:
+        """Return the lower primal objective of both, with its model, and the higher dual one."""
+        lower = self if self.primal <= other.primal else other
+        return Certificate(
+            primal=lower.primal,
+            dual=max(self.dual, other.dual),
+            v=lower.v,
+            is_bound=lower.is_bound,
+        )
+
+    def columns(self) -> Mapping[str, float]:
+        """Return the history columns."""
+        return {"primal": self.primal, "dual": self.dual}
+
+
+def smoothed_model(loss: str, v: F64, before: F64 | None) -> F64:
+    """Return the model at which to take the primal objective: any is valid, some are better.
+
+    Margins near the kink of the hinge loss oscillate around it from pass to pass. The mean of two
+    models is as good as the model of one or two passes later. For other losses the last is best.
+
+    Parameters
+    ----------
+    v, before : ndarray (D,)
+        The models after and before the last pass; ``before`` is None where it is not known.
+    """
+    if loss != "hinge" or before is None:
+        return v
+    return (1.0 - SMOOTHING) * v + SMOOTHING * before
+
+
+# When a certificate is worth its pass over the data.
+#
+# Work is counted in visited rows. A certificate's products with all rows cost about half of a pass
+# over them; a pass that visits few rows still costs a round. A pass earns a quarter of its work for
+# certificates, so that these take about a fifth of all work.
+#
+# With a known target, passes estimate the gap: each row's contribution as it is visited, which
+# comes
+# close to the gap of a certificate. A certificate is due when the estimate reaches the target;
+# otherwise by earned work as above, or seldom where intermediate gaps are not used. Where passes
+# give no estimate, the last certificates predict the round that reaches the target; the certificate
+# of that round may be paid for by later passes.
+
+#: Share of a pass's work that it earns for certificates.
+EARNED: Final = 0.25
+#: Work of a certificate, and the minimum that a pass counts for, as shares of all rows.
+CERTIFICATE_WORK: Final = 0.5
+PASS_MIN: Final = 0.25
+#: Earned certificates from which one is taken although the target is not near: where intermediate
+#: gaps are used, and where they are not.
+SAVED: Final = 2.0
+SELDOM: Final = 4.0
+#: Limit of the ratio between a certified gap and the passes' estimate, either way.
+RATIO_MAX: Final = 4.0
+
+
+@dataclass(slots=True, kw_only=True)
+class GapSchedule:
+    """Counts the work of passes and certificates, and decides when a certificate is due."""
+
+    #: Rounds from one certificate to the next; None: by work, as the module says.
+    every: int | None
+    #: The gap that the job must reach; 0 when it is not known.
+    target: float
+    #: Number of rows of the data set.
+    rows: int
+    #: Gaps are not used before the target is reached.
+    is_seldom: bool = False
+    credit: float = 0.0
+    #: Number of passes so far, and at the last certificate.
+    passes: int = 0
+    certified_at: int = 0
+    #: Passes and gap of the last two certificates, oldest first.
+    marks: list[tuple[int, float]] = field(default_factory=list)
+    #: The last pass's estimate of the gap.
+    gap_estimate: float = math.nan
+    #: The gap expected after the last pass; the last certified gap divided by the expected one.
+    expected: float = math.nan
+    ratio: float = 1.0
+
+    def passed(self, visited: float, gap_estimate: float = math.nan) -> None:
+        """Record a pass: the rows that it visited, and its estimate of the gap."""
+        self.passes += 1
+        # Rows are visited half a pass before its end, on average.
+        pace = gap_estimate / self.gap_estimate if 0.0 < gap_estimate < self.gap_estimate else 1.0
+        self.gap_estimate, self.expected = gap_estimate, gap_estimate * math.sqrt(pace)
+        self.credit += EARNED * max(visited, PASS_MIN * self.rows)
+
+    def certified(self, gap: float) -> None:
+        """Record a certificate and the best gap so far."""
+        if self.passes > self.certified_at and self.expected > 0.0:
+            self.ratio = min(max(gap / self.expected, 1.0 / RATIO_MAX), RATIO_MAX)
+        if self.passes > self.certified_at or not self.marks:
+            self.marks = [*self.marks[-1:], (self.passes, gap)]
+        else:
+            self.marks[-1] = (self.passes, gap)
+        # Credit beyond two certificates is lost.
+        cost = CERTIFICATE_WORK * self.rows
+        self.credit = min(self.credit, SAVED * cost) - cost if self.passes else 0.0
+        self.certified_at = self.passes
+
+    def is_due(self) -> bool:
+        """Whether a certificate is due after the last pass."""
+        since = self.passes - self.certified_at
+        if self.every is not None:
+            return since >= self.every
+        cost = CERTIFICATE_WORK * self.rows
+        if self.target <= 0.0:
+            return self.passes == 1 or self.credit >= cost
+        has_estimate = not math.isnan(self.expected)
+        if has_estimate and self.ratio * self.expected <= self.target:
+            return True
+        if has_estimate and self.is_seldom:
+            return self.credit >= SELDOM * cost
+        # Part of the credit saved for the round that reaches the target also sets the pace.
+        if self.passes == 1 or self.credit >= SAVED * cost:
+            return True
+        if has_estimate:
+            return False
+        return self.credit >= 0.0 and self._expects_target()
+
+    def _expects_target(self) -> bool:
+        if len(self.marks) < 2:
+            return True
+        (p0, g0), (p1, g1) = self.marks
+        if g1 <= 0.0 or g0 <= g1:
+            return False
+        pace = math.log(g0 / g1) / (p1 - p0)
+        return self.passes >= p1 + math.log(g1 / self.target) / pace

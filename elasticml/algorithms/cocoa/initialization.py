@@ -1,0 +1,134 @@
+"""The start of a CoCoA job: limits for bounds, the first model, and a former process's state."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Exchange, Outcome, Resume
+from elasticml.algorithms.cocoa import cocoa_exchanges
+from elasticml.algorithms.cocoa.cocoa_settings import Absent, CocoaSettings
+from elasticml.algorithms.cocoa.frozen_loss_bound import FrozenGroups, RowLimits, plan_statistics
+from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule
+from elasticml.algorithms.scaling import Columns
+from elasticml.data.source import DatasetStats
+from elasticml.errors import ConfigError
+
+F64 = NDArray[np.float64]
+
+
+def check_warm_start(settings: CocoaSettings, facts: DatasetStats) -> None:
+    """Refuse a warm start from other data.
+
+    Raises
+    ------
+    ConfigError
+        When the model has another number of features.
+    """
+    coef = settings.warm_start.get("coef")
+    if coef is not None and coef.size != facts.n_columns:
+        raise ConfigError(
+            f"algorithm.warm_start.coef has {coef.size} numbers, wanted {facts.n_columns}, one for "
+            "each feature; use a model of the same features",
+            key="algorithm.warm_start",
+        )
+
+
+def gap_schedule_for(settings: CocoaSettings, n_rows: int) -> GapSchedule:
+    """Return the schedule of certificates; in ``mode: paper`` there is one in every round."""
+    every = 1 if settings.is_paper and settings.gap_every is None else settings.gap_every
+    return GapSchedule(
+        every=None if every == "target" else every,
+        target=settings.tolerance,
+        rows=n_rows,
+        is_seldom=every == "target",
+    )
+
+
+def first_model(settings: CocoaSettings, columns: Columns) -> F64:
+    """Return the first model, in trained coordinates: the warm start, or zero."""
+    if not settings.warm_start:
+        return np.zeros(columns.n_model)
+    intercept = settings.warm_start.get("intercept", np.zeros(1))
+    return columns.trained(settings.warm_start["coef"], float(intercept[0]))
+
+
+def prepare_absence(
+    settings: CocoaSettings, columns: Columns, rule: Absent, resume: Resume | None
+) -> Generator[Exchange, Outcome, FrozenGroups]:
+    """Compute the limits that bounds need, with "freeze" alone: an exchange over all members."""
+    frozens = FrozenGroups(loss=settings.loss_name, columns=columns, plan=None)
+    if rule != "freeze":
+        return frozens
+    frozens.plan = plan_statistics(settings.loss_name, columns.n_sent)
+    if resume is not None and resume.values["limits"] is not None:
+        limits = resume.values["limits"]
+        frozens.limits = RowLimits(rows=np.array(limits["rows"]), target=float(limits["target"]))
+        return frozens
+    outcome = yield cocoa_exchanges.largest_row_exchange(columns)
+    frozens.limits = RowLimits(
+        rows=np.array(outcome.arrays["rows"]), target=float(outcome.arrays["target"])
+    )
+    return frozens
+
+
+def resume_of(
+    v: F64,
+    columns: Columns,
+    best: Certificate | None,
+    frozens: FrozenGroups,
+    schedule: GapSchedule,
+    values: Mapping[str, Any],
+) -> Resume:
+    """Return the state for another process, which maps the dual variables from the model.
+
+    Parameters
+    ----------
+    v : ndarray (D,)
+        The model in trained coordinates.
+    values : mapping
+        Further values, JSON types only.
+    """
+    limits = frozens.limits
+    return Resume(
+        arrays={"v": v, **columns.state(), **({} if best is None else {"best_v": best.v})},
+        values={
+            **values,
+            "cadence": gap_schedule_values(schedule),
+            "best": None if best is None else {**best.columns(), "is_bound": best.is_bound},
+            "limits": None
+            if limits is None
+            else {"rows": limits.rows.tolist(), "target": limits.target},
+        },
+    )
+
+
+def gap_schedule_values(schedule: GapSchedule) -> dict[str, Any]:
+    """Return the state of the schedule's counters."""
+    counters = {k: getattr(schedule, k) for k in ("credit", "passes", "certified_at", "ratio")}
+    return {**counters, "marks": list(schedule.marks)}
+
+
+def certificate_of(resume: Resume) -> Certificate | None:
+    """Return the best certificate of a former process; it stays valid for the same data."""
+    best = resume.values["best"]
+    if best is None:
+        return None
+    return Certificate(
+        primal=float(best["primal"]),
+        dual=float(best["dual"]),
+        v=np.array(resume.arrays["best_v"]),
+        is_bound=bool(best["is_bound"]),
+    )
+
+
+def restore_gap_schedule(schedule: GapSchedule, resume: Resume) -> None:
+    """Restore the schedule of a former process."""
+    values = resume.values["cadence"]
+    schedule.credit = float(values["credit"])
+    schedule.passes, schedule.certified_at = int(values["passes"]), int(values["certified_at"])
+    schedule.ratio = float(values.get("ratio", 1.0))
+    schedule.marks = [(int(passes), float(gap)) for passes, gap in values["marks"]]

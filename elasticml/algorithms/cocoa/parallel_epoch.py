@@ -1,0 +1,326 @@
+"""An epoch by several threads that merge their replicas of the model several times.
+
+A thread adds ``sigma'`` times its rows' steps to its own replica. After each slice of the epoch one
+loop over the coordinates takes the steps out of all replicas, sums them in float64, updates the
+model and writes it back to every replica: each number is read and written once.
+
+The work is a sequence of tasks. For each slice: a visit of every part to its rows, the merging of
+every range of coordinates, and an evaluation of the slice. A task starts when those of the phases
+before it are done. Threads draw tasks by an atomic counter and wait for one another in compiled
+code, which costs some microseconds per slice. A task does the same whichever thread draws it:
+results depend on the number of parts, not of threads, and one thread alone can do all tasks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from elasticml.algorithms.cocoa.contention import adapted_contention
+from elasticml.algorithms.cocoa.sdca_kernels import N_SUMS, visit
+from elasticml.data.chunks.kernels import unchecked_kernel
+
+# One replica of the model per thread, merged after each slice of an epoch.
+#
+# A thread adds ``sigma'`` times its rows' steps to its own replica. One loop over the coordinates
+# then takes the steps out of all replicas, sums them in float64, updates the model and writes it
+# back
+# to every replica: each number is read and written once.
+
+F64 = NDArray[np.float64]
+
+#: Stored values per coordinate after which a single thread's replica is merged, at a tenth of the
+#: cost of visiting them.
+VALUES_PER_MERGE: Final = 16
+#: Coordinates merged at a time: the float32 values of one cache line.
+_LINE: Final = 16
+
+
+class ModelReplicas:
+    """The replicas of one member.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Of the replicas.
+    """
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        #: (threads + 1, D); row 0 is the common starting point, the others are a replica each.
+        self.rows: NDArray[Any] = np.zeros((0, 0), dtype)
+        #: (D,) the model at the beginning of a pass, and the change merged since.
+        self.v: F64 = np.zeros(0)
+        self.dv: F64 = np.zeros(0)
+        #: Stored values visited since the last merge.
+        self._waiting = 0.0
+
+    def begin(self, v: F64, n_parts: int) -> None:
+        """Start a pass with this number of threads from a model, which is not changed."""
+        if self.rows.shape != (n_parts + 1, v.size):
+            self.rows = np.empty((n_parts + 1, v.size), self.rows.dtype)
+        self.rows[:] = v
+        self.v, self.dv, self._waiting = v, np.zeros(v.size), 0.0
+
+    def is_due(self, values: float) -> bool:
+        """Whether to merge after this number of further stored values.
+
+        Several threads always merge. A single thread continues on its replica until the visited
+        values are worth a pass over every coordinate.
+        """
+        self._waiting += values
+        if self.rows.shape[0] == 2 and self._waiting < VALUES_PER_MERGE * self.v.size:
+            return False
+        self._waiting = 0.0
+        return True
+
+    def finish(self, whole: float) -> None:
+        """Merge the rest of a single thread's steps, which count ``whole`` times."""
+        if self._waiting > 0.0:
+            shares = np.full(1, 1.0 / whole)
+            merge_range(self.rows, shares, self.v, whole, self.dv, 0, self.v.size, np.zeros(2))
+            self._waiting = 0.0
+
+
+@unchecked_kernel
+def merge_range(
+    rows: NDArray[Any],
+    shares: F64,
+    v: F64,
+    whole: float,
+    dv: F64,
+    begin: int,
+    end: int,
+    sums: F64,
+) -> None:
+    """Merge the coordinates from ``begin`` to ``end``.
+
+    Works on one cache line at a time, in loops without a branch, and skips lines without changes.
+
+    Parameters
+    ----------
+    rows : ndarray (threads + 1, D)
+        The common starting point, and each thread's replica.
+    shares : ndarray (at most threads,)
+        Factor of a replica's difference.
+    v, dv : ndarray (D,)
+    sums : ndarray (2,)
+        Added to: the step's product with the model before it, and its square.
+    """
+    steps, along, square = np.zeros(_LINE), np.zeros(_LINE), np.zeros(_LINE)
+    for first in range(begin, end, _LINE):
+        stop = min(first + _LINE, end)
+        base, is_moved = rows[0, first:stop], False
+        for k in range(shares.size):
+            copy = rows[k + 1, first:stop]
+            for j in range(copy.size):
+                is_moved |= copy[j] != base[j]
+        if not is_moved:
+            continue
+        steps[:] = 0.0
+        for k in range(shares.size):
+            copy, share = rows[k + 1, first:stop], shares[k]
+            for j in range(copy.size):
+                steps[j] += (np.float64(copy[j]) - np.float64(base[j])) * share
+        model, change = v[first:stop], dv[first:stop]
+        for j in range(base.size):
+            along[j] += (model[j] + whole * change[j]) * steps[j]
+            square[j] += steps[j] * steps[j]
+            change[j] += steps[j]
+            base[j] = model[j] + whole * change[j]
+        for k in range(1, rows.shape[0]):
+            copy = rows[k, first:stop]
+            for j in range(copy.size):
+                copy[j] = base[j]
+    for j in range(_LINE):
+        sums[0] += along[j]
+        sums[1] += square[j]
+
+
+# An epoch by several threads that merge their replicas of the model several times.
+#
+# The work is a sequence of tasks. For each slice: a visit of every part to its rows, the merging of
+# every range of coordinates, and an evaluation of the slice. A task starts when those of the phases
+# before it are done. Threads draw tasks by an atomic counter and wait for one another in compiled
+# code, which costs some microseconds per slice. A task does the same whichever thread draws it:
+# results depend on the number of parts, not of threads, and one thread alone can do all tasks.
+
+I64 = NDArray[np.int64]
+
+#: Polls of the counter before a waiting thread yields its core.
+_LOOKS: Final = 4000
+#: Larger than any number of tasks, with room for further draws.
+_NO_MORE: Final = 2**62
+_give_way = types.ExternalFunction("sched_yield", types.int32())
+
+
+@intrinsic
+def _draw(typing_context: Any, counters: Any, k: Any) -> Any:
+    """Add 1 to ``counters[k]`` atomically, and return its former value."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        where = _place(context, builder, signature, arguments)
+        return builder.atomic_rmw("add", where, ir.Constant(ir.IntType(64), 1), "seq_cst")
+
+    return types.int64(counters, k), generate
+
+
+@intrinsic
+def _read(typing_context: Any, counters: Any, k: Any) -> Any:
+    """Return ``counters[k]`` atomically, after which other threads' earlier writes are visible."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        where = _place(context, builder, signature, arguments)
+        return builder.load_atomic(where, "seq_cst", 8)
+
+    return types.int64(counters, k), generate
+
+
+def _place(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    array = context.make_array(signature.args[0])(context, builder, arguments[0])
+    return builder.gep(array.data, [arguments[1]])
+
+
+@unchecked_kernel
+def run_tasks(
+    order: I64,
+    ends: I64,
+    factors: F64,
+    totals: F64,
+    seen: F64,
+    counters: I64,
+    rows: NDArray[Any],
+    v: F64,
+    dv: F64,
+    size: int,
+    whole: float,
+    l2_total: float,
+    contention: F64,
+    merged: F64,
+    tallies: F64,
+    sums: F64,
+    bucket: int,
+    table: I64,
+    grams: I64,
+    like: NDArray[Any],
+    code: int,
+    quadratic: float,
+    intercept: float,
+    reach: float,
+) -> None:
+    """Do tasks until none are left; every thread calls this.
+
+    Parameters
+    ----------
+    order : ndarray (any,), int64
+        Visits of all slices.
+    ends : ndarray (slices + 1,), int64
+        Boundaries of the slices.
+    factors : ndarray (slices, parts)
+        Each part's sigma'; 0: by ``contention``, which then adapts to the slice.
+    totals, seen : ndarray (slices, parts)
+        In a scaled first pass, the weight of all rows that count and of those seen before; else 0.
+    counters : ndarray (16,), int64
+        Zeros at first: tasks drawn at 0 and, in another cache line, tasks done at 8.
+    rows, v, dv, whole
+        See :class:`elasticml.algorithms.cocoa.parallel_epoch.ModelReplicas`.
+    size : int
+        Coordinates to merge: all, or 0 where a single part continues on its replica.
+    contention : ndarray (2,)
+        The factor, which is changed, and its lower limit.
+    merged : ndarray (parts, 8), tallies : ndarray (parts, 8)
+        Zeros; a cache line for each part.
+    sums : ndarray (N_SUMS + 1,)
+        Added to, see :func:`elasticml.algorithms.cocoa.sdca_kernels.visit`, except the last of
+        those; the entry after them is the growth of the local problem's objective.
+    """
+    n_parts = factors.shape[1]
+    n_phase = 2 * n_parts + 1
+    shares = np.empty(n_parts)
+    while True:
+        task = _draw(counters, 0)
+        s, at = task // n_phase, task % n_phase
+        if s >= factors.shape[0]:
+            return
+        start = s * n_phase + (0 if at < n_parts else n_parts if at < 2 * n_parts else 2 * n_parts)
+        looks = 0
+        while _read(counters, 8) < start:
+            looks += 1
+            if looks > _LOOKS:
+                _give_way()
+        if at < n_parts:
+            begin, length = ends[s], ends[s + 1] - ends[s]
+            factor = factors[s, at] if factors[s, at] > 0.0 else whole * contention[0]
+            tallies[at, N_SUMS - 1] = seen[s, at]
+            visit(
+                order,
+                begin + length * at // n_parts,
+                begin + length * (at + 1) // n_parts,
+                bucket,
+                table,
+                grams,
+                like,
+                code,
+                quadratic,
+                factor / l2_total,
+                intercept,
+                reach,
+                totals[s, at],
+                rows[at + 1],
+                tallies[at],
+            )
+        elif at < 2 * n_parts:
+            k = at - n_parts
+            for p in range(n_parts):
+                shares[p] = 1.0 / (factors[s, p] if factors[s, p] > 0.0 else whole * contention[0])
+            merge_range(
+                rows,
+                shares,
+                v,
+                whole,
+                dv,
+                size * k // n_parts,
+                size * (k + 1) // n_parts,
+                merged[k],
+            )
+        else:
+            _conclude(l2_total, whole, contention, factors[s, 0] <= 0.0, merged, tallies, sums)
+        _draw(counters, 8)
+
+
+def abort_tasks(counters: I64) -> None:
+    """Stop all threads: the thread that failed will not finish its task."""
+    counters[0] = counters[8] = _NO_MORE
+
+
+@unchecked_kernel
+def _conclude(
+    l2_total: float,
+    whole: float,
+    contention: F64,
+    learns: bool,
+    merged: F64,
+    tallies: F64,
+    sums: F64,
+) -> None:
+    """Sum the results of a slice, and adapt the threads' factor."""
+    dual, curvature, along, square = 0.0, 0.0, 0.0, 0.0
+    for k in range(tallies.shape[0]):
+        dual += tallies[k, 0]
+        curvature += tallies[k, 1]
+        along += merged[k, 0]
+        square += merged[k, 1]
+        for j in range(N_SUMS - 1):
+            sums[j] += tallies[k, j]
+    sums[N_SUMS] += dual - l2_total * (along + 0.5 * whole * square)
+    tallies[:] = 0.0
+    merged[:] = 0.0
+    if learns:
+        slope = dual + curvature - l2_total * along
+        bend = l2_total * whole * square + 2.0 * curvature
+        factor = adapted_contention(contention[0], slope, bend, float(tallies.shape[0]))
+        contention[0] = max(factor, contention[1])

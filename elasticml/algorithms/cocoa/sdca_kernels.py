@@ -1,0 +1,295 @@
+"""The SDCA kernels of the local pass: the order of visits, squared norms, and the visits.
+
+Rows are visited in buckets of consecutive rows of one chunk. A visit is one number, the chunk in
+its upper and the first row in its lower 32 bits. During a bucket the next one's rows are
+prefetched, and the row pointers and dual variables of the one after it, so that a random order
+costs no more than a sequential one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+from numba import carray
+from numpy.typing import NDArray
+
+from elasticml.algorithms.cocoa import row_kernels
+from elasticml.algorithms.cocoa.row_kernels import Vector, pointer, prefetch
+from elasticml.data.chunks.kernels import unchecked_kernel
+from elasticml.objectives.dual_kernels import gap_of, minus_conjugate_of, stepped
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+#: Sums that a visit adds to: change of the dual, curvature, visited rows, visited stored values,
+#: the rows' contributions to the duality gap as they are visited, and the weight seen.
+N_SUMS: Final = 6
+
+_I4: Final = np.empty(0, np.int32)
+_F8: Final = np.empty(0, np.float64)
+_U1: Final = np.empty(0, np.uint8)
+_LINE: Final = 64
+#: Maximum epochs for which a row is skipped: finite, so that the limit does not change.
+_SKIP_MAX: Final = 64.0
+
+
+@unchecked_kernel
+def shuffle(visits: I64, seed: int) -> None:
+    """Shuffle the visits; the order depends on the seed alone (splitmix64)."""
+    state = np.uint64(seed)
+    for i in range(visits.size - 1, 0, -1):
+        state += np.uint64(0x9E3779B97F4A7C15)
+        z = state
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+        # The upper 32 bits, scaled to 0..i: fair within 2**-32 * i.
+        j = np.int64(((z >> np.uint64(32)) * np.uint64(i + 1)) >> np.uint64(32))
+        visits[i], visits[j] = visits[j], visits[i]
+
+
+@unchecked_kernel
+def shuffle_xorshift(visits: I64, seed: int) -> None:
+    """Shuffle the visits of a batch, while the batch before it is processed.
+
+    Source: Snap ML, section 3, "Streaming Permutation Generation"; Marsaglia, Xorshift RNGs, 2003:
+    64 bits, shifts 13, 7 and 17, a third of the operations of :func:`shuffle`.
+    """
+    state = np.uint64(seed) | np.uint64(1)
+    for i in range(visits.size - 1, 0, -1):
+        state ^= state << np.uint64(13)
+        state ^= state >> np.uint64(7)
+        state ^= state << np.uint64(17)
+        j = np.int64(((state >> np.uint64(32)) * np.uint64(i + 1)) >> np.uint64(32))
+        visits[i], visits[j] = visits[j], visits[i]
+
+
+@unchecked_kernel
+def weights_of_parts(visits: I64, ends: I64, bucket: int, table: I64, out: F64) -> None:
+    """Write the weight of the rows of each part of each slice into ``out`` (slices, parts).
+
+    Parameters
+    ----------
+    ends : ndarray (slices + 1,), int64
+        Boundaries of the slices.
+    """
+    n_parts = out.shape[1]
+    for s in range(out.shape[0]):
+        begin, length = ends[s], ends[s + 1] - ends[s]
+        for p in range(n_parts):
+            part = visits[begin + length * p // n_parts : begin + length * (p + 1) // n_parts]
+            out[s, p] = _weight_of(part, bucket, table)
+
+
+@unchecked_kernel
+def _weight_of(visits: I64, bucket: int, table: I64) -> float:
+    total = 0.0
+    for k in range(visits.size):
+        t = table[visits[k] >> 32]
+        first = visits[k] & 0xFFFFFFFF
+        stop = min(first + bucket, t[1])
+        if t[7] == 0:
+            total += stop - first
+        else:
+            weights = carray(pointer(t[7], _F8), (t[1],), np.float64)
+            for i in range(first, stop):
+                total += weights[i]
+    return total
+
+
+@unchecked_kernel
+def write_norms(t: I64, grams: I64, like: Vector) -> None:
+    """Write the squared norms of the rows of the chunk with addresses ``t``."""
+    norms = carray(pointer(t[9], like), (t[1],), like.dtype)
+    kind, width = t[0], t[2]
+    places = 0
+    for g in range(grams.shape[0]):
+        places += grams[g, 2]
+    indptr = carray(pointer(t[3], _I4), (t[1] + 1,), np.int32)
+    for i in range(t[1]):
+        if kind == 3:
+            norms[i] = places
+        elif kind == 2:
+            norms[i] = indptr[i + 1] - indptr[i]
+        else:
+            begin, end = (i * width, (i + 1) * width) if kind == 0 else (indptr[i], indptr[i + 1])
+            x = carray(pointer(t[5] + begin * like.itemsize, like), (end - begin,), like.dtype)
+            total = 0.0
+            for j in range(end - begin):
+                total += float(x[j]) * float(x[j])
+            norms[i] = total
+
+
+@unchecked_kernel
+def _prefetch_row_data(table: I64, visit: int, itemsize: int) -> None:
+    """Prefetch the targets, dual variables, norms, skip counts and pointers of a bucket's rows."""
+    c, first = visit >> 32, visit & 0xFFFFFFFF
+    prefetch(table[c, 6] + first * 8)
+    prefetch(table[c, 8] + first * 8)
+    prefetch(table[c, 9] + first * itemsize)
+    prefetch(table[c, 10] + first)
+    if table[c, 0] == 1 or table[c, 0] == 2:
+        prefetch(table[c, 3] + first * 4)
+    if table[c, 7] != 0:
+        prefetch(table[c, 7] + first * 8)
+
+
+@unchecked_kernel
+def _extent(table: I64, visit: int, bucket: int, itemsize: int) -> Any:
+    """Return the extent of the rows of a bucket that are not shrunk.
+
+    Returns
+    -------
+    tuple of int
+        Address and bytes of the indices, address and bytes of the values; bytes are 0 if there are
+        none.
+    """
+    c, first = visit >> 32, visit & 0xFFFFFFFF
+    kind, n_rows = table[c, 0], table[c, 1]
+    stop = min(first + bucket, n_rows)
+    skips = carray(pointer(table[c, 10], _U1), (n_rows,), np.uint8)
+    while first < stop and skips[np.uint64(first)] != 0:
+        first += 1
+    while stop > first and skips[np.uint64(stop - 1)] != 0:
+        stop -= 1
+    if kind == 1 or kind == 2:
+        indptr = carray(pointer(table[c, 3], _I4), (n_rows + 1,), np.int32)
+        begin = np.int64(indptr[np.uint64(first)])
+        count = np.int64(indptr[np.uint64(stop)]) - begin
+        at_values, value_bytes = table[c, 5] + begin * itemsize, count * itemsize
+        return table[c, 4] + begin * 4, count * 4, at_values, value_bytes if kind == 1 else 0
+    row_bytes = table[c, 2] * (itemsize if kind == 0 else 1)
+    return 0, 0, table[c, 5] + first * row_bytes, (stop - first) * row_bytes
+
+
+@unchecked_kernel
+def visit(
+    visits: I64,
+    begin: int,
+    end: int,
+    bucket: int,
+    table: I64,
+    grams: I64,
+    like: Vector,
+    code: int,
+    quadratic: float,
+    unit: float,
+    intercept: float,
+    reach: float,
+    share: float,
+    r: Vector,
+    sums: F64,
+) -> None:
+    """Maximise the local dual problem over one row after another.
+
+    Parameters
+    ----------
+    visits : ndarray (n,), int64
+        Those from ``begin`` to ``end`` are made.
+    table : ndarray (chunks, N_FIELDS), int64
+    grams : ndarray (any, GRAM_FIELDS), int64
+    like : ndarray (0,)
+        Of the type of the chunks' values.
+    code : int
+        Code of the loss.
+    quadratic : float
+        ``-minus''`` where it is constant, else 0.
+    unit : float
+        ``sigma' / (l2 S)``: the growth of a row's multiple in ``r`` per unit of its dual variable.
+    intercept : float
+        Value of the constant column that the last coordinate of ``r`` belongs to; 0 for none.
+    reach : float
+        Epochs to skip a row per unit of ``slack / |x|``, see :func:`_epochs_to_skip`; 0 for none.
+    share : float
+        In the very first pass, from zero, the weight of all rows of these visits; else 0. ``r`` is
+        then scaled as if the rows seen so far were all there are: a model that is still small does
+        not push the first rows to the ends of their intervals.
+    r : ndarray (D,)
+        ``v + sigma' u``, where u is the change of the model so far.
+    sums : ndarray (N_SUMS,)
+        Added to.
+    """
+    itemsize, last = like.itemsize, r.size - 1
+    dual, curvature, visited, stored, gap, seen = 0.0, 0.0, 0, 0, 0.0, sums[5]
+    for k in range(begin, end):
+        c, first = visits[k] >> 32, visits[k] & 0xFFFFFFFF
+        kind, n_rows, width = table[c, 0], table[c, 1], table[c, 2]
+        at_indptr, at_indices, at_values = table[c, 3], table[c, 4], table[c, 5]
+        stop, is_weighted = min(first + bucket, n_rows), table[c, 7] != 0
+        ahead = (0, 0, 0, 0)
+        if k + 2 < end:
+            _prefetch_row_data(table, visits[k + 2], itemsize)
+        if k + 1 < end:
+            ahead = _extent(table, visits[k + 1], bucket, itemsize)
+        # Prefetch the next bucket's lines in equal shares, one with each row of this one.
+        near, far, lines = ahead[0], ahead[2], _lines(max(ahead[1], ahead[3]), stop - first)
+        near_step = ahead[1] // max(1, lines * (stop - first))
+        far_step = ahead[3] // max(1, lines * (stop - first))
+        targets = carray(pointer(table[c, 6], _F8), (n_rows,), np.float64)
+        weights = carray(pointer(table[c, 7], _F8), (n_rows,), np.float64)
+        alpha = carray(pointer(table[c, 8], _F8), (n_rows,), np.float64)
+        norms = carray(pointer(table[c, 9], like), (n_rows,), like.dtype)
+        skips = carray(pointer(table[c, 10], _U1), (n_rows,), np.uint8)
+        for i in range(first, stop):
+            for _ in range(lines):
+                prefetch(near)
+                prefetch(far)
+                near += near_step
+                far += far_step
+            if skips[i] != 0:
+                skips[i] -= np.uint8(1)
+                continue
+            at, count, values_at = row_kernels.locate(
+                kind, i, width, at_indptr, at_indices, at_values, itemsize
+            )
+            z = float(row_kernels.dot(kind, at, values_at, count, grams, like, r))
+            y, s, old = targets[i], weights[i] if is_weighted else 1.0, alpha[i]
+            fold = y if code != 1 else 1.0
+            seen += s
+            swell = share / seen if share > 0.0 and seen > 0.0 else 1.0
+            z = swell * fold * (z + intercept * float(r[last]))
+            norm = float(norms[i]) + intercept * intercept
+            q = swell * unit * s * norm
+            new = stepped(code, old, z, y, q) if s > 0.0 else old
+            visited, stored = visited + 1, stored + count
+            gap += s * gap_of(code, old, z, y)
+            if new == old:
+                if reach > 0.0:
+                    skips[i] = _epochs_to_skip(code, old, z, reach, norm)
+                continue
+            alpha[i] = new
+            dual += s * (minus_conjugate_of(code, new, y) - minus_conjugate_of(code, old, y))
+            curvature += 0.5 * quadratic * s * (new - old) * (new - old)
+            change = r.dtype.type(unit * s * fold * (new - old))
+            row_kernels.add(kind, at, values_at, count, grams, like, change, r)
+            r[last] += r.dtype.type(intercept) * change
+    sums[0] += dual
+    sums[1] += curvature
+    sums[2] += visited
+    sums[3] += stored
+    sums[4] += gap
+    sums[5] = seen
+
+
+@unchecked_kernel
+def _lines(nbytes: int, n_rows: int) -> Any:
+    """Return the lines to prefetch with each row."""
+    return (nbytes // _LINE + n_rows) // n_rows if nbytes > 0 else 0
+
+
+@unchecked_kernel
+def _epochs_to_skip(code: int, a: float, m: float, reach: float, norm: float) -> Any:
+    """Return the epochs for which to skip a row whose dual variable stayed at a bound.
+
+    The margin must change by ``slack`` before the dual variable can leave its bound. While the
+    model moves as far per epoch as it did in the last one, the margin changes by at most ``|x|``
+    times that, and usually by much less.
+    """
+    if code < 2:
+        return np.uint8(0)
+    slack = m - 1.0 if a <= 0.0 else 1.0 - m if code == 4 else -m
+    if slack <= 0.0 or (a > 0.0 and (a < 1.0 or code == 3)):
+        return np.uint8(0)
+    return np.uint8(min(slack * reach / math.sqrt(norm + 1e-300), _SKIP_MAX))

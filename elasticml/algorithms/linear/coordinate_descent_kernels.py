@@ -1,0 +1,219 @@
+"""Coordinate descent for the elastic net: sweeps over columns, on residuals or on a Gram matrix.
+
+``1/2 |y - X w|^2 + a1 |w|_1 + a2/2 |w|^2``. With ``t = x_j.r + |x_j|^2 w_j`` the best value of one
+coordinate is ``sign(t) max(|t| - a1, 0) / (|x_j|^2 + a2)`` (soft thresholding).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.cocoa import row_kernels
+from elasticml.data.chunks.kernels import inlined_kernel, kernel, regrouping_kernel
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+
+@inlined_kernel
+def best(t: float, a1: float, curvature: float, positive: bool) -> float:
+    """Return the best value of one coordinate by soft thresholding."""
+    if t > a1:
+        return (t - a1) / curvature
+    if t < -a1 and not positive:
+        return (t + a1) / curvature
+    return 0.0
+
+
+@kernel
+def sweep(
+    features: I64,
+    place: I64,
+    n: int,
+    grams: I64,
+    means: F64,
+    total: float,
+    norms: F64,
+    a1: float,
+    a2: float,
+    positive: bool,
+    w: F64,
+    r: F64,
+    shift: float,
+) -> float:
+    """Set each coordinate in turn to its best value; return the new shift.
+
+    Parameters
+    ----------
+    features : ndarray (m,)
+    place : ndarray (4,)
+        Kind of the columns, addresses of their pointers, indices and values.
+    n : int
+        Number of rows.
+    grams : ndarray (0, any)
+    means : ndarray (d,)
+        Means for implicit centring; 0 for columns that are centred already.
+    total : float
+        Sum of the row weights.
+    norms : ndarray (d,)
+        Squared norms of the centred columns.
+    w : ndarray (d,)
+    r : ndarray (n,)
+        The residual is r plus ``shift`` times the roots of the row weights, so that a step costs
+        no more than the column's stored values.
+    """
+    like = r[:0]
+    for j in features:
+        if norms[j] <= 0.0:
+            # A column of zeros: only the penalty matters.
+            if a1 > 0.0 or a2 > 0.0:
+                w[j] = 0.0
+            continue
+        curvature = norms[j] + a2
+        at, count, values_at = row_kernels.locate(
+            place[0], j, n, place[1], place[2], place[3], like.itemsize
+        )
+        old = w[j]
+        along = row_kernels.dot(place[0], at, values_at, count, grams, like, r)
+        t = along + shift * means[j] * total + norms[j] * old
+        new = best(t, a1, curvature, positive)
+        if new != old:
+            w[j] = new
+            row_kernels.add(place[0], at, values_at, count, grams, like, old - new, r)
+            shift += (new - old) * means[j]
+    return shift
+
+
+@kernel
+def correlate(features: I64, place: I64, n: int, grams: I64, r: F64, out: F64) -> None:
+    """Write ``x_j.r`` for the stored, uncentred columns of ``features`` into ``out`` (m,)."""
+    like = r[:0]
+    for k in range(features.size):
+        at, count, values_at = row_kernels.locate(
+            place[0], features[k], n, place[1], place[2], place[3], like.itemsize
+        )
+        out[k] = row_kernels.dot(place[0], at, values_at, count, grams, like, r)
+
+
+@regrouping_kernel
+def subtract(row: F64, c: float, q: F64) -> None:
+    """Subtract ``c row`` from q."""
+    for k in range(q.size):
+        q[k] -= c * row[k]
+
+
+@kernel
+def descend(
+    G: F64,
+    linear: F64,
+    yy: float,
+    a1: float,
+    a2: float,
+    positive: bool,
+    gap_wanted: float,
+    sweeps_max: int,
+    w: F64,
+    q: F64,
+) -> tuple[int, float]:
+    """Run coordinate descent on a Gram matrix until the gap is small enough.
+
+    Parameters
+    ----------
+    G : ndarray (m, m), C-contiguous
+        ``X.T @ X``.
+    linear : ndarray (m,)
+        ``X.T @ y``.
+    yy : float
+        ``y.y``.
+    w, q : ndarray (m,)
+        Modified in place; ``q = X.T @ (y - X w)``.
+
+    Returns
+    -------
+    sweeps : int
+    gap : float
+    """
+    m = w.size
+    gap = gap_of_products(linear, yy, a1, a2, positive, w, q)
+    done, until = 0, 0
+    while gap > gap_wanted and done < sweeps_max:
+        # A gap costs as much as a sweep over the non-zeros: evaluate it less often over time.
+        until = min(sweeps_max, done + 5 + done // 4)
+        while done < until:
+            done += 1
+            moved = False
+            for j in range(m):
+                old = w[j]
+                if G[j, j] <= 0.0:
+                    # A column of zeros: only the penalty matters.
+                    if old != 0.0 and (a1 > 0.0 or a2 > 0.0):
+                        w[j] = 0.0
+                        moved = True
+                    continue
+                new = best(q[j] + G[j, j] * old, a1, G[j, j] + a2, positive)
+                if new != old:
+                    w[j] = new
+                    subtract(G[j], new - old, q)
+                    moved = True
+            if not moved:
+                break
+        gap = gap_of_products(linear, yy, a1, a2, positive, w, q)
+        if not moved:
+            break
+    return done, gap
+
+
+@kernel
+def gap_of_products(
+    linear: F64, yy: float, a1: float, a2: float, positive: bool, w: F64, q: F64
+) -> float:
+    """Return the duality gap at w from inner products; see :func:`gap_at`."""
+    wl, wq, ww, l1, steepest, over = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for j in range(w.size):
+        wl += w[j] * linear[j]
+        wq += w[j] * q[j]
+        ww += w[j] * w[j]
+        l1 += abs(w[j])
+        slope = q[j] - a2 * w[j]
+        steepest = max(steepest, slope if positive else abs(slope))
+        over += max((q[j] if positive else abs(q[j])) - a1, 0.0) ** 2
+    # r.r = y.y - w.(X.T y) - w.(X.T r), r.y = y.y - w.(X.T y)
+    return gap_at(yy - wl - wq, yy - wl, ww, l1, steepest, over, a1, a2)[0]
+
+
+@kernel
+def gap_at(
+    rr: float,
+    ry: float,
+    ww: float,
+    l1: float,
+    steepest: float,
+    over: float,
+    a1: float,
+    a2: float,
+) -> tuple[float, float]:
+    """Return the duality gap at a model, and the gap of its residual scaled to be feasible.
+
+    With rows ``sqrt(a2) I`` appended to X the problem is a lasso. Its dual objective at u is
+    ``u.y - |u|^2 / 2`` subject to ``|x_j.u| <= a1``: the residual is scaled until this holds. With
+    ``a2 > 0`` the dual of the elastic net itself accepts any u, at the cost of
+    ``(|x_j.u| - a1)_+^2 / (2 a2)`` for each column. The smaller gap is returned.
+
+    Parameters
+    ----------
+    rr, ry : float
+        ``r.r`` and ``r.y``.
+    ww, l1 : float
+        ``w.w`` and ``|w|_1``.
+    steepest : float
+        Largest ``|x_j.r - a2 w_j|``; without absolute values for non-negative coefficients.
+    over : float
+        Sum of ``(|x_j.r| - a1)_+^2``, likewise.
+    """
+    share = a1 / steepest if steepest > a1 else 1.0
+    rr = max(rr, 0.0)
+    scaled = 0.5 * (rr + a2 * ww) * (1.0 + share * share) + a1 * l1 - share * ry
+    if a2 <= 0.0:
+        return scaled, scaled
+    return min(scaled, rr - ry + a1 * l1 + 0.5 * a2 * ww + 0.5 / a2 * over), scaled

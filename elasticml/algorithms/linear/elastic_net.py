@@ -1,0 +1,229 @@
+"""The elastic net by working sets of columns, with a certified gap and gap-safe screening.
+
+``1/2 |y - X w|^2 + a1 |w|_1 + a2/2 |w|^2``. Each iteration computes the correlations of the columns
+with the residual, and from them the duality gap and the columns that are zero in every solution. It
+then descends on a working set: the columns in the model or closest to entering it. For a small
+working set this uses the Gram matrix, which is kept along a path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.linear import coordinate_descent_kernels
+from elasticml.algorithms.linear.column_matrix import ColumnMatrix
+from elasticml.algorithms.linear.gram_descent import Penalty, descend
+from elasticml.algorithms.linear.screening import nearest, screen
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+#: Size of the first working set; later ones have twice as many columns as the model.
+FIRST: Final = 50
+#: Accuracy of a working set's problem, as a share of the gap over all columns.
+INNER: Final = 0.1
+#: Maximum number of columns in the Gram matrix: 18 MiB.
+PRODUCTS_MAX: Final = 1500
+#: Sweeps over residuals between two evaluations of a large working set's gap.
+SWEEPS: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElasticNetFit:
+    """A model with its duality gap."""
+
+    #: (d,)
+    w: F64
+    gap: float
+    #: Sweeps over working sets.
+    sweeps: int
+    #: Columns eliminated by gap-safe screening.
+    screened: int
+
+
+@dataclass(slots=True)
+class _Products:
+    """A cache of the Gram matrix of columns that have been in working sets."""
+
+    matrix: ColumnMatrix
+    most: int
+    features: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    G: F64 = field(default_factory=lambda: np.zeros((0, 0)))
+    _places: I64 = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._places = np.full(self.matrix.d, -1)
+
+    def of(self, features: I64) -> F64 | None:
+        """Return ``X.T @ X`` for some features; None if they are too many."""
+        new = features[self._places[features] < 0]
+        if new.size:
+            if self.features.size + new.size > self.most:
+                if features.size > self.most:
+                    return None
+                # Evict the columns of earlier working sets.
+                self._places[self.features] = -1
+                self.features, self.G, new = self.features[:0], self.G[:0, :0], features
+            self._add(new)
+        places = self._places[features]
+        if places.size == self.features.size and np.array_equal(places, np.arange(places.size)):
+            return self.G
+        return np.ascontiguousarray(self.G[np.ix_(places, places)])
+
+    def _add(self, new: I64) -> None:
+        n_old = self.features.size
+        across = self.matrix.products(new, np.concatenate([self.features, new]))
+        G = np.empty((n_old + new.size, n_old + new.size))
+        G[:n_old, :n_old] = self.G
+        G[n_old:] = across
+        G[:n_old, n_old:] = across[:, :n_old].T
+        self._places[new] = n_old + np.arange(new.size)
+        self.features, self.G = np.concatenate([self.features, new]), G
+
+
+class ElasticNetSolver:
+    """Solves for a sequence of penalties, each warm-started from the previous model.
+
+    Parameters
+    ----------
+    matrix : ColumnMatrix
+    w : ndarray (d,), optional
+        Initial coefficients.
+    by_products : bool
+        Compute the Gram matrix of all columns at once; then no more passes over rows are needed.
+    products_max : int
+        Maximum number of columns in the Gram matrix; larger working sets sweep over residuals.
+    """
+
+    def __init__(
+        self,
+        matrix: ColumnMatrix,
+        w: F64 | None = None,
+        *,
+        by_products: bool = False,
+        products_max: int = PRODUCTS_MAX,
+    ) -> None:
+        self._matrix = matrix
+        self.w = np.zeros(matrix.d) if w is None else np.array(w, np.float64)
+        self._products = _Products(matrix, products_max)
+        self._all = np.arange(matrix.d)
+        self._whole = self._products.of(self._all) if by_products else None
+        #: ``X.T @ residual`` of all columns; None if it has to be computed.
+        self._slopes: F64 | None = None
+        self._residual = np.empty(0)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Compute the residual or the slopes of the current model."""
+        matrix = self._matrix
+        if self._whole is not None:
+            self._slopes = matrix.linear - self._whole @ self.w
+        else:
+            self._residual = matrix.residual(self.w)
+            self._slopes = None if self.w.any() else matrix.linear
+
+    def solve(self, penalty: Penalty, gap: float, sweeps: int) -> ElasticNetFit:
+        """Run at most ``sweeps`` sweeps, until the gap is at most ``gap``."""
+        if penalty.positive and self.w.min(initial=0.0) < 0.0:
+            # The gap is only defined for a feasible model.
+            self.w = np.maximum(self.w, 0.0)
+            self._begin()
+        if self._whole is None or self._slopes is None:
+            return self._by_working_sets(penalty, gap, sweeps)
+        matrix = self._matrix
+        done, reached = descend(
+            self._whole, matrix.linear, matrix.yy, penalty, gap, sweeps, self.w, self._slopes
+        )
+        return ElasticNetFit(w=self.w.copy(), gap=max(reached, 0.0), sweeps=done, screened=0)
+
+    def gap(self, penalty: Penalty) -> float:
+        """Return the gap of the current model, recomputed from the data."""
+        residual = self._matrix.residual(self.w)
+        slopes = self._matrix.correlations(residual)
+        return max(self._gap(penalty, self._all, slopes, residual)[0], 0.0)
+
+    def _by_working_sets(self, penalty: Penalty, gap_target: float, sweeps: int) -> ElasticNetFit:
+        features, done, size = self._all, 0, 0
+        slopes = self._slopes
+        if slopes is None:
+            slopes = self._matrix.correlations(self._residual)
+        while True:
+            gap, scaled, share = self._gap(penalty, features, slopes, self._residual)
+            if gap <= gap_target or done >= sweeps:
+                break
+            alive, distance = self._screen(penalty, features, slopes, scaled, share)
+            dropped = bool(np.any(self.w[features[~alive]]))
+            if not np.all(alive):
+                self._drop(features[~alive])
+                features, distance = features[alive], distance[alive]
+            support = int(np.count_nonzero(self.w))
+            size = max(FIRST, 2 * support, size)
+            working = nearest(features, distance, self.w[features], size)
+            before = self.w[features]
+            target = max(INNER * gap, 0.5 * gap_target)
+            used = self._descend(penalty, working, target, sweeps - done)
+            done += max(used, 1)
+            if np.array_equal(before, self.w[features]):
+                if working.size == features.size and not dropped:
+                    break  # The remaining gap is rounding, unless it was computed before a drop.
+                size *= 2  # The working set is solved; the gap is due to other columns.
+            slopes = self._matrix.correlations(self._residual, features)
+        screened = self._matrix.d - features.size
+        # The next penalty starts with all columns.
+        self._slopes = None if screened else slopes
+        return ElasticNetFit(w=self.w.copy(), gap=max(gap, 0.0), sweeps=done, screened=screened)
+
+    def _gap(
+        self, penalty: Penalty, features: I64, slopes: F64, r: F64
+    ) -> tuple[float, float, float]:
+        """Return the gap, the gap of the scaled residual, and the scale that makes it feasible."""
+        w = self.w[features]
+        leaning = slopes - penalty.a2 * w
+        steepest = float((leaning if penalty.positive else np.abs(leaning)).max(initial=0.0))
+        over = np.maximum((slopes if penalty.positive else np.abs(slopes)) - penalty.a1, 0.0)
+        gap, scaled = coordinate_descent_kernels.gap_at(
+            float(r @ r), float(r @ self._matrix.y), float(w @ w), float(np.abs(w).sum()),
+            steepest, float(over @ over), penalty.a1, penalty.a2,
+        )  # fmt: skip
+        return gap, scaled, penalty.a1 / steepest if steepest > penalty.a1 else 1.0
+
+    def _screen(
+        self, penalty: Penalty, features: I64, slopes: F64, gap: float, share: float
+    ) -> tuple[NDArray[np.bool_], F64]:
+        """Return which features may be in a solution, and each one's distance to its constraint."""
+        leaning = share * (slopes - penalty.a2 * self.w[features])
+        if not penalty.positive:
+            leaning = np.abs(leaning)
+        lengths = np.sqrt(self._matrix.norms[features] + penalty.a2)
+        return screen(leaning, penalty.a1, lengths, gap)
+
+    def _drop(self, features: I64) -> None:
+        """Remove screened columns from the model."""
+        gone = features[self.w[features] != 0.0]
+        if gone.size:
+            self._residual += self._matrix.combination(gone, self.w[gone])
+            self.w[gone] = 0.0
+
+    def _descend(self, penalty: Penalty, working: I64, gap: float, sweeps: int) -> int:
+        """Solve the problem of the working set; return the number of sweeps."""
+        matrix = self._matrix
+        G = self._products.of(working)
+        if G is None:
+            times = min(SWEEPS, sweeps)
+            matrix.sweep(
+                working, self.w, self._residual, penalty.a1, penalty.a2, penalty.positive, times
+            )
+            return times
+        w = self.w[working]
+        before, q = w.copy(), matrix.correlations(self._residual, working)
+        done, _ = descend(G, matrix.linear[working], matrix.yy, penalty, gap, sweeps, w, q)
+        changed = w != before
+        if changed.any():
+            self.w[working] = w
+            step = (w - before)[changed]
+            self._residual -= matrix.combination(working[changed], step)
+        return done

@@ -1,0 +1,164 @@
+"""The objective of a linear model over rows in memory, as a smooth function with a duality gap.
+
+``F(w) = 1/S sum_i s_i loss(z_i, y_i) + l2/2 |w|^2`` with ``z = X w + c b``. The intercept b is not
+penalised, or penalised as the weight of a column of value c. The dual variables of a model are
+``a_i = -loss'``. If b is not penalised they are made feasible, ``sum_i s_i a_i y_i = 0``: those of
+the heavier class are scaled down or, for the squared loss, their mean is subtracted. This changes
+nothing at the optimum, so the gap converges to zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.linear.newton import Point
+from elasticml.algorithms.linear.row_blocks import RowBlocks
+from elasticml.objectives.conjugates import dual_loss_named
+
+F64 = NDArray[np.float64]
+
+#: Diagonal entries up to this are zero: a column of zeros without penalty.
+_TINY: Final = 1e-300
+
+
+class LinearObjective:
+    """The objective of the module docstring.
+
+    Parameters
+    ----------
+    rows : RowBlocks
+    targets : ndarray (n,)
+        -1 and +1; any real numbers for the squared loss.
+    weights : ndarray (n,), optional
+        None for ones.
+    loss : str
+        A smooth loss with a dual.
+    l2 : float, not negative
+        With 0, points have no gap.
+    intercept_scaling : float, optional
+        c; None for a model without intercept. Otherwise the model's last coordinate is b.
+    is_free : bool
+        The intercept is not penalised.
+    """
+
+    def __init__(
+        self,
+        rows: RowBlocks,
+        targets: F64,
+        weights: F64 | None,
+        *,
+        loss: str,
+        l2: float,
+        intercept_scaling: float | None,
+        is_free: bool,
+    ) -> None:
+        self._rows = rows
+        self._targets = np.ascontiguousarray(targets, np.float64)
+        self._weights = weights
+        self._total = float(targets.size if weights is None else weights.sum())
+        self._loss = dual_loss_named(loss)
+        self._d = rows.d
+        self._constant = intercept_scaling or 0.0
+        self._n_model = self._d + (intercept_scaling is not None)
+        self._penalty = np.full(self._n_model, l2)
+        self._l2 = l2
+        self._frees = is_free and intercept_scaling is not None
+        if self._frees:
+            self._penalty[self._d :] = 0.0
+
+    @property
+    def n_model(self) -> int:
+        """Number of coordinates of the model."""
+        return self._n_model
+
+    def at(self, w: F64) -> Point:
+        """See :class:`elasticml.algorithms.linear.newton.Smooth`."""
+        margins = self._forward(w)
+        slopes = np.empty(margins.size)
+        loss = self._loss.loss.value_and_slope(margins, self._targets, self._weights, slopes)
+        slopes /= self._total
+        penalised = self._penalty * w
+        value = loss / self._total + 0.5 * float(penalised @ w)
+        image = self._adjoint(slopes)
+        return Point(
+            w=w,
+            value=value,
+            gradient=image + penalised,
+            product=self._product(margins),
+            gap=value - self._dual(margins, image),
+            is_quadratic=self._loss.name == "squared",
+        )
+
+    def diagonal(self) -> F64:
+        """See :class:`elasticml.algorithms.linear.newton.Smooth`."""
+        each = np.full(self._rows.n, self._loss.loss.smoothness / self._total)
+        if self._weights is not None:
+            each *= self._weights
+        diagonal = np.empty(self._n_model)
+        diagonal[: self._d] = self._rows.squares(each)
+        diagonal[self._d :] = self._constant**2 * each.sum()
+        diagonal += self._penalty
+        # The coordinate of a column of zeros without penalty never moves.
+        diagonal[diagonal <= _TINY] = 1.0
+        return diagonal
+
+    def _forward(self, w: F64) -> F64:
+        if not w.any():
+            return np.zeros(self._rows.n)
+        margins = self._rows.forward(w[: self._d])
+        return margins + self._constant * w[-1] if self._n_model > self._d else margins
+
+    def _adjoint(self, c: F64) -> F64:
+        image = np.empty(self._n_model)
+        image[: self._d] = self._rows.adjoint(c)
+        image[self._d :] = self._constant * c.sum()
+        return image
+
+    def _product(self, margins: F64) -> Callable[[F64], F64]:
+        cached_curvature: list[F64] = []
+
+        def product(v: F64) -> F64:
+            if not cached_curvature:
+                curvature = np.empty(margins.size)
+                self._loss.loss.curvature(margins, self._targets, self._weights, curvature)
+                cached_curvature.append(curvature / self._total)
+            offset = self._constant * float(v[-1]) if self._n_model > self._d else 0.0
+            hv = self._penalty * v
+            image, products = self._rows.product(v[: self._d], offset, cached_curvature[0])
+            hv[: self._d] += image
+            hv[self._d :] += self._constant * products.sum()
+            return hv
+
+        return product
+
+    def _dual(self, margins: F64, image: F64) -> float:
+        """Return the dual objective at the margins' dual variables: a lower bound of the minimum.
+
+        ``image`` (n_model,) is the gradient of the mean loss at these margins.
+        """
+        if self._l2 <= 0.0:
+            return math.nan
+        alpha = np.empty(margins.size)
+        self._loss.alpha_from_margin(margins, self._targets, alpha)
+        if self._frees:
+            alpha = self._feasible(alpha)
+            s = alpha if self._weights is None else alpha * self._weights
+            folded = s * self._targets if self._loss.folds_labels() else s
+            image = self._rows.adjoint(folded / self._total)
+        minus = self._loss.minus_conjugate(alpha, self._targets, self._weights) / self._total
+        return minus - 0.5 / self._l2 * float(image @ image)
+
+    def _feasible(self, alpha: F64) -> F64:
+        s = alpha if self._weights is None else alpha * self._weights
+        if not self._loss.folds_labels():
+            return alpha - float(s.sum()) / self._total
+        is_positive = self._targets > 0.0
+        positive, negative = float(s[is_positive].sum()), float(s[~is_positive].sum())
+        least = min(positive, negative)
+        of_class = (least / positive if positive else 0.0, least / negative if negative else 0.0)
+        return alpha * np.where(is_positive, *of_class)

@@ -1,0 +1,424 @@
+"""Proximal Newton steps for a sparse linear model, on a working set of columns.
+
+``sum_i s_i loss(z_i, y_i) + a1 |w|_1 + a2/2 |w|^2`` with ``z = X w + b``, b not penalised or
+absent. With the loss replaced by its quadratic model at the current margins this is an elastic net
+over rows of weight ``s_i loss''`` with targets ``z - loss'/loss''``; a line search follows.
+
+On sparse columns the subproblem is solved without a copy of them:
+``slopes.u + 1/2 sum_i D_i u_i^2 + a1 |w|_1 + a2/2 |w|^2`` with ``u = X (w - w_old) + shift``. The
+row weights D are looked up on the way, so that a step costs one pass for squares and slopes, and
+then as many sweeps as needed to reduce the slopes to a share of their first size. Columns that stay
+at zero well within the threshold are left out of later sweeps until the others have converged. With
+an intercept, it is kept optimal throughout, as if the columns had been centred.
+
+Source: Friedman, Hastie and Tibshirani (2010), section 3; Yuan, Ho and Lin (2012), algorithms 1 and
+2, for inexact steps, shrinking, and step lengths.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.linear.centring import CLOSE
+from elasticml.algorithms.linear.column_matrix import ColumnMatrix
+from elasticml.algorithms.linear.coordinate_descent_kernels import best
+from elasticml.algorithms.linear.elastic_net import PRODUCTS_MAX, ElasticNetSolver
+from elasticml.algorithms.linear.gram_descent import Penalty
+from elasticml.data.chunks.kernels import inlined_kernel, kernel
+from elasticml.objectives.conjugates import DualLoss
+
+# The subproblem of a proximal Newton step: coordinate descent over sparse columns without a copy.
+#
+# ``slopes.u + 1/2 sum_i D_i u_i^2 + a1 |w|_1 + a2/2 |w|^2`` with ``u = X (w - w_old) + shift``: the
+# quadratic model of the loss at the current margins. Columns stay as stored; the row weights D are
+# looked up on the way. So a step costs one pass for squares and slopes, and then as many sweeps as
+# needed to reduce the constraint violations to a share of their initial size. Columns that stay at
+# zero well within the threshold are left out of later sweeps until the others have converged
+# (shrinking). With an intercept, it is kept optimal throughout, as if the columns had been centred.
+#
+# Source: Yuan, Ho and Lin (2012), algorithms 1 and 2, for inexact steps and shrinking.
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+#: Pointers, row numbers and values of a matrix in CSC format.
+Stored = tuple[I32, I32, F64]
+
+#: Share of the constraint violations that a step leaves: the next Newton step soon pays off more
+#: than an exact solution of the subproblem.
+SHARE: Final = 0.1
+#: The smallest share, used when inexact steps gain little.
+FINE_SHARE: Final = 1e-4
+#: Maximum sweeps of a step, and of one with a smaller share than ``SHARE``.
+SPARSE_SWEEPS_MAX: Final = 100
+FINE_SWEEPS_MAX: Final = 1000
+_0, _1, _2, _3, _4 = (np.uint64(k) for k in range(5))
+
+
+def solve_quadratic_model(
+    stored: Stored,
+    features: I64,
+    w: F64,
+    slopes: F64,
+    curvature: F64,
+    penalty: Penalty,
+    *,
+    intercept: bool,
+    share: float,
+) -> tuple[F64, float] | None:
+    """Return the coefficients that minimise the quadratic model, (m,), and the intercept's step.
+
+    Parameters
+    ----------
+    stored : tuple of ndarray
+        X (n, d) in CSC format.
+    features : ndarray (m,)
+    w : ndarray (m,)
+        Their coefficients; not modified.
+    slopes, curvature : ndarray (n,)
+        Weighted first and second derivatives of the rows' losses.
+    intercept : bool
+        Whether there is an unpenalised intercept.
+    share : float, in (0, 1)
+        Share of the constraint violations that may remain.
+
+    Returns
+    -------
+    tuple, or None if eliminating the intercept leaves only rounding of a column
+    """
+    facts, total, shift = np.empty((features.size, 3)), 0.0, 0.0
+    _measure(features, *stored, curvature, slopes, facts)
+    if intercept:
+        total = float(curvature.sum())
+        taken = facts[:, 1] ** 2 / total
+        if np.any(facts[:, 0] - taken <= CLOSE * facts[:, 0]):
+            return None
+        facts[:, 0] -= taken
+        shift = -float(slopes.sum()) / total
+    else:
+        facts[:, 1] = 0.0
+    new, q = w.copy(), np.zeros(curvature.size)
+    shift = _descend(
+        features, *stored, curvature, facts, total, penalty.a1, penalty.a2,
+        share, FINE_SWEEPS_MAX if share < SHARE else SPARSE_SWEEPS_MAX, new, q, shift,
+    )  # fmt: skip
+    return new, shift
+
+
+@inlined_kernel
+def _along(indices: I32, values: F64, q: F64, begin: np.uint64, end: np.uint64) -> float:
+    """Return a column times ``q``; four partial sums hide the latency of the additions."""
+    body = begin + (end - begin) // _4 * _4
+    s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+    for p in range(begin, body, _4):
+        s0 += values[p] * q[np.uint32(indices[p])]
+        s1 += values[p + _1] * q[np.uint32(indices[p + _1])]
+        s2 += values[p + _2] * q[np.uint32(indices[p + _2])]
+        s3 += values[p + _3] * q[np.uint32(indices[p + _3])]
+    for p in range(body, end):
+        s0 += values[p] * q[np.uint32(indices[p])]
+    return (s0 + s1) + (s2 + s3)
+
+
+@kernel
+def _measure(
+    features: I64,
+    indptr: I32,
+    indices: I32,
+    values: F64,
+    curvature: F64,
+    slopes: F64,
+    out: F64,
+) -> None:
+    """Write each column's ``sum D x^2``, ``sum D x`` and ``sum slope x`` into ``out`` (m, 3)."""
+    for k in range(features.size):
+        j = np.uint64(features[k])
+        square, whole, slope = 0.0, 0.0, 0.0
+        for p in range(np.uint64(indptr[j]), np.uint64(indptr[j + _1])):
+            i, x = np.uint32(indices[p]), values[p]
+            weighted = curvature[i] * x
+            square += weighted * x
+            whole += weighted
+            slope += slopes[i] * x
+        out[k, 0], out[k, 1], out[k, 2] = square, whole, slope
+
+
+@inlined_kernel
+def _leans(slope: float, w: float, a1: float) -> float:
+    """Return a coordinate's violation of optimality; negative strictly within the threshold."""
+    if w > 0.0:
+        return abs(slope + a1)
+    if w < 0.0:
+        return abs(slope - a1)
+    return abs(slope) - a1
+
+
+@kernel
+def _shuffle(places: I64, count: int, state: np.uint64) -> np.uint64:
+    """Shuffle the first ``count`` entries; return the generator's new state."""
+    for i in range(count - 1, 0, -1):
+        state ^= state << np.uint64(13)
+        state ^= state >> np.uint64(7)
+        state ^= state << np.uint64(17)
+        k = np.int64(((state >> np.uint64(32)) * np.uint64(i + 1)) >> np.uint64(32))
+        places[i], places[k] = places[k], places[i]
+    return state
+
+
+@kernel
+def _descend(
+    features: I64,
+    indptr: I32,
+    indices: I32,
+    values: F64,
+    curvature: F64,
+    facts: F64,
+    total: float,
+    a1: float,
+    a2: float,
+    share: float,
+    sweeps_max: int,
+    w: F64,
+    q: F64,
+    shift: float,
+) -> float:
+    """Sweep over coordinates in random order until the violations are small; return the new shift.
+
+    Parameters
+    ----------
+    facts : ndarray (m, 3)
+        Each column's centred squared norm, its sum (0 without an intercept), and its initial slope.
+    total : float
+        Sum of the curvature; 0 without an intercept.
+    w : ndarray (m,)
+        Modified in place.
+    q : ndarray (n,)
+        ``D X (w - w_old)``, modified in place; does not include the shift.
+    """
+    m = features.size
+    active, n_active = np.arange(m), m
+    target, room, state = 0.0, math.inf, np.uint64(0x9E3779B97F4A7C15)
+    for done in range(sweeps_max):
+        state = _shuffle(active, n_active, state)
+        leaning, largest, at = 0.0, 0.0, 0
+        while at < n_active:
+            k = np.uint64(active[at])
+            j, old = np.uint64(features[k]), w[k]
+            begin, end = np.uint64(indptr[j]), np.uint64(indptr[j + _1])
+            slope = facts[k, 2] + shift * facts[k, 1] + a2 * old
+            slope += _along(indices, values, q, begin, end)
+            over = _leans(slope, old, a1)
+            if over < -room:
+                n_active -= 1
+                active[at], active[n_active] = active[n_active], active[at]
+                continue
+            at += 1
+            leaning += max(over, 0.0)
+            largest = max(largest, over)
+            square = facts[k, 0] + a2
+            # A column of zeros: only the penalty matters.
+            new = best(square * old - slope, a1, square, False) if square > 0.0 else 0.0
+            if new != old:
+                w[k] = new
+                for p in range(begin, end):
+                    i = np.uint32(indices[p])
+                    q[i] += (new - old) * curvature[i] * values[p]
+                if total > 0.0:
+                    shift -= (new - old) * facts[k, 1] / total
+        if done == 0:
+            target = share * leaning
+        elif leaning <= target:
+            if n_active == m:
+                break
+            # Check the columns that were left out once more.
+            n_active, room = m, math.inf
+            continue
+        room = largest / curvature.size
+    return shift
+
+
+# A sparse linear model with a loss of margins, and proximal Newton steps on some of its columns.
+#
+# ``sum_i s_i loss(z_i, y_i) + a1 |w|_1 + a2/2 |w|^2`` with ``z = X w + b``, b not penalised or
+# absent. With the loss replaced by its quadratic model at the current margins this is an elastic
+# net
+# over rows of weight ``s_i loss''`` with targets ``z - loss'/loss''``; a line search on the
+# objective
+# follows the step.
+#
+# Source: Friedman, Hastie and Tibshirani (2010), section 3; Yuan, Ho and Lin (2012), algorithm 2,
+# for
+# the steps' lengths.
+
+#: Least curvature of a row as a share of its slope: badly misclassified rows have almost none,
+#: which would give unbounded steps.
+CURVED: Final = 1e-6
+#: Sufficient decrease of the line search, as a share of the predicted decrease.
+TAKEN: Final = 0.01
+#: Maximum halvings of a step.
+HALVINGS_MAX: Final = 40
+#: Maximum sweeps for one subproblem.
+SWEEPS_MAX: Final = 1000
+#: Up to this number of columns the whole Gram matrix is computed at once.
+PRODUCTS: Final = 100
+#: A predicted decrease below this share of the value is rounding.
+HIDDEN: Final = 8.0 * float(np.finfo(np.float64).eps)
+#: Maximum Newton steps of the intercept alone, and the relative slope at which they stop.
+INTERCEPT_STEPS: Final = 50
+LEVEL: Final = 1e-14
+
+
+class MarginModel:
+    """A model with its margins, losses and slopes.
+
+    Parameters
+    ----------
+    columns : ColumnMatrix
+        Neither weighted nor centred.
+    targets : ndarray (n,)
+        -1 and +1.
+    weights : ndarray (n,), optional
+        None for ones.
+    loss : DualLoss
+        A differentiable loss of margins.
+    intercept : bool
+        Whether there is an unpenalised intercept.
+    """
+
+    def __init__(
+        self,
+        columns: ColumnMatrix,
+        targets: F64,
+        weights: F64 | None,
+        loss: DualLoss,
+        *,
+        intercept: bool,
+    ) -> None:
+        self._columns, self.targets, self.weights = columns, targets, weights
+        self._loss, self.has_intercept = loss, intercept
+        self.w, self.b = np.zeros(columns.d), 0.0
+        #: (n,) margins.
+        self.z = np.zeros(columns.n)
+        #: (n,) ``s_i loss'`` at the margins, and the sum of losses.
+        self.slopes, self.value = np.empty(columns.n), 0.0
+        #: Whether the last step's predicted decrease was above rounding.
+        self.is_measurable = True
+
+    def begin(self, w: F64, b: float) -> None:
+        """Set the model."""
+        self.w, self.b = np.array(w, np.float64), float(b)
+        support = np.flatnonzero(self.w)
+        self.z = self._columns.combination(support, self.w[support]) + self.b
+
+    def value_of_zero(self) -> float:
+        """Return the sum of losses at zero coefficients and intercept."""
+        return self._at(np.zeros(self.z.size), np.empty(self.z.size))
+
+    def look(self) -> None:
+        """Compute losses and slopes at the current margins."""
+        self.value = self._at(self.z, self.slopes)
+
+    def _at(self, z: F64, slopes: F64) -> float:
+        return self._loss.loss.value_and_slope(z, self.targets, self.weights, slopes)
+
+    def curvature(self) -> F64:
+        """Return ``s_i loss''`` (n,), bounded from below by a small share of the slope."""
+        curvature = np.empty(self.z.size)
+        self._loss.loss.curvature(self.z, self.targets, self.weights, curvature)
+        return np.maximum(curvature, CURVED * np.abs(self.slopes))
+
+    def settle_intercept(self) -> None:
+        """Optimise the intercept by Newton steps, and update losses and slopes."""
+        self.look()
+        if not self.has_intercept:
+            return
+        other = np.empty(self.z.size)
+        for _ in range(INTERCEPT_STEPS):
+            slope, curvature = float(self.slopes.sum()), float(self.curvature().sum())
+            if abs(slope) <= LEVEL * float(np.abs(self.slopes).sum()) or curvature <= 0.0:
+                return
+            step = -slope / curvature
+            for _ in range(HALVINGS_MAX):
+                value = self._at(self.z + step, other)
+                if abs(float(other.sum())) < abs(slope):
+                    break
+                step *= 0.5
+            else:
+                return  # Rounding.
+            self.b, self.value = self.b + step, value
+            self.z += step
+            self.slopes, other = other, self.slopes
+
+    def is_wide(self, working: I64) -> bool:
+        """Whether a step on this working set sweeps over the sparse columns without a copy."""
+        return self._columns.is_sparse and working.size > PRODUCTS
+
+    def newton_step(self, penalty: Penalty, working: I64, gap: float, share: float = SHARE) -> bool:
+        """Take a proximal Newton step on these columns and the intercept.
+
+        Returns False if the predicted decrease was below rounding.
+
+        Parameters
+        ----------
+        working : ndarray (m,)
+            Contains all columns of the model.
+        gap : float
+            Gap to which the subproblem is solved.
+        share : float
+            Share of the constraint violations that may remain, for sweeps over sparse columns.
+        """
+        curvature = self.curvature()
+        shift = np.divide(self.slopes, curvature, out=np.zeros(self.z.size), where=curvature > 0.0)
+        total = float(curvature.sum())
+        if total <= 0.0:
+            curvature, shift = np.full(self.z.size, CURVED), np.zeros(self.z.size)
+        old = self.w[working]
+        if self.is_wide(working):
+            solution = solve_quadratic_model(
+                self._columns.stored, working, old, self.slopes, curvature, penalty,
+                intercept=self.has_intercept, share=share if self.is_measurable else FINE_SHARE,
+            )  # fmt: skip
+            if solution is not None:
+                self.is_measurable = self._go(penalty, working, solution[0] - old, solution[1])
+                return self.is_measurable
+        matrix = ColumnMatrix(
+            self._columns.take(working), self.z - shift, curvature, centred=self.has_intercept
+        )
+        solver = ElasticNetSolver(
+            matrix,
+            old,
+            by_products=working.size <= PRODUCTS and not matrix.is_sparse,
+            # The Gram matrix of sparse columns costs more than the sweeps of one subproblem.
+            products_max=PRODUCTS if matrix.is_sparse else PRODUCTS_MAX,
+        )
+        new = solver.solve(penalty, gap, SWEEPS_MAX).w
+        b = matrix.intercept(new) if self.has_intercept else 0.0
+        return self._go(penalty, working, new - old, b - self.b)
+
+    def _go(self, penalty: Penalty, working: I64, step: F64, rise: float) -> bool:
+        """Take a step by backtracking line search."""
+        moved = np.flatnonzero(step)
+        along = self._columns.combination(working[moved], step[moved]) + rise
+        old = self.w[working]
+        before = self.value + penalty.of(old)
+        promised = -float(self.slopes @ along) + penalty.of(old) - penalty.of(old + step)
+        # This close to the optimum differences of values are rounding: take the full step.
+        is_measurable = promised > HIDDEN * abs(before)
+        if not promised >= -HIDDEN * abs(before):
+            return False  # Uphill or not finite: a step spoilt by rounding.
+        slopes, share = np.empty(self.z.size), 1.0
+        for _ in range(HALVINGS_MAX):
+            new = old + share * step
+            value = self._at(self.z + share * along, slopes)
+            is_downhill = value + penalty.of(new) <= before - TAKEN * share * promised
+            if is_downhill or (not is_measurable and np.isfinite(value)):
+                self.w[working], self.b = new, self.b + share * rise
+                self.z += share * along
+                self.value, self.slopes = value, slopes
+                return is_measurable
+            share *= 0.5
+        return False

@@ -1,0 +1,114 @@
+"""Products with dense or sparse rows in memory, split into one block per thread."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Parallel
+from elasticml.data.chunks.kernels import csr_adjoint, csr_forward, csr_product
+from elasticml.data.chunks.products import read_only
+
+F64 = NDArray[np.float64]
+
+
+class RowBlocks:
+    """``X @ w`` and ``X.T @ c`` for one vector or several as columns.
+
+    Parameters
+    ----------
+    X : ndarray or sparse (n, d), float64
+    parallel : Parallel
+        Products of NumPy and SciPy and the kernels release the GIL.
+    """
+
+    def __init__(self, X: Any, parallel: Parallel) -> None:
+        self.n, self.d = int(X.shape[0]), int(X.shape[1])
+        self._parallel = parallel
+        cuts = np.linspace(0, self.n, min(parallel.n_threads, self.n) + 1).astype(int)
+        self._slices = [slice(a, b) for a, b in itertools.pairwise(cuts)]
+        self._parts = [X[rows] for rows in self._slices] if len(self._slices) > 1 else [X]
+        self._across = [part.T for part in self._parts]
+        is_csr = getattr(X, "format", None) == "csr" and X.indices.dtype == np.int32
+        #: CSR rows in float64, for kernels that take one vector; None for other rows.
+        self._rows = (
+            [
+                (read_only(part.indptr), read_only(part.indices), read_only(part.data))
+                for part in self._parts
+            ]
+            if is_csr and X.dtype == np.float64
+            else None
+        )
+
+    def forward(self, w: F64) -> F64:
+        """Return ``X @ w``; w (d,) or (d, k)."""
+        if w.ndim == 1 and self._rows is not None:
+            w, margins = read_only(np.ascontiguousarray(w)), np.empty(self.n)
+
+            def multiply(k: int) -> None:
+                assert self._rows is not None
+                csr_forward(*self._rows[k], w, margins[self._slices[k]])
+
+            self._parallel.map(multiply, range(len(self._rows)))
+            return margins
+        margin_parts = self._parallel.map(lambda part: np.asarray(part @ w), self._parts)
+        return margin_parts[0] if len(margin_parts) == 1 else np.concatenate(margin_parts)
+
+    def adjoint(self, c: F64) -> F64:
+        """Return ``X.T @ c``; c (n,) or (n, k)."""
+        if c.ndim == 1 and self._rows is not None:
+            return self._csr_adjoint(c, [values for _, _, values in self._rows])
+        pairs = list(zip(self._across, self._slices, strict=True))
+        sums = self._parallel.map(lambda pair: np.asarray(pair[0] @ c[pair[1]]), pairs)
+        total: F64 = sum(sums[1:], start=sums[0])
+        return total
+
+    def product(self, v: F64, offset: float, curvatures: F64) -> tuple[F64, F64]:
+        """Return ``X.T @ p`` and ``p = curvatures * (X @ v + offset)``.
+
+        Parameters
+        ----------
+        v : ndarray (d,)
+        curvatures : ndarray (n,)
+        """
+        if self._rows is None:
+            p = curvatures * (self.forward(v) + offset)
+            return self.adjoint(p), p
+        v, p = read_only(np.ascontiguousarray(v)), np.empty(self.n)
+        curvatures = read_only(curvatures)
+
+        def multiply(k: int) -> F64:
+            assert self._rows is not None
+            rows, out = self._slices[k], np.zeros(self.d)
+            csr_product(*self._rows[k], v, offset, curvatures[rows], p[rows], out)
+            return out
+
+        sums = self._parallel.map(multiply, range(len(self._rows)))
+        return sum(sums[1:], start=sums[0]), p
+
+    def squares(self, c: F64) -> F64:
+        """Return ``(X * X).T @ c``; c (n,)."""
+        if self._rows is not None and all(part.has_canonical_format for part in self._parts):
+            return self._csr_adjoint(c, [read_only(values * values) for _, _, values in self._rows])
+        total = np.zeros(self.d)
+        for part, rows in zip(self._across, self._slices, strict=True):
+            square = part.multiply(part) if hasattr(part, "multiply") else part * part
+            total += square @ c[rows]
+        return total
+
+    def _csr_adjoint(self, c: F64, values: list[F64]) -> F64:
+        """Return ``A.T @ c`` for sparse rows A with the sparsity pattern of X and these values."""
+        assert self._rows is not None
+        c, parts = read_only(np.ascontiguousarray(c)), self._rows
+
+        def multiply(k: int) -> F64:
+            out = np.zeros(self.d)
+            csr_adjoint(parts[k][0], parts[k][1], values[k], c[self._slices[k]], out)
+            return out
+
+        sums = self._parallel.map(multiply, range(len(parts)))
+        total: F64 = sum(sums[1:], start=sums[0])
+        return total

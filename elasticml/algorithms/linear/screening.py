@@ -1,0 +1,107 @@
+"""Gap-safe screening of columns, and working sets by distance to the constraint.
+
+The maximum of a 1-strongly concave dual objective lies within ``sqrt(2 gap)`` of any feasible
+point. A column whose product with every point of that sphere is below the threshold has coefficient
+zero in every solution.
+
+Source: Ndiaye, Fercoq, Gramfort and Salmon (2017); Massias, Gramfort and Salmon (2018) for working
+sets by the distance from the constraint.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.linear.gram_descent import Penalty
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """A model's objective, its gap, and the dual point used for screening."""
+
+    value: float
+    gap: float
+    scaled_gap: float
+    #: (..., d) absolute products of the feasible dual point with the columns.
+    leaning: F64
+    #: Scale factor that makes the model's dual point feasible.
+    share: float
+
+
+def bound_at(
+    loss: float, penalty: Penalty, w: F64, products: F64, minus: Callable[[float], float]
+) -> Bound:
+    """Return the objective, the duality gap, and a feasible dual point of a model.
+
+    Parameters
+    ----------
+    loss : float
+        The model's sum of losses.
+    w, products : ndarray of one shape
+        Coefficients, and the products of their columns with the dual point.
+    minus : callable
+        Maps a scale of the dual point to minus the sum of the losses' conjugates there.
+    """
+    value = loss + penalty.of(w.ravel())
+    leaning = np.abs(products - penalty.a2 * w)
+    steepest = float(leaning.max(initial=0.0))
+    share = penalty.a1 / steepest if steepest > penalty.a1 else 1.0
+    square = 0.5 * penalty.a2 * float((w * w).sum())
+    dual = minus(share) - share * share * square
+    scaled_gap = value - dual
+    if penalty.a2 > 0.0:
+        # The elastic net's own dual accepts any point, at a cost for violated constraints.
+        over = np.maximum(np.abs(products) - penalty.a1, 0.0)
+        dual = max(dual, minus(1.0) - 0.5 / penalty.a2 * float((over * over).sum()))
+    return Bound(
+        value=value,
+        gap=value - dual,
+        scaled_gap=scaled_gap,
+        leaning=share * leaning,
+        share=share,
+    )
+
+
+def screen(leaning: F64, bar: float, lengths: F64, gap: float) -> tuple[NDArray[np.bool_], F64]:
+    """Return which columns may be in a solution, and each one's distance to its constraint.
+
+    Parameters
+    ----------
+    leaning : ndarray (m,)
+        Products of columns with a feasible dual point, absolute unless signs are restricted.
+    bar : float
+        Threshold of the constraint.
+    lengths : ndarray (m,)
+        Column norms, scaled such that the dual objective is 1-concave.
+    gap : float
+        Gap of that dual point.
+    """
+    room = bar - leaning
+    radius = math.sqrt(2.0 * max(gap, 0.0))
+    return room <= radius * lengths, room / np.maximum(lengths, 1e-300)
+
+
+def nearest(features: I64, distance: F64, w: F64, size: int) -> I64:
+    """Return the working set: features in the model and those closest to it, ``size`` in all.
+
+    Parameters
+    ----------
+    features, distance, w : ndarray (m,)
+        Features, distances to their constraints, and coefficients.
+
+    Returns
+    -------
+    ndarray, sorted
+    """
+    if features.size <= size:
+        return features
+    ranked = np.where(w != 0.0, -1.0, distance)
+    return np.sort(features[np.argpartition(ranked, size)[:size]])

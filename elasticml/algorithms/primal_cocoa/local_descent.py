@@ -1,0 +1,126 @@
+"""A member's coordinate descent on its own columns, with the others' predictions fixed.
+
+The local problem at residual r is ``-r.A dw + sigma'/2 dw.A'HA dw`` plus the coefficients' penalty,
+with the loss's curvatures H. Divided by sigma' it is an elastic net with residual ``r / sigma'``
+and penalties ``a / sigma'``, the form that coordinate descent solves.
+
+Source: equation 12 of the general CoCoA framework (Smith et al., 2018), with features as data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.primal_cocoa.column_blocks import (
+    ColumnBlock,
+    ColumnMoments,
+    QuadraticModel,
+)
+from elasticml.algorithms.primal_cocoa.orthant_step import SupportColumns, orthant_step
+from elasticml.data.out_of_core.store import stream_chunks
+from elasticml.ids import ChunkId
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+#: Maximum sweeps over the support after each sweep over all columns; together they take no longer
+#: than this many sweeps over all columns.
+SWEEPS: Final = 10
+WORK: Final = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalDescent:
+    """Coefficients of a member's columns during the descent."""
+
+    blocks: Sequence[ColumnBlock]
+    #: By chunk, (n_rows,) each; changed in place.
+    coefs: dict[ChunkId, F64]
+    #: By chunk: its columns' moments, weighted by curvatures.
+    moments: Mapping[ChunkId, ColumnMoments]
+    #: (n,) the slope ``r / sigma' - H A dw``, without the shift, a multiple of ``h_root``.
+    u: F64
+    #: With penalties divided by sigma'.
+    quadratic: QuadraticModel
+    shift: float = 0.0
+    visited: int = 0
+    _by_id: dict[ChunkId, ColumnBlock] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._by_id = {block.chunk.id: block for block in self.blocks}
+
+    def clear_screened(self) -> None:
+        """Set the coefficients of screened columns to zero."""
+        for block in self.blocks:
+            w = self.coefs[block.chunk.id]
+            dead = np.setdiff1d(np.flatnonzero(w), block.alive(), assume_unique=True)
+            if dead.size:
+                self._sweep(block, dead, replace(self.quadratic, a1=math.inf))
+
+    def run(self, epochs: float, rng: np.random.Generator) -> None:
+        """Run this number of epochs over all columns, each followed by sweeps over the support."""
+        whole, rest = divmod(epochs, 1.0)
+        for _ in range(int(whole)):
+            self._epoch(1.0, rng)
+        if rest > 0.0:
+            self._epoch(rest, rng)
+
+    def _epoch(self, share: float, rng: np.random.Generator) -> None:
+        order = [self.blocks[k] for k in rng.permutation(len(self.blocks))]
+        for chunk in stream_chunks([block.chunk for block in order]):
+            block = self._by_id[chunk.id]
+            features = rng.permutation(block.alive())
+            if share < 1.0:
+                features = features[: math.ceil(share * features.size)]
+            self._sweep(block, features, self.quadratic)
+        self._refine(rng)
+
+    def _refine(self, rng: np.random.Generator) -> None:
+        """Sweep over the support alone, as long as that is little work."""
+        parts = self._support()
+        support = sum(features.size for _, features in parts)
+        if not support:
+            return
+        columns = sum(block.features.size for block in self.blocks)
+        for _ in range(min(SWEEPS, WORK * columns // support)):
+            for k in rng.permutation(len(parts)):
+                self._sweep(parts[k][0], parts[k][1], self.quadratic)
+        self._step()
+
+    def _support(self) -> list[tuple[ColumnBlock, I64]]:
+        return [
+            (block, features)
+            for block in self.blocks
+            if (features := np.flatnonzero(self.coefs[block.chunk.id])).size
+        ]
+
+    def _step(self) -> None:
+        """Step towards the minimum with the coefficients' present signs."""
+        parts = self._support()
+        hessian = self.quadratic.hessian
+        means = [self.moments[block.chunk.id].means[some] for block, some in parts]
+        columns = SupportColumns.of(parts, np.concatenate(means), hessian) if parts else None
+        if columns is None:
+            return
+        w = np.concatenate([self.coefs[block.chunk.id][some] for block, some in parts])
+        u = self.u + self.shift * hessian.h_root
+        new, products = orthant_step(columns, w, u, self.quadratic.a1, self.quadratic.a2)
+        self.u = u - hessian.times(columns.image(new - w))
+        self.shift = 0.0
+        self.visited += 2 * products * w.size
+        ends = np.cumsum([some.size for _, some in parts])[:-1]
+        for (block, some), values in zip(parts, np.split(new, ends), strict=True):
+            self.coefs[block.chunk.id][some] = values
+
+    def _sweep(self, block: ColumnBlock, features: I64, quadratic: QuadraticModel) -> None:
+        self.visited += features.size
+        id = block.chunk.id
+        self.shift = block.sweep(
+            features, self.coefs[id], self.u, self.shift, quadratic, self.moments[id]
+        )

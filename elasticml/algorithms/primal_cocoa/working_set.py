@@ -1,0 +1,157 @@
+"""A working set of columns gathered at the driver, where a small model is solved to the end.
+
+Similar columns on different members are corrected by each of them, which takes many rounds; in one
+place they take one. The driver gathers the columns of the model and those nearest to it, and solves
+for these alone with all others at zero. The next certificate over all columns, computed by the
+members as always, shows whether the result is the optimum.
+
+Source: Massias, Gramfort and Salmon (2018) for working sets by the distance from the constraint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from elasticml.algorithms.linear.column_matrix import ColumnMatrix
+from elasticml.algorithms.linear.elastic_net import FIRST, ElasticNetSolver
+from elasticml.algorithms.linear.gram_descent import Penalty
+from elasticml.algorithms.linear.screening import nearest
+from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
+from elasticml.algorithms.primal_cocoa.margin_problem import MarginProblem, inverses
+from elasticml.algorithms.primal_cocoa.problem import Dual, Problem
+from elasticml.algorithms.primal_cocoa.squared_problem import SquaredProblem
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+#: Maximum bytes of gathered columns.
+BYTES_MAX: Final = 2**26
+#: Gap of the working set's problem, as a share of the job's gap.
+INNER: Final = 0.01
+#: Maximum sweeps, or Newton steps, on a working set.
+SWEEPS_MAX: Final = 2000
+STEPS_MAX: Final = 50
+#: Share of nonzero values below which columns are solved in sparse form.
+SPARSE: Final = 0.1
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkingSet:
+    """The gathered columns, and the schedule of attempts to solve for them."""
+
+    n: int
+    #: Columns are centred: the intercept is free.
+    centred: bool
+    #: By number, (n,) as members store them: times the square roots of the weights.
+    columns: dict[int, F64] = field(default_factory=dict)
+    #: Certificates to wait before the next attempt; how many to wait after a failed one.
+    waits: int = 0
+    patience: int = 1
+
+    def is_time(self) -> bool:
+        """Count a certificate, and tell whether to make an attempt now."""
+        self.waits -= 1
+        return self.waits < 0
+
+    def choose(self, problem: Problem, dual: Dual, lengths: F64, w: F64, slopes: F64) -> I64 | None:
+        """Choose the working set; None if the model has too many columns.
+
+        Parameters
+        ----------
+        lengths : ndarray (d,)
+            Column norms, in the units in which the dual objective is 1-strongly concave.
+        w, slopes : ndarray (d,)
+            Coefficients, and products of the columns with the residual.
+        """
+        support = int(np.count_nonzero(w))
+        size = min(max(FIRST, 2 * support), BYTES_MAX // (8 * self.n))
+        if support > size:
+            return None
+        candidates = np.flatnonzero((w != 0.0) | (slopes != 0.0))
+        leaning = dual.share * (slopes[candidates] - problem.a2 * w[candidates])
+        if not problem.is_positive:
+            leaning = np.abs(leaning)
+        distance = (problem.a1 - leaning) / np.maximum(lengths[candidates], 1e-300)
+        return nearest(candidates, distance, w[candidates], size)
+
+    def missing(self, features: I64) -> I64:
+        """Return the columns still to gather; drop those no longer in the working set."""
+        kept = {int(j): self.columns[j] for j in features.tolist() if j in self.columns}
+        self.columns = kept
+        return features[[int(j) not in kept for j in features]]
+
+    def take(self, features: I64, columns: F64, found: F64) -> bool:
+        """Store gathered columns; return whether all were found."""
+        for k, j in enumerate(features.tolist()):
+            if found[k] == 1.0:
+                self.columns[j] = np.array(columns[k])
+        return bool(np.all(found == 1.0))
+
+    def ended(self, before: float, after: float) -> None:
+        """Record an attempt's effect on the gap."""
+        if after <= 0.5 * before:
+            self.waits, self.patience = 0, 1
+        else:
+            self.waits, self.patience = self.patience, 2 * self.patience
+
+    def lower(
+        self, problem: Problem, features: I64, w: F64, means: F64, *, gap: float, than: float
+    ) -> tuple[F64, F64] | None:
+        """Return a better model (d,) of gathered columns and its margins (n,), or None.
+
+        Parameters
+        ----------
+        w : ndarray (d,)
+            First coefficients, 0 for all other columns.
+        means : ndarray (d,)
+            Means subtracted from the columns.
+        gap : float
+            The gap to reach on these columns.
+        than : float
+            The objective that the model must improve on.
+        """
+        rows = np.stack([self.columns[j] for j in features.tolist()])
+        if isinstance(problem, MarginProblem):
+            new = _classified(problem, _plain(rows, problem.inverse), w[features], gap)
+        else:
+            assert isinstance(problem, SquaredProblem)
+            new = _regressed(problem, rows, w[features], gap, centred=self.centred)
+        image, offset = rows.T @ new, float(means[features] @ new)
+        root, coef = problem.roots.get("root"), np.zeros(w.size)
+        image -= offset if root is None else offset * root
+        coef[features], z = new, problem.with_intercept(image)[0]
+        return (coef, z) if problem.primal(coef, z) < than else None
+
+
+def _plain(rows: F64, inverse: F64 | None) -> Any:
+    """Return columns without the square roots of the weights, for solvers that take plain rows."""
+    plain = rows.T if inverse is None else (rows * inverse).T
+    if np.count_nonzero(rows) < SPARSE * rows.size:
+        return scipy.sparse.csc_array(plain)
+    return plain
+
+
+def _regressed(problem: SquaredProblem, rows: F64, w: F64, gap: float, *, centred: bool) -> F64:
+    root = problem.root
+    inverse = inverses(root)
+    matrix = ColumnMatrix(
+        _plain(rows, inverse),
+        problem.y if inverse is None else problem.y * inverse,
+        None if root is None else root * root,
+        centred=centred,
+    )
+    penalty = Penalty(a1=problem.a1, a2=problem.a2, positive=problem.is_positive)
+    return ElasticNetSolver(matrix, w).solve(penalty, gap, SWEEPS_MAX).w
+
+
+def _classified(problem: MarginProblem, X: Any, w: F64, gap: float) -> F64:
+    solver = SparseClassifier(
+        X, problem.targets, problem.weights, loss=problem.loss.name, intercept=problem.has_intercept
+    )
+    solver.begin(w, 0.0)
+    return solver.solve(Penalty(a1=problem.a1, a2=problem.a2), gap, STEPS_MAX).w

@@ -1,0 +1,150 @@
+"""The processes of a mini YARN: start them, find them from another process, end all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from elasticml.clusters.minihadoop.configuration import MARKER
+from elasticml.clusters.minihadoop.layout import Layout
+
+#: Seconds that daemons have to exit by themselves, on top of the time for their containers.
+END_S_MAX = 5.0
+
+
+class Daemons:
+    """The daemons of one mini YARN, and the state file through which other processes find them.
+
+    Parameters
+    ----------
+    layout : Layout
+        Paths of the state file and the logs.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        #: Content of the state file besides the daemons.
+        self.facts: dict[str, Any] = {}
+        self._pids: dict[str, int] = {}
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    def load(self) -> None:
+        """Read the state file.
+
+        Raises
+        ------
+        FileNotFoundError
+            When it does not exist.
+        """
+        content = json.loads(self._layout.state.read_text())
+        self._pids = content.pop("daemons")
+        self.facts = content
+
+    def save(self) -> None:
+        """Write the state file atomically."""
+        part = self._layout.state.with_suffix(".part")
+        part.write_text(json.dumps({**self.facts, "daemons": self._pids}, indent=1))
+        part.rename(self._layout.state)
+
+    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start a daemon in a session of its own, so that Ctrl-C reaches the client only."""
+        with open(self._layout.log(name), "ab") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=dict(environment),
+                cwd=self._layout.root,
+                start_new_session=True,
+            )
+        self._children[name] = process
+        self._pids[name] = process.pid
+        self.save()
+
+    def pids(self) -> dict[str, int]:
+        """Return the process ids of the running daemons, by name."""
+        return {n: pid for n, pid in self._pids.items() if is_ours(pid, self._layout.root)}
+
+    def signal(self, name: str, number: int) -> None:
+        """Send a signal to a daemon; do nothing if it has exited."""
+        pid = self.pids().get(name)
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def wait(self, names: Iterable[str], wait_s: float) -> bool:
+        """Wait until daemons have exited; return whether all have."""
+        deadline_s = time.monotonic() + wait_s
+        awaited = [self._pids[name] for name in names if name in self._pids]
+        processes = []
+        for pid in awaited:
+            if is_ours(pid, self._layout.root):
+                with suppress(psutil.NoSuchProcess):
+                    processes.append(psutil.Process(pid))
+        _, alive = psutil.wait_procs(processes, timeout=max(0.0, deadline_s - time.monotonic()))
+        self._reap()
+        return not alive
+
+    def end_all(self, container_s: float) -> None:
+        """End every process of this mini YARN: daemons, containers and their remaining children.
+
+        Parameters
+        ----------
+        container_s : float, seconds
+            Time that containers have between SIGTERM and SIGKILL.
+        """
+        running = sorted(self.pids())
+        nodes = [name for name in running if name.startswith("node-")]
+        # NodeManagers first: they shut down their containers gracefully.
+        for group, wait_s in ((nodes, container_s + END_S_MAX), (running, END_S_MAX)):
+            for name in group:
+                self.signal(name, signal.SIGTERM)
+            self.wait(group, wait_s)
+        kill_all(marked(self._layout.root))
+        self._reap()
+
+    def _reap(self) -> None:
+        """Reap children that have exited, so that none stays a zombie."""
+        for child in self._children.values():
+            child.poll()
+
+
+def marked(root: Path) -> list[psutil.Process]:
+    """Return all processes of the mini YARN with this root, except the calling process."""
+    processes = []
+    for pid in psutil.pids():
+        if pid != os.getpid() and is_ours(pid, root):
+            with suppress(psutil.NoSuchProcess):
+                processes.append(psutil.Process(pid))
+    return processes
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Return a process's initial environment; empty if it has exited or is another user's."""
+    try:
+        return psutil.Process(pid).environ()
+    except (psutil.Error, OSError):
+        return {}
+
+
+def is_ours(pid: int, root: Path) -> bool:
+    """Return whether a process is running and belongs to the mini YARN with this root."""
+    return environment_of(pid).get(MARKER) == str(root)
+
+
+def kill_all(processes: Sequence[psutil.Process]) -> None:
+    """Send SIGKILL to processes and wait until they have exited."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=END_S_MAX)

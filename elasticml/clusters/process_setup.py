@@ -1,0 +1,171 @@
+"""Prepare a scheduler or worker process: name, death signal, Dask settings, logging, imports.
+
+The process attributes exist on Linux only; elsewhere those calls do nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import importlib.util
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+# Process name and parent death signal, which only Linux has; elsewhere these calls do nothing.
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+
+
+def set_process_name(name: str) -> None:
+    """Set the name (at most 15 characters) that ``ps`` and ``top`` show for this process."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Ask the kernel to send SIGKILL to this process when its parent exits for any reason.
+
+    Parameters
+    ----------
+    parent_pid : int
+        The expected parent; if it has exited already, this process exits at once.
+    """
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+# Prepare the scheduler and worker processes that we start: Dask settings, logging, imports.
+
+logger = logging.getLogger(__name__)
+
+#: Modules that every member uses. They are imported before a worker registers, so that no exchange
+#: waits for an import. Modules that are not installed are skipped.
+_WORKER_MODULES = (
+    "numpy",
+    "numba",
+    "distributed.worker",
+    "elasticml.algorithms.registry",
+    "elasticml.data.source",
+    "elasticml.data.chunks.products",
+    "elasticml.objectives.losses",
+    "elasticml.collective.dask_transport",
+    "elasticml.runtime.member_plugin",
+)
+#: Modules with the kernels of one algorithm, loaded besides. With an empty cache each takes seconds
+#: to compile, so a worker whose algorithm is known skips the others.
+_ALGORITHM_MODULES = {
+    "async_sgd": ("elasticml.algorithms.async_sgd.kmeans",),
+    "cocoa": ("elasticml.objectives.conjugates", "elasticml.algorithms.cocoa.local_pass"),
+    "primal_cocoa": ("elasticml.algorithms.primal_cocoa.column_blocks",),
+}
+SCHEDULER_MODULES = ("distributed.scheduler", "elasticml.runtime.scheduler_plugin")
+
+_DASK_SETTINGS: dict[str, Any] = {
+    # Members manage their memory themselves: Dask must not spill, pause or terminate our workers.
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": False,
+    "distributed.scheduler.worker-ttl": None,
+    # Timers that serve dashboards only; with fourteen workers on two cores each of them costs.
+    "distributed.worker.profile.enabled": False,
+    "distributed.worker.use-file-locking": False,
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.tick.limit": "60s",
+    "distributed.admin.system-monitor.interval": "2s",
+    "distributed.admin.system-monitor.disk": False,
+    "distributed.diagnostics.nvml": False,
+    "logging": {
+        "distributed": "warning",
+        "distributed.client": "warning",
+        "bokeh": "error",
+        "tornado": "critical",
+        "tornado.application": "error",
+    },
+}
+_NO_ROUTES: dict[str, Any] = {
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+}
+
+
+def worker_modules(algorithms: Iterable[str] | None) -> tuple[str, ...]:
+    """Return the modules that a worker loads before it registers.
+
+    Parameters
+    ----------
+    algorithms : iterable of str or None
+        Names of the algorithms that the worker will run; None for all.
+    """
+    names = _ALGORITHM_MODULES if algorithms is None else algorithms
+    return _WORKER_MODULES + tuple(
+        module for name in names for module in _ALGORITHM_MODULES.get(name, ())
+    )
+
+
+def configure_dask(*, dashboard: bool) -> None:
+    """Set Dask's configuration for this process; call it before ``distributed`` is imported.
+
+    Parameters
+    ----------
+    dashboard : bool
+        Whether to serve the HTTP routes of the dashboard.
+    """
+    import dask
+
+    dask.config.set(_DASK_SETTINGS)
+    if not dashboard:
+        dask.config.set(_NO_ROUTES)
+
+
+def configure_logging() -> None:
+    """Log to stderr, one line per record: our loggers from INFO, others from WARNING."""
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING
+    )
+    logging.getLogger("elasticml").setLevel(logging.INFO)
+
+
+def redirect_output(log_file: str) -> None:
+    """Append this process's stdout and stderr to a file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def load(modules: tuple[str, ...]) -> None:
+    """Import modules and warm up their kernels; skip modules that do not exist.
+
+    Calls ``warm_kernels()`` of each module that defines it: it compiles or loads the module's
+    compiled functions in the calling thread and starts no thread. A failed import is only a warning
+    here: the code that needs the module raises a better error.
+    """
+    for name in modules:
+        if importlib.util.find_spec(name) is None:
+            continue
+        try:
+            module = importlib.import_module(name)
+        except ImportError as error:
+            logger.warning("cannot preload %s: %s", name, error)
+            continue
+        warm_kernels = getattr(module, "warm_kernels", None)
+        if warm_kernels is not None:
+            warm_kernels()
+
+
+def freeze_memory() -> None:
+    """Exclude all live objects from garbage collection, so that forked children share the pages."""
+    gc.collect()
+    gc.freeze()

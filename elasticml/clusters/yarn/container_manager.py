@@ -1,0 +1,389 @@
+"""Manage an application's worker containers: request and release them, forward YARN's notices.
+
+The manager runs in the scheduler process, on its event loop. skein's calls block, so they run in
+threads. The container allocator decides what to do; this module does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from elasticml.clusters.yarn import container_allocator as allocation
+from elasticml.clusters.yarn import notice_stream
+from elasticml.clusters.yarn.container_context import (
+    EXIT_MESSAGE_KEY,
+    STARTUP_KEY,
+    WORKER_SERVICE,
+)
+from elasticml.clusters.yarn.container_registry import ContainerRegistry
+from elasticml.clusters.yarn.exit_reasons import board_reason, last_line, reason_from_skein
+from elasticml.clusters.yarn.skein_client import finish_application
+from elasticml.runtime.preemption_board import Ended, NodeTold, Reclaim, Restored, reclaims_of
+from elasticml.runtime.scaler import SCALER_EXTENSION
+
+if TYPE_CHECKING:
+    import skein
+    from distributed.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two polls of the containers when no notice arrives.
+LOOK_S = 1.0
+
+#: Seconds for jobs and tasks to leave a worker that is released: if YARN waits for it, and if not.
+HURRIED_S_MAX = 1.0
+UNHURRIED_S_MAX = 30.0
+
+#: skein's container states.
+_STATES = ("WAITING", "REQUESTED", "RUNNING", "SUCCEEDED", "FAILED", "KILLED")
+
+
+class ContainerManager(SchedulerPlugin):
+    """Request and release the containers of the service ``dask.worker``; the jobs' Scaler.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        The running scheduler that the workers register with.
+    app : skein.ApplicationClient
+        The application.
+    allotment : Allotment
+        Decides which containers to request and release.
+    times : PreemptionTimes, optional
+        Timing of the cluster's pre-emption; by default YARN's.
+    container : str
+        YARN id of the scheduler's own container.
+    """
+
+    name = "elasticml-yarn-keeper"
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        app: skein.ApplicationClient,
+        allocator: allocation.ContainerAllocator,
+        *,
+        times: notice_stream.PreemptionTimes | None = None,
+        container: str = "",
+    ) -> None:
+        self._scheduler = scheduler
+        self._app = app
+        self._allocator = allocator
+        self._board = reclaims_of(scheduler.extensions)
+        self._stream = notice_stream.NoticeStream(app, times or notice_stream.PreemptionTimes())
+        self._registry = ContainerRegistry(own_container=container, own_address=scheduler.address)
+        #: Containers that have ended and been reported.
+        self._ended_containers: set[str] = set()
+        #: Marks on containers whose workers have not registered: strictness, and deadline.
+        self._marks: dict[str, tuple[bool, float]] = {}
+        self._notices: asyncio.Queue[notice_stream.Notice] = asyncio.Queue()
+        self._has_agent = False
+        #: Held for one decision and its actions.
+        self._lock = asyncio.Lock()
+        self._watching: asyncio.Task[None] | None = None
+        #: Workers being drained whose containers are to be released.
+        self._draining: set[asyncio.Task[None]] = set()
+
+    # --- start and close -----------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Poll the containers, register as the scaler, and start listening."""
+        for seen in await self._look():
+            if seen.state not in allocation.ACTIVE:
+                self._ended_containers.add(seen.container)
+        self._scheduler.add_plugin(self)
+        self._scheduler.extensions[SCALER_EXTENSION] = self
+        self._scheduler.handlers["retire_workers"] = self.retire
+        loop = asyncio.get_running_loop()
+
+        def hand_over(notice: notice_stream.Notice) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._notices.put_nowait, notice)
+
+        self._stream.start(hand_over)
+        self._watching = loop.create_task(self._watch())
+
+    async def close(self) -> None:
+        """Stop listening; the containers stay as they are."""
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+            await asyncio.to_thread(self._stream.close)
+
+    # --- scheduler callbacks -------------------------------------------------------------
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """Record the container of a worker that has registered."""
+        state = scheduler.workers[worker]
+        identity = state.extra.get(STARTUP_KEY)
+        if identity is None:
+            return
+        container = identity["container"]
+        self._registry.registered(container, str(state.name), worker, identity["node"])
+        self._allocator.registered(str(state.name))
+        if container in self._marks:
+            strict, until_s = self._marks.pop(container)
+            now_s = time.monotonic()
+            self._allocator.marked(str(state.name), strict=strict, now_s=now_s)
+            self._post_mark(worker, max(0.0, until_s - now_s), strict)
+
+    # --- requests from jobs --------------------------------------------------------------
+
+    async def request(self, count: int) -> int:
+        """Request more containers from YARN, within the maximum.
+
+        Returns
+        -------
+        int
+            How many have been requested. They start when the queue has room, which may take long.
+        """
+        async with self._lock:
+            return await self._perform(self._allocator.request(count))
+
+    async def release(self, addresses: Sequence[str]) -> None:
+        """Release the containers of workers after notifying their other users.
+
+        A container that is released in place of one that YARN marked is requested again later.
+        """
+        present = [address for address in addresses if address in self._scheduler.workers]
+        names = self._registry.names(present)
+        is_hurried = bool(self._board.live())
+        async with self._lock:
+            actions = self._allocator.release([*names.values()], time.monotonic())
+        killed = {action.name for action in actions if isinstance(action, allocation.Kill)}
+        drained = [address for address, name in names.items() if name in killed]
+        grace_s = HURRIED_S_MAX if is_hurried else UNHURRIED_S_MAX
+        # Not cancelled after the grace: Dask would log that as an error with a traceback.
+        draining = asyncio.ensure_future(self._drain(drained, grace_s))
+        self._draining.add(draining)
+        draining.add_done_callback(self._on_drained)
+        await asyncio.wait({draining}, timeout=grace_s)
+        async with self._lock:
+            await self._perform(actions)
+
+    async def retire(
+        self,
+        workers: list[str] | None = None,
+        names: list[Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Let jobs leave workers before Dask retires them.
+
+        Replaces the scheduler's handler ``retire_workers``, which would close workers on which jobs
+        still have members.
+        """
+        if workers is None and names is not None:
+            named = {str(name) for name in names}
+            states = self._scheduler.workers.items()
+            workers = [address for address, state in states if str(state.name) in named]
+        if workers is None:
+            return await self._scheduler.retire_workers(**options)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._notify(workers, UNHURRIED_S_MAX), UNHURRIED_S_MAX)
+        return await self._scheduler.retire_workers(workers=workers, **options)
+
+    async def _drain(self, addresses: list[str], grace_s: float) -> None:
+        """Let other jobs and plain Dask work leave workers."""
+        await self._notify(addresses, grace_s)
+        await self._scheduler.retire_workers(
+            workers=addresses, close_workers=False, remove=False, stimulus_id="elasticml-release"
+        )
+
+    def _on_drained(self, draining: asyncio.Task[None]) -> None:
+        self._draining.discard(draining)
+        if not draining.cancelled() and draining.exception() is not None:
+            logger.info("workers were released before they were drained: %s", draining.exception())
+
+    async def _notify(self, addresses: list[str], grace_s: float) -> None:
+        """Notify jobs that workers are released; return when they have left them."""
+
+        async def notify(address: str) -> None:
+            with suppress(OSError):
+                await self._scheduler.rpc(address).em_notice(grace_s=grace_s, reason="released")
+
+        await asyncio.gather(*(notify(address) for address in addresses))
+
+    # --- notices from YARN ---------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Handle each notice as it arrives; poll the containers when there is none."""
+        while True:
+            notice: notice_stream.Notice | None = None
+            with suppress(TimeoutError):
+                notice = await asyncio.wait_for(self._notices.get(), LOOK_S)
+            try:
+                async with self._lock:
+                    if notice is None:
+                        await self._poll()
+                    else:
+                        await self._handle(notice)
+            except _skein_error() as error:
+                # The scheduler service handles an application master that does not come back.
+                logger.info("the application master does not respond: %s", error)
+            except Exception:
+                # A notice that cannot be handled must not end the loop.
+                logger.exception("cannot handle %s", notice)
+
+    async def _poll(self) -> None:
+        """Poll the containers and do what is due; without an agent, detect their exits too."""
+        seen = await self._look()
+        await self._perform(self._allocator.see(seen, time.monotonic()))
+        if self._has_agent:
+            return
+        for one in seen:
+            if one.state not in allocation.ACTIVE and one.container not in self._ended_containers:
+                reason = reason_from_skein(one.state, one.message)
+                await self._ended(one.container, reason, None, one.message)
+
+    async def _handle(self, notice: notice_stream.Notice) -> None:
+        match notice:
+            case notice_stream.AgentSeen():
+                self._has_agent = True
+            case notice_stream.ContainerMarked(container=container):
+                await self._identify(container)
+                self._mark(notice)
+            case notice_stream.MarkLapsed(container=container):
+                self._marks.pop(container, None)
+                name = self._registry.name(container) or container
+                self._allocator.lapsed(name, time.monotonic())
+                self._board.post(Restored(address=self._registry.board_address(container)))
+            case notice_stream.ContainerExited(container=container):
+                await self._identify(container)
+                await self._ended(container, notice.reason, notice.status, notice.message)
+            case notice_stream.NodeChanged():
+                await self._node_changed(notice)
+
+    def _mark(self, notice: notice_stream.ContainerMarked) -> None:
+        container = notice.container
+        if container in self._ended_containers:
+            return
+        name, address = self._registry.name(container), self._registry.address(container)
+        now_s = time.monotonic()
+        if name is None and self._registry.is_essential(container):
+            reclaim = Reclaim(
+                address=self._registry.board_address(container),
+                grace_s=notice.deadline_s,
+                negotiable=not notice.strict,
+                essential=True,
+            )
+            self._allocator.marked(container, strict=notice.strict, now_s=now_s)
+            self._board.post(reclaim)
+            return
+        if name is not None:
+            self._allocator.marked(name, strict=notice.strict, now_s=now_s)
+        if address is not None:
+            self._post_mark(address, notice.deadline_s, notice.strict)
+        else:
+            self._marks[container] = (notice.strict, now_s + notice.deadline_s)
+
+    def _post_mark(self, address: str, grace_s: float, strict: bool) -> None:
+        self._board.post(Reclaim(address=address, grace_s=grace_s, negotiable=not strict))
+
+    async def _ended(self, container: str, reason: str, status: int | None, message: str) -> None:
+        """Report once how a container ended."""
+        if container in self._ended_containers:
+            return
+        self._ended_containers.add(container)
+        self._marks.pop(container, None)
+        name, address = self._registry.name(container), self._registry.address(container)
+        logger.info("%s (%s) ended: %s, status %s", name or "unknown", container, reason, status)
+        if name is None and reason == "released":
+            self._allocator.unplaced()
+        if address is not None:
+            self._board.post(
+                Ended(
+                    address=address,
+                    container=container,
+                    reason=board_reason(reason),
+                    status=status,
+                    message=last_line(message),
+                )
+            )
+        if name is None:
+            self._allocator.lapsed(container, time.monotonic())
+            if self._registry.is_essential(container):
+                # No mark outlives its container: nothing needs to be released for it any more.
+                self._board.post(Restored(address=self._registry.board_address(container)))
+        else:
+            if address is None and reason in allocation.OWN_FAULTS:
+                text = await asyncio.to_thread(
+                    self._app.kv.pop, EXIT_MESSAGE_KEY.format(name), None
+                )
+                message = message if text is None else text.decode()
+            now_s = time.monotonic()
+            await self._perform(self._allocator.ended(name, reason, status, message, now_s))
+
+    async def _node_changed(self, notice: notice_stream.NodeChanged) -> None:
+        state = notice.state.lower()
+        addresses = self._registry.on_node(notice.node, self._scheduler.workers)
+        grace_s = notice.timeout_s or 0.0
+        self._board.post(
+            NodeTold(node=notice.node, state=state, grace_s=grace_s, addresses=addresses)
+        )
+        if state != "lost":
+            return
+        # The processes of a lost node may still run; nothing else removes their workers.
+        for address in addresses:
+            await self._scheduler.remove_worker(address, stimulus_id="elasticml-node-lost")
+
+    # --- skein ---------------------------------------------------------------------------
+
+    async def _identify(self, container: str) -> None:
+        """Look up the service that a container belongs to, unless it is known."""
+        if not self._registry.is_known(container):
+            seen = await self._look()
+            await self._perform(self._allocator.see(seen, time.monotonic()))
+
+    async def _look(self) -> list[allocation.ObservedContainer]:
+        """List the worker containers, including those that have ended."""
+        seen: list[allocation.ObservedContainer] = []
+        for one in await asyncio.to_thread(self._app.get_containers, None, _STATES):
+            container = one.yarn_container_id
+            if one.service_name == WORKER_SERVICE:
+                state: Any = str(one.state).lower()
+                seen.append(
+                    allocation.ObservedContainer(
+                        name=one.id,
+                        instance=one.instance,
+                        state=state,
+                        container=container,
+                        message=one.exit_message,
+                    )
+                )
+                if container:
+                    self._registry.granted(container, one.id)
+            elif container:
+                self._registry.add_service(container)
+        return seen
+
+    async def _perform(self, actions: Iterable[allocation.Action]) -> int:
+        """Perform actions; return how many containers have been requested."""
+        count = 0
+        for action in actions:
+            match action:
+                case allocation.Kill(name=name):
+                    logger.info("releasing %s", name)
+                    with suppress(ValueError):  # it has ended already
+                        await asyncio.to_thread(self._app.kill_container, name)
+                case allocation.Add(streak=streak):
+                    new = await asyncio.to_thread(self._app.add_container, WORKER_SERVICE)
+                    self._allocator.added(new.id, new.instance, streak)
+                    logger.info("requested %s", new.id)
+                    count += 1
+                case allocation.EndApplication(message=message):
+                    logger.error("%s", message)
+                    await asyncio.to_thread(finish_application, self._app, "FAILED", message)
+        return count
+
+
+def _skein_error() -> type[Exception]:
+    error: type[Exception] = importlib.import_module("skein.exceptions").SkeinError
+    return error

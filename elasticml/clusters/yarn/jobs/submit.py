@@ -1,0 +1,247 @@
+"""Submit a job to a Hadoop cluster, after checking everything that can be checked beforehand."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from elasticml.clusters.yarn import application_spec as specs
+from elasticml.clusters.yarn.hadoop_conf import require_conf
+from elasticml.clusters.yarn.jobs.applications import (
+    Application,
+    check_result,
+    check_vacant,
+    default_result,
+    home_place,
+)
+from elasticml.clusters.yarn.jobs.job_spec import (
+    make_spec,
+    with_driver,
+    worker_bytes,
+    worker_count,
+)
+from elasticml.clusters.yarn.jobs.run_sync import DRIVER_DIRECTORY
+from elasticml.clusters.yarn.jobs.submission import SUBMISSION_FILE, Submission
+from elasticml.clusters.yarn.packing import packing_list, upload_once
+from elasticml.clusters.yarn.resource_manager import ResourceManager, check_grantable
+from elasticml.clusters.yarn.skein_client import submit
+from elasticml.data.source import Source
+from elasticml.data.storage import filesystem
+from elasticml.data.storage.hadoop_sites import HadoopConf
+from elasticml.errors import ConfigError
+from elasticml.jobs.job_sections import YarnContainers
+
+if TYPE_CHECKING:
+    import skein
+
+Say = Callable[[str], None]
+
+#: Directory of packed environments, below a user's home directory.
+ENVIRONMENTS = (".elasticml", "environments")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmissionPlan:
+    """A checked application specification, and the destination of its run."""
+
+    name: str
+    cluster: YarnContainers
+    conf: HadoopConf
+    spec: skein.ApplicationSpec
+    place: str
+
+    @property
+    def workers(self) -> int:
+        """Initial number of worker containers."""
+        return worker_count(self.spec)
+
+    @property
+    def worker_bytes(self) -> int:
+        """Memory of each worker container."""
+        return worker_bytes(self.spec)
+
+
+def plan_submission(cluster: YarnContainers, name: str, now: datetime) -> SubmissionPlan:
+    """Check a ``cluster`` section against the cluster, without leaving anything behind.
+
+    Parameters
+    ----------
+    name : str
+        The job's name.
+    now : datetime
+        For the default name of the run directory.
+
+    Raises
+    ------
+    ConfigError
+        When the configuration, the environment or the destination of the result is invalid.
+    SubmissionError
+        When the resource manager does not reply, the queue is unknown, or could never grant the
+        containers.
+    """
+    conf = require_conf(os.environ)
+    keytab = cluster.keytab
+    if keytab is not None and not Path(keytab).is_file():
+        raise ConfigError(
+            f"cluster.keytab: there is no file {keytab}; name one that klist -kt can read, or "
+            "leave keytab and principal out and use kinit",
+            path="cluster.keytab",
+        )
+    spec = make_spec(cluster, name)
+    asked = [
+        (ask.memory_mib, ask.vcores, ask.node_label)
+        for ask in specs.asked_containers(spec)
+        for _ in range(_needed(ask, cluster))
+    ]
+    check_grantable(ResourceManager.from_conf(conf), spec.queue, asked)
+    place = cluster.result or default_result(conf, name, now)
+    check_result(place)
+    return SubmissionPlan(name=name, cluster=cluster, conf=conf, spec=spec, place=place)
+
+
+def _needed(ask: specs.ContainerAsk, cluster: YarnContainers) -> int:
+    """Return how many containers of a kind the job needs to start."""
+    if ask.service == specs.WORKER and cluster.workers_min is not None:
+        return min(ask.instances, cluster.workers_min)
+    return ask.instances
+
+
+def check_sources(source: Source, test: Source | None) -> None:
+    """Check that other processes can read the data.
+
+    Raises
+    ------
+    ConfigError
+        When they are in the memory of this process.
+    """
+    for key, given in (("data", source), ("data.test", test)):
+        if getattr(given, "is_in_memory", False):
+            raise ConfigError(
+                f"{key}: arrays in memory are lost when the client exits; write them to a file "
+                "on hdfs:// or on a path that all nodes share, and name that",
+                path=key,
+            )
+
+
+def submit_plan(
+    client: skein.Client, plan: SubmissionPlan, record: Mapping[str, Any], *, evaluates: bool
+) -> Application:
+    """Submit an application that drives a job.
+
+    Parameters
+    ----------
+    record : mapping
+        The job record.
+    evaluates : bool
+        Whether its models are evaluated at the end.
+
+    Raises
+    ------
+    ConfigError
+        When the destination of its run cannot be written any more, or another job has claimed it.
+    SubmissionError
+        When YARN rejects it.
+    """
+    cluster = plan.cluster
+    submission = Submission(
+        record=record,
+        cluster=cluster.model_dump(mode="json", exclude_none=True),
+        place=plan.place,
+        workers=plan.workers,
+        workers_min=cluster.workers_min or plan.workers,
+        evaluates=evaluates,
+    )
+    # Once YARN has accepted the job it runs, so nothing may fail after that, not even cleanup.
+    with tempfile.TemporaryDirectory(
+        prefix="elasticml-submit-", ignore_cleanup_errors=True
+    ) as folder:
+        file = Path(folder) / SUBMISSION_FILE
+        file.write_bytes(submission.to_json())
+        spec = with_driver(plan.spec, file)
+        # Containers get delegation tokens for these if the cluster uses Kerberos.
+        spec.file_systems = sorted({*(spec.file_systems or ()), *file_systems_of(submission)})
+        with _claimed(plan):
+            return Application(id=submit(client, spec), name=plan.name, place=plan.place)
+
+
+@contextmanager
+def _claimed(plan: SubmissionPlan) -> Iterator[None]:
+    """Claim the destination of a run, whose driver may wait long for its container.
+
+    Only on a cluster's file system, where containers run as the same user as the client; on a
+    shared path the directories should be created by the containers' user.
+
+    The claim is removed if the submission fails. After an interrupt it is kept, since YARN may have
+    accepted the application nevertheless.
+
+    Raises
+    ------
+    ConfigError
+        When another job has claimed the destination meanwhile.
+    """
+    check_vacant(plan.place)
+    if not filesystem.is_url(plan.place):
+        yield
+        return
+    claim = filesystem.join(plan.place, DRIVER_DIRECTORY, "submitted.json")
+    content = json.dumps({"name": plan.name, "token": secrets.token_hex(8)}).encode() + b"\n"
+    filesystem.write_whole(claim, content)
+    try:
+        yield
+    except Exception:
+        with suppress(ConfigError, FileNotFoundError):
+            _give_up(plan.place, claim, content)
+        raise
+
+
+def _give_up(place: str, claim: str, content: bytes) -> None:
+    """Remove a claim and the directories created for it, unless they belong to another job."""
+    if filesystem.read_bytes(claim) == content:
+        filesystem.remove(claim)
+        filesystem.remove_empty(filesystem.join(place, DRIVER_DIRECTORY))
+        filesystem.remove_empty(place)
+
+
+def file_systems_of(submission: Submission) -> set[str]:
+    """Return the HDFS file systems of a job's data, checkpoints and run."""
+    record = submission.record
+    sections = (record["data"], record.get("test") or {}, record.get("checkpoint") or {})
+    named = (str(section.get(key, "")) for section in sections for key in ("path", "labels"))
+    used = [submission.place, *named]
+    parts = [urlsplit(place) for place in used if filesystem.is_url(place)]
+    return {f"{p.scheme}://{p.netloc}" for p in parts if p.scheme == "hdfs" and p.netloc}
+
+
+def packed(plan: SubmissionPlan, say: Say) -> SubmissionPlan:
+    """Pack and upload this process's environment if the job asks for it.
+
+    Parameters
+    ----------
+    say : callable
+        Receives a line for each slow step.
+
+    Returns
+    -------
+    Plan
+        The plan, with the archive in its specification.
+
+    Raises
+    ------
+    ConfigError
+        When the environment cannot be packed, or written to the cluster.
+    """
+    if not plan.cluster.pack:
+        return plan
+    place = filesystem.join(home_place(plan.conf), *ENVIRONMENTS)
+    archive = upload_once(packing_list(exclude=plan.cluster.pack_exclude), place, say=say)
+    cluster = plan.cluster.model_copy(update={"environment": archive})
+    return replace(plan, cluster=cluster, spec=make_spec(cluster, plan.name))

@@ -1,0 +1,324 @@
+"""Exchanges at the driver: participants, deadlines, anchors, and the outcome for the trainer."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from dataclasses import dataclass, field
+
+from elasticml.control.anchors import AnchorTerm, plan_anchor, subtree_of
+from elasticml.control.job_state import JobState
+from elasticml.control.tree import Parents
+from elasticml.ids import ExchangeId, Generation, Mask, MemberId, mask_of, members_in
+from elasticml.protocol.commands import (
+    AnchorPart,
+    AskStatus,
+    Command,
+    Deliver,
+    Forget,
+    Gathered,
+    Record,
+    Refuse,
+    SendAnchor,
+)
+from elasticml.protocol.events import AnchorArrived, ExchangeRequested, StatusReported
+
+#: Exchanges in an operation's running median of durations.
+DURATIONS_KEPT = 50
+
+
+@dataclass(slots=True, kw_only=True)
+class RunningExchange:
+    """The running exchange."""
+
+    id: ExchangeId
+    #: Generation of the tree at the start: a member computes if it knows this or a later one.
+    generation: Generation
+    request: ExchangeRequested
+    started_s: float
+    #: Participants at the start, and the chunk-set version of each.
+    participants: dict[MemberId, int]
+    absent_at_start: tuple[int, ...]
+    deadline_s: float
+    rows: dict[MemberId, int]
+    #: A member was lost while it ran.
+    disturbed: bool = False
+    asked_s: float | None = None
+    answers: dict[MemberId, str] = field(default_factory=dict)
+    gathered: Gathered | None = None
+    #: Participants whose partial ``gathered`` contains; computed on first use.
+    in_sum: frozenset[MemberId] | None = None
+    #: Anchor terms not answered yet, and the parts that have arrived.
+    anchor_terms: list[AnchorTerm] = field(default_factory=list)
+    anchor_parts: list[AnchorPart] = field(default_factory=list)
+    anchor_of: ExchangeId | None = None
+    #: The tree of that exchange.
+    anchor_tree: Parents = field(default_factory=dict)
+    anchor_deadline_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptExchange:
+    """A kept exchange that ended undisturbed: its nodes can be asked for anchor terms."""
+
+    id: ExchangeId
+    parents: Parents
+    versions: dict[MemberId, int]
+
+
+class ExchangeCoordinator:
+    """Starts exchanges, watches their deadlines, and builds their outcomes."""
+
+    def __init__(self, state: JobState) -> None:
+        self.state = state
+        self.running: RunningExchange | None = None
+        self.kept: deque[KeptExchange] = deque(maxlen=2)
+        self._durations: dict[str, deque[float]] = {}
+        #: Generation and ledger changes for which ``_part`` was computed.
+        self._part_at: tuple[int, int] | None = None
+        self._part: tuple[dict[MemberId, int], dict[MemberId, int]] = ({}, {})
+        #: Handles of anchor terms that members sent; freed when the next exchange starts.
+        self._fetched: list[int] = []
+
+    def median_s(self, operation: str) -> float | None:
+        """Return the running median of an operation's duration; None before the first one."""
+        durations = self._durations.get(operation)
+        return statistics.median(durations) if durations else None
+
+    def start(self, request: ExchangeRequested, now_s: float) -> list[Command]:
+        """Start an exchange with all working members."""
+        state = self.state
+        commands = state.relayout()
+        if self._fetched:
+            commands.append(Forget(exchange=state.last_exchange, handles=tuple(self._fetched)))
+            self._fetched = []
+        state.last_exchange = ExchangeId(state.last_exchange + 1)
+        median = self.median_s(request.operation)
+        factor = state.settings.stuck_factor
+        wait = max(state.settings.deadline_s_min, factor * (median or 0.0))
+        versions, rows = self._taking_part()
+        self.running = RunningExchange(
+            id=state.last_exchange,
+            generation=state.generation,
+            request=request,
+            started_s=now_s,
+            participants=versions,
+            absent_at_start=tuple(state.ledger.groups),
+            deadline_s=now_s + wait,
+            rows=rows,
+        )
+        return commands + state.root.begin(state.last_exchange, request.keep)
+
+    def _taking_part(self) -> tuple[dict[MemberId, int], dict[MemberId, int]]:
+        """Return chunk-set versions and examples of all members in the tree, to be read only."""
+        state, at = self.state, (self.state.generation, self.state.ledger.changes)
+        if self._part_at != at:
+            ledger = state.ledger
+            self._part_at = at
+            self._part = (
+                {m: ledger.versions.get(m, 0) for m in state.parents},
+                {m: ledger.rows_of(m) for m in state.parents},
+            )
+        return self._part
+
+    # --- bounded waiting ----------------------------------------------------------------------
+
+    def ticked(self, now_s: float) -> tuple[list[Command], list[MemberId]]:
+        """Check the deadline: first ask late members for their status, then return stuck ones.
+
+        Returns
+        -------
+        commands : list of Command
+        stuck : list of MemberId
+            Members to fence: no answer, or still computing far beyond the median.
+        """
+        run, state = self.running, self.state
+        if run is None or run.gathered is not None or now_s < run.deadline_s:
+            return [], []
+        covered = state.root.gather.covered if state.root.gather is not None else Mask(0)
+        late = [m for m in sorted(run.participants) if m in state.parents and not m.bit & covered]
+        if run.asked_s is None:
+            run.asked_s = now_s
+            return [AskStatus(cause="deadline", member=m, exchange=run.id) for m in late], []
+        # A short deadline also means a short wait for answers.
+        if now_s < run.asked_s + min(state.settings.status_s_max, state.settings.deadline_s_min):
+            return [], []
+        # Before its operation has a median, a member that reports computing is not stuck.
+        has_median = self.median_s(run.request.operation) is not None
+        stuck = []
+        for member in late:
+            answer = run.answers.get(member)
+            if answer is None or (answer == "computing" and has_median):
+                stuck.append(member)
+        # Members that wait for others are not at fault: the deadline is extended.
+        run.asked_s = None
+        run.answers.clear()
+        run.deadline_s = now_s + state.settings.deadline_s_min
+        return [], stuck
+
+    def status_reported(self, event: StatusReported) -> None:
+        """Record a member's status."""
+        if self.running is not None and event.exchange == self.running.id:
+            self.running.answers[event.member] = event.stage
+
+    # --- the end of an exchange -----------------------------------------------------------------
+
+    def gathered(self, gathered: Gathered, now_s: float) -> list[Command]:
+        """Close the exchange at the root; then deliver it, or fetch the anchor first."""
+        run, state = self.running, self.state
+        assert run is not None and run.id == gathered.exchange
+        run.gathered = gathered
+        state.closed_exchange = run.id
+        durations = self._durations.setdefault(run.request.operation, deque(maxlen=DURATIONS_KEPT))
+        if not run.disturbed:
+            durations.append(now_s - run.started_s)
+        missing = self.missing()
+        if missing and state.settings.cached_anchors and run.request.phase != "correct":
+            fetch = self._fetch_anchor(missing, now_s)
+            if self._waits_for_anchor():
+                return fetch
+        return []
+
+    def in_sum(self) -> frozenset[MemberId]:
+        """Return the participants whose partial the gathered sum contains."""
+        run = self.running
+        assert run is not None and run.gathered is not None
+        if run.in_sum is None:
+            run.in_sum = members_in(run.gathered.contributors, run.participants)
+        return run.in_sum
+
+    def missing(self) -> list[MemberId]:
+        """Return the lost members whose open (unsealed) chunks the gathered sum lacks."""
+        in_sum = self.in_sum()
+        return [m for m in sorted(self.state.ledger.open) if m not in in_sum]
+
+    def _fetch_anchor(self, missing: list[MemberId], now_s: float) -> list[Command]:
+        run, state = self.running, self.state
+        assert run is not None
+        kept = next((k for k in reversed(self.kept) if k.id < run.id), None)
+        if kept is None:
+            return []
+        if any(kept.versions.get(m) != state.ledger.last_versions.get(m, -1) for m in missing):
+            return []  # joined later, or its chunk set changed: its kept partial does not match
+        terms = plan_anchor(kept.parents, missing, state.membership.members.keys())
+        if terms is None:
+            return []
+        run.anchor_of, run.anchor_tree = kept.id, kept.parents
+        run.anchor_deadline_s = now_s + state.settings.status_s_max
+        commands: list[Command] = []
+        for term in terms:
+            if term.at is None:
+                handle = state.root.kept_handle(kept.id, term.of)
+                if handle is None:
+                    self._drop_anchor()
+                    return []
+                run.anchor_parts.append(
+                    AnchorPart(handle=handle, sign=term.sign, of=subtree_of(kept.parents, term.of))
+                )
+                continue
+            run.anchor_terms.append(term)
+            sender = None if term.at == term.of else term.of
+            commands.append(
+                SendAnchor(cause="members missing", member=term.at, exchange=kept.id, sender=sender)
+            )
+        return commands
+
+    def _drop_anchor(self) -> None:
+        assert self.running is not None
+        self.running.anchor_of = None
+        self.running.anchor_terms.clear()
+        self.running.anchor_parts.clear()
+
+    def _waits_for_anchor(self) -> bool:
+        return self.running is not None and bool(self.running.anchor_terms)
+
+    def anchor_arrived(self, event: AnchorArrived) -> list[Command]:
+        """Add one anchor term; if the member lacks it there is no anchor, but a correction."""
+        run = self.running
+        terms = [] if run is None or run.anchor_of != event.exchange else run.anchor_terms
+        for term in terms:
+            whose = event.sender if event.sender is not None else event.member
+            if term.at == event.member and term.of == whose:
+                assert run is not None
+                if event.handle is None:
+                    self._drop_anchor()
+                    return []
+                run.anchor_terms.remove(term)
+                of = subtree_of(run.anchor_tree, term.of)
+                part = AnchorPart(handle=event.handle, sign=term.sign, of=of)
+                run.anchor_parts.append(part)
+                self._fetched.append(event.handle)
+                return []
+        if event.handle is None:
+            return []
+        # The term is no longer awaited.
+        return [Refuse(exchange=event.exchange, sender=event.member, handle=event.handle)]
+
+    def lost(self, member: MemberId) -> None:
+        """Record a loss: the exchange is disturbed, and an anchor term may be lost with it."""
+        run = self.running
+        if run is None:
+            return
+        run.disturbed = True
+        if any(term.at == member for term in run.anchor_terms):
+            self._drop_anchor()
+
+    def deliverable(self, now_s: float) -> bool:
+        """Whether the outcome is complete: gathered, and no anchor term is awaited."""
+        run = self.running
+        if run is None or run.gathered is None:
+            return False
+        if run.anchor_terms and now_s >= run.anchor_deadline_s:
+            self._drop_anchor()
+        return not run.anchor_terms
+
+    def deliver(self) -> tuple[Record, Deliver]:
+        """End the exchange; return its story record and its outcome."""
+        run, state = self.running, self.state
+        assert run is not None and run.gathered is not None
+        in_sum = self.in_sum()
+        opened, _ = state.ledger.report(in_sum)
+        examples = sum(run.rows[m] for m in in_sum)
+        if run.request.keep and not run.disturbed:
+            self.kept.append(
+                KeptExchange(id=run.id, parents=dict(state.parents), versions=run.participants)
+            )
+        self.running = None
+        anchored = run.anchor_of is not None and bool(run.anchor_parts)
+        deliver = Deliver(
+            cause=state.cause,
+            exchange=run.id,
+            inputs=run.gathered.inputs,
+            order=run.gathered.order,
+            contributors=run.gathered.contributors,
+            examples=examples,
+            absent_examples=state.ledger.total_rows - examples,
+            absent=tuple(g for g in state.ledger.groups if g in run.absent_at_start),
+            opened=opened,
+            anchor_exchange=run.anchor_of if anchored else None,
+            anchor=tuple(run.anchor_parts) if anchored else (),
+        )
+        record = state.record(
+            "ExchangeEnded",
+            exchange=run.id,
+            operation=run.request.operation,
+            phase=run.request.phase,
+            start_t=run.started_s,
+            contributors=hex(deliver.contributors),
+            missing=hex(mask_of(m.slot for m in run.participants) & ~deliver.contributors),
+            order=deliver.order,
+            examples=examples,
+            absent_examples=deliver.absent_examples,
+            opened=opened,
+            anchor=deliver.anchor_exchange,
+            **_non_empty(
+                absent=list(deliver.absent),
+                anchor_parts=[[part.sign, hex(part.of)] for part in deliver.anchor],
+            ),
+        )
+        return record, deliver
+
+
+def _non_empty(**lists: list[object]) -> dict[str, object]:
+    """Drop empty lists, which these are in nearly every exchange."""
+    return {name: entries for name, entries in lists.items() if entries}

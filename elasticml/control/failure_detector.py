@@ -1,0 +1,111 @@
+"""Failure detection: which silent or disconnected members the driver must fence.
+
+:class:`LivenessProbe` watches members that owe the driver data, and :class:`LinkMonitor` broken
+links between members that are both thought to be alive. Within an exchange the exchange's own
+deadline does this (see ``exchange``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from elasticml.control.job_state import JobState
+from elasticml.ids import ExchangeId, MemberId
+from elasticml.protocol.commands import AskStatus, Command
+
+# Members that owe the driver data: silent ones are asked for a sign of life, mute ones fenced.
+#
+# Within an exchange the deadline does this (see :class:`Exchanging`). Reading, loading and moving
+# chunks have no deadline, as their duration is unknown; but a living process answers meanwhile.
+
+
+class LivenessProbe:
+    """Asks awaited members for a sign of life.
+
+    Parameters
+    ----------
+    patience_s : float
+        Seconds of silence before a member is asked, and again before it is fenced.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self.patience_s = patience_s
+        #: Since when each awaited member has been silent, and whether it has been asked.
+        self._silent: dict[MemberId, tuple[float, bool]] = {}
+        self._suspects: set[MemberId] = set()
+
+    def ticked(
+        self, awaited: Collection[MemberId], living: Collection[MemberId], now_s: float
+    ) -> tuple[list[Command], list[MemberId]]:
+        """Check the members that are awaited now, and the suspects.
+
+        Returns
+        -------
+        commands : list of Command
+            Status requests.
+        mute : list of MemberId
+            Members to fence: they did not answer.
+        """
+        # Few members are watched: the large set of living ones is only used for lookups.
+        self._suspects = {m for m in self._suspects if m in living}
+        watched = self._suspects.union(m for m in awaited if m in living)
+        self._silent = {m: self._silent.get(m, (now_s, False)) for m in sorted(watched)}
+        commands: list[Command] = []
+        mute: list[MemberId] = []
+        for member, (since_s, asked) in self._silent.items():
+            if now_s - since_s < self.patience_s:
+                continue
+            if asked:
+                mute.append(member)
+                continue
+            self._silent[member] = (now_s, True)
+            commands.append(AskStatus(cause="silent", member=member, exchange=ExchangeId(0)))
+        return commands, mute
+
+    def suspect(self, member: MemberId) -> None:
+        """Watch a member to which another one could not send."""
+        self._suspects.add(member)
+
+    def heard(self, member: MemberId) -> None:
+        """Record a sign of life."""
+        self._silent.pop(member, None)
+        self._suspects.discard(member)
+
+
+# Broken links between living members: which end to fence, and when.
+
+
+class LinkMonitor:
+    """Broken links between members that are both thought to be alive.
+
+    Usually the peer is dead and the driver is about to detect it. Only if a link stays down while
+    both ends are alive is the member that reported it fenced.
+    """
+
+    def __init__(self, state: JobState) -> None:
+        self._state = state
+        #: Member -> unreachable peer, and since when.
+        self._down: dict[MemberId, tuple[MemberId, float]] = {}
+
+    def link_down(self, member: MemberId, peer: MemberId, now_s: float) -> None:
+        """Record that a member cannot reach a peer."""
+        living = self._state.membership.members
+        if member in living and peer in living:
+            self._down[member] = (peer, now_s)
+
+    def lost(self, member: MemberId) -> None:
+        """Forget a lost member: reports that it is unreachable were right."""
+        self._down = {m: d for m, d in self._down.items() if member not in (m, d[0])}
+
+    def unreachable(self, now_s: float) -> list[MemberId]:
+        """List members that have been cut off from their current parent for too long."""
+        self.relaid()
+        limit_s = self._state.settings.status_s_max
+        return [m for m, (_, since_s) in sorted(self._down.items()) if now_s - since_s > limit_s]
+
+    def relaid(self) -> None:
+        """Forget links that are no longer in the tree; a link used again later is a new one."""
+        parents = self._state.parents
+        for member, (peer, _) in list(self._down.items()):
+            if parents.get(member) != peer:
+                del self._down[member]

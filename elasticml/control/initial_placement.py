@@ -1,0 +1,154 @@
+"""Before the first round: survey and read the blocks, place the chunks, start the trainer."""
+
+from __future__ import annotations
+
+import heapq
+
+from elasticml.control.chunk_transfers import ChunkMoves
+from elasticml.control.job_state import JobState
+from elasticml.control.placement import contiguous, scattered
+from elasticml.control.round_scheduler import RoundScheduler
+from elasticml.control.rounds import Rounds
+from elasticml.ids import MemberId
+from elasticml.protocol.commands import Command, Configure, MergeFacts, ReadBlocks, StartTrainer
+from elasticml.protocol.events import BlockRead, FactsFixed
+
+# Assignment of the data source's blocks to members that survey or read them.
+
+
+class BlockLoading:
+    """Assigns the source's blocks to members and detects when all have been read."""
+
+    def __init__(self, state: JobState) -> None:
+        self.state = state
+        #: The reader of each block that has not been reported yet; None: unassigned.
+        self.pending: dict[int, MemberId | None] = {}
+        self.survey = False
+
+    def start(self, survey: bool) -> list[Command]:
+        """Start to survey or to read all blocks."""
+        self.survey = survey
+        self.pending = dict.fromkeys(range(self.state.settings.n_blocks))
+        return self.assign()
+
+    def assign(self) -> list[Command]:
+        """Assign every unassigned block to the member with the fewest blocks to read."""
+        waiting = [b for b, reader in self.pending.items() if reader is None]
+        members = self.state.recipients() if waiting else []
+        if not members:
+            return []
+        load = dict.fromkeys(members, 0)
+        for reader in self.pending.values():
+            if reader in load:
+                load[reader] += 1
+        heap = [(n, m) for m, n in load.items()]
+        heapq.heapify(heap)
+        assigned: dict[MemberId, list[int]] = {}
+        for block in waiting:
+            n, reader = heap[0]
+            heapq.heapreplace(heap, (n + 1, reader))
+            self.pending[block] = reader
+            assigned.setdefault(reader, []).append(block)
+        return [
+            ReadBlocks(cause=self.state.cause, member=m, blocks=tuple(blocks), survey=self.survey)
+            for m, blocks in assigned.items()
+        ]
+
+    def read(self, event: BlockRead) -> list[Command]:
+        """Enter a block's chunks; a report by another than its reader adds copies only."""
+        if self.pending.get(event.block) != event.member:
+            if not self.survey and event.member in self.state.membership.members:
+                self.state.ledger.hold(event.member, [c.id for c in event.chunks])
+            return []
+        del self.pending[event.block]
+        if not self.survey:
+            self.state.ledger.add(event.member, event.chunks)
+        if self.pending:
+            return []
+        return [MergeFacts(cause=self.state.cause, survey=self.survey)]
+
+    def lost(self, member: MemberId) -> list[Command]:
+        """Reassign the blocks that a lost member was reading."""
+        for block, reader in self.pending.items():
+            if reader == member:
+                self.pending[block] = None
+        return self.assign()
+
+    def awaited(self) -> set[MemberId]:
+        """Return members that are reading blocks."""
+        return {reader for reader in self.pending.values() if reader is not None}
+
+
+# Initial placement: distribute the chunks before the first round and start the trainer.
+
+
+class InitialPlacement:
+    """Moves every chunk to its owner for the first round."""
+
+    def __init__(
+        self,
+        state: JobState,
+        loading: BlockLoading,
+        chunk_moves: ChunkMoves,
+        rounds: Rounds,
+        boundary: RoundScheduler,
+    ) -> None:
+        self.state = state
+        self._loading = loading
+        self._mobility = chunk_moves
+        self._rounds = rounds
+        self._boundary = boundary
+
+    def configure(self, member: MemberId) -> list[Command]:
+        """Send a member the data set's statistics."""
+        self.state.membership.members[member].configured = True
+        return [Configure(cause=self.state.cause, member=member)]
+
+    def facts_fixed(self, event: FactsFixed) -> list[Command]:
+        """After the survey read the blocks; after reading place the chunks."""
+        state = self.state
+        if event.survey:
+            state.stage = "reading"
+            return self._loading.start(survey=False)
+        state.stage = "dealing"
+        state.settle_holders()
+        commands: list[Command] = []
+        for member in state.living():
+            commands += self.configure(member)
+        chunks = list(state.ledger.info.values())
+        members = state.recipients()
+        commands += self._rounds.due_loss("load")
+        if members:
+            settings, at = state.settings, sorted(members)
+            commands += self._mobility.move(
+                scattered(chunks, at, settings.seed, settings.partitions)
+                if settings.placement == "random"
+                else contiguous(chunks, at, settings.partitions)
+            )
+        return commands + self._mobility.reread() + self.dealt()
+
+    def dealt(self) -> list[Command]:
+        """Start the trainer once every chunk is with its owner for the first round."""
+        state, chunk_moves = self.state, self._mobility
+        if state.stage != "dealing":
+            return []
+        if not state.membership.members:
+            return self._rounds.due_return()  # no round boundary is reached that would do it
+        if chunk_moves.moves or chunk_moves.rereading or state.ledger.open:
+            return chunk_moves.reread()
+        if not state.ledger.info:
+            return []
+        state.stage = "training"
+        commands = self._boundary.activate()
+        info = state.ledger.info.values()
+        return [
+            state.record(
+                "DataDealt",
+                chunks=len(info),
+                bytes=sum(i.nbytes for i in info),
+                rows=state.ledger.total_rows,
+                members=state.membership.n_working,
+            ),
+            *commands,
+            StartTrainer(cause=state.cause),
+        ]

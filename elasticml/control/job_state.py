@@ -1,0 +1,173 @@
+"""The state of the driver machine, shared by the components that change it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from elasticml.control.driver_settings import DriverSettings
+from elasticml.control.ledger import Ledger
+from elasticml.control.membership import MemberRecord, Membership
+from elasticml.control.reduce_node import ReduceNode
+from elasticml.control.tree import Below, children, layout, take_out
+from elasticml.ids import ExchangeId, Generation, MemberId
+from elasticml.protocol.commands import Command, Order, Own, Record, Rewire
+
+Stage = Literal["gathering", "surveying", "reading", "dealing", "training", "ended"]
+
+
+@dataclass(slots=True)
+class JobState:
+    """The driver's state of one job, without arrays."""
+
+    settings: DriverSettings
+    stage: Stage = "gathering"
+    membership: Membership = field(default_factory=Membership)
+    ledger: Ledger = field(default_factory=Ledger)
+    root: ReduceNode = field(default_factory=lambda: ReduceNode(None))
+    #: The reduction tree of the current generation.
+    parents: dict[MemberId, MemberId | None] = field(default_factory=dict)
+    #: The same tree as children of each node.
+    below: Below = field(default_factory=lambda: {None: []})
+    generation: Generation = Generation(0)
+    #: Membership or ownership has changed since the tree was laid out.
+    stale_layout: bool = True
+    #: Chunk-set version last sent to each member with Own.
+    announced_versions: dict[MemberId, int] = field(default_factory=dict)
+    round: int = 0
+    last_exchange: ExchangeId = ExchangeId(0)
+    #: The last exchange that the root has closed.
+    closed_exchange: ExchangeId = ExchangeId(0)
+    cause: str = ""
+    #: Wanted number of holders of each body; fixed when the data are known.
+    holders: int = 1
+    #: Members that policies have requested from the cluster and that have not arrived.
+    requested: int = 0
+    #: Number of the last order that sends chunks.
+    last_order: int = 0
+
+    def next_order(self) -> int:
+        """Return the number of a new order that sends chunks."""
+        self.last_order += 1
+        return self.last_order
+
+    def settle_holders(self) -> None:
+        """Fix the wanted number of holders of each body, now that all bodies are known."""
+        if self.settings.holders is not None:
+            self.holders = self.settings.holders
+            return
+        limits = [m.in_memory_bytes for m in self.membership.members.values()]
+        total = sum(info.nbytes for info in self.ledger.info.values())
+        memory = sum(limit for limit in limits if limit is not None)
+        self.holders = 2 if None in limits or 2 * total <= memory else 1
+
+    def record(self, event: str, **fields: object) -> Record:
+        """Return a story record with the current round and cause."""
+        return Record(cause=self.cause, event=event, fields={"round": self.round, **_plain(fields)})
+
+    def relayout(self) -> list[Command]:
+        """Rebuild the tree, between exchanges, and tell every working member its place."""
+        if not self.stale_layout:
+            return []
+        self.stale_layout = False
+        # Leaving members come last, where no other member depends on them; older members first.
+        order = self.membership.stage("active") + self.membership.stage("leaving")
+        self.generation = Generation(self.generation + 1)
+        former = self.parents
+        self.parents = layout(
+            [m.id for m in order],
+            self.settings.topology,
+            self.settings.fan_out,
+            len({m.host for m in order}),
+        )
+        commands: list[Command] = []
+        below = self.below = children(self.parents)
+        for member in sorted(former.keys() - self.parents.keys()):
+            if member in self.membership.members:
+                commands += self._own(member)  # it must learn that it no longer owns chunks
+        for member in sorted(self.parents):
+            commands += self._own(member)
+            commands.append(self.rewire(member, below.get(member, []), member not in former))
+        return commands + self.rewire_root(below[None])
+
+    def _own(self, member: MemberId) -> list[Command]:
+        """Tell a member what it owns if that has changed since it was last told."""
+        version = self.ledger.versions.get(member, 0)
+        if self.announced_versions.get(member) == version:
+            return []
+        self.announced_versions[member] = version
+        return [
+            Own(
+                cause=self.cause,
+                member=member,
+                generation=self.generation,
+                chunks=self.ledger.chunks_of(member),
+            )
+        ]
+
+    def rewire(self, member: MemberId, below: list[MemberId], is_new: bool = False) -> Order:
+        """Return the order that tells a member its place in the current tree."""
+        parent = self.parents[member]
+        return Rewire(
+            cause=self.cause,
+            member=member,
+            generation=self.generation,
+            parent=parent,
+            parent_address="" if parent is None else self.membership.members[parent].address,
+            children=tuple(below),
+            done=self.closed_exchange,
+            is_new=is_new,
+        )
+
+    def rewire_root(self, below: list[MemberId]) -> list[Command]:
+        """Give the root its children in the current tree."""
+        return self.root.rewire(self.generation, None, "", below, self.closed_exchange)
+
+    def recipients(self) -> list[MemberId]:
+        """List members that may take chunks without an owner: staying ones, preferably unmarked."""
+        staying = self.membership.stage("spare", "active")
+        return [m.id for m in staying if not m.is_marked] or [m.id for m in staying]
+
+    def steady(self) -> set[MemberId]:
+        """Return members that can be given chunks: configured, staying and unmarked."""
+        return {
+            m.id
+            for m in self.membership.stage("active", "spare")
+            if m.configured and not m.is_marked
+        }
+
+    def stay(self, record: MemberRecord) -> None:
+        """Keep a member whose notice is void: active, or spare if it has no chunks left."""
+        record.deadline_s = None
+        record.notice_reason = None
+        record.is_retiring = False
+        owns = bool(self.ledger.owned.get(record.id))
+        self.membership.enter(record, "active" if owns else "spare")
+        self.stale_layout = True
+
+    def heal(self, lost: MemberId) -> list[Command]:
+        """Attach a lost node's children to its parent at once: an exchange may be running."""
+        heir, orphans = take_out(self.parents, self.below, lost)
+        self.generation = Generation(self.generation + 1)
+        commands: list[Command] = []
+        for touched in sorted({*orphans, *([] if heir is None else [heir])}):
+            if touched in self.membership.members:
+                commands.append(self.rewire(touched, self.below.get(touched, [])))
+        return commands + self.rewire_root(self.below[None])
+
+    def living(self) -> list[MemberId]:
+        """List all living members, in any stage."""
+        return sorted(self.membership.members)
+
+
+def _plain(fields: dict[str, object]) -> dict[str, object]:
+    """Convert member ids to text, for JSON."""
+    plain: dict[str, object] = {}
+    for name, value in fields.items():
+        if isinstance(value, MemberId):
+            plain[name] = str(value)
+        elif isinstance(value, (list, tuple)):
+            plain[name] = [str(v) if isinstance(v, MemberId) else v for v in value]
+        else:
+            plain[name] = value
+    return plain

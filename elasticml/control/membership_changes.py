@@ -1,0 +1,187 @@
+"""Membership changes: members that join, give notice, leave, are lost, or are fenced."""
+
+from __future__ import annotations
+
+from elasticml.control.chunk_transfers import ChunkCopies, ChunkMoves
+from elasticml.control.exchange import ExchangeCoordinator
+from elasticml.control.failure_detector import LinkMonitor
+from elasticml.control.initial_placement import BlockLoading, InitialPlacement
+from elasticml.control.job_state import JobState
+from elasticml.control.membership import MemberRecord
+from elasticml.control.preemption import PreemptionHandler
+from elasticml.control.rounds import History, Rounds
+from elasticml.ids import MemberId
+from elasticml.protocol import events as ev
+from elasticml.protocol.chunk_ranges import format_chunk_ranges
+from elasticml.protocol.commands import Command, Dismiss, ReleaseContainers, Welcome
+
+
+class MembershipChanges:
+    """Admits and removes members, and informs every component of the driver."""
+
+    def __init__(
+        self,
+        state: JobState,
+        loading: BlockLoading,
+        chunk_moves: ChunkMoves,
+        chunk_copies: ChunkCopies,
+        exchanges: ExchangeCoordinator,
+        rounds: Rounds,
+        history: History,
+        reach: LinkMonitor,
+        dealing: InitialPlacement,
+    ) -> None:
+        self.state = state
+        self.loading = loading
+        self.chunk_moves = chunk_moves
+        self.chunk_copies = chunk_copies
+        self.exchanges = exchanges
+        self.rounds = rounds
+        self.history = history
+        self.reach = reach
+        self.dealing = dealing
+        self.preemption = PreemptionHandler(
+            state, chunk_copies, self.release, self.lost, self.noticed
+        )
+
+    def arrived(self, event: ev.Arrived, now_s: float) -> list[Command]:
+        """Admit a worker as a member; an earlier incarnation at its address is lost."""
+        state = self.state
+        commands: list[Command] = []
+        former = state.membership.at(event.address)
+        if former is not None:
+            commands += self.lost(former.id, "joined again", now_s)
+        record = state.membership.admit(
+            address=event.address,
+            host=event.host,
+            pid=event.pid,
+            threads=event.threads,
+            slot=event.slot,
+            now_s=now_s,
+            limit_bytes=event.limit_bytes,
+            memory_bytes=event.memory_bytes,
+        )
+        self.preemption.arrived(record)
+        state.ledger.hold(record.id, event.holdings)
+        if not self.rounds.arrived() and event.slot is None:
+            # A worker with a former slot rejoins on its own; it does not answer a request.
+            state.requested = max(0, state.requested - 1)
+        commands += [
+            Welcome(cause=state.cause, member=record.id, arrival=event.arrival),
+            state.record(
+                "MemberJoined",
+                member=record.id,
+                host=record.host,
+                pid=record.pid,
+                address=event.address,
+                threads=event.threads,
+                nodes=event.nodes,
+                blas_threads=event.blas_threads,
+                cpu=event.cpu,
+                **_past(event),
+            ),
+        ]
+        if state.stage in ("dealing", "training"):
+            # During the initial placement it may be the first one alive after all were lost.
+            commands += self.dealing.configure(record.id) + self.dealing.dealt()
+        elif state.stage in ("surveying", "reading"):
+            commands += self.loading.assign()
+        elif len(state.membership.members) >= state.settings.start_members:
+            state.stage = "surveying" if state.settings.needs_survey else "reading"
+            commands += self.loading.start(survey=state.settings.needs_survey)
+        return commands
+
+    def noticed(self, event: ev.Noticed, now_s: float) -> list[Command]:
+        """Record when a member will leave; release it at once if it has no chunks."""
+        record = self.state.membership.members.get(event.member)
+        if record is None:
+            return []
+        noticed = self.state.record(
+            "MemberNoticed", member=event.member, grace_s=event.grace_s, reason=event.reason
+        )
+        record.deadline_s = now_s + event.grace_s
+        record.notice_reason = event.reason
+        commands = [noticed, *self.preemption.noticed(record)]
+        if record.stage == "spare":
+            return commands + self.release(event.member, now_s)
+        self.state.membership.enter(record, "leaving")
+        return commands
+
+    def withdrawn(self, event: ev.NoticeWithdrawn) -> list[Command]:
+        """Keep a member whose notice was withdrawn, unless it leaves for another reason."""
+        record = self.state.membership.members.get(event.member)
+        if record is None or record.stage != "leaving":
+            return []
+        self._void_notice(record)
+        return [self.state.record("NoticeWithdrawn", member=event.member)]
+
+    def _void_notice(self, record: MemberRecord) -> None:
+        record.notice_reason = None
+        if record.is_retiring:
+            record.deadline_s = None
+        elif not record.is_victim:
+            self.state.stay(record)
+
+    def lapsed(self, now_s: float) -> None:
+        """Keep members whose notice expired a minute ago: they were not taken after all."""
+        for record in self.state.membership.stage("leaving"):
+            if record.deadline_s is None or now_s <= record.deadline_s + 60.0:
+                continue
+            self._void_notice(record)
+
+    def release(self, member: MemberId, now_s: float) -> list[Command]:
+        """Release a member that owns nothing; give its container back if it is retiring."""
+        record = self.state.membership.members[member]
+        dismiss = Dismiss(cause=self.state.cause, member=member, reason="released")
+        reason = "retired" if record.is_retiring else "noticed"
+        commands = [dismiss, *self.lost(member, reason, now_s)]
+        if record.is_retiring:
+            commands.append(
+                ReleaseContainers(
+                    cause=self.state.cause, members=(member,), addresses=(record.address,)
+                )
+            )
+        return commands
+
+    def lost(self, member: MemberId, reason: str, now_s: float) -> list[Command]:
+        """Remove a lost member and everything that depends on it."""
+        state = self.state
+        record = state.membership.remove(member)
+        if record is None:
+            return []  # a repeated report of the same loss
+        state.announced_versions.pop(member, None)
+        state.root.peer_lost(member)
+        self.reach.lost(member)
+        chunks = state.ledger.lose(member)
+        self.chunk_moves.lost(member)
+        self.chunk_copies.lost(member)
+        self.exchanges.lost(member)
+        self.history.lost(member)
+        lost = state.record(
+            "MemberLost",
+            member=member,
+            reason=self.preemption.reason_of(record, reason),
+            chunks=len(chunks),
+            pid=record.pid,
+        )
+        commands: list[Command] = [lost, *self.preemption.lost(record, reason)]
+        if state.stage in ("surveying", "reading"):
+            commands += self.loading.lost(member)
+        if state.stage in ("reading", "dealing"):
+            commands += self.chunk_moves.reread() + self.dealing.dealt()
+        if member in state.parents:
+            state.stale_layout = True
+            commands += state.heal(member)
+        return commands + self.chunk_copies.pump()
+
+    def fence(self, member: MemberId, reason: str, now_s: float) -> list[Command]:
+        """Fence a member; its process may rejoin with its chunks as a new incarnation."""
+        dismiss = Dismiss(cause=reason, member=member, reason=reason)
+        return [dismiss, *self.lost(member, reason, now_s)]
+
+
+def _past(event: ev.Arrived) -> dict[str, object]:
+    """Return what an arrival kept from an earlier incarnation: its chunk states may be used."""
+    if not event.holdings:
+        return {}
+    return {"holdings": format_chunk_ranges(event.holdings), "computed": event.computed}

@@ -1,0 +1,386 @@
+"""The chunk: consecutive examples in one immutable buffer, with their mutable state.
+
+The body (header, labels, weights, matrix or sequence codes) is immutable and content-addressed. The
+state (per-example quantities of an algorithm) is versioned and belongs to the owner.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from elasticml.data.chunks.body import (
+    VIEWS,
+    Buffer,
+    Header,
+    aligned_buffer,
+    content_id,
+    read_header,
+    views_of,
+    write_body,
+)
+from elasticml.data.chunks.body import Dtype as Dtype
+from elasticml.data.chunks.body import Kind as Kind
+from elasticml.data.chunks.body import Layout as Layout
+from elasticml.data.chunks.body import layout_from_json as layout_from_json
+from elasticml.data.chunks.chunk_state import decode_state, encode_state
+from elasticml.data.chunks.lazy_body import LazyBody
+from elasticml.errors import DataError
+from elasticml.ids import ChunkId, ChunkInfo
+
+if TYPE_CHECKING:
+    from elasticml.data.out_of_core.store import OutOfCoreStore
+
+
+class Chunk:
+    """Consecutive examples: views into one read-only buffer, and the owner's state.
+
+    Attributes
+    ----------
+    labels : ndarray (n,), float64
+    weights : ndarray (n,), float64, or None if all weights are 1
+    values : ndarray
+        Dense: (n, n_columns); CSR: (stored,); of the layout's dtype. Empty for the other kinds.
+    indptr : ndarray (n + 1,), int32
+    indices : ndarray (stored,), int32, ascending within a row
+        CSR and binary CSR; empty for the other kinds. Binary CSR has no values: all are 1.
+    codes : ndarray (n, length), uint8
+        Sequences; (0, 0) for the other kinds.
+    state : dict of ndarray
+        Per-example state, written by the owner only; ``state_version`` increases with each change.
+    is_mapped : bool
+        Whether the body is in a file, from which its pages can be read again at any time.
+    shelf : Shelf or None
+        The out-of-core store of a mapped chunk, if not all chunks fit into memory.
+    away : Away or None
+        The lazy body, which is loaded when one of its arrays is accessed; None for a plain body.
+    """
+
+    __slots__ = (
+        *VIEWS,
+        "lazy_body",
+        "content_id",
+        "id",
+        "is_mapped",
+        "layout",
+        "n_rows",
+        "n_stored",
+        "nbytes",
+        "out_of_core",
+        "state",
+        "state_version",
+    )
+
+    if TYPE_CHECKING:
+        body: memoryview
+        labels: NDArray[np.float64]
+        weights: NDArray[np.float64] | None
+        indptr: NDArray[np.int32]
+        indices: NDArray[np.int32]
+        values: NDArray[Any]
+        codes: NDArray[np.uint8]
+
+    def __init__(self, id: ChunkId, body: memoryview) -> None:
+        header = read_header(body, str(id))
+        self._set_header(id, header)
+        self._set_views(views_of(header, body))
+
+    @staticmethod
+    def from_lazy_body(id: ChunkId, lazy_body: LazyBody) -> Chunk:
+        """Return a chunk whose body is loaded on access."""
+        chunk = Chunk.__new__(Chunk)
+        chunk._set_header(id, lazy_body.header)
+        chunk.lazy_body = lazy_body
+        if lazy_body.compressed is None:
+            views = views_of(lazy_body.header, lazy_body.stored)
+            # Not yet verified; no computation uses them without the body, which is verified.
+            chunk.labels, chunk.weights = views["labels"], views["weights"]
+        return chunk
+
+    def _set_header(self, id: ChunkId, header: Header) -> None:
+        self.id = id
+        self.layout: Layout = header.layout
+        self.n_rows: int = header.n_rows
+        self.n_stored: int = header.n_stored
+        self.nbytes: int = header.nbytes
+        self.content_id: str = header.digest.hex()
+        self.state: dict[str, NDArray[Any]] = {}
+        self.state_version: int = 0
+        self.is_mapped: bool = False
+        self.out_of_core: OutOfCoreStore | None = None
+        self.lazy_body: LazyBody | None = None
+
+    def _set_views(self, views: dict[str, Any]) -> None:
+        for name, view in views.items():
+            setattr(self, name, view)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Load the body on access to one of its arrays."""
+            if name not in VIEWS:
+                raise AttributeError(f"a Chunk has no {name!r}")
+            lazy_body = self.lazy_body
+            if lazy_body is None:  # another thread has loaded it
+                return object.__getattribute__(self, name)
+            with lazy_body.lock:
+                if name in ("labels", "weights") and not lazy_body.is_loaded:
+                    views = views_of(lazy_body.header, lazy_body.head())
+                    self._set_views(views)
+                    return views[name]
+                return self._load(lazy_body)[name]
+
+    def _load(self, lazy_body: LazyBody) -> dict[str, Any]:
+        """Load the body and return its views; the caller holds the lock."""
+        if lazy_body.is_loaded:
+            return {name: object.__getattribute__(self, name) for name in VIEWS}
+        out_of_core = self.out_of_core
+        body = lazy_body.read(aligned_buffer if out_of_core is None else out_of_core.pool.take)
+        views = views_of(lazy_body.header, body)
+        self._set_views(views)
+        lazy_body.is_loaded = True
+        if lazy_body.compressed is None or not self.is_mapped:
+            # A verified plain body needs no lazy body any more. A body that was received compressed
+            # would be in memory twice.
+            self.lazy_body = None
+        return views
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the body is loaded: accessing it needs no decompression or verification."""
+        lazy_body = self.lazy_body
+        return lazy_body is None or lazy_body.is_loaded
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the body has been verified by its checksum."""
+        lazy_body = self.lazy_body
+        return lazy_body is None or lazy_body.is_verified
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the body is stored compressed, so that it can be evicted and loaded again."""
+        return self.lazy_body is not None and self.lazy_body.compressed is not None
+
+    @property
+    def stored(self) -> memoryview:
+        """The stored bytes of the body, in a file or in memory, compressed or not."""
+        lazy_body = self.lazy_body
+        return self.body if lazy_body is None else lazy_body.stored
+
+    def load(self, *, pin: bool = False) -> None:
+        """Load the body: decompressed and verified.
+
+        Parameters
+        ----------
+        pin : bool
+            Prevent eviction until :meth:`unpin` has been called as often.
+
+        Raises
+        ------
+        DataError
+            When it is damaged.
+        """
+        lazy_body = self.lazy_body
+        if lazy_body is not None:
+            with lazy_body.lock:
+                self._load(lazy_body)
+                lazy_body.pins += pin
+
+    def unpin(self) -> None:
+        """Remove a pin; the body stays loaded until it is evicted."""
+        lazy_body = self.lazy_body
+        if lazy_body is not None:
+            with lazy_body.lock:
+                lazy_body.pins -= 1
+
+    def evict(self) -> bool:
+        """Evict a decompressed body, unless it is pinned; return whether it was loaded.
+
+        Its memory is reused when the last view of its arrays is gone.
+        """
+        lazy_body = self.lazy_body
+        if lazy_body is None or lazy_body.compressed is None:
+            return False
+        with lazy_body.lock:
+            if lazy_body.pins:
+                return False
+            was_here, lazy_body.is_loaded = lazy_body.is_loaded, False
+            for name in VIEWS:
+                with suppress(AttributeError):
+                    delattr(self, name)
+        return was_here
+
+    @staticmethod
+    def from_body(id: ChunkId, buffer: Buffer, *, verify: bool = False) -> Chunk:
+        """Return a chunk over a received or mapped body, which is not copied if it is aligned.
+
+        Parameters
+        ----------
+        buffer : bytes-like, contiguous
+            The whole body. It must not be written to afterwards.
+        verify : bool
+            Recompute the content id (about 1 GB/s).
+
+        Raises
+        ------
+        DataError
+            When the buffer is not a body of this version, is truncated, or (with ``verify``)
+            damaged.
+        """
+        view = memoryview(buffer).cast("B").toreadonly()
+        if view.nbytes and np.frombuffer(view, np.uint8).ctypes.data % 8:
+            copy = aligned_buffer(view.nbytes)
+            copy[:] = view
+            view = copy.toreadonly()
+        chunk = Chunk(id, view)
+        if verify and content_id(view) != chunk.content_id:
+            raise DataError(
+                f"chunk {id} is damaged: content id {content_id(view)}, wanted {chunk.content_id}; "
+                "remove the cached copy or send it again",
+                chunk=str(id),
+            )
+        return chunk
+
+    def info(self) -> ChunkInfo:
+        """Return id, rows and bytes, for the ledger."""
+        return ChunkInfo(id=self.id, rows=self.n_rows, nbytes=self.nbytes)
+
+    def encode_state(self) -> memoryview:
+        """Copy state and version into one contiguous read-only buffer."""
+        return encode_state(self.state, self.state_version)
+
+    def decode_state(self, buffer: Buffer) -> None:
+        """Replace the state by that in ``buffer``; its arrays are writable copies.
+
+        Raises
+        ------
+        DataError
+            When the buffer is not a state of this version.
+        """
+        decoded = decode_state(buffer)
+        self.state, self.state_version = decoded.arrays, decoded.version
+
+    def __repr__(self) -> str:
+        """Name the chunk, its kind and its sizes."""
+        kind, columns = self.layout.kind, self.layout.n_columns
+        return f"<Chunk {self.id} {kind} {self.n_rows}x{columns} {self.nbytes} B>"
+
+
+def dense_chunk(
+    id: ChunkId,
+    labels: ArrayLike,
+    values: NDArray[Any],
+    weights: ArrayLike | None = None,
+    *,
+    dtype: Dtype = "float64",
+) -> Chunk:
+    """Build a dense chunk.
+
+    Parameters
+    ----------
+    labels : array_like (n,)
+    values : ndarray (n, d)
+    weights : array_like (n,), optional
+
+    Raises
+    ------
+    ValueError
+        When lengths differ.
+    """
+    if values.ndim != 2:
+        raise ValueError(f"dense values must have 2 dimensions, got shape {values.shape}")
+    layout = Layout(kind="dense", dtype=dtype, n_columns=values.shape[1])
+    return Chunk(
+        id, write_body(layout, labels, weights, {"values": values}, n_rows=values.shape[0])
+    )
+
+
+def csr_chunk(
+    id: ChunkId,
+    labels: ArrayLike,
+    indptr: ArrayLike,
+    indices: ArrayLike,
+    values: ArrayLike,
+    n_columns: int,
+    weights: ArrayLike | None = None,
+    *,
+    dtype: Dtype = "float64",
+) -> Chunk:
+    """Build a sparse chunk; ``indptr`` starts at 0, ``indices`` ascend within a row.
+
+    Parameters
+    ----------
+    labels : array_like (n,)
+    indptr : array_like (n + 1,)
+    indices : array_like (stored,), zero-based, below ``n_columns``
+    values : array_like (stored,)
+    weights : array_like (n,), optional
+
+    Raises
+    ------
+    ValueError
+        When lengths differ, or a row pointer or an index is out of range.
+    """
+    layout = Layout(kind="csr", dtype=dtype, n_columns=n_columns)
+    arrays = {"indptr": indptr, "indices": indices, "values": values}
+    return Chunk(
+        id, write_body(layout, labels, weights, arrays, n_rows=len(np.asarray(indptr)) - 1)
+    )
+
+
+def binary_csr_chunk(
+    id: ChunkId,
+    labels: ArrayLike,
+    indptr: ArrayLike,
+    indices: ArrayLike,
+    n_columns: int,
+    weights: ArrayLike | None = None,
+    *,
+    dtype: Dtype = "float64",
+) -> Chunk:
+    """Build a sparse chunk whose stored values are all 1; parameters as :func:`csr_chunk`.
+
+    Raises
+    ------
+    ValueError
+        When lengths differ, or a row pointer or an index is out of range.
+    """
+    layout = Layout(kind="binary_csr", dtype=dtype, n_columns=n_columns)
+    arrays = {"indptr": indptr, "indices": indices}
+    return Chunk(
+        id, write_body(layout, labels, weights, arrays, n_rows=len(np.asarray(indptr)) - 1)
+    )
+
+
+def sequence_chunk(
+    id: ChunkId,
+    labels: ArrayLike,
+    codes: NDArray[np.uint8],
+    layout: Layout,
+    weights: ArrayLike | None = None,
+) -> Chunk:
+    """Build a chunk of equal-length sequences.
+
+    Parameters
+    ----------
+    labels : array_like (n,)
+    codes : ndarray (n, layout.length), uint8
+    layout : Layout
+        Layout of kind ``sequence``, which defines the codes.
+    weights : array_like (n,), optional
+
+    Raises
+    ------
+    ValueError
+        When lengths differ.
+    """
+    if layout.kind != "sequence" or codes.ndim != 2 or codes.shape[1] != layout.length:
+        raise ValueError(
+            f"codes of shape {codes.shape} do not fit a {layout.kind} layout of length "
+            f"{layout.length}"
+        )
+    return Chunk(id, write_body(layout, labels, weights, {"codes": codes}, n_rows=codes.shape[0]))

@@ -1,0 +1,225 @@
+"""Rows from arrays: validate, canonicalise, slice, drop columns, and partition into chunks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import ArrayLike, NDArray
+
+from elasticml.data.chunks.chunk import Chunk, Dtype
+from elasticml.data.chunks.chunker import Rows, block_layout, cut
+from elasticml.data.dataset_stats import BlockSummary, summarise
+from elasticml.errors import DataError
+
+#: Start of the note about dropped columns.
+_BEYOND: Final = "{} values in columns beyond"
+
+
+def rows_of_arrays(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, name: str) -> Rows:
+    """Validate arrays and return them as rows, without copying if they need no conversion.
+
+    Sparse rows are made canonical: indices are sorted, duplicates summed, and zeros dropped.
+
+    Raises
+    ------
+    DataError
+        When lengths differ, there is no row, or a value is not finite; messages call X ``name``.
+    """
+    labels = _finite_vector(y, "y", name)
+    weights = None if sample_weight is None else _finite_vector(sample_weight, "weights", name)
+    if weights is not None and np.any(weights < 0):
+        row = int(np.argmax(weights < 0))
+        raise DataError(f"{name}: weight of row {row} is {weights[row]}, wanted at least 0")
+    is_sparse = scipy.sparse.issparse(X)
+    matrix: Any = X if is_sparse else _numeric(X, "X", name)
+    if matrix.ndim != 2 or matrix.shape[0] != len(labels) or len(labels) == 0:
+        raise DataError(
+            f"{name} has shape {matrix.shape} and y has {len(labels)} labels; wanted two "
+            "dimensions, one label per row, and at least one row"
+        )
+    if weights is not None and len(weights) != len(labels):
+        raise DataError(f"{name}: {len(weights)} weights for {len(labels)} rows, wanted one each")
+    n_columns = int(matrix.shape[1])
+    if not is_sparse:
+        _check_finite(matrix, name)
+        dense = np.ascontiguousarray(matrix)
+        return Rows(labels=labels, weights=weights, n_columns=n_columns, dense=dense)
+    if np.iscomplexobj(matrix):
+        raise DataError(f"{name} is of dtype {matrix.dtype}, wanted real numbers")
+    csr = scipy.sparse.csr_array(matrix)
+    if not csr.has_canonical_format or np.any(csr.data == 0):
+        csr = csr.copy()
+        csr.sum_duplicates()
+        csr.eliminate_zeros()
+    _check_finite_csr(csr, name)
+    return Rows(
+        labels=labels,
+        weights=weights,
+        n_columns=n_columns,
+        indptr=csr.indptr.astype(np.int64),
+        indices=csr.indices.astype(np.int32, copy=False),
+        values=csr.data,
+    )
+
+
+def _numeric(values: ArrayLike, what: str, name: str) -> NDArray[Any]:
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError):
+            raise DataError(f"{name}: {what} is of dtype {array.dtype}, wanted numbers") from None
+    return array
+
+
+def _finite_vector(values: ArrayLike, what: str, name: str) -> NDArray[np.float64]:
+    vector = np.ascontiguousarray(_numeric(values, what, name), dtype=np.float64)
+    if vector.ndim == 2 and vector.shape[1] == 1:
+        vector = vector.ravel()
+    if vector.ndim != 1:
+        raise DataError(f"{name}: {what} has shape {vector.shape}, wanted one dimension")
+    wrong = ~np.isfinite(vector)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise DataError(f"{name}: {what} of row {row} is {vector[row]}, wanted a finite number")
+    return vector
+
+
+def _check_finite(matrix: NDArray[Any], name: str) -> None:
+    if matrix.dtype.kind != "f":
+        return
+    wrong = ~np.isfinite(matrix)
+    if wrong.any():
+        row, column = (int(i) for i in np.argwhere(wrong)[0])
+        raise DataError(
+            f"{name}, row {row}, column {column}: value is {matrix[row, column]}, wanted a finite "
+            f"number ({int(wrong.sum())} such values); impute missing values or remove the rows"
+        )
+
+
+def _check_finite_csr(csr: Any, name: str) -> None:
+    wrong = ~np.isfinite(csr.data)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        row = int(np.searchsorted(csr.indptr, at, side="right")) - 1
+        raise DataError(
+            f"{name}, row {row}, column {int(csr.indices[at])}: value is {csr.data[at]}, wanted a "
+            f"finite number ({int(wrong.sum())} such values); impute missing values or remove them"
+        )
+
+
+def rows_nbytes(rows: Rows, dtype: Dtype) -> int:
+    """Return the bytes that the rows take in chunks, without headers."""
+    itemsize = 4 if dtype == "float32" else 8
+    n = len(rows.labels)
+    fixed = (8 if rows.weights is None else 16) * n
+    if rows.dense is not None:
+        return fixed + itemsize * n * rows.n_columns
+    assert rows.indices is not None
+    is_binary = block_layout(rows, dtype).kind == "binary_csr"
+    return fixed + 4 * n + len(rows.indices) * (4 if is_binary else 4 + itemsize)
+
+
+def rows_digest(rows: Rows, dtype: Dtype) -> str:
+    """Return a digest of all arrays; 16 hex digits."""
+    digest = hashlib.blake2b(f"{dtype} {rows.n_columns}".encode(), digest_size=8)
+    for array in (rows.labels, rows.weights, rows.dense, rows.indptr, rows.indices, rows.values):
+        if array is not None:
+            digest.update(f"{array.dtype.str} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+    return digest.hexdigest()
+
+
+def slice_rows(rows: Rows, start: int, stop: int) -> Rows:
+    """Return the rows from ``start`` up to ``stop``, as views."""
+    weights = None if rows.weights is None else rows.weights[start:stop]
+    if rows.dense is not None:
+        dense = rows.dense[start:stop]
+        return replace(rows, labels=rows.labels[start:stop], weights=weights, dense=dense)
+    assert rows.indptr is not None
+    assert rows.indices is not None
+    assert rows.values is not None
+    indptr = rows.indptr[start : stop + 1]
+    first, last = int(indptr[0]), int(indptr[-1])
+    return replace(
+        rows,
+        labels=rows.labels[start:stop],
+        weights=weights,
+        indptr=indptr - first,
+        indices=rows.indices[first:last],
+        values=rows.values[first:last],
+    )
+
+
+def rows_of_chunk(chunk: Chunk) -> Rows:
+    """Return a chunk's rows, as a reader would have parsed them."""
+    layout, weights = chunk.layout, chunk.weights
+    columns = layout.n_columns
+    if layout.kind == "dense":
+        return Rows(labels=chunk.labels, weights=weights, n_columns=columns, dense=chunk.values)
+    values = np.ones(chunk.indices.size) if layout.kind == "binary_csr" else chunk.values
+    return Rows(
+        labels=chunk.labels,
+        weights=weights,
+        n_columns=columns,
+        indptr=chunk.indptr.astype(np.int64),
+        indices=chunk.indices,
+        values=values,
+    )
+
+
+def cut_rows(
+    rows: Rows, n_columns: int | None, name: str, block: int, chunk_bytes: int, dtype: Dtype
+) -> tuple[list[Chunk], BlockSummary]:
+    """Partition a block's rows into chunks of at most ``n_columns`` columns, and summarise them."""
+    counts: dict[str, int] = {}
+    if n_columns is not None:
+        rows = fit_columns(rows, n_columns, counts)
+    chunks = cut(rows, name, block, chunk_bytes, dtype=dtype)
+    layout = block_layout(rows, dtype)
+    return chunks, summarise(block, chunks, layout, counts=counts)
+
+
+def are_cropped(counts: Mapping[str, int]) -> bool:
+    """Whether :func:`fit_columns` has dropped columns of dense rows, even if they were all zero.
+
+    Parameters
+    ----------
+    counts : mapping
+        As filled by :func:`fit_columns`.
+    """
+    return any(sentence.startswith(_BEYOND) for sentence in counts)
+
+
+def fit_columns(rows: Rows, n_columns: int, counts: dict[str, int]) -> Rows:
+    """Drop the columns beyond ``n_columns``, and count their nonzero values in ``counts``.
+
+    Narrower dense rows are unchanged: their chunks span fewer columns than the model.
+    """
+    sentence = f"{_BEYOND} the {n_columns} of the model were dropped"
+    if rows.dense is not None:
+        if rows.n_columns <= n_columns:
+            return rows
+        dropped = int(np.count_nonzero(rows.dense[:, n_columns:]))
+        counts[sentence] = counts.get(sentence, 0) + dropped
+        return replace(
+            rows, n_columns=n_columns, dense=np.ascontiguousarray(rows.dense[:, :n_columns])
+        )
+    assert rows.indptr is not None
+    assert rows.indices is not None
+    assert rows.values is not None
+    keep = rows.indices < n_columns
+    counts[sentence] = counts.get(sentence, 0) + int(len(keep) - keep.sum())
+    kept_before = np.concatenate(([0], np.cumsum(keep)))
+    return replace(
+        rows,
+        n_columns=n_columns,
+        indptr=kept_before[rows.indptr],
+        indices=rows.indices[keep],
+        values=rows.values[keep],
+    )

@@ -1,0 +1,255 @@
+"""Statistics of a data set: a summary of each block, and the merged statistics of all blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.data.chunks.body import Kind, Layout, layout_from_json
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.errors import DataError
+
+#: Labels are continuous if a block, or the data set, has more distinct ones than this.
+DISTINCT_LABELS_MAX: Final = 1000
+_SPARSE: Final = frozenset({"csr", "binary_csr"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockSummary:
+    """Statistics of one block; small enough to send to the driver."""
+
+    block: int
+    rows: int
+    #: Columns that the block spans: the largest column index plus one, or the header's number.
+    n_columns: int
+    layout: Layout
+    #: Number of rows for each distinct label; empty if ``continuous``.
+    labels: Mapping[float, int] = field(default_factory=dict)
+    continuous: bool = False
+    #: Sum of the sample weights; the number of rows if there are none.
+    weight_sum: float = 0.0
+    n_chunks: int = 0
+    nbytes: int = 0
+    #: Notes: sentences with ``{}`` for a count, and the counts.
+    counts: Mapping[str, int] = field(default_factory=dict)
+    #: Categorical columns: distinct values, sorted.
+    vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: svmlight: index of the first column, 0 or 1.
+    index_base: int | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes with their counts filled in."""
+        return tuple(text.format(count) for text, count in self.counts.items() if count)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the summary as a JSON-able dict."""
+        return {
+            "block": self.block,
+            "rows": self.rows,
+            "n_columns": self.n_columns,
+            "layout": self.layout.to_json(),
+            "labels": [[label, count] for label, count in self.labels.items()],
+            "continuous": self.continuous,
+            "weight_sum": self.weight_sum,
+            "n_chunks": self.n_chunks,
+            "nbytes": self.nbytes,
+            "counts": dict(self.counts),
+            "vocabularies": {name: list(words) for name, words in self.vocabularies.items()},
+            "index_base": self.index_base,
+        }
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> BlockSummary:
+        """Rebuild a summary from ``summary.to_json()``."""
+        labels = {float(label): int(count) for label, count in record["labels"]}
+        changed = {"layout": layout_from_json(record["layout"]), "labels": labels}
+        return BlockSummary(**{**record, **changed})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetStats:
+    """Statistics of the whole data set, fixed before the first round."""
+
+    n_rows: int
+    #: Features, without the intercept.
+    n_columns: int
+    #: Distinct labels, ascending; None if they are continuous.
+    classes: tuple[float, ...] | None
+    label_counts: Mapping[float, int]
+    #: Kind ``csr`` if some chunks are CSR and others binary CSR.
+    layout: Layout
+    weight_sum: float
+    n_blocks: int
+    n_chunks: int = 0
+    #: Bytes of all chunk bodies.
+    nbytes: int = 0
+    notes: tuple[str, ...] = ()
+    vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    index_base: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the statistics as a JSON-able dict."""
+        return {
+            "n_rows": self.n_rows,
+            "n_columns": self.n_columns,
+            "classes": None if self.classes is None else list(self.classes),
+            "label_counts": [[label, count] for label, count in self.label_counts.items()],
+            "layout": self.layout.to_json(),
+            "weight_sum": self.weight_sum,
+            "n_blocks": self.n_blocks,
+            "n_chunks": self.n_chunks,
+            "nbytes": self.nbytes,
+            "notes": list(self.notes),
+            "vocabularies": {name: list(words) for name, words in self.vocabularies.items()},
+            "index_base": self.index_base,
+        }
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> DatasetStats:
+        """Rebuild statistics from ``to_json()``."""
+        classes = record["classes"]
+        changed = {
+            "classes": None if classes is None else tuple(float(label) for label in classes),
+            "label_counts": {float(k): int(v) for k, v in record["label_counts"]},
+            "layout": layout_from_json(record["layout"]),
+            "notes": tuple(record["notes"]),
+        }
+        return DatasetStats(**{**record, **changed})
+
+
+def summarise(
+    block: int,
+    chunks: Sequence[Chunk],
+    layout: Layout,
+    *,
+    counts: Mapping[str, int] | None = None,
+    vocabularies: Mapping[str, Sequence[str]] | None = None,
+    index_base: int | None = None,
+) -> BlockSummary:
+    """Summarise the chunks of one block.
+
+    Parameters
+    ----------
+    layout : Layout
+        Layout of the block; its ``n_columns`` is the number of columns that the block spans.
+    counts : mapping of sentence with ``{}`` to count, optional
+        The notes.
+    """
+    labels = _count_labels([chunk.labels for chunk in chunks])
+    weights = (c.n_rows if c.weights is None else float(c.weights.sum()) for c in chunks)
+    return BlockSummary(
+        block=block,
+        rows=sum(chunk.n_rows for chunk in chunks),
+        n_columns=layout.n_columns,
+        layout=layout,
+        labels={} if labels is None else labels,
+        continuous=labels is None,
+        weight_sum=float(sum(weights)),
+        n_chunks=len(chunks),
+        nbytes=sum(chunk.nbytes for chunk in chunks),
+        counts={} if counts is None else counts,
+        vocabularies={} if vocabularies is None else vocabularies,
+        index_base=index_base,
+    )
+
+
+def _count_labels(parts: Sequence[NDArray[np.float64]]) -> dict[float, int] | None:
+    """Count distinct labels; None if there are too many to be classes."""
+    counted: dict[float, int] = {}
+    for labels in parts:
+        values, counts = np.unique(labels, return_counts=True)
+        for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+            counted[value] = counted.get(value, 0) + count
+        if len(counted) > DISTINCT_LABELS_MAX:
+            return None
+    return dict(sorted(counted.items()))
+
+
+def merge_summaries(
+    summaries: Sequence[BlockSummary], *, n_columns: int | None = None, name: str = "the data"
+) -> DatasetStats:
+    """Merge the summaries of all blocks, in any order.
+
+    Parameters
+    ----------
+    n_columns : int, optional
+        Number of columns (test data: that of the training data); by default the widest block's.
+    name : str
+        Name of the data in messages.
+
+    Raises
+    ------
+    DataError
+        When there is no example, all weights are 0, or blocks are incompatible.
+    """
+    ordered = sorted(summaries, key=lambda summary: summary.block)
+    filled = [summary for summary in ordered if summary.rows] or ordered[:1]
+    n_rows = sum(summary.rows for summary in filled)
+    if not filled or (n_rows == 0 and not filled[0].vocabularies):
+        raise DataError(f"{name} holds no examples; check the path and the format")
+    weight_sum = sum(summary.weight_sum for summary in filled)
+    if weight_sum <= 0.0 and any(summary.n_chunks for summary in filled):
+        raise DataError(f"{name}: the weights of all examples are 0; give some of them a weight")
+    spanned = max(summary.n_columns for summary in filled) if n_columns is None else n_columns
+    layout = _merge_layouts(filled, spanned, name)
+    labels: dict[float, int] = {}
+    counts: dict[str, int] = {}
+    words: dict[str, set[str]] = {}
+    for summary in ordered:
+        for label, count in summary.labels.items():
+            labels[label] = labels.get(label, 0) + count
+        for text, count in summary.counts.items():
+            counts[text] = counts.get(text, 0) + count
+        for column, values in summary.vocabularies.items():
+            words.setdefault(column, set()).update(values)
+    continuous = any(s.continuous for s in filled) or len(labels) > DISTINCT_LABELS_MAX
+    return DatasetStats(
+        n_rows=n_rows,
+        n_columns=spanned,
+        classes=None if continuous else tuple(sorted(labels)),
+        label_counts={} if continuous else dict(sorted(labels.items())),
+        layout=layout,
+        weight_sum=weight_sum,
+        n_blocks=len(ordered),
+        n_chunks=sum(summary.n_chunks for summary in filled),
+        nbytes=sum(summary.nbytes for summary in filled),
+        notes=tuple(text.format(count) for text, count in counts.items() if count),
+        vocabularies={column: tuple(sorted(values)) for column, values in words.items()},
+        index_base=filled[0].index_base,
+    )
+
+
+def merge_layout_kinds(kinds: Sequence[Kind]) -> Kind:
+    """Return the common kind of chunks: ``csr`` for a mixture of ``csr`` and ``binary_csr``.
+
+    :func:`merge_summaries` rejects other mixtures. Without chunks the kind is dense.
+    """
+    distinct = set(kinds)
+    if len(distinct) > 1 and distinct <= _SPARSE:
+        return "csr"
+    return kinds[0] if kinds else "dense"
+
+
+def _merge_layouts(summaries: Sequence[BlockSummary], n_columns: int, name: str) -> Layout:
+    first = summaries[0].layout
+    kinds = {summary.layout.kind for summary in summaries}
+    merged = replace(first, n_columns=n_columns)
+    if len(kinds) > 1 and kinds <= _SPARSE:
+        merged = replace(merged, kind="csr")
+    for summary in summaries:
+        same = replace(summary.layout, n_columns=n_columns, kind=merged.kind)
+        kind_fits = summary.layout.kind == merged.kind or kinds <= _SPARSE
+        is_ragged = merged.kind not in _SPARSE and summary.n_columns != summaries[0].n_columns
+        if same != merged or not kind_fits or is_ragged:
+            raise DataError(
+                f"block {summary.block} of {name} is {summary.layout.kind} with "
+                f"{summary.n_columns} columns, wanted {first.kind} with {first.n_columns} as in "
+                f"block {summaries[0].block}",
+                block=summary.block,
+            )
+    return merged

@@ -1,0 +1,398 @@
+"""Out-of-core chunks: which bodies stay in memory, and how the others are streamed from disk.
+
+Bodies are mapped from files. A pass over them is divided into batches. While one batch (the active
+buffer) is processed, reader threads fetch the next ones (the swap buffers) and prepare what their
+processing needs, such as a permutation of the rows. Afterwards the batch's pages are released,
+except for resident chunks: those with the largest importance per byte, as reported by the algorithm
+(DuHL).
+
+Source: Snap ML, section 3, "Asynchronous Data Streaming" and "Streaming Permutation Generation",
+applied to disk and memory instead of memory and GPU; and DuHL, with chunks instead of coordinates.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.out_of_core import mapped_memory
+from elasticml.data.out_of_core.buffer_pool import BufferPool
+from elasticml.data.out_of_core.spill_files import FILE_BYTES, SpillFiles
+from elasticml.errors import DataError
+from elasticml.ids import ChunkId
+
+T = TypeVar("T")
+
+#: The size of a batch is the memory limit divided by this, within the bounds below.
+_BATCHES_IN_LIMIT: Final = 64
+BATCH_BYTES_MIN: Final = 2**20
+BATCH_BYTES_MAX: Final = 32 * 2**20
+#: Threads that fetch and release; two passes over parts of the chunks may run concurrently.
+_READERS: Final = 2
+#: Batches fetched ahead of the active one: two, so that a slow read need not stall the pass.
+_AHEAD: Final = 2
+#: Batches in memory besides resident chunks: of two passes, including those being released.
+_WINDOW: Final = 2 * (_AHEAD + 1)
+
+
+class OutOfCoreStore:
+    """The out-of-core store: the mapped chunks of one member in one job.
+
+    Streaming does not change a body. Results depend on the available memory only for algorithms
+    that choose chunks by ``resident``, such as CoCoA passes that skip chunks; for others only the
+    time does.
+
+    Parameters
+    ----------
+    limit_bytes : int
+        Limit of this process's memory: anonymous memory, and the bodies in memory.
+    folder : Path
+        On a local disk, for bodies that are not in a file yet.
+    measure : callable
+        Returns the bytes of this process's anonymous memory.
+    streams : bool
+        Whether the solver accesses chunks by :func:`stream_chunks`. If not, compressed bodies are
+        decompressed to the disk.
+    """
+
+    def __init__(
+        self,
+        limit_bytes: int,
+        folder: Path,
+        measure: Callable[[], int] = mapped_memory.anonymous_bytes,
+        *,
+        streams: bool = True,
+    ) -> None:
+        self.limit_bytes = limit_bytes
+        self.folder = folder
+        self.streams = streams
+        share = limit_bytes // _BATCHES_IN_LIMIT
+        self.batch_bytes = max(BATCH_BYTES_MIN, min(BATCH_BYTES_MAX, share))
+        #: Buffers for decompressed bodies.
+        self.pool = BufferPool(self.batch_bytes)
+        #: Spill files, and the buffers for per-row arrays in them.
+        self._spill = SpillFiles(folder)
+        self._row_arrays = BufferPool(FILE_BYTES, self._spill.allocate)
+        #: Whether the disk has refused a per-row array since the last plan.
+        self._is_full = False
+        #: Chunks whose bodies are kept in memory.
+        self.resident: frozenset[ChunkId] = frozenset()
+        #: Bytes of released bodies: a measure of how much is read again.
+        self.streamed_bytes = 0
+        self._measure = measure
+        #: Importance of each chunk, if reported.
+        self.importance: Mapping[ChunkId, float] = {}
+        #: Bytes of derived forms of chunks, such as scaled rows; resident if the chunk is.
+        self._form_bytes: dict[ChunkId, int] = {}
+        #: Protects the byte counter and the creation of the readers; held briefly.
+        self._counting = threading.Lock()
+        self._readers: ThreadPoolExecutor | None = None
+
+    def settle(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """Add chunks to the store; those not in a file are copied to one, including their state.
+
+        A compressed body in a file stays where it is.
+
+        Raises
+        ------
+        OSError
+            When the disk has no room.
+        """
+        in_memory = [chunk for chunk in chunks if self.copies(chunk)]
+        buffers = self._spill.allocate_many([chunk.nbytes for chunk in in_memory])
+        spilled = {
+            chunk.id: _copied(chunk, buffer)
+            for chunk, buffer in zip(in_memory, buffers, strict=True)
+        }
+        added = [spilled.get(chunk.id, chunk) for chunk in chunks]
+        for chunk in added:
+            chunk.out_of_core = self
+        self.release(added)
+        return added
+
+    def copies(self, chunk: Chunk) -> bool:
+        """Whether a chunk's body must be copied to a file to add it to the store."""
+        return not chunk.is_mapped or (chunk.is_compressed and not self.streams)
+
+    def buffer(self, nbytes: int) -> memoryview | None:
+        """Allocate a buffer to receive a body, without blocking; None if that is not possible.
+
+        For an event loop: creates no file, and does not wait for another thread that creates one.
+        """
+        return self._spill.try_allocate(nbytes)
+
+    def maps(self, buffer: memoryview) -> bool:
+        """Whether a buffer is in a spill file."""
+        return self._spill.maps(buffer)
+
+    def row_array(self, n: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+        """Return an array of length n in a file, such as dual variables; content undefined.
+
+        The kernel decides how long its pages stay in memory, and its buffer is reused when the
+        array is gone. If the disk is full the array is in (measured) memory; the disk is tried
+        again after the next :meth:`plan`.
+        """
+        if n and not self._is_full:
+            try:
+                return np.frombuffer(self._row_arrays.take(n * np.dtype(dtype).itemsize), dtype)
+            except OSError:
+                self._is_full = True
+        return np.empty(n, dtype)
+
+    def add_form(self, form: Chunk) -> Chunk:
+        """Add a derived form of a chunk, under the same id.
+
+        Raises
+        ------
+        DataError
+            When the disk has no room.
+        """
+        try:
+            (added,) = self.settle([form])
+        except OSError as error:
+            raise DataError(
+                f"{self.folder} has no room for scaled copies of chunks ({error.strerror}): free "
+                "some, use more memory per worker, or name a folder with room in ELASTICML_SPILL",
+                path=str(self.folder),
+            ) from None
+        self._form_bytes[form.id] = added.nbytes
+        return added
+
+    def set_importance(self, importance: Mapping[ChunkId, float]) -> None:
+        """Set each chunk's total importance; chunks with the most importance per byte stay."""
+        self.importance = dict(importance)
+
+    def plan(self, chunks: Sequence[Chunk]) -> None:
+        """Decide which of a member's chunks stay in memory; call it before each pass.
+
+        Other memory is measured, so that growing states and models displace bodies.
+        """
+        importance = self.importance
+        self._is_full = False
+        order = sorted(
+            (chunk for chunk in chunks if chunk.is_mapped),
+            key=lambda chunk: -importance.get(chunk.id, 0.0) / chunk.nbytes,
+        )
+        window = self._window(order)
+        # Decompressed bodies are anonymous memory, but counted as bodies below: those in the pool,
+        # and those that were decompressed before their chunks were added to the store.
+        decompressed = sum(
+            c.nbytes for c in order if c.is_compressed and c.is_loaded and c.out_of_core is None
+        )
+        others = max(0, self._measure() - self.pool.held_bytes - decompressed)
+        # Per-row arrays are in files, but accessed in every pass.
+        left = self.limit_bytes - others - window - self._row_arrays.held_bytes
+        if left < 0:
+            self._spill.evict()
+        resident = set()
+        for chunk in order:
+            nbytes = self._memory_of(chunk) + self._form_bytes.get(chunk.id, 0)
+            if nbytes > left:
+                break
+            left -= nbytes
+            resident.add(chunk.id)
+        before, self.resident = self.resident, frozenset(resident)
+        # Also release bodies that were accessed outside a pass, if that is known.
+        self.release([c for c in order if c.id in before or (c.is_compressed and c.is_loaded)])
+        self.pool.trim(window)
+
+    def _memory_of(self, chunk: Chunk) -> int:
+        """Return the memory that a body takes while it is loaded."""
+        return self.pool.size_of(chunk.nbytes) if chunk.is_compressed else chunk.nbytes
+
+    def _window(self, chunks: Sequence[Chunk]) -> int:
+        """Return the memory of the batches that are loaded besides resident chunks."""
+        # A batch has at least one chunk, however large, or one derived form.
+        largest = max(
+            (max(self._memory_of(c), self._form_bytes.get(c.id, 0)) for c in chunks), default=0
+        )
+        # Small decompressed bodies take more memory than their size.
+        memory, nbytes = sum(map(self._memory_of, chunks)), sum(c.nbytes for c in chunks)
+        return _WINDOW * max(math.ceil(self.batch_bytes * memory / max(1, nbytes)), largest)
+
+    def stream_chunks(self, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
+        """Yield chunks in order; bodies are fetched ahead and released behind."""
+        batches = self.batches(chunks)
+        for number in self.stages(batches, lambda number: number):
+            yield from batches[number]
+
+    def batches(self, chunks: Sequence[Chunk]) -> list[Sequence[Chunk]]:
+        """Divide chunks into consecutive batches of at most ``batch_bytes``, or one chunk."""
+        cuts, nbytes = [0], 0
+        for number, chunk in enumerate(chunks):
+            if nbytes and nbytes + chunk.nbytes > self.batch_bytes:
+                cuts.append(number)
+                nbytes = 0
+            nbytes += chunk.nbytes
+        ends = [*cuts[1:], len(chunks)]
+        return [chunks[low:high] for low, high in zip(cuts, ends, strict=True) if high > low]
+
+    def stages(
+        self, batches: Sequence[Sequence[Chunk]], prepare: Callable[[int], T]
+    ) -> Iterator[T]:
+        """Iterate over batches, fetching the next ones in the background.
+
+        Parameters
+        ----------
+        prepare : callable (int) -> T
+            Further preparation of the batch with this number; called in a reader thread.
+
+        Yields
+        ------
+        T
+            The result of ``prepare``, once the batch's bodies are loaded; they may be released
+            after the next step.
+        """
+        if not batches:
+            return
+        with self._counting:
+            if self._readers is None:
+                self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="em-shelf")
+            submit = self._readers.submit
+
+        #: The pinned chunks of each loaded batch.
+        pinned: dict[int, list[Chunk]] = {}
+
+        def load_batch(number: int, former: int | None) -> T:
+            release_batch(former)
+            held = pinned[number] = []
+            for chunk in batches[number]:
+                if chunk.is_mapped:
+                    mapped_memory.read_ahead(chunk.stored)
+            for chunk in batches[number]:
+                if chunk.is_mapped:
+                    _fetch(chunk, self)
+                    held.append(chunk)
+            return prepare(number)
+
+        def release_batch(number: int | None) -> None:
+            if number is not None:
+                for chunk in pinned.pop(number, []):
+                    chunk.unpin()
+                self.release(batches[number])
+
+        #: Loaded or loading batches, and the batch that each releases before it loads.
+        loading: deque[tuple[int, Future[T], int | None]] = deque()
+        former: int | None = None
+        try:
+            for number in range(len(batches)):
+                for k in range(number + len(loading), min(number + _AHEAD + 1, len(batches))):
+                    loading.append((k, submit(load_batch, k, former), former))
+                    former = None
+                yield loading[0][1].result()
+                release_batch(former)  # at the end no further batch releases it
+                former = loading.popleft()[0]
+        finally:
+            # The caller has finished, failed, or closed the generator early.
+            for k, future, before in loading:
+                if future.cancel():
+                    release_batch(before)
+                else:
+                    wait([future])
+                    release_batch(k)
+            release_batch(former)
+
+    def release(self, chunks: Sequence[Chunk]) -> None:
+        """Release bodies, except those of resident chunks."""
+        nbytes = 0
+        for chunk in chunks:
+            if not chunk.is_mapped or chunk.id in self.resident:
+                continue
+            if not chunk.is_compressed:
+                mapped_memory.evict(chunk.stored)
+                nbytes += chunk.nbytes
+            elif chunk.evict():
+                nbytes += chunk.nbytes
+        with self._counting:
+            self.streamed_bytes += nbytes
+
+    def close(self) -> None:
+        """Discard idle buffers; disk space is freed with the last chunk in the spill files.
+
+        A running pass may finish: the reader threads end when the store is garbage-collected.
+        """
+        self._spill.close()
+        self._row_arrays.trim(0)
+        self.pool.trim(0)
+
+
+def _fetch(chunk: Chunk, out_of_core: OutOfCoreStore) -> None:
+    """Load and pin a mapped chunk's body: decompressed and verified."""
+    if chunk.is_compressed and chunk.is_loaded:
+        chunk.load(pin=True)
+        return
+    if chunk.is_compressed:
+        # A chunk that was loaded before the store was needed also uses the pool from now on.
+        chunk.out_of_core = out_of_core
+    mapped_memory.fetch(chunk.stored)
+    chunk.load(pin=True)
+    if chunk.is_compressed:
+        mapped_memory.evict(chunk.stored)
+
+
+def _copied(chunk: Chunk, buffer: memoryview) -> Chunk:
+    """Copy a chunk and its state to a buffer in a file; ``copyto`` releases the GIL."""
+    np.copyto(np.frombuffer(buffer, np.uint8), np.frombuffer(chunk.body, np.uint8))
+    copy = Chunk(chunk.id, buffer.toreadonly())
+    copy.is_mapped = True
+    copy.state, copy.state_version = chunk.state, chunk.state_version
+    return copy
+
+
+def store_of(chunks: Sequence[Chunk]) -> OutOfCoreStore | None:
+    """Return the out-of-core store of these chunks; None if none of them is in one."""
+    return next((chunk.out_of_core for chunk in chunks if chunk.out_of_core is not None), None)
+
+
+def stream_chunks(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
+    """Yield chunks in order; out-of-core chunks are streamed.
+
+    For loops that access bodies. Loops over ids and sizes need not load them.
+    """
+    out_of_core = store_of(chunks)
+    return iter(chunks) if out_of_core is None else out_of_core.stream_chunks(chunks)
+
+
+def row_array(chunk: Chunk, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    """Return an array of length n_rows, in a file if the chunk is out of core.
+
+    Its content is undefined.
+    """
+    out_of_core = chunk.out_of_core
+    return (
+        np.empty(chunk.n_rows, dtype)
+        if out_of_core is None
+        else out_of_core.row_array(chunk.n_rows, dtype)
+    )
+
+
+def kept(chunk: Chunk, values: NDArray[Any]) -> NDArray[Any]:
+    """Return ``values`` (n_rows,), or, if the chunk is out of core, a copy of it in a file."""
+    if chunk.out_of_core is None:
+        return values
+    copy = row_array(chunk, values.dtype)
+    np.copyto(copy, values)
+    return copy
+
+
+def release(chunks: Sequence[Chunk]) -> None:
+    """Release pages that were accessed outside a streaming pass, such as labels."""
+    out_of_core = store_of(chunks)
+    if out_of_core is not None:
+        out_of_core.release(chunks)
+
+
+def plan_residency(chunks: Sequence[Chunk]) -> None:
+    """Decide again which out-of-core bodies stay in memory; call it before each pass."""
+    out_of_core = store_of(chunks)
+    if out_of_core is not None:
+        out_of_core.plan(chunks)

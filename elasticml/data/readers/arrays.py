@@ -1,0 +1,203 @@
+"""Data from NumPy or SciPy arrays in the client's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Self
+
+from numpy.typing import ArrayLike
+
+from elasticml.data.chunks.by_columns import COLUMNS, check_by, rows_by_columns
+from elasticml.data.chunks.chunk import Chunk, Dtype
+from elasticml.data.chunks.chunker import Rows
+from elasticml.data.chunks.rows import (
+    cut_rows,
+    rows_digest,
+    rows_nbytes,
+    rows_of_arrays,
+    slice_rows,
+)
+from elasticml.data.dataset_stats import BlockSummary
+from elasticml.data.readers.files import fingerprint
+from elasticml.data.readers.single_pass_source import SinglePassSource
+from elasticml.data.source import (
+    BLOCK_BYTES,
+    BlockInfo,
+    check_dtype,
+    check_keys,
+    resolve_chunk_bytes,
+)
+from elasticml.errors import ConfigError
+from elasticml.ids import format_size
+
+#: Arrays in memory are sent from the client through the scheduler; larger ones are refused.
+IN_MEMORY_BYTES_MAX: Final = 2 * 2**30
+
+
+def from_arrays(
+    X: ArrayLike,
+    y: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+    *,
+    dtype: Dtype = "float64",
+    by: Literal["rows", "columns"] = "rows",
+) -> ArraySource:
+    """Return a source for arrays in memory.
+
+    Parameters
+    ----------
+    X : array_like (n, d), or any SciPy sparse matrix or array
+        Finite numbers.
+    y : array_like (n,)
+        Finite numbers.
+    sample_weight : array_like (n,), optional
+        Finite and not negative; 1 by default.
+    dtype : "float64" or "float32"
+        Type of the stored values.
+    by : "rows" or "columns"
+        Whether a chunk holds some of the examples, or, for ``PrimalCoCoA``, some features of all
+        examples.
+
+    Raises
+    ------
+    ConfigError
+        When the arrays take more than 2 GiB, or columns are not float64.
+    DataError
+        When lengths differ or a value is not finite.
+    """
+    check_dtype(dtype)
+    check_by(by, dtype)
+    build_rows = rows_by_columns if by == COLUMNS else rows_of_arrays
+    rows = build_rows(X, y, sample_weight, name="X")
+    nbytes = rows_nbytes(rows, dtype)
+    if nbytes > IN_MEMORY_BYTES_MAX:
+        raise ConfigError(
+            f"arrays take {format_size(nbytes)}, at most {format_size(IN_MEMORY_BYTES_MAX)} can be "
+            "sent with a job; write them to a shared path and name that",
+            nbytes=nbytes,
+        )
+    return ArraySource(rows=rows, dtype=dtype, name=rows_digest(rows, dtype), by=by)
+
+
+def source_from_spec(spec: Mapping[str, Any]) -> ArraySource:
+    """Build a placeholder for arrays in memory: it lists its blocks, but cannot read them."""
+    allowed = ("fingerprint", "rows", "columns", "nbytes", "dtype", "n_columns", "by")
+    check_keys(spec, allowed, ("fingerprint", "rows", "columns", "nbytes"))
+    return ArraySource(
+        rows=None,
+        shape=(int(spec["rows"]), int(spec["columns"])),
+        nbytes=int(spec["nbytes"]),
+        dtype=spec.get("dtype", "float64"),
+        name=spec["fingerprint"],
+        n_columns=spec.get("n_columns"),
+        by=spec.get("by", "rows"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArraySource(SinglePassSource):
+    """Arrays in memory, in blocks of rows of about 8 MiB; readable only in the client process."""
+
+    #: None in a placeholder built from a spec.
+    rows: Rows | None
+    dtype: Dtype
+    #: Digest of the arrays; part of the fingerprint.
+    name: str
+    shape: tuple[int, int] = (0, 0)
+    nbytes: int = 0
+    n_columns: int | None = None
+    #: Whether the rows of chunks are examples ("rows") or features ("columns").
+    by: Literal["rows", "columns"] = "rows"
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the chunks must be sent with the job, as they cannot be read elsewhere."""
+        return True
+
+    def spec(self) -> dict[str, Any]:
+        """Return shapes and digest in a JSON-able dict; the arrays are not included."""
+        n_rows, columns, nbytes = self._sizes()
+        return {
+            "format": "arrays",
+            "rows": n_rows,
+            "columns": columns,
+            "nbytes": nbytes,
+            "fingerprint": self.name,
+            "dtype": self.dtype,
+            "n_columns": self.n_columns,
+            # The spec determines chunk ids: data by rows keep the ids they had before this key.
+            **({"by": self.by} if self.by == COLUMNS else {}),
+        }
+
+    def with_columns(self, n_columns: int) -> Self:
+        """Return a source with ``n_columns`` columns; unchanged if by columns (then examples)."""
+        return self if self.by == COLUMNS else SinglePassSource.with_columns(self, n_columns)
+
+    def fingerprint(self) -> str:
+        """Return 16 hex digits over the arrays and the options."""
+        return fingerprint(self.spec())
+
+    def blocks(self) -> list[BlockInfo]:
+        """Return blocks, which are ranges of rows."""
+        n_rows, columns, nbytes = self._sizes()
+        step = self._rows_per_block()
+        return [
+            BlockInfo(
+                index=i,
+                nbytes=nbytes * min(step, n_rows - at) // n_rows,
+                rows=min(step, n_rows - at),
+                columns=columns,
+            )
+            for i, at in enumerate(range(0, n_rows, step))
+        ]
+
+    def read(
+        self, block: int, chunk_bytes: int | None, n_members: int
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Partition one range of rows into chunks; raises ConfigError in a placeholder."""
+        if self.rows is None:
+            raise ConfigError(
+                "arrays in memory cannot be read again outside the client that created them; "
+                "write them to a shared path and name that",
+            )
+        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
+        start = block * self._rows_per_block()
+        part = slice_rows(self.rows, start, start + self._rows_per_block())
+        return cut_rows(part, self.n_columns, self.fingerprint(), block, size, self.dtype)
+
+    def chunk_bodies(self, chunk_bytes: int | None, n_members: int) -> ChunkBodies:
+        """Partition all rows, to be sent with a job.
+
+        Raises
+        ------
+        ConfigError
+            When this is a placeholder, outside the client process.
+        """
+        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
+        parts = [self.read(block.index, size, n_members) for block in self.blocks()]
+        chunks = [chunk for part, _ in parts for chunk in part]
+        return ChunkBodies(
+            ids=tuple(str(chunk.id) for chunk in chunks),
+            bodies=tuple(chunk.body for chunk in chunks),
+            summaries=tuple(summary for _, summary in parts),
+        )
+
+    def _sizes(self) -> tuple[int, int, int]:
+        """Return the numbers of rows, columns and bytes."""
+        if self.rows is None:
+            return *self.shape, self.nbytes
+        return len(self.rows.labels), self.rows.n_columns, rows_nbytes(self.rows, self.dtype)
+
+    def _rows_per_block(self) -> int:
+        n_rows, _, nbytes = self._sizes()
+        return max(1, n_rows * BLOCK_BYTES // max(1, nbytes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkBodies:
+    """All chunks of arrays in memory: ids and bodies in the same order, and block summaries."""
+
+    ids: tuple[str, ...]
+    bodies: tuple[memoryview, ...]
+    summaries: tuple[BlockSummary, ...]

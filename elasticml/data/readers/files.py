@@ -1,0 +1,275 @@
+"""Local and remote data files: size, version and compression, and text in blocks of whole lines."""
+
+from __future__ import annotations
+
+import bz2
+import functools
+import gzip
+import hashlib
+import json
+import lzma
+import threading
+import zlib
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Literal, TypeVar, cast
+
+from elasticml.data.source import BLOCK_BYTES, BlockInfo
+from elasticml.data.storage.filesystem import local_path, reason_of, remedy_of, system_of
+from elasticml.data.storage.hdfs import absolute_hdfs, is_hdfs
+from elasticml.errors import ConfigError, DataError
+
+Compression = Literal["gzip", "bzip2", "xz"]
+T = TypeVar("T")
+
+_MAGIC: Final[tuple[tuple[bytes, Compression], ...]] = (
+    (b"\x1f\x8b", "gzip"),
+    (b"BZh", "bzip2"),
+    (b"\xfd7zXZ\x00", "xz"),
+)
+#: Rough ratio of decompressed to compressed size; only chunk sizes depend on it.
+_EXPANSION: Final = {None: 1, "gzip": 4, "bzip2": 6, "xz": 6}
+#: Bytes per read from a decompressor; an error names the last line before the failed read.
+_READ_BYTES: Final = 2**18
+#: Keys by which fsspec's file systems report a file's version, most reliable first.
+_VERSION_KEYS: Final = (
+    *("ETag", "etag", "Content-MD5", "Digest", "sha"),
+    *("mtime", "modificationTime", "LastModified", "last_modified", "Last-Modified"),
+    *("updated", "modify"),
+)
+#: Bytes of a remote file that are searched at once for the end of a line.
+_LINE_BYTES: Final = 2**16
+#: Part of every fingerprint: a change in how text becomes chunks invalidates old caches.
+READING_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileInfo:
+    """A file's size, version and compression, determined without reading all of it."""
+
+    size: int
+    #: Changes if the file changes: modification time, or a remote store's tag.
+    token: str
+    compression: Compression | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Consecutive whole lines."""
+
+    text: bytes
+    #: Number of the first line, from 1; None if counting it would require reading the file.
+    first_line: int | None
+    #: Offset of the text in the uncompressed file.
+    offset: int
+
+
+def absolute(path: str) -> str:
+    """Return an absolute path, so that it names the same file on every member; URLs stay.
+
+    Raises
+    ------
+    ConfigError
+        When the path is ``hdfs:///path`` and no configuration names the default file system.
+    """
+    if "://" not in path:
+        return str(Path(path).expanduser().absolute())
+    return absolute_hdfs(path) if is_hdfs(path) else path
+
+
+def open_binary(path: str) -> BinaryIO:
+    """Open a local or remote file for reading; raises ConfigError if it does not exist."""
+    try:
+        system, inner = system_of(path)
+        return cast(BinaryIO, system.open(inner, "rb"))
+    except FileNotFoundError:
+        raise _missing(path) from None
+    except (OSError, ImportError, ValueError) as error:
+        raise _unusable(path, "opened", error) from None
+
+
+def file_info(path: str) -> FileInfo:
+    """Return a file's size, version and compression.
+
+    Raises
+    ------
+    ConfigError
+        When it is missing, a directory, or not readable.
+    DataError
+        When it is empty.
+    """
+    try:
+        system, inner = system_of(path)
+        info: Mapping[str, Any] = system.info(inner)
+    except FileNotFoundError:
+        raise _missing(path) from None
+    except (OSError, ImportError, ValueError) as error:
+        raise _unusable(path, "accessed", error) from None
+    if info["type"] == "directory":
+        raise ConfigError(f"data path {path} is a directory, wanted a file", path=path)
+    if info["size"] == 0:
+        raise DataError(f"{path} is empty (0 bytes), wanted at least one example", path=path)
+    size, token = int(info["size"]), version_of(inner, info)
+    return FileInfo(size=size, token=token, compression=_compression(path, token, size))
+
+
+def is_versioned(path: str) -> bool:
+    """Whether a change of the file that keeps its size can be detected."""
+    return file_info(path).token != ""
+
+
+def once_per_version(look: Callable[..., T]) -> Callable[..., T]:
+    """Cache a function of a file's path, version token and further arguments.
+
+    Concurrent callers wait for the first one. Without a token nothing is cached.
+    """
+    seen, looking = functools.lru_cache(maxsize=64)(look), threading.Lock()
+
+    @functools.wraps(look)
+    def looked(path: str, token: str, *more: Hashable) -> T:
+        if not token:
+            return look(path, token, *more)
+        with looking:
+            return seen(path, token, *more)
+
+    return looked
+
+
+@once_per_version
+def _compression(path: str, token: str, size: int) -> Compression | None:
+    """Return a file's compression, by its first bytes."""
+    with open_binary(path) as source:
+        start = source.read(6)
+    return next((name for magic, name in _MAGIC if start.startswith(magic)), None)
+
+
+def _missing(path: str) -> ConfigError:
+    return ConfigError(f"data file {path} does not exist; check data.path", path=path)
+
+
+def _unusable(path: str, action: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"data file {path} cannot be {action}: {reason_of(error)}; {remedy_of(path, error)}",
+        path=path,
+    )
+
+
+def version_of(inner: str, info: Mapping[str, Any]) -> str:
+    """Return a file's version from fsspec's ``info`` of its path; "" if it is unknown."""
+    local = Path(inner)
+    if "ino" in info and local.exists():
+        return str(local.stat().st_mtime_ns)
+    return next((str(info[key]) for key in _VERSION_KEYS if info.get(key) is not None), "")
+
+
+def fingerprint(spec: Mapping[str, Any], info: FileInfo | None = None) -> str:
+    """Digest a source's spec (path, options) with its file's size and version; 16 hex digits."""
+    parts: list[Any] = [READING_VERSION, dict(spec)]
+    if info is not None:
+        parts += [info.size, info.token]
+    text = json.dumps(parts, sort_keys=True).encode()
+    return hashlib.blake2b(text, digest_size=8).hexdigest()
+
+
+def text_blocks(info: FileInfo) -> list[BlockInfo]:
+    """Return the blocks of a text file: ranges of 8 MiB, or the whole file if compressed."""
+    if info.compression is not None:
+        return [BlockInfo(index=0, nbytes=info.size * _EXPANSION[info.compression])]
+    starts = range(0, info.size, BLOCK_BYTES)
+    return [
+        BlockInfo(index=i, nbytes=min(BLOCK_BYTES, info.size - start))
+        for i, start in enumerate(starts)
+    ]
+
+
+def block_pieces(path: str, block: int, info: FileInfo) -> Iterator[Piece]:
+    """Yield the whole lines of one block, in pieces of about 8 MiB.
+
+    A line belongs to the block in which it begins, so every line is in exactly one block.
+
+    Raises
+    ------
+    DataError
+        When a compressed file is damaged or truncated.
+    """
+    if info.compression is not None:
+        yield from _decompressed(path, info.compression)
+    else:
+        yield _line_range(path, block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES)
+
+
+def _line_range(path: str, start: int, stop: int) -> Piece:
+    """Read the lines that begin at an offset of at least ``start`` and below ``stop``."""
+    with open_binary(path) as source:
+        begin = 0
+        if start:
+            source.seek(start - 1)
+            begin = start - 1 + len(read_line(source))
+        if local_path(path) is not None:
+            # In a local file the end of the last line is cheap to find; then one read suffices.
+            source.seek(stop - 1)
+            stop += max(0, len(read_line(source)) - 1)
+            source.seek(begin)
+        text = source.read(max(0, stop - begin))
+        if text and not text.endswith(b"\n"):
+            text += read_line(source)
+    return Piece(text=text, first_line=None if start else 1, offset=begin)
+
+
+def read_line(source: BinaryIO) -> bytes:
+    """Read to the end of a line; on remote files in small steps, where fsspec reads megabytes."""
+    read_until: Callable[..., bytes] | None = getattr(source, "readuntil", None)
+    return source.readline() if read_until is None else read_until(b"\n", _LINE_BYTES)
+
+
+def _decompressed(path: str, compression: Compression) -> Iterator[Piece]:
+    line, offset, parts, size = 1, 0, list[bytes](), 0
+    with open_binary(path) as raw:
+        source = decompressor(raw, compression)
+        while True:
+            try:
+                part = source.read(_READ_BYTES)
+            except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+                lines = line + sum(part.count(b"\n") for part in parts)
+                raise DataError(
+                    f"{path}, line {lines}: the {compression} data end early or are damaged "
+                    f"({error}); copy or download the file again",
+                    path=path,
+                    line=lines,
+                ) from None
+            parts.append(part)
+            size += len(part)
+            if part and size < BLOCK_BYTES:
+                continue
+            text = b"".join(parts)
+            end = text.rfind(b"\n") + 1 if part else len(text)
+            if end:
+                yield Piece(text=text[:end], first_line=line, offset=offset)
+                line, offset = line + text.count(b"\n", 0, end), offset + end
+            parts, size = [text[end:]], len(text) - end
+            if not part:
+                return
+
+
+def decompressor(raw: BinaryIO, compression: Compression) -> BinaryIO:
+    """Return a file object that decompresses an open file."""
+    if compression == "gzip":
+        return cast(BinaryIO, gzip.open(raw, "rb"))
+    if compression == "bzip2":
+        return cast(BinaryIO, bz2.open(raw, "rb"))
+    return cast(BinaryIO, lzma.open(raw, "rb"))
+
+
+def line_number(path: str, piece: Piece, position: int) -> int:
+    """Return the line, from 1, of byte ``position`` of a piece; may read the file before it."""
+    first = piece.first_line
+    if first is None:
+        first, left = 1, piece.offset
+        with open_binary(path) as source:
+            while left > 0:
+                part = source.read(min(left, BLOCK_BYTES))
+                if not part:
+                    break
+                first, left = first + part.count(b"\n"), left - len(part)
+    return first + piece.text.count(b"\n", 0, position)

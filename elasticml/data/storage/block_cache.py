@@ -1,0 +1,185 @@
+"""A binary cache of parsed blocks on disk, shared by the members of one host and by later jobs.
+
+One file holds one block, see :mod:`elasticml.data.storage.block_file`. Members that need the same
+block at the same time wait for the first one to write it. Truncated and damaged files are parsed
+again. Without a writable directory nothing is cached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from elasticml.data.storage.block_file import PART, SUFFIX, Block, map_block, write_block
+from elasticml.errors import ConfigError, DataError
+from elasticml.ids import parse_size
+
+#: The least recently used files are removed when the directory exceeds this size.
+CACHE_BYTES_MAX: Final = 4 * 2**30
+#: The cache leaves at least this share of the disk free.
+_FREE_SHARE_MIN: Final = 0.1
+_LOCK: Final = ".lock"
+_OFF: Final = "off"
+
+#: A directory; False for no cache; True or None for the environment's setting.
+CacheSetting = str | Path | bool | None
+
+
+def cache_directory(directory: str | Path | None = None) -> Path:
+    """Return ``directory``, else ``$ELASTICML_CACHE``, else ``~/.cache/elasticml``."""
+    if directory is not None:
+        return Path(directory).expanduser()
+    named = os.environ.get("ELASTICML_CACHE")
+    is_place = named is not None and named not in ("", _OFF)
+    return Path(str(named)) if is_place else Path.home() / ".cache" / "elasticml"
+
+
+def is_off(setting: CacheSetting = None) -> bool:
+    """Whether caching is off: by the setting, else by ``ELASTICML_CACHE=off``."""
+    if isinstance(setting, bool) or setting is None:
+        return setting is False or os.environ.get("ELASTICML_CACHE") == _OFF
+    return False
+
+
+def cache_bytes_max() -> int:
+    """Return ``$ELASTICML_CACHE_SIZE`` in bytes, else 4 GiB.
+
+    Raises
+    ------
+    ConfigError
+        When the variable is not a size.
+    """
+    named = os.environ.get("ELASTICML_CACHE_SIZE")
+    if not named:
+        return CACHE_BYTES_MAX
+    try:
+        return parse_size(named)
+    except ValueError:
+        raise ConfigError(
+            f"ELASTICML_CACHE_SIZE is {named!r}, wanted a size such as 4 GiB"
+        ) from None
+
+
+def cached(
+    key: str,
+    parse: Callable[[], Block],
+    setting: CacheSetting = None,
+    is_kept: Callable[[Block], bool] = lambda block: True,
+) -> Block:
+    """Return the block cached under ``key``, or parse and cache it.
+
+    Parameters
+    ----------
+    key : str
+        Identifies the block, the version of its data and the chunk size; valid as a file name.
+    parse : callable
+        Reads the block; called at most once, and by one process at a time where the directory
+        supports advisory locks.
+    setting : path, bool or None
+        Location of the cache; False for none.
+    is_kept : callable
+        Whether to cache the parsed block: it must be worth its space, and ``key`` must still
+        identify the data, as a block may mix two versions if the file changed meanwhile.
+
+    Raises
+    ------
+    Exception
+        Exceptions of ``parse`` propagate. A cache that cannot be read or written is not an error.
+    """
+    if is_off(setting):
+        return parse()
+    try:
+        folder = cache_directory(None if isinstance(setting, bool) else setting)
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # read-only, a file in the way, no home directory
+        return parse()
+    path = folder / f"{key}{SUFFIX}"
+    block = _load(path)
+    if block is not None:
+        return block
+    with _lock(folder / f"{key}{_LOCK}"):
+        block = _load(path)
+        if block is not None:
+            return block
+        block = parse()
+        with contextlib.suppress(OSError):
+            if is_kept(block) and _has_room(folder, block):
+                write_block(path, block)
+                _sweep(folder, keep=path)
+        return block
+
+
+def _load(path: Path) -> Block | None:
+    """Map a cached block and mark it as used; None if it is absent or damaged."""
+    try:
+        block = map_block(path)
+        for chunk in block[0]:
+            chunk.load()  # verifies the body now, while the block can still be parsed again
+    except (OSError, DataError):
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(path)
+    return block
+
+
+def _has_room(folder: Path, block: Block) -> bool:
+    """Whether a block fits the size limit and leaves enough of the disk free."""
+    nbytes = sum(chunk.nbytes for chunk in block[0])
+    disk = shutil.disk_usage(folder)
+    return nbytes <= cache_bytes_max() and disk.free - nbytes >= _FREE_SHARE_MIN * disk.total
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold an advisory lock, which the kernel releases if the holder dies; no-op without locks."""
+    handle = None
+    with contextlib.suppress(OSError):
+        handle = path.open("ab")
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            handle.close()
+
+
+def _sweep(folder: Path, keep: Path) -> None:
+    """Remove the oldest blocks until the rest fit, and the partial files of killed writers.
+
+    A removed block stays readable for processes that have mapped it.
+    """
+    entries = []
+    for path in folder.glob(f"*{SUFFIX}"):
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            entries.append((status.st_mtime_ns, status.st_size, path))
+    total, limit = sum(size for _, size, _ in entries), cache_bytes_max()
+    for _, size, path in sorted(entries):
+        if total <= limit:
+            break
+        if path != keep:
+            path.unlink(missing_ok=True)
+            path.with_suffix(_LOCK).unlink(missing_ok=True)
+            total -= size
+    for part in folder.glob(f"*{SUFFIX}*{PART}"):
+        lock = folder / f"{part.name.partition(SUFFIX)[0]}{_LOCK}"
+        # The caller holds its own block's lock and has already finished writing it.
+        if lock == keep.with_suffix(_LOCK) or not _is_held(lock):
+            part.unlink(missing_ok=True)
+
+
+def _is_held(lock: Path) -> bool:
+    """Whether another process is writing this lock's block; True if locks are not supported."""
+    try:
+        with lock.open("rb") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False

@@ -1,0 +1,139 @@
+"""Memory-mappable files that hold one block of chunks; used by the cache and converted data.
+
+A file holds a JSON index, then the chunk bodies, aligned to 64 bytes, plain or compressed. It is
+written completely and then renamed. The index is verified when the file is mapped; a body is
+verified by its checksum before any of it except labels and weights is accessed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import struct
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.chunks.lazy_body import open_lazy_body
+from elasticml.data.dataset_stats import BlockSummary
+from elasticml.data.storage.file_limits import raise_open_file_limit
+from elasticml.errors import DataError
+from elasticml.ids import chunk_id
+
+MAGIC: Final = b"emlcache"
+VERSION: Final = 3
+#: Suffixes of finished files, and of files being written.
+SUFFIX: Final = ".chunks"
+PART: Final = ".part"
+#: Magic, version, bytes of the index, bytes of the bodies, digest of the index.
+_FIXED: Final = struct.Struct("<8sIIQ8s")
+
+Block = tuple[list[Chunk], BlockSummary]
+
+
+def write_block(path: Path, block: Block, level: int | None = None) -> int:
+    """Write a block under a temporary name, then rename it; return the bytes of its bodies on disk.
+
+    Parameters
+    ----------
+    level : int, optional
+        Compression level, see :func:`elasticml.data.chunks.compressed_body.pack`; None: no
+        compression.
+
+    Raises
+    ------
+    OSError
+        When the file cannot be written; no partial file is left.
+    """
+    chunks, summary = block
+    # Imported here: a process that only starts a container need not load compiled code.
+    from elasticml.data.chunks.checksums import checksum
+    from elasticml.data.chunks.compressed_body import pack
+
+    bodies = [chunk.body if level is None else pack(chunk.body, level) for chunk in chunks]
+    sizes = [len(body) for body in bodies]
+    index = {
+        "summary": summary.to_json(),
+        "chunks": [
+            [str(chunk.id), size, f"{checksum(chunk.body):016x}"]
+            for chunk, size in zip(chunks, sizes, strict=True)
+        ],
+    }
+    text = json.dumps(index).encode()
+    n_bodies = sum(sizes)
+    head = _FIXED.pack(MAGIC, VERSION, len(text), n_bodies, _digest(text)) + text
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=PART)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(head.ljust(_bodies_start(len(text)), b"\0"))
+            for body in bodies:
+                out.write(body)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return n_bodies
+
+
+def map_block(path: Path) -> Block:
+    """Map a block; its chunks' bodies are loaded from the file on access.
+
+    Raises
+    ------
+    OSError
+        When the file does not exist or cannot be read.
+    DataError
+        When the index is damaged. A damaged body raises when its chunk is loaded.
+    """
+    raise_open_file_limit()  # a mapping keeps a descriptor open while any chunk of the block exists
+    with path.open("rb") as source:
+        if os.fstat(source.fileno()).st_size < _FIXED.size:
+            raise _damaged(path, "it is cut short")
+        memory = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
+    view = memoryview(memory)
+    magic, version, n_text, n_bodies, digest = _FIXED.unpack_from(view)
+    start, text = _bodies_start(n_text), bytes(view[_FIXED.size : _FIXED.size + n_text])
+    if magic != MAGIC or version != VERSION:
+        raise _damaged(path, "it is not a block of chunks of this version")
+    if view.nbytes != start + n_bodies or _digest(text) != digest:
+        raise _damaged(path, "it is cut short, or its index has changed")
+    try:
+        index = json.loads(text)
+        # Headers are scattered over the file: read-ahead would load their surroundings.
+        memory.madvise(mmap.MADV_RANDOM)
+        chunks = _map_chunks(view[start:], index["chunks"], str(path))
+        memory.madvise(mmap.MADV_NORMAL)
+        return chunks, BlockSummary.from_json(index["summary"])
+    except DataError as error:
+        raise _damaged(path, error.message.partition(";")[0]) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(path, f"its index cannot be read: {error!r}") from None
+
+
+def _damaged(path: Path, why: str) -> DataError:
+    return DataError(f"{path} is damaged: {why}; remove it and make it again", path=str(path))
+
+
+def _map_chunks(
+    view: memoryview, entries: Sequence[tuple[str, int, str]], place: str
+) -> list[Chunk]:
+    chunks, start = [], 0
+    for text, nbytes, digits in entries:
+        lazy_body = open_lazy_body(view[start : start + nbytes], text, place, int(digits, 16))
+        chunk = Chunk.from_lazy_body(chunk_id(text), lazy_body)
+        chunk.is_mapped = True
+        chunks.append(chunk)
+        start += nbytes
+    return chunks
+
+
+def _bodies_start(n_text: int) -> int:
+    return -(-(_FIXED.size + n_text) // 64) * 64
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=8).digest()

@@ -1,0 +1,228 @@
+"""HDFS: find the name node, user and token of a URL, and access it by libhdfs or WebHDFS."""
+
+from __future__ import annotations
+
+import getpass
+import importlib
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from elasticml.data.storage.hadoop_sites import VARIABLES, HadoopConf, hadoop_conf
+from elasticml.data.storage.hadoop_tokens import TOKEN_FILE, hdfs_token, read_tokens
+from elasticml.data.storage.webhdfs import WebHdfs
+from elasticml.errors import ConfigError
+
+#: Address of the name node's web service, for processes without a Hadoop configuration.
+WEBHDFS_VARIABLE: Final = "ELASTICML_WEBHDFS"
+#: ``libhdfs`` or ``webhdfs``; by default libhdfs if it is usable.
+ROUTE_VARIABLE: Final = "ELASTICML_HDFS"
+
+SCHEMES: Final = ("hdfs://", "webhdfs://", "swebhdfs://")
+_PORTS: Final = {"http": 9870, "https": 9871}
+_RPC_PORT: Final = 8020
+_ASK_S: Final = 60
+
+Route = Literal["libhdfs", "webhdfs"]
+
+
+def is_hdfs(place: str) -> bool:
+    """Whether a place is an HDFS URL."""
+    return place.startswith(SCHEMES)
+
+
+def absolute_hdfs(place: str, environment: Mapping[str, str] | None = None) -> str:
+    """Add the default file system's authority to ``hdfs:///path``.
+
+    A member of the cluster may have another configuration, or none.
+
+    Raises
+    ------
+    ConfigError
+        When the configuration cannot be read, or its default file system is not HDFS.
+    """
+    url = _split(place)
+    if url.scheme != "hdfs" or url.authority:
+        return place
+    return f"hdfs://{_default_authority(hadoop_conf(environment), place)}{url.path}"
+
+
+def _default_authority(conf: HadoopConf, place: str) -> str:
+    default = urlsplit(conf.text("fs.defaultFS", conf.text("fs.default.name")))
+    if default.scheme != "hdfs" or not default.netloc:
+        raise ConfigError(
+            f"{place} names no host, and {conf.where()} no fs.defaultFS of HDFS; export "
+            f"{VARIABLES[-1]}=/folder/with/core-site.xml, or write hdfs://host:{_RPC_PORT}/...",
+            path=place,
+        )
+    return default.netloc
+
+
+def hdfs_system(place: str, environment: Mapping[str, str] | None = None) -> tuple[Any, str]:
+    """Return an fsspec file system for an HDFS URL, and the path in it.
+
+    Raises
+    ------
+    ConfigError
+        When the configuration cannot be read, there is no name node, or the route is unknown.
+    """
+    environment = os.environ if environment is None else environment
+    url = _split(absolute_hdfs(place, environment))
+    conf = hadoop_conf(environment)
+    token = _token(conf, url.authority, environment)
+    user = "" if token else (url.user or _user(environment))
+    if url.scheme != "hdfs":
+        scheme = "https" if url.scheme == "swebhdfs" else "http"
+        return WebHdfs((f"{scheme}://{url.authority}",), user, token), url.path
+    addresses = web_addresses(conf, url.authority, environment)
+    if route(environment) == "webhdfs":
+        return WebHdfs(addresses, user, token), url.path
+    arrow = importlib.import_module("elasticml.data.storage.libhdfs")
+    return arrow.LibHdfs(url.authority, addresses, user, token), url.path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Url:
+    scheme: str
+    user: str
+    authority: str
+    path: str
+
+
+def _split(place: str) -> _Url:
+    """Split a URL; an HDFS path has no query and no fragment."""
+    scheme, _, rest = place.partition("://")
+    netloc, slash, path = rest.partition("/")
+    user, _, authority = netloc.rpartition("@")
+    return _Url(scheme=scheme, user=user, authority=authority, path=f"/{path if slash else ''}")
+
+
+def _user(environment: Mapping[str, str]) -> str:
+    # In a container the process may run as another user than the application's.
+    in_container = environment.get("USER") if environment.get("CONTAINER_ID") else None
+    return environment.get("HADOOP_USER_NAME") or in_container or getpass.getuser()
+
+
+def _token(conf: HadoopConf, authority: str, environment: Mapping[str, str]) -> str | None:
+    path = Path(environment.get(TOKEN_FILE, ""))
+    if not environment.get(TOKEN_FILE) or not path.is_file():
+        return None
+    services = [f"ha-hdfs:{authority}", authority]
+    return hdfs_token(read_tokens(path.read_bytes(), str(path)), services)
+
+
+def web_addresses(
+    conf: HadoopConf, authority: str, environment: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the web addresses of a name node, or of all name nodes of a name service.
+
+    Parameters
+    ----------
+    authority : str
+        As in a URL: ``host:port``, or the name of a name service.
+    """
+    scheme = "https" if conf.text("dfs.http.policy").upper() == "HTTPS_ONLY" else "http"
+    key = f"dfs.namenode.{scheme}-address"
+    if authority in conf.words("dfs.nameservices"):
+        nodes = conf.words(f"dfs.ha.namenodes.{authority}")
+        suffixes = [f".{authority}.{node}" for node in nodes] or [f".{authority}"]
+        return tuple(_web_address(conf, key, scheme, suffix, "") for suffix in suffixes)
+    host = authority.partition(":")[0]
+    for suffix in ("", *_suffixes(conf, "dfs.namenode.rpc-address")):
+        rpc = conf.text(f"dfs.namenode.rpc-address{suffix}")
+        default = urlsplit(conf.text("fs.defaultFS")).netloc if not suffix else ""
+        if authority in (rpc, default):
+            return (_web_address(conf, key, scheme, suffix, host),)
+    addresses = environment.get(WEBHDFS_VARIABLE, "")
+    if addresses:
+        return tuple(address.strip().rstrip("/") for address in addresses.split(","))
+    return (f"{scheme}://{host}:{_PORTS[scheme]}",)
+
+
+def _suffixes(conf: HadoopConf, key: str) -> list[str]:
+    suffixes = (
+        name.removeprefix(key) for name in sorted(conf.values) if name.startswith(f"{key}.")
+    )
+    return [suffix for suffix in suffixes if suffix]
+
+
+def _web_address(conf: HadoopConf, key: str, scheme: str, suffix: str, host: str) -> str:
+    rpc = conf.text(f"dfs.namenode.rpc-address{suffix}")
+    address = conf.text(f"{key}{suffix}", f"0.0.0.0:{_PORTS[scheme]}")
+    named, _, port = address.rpartition(":")
+    if named in ("", "0.0.0.0"):  # the server listens on every interface
+        named = host or rpc.rpartition(":")[0] or "127.0.0.1"
+    return f"{scheme}://{named}:{port}"
+
+
+def web_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables that let a process without configuration find the same HDFS."""
+    conf = hadoop_conf(environment)
+    try:
+        authority = _default_authority(conf, "hdfs:///")
+    except ConfigError:
+        return {}
+    return {WEBHDFS_VARIABLE: ",".join(web_addresses(conf, authority, environment))}
+
+
+def route(environment: Mapping[str, str]) -> Route:
+    """Choose between libhdfs and the web service.
+
+    Raises
+    ------
+    ConfigError
+        When ``ELASTICML_HDFS`` is neither.
+    """
+    chosen = environment.get(ROUTE_VARIABLE, "")
+    if chosen not in ("", "libhdfs", "webhdfs"):
+        raise ConfigError(
+            f"{ROUTE_VARIABLE} is {chosen!r}, wanted 'libhdfs' or 'webhdfs'; unset it to choose "
+            "automatically",
+            key=ROUTE_VARIABLE,
+        )
+    if chosen:
+        return "libhdfs" if chosen == "libhdfs" else "webhdfs"
+    return "libhdfs" if libhdfs_missing(environment) is None else "webhdfs"
+
+
+def libhdfs_missing(environment: Mapping[str, str]) -> str | None:
+    """Return what libhdfs lacks on this machine; None if it is usable."""
+    home = environment.get("HADOOP_HOME", "")
+    folders = [environment.get("ARROW_LIBHDFS_DIR", ""), f"{home}/lib/native" if home else ""]
+    if not any(folder and (Path(folder) / "libhdfs.so").is_file() for folder in folders):
+        return "no libhdfs.so in ARROW_LIBHDFS_DIR or HADOOP_HOME/lib/native"
+    if not environment.get("CLASSPATH") and hadoop_program(environment) is None:
+        return "no CLASSPATH, and no program hadoop or yarn that prints it"
+    if not environment.get("JAVA_HOME"):
+        return "JAVA_HOME is not set"
+    return None
+
+
+def hadoop_program(environment: Mapping[str, str]) -> str | None:
+    """Return a program that prints Hadoop's class path: ``hadoop`` or ``yarn``."""
+    home = environment.get("HADOOP_HOME")
+    places = f"{home}/bin{os.pathsep}" if home else ""
+    path = places + environment.get("PATH", "")
+    return shutil.which("hadoop", path=path) or shutil.which("yarn", path=path)
+
+
+def class_path(environment: Mapping[str, str]) -> str:
+    """Return the class path for libhdfs, with every archive listed."""
+    preset = environment.get("CLASSPATH")
+    program = hadoop_program(environment)
+    if preset or program is None:
+        return preset or ""
+    completed = subprocess.run(
+        [program, "classpath", "--glob"],
+        capture_output=True,
+        text=True,
+        timeout=_ASK_S,
+        check=True,
+        env=dict(environment),
+    )
+    return completed.stdout.strip()

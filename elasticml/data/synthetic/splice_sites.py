@@ -1,0 +1,387 @@
+"""Synthetic splice sites: the planted model, and a source that members generate themselves.
+
+Rows are drawn in blocks, each from its own seed. So any member can generate any block without a
+file, and the first rows do not depend on the number of rows. The planted model is fixed: another
+seed gives fresh rows of the same problem, such as a test set.
+
+Every sequence has AG in the middle, as every candidate acceptor site has. True sites follow, more
+or less strongly, a position weight matrix (TTTCAG|G with a pyrimidine tract before it), and most
+contain a branch-point motif upstream; some decoys follow the matrix at half strength. The
+background's share of G and C varies from row to row, so that a single letter says little. The
+probabilities are invented (rounded from textbook values for acceptors); no real sequence is used.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.chunks.kernels import kernel
+from elasticml.data.chunks.ngrams import cut_letters, sequence_layout
+from elasticml.data.readers.files import fingerprint
+from elasticml.data.readers.single_pass_source import SinglePassSource
+from elasticml.data.source import (
+    BlockInfo,
+    BlockSummary,
+    check_keys,
+    check_whole,
+    drawn_blocks,
+    resolve_chunk_bytes,
+    summarise,
+)
+from elasticml.errors import ConfigError
+from elasticml.ids import ChunkId
+
+# A planted model of acceptor splice sites, from which synthetic sequences are drawn.
+#
+# Every sequence has AG in the middle, as every candidate site has. True sites follow, more or less
+# strongly, a position weight matrix (TTTCAG|G with a pyrimidine tract before it), and most contain
+# a
+# branch-point motif upstream; some decoys follow the matrix at half strength. The background's
+# share
+# of G and C varies from row to row, so that a single letter says little. The probabilities are
+# invented (rounded from textbook values for acceptors); no real sequence is used.
+
+ALPHABET: Final = "ACGT"
+LENGTH_MIN: Final = 8
+
+#: Background probabilities of A, C, G, T: rich in A and T, balanced, rich in G and C.
+_BACKGROUNDS: Final = ((0.34, 0.16, 0.16, 0.34), (0.29, 0.21, 0.21, 0.29), (0.22, 0.28, 0.28, 0.22))
+#: Offset from the A of the middle AG -> probabilities of A, C, G, T at a true site.
+_SITE: Final = {
+    -6: (0.30, 0.16, 0.10, 0.44),
+    -5: (0.20, 0.14, 0.10, 0.56),
+    -4: (0.12, 0.10, 0.08, 0.70),
+    -3: (0.10, 0.10, 0.06, 0.74),
+    -2: (0.16, 0.22, 0.14, 0.48),
+    -1: (0.08, 0.64, 0.04, 0.24),
+    0: (1.0, 0.0, 0.0, 0.0),
+    1: (0.0, 0.0, 1.0, 0.0),
+    2: (0.32, 0.15, 0.38, 0.15),
+    3: (0.26, 0.21, 0.17, 0.36),
+}
+#: The pyrimidine tract: offsets and probabilities.
+_TRACT: Final = (range(-18, -6), (0.23, 0.23, 0.13, 0.41))
+#: The branch-point motif, CTAAC, and the range of offsets where it may begin.
+_BRANCH: Final = np.array([1, 3, 0, 0, 1], np.uint8)
+_BRANCH_OFFSETS: Final = (-42, -19)
+_BRANCH_SHARE: Final = 0.7
+#: Strength with which a row follows the site's matrix: none, decoy, weak site, strong site.
+_STRENGTHS: Final = (0.0, 0.5, 0.9, 1.5)
+_DECOY_SHARE: Final = 0.04
+_WEAK_SHARE: Final = 0.2
+
+
+def draw_splice(
+    rng: np.random.Generator, n: int, length: int, positive_share: float
+) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+    """Draw candidate sites and their labels.
+
+    Parameters
+    ----------
+    n : int
+        Rows.
+    length : int
+        Letters in a row, at least 8; the A of the middle AG is at ``(length - 2) // 2``.
+    positive_share : float
+        Probability that a row is a true site.
+
+    Returns
+    -------
+    letters : ndarray (n, length), uint8
+        Indices into ``"ACGT"``.
+    labels : ndarray (n,), float64
+        1 for a true site, -1 otherwise.
+    """
+    is_site = rng.random(n) < positive_share
+    chance = rng.random(n)
+    strength = np.where(
+        is_site, np.where(chance < _WEAK_SHARE, 2, 3), np.where(chance < _DECOY_SHARE, 1, 0)
+    )
+    background = rng.integers(0, len(_BACKGROUNDS), n)
+    kind = strength * len(_BACKGROUNDS) + background
+    raw = np.frombuffer(rng.bytes(n * length), np.uint8).reshape(n, length)
+    letters = _look_up(_tables(length), kind, raw)
+    _plant_branch_points(rng, letters, is_site)
+    return letters, np.where(is_site, 1.0, -1.0)
+
+
+@lru_cache(maxsize=4)
+def _tables(length: int) -> NDArray[np.uint8]:
+    """Return the letter for each (kind of row, position, random byte): probabilities in 256ths."""
+    centre = (length - 2) // 2
+    site = np.zeros((length, 4))
+    for offset in _TRACT[0]:
+        if centre + offset >= 0:
+            site[centre + offset] = _TRACT[1]
+    for offset, chances in _SITE.items():
+        if 0 <= centre + offset < length:
+            site[centre + offset] = chances
+    is_free = site.sum(axis=1) == 0
+    tables = []
+    for strength in _STRENGTHS:
+        for background in np.array(_BACKGROUNDS):
+            full = np.where(is_free[:, None], background, site)
+            mixed = full**strength * background ** (1.0 - strength)
+            mixed[centre : centre + 2] = site[centre : centre + 2]
+            ends = np.cumsum(mixed / mixed.sum(axis=1, keepdims=True), axis=1)
+            bounds = np.round(256 * ends).astype(np.int64)
+            # (length, 4) bounds against 256 bytes -> (length, 256) letters
+            tables.append((np.arange(256)[None, :, None] >= bounds[:, None, :3]).sum(axis=2))
+    stacked = np.array(tables, np.uint8)
+    stacked.flags.writeable = False
+    return stacked
+
+
+@kernel
+def _look_up(
+    tables: NDArray[np.uint8], kind: NDArray[np.int64], raw: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
+    n, length = raw.shape
+    letters = np.empty((n, length), np.uint8)
+    for i in range(n):
+        table = tables[kind[i]]
+        for p in range(length):
+            letters[i, p] = table[p, raw[i, p]]
+    return letters
+
+
+def _plant_branch_points(
+    rng: np.random.Generator, letters: NDArray[np.uint8], is_site: NDArray[np.bool_]
+) -> None:
+    """Write the branch-point motif into most true sites, at one of 23 offsets."""
+    n, length = letters.shape
+    start = rng.integers(*_BRANCH_OFFSETS, n) + (length - 2) // 2
+    rows = np.flatnonzero(is_site & (rng.random(n) < _BRANCH_SHARE) & (start >= 0))
+    places = start[rows, None] + np.arange(_BRANCH.size)
+    letters[rows[:, None], places] = _BRANCH
+
+
+# Synthetic splice sites; members generate any number of rows.
+#
+# Rows are drawn in blocks, each from its own seed. So any member can generate any block without a
+# file, and the first rows do not depend on the number of rows. The planted model is fixed: another
+# seed gives fresh rows of the same problem, such as a test set.
+
+#: Rows drawn from one seed.
+BLOCK_ROWS: Final = 4096
+#: Spawn key that separates these draws from others with the same seed.
+_PURPOSE: Final = 0x5911CE
+_OPENERS: Final[dict[str, Callable[..., Any]]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledSequences:
+    """Letters (n, length) uint8, indices into ``"ACGT"``, and labels (n,), 1.0 or -1.0."""
+
+    letters: NDArray[np.uint8]
+    labels: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpliceSource(SinglePassSource):
+    """Synthetic splice sites; made by :func:`synthetic_splice`."""
+
+    rows: int
+    seed: int = 0
+    length: int = 141
+    positive_share: float = 0.03
+    ngrams: tuple[int, int] = (1, 4)
+    #: Number of features of the training data, which must match.
+    n_columns: int | None = None
+
+    def spec(self) -> dict[str, Any]:
+        """Return a JSON-able dict from which the source can be rebuilt."""
+        width = {} if self.n_columns is None else {"n_columns": self.n_columns}
+        return {
+            "format": "synthetic_splice",
+            "rows": self.rows,
+            "seed": self.seed,
+            "length": self.length,
+            "positive_share": self.positive_share,
+            "ngrams": list(self.ngrams),
+            **width,
+        }
+
+    def fingerprint(self) -> str:
+        """Digest the spec."""
+        return fingerprint(replace(self, n_columns=None).spec())
+
+    def blocks(self) -> list[BlockInfo]:
+        """Return blocks of 4096 rows."""
+        return drawn_blocks(self.rows, BLOCK_ROWS, self.length + 8)
+
+    def read(
+        self, block: int, chunk_bytes: int | None, n_members: int
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Generate one block; see :class:`elasticml.data.source.Source`."""
+        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
+        drawn = _draw_block(self, block)
+        layout = sequence_layout(ALPHABET, self.length, self.ngrams)
+        first = ChunkId(self.fingerprint(), block, 0)
+        chunks = cut_letters(drawn.letters, drawn.labels, ALPHABET, self.ngrams, first, size)
+        return chunks, summarise(block, chunks, layout)
+
+    def with_columns(self, n_columns: int) -> Self:
+        """Return the source if it has ``n_columns`` features; others would have another meaning.
+
+        Raises
+        ------
+        ConfigError
+            When the numbers differ.
+        """
+        own = sequence_layout(ALPHABET, self.length, self.ngrams).n_columns
+        if own != n_columns:
+            raise ConfigError(
+                f"synthetic sequences of {self.length} letters have {own} features, the training "
+                f"data {n_columns}; set the same data.length and data.ngrams",
+                key="data.length",
+            )
+        return replace(self, n_columns=n_columns)
+
+
+def synthetic_splice(
+    rows: int,
+    *,
+    seed: int = 0,
+    length: int = 141,
+    positive_share: float = 0.03,
+    ngrams: Sequence[int] = (1, 4),
+    n_columns: int | None = None,
+) -> SpliceSource:
+    """Return a source of synthetic splice sites that members generate; nothing is drawn yet.
+
+    Parameters
+    ----------
+    rows : int
+        At least 1.
+    seed : int
+        At least 0. Another seed gives fresh rows of the same problem.
+    length : int
+        Letters in a row, at least 8.
+    positive_share : float
+        Probability that a row is a true site, between 0 and 1.
+    ngrams : pair of int
+        Shortest and longest n-gram, 1 to 4.
+    n_columns : int, optional
+        Required number of features.
+
+    Raises
+    ------
+    ConfigError
+        When a setting is out of range.
+    """
+    for name, number, least in (
+        ("rows", rows, 1),
+        ("seed", seed, 0),
+        ("length", length, LENGTH_MIN),
+    ):
+        check_whole(name, number, least)
+    if not isinstance(positive_share, int | float) or not 0 < positive_share < 1:
+        raise ConfigError(
+            f"data.positive_share is {positive_share!r}, wanted a number between 0 and 1",
+            key="data.positive_share",
+        )
+    try:
+        lo, hi = ngrams
+        sequence_layout(ALPHABET, length, (lo, hi))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"data.ngrams is {ngrams!r}, wanted [shortest, longest] from 1 to 4: {error}",
+            key="data.ngrams",
+        ) from None
+    source = SpliceSource(
+        rows=rows, seed=seed, length=length, positive_share=positive_share, ngrams=(lo, hi)
+    )
+    return source if n_columns is None else source.with_columns(n_columns)
+
+
+def source_from_spec(spec: Mapping[str, Any]) -> SpliceSource:
+    """Build the source from a spec with ``format: synthetic_splice``.
+
+    Raises
+    ------
+    ConfigError
+        When a key is unknown or missing, or a setting is out of range.
+    """
+    check_keys(spec, {"seed", "length", "positive_share", "ngrams", "n_columns"}, {"rows"})
+    options = {key: value for key, value in spec.items() if key not in ("format", "rows")}
+    return synthetic_splice(spec["rows"], **options)
+
+
+def _draw_block(source: SpliceSource, block: int) -> LabelledSequences:
+    seeds = np.random.SeedSequence(source.seed, spawn_key=(_PURPOSE, block))
+    # A short last block is the prefix of a full one: rows do not depend on their number.
+    letters, labels = draw_splice(
+        np.random.default_rng(seeds), BLOCK_ROWS, source.length, source.positive_share
+    )
+    n = min(BLOCK_ROWS, source.rows - block * BLOCK_ROWS)
+    return LabelledSequences(letters=letters[:n], labels=labels[:n])
+
+
+def make_splice(
+    n: int, seed: int = 0, *, length: int = 141, positive_share: float = 0.03
+) -> LabelledSequences:
+    """Generate the rows of :func:`synthetic_splice` with these settings in this process.
+
+    Parameters
+    ----------
+    n, seed, length, positive_share
+        As ``rows`` and the other parameters of :func:`synthetic_splice`.
+
+    Raises
+    ------
+    ConfigError
+        When a setting is out of range.
+    """
+    source = synthetic_splice(
+        n, seed=seed, length=length, positive_share=positive_share, ngrams=(1, 1)
+    )
+    drawn = [_draw_block(source, block.index) for block in source.blocks()]
+    return LabelledSequences(
+        letters=np.concatenate([part.letters for part in drawn]),
+        labels=np.concatenate([part.labels for part in drawn]),
+    )
+
+
+def write_splice(
+    path: str | Path,
+    n: int,
+    seed: int = 0,
+    *,
+    length: int = 141,
+    positive_share: float = 0.03,
+) -> None:
+    """Write ``make_splice(...)`` as TSV, label first, for ``format: sequences``.
+
+    Parameters
+    ----------
+    path : path
+        Compressed if it ends in ``.gz``, ``.bz2`` or ``.xz``.
+    """
+    source = synthetic_splice(n, seed=seed, length=length, positive_share=positive_share)
+    opener = _OPENERS.get(Path(path).suffix, open)
+    letters = np.frombuffer(ALPHABET.encode(), np.uint8)
+    with cast(BinaryIO, opener(path, "wb")) as out:
+        for block in source.blocks():
+            drawn = _draw_block(source, block.index)
+            words = letters[drawn.letters]
+            lines = [
+                b"%d\t%s\n" % (label, word.tobytes())
+                for label, word in zip(drawn.labels, words, strict=True)
+            ]
+            out.write(b"".join(lines))

@@ -1,0 +1,95 @@
+"""Choose how an estimator is fitted: with how many threads here, or as an elastic job."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Literal
+
+import scipy.sparse
+
+Path = Literal["in-process", "job"]
+
+#: Least stored values for which a default client's cluster is used. One thread reads fewer in about
+#: 50 ms, and starting and ending a job costs more than it could save.
+JOB_VALUES_MIN: Final = 50_000_000
+
+#: Least stored values for which a second thread pays in matrix products. A pass over fewer takes a
+#: few milliseconds, and a finished thread may wait that long for the GIL.
+PRODUCT_VALUES_MIN: Final = 4_000_000
+#: The same for dual coordinate ascent: threads with replicated models need more steps.
+STEP_VALUES_MIN: Final = 8_000_000
+#: The same if each thread fits separate models.
+MODEL_VALUES_MIN: Final = 250_000
+
+
+def stored_values(X: Any) -> int:
+    """Return the number of values that a pass over the rows reads."""
+    return int(X.nnz if scipy.sparse.issparse(X) else X.size)
+
+
+def threads_for(n_jobs: int | None, X: Any, least: int) -> int:
+    """Return the number of threads to use: those of ``n_jobs``, or one if more do not pay.
+
+    Parameters
+    ----------
+    X : ndarray or sparse (n, d)
+    least : int
+        Stored values below which a single thread is faster.
+
+    Raises
+    ------
+    ValueError  when ``n_jobs`` is 0.
+    """
+    given = n_threads(n_jobs)
+    return given if stored_values(X) >= least else 1
+
+
+def n_threads(n_jobs: int | None) -> int:
+    """Return the number of threads for ``n_jobs``: 1 for None; negative counts from all CPUs."""
+    if n_jobs is None:
+        return 1
+    if n_jobs == 0:
+        raise ValueError("n_jobs=0 has no meaning; give None, a number above 0, or below")
+    return n_jobs if n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + n_jobs)
+
+
+@contextmanager
+def choose_client(given: Any, n_values: int) -> Iterator[Any]:
+    """Yield the client of the cluster that fits the model; None to fit in this process.
+
+    Parameters
+    ----------
+    given : distributed.Client, str or None
+        A client or a scheduler's address is always used. None selects the default client if there
+        is one and ``n_values`` is at least ``JOB_VALUES_MIN``.
+
+    Raises
+    ------
+    TypeError
+        When it is something else.
+    """
+    if isinstance(given, str):
+        from distributed import Client
+
+        with Client(given, set_as_default=False) as client:
+            yield client
+        return
+    if given is not None and not callable(getattr(given, "sync", None)):
+        raise TypeError(
+            f"client is {given!r}, wanted a distributed.Client, a scheduler's address, or None"
+        )
+    yield _default_client(n_values) if given is None else given
+
+
+def _default_client(n_values: int) -> Any:
+    # If there is a client, its library is loaded already; otherwise do not load it.
+    library = sys.modules.get("distributed")
+    if library is None or n_values < JOB_VALUES_MIN:
+        return None
+    try:
+        return library.default_client()
+    except ValueError:
+        return None

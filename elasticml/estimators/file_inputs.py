@@ -1,0 +1,122 @@
+"""Read rows, labels and weights for an estimator from files and sources into memory."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from elasticml.data.chunks.by_columns import is_by_columns
+from elasticml.data.chunks.rows import rows_of_chunk
+from elasticml.data.readers.files import open_binary
+from elasticml.data.source import FORMAT_BY_SUFFIX, Source, infer_format, load_all, source_from_spec
+from elasticml.data.storage.filesystem import local_path
+from elasticml.errors import ConfigError, DataError
+
+#: Formats in which a column holds the labels.
+_TABLES: Final = ("csv", "parquet")
+
+
+def read(X: Any, y: Any, sample_weight: Any, n_columns: int | None) -> tuple[Any, Any, Any]:
+    """Read files and sources; see :func:`elasticml.estimators.inputs.load_arrays`."""
+    if hasattr(X, "with_columns"):
+        X, labels, weights = _rows(X, n_columns)
+    elif not isinstance(X, str | os.PathLike):
+        labels, weights = None, None
+    elif os.fspath(X).endswith(".npy"):
+        X, labels, weights = _array(X), None, None
+    else:
+        source, y = _source_named(os.fspath(X), y)
+        X, labels, weights = _rows(source, n_columns)
+    y = labels if y is None else y
+    sample_weight = weights if sample_weight is None else sample_weight
+    y, sample_weight = (
+        _array(one) if isinstance(one, str | os.PathLike) else one for one in (y, sample_weight)
+    )
+    return X, y, sample_weight
+
+
+def read_rows(X: Any, n_columns: int | None) -> Any:
+    """Read rows only; see :func:`elasticml.estimators.inputs.load_rows`."""
+    name = os.fspath(X) if isinstance(X, str | os.PathLike) else ""
+    if infer_format(name) in _TABLES:
+        raise ConfigError(
+            f"{name} does not say which of its columns holds labels: give a source, such as "
+            "em.read_csv(path, label=...)",
+            path=name,
+        )
+    return read(X, None, None, n_columns)[0]
+
+
+def _array(name: str | os.PathLike[str]) -> NDArray[Any]:
+    path = os.fspath(name)
+    if not path.endswith(".npy"):
+        raise ConfigError(
+            f"y or sample_weight is {path!r}, wanted an array or the path of an .npy file",
+            key="path",
+        )
+    try:
+        with open_binary(path) as file:
+            array: NDArray[Any] = np.load(file, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise DataError(f"{path} is not a readable .npy file ({error})", path=path) from None
+    return array
+
+
+def _source_named(name: str, y: Any) -> tuple[Source, Any]:
+    """Return a file's source, and ``y``, which is None if it named the column of labels."""
+    path = local_path(name)
+    if path is not None and path.is_dir():
+        return source_from_spec({"format": "chunks", "path": name}), y
+    kind = infer_format(name)
+    if kind is None:
+        raise ConfigError(
+            f"the name {name} does not imply a format (known are {', '.join(FORMAT_BY_SUFFIX)}, "
+            ".npy): give a "
+            "source, such as em.read_svmlight(path)",
+            path=name,
+        )
+    if kind not in _TABLES:
+        return source_from_spec({"format": kind, "path": name}), y
+    if y is not None and not isinstance(y, str | int | np.integer):
+        raise ConfigError(
+            f"y of {name} is a {type(y).__name__}, wanted the name or index of its column of "
+            "labels",
+            path=name,
+        )
+    label = -1 if y is None else y if isinstance(y, str) else int(y)
+    return source_from_spec({"format": kind, "path": name, "label": label}), None
+
+
+def _rows(source: Source, n_columns: int | None) -> tuple[Any, NDArray[Any], NDArray[Any] | None]:
+    if is_by_columns(source.spec()):
+        raise ConfigError(
+            "the source is by columns, and estimators work on rows: leave by='columns' out, or fit "
+            "it by a job of em.PrimalCoCoA",
+            key="by",
+        )
+    chunks = load_all(source, n_columns)
+    if not chunks:
+        path = str(source.spec().get("path", "the source"))
+        raise DataError(f"{path} holds no examples, wanted at least one", path=path)
+    kinds = {chunk.layout.kind for chunk in chunks}
+    if "sequence" in kinds:
+        raise DataError("the rows are sequences, wanted numbers: fit them by a job of em.CoCoA")
+    rows = [rows_of_chunk(chunk) for chunk in chunks]
+    labels = np.concatenate([part.labels for part in rows])
+    weights = None
+    if any(part.weights is not None for part in rows):
+        weights = np.concatenate(
+            [np.ones(len(p.labels)) if p.weights is None else p.weights for p in rows]
+        )
+    if kinds == {"dense"}:
+        return np.concatenate([part.dense for part in rows]), labels, weights
+    width = n_columns or max(part.n_columns for part in rows)
+    parts = [
+        scipy.sparse.csr_array((p.values, p.indices, p.indptr), shape=(len(p.labels), width))
+        for p in rows
+    ]
+    return scipy.sparse.vstack(parts, format="csr"), labels, weights

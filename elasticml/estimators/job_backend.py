@@ -1,0 +1,172 @@
+"""Run an estimator's fit as an elastic job on a Dask cluster.
+
+Import this inside functions only: it loads everything that jobs need, which takes longer than most
+fits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.linear.linear_objective import LinearObjective
+from elasticml.algorithms.linear.newton import Minimum, minimise
+from elasticml.data.readers.arrays import from_arrays
+from elasticml.data.source import Source
+from elasticml.errors import JobFailedError
+from elasticml.job import Job
+from elasticml.jobs.algorithm_settings import AnyAlgorithm, BatchGradient, PrimalCoCoA
+from elasticml.jobs.job_sections import Stop
+from elasticml.jobs.result import Result
+
+# Run a fit as an elastic job; importing what jobs need takes longer than most fits.
+
+
+def run_job(
+    algorithm: AnyAlgorithm,
+    data: Source,
+    client: Any,
+    rounds: int,
+    warm_start: Mapping[str, Any] | None = None,
+) -> Result:
+    """Train a model as a job on a cluster, in at most ``rounds`` rounds.
+
+    Raises
+    ------
+    JobFailedError
+        When the job fails, or ends without a model.
+    """
+    job = Job(
+        algorithm,
+        data,
+        name="estimator",
+        stop=Stop(rounds=rounds),
+        warm_start=warm_start,
+        evaluate=False,
+    )
+    result = job.run(client)
+    if result.model is None:
+        raise JobFailedError("the job ended before its first round", reason="no model")
+    return result
+
+
+# Fit a sparse linear model as an elastic job on column-partitioned data.
+
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFit:
+    """A model with its duality gap, in units of the mean over examples."""
+
+    #: (d,)
+    w: F64
+    intercept: float
+    gap: float
+    rounds: int
+    #: The gap reached the tolerance or the level of rounding errors.
+    converged: bool
+
+
+def fit_columns_as_job(
+    X: Any,
+    y: F64,
+    weights: F64 | None,
+    start: F64 | None,
+    client: Any,
+    *,
+    penalty: PrimalCoCoA,
+    rounds: int,
+) -> JobFit:
+    """Fit a model as a job on a cluster.
+
+    Parameters
+    ----------
+    X : ndarray or sparse (n, d)
+    y : ndarray (n,)
+        -1 and +1 for two classes.
+    weights : ndarray (n,), optional
+        None if all are one.
+    start : ndarray (d,), optional
+        Initial coefficients.
+    penalty : PrimalCoCoA
+        Its ``tolerance`` is the gap to reach.
+    rounds : int
+        The most rounds.
+
+    Raises
+    ------
+    JobFailedError
+        When the job fails.
+    """
+    warm_start = None if start is None else {"coef": start, "intercept": np.zeros(1)}
+    data = from_arrays(X, y, weights, by="columns")
+    result = run_job(penalty, data, client, rounds, warm_start)
+    return JobFit(
+        w=np.ravel(result.arrays["coef"]).copy(),
+        intercept=float(result.arrays["intercept"][0]),
+        gap=float(result.summary["gap"]),
+        rounds=int(result.summary.get("rounds", len(result.history))),
+        converged=bool(result.summary.get("converged")),
+    )
+
+
+# Minimise a smooth objective with a free intercept as an elastic job, by Newton steps.
+
+
+def fit_primal_as_job(
+    function: LinearObjective,
+    rows: tuple[Any, F64, F64 | None],
+    client: Any,
+    *,
+    loss: Any,
+    l2: float,
+    intercept: bool,
+    gap: float,
+    rounds: int,
+) -> Minimum:
+    """Minimise ``function`` over these rows as a job, and certify the model in this process.
+
+    Parameters
+    ----------
+    rows : tuple
+        X, targets, and weights or None.
+    gap : float
+        The gap to reach. The job stops by the norm of the gradient: the objective is
+        ``l2``-strongly convex except in the intercept, so the gap is about ``|g|^2 / (2 l2)``. It
+        is larger if the intercept is not optimal; then Newton steps here continue from the job's
+        model.
+    rounds : int
+        The most rounds of the job and steps here, together.
+
+    Raises
+    ------
+    JobFailedError
+        When the job fails.
+    """
+    X, targets, weights = rows
+    norm_at_zero = float(np.linalg.norm(function.at(np.zeros(function.n_model)).gradient))
+    is_scaled = norm_at_zero > 0.0 and l2 > 0.0
+    tolerance = math.sqrt(2.0 * l2 * gap) / norm_at_zero if is_scaled else gap
+    algorithm = BatchGradient(
+        loss=loss, l2=l2, optimizer="tron", intercept=intercept, tolerance=min(tolerance, 1.0)
+    )
+    result = run_job(algorithm, from_arrays(X, targets, weights), client, rounds)
+    model = [np.ravel(result.arrays["coef"])]
+    if intercept:
+        model.append(np.ravel(result.arrays["intercept"]))
+    point = function.at(np.concatenate(model))
+    used = int(result.summary.get("rounds", 0))
+    if math.isnan(point.gap):
+        return Minimum(point=point, steps=used, converged=bool(result.summary.get("converged")))
+    end = minimise(function, point.w, gap=gap, steps=max(rounds - used, 0))
+    return Minimum(
+        point=end.point,
+        steps=used + end.steps,
+        converged=end.converged,
+    )

@@ -1,0 +1,256 @@
+"""Fit a penalised linear model for an estimator: by CoCoA, here or as a job, or by Newton steps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Algorithm
+from elasticml.algorithms.cocoa.solver import CocoaSolver
+from elasticml.algorithms.cocoa.trainer import make_trainer
+from elasticml.algorithms.linear.gram_descent import Penalty
+from elasticml.algorithms.linear.linear_objective import LinearObjective
+from elasticml.algorithms.linear.newton import minimise
+from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
+from elasticml.algorithms.local_runner import train_locally
+from elasticml.estimators.row_table import RowTable
+
+F64 = NDArray[np.float64]
+
+#: Not looked up in the registry, which would load the code of every algorithm.
+_COCOA: Final = Algorithm(name="cocoa", trainer=make_trainer, solver=CocoaSolver)
+#: Loss of the zero model in classification; for the squared loss it is half the mean square.
+_AT_ZERO: Final = {"hinge": 1.0, "squared_hinge": 1.0, "logistic": math.log(2.0)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearProblem:
+    """``sum_i s_i loss_i + strength / 2 |w|^2``, where w includes the intercept's column.
+
+    With ``is_sparse`` the penalty is ``strength |w|_1``.
+    """
+
+    loss: str
+    strength: float
+    #: None for no intercept.
+    intercept_scaling: float | None
+    #: The gap to reach, relative to the zero model's objective.
+    tol: float
+    rounds: int
+    seed: int
+    #: Newton steps on the model instead of dual coordinate ascent; not for the hinge loss.
+    is_primal: bool = False
+    #: Proximal Newton steps on working sets of columns; in a job, on each member's columns.
+    is_sparse: bool = False
+
+    def section(self, total_weight: float, gap: float) -> dict[str, Any]:
+        """Return the ``algorithm`` section of a job, in units of the mean."""
+        scaling = self.intercept_scaling
+        return {
+            "name": "cocoa",
+            "loss": self.loss,
+            "l2": self.strength / total_weight,
+            "intercept": scaling is not None,
+            "intercept_scaling": 1.0 if scaling is None else scaling,
+            "tolerance": gap,
+            "gap_every": "target",
+            "seed": self.seed,
+            # On a GPU the order of additions varies, and the same seed must give the same bits.
+            "device": "cpu",
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearSolution:
+    """A model with its duality gap; gaps are in units of the sum over rows."""
+
+    #: (d,)
+    coef: F64
+    intercept: float
+    gap: float
+    target_gap: float
+    rounds: int
+
+
+def solve(
+    problem: LinearProblem, table: RowTable, targets: F64, weights: F64 | None, client: Any
+) -> LinearSolution:
+    """Solve a problem over these rows.
+
+    Parameters
+    ----------
+    table : Table
+        The rows, and the threads for one problem; it caches its conversions for further problems.
+    targets : ndarray (n,)
+        -1 and +1, or values for the squared loss.
+    weights : ndarray (n,), optional
+        None if all are one.
+    client : distributed.Client or None
+        None: fit in this process.
+
+    Raises
+    ------
+    ValueError
+        When all weights are 0.
+    JobFailedError
+        When the job fails.
+    """
+    total = float(targets.size if weights is None else weights.sum())
+    if total <= 0.0:
+        raise ValueError("the weights of all rows are 0, wanted some above 0")
+    target_gap = problem.tol * _loss_at_zero(problem.loss, targets, weights, total)
+    section = problem.section(total, target_gap)
+    if client is not None and problem.is_sparse:
+        return _as_column_job(problem, target_gap, table, targets, weights, client)
+    if client is not None:
+        rows = (table.X, targets, weights)
+        return _as_job(problem, section, target_gap, rows, client, total)
+    if problem.is_primal:
+        return _by_newton(problem, target_gap, table, targets, weights)
+    if problem.is_sparse:
+        return _by_columns(problem, target_gap * total, table, targets, weights)
+    data = table.chunked.with_labels(targets, weights)
+    trained = train_locally(
+        _COCOA,
+        section,
+        data.facts,
+        data.chunks,
+        rounds=problem.rounds,
+        parallel=table.parallel,
+    )
+    gap = math.nan if trained.model.gap is None else trained.model.gap
+    # If only rounding errors are left of the gap, the fit counts as converged.
+    target_gap = max(target_gap, gap) if trained.model.converged else target_gap
+    return _solution(trained.model.arrays, gap * total, target_gap * total, trained.rounds)
+
+
+def _by_newton(
+    problem: LinearProblem, target_gap: float, table: RowTable, targets: F64, weights: F64 | None
+) -> LinearSolution:
+    total = float(targets.size if weights is None else weights.sum())
+    function = LinearObjective(
+        table.blocks,
+        targets,
+        weights,
+        loss=problem.loss,
+        l2=problem.strength / total,
+        intercept_scaling=problem.intercept_scaling,
+        is_free=False,
+    )
+    zero = np.zeros(function.n_model)
+    minimum = minimise(function, zero, gap=target_gap, steps=problem.rounds)
+    gap, w = max(minimum.point.gap, 0.0), minimum.point.w
+    scaling = problem.intercept_scaling
+    return LinearSolution(
+        coef=w[: table.blocks.d].copy(),
+        intercept=0.0 if scaling is None else scaling * float(w[-1]),
+        gap=gap * total,
+        target_gap=(max(target_gap, gap) if minimum.converged else target_gap) * total,
+        rounds=minimum.steps,
+    )
+
+
+def _by_columns(
+    problem: LinearProblem, target_gap: float, table: RowTable, targets: F64, weights: F64 | None
+) -> LinearSolution:
+    scaling = problem.intercept_scaling
+    columns = table.columns(scaling)
+    solver = SparseClassifier(columns, targets, weights, loss=problem.loss, intercept=False)
+    fit = solver.solve(Penalty(a1=problem.strength, a2=0.0), target_gap, problem.rounds)
+    d = table.X.shape[1]
+    return LinearSolution(
+        coef=fit.w[:d],
+        intercept=0.0 if scaling is None else scaling * float(fit.w[d]),
+        gap=fit.gap,
+        target_gap=max(target_gap, fit.gap) if fit.converged else target_gap,
+        rounds=fit.steps,
+    )
+
+
+def prepare(problem: LinearProblem, table: RowTable) -> None:
+    """Convert the rows for a problem, before several threads request the conversion at once."""
+    if problem.is_sparse:
+        table.columns(problem.intercept_scaling)
+    else:
+        _ = table.blocks if problem.is_primal else table.chunked
+
+
+def _as_job(
+    problem: LinearProblem,
+    section: dict[str, Any],
+    target_gap: float,
+    rows: tuple[Any, F64, F64 | None],
+    client: Any,
+    total: float,
+) -> LinearSolution:
+    from elasticml.data.readers.arrays import from_arrays
+    from elasticml.estimators.job_backend import run_job
+    from elasticml.jobs.algorithm_settings import CoCoA
+
+    algorithm = CoCoA(**{key: value for key, value in section.items() if key != "name"})
+    result = run_job(algorithm, from_arrays(*rows), client, problem.rounds)
+    gap = float(result.summary.get("gap", math.nan))
+    target_gap = max(target_gap, gap) if result.summary.get("converged") else target_gap
+    rounds = int(result.summary.get("rounds", len(result.history)))
+    return _solution(result.arrays, gap * total, target_gap * total, rounds)
+
+
+def _as_column_job(
+    problem: LinearProblem,
+    target_gap: float,
+    table: RowTable,
+    targets: F64,
+    weights: F64 | None,
+    client: Any,
+) -> LinearSolution:
+    # Imported here: loading what jobs need takes longer than most fits.
+    from elasticml.estimators.job_backend import fit_columns_as_job
+    from elasticml.jobs.algorithm_settings import PrimalCoCoA
+
+    total = float(targets.size if weights is None else weights.sum())
+    scaling, d = problem.intercept_scaling, table.X.shape[1]
+    penalty = PrimalCoCoA(
+        loss="squared_hinge",
+        l1=problem.strength / total,
+        # As in LIBLINEAR, the intercept is an ordinary column.
+        intercept=False,
+        tolerance=target_gap,
+        seed=problem.seed,
+    )
+    fit = fit_columns_as_job(
+        table.columns(scaling),
+        targets,
+        weights,
+        None,
+        client,
+        penalty=penalty,
+        rounds=problem.rounds,
+    )
+    return LinearSolution(
+        coef=fit.w[:d],
+        intercept=0.0 if scaling is None else scaling * float(fit.w[d]),
+        gap=fit.gap * total,
+        target_gap=(max(target_gap, fit.gap) if fit.converged else target_gap) * total,
+        rounds=fit.rounds,
+    )
+
+
+def _solution(arrays: Any, gap: float, target_gap: float, rounds: int) -> LinearSolution:
+    return LinearSolution(
+        coef=np.array(arrays["coef"][0]),
+        intercept=float(arrays["intercept"][0]),
+        gap=gap,
+        target_gap=target_gap,
+        rounds=rounds,
+    )
+
+
+def _loss_at_zero(loss: str, targets: F64, weights: F64 | None, total: float) -> float:
+    if loss in _AT_ZERO:
+        return _AT_ZERO[loss]
+    squares = targets * targets if weights is None else weights * targets * targets
+    return 0.5 * float(squares.sum()) / total

@@ -1,0 +1,297 @@
+"""Objective and metrics of linear models over all data, for jobs whose data are rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.async_sgd.async_sgd_settings import read_settings as read_async_sgd
+from elasticml.algorithms.base import Arrays, Exchange, Outcome, Work
+from elasticml.algorithms.batch_gradient.batch_gradient_settings import (
+    read_settings as read_batch_gradient,
+)
+from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
+from elasticml.algorithms.cocoa.cocoa_settings import read_settings as read_cocoa
+from elasticml.algorithms.column_statistics import fix_columns
+from elasticml.algorithms.parallel import Serial
+from elasticml.algorithms.scaling import Columns
+from elasticml.algorithms.targets import Targets, targets_for
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.chunks.products import Forward, make_forward
+from elasticml.data.dataset_stats import DatasetStats
+from elasticml.errors import DataError
+from elasticml.evaluation.scoring import DataReader, Score, ranking
+from elasticml.ids import ExchangeId
+from elasticml.objectives.losses import Loss, loss_named
+
+# The objective of a linear job, from its algorithm's settings, for evaluating models.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """``sum_i s_i loss_i / sum_i s_i + l2/2 ||w||^2`` with ``w`` in scaled coordinates."""
+
+    loss: Loss
+    l2: float
+    targets: Targets
+    scale: str
+    intercept: bool
+    #: Value of the intercept's column; None if the intercept is not penalised.
+    constant: float | None = None
+
+    def columns(self, n_columns: int) -> Columns:
+        """Return the map to scaled coordinates for columns that are not scaled."""
+        return Columns(n_columns=n_columns, intercept=self.intercept, constant=self.constant or 1.0)
+
+    def penalty(self, model: Arrays, columns: Columns) -> float:
+        """Return ``l2/2 ||w||^2`` of a model in original coordinates."""
+        w = columns.trained(model["coef"].reshape(-1), float(model["intercept"][0]))
+        if self.constant is None:
+            w = w[: columns.n_columns]
+        return 0.5 * self.l2 * float(w @ w)
+
+
+def objective_of(algorithm: Mapping[str, Any], facts: DatasetStats) -> Objective:
+    """Return the objective for the ``algorithm`` section of a job record.
+
+    Raises
+    ------
+    ConfigError, DataError
+        When a setting is invalid or does not fit the data, or the algorithm is user-defined.
+    """
+    if algorithm.get("name") == "cocoa":
+        cocoa = read_cocoa({k: v for k, v in algorithm.items() if k != "warm_start"})
+        return Objective(
+            loss=cocoa.loss.loss,
+            l2=cocoa.l2,
+            targets=targets_for(cocoa, facts),
+            scale=cocoa.scale,
+            intercept=cocoa.intercept,
+            constant=cocoa.intercept_scaling,
+        )
+    if algorithm.get("name") == "async_sgd":
+        async_sgd = read_async_sgd({k: v for k, v in algorithm.items() if k != "warm_start"})
+        return Objective(
+            loss=loss_named(async_sgd.loss),
+            l2=async_sgd.l2,
+            targets=targets_for(async_sgd, facts),
+            scale="none",
+            intercept=async_sgd.intercept,
+        )
+    settings = read_batch_gradient(algorithm)
+    return Objective(
+        loss=settings.loss,
+        l2=settings.l2,
+        targets=targets_for(settings, facts),
+        scale=settings.scale,
+        intercept=settings.intercept,
+    )
+
+
+# Objective and metrics of linear models over all data (batch gradient, CoCoA).
+
+F64 = NDArray[np.float64]
+
+#: Models per pass over the data; each needs a margin for every row.
+MODELS_PER_PASS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The sums of one chunk, with one entry per model."""
+
+    loss: F64
+    correct: F64
+    log_loss: F64
+    square: F64
+    weight: float
+    #: Sums of the sample weights, weight * label, and weight * label^2.
+    moments: F64
+    labels: F64
+    sample_weights: F64 | None
+    #: (n_models, rows), or (0, rows) without ranking metrics.
+    margins: F64
+
+
+class LinearScorer:
+    """Scores models with ``coef`` (1, d) and ``intercept`` (1,).
+
+    Scaling of columns is derived from the training data. Unless these were scored before, the
+    penalty in the objective of test data is ``l2/2 ||coef||^2`` without scaling.
+
+    Parameters
+    ----------
+    algorithm : mapping
+        The ``algorithm`` section of the job record.
+    facts : DatasetStats
+        Statistics of the training data.
+    """
+
+    def __init__(self, algorithm: Mapping[str, Any], facts: DatasetStats) -> None:
+        self._objective = objective_of(algorithm, facts)
+        self._facts = facts
+        self._targets = self._objective.targets
+        #: The map to scaled coordinates; if columns are scaled, the first training pass sets it.
+        self._columns = self._objective.columns(facts.n_columns)
+
+    def training(self, reader: DataReader, models: Sequence[Arrays]) -> list[Score]:
+        """Score models on the training data: exact objective, no ranking metrics."""
+        self._columns = self._scaled_columns(reader)
+        return self._score(reader, models, ranking=False)
+
+    def test(self, reader: DataReader, models: Sequence[Arrays]) -> list[Score]:
+        """Score models on test data, with ranking metrics.
+
+        Raises
+        ------
+        DataError
+            When a label does not occur in the training data.
+        """
+        return self._score(reader, models, ranking=True)
+
+    def _score(self, reader: DataReader, models: Sequence[Arrays], *, ranking: bool) -> list[Score]:
+        scores: list[Score] = []
+        for start in range(0, len(models), MODELS_PER_PASS):
+            some = models[start : start + MODELS_PER_PASS]
+            scores += self._one_pass(reader, some, ranking)
+        return scores
+
+    def _one_pass(self, reader: DataReader, models: Sequence[Arrays], ranking: bool) -> list[Score]:
+        forwards = [self._forward(model) for model in models]
+        parts: list[_Part] = []
+        with ThreadPoolExecutor(reader.n_threads) as pool:
+            for chunks in reader.batches(pool):
+                parts += pool.map(lambda chunk: self._part(chunk, forwards, ranking), chunks)
+        if not parts:
+            raise DataError("the data hold no examples; check the path and the format")
+        if not sum(part.weight for part in parts):
+            raise DataError("the weights of all examples are 0; give some of them a weight")
+        return [self._merged(parts, index, model) for index, model in enumerate(models)]
+
+    def _forward(self, model: Arrays) -> tuple[Forward, float]:
+        w = np.ascontiguousarray(model["coef"].reshape(-1))
+        return make_forward(self._facts.layout, w), float(model["intercept"][0])
+
+    def _part(
+        self, chunk: Chunk, forwards: Sequence[tuple[Forward, float]], ranking: bool
+    ) -> _Part:
+        """Compute the sums of one chunk for every model, in one thread."""
+        labels, sample = chunk.labels, chunk.weights
+        self._check_labels(labels)
+        targets = self._targets.of(labels)
+        weights = self._targets.weights(labels, sample)
+        s = np.ones(labels.size) if sample is None else np.asarray(sample)
+        n_models, loss = len(forwards), self._objective.loss
+        sums = np.zeros((4, n_models))
+        margins = np.empty((n_models if ranking else 1, labels.size))
+        slope = np.empty(labels.size)
+        for index, (forward, intercept) in enumerate(forwards):
+            z = margins[index if ranking else 0]
+            forward(chunk, z)
+            z += intercept
+            sums[0, index] = loss.value_and_slope(z, targets, weights, slope)
+            if loss.is_classification:
+                sums[1, index] = s @ ((z > 0.0) == (targets > 0.0))
+                if loss.name == "logistic":
+                    sums[2, index] = s @ np.logaddexp(0.0, -targets * z)
+            else:
+                sums[3, index] = s @ (targets - z) ** 2
+        return _Part(
+            loss=sums[0],
+            correct=sums[1],
+            log_loss=sums[2],
+            square=sums[3],
+            weight=float(s.sum() if weights is None else weights.sum()),
+            moments=np.array([s.sum(), s @ labels, s @ labels**2]),
+            labels=np.array(labels) if ranking else labels[:0],
+            sample_weights=None if sample is None or not ranking else np.array(sample),
+            margins=margins if ranking else margins[:0],
+        )
+
+    def _check_labels(self, labels: F64) -> None:
+        classes = self._facts.classes
+        if not self._objective.loss.is_classification or classes is None:
+            return
+        unknown = labels[~np.isin(labels, classes)]
+        if unknown.size:
+            raise DataError(
+                f"the test data have the label {unknown[0]:g}, wanted {classes[0]:g} or "
+                f"{classes[1]:g} as in the training data; name the right file"
+            )
+
+    def _merged(self, parts: Sequence[_Part], index: int, model: Arrays) -> Score:
+        loss = sum(float(part.loss[index]) for part in parts)
+        weight = sum(part.weight for part in parts)
+        objective = loss / weight + self._objective.penalty(model, self._columns)
+        total, first, second = np.sum([part.moments for part in parts], axis=0)
+        metrics: dict[str, float] = {}
+        if not self._objective.loss.is_classification:
+            square = sum(float(part.square[index]) for part in parts)
+            variance_sum = second - first * first / total
+            metrics["rmse"] = float(np.sqrt(square / total))
+            if variance_sum > 0.0:
+                metrics["r2"] = float(1.0 - square / variance_sum)
+            return Score(objective=objective, metrics=metrics)
+        metrics["accuracy"] = sum(float(part.correct[index]) for part in parts) / float(total)
+        if self._objective.loss.name == "logistic":
+            metrics["logloss"] = sum(float(part.log_loss[index]) for part in parts) / float(total)
+        if parts[0].margins.shape[0]:
+            metrics |= _ranking(parts, index, self._targets)
+        return Score(objective=objective, metrics=metrics)
+
+    def _scaled_columns(self, reader: DataReader) -> Columns:
+        """Compute the scaling of columns by running the trainer's preparation over all data."""
+        rule = self._objective
+        preparation = fix_columns(rule.scale, rule.intercept, self._facts, rule.constant or 1.0)
+        try:
+            exchange = next(preparation)
+            while True:
+                exchange = preparation.send(self._outcome(exchange, reader))
+        except StopIteration as stop:
+            columns: Columns = stop.value
+            return columns
+
+    def _outcome(self, exchange: Exchange, reader: DataReader) -> Outcome:
+        """Perform an exchange in this process: run the solver over the chunks batch by batch."""
+        merge = np.maximum if exchange.reduce == "max" else np.add
+        merged: dict[str, F64] = {}
+        work = Work(
+            exchange=ExchangeId(0),
+            operation=exchange.operation,
+            model=exchange.model,
+            parameters=exchange.parameters,
+            returns=exchange.returns,
+        )
+        # Column statistics do not depend on the loss; this solver supports smooth losses only.
+        section = {"scale": self._objective.scale}
+        with ThreadPoolExecutor(reader.n_threads) as pool:
+            for chunks in reader.batches(pool):
+                solver = BatchGradientSolver(section, self._facts)
+                for name, array in solver.compute(work, chunks, Serial()).items():
+                    merged[name] = merge(merged[name], array) if name in merged else array
+        return Outcome(
+            exchange=ExchangeId(0),
+            arrays=merged,
+            examples=self._facts.n_rows,
+            absent_examples=0,
+        )
+
+
+def _ranking(parts: Sequence[_Part], index: int, targets: Targets) -> dict[str, float]:
+    """Return the ranking metrics over all rows; none if there is only one class."""
+    positive = targets.of(np.concatenate([part.labels for part in parts])) > 0.0
+    margins = np.concatenate([part.margins[index] for part in parts])
+    weights = None
+    if any(part.sample_weights is not None for part in parts):
+        weights = np.concatenate(
+            [
+                np.ones(part.labels.size) if part.sample_weights is None else part.sample_weights
+                for part in parts
+            ]
+        )
+    return ranking(positive, margins, weights)

@@ -1,0 +1,457 @@
+"""The settings of each algorithm in job files and in Python, and what each supports.
+
+Every class is one ``algorithm`` section. Below them are the rules that depend on the algorithm
+alone: which ``absent`` rules it can follow, whether it certifies a gap, whether it is
+deterministic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+from pydantic import ConfigDict, Field, field_validator
+
+from elasticml.algorithms.async_sgd.async_sgd_settings import read_settings as read_async_sgd
+from elasticml.algorithms.batch_gradient.batch_gradient_settings import chosen_optimizer
+from elasticml.algorithms.cocoa.cocoa_settings import GROUPS_MAX
+from elasticml.algorithms.local_sgd.local_sgd_settings import read_settings as read_local_sgd
+from elasticml.algorithms.local_sgd.torch_import import has_torch, torch_missing
+from elasticml.errors import ConfigError
+from elasticml.jobs.schema import Count, SettingsModel, unknown_choice
+
+# The settings of asynchronous SGD.
+
+
+class AsyncSGD(SettingsModel):
+    """Asynchronous SGD by gossip: members never wait, and exchange states pairwise.
+
+    Every member visits its own shuffled examples in mini-batches. After each mini-batch it merges
+    the states in its mailbox, and sends its own state to a random peer. Members may join and leave
+    at any time.
+
+    ``problem="kmeans"`` finds ``k`` centres. Each centre carries the mass of the examples that made
+    it, and centres are averaged by mass. ``problem="linear"`` minimises a loss with an L2 penalty.
+    ``batch`` is the number of examples between two messages: a number, ``"auto"`` (as many messages
+    as the network carries, by log-PI control), ``"adaptive"`` (the paper's adaptiveB) or ``"inf"``
+    (no messages: SimuParallelSGD). By default it is ``max(3 k, 256)``. While a member's last
+    message is still unsent, a newer state replaces it, so that no batch is too small for a network.
+
+    ``mode="batch"`` is the paper's baseline: Lloyd's algorithm, one synchronous round per pass over
+    all data.
+
+    Source: the asynchronous SGD paper; ``mode="paper"`` follows it literally.
+    """
+
+    name: ClassVar[str] = "async_sgd"
+
+    problem: Literal["kmeans", "linear"] = "kmeans"
+    #: Clusters, for K-Means.
+    k: Count | None = None
+    loss: Literal["logistic", "squared", "squared_hinge", "smoothed_hinge", "hinge"] = "logistic"
+    l2: float = Field(default=0.0, ge=0)
+    intercept: bool = False
+    class_weight: dict[float, float] | Literal["balanced"] | None = None
+    mode: Literal["default", "paper", "batch"] = "default"
+    batch: Count | Literal["auto", "adaptive", "inf"] | None = None
+    #: Initial mini-batch size if the size is controlled.
+    batch_start: Count | None = None
+    #: Gain of adaptiveB, in examples per message.
+    gamma: float = Field(default=10.0, ge=0)
+    #: Target length of the send queue, in messages; by default 0.5, for adaptiveB 1.
+    queue_target: float | None = Field(default=None, ge=0)
+    #: Capacity of the send queue; by default one, for the newest state, if ``batch`` is fixed.
+    queue: Count | None = None
+    #: Learning rate; by default derived from the data, in ``mode="paper"`` 0.05.
+    rate: float | None = Field(default=None, gt=0)
+    #: Number of random peers that receive each state.
+    sends: int = Field(default=1, ge=0)
+    #: Capacity of the mailbox: states waiting to be merged; when it is full, the oldest is dropped.
+    slots: Count = 1
+    #: Share of the centres in a message, drawn at random.
+    share: float = Field(default=1.0, gt=0, le=1)
+    start: Literal["kmeans++", "kmeans||", "sample"] = "kmeans++"
+    #: Rows per centre in the sample for k-means++.
+    start_rows: Count = 30
+    #: Passes over its examples after which a member stops.
+    passes: float | None = Field(default=None, gt=0)
+    #: Seconds between two reports, which are rows of the history; members do not pause for them.
+    report_every: float = Field(default=1.0, gt=0)
+    #: Number of chunks from which a mini-batch is drawn.
+    window: Count = 16
+    #: Final passes of Lloyd's algorithm over all data.
+    final_passes: int = Field(default=0, ge=0)
+    #: By default the job's.
+    seed: int | None = Field(default=None, ge=0)
+
+    def __init__(self, problem: Literal["kmeans", "linear"] = "kmeans", /, **settings: Any) -> None:
+        settings.setdefault("problem", problem)
+        super().__init__(**settings)
+
+    # Lets pydantic validate sections of job files without this __init__, with path as context.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @field_validator("batch", mode="before")
+    @classmethod
+    def _infinite(cls, batch: object) -> object:
+        is_infinite = isinstance(batch, float) and math.isinf(batch) and batch > 0
+        return "inf" if is_infinite else batch
+
+    def check(self) -> None:
+        """Check constraints between fields."""
+        section = {**self.section(), "report_every": self.report_every}
+        try:
+            read_async_sgd(section)
+        except ConfigError as error:
+            raise ValueError(error.message.removeprefix("algorithm.")) from None
+
+    def section(self) -> dict[str, Any]:
+        """Return the settings as the ``algorithm`` section of a job record."""
+        section = {"name": self.name, **self.model_dump(exclude_none=True)}
+        if self.mode == "batch":
+            # Synchronous rounds: two runs give the same bits.
+            del section["report_every"]
+        if isinstance(self.class_weight, dict):
+            # JSON keys are strings.
+            section["class_weight"] = {str(k): v for k, v in self.class_weight.items()}
+        return section
+
+
+# The settings of each algorithm, and which job settings each algorithm supports.
+
+Scale = Literal["none", "maxabs", "standard"]
+ClassWeight = dict[float, float] | Literal["balanced"] | None
+Absent = Literal["auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload", "freeze"]
+Above0 = Annotated[float, Field(gt=0)]
+
+
+class BatchGradient(SettingsModel):
+    """Full-batch training of a smooth loss with an L2 penalty; stand-ins replace lost partials.
+
+    The objective is ``sum_i s_i loss_i / sum_i s_i + l2/2 ||w||^2``, with ``s`` the sample weight
+    times the class weight.
+
+    Every optimizer uses full gradients: ``"lbfgs"`` is limited-memory BFGS, ``"tron"`` uses exact
+    Hessian-vector products (fewest rounds, several exchanges each), and ``"gd"`` is gradient
+    descent with a line search or a fixed ``step``.
+
+    Source: Algorithms 1 and 2 of the resource-elastic paper, which are ``optimizer="gd"``.
+    """
+
+    name: ClassVar[str] = "batch_gradient"
+
+    loss: Literal["logistic", "squared", "squared_hinge", "smoothed_hinge"] = "logistic"
+    l2: float = Field(default=1e-4, ge=0)
+    #: None: "lbfgs", in ``mode="paper"`` "gd".
+    optimizer: Literal["gd", "lbfgs", "tron"] | None = None
+    step: Literal["line_search", "constant", "decay"] = "line_search"
+    step_size: float | None = Field(default=None, gt=0)
+    anchor: Literal["cached", "correction"] = "cached"
+    intercept: bool = False
+    class_weight: ClassWeight = None
+    tolerance: float = Field(default=0.0, ge=0)
+    mode: Literal["default", "paper"] = "default"
+    roll_back: Literal[0, 1, 2] | None = None
+    scale: Scale = "none"
+
+    def check(self) -> None:
+        """Check constraints between fields."""
+        _check_class_weight(self.class_weight, self.loss)
+        optimizer = chosen_optimizer(self.optimizer, self.mode)
+        if optimizer != "gd" and self.step != "line_search":
+            raise ValueError(f"step: {self.step} goes with optimizer: gd, not {optimizer}")
+
+    def section(self) -> dict[str, Any]:
+        """Return the settings as the ``algorithm`` section of a job record."""
+        optimizer = chosen_optimizer(self.optimizer, self.mode)
+        return _section(self.name, {**self.model_dump(), "optimizer": optimizer})
+
+
+class CoCoA(SettingsModel):
+    """Communication-efficient distributed dual coordinate ascent with a certified duality gap.
+
+    The objective is that of :class:`BatchGradient`. An intercept is an extra column of value
+    ``intercept_scaling``, penalised like the others. Members improve their part of the dual by
+    coordinate ascent; the driver adds their updates, scaled by an exact line search. The duality
+    gap ``P(w) - D(alpha)`` is an upper bound of the suboptimality ``P(w) - min P``.
+
+    Source: the elastic-CoCoA paper and the uni-task paper; ``mode="paper"`` is their aggregation,
+    with ``sigma' = gamma K``.
+    """
+
+    name: ClassVar[str] = "cocoa"
+
+    loss: Literal["hinge", "squared_hinge", "logistic", "squared"] = "hinge"
+    l2: float = Field(default=1e-4, gt=0)
+    mode: Literal["default", "paper"] = "default"
+    #: None: "line_search", in ``mode="paper"`` "fixed".
+    aggregation: Literal["line_search", "fixed"] | None = None
+    #: Aggregation factor: the share of the members' updates that is added, if it is fixed.
+    gamma: float = Field(default=1.0, gt=0, le=1)
+    sigma: Above0 | Literal["auto"] = "auto"
+    #: Passes of a member over its examples per round; may be a fraction.
+    local_epochs: float = Field(default=1.0, gt=0)
+    #: Rounds between two certificates; "auto": certificates take about a fifth of the work;
+    #: "target": rarely, until ``tolerance`` is near.
+    gap_every: Count | Literal["auto", "target"] = "auto"
+    intercept: bool = False
+    intercept_scaling: float = Field(default=1.0, gt=0)
+    class_weight: ClassWeight = None
+    scale: Scale = "none"
+    #: Rows per bucket: they are visited consecutively, for cache locality.
+    bucket: Count | Literal["auto"] = "auto"
+    #: Shrinking: skip rows for a while that cannot change soon; None: unless ``mode="paper"``.
+    shrink: bool | None = None
+    #: Groups of a member. Each works on its own copy of the model with its share of the threads;
+    #: the copies are merged after each pass. "auto": one per NUMA node, or per GPU.
+    groups: Annotated[int, Field(ge=1, le=GROUPS_MAX)] | Literal["auto"] = "auto"
+    #: Where members solve their local problems; "auto": large ones on a GPU if there is one.
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    #: Skip chunks on disk for a while if their share of the gap is negligible; None: as above.
+    skip: bool | None = None
+    #: Stop when the certified gap is at most this; ``Stop(gap=...)`` does the same.
+    tolerance: float = Field(default=0.0, ge=0)
+    #: By default the job's.
+    seed: int | None = Field(default=None, ge=0)
+
+    def check(self) -> None:
+        """Check constraints between fields."""
+        _check_class_weight(self.class_weight, self.loss)
+        if self.mode == "paper" and self.aggregation == "line_search":
+            raise ValueError("aggregation: mode: paper adds with a fixed gamma; use mode: default")
+
+    def section(self) -> dict[str, Any]:
+        """Return the settings as the ``algorithm`` section of a job record."""
+        return _section(self.name, self.model_dump(exclude_none=True))
+
+
+class PrimalCoCoA(SettingsModel):
+    """Sparse linear models on column-partitioned data, with a certified duality gap.
+
+    The objective is ``sum_i s_i loss_i / S + l1 |w|_1 + l2/2 |w|^2`` with margins ``w.x_i + b``,
+    ``S = sum_i s_i``, s the sample weight times the class weight, and an unpenalised intercept b.
+    By default the loss is ``(y_i - w.x_i - b)^2 / 2``: the lasso and the elastic net. Data are
+    partitioned by columns: ``em.from_arrays(X, y, by="columns")``. Members improve the coefficients
+    of their columns by coordinate descent with soft thresholding; the driver adds their updates,
+    scaled by a line search. Gap-safe screening removes columns that are zero in every solution.
+
+    Source: Smith, Forte, Ma, Takac, Jordan and Jaggi (2018), CoCoA with the features as data. A
+    classification loss is replaced by its quadratic model in every round.
+    """
+
+    name: ClassVar[str] = "primal_cocoa"
+
+    loss: Literal["squared", "logistic", "squared_hinge"] = "squared"
+    l1: float = Field(default=1e-2, ge=0)
+    l2: float = Field(default=0.0, ge=0)
+    intercept: bool = True
+    #: Nonnegative coefficients; squared loss only.
+    positive: bool = False
+    class_weight: ClassWeight = None
+    #: Passes of a member over its columns per round; may be a fraction.
+    local_epochs: float = Field(default=1.0, gt=0)
+    #: Rounds between two certificates; "auto": certificates take about a fifth of the work.
+    gap_every: Count | Literal["auto"] = "auto"
+    #: Gap-safe screening of columns.
+    screen: bool = True
+    #: If the model is small, gather its columns on the driver and finish there.
+    gather: bool = True
+    #: Stop when the certified gap is at most this; ``Stop(gap=...)`` does the same.
+    tolerance: float = Field(default=0.0, ge=0)
+    #: By default the job's.
+    seed: int | None = Field(default=None, ge=0)
+
+    def check(self) -> None:
+        """Check constraints between fields."""
+        if self.l1 == 0.0 and self.l2 == 0.0:
+            raise ValueError("l1: got 0, wanted a penalty: l1 or l2 above 0")
+        if self.positive and self.loss != "squared":
+            raise ValueError(f"positive: needs loss: squared, not {self.loss}")
+        _check_class_weight(self.class_weight, self.loss)
+
+    def section(self) -> dict[str, Any]:
+        """Return the settings as the ``algorithm`` section of a job record."""
+        return _section(self.name, self.model_dump(exclude_none=True))
+
+
+class LocalSGD(SettingsModel):
+    """Local SGD for networks: members take local steps in every round, then models are averaged.
+
+    The K members together process ``K x batch x local_steps`` samples per round, each in proportion
+    to its share of the examples; ``local_steps=1`` is mini-batch SGD. Every example is visited
+    exactly once per epoch, whichever members join and leave. Needs PyTorch:
+    ``pip install 'elasticml[torch]'``.
+
+    Source: the uni-task paper, sections 2.2, 3 and 5.1; the defaults are its settings for
+    Fashion-MNIST.
+    """
+
+    name: ClassVar[str] = "local_sgd"
+
+    #: "cnn" (the paper's), or a callable, or its import path, that creates a ``torch.nn.Module``.
+    #: It receives ``shape`` and ``classes`` if it has parameters of these names.
+    model: str | Callable[..., Any] = "cnn"
+    model_options: dict[str, Any] = Field(default_factory=dict)
+    #: Shape of one example as the module expects it, such as [3, 32, 32].
+    shape: tuple[Count, ...] | None = None
+    #: "cross_entropy", "mse", or a function of outputs and targets, or its import path.
+    loss: str | Callable[..., Any] = "cross_entropy"
+    batch: int = Field(default=8, ge=1)
+    local_steps: int = Field(default=16, ge=1)
+    learning_rate: float = Field(default=5e-4, gt=0)
+    #: How the learning rate scales with the number K of members: by sqrt(K), by K, or not at all;
+    #: "constant_global_batch" instead divides ``batch x local_steps`` samples among the members.
+    rate_rule: Literal["sqrt", "linear", "constant", "constant_global_batch"] = "sqrt"
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    #: Mean and standard deviation for normalizing inputs; "auto": those of the training data.
+    normalize: Literal["auto", "none"] | tuple[float, Above0] = "auto"
+    #: Share of the training data that is held out and evaluated on the members.
+    holdout: float = Field(default=0.0, ge=0, lt=1)
+    #: Rounds between two such evaluations; None: at the start of every epoch.
+    holdout_every: int | None = Field(default=None, ge=1)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    #: By default the job's.
+    seed: int | None = Field(default=None, ge=0)
+
+    @field_validator("model", "loss", mode="before")
+    @classmethod
+    def _name(cls, value: Any) -> Any:
+        """Replace a callable by its import path."""
+        return import_path(value) if callable(value) else value
+
+    def check(self) -> None:
+        """Check that PyTorch is installed, and the algorithm's own constraints."""
+        if not has_torch():
+            raise torch_missing()
+        read_local_sgd(self.section())
+
+    def section(self) -> dict[str, Any]:
+        """Return the settings as the ``algorithm`` section of a job record."""
+        return _section(self.name, self.model_dump(mode="json", exclude_none=True))
+
+
+class ImportedAlgorithm(SettingsModel):
+    """A user-defined algorithm: the import path of its ``Algorithm``, and its settings."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(pattern=r"^[\w.]+:[\w.]+$", description="module:attribute")
+
+    def section(self) -> dict[str, Any]:
+        """Return the settings as the ``algorithm`` section of a job record."""
+        return self.model_dump()
+
+
+AnyAlgorithm = AsyncSGD | BatchGradient | CoCoA | LocalSGD | PrimalCoCoA | ImportedAlgorithm
+
+#: The built-in algorithms by their names in job files.
+ALGORITHMS: dict[
+    str,
+    type[AsyncSGD] | type[BatchGradient] | type[CoCoA] | type[LocalSGD] | type[PrimalCoCoA],
+] = {
+    AsyncSGD.name: AsyncSGD,
+    BatchGradient.name: BatchGradient,
+    CoCoA.name: CoCoA,
+    LocalSGD.name: LocalSGD,
+    PrimalCoCoA.name: PrimalCoCoA,
+}
+#: The ``absent`` rules that each algorithm supports; those of a user-defined one are unknown.
+_ABSENT: dict[str, tuple[str, ...]] = {
+    AsyncSGD.name: ("auto", "reload", "ignore"),
+    BatchGradient.name: ("auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload"),
+    CoCoA.name: ("auto", "reload", "freeze", "stall"),
+    LocalSGD.name: ("auto", "reload", "ignore", "stall"),
+    PrimalCoCoA.name: ("auto", "reload", "freeze", "stall"),
+}
+
+
+def absent_rule(algorithm: AnyAlgorithm, absent: object) -> str:
+    """Check a job's ``absent`` rule against its algorithm, and resolve "auto".
+
+    Raises
+    ------
+    ConfigError
+        When the rule does not exist, or the algorithm does not support it.
+    """
+    if absent not in get_args(Absent):
+        raise unknown_choice(absent, get_args(Absent), "absent")
+    supported = _ABSENT.get(algorithm.name)
+    if supported is not None and absent not in supported:
+        raise ConfigError(
+            f"absent: got {absent!r}, which algorithm {algorithm.name} cannot follow; use "
+            f"{_REMEDIES[algorithm.name]}",
+            path="absent",
+        )
+    reloads = absent == "auto" and not isinstance(algorithm, BatchGradient | ImportedAlgorithm)
+    return "reload" if reloads else str(absent)
+
+
+_REMEDIES = {
+    AsyncSGD.name: "reload (others read them) or ignore (leave them until members come)",
+    BatchGradient.name: "taylor (estimate them), ignore, reload (read them again elsewhere) or "
+    "stall (wait)",
+    CoCoA.name: "reload (read them again elsewhere), freeze (go on without them, under an upper "
+    "bound of the gap) or stall (wait)",
+    LocalSGD.name: "reload (read them again elsewhere), ignore (leave them out meanwhile) or stall "
+    "(wait)",
+    PrimalCoCoA.name: "reload (read them again elsewhere), freeze (go on with their coefficients "
+    "as they were) or stall (wait)",
+}
+
+
+def record_section(
+    algorithm: AnyAlgorithm, seed: int, epochs: int | None, warm_start: Any | None
+) -> dict[str, Any]:
+    """Return the ``algorithm`` section of a job record, with the job's seed, epochs and model."""
+    section = algorithm.section()
+    if isinstance(algorithm, AsyncSGD | CoCoA | LocalSGD | PrimalCoCoA):
+        section.setdefault("seed", seed)
+    if isinstance(algorithm, LocalSGD) and epochs is not None:
+        section["epochs"] = epochs
+    if isinstance(algorithm, AsyncSGD | CoCoA | LocalSGD | PrimalCoCoA) and warm_start is not None:
+        section["warm_start"] = warm_start
+    return section
+
+
+def certifies_gap(algorithm: AnyAlgorithm) -> bool:
+    """Whether the algorithm certifies a duality gap; a user-defined one may."""
+    return not isinstance(algorithm, AsyncSGD | BatchGradient | LocalSGD)
+
+
+def is_deterministic(algorithm: AnyAlgorithm) -> bool:
+    """Whether two runs give the same bits; false for asynchronous algorithms."""
+    return algorithm.section().get("report_every") is None
+
+
+def import_path(function: Any) -> str:
+    """Return the import path of a callable, ``module:name``.
+
+    Raises
+    ------
+    ValueError
+        When workers cannot import it.
+    """
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if module in (None, "__main__") or not name.isidentifier():
+        raise ValueError(
+            f"{name or function!r} is not defined at the top level of a module that "
+            "workers can import; put it there, or give its import path as module:name"
+        )
+    return f"{module}:{name}"
+
+
+def _check_class_weight(class_weight: ClassWeight, loss: str) -> None:
+    if isinstance(class_weight, dict) and min(class_weight.values(), default=1) <= 0:
+        raise ValueError("class_weight: every weight must be more than 0")
+    if class_weight is not None and loss == "squared":
+        raise ValueError("class_weight: loss: squared has no classes; weigh the samples")
+
+
+def _section(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    section = {"name": name, **values}
+    if isinstance(values.get("class_weight"), dict):
+        # JSON keys are strings.
+        section["class_weight"] = {str(k): v for k, v in values["class_weight"].items()}
+    return section

@@ -1,0 +1,84 @@
+"""Convert the job record, which the scheduler receives, back to a job file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from elasticml.jobs.run_checkpoints import job_file_entry
+
+#: Format version of the record; the scheduler rejects others.
+RECORD_VERSION = 1
+#: The sections of a job file, in the order in which ``job.yaml`` has them.
+SECTIONS = (
+    "name",
+    "data",
+    "algorithm",
+    "cluster",
+    "absent",
+    "policies",
+    "stop",
+    "seed",
+    "faults",
+    "collective",
+    "partitions",
+    "holders",
+    "placement",
+    "warm_start",
+    "members",
+    "evaluate",
+    "checkpoint",
+    "threads",
+    "memory_limit",
+    "simulate",
+)
+#: Sections that the record has in another form, or not at all.
+_CONVERTED = ("name", "data", "algorithm", "cluster", "faults", "checkpoint")
+
+
+def job_file_from_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections of the job file for a record, without the cluster.
+
+    Parameters
+    ----------
+    record : mapping
+        The job record. Keys whose value is None or empty are omitted.
+    """
+    data = _given(record["data"])
+    if record.get("test"):
+        data["test"] = _given(record["test"])
+    if record.get("chunk_bytes"):
+        data["chunk_size"] = record["chunk_bytes"]
+    if record.get("cache") is not None:
+        data["cache"] = record["cache"]
+    job: dict[str, Any] = {
+        "name": record["name"],
+        "data": data,
+        "algorithm": _algorithm(record),
+    }
+    for key in SECTIONS:
+        if key in _CONVERTED:
+            continue
+        value = record.get(key)
+        value = _given(value) if isinstance(value, Mapping) else value
+        if value is not None and value != [] and value != {}:
+            job[key] = value
+    if "checkpoint" in record:
+        job["checkpoint"] = job_file_entry(record["checkpoint"])
+    if record.get("faults"):
+        job["faults"] = [dict(fault) for fault in record["faults"]]
+    return job
+
+
+def _algorithm(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the section without the keys that other sections set: seed, epochs, warm start."""
+    section = _given(record["algorithm"])
+    for name in ("warm_start", "epochs") if section["name"] == "local_sgd" else ("warm_start",):
+        section.pop(name, None)
+    if section.get("seed") == record.get("seed"):
+        section.pop("seed", None)
+    return section
+
+
+def _given(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if value is not None}

@@ -1,0 +1,264 @@
+"""The sections of a job file: stop, faults, collective, members, evaluate, checkpoint, cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from elasticml.ids import parse_size
+from elasticml.jobs.schema import Count, SettingsModel
+
+#: Least memory of a worker process; none can work with less.
+CONTAINER_BYTES_MIN = 2**26
+
+
+class Stop(SettingsModel):
+    """When a job ends: as soon as one of the rules applies."""
+
+    rounds: int | None = Field(default=None, ge=1)
+    seconds: float | None = Field(default=None, gt=0)
+    gap: float | None = Field(default=None, gt=0)
+    objective: float | None = None
+    #: Passes over all examples, for algorithms whose rounds use only some of them.
+    epochs: int | None = Field(default=None, ge=1)
+
+    def check(self) -> None:
+        """Check constraints between fields."""
+        if self.rounds is None and self.seconds is None and self.epochs is None:
+            raise ValueError("rounds is missing: give rounds or seconds, so that the job ends")
+
+
+class Fault(SettingsModel):
+    """One planned fault: members that are lost, or return, at the start of a round."""
+
+    round: int = Field(ge=0, description="the round in which it happens")
+    lose: int | list[int] | None = None
+    returned: int | None = Field(default=None, alias="return", ge=1)
+    how: Literal["notice", "terminate", "kill"] = "kill"
+    phase: Literal["load", "broadcast", "compute", "reduce", "correct", "move", "apply"] = (
+        "broadcast"
+    )
+    exchange: int = Field(default=0, ge=0, description="which exchange of the round, from 0 on")
+    grace: float = Field(default=5.0, ge=0, description="seconds between the notice and the end")
+
+    def check(self) -> None:
+        """Check constraints between fields."""
+        if (self.lose is None) == (self.returned is None):
+            raise ValueError("lose: give exactly one of lose (members or slots) and return")
+        slots = self.lose if isinstance(self.lose, list) else []
+        if isinstance(self.lose, int) and self.lose < 1:
+            raise ValueError(f"lose: got {self.lose}, wanted at least 1")
+        if self.lose == [] or len(set(slots)) < len(slots) or min(slots, default=0) < 0:
+            raise ValueError(f"lose: got {slots}, wanted different slots, counted from 0")
+
+    def entry(self) -> dict[str, Any]:
+        """Return the fault as an entry of the job record."""
+        if self.returned is not None:
+            return {"round": self.round, "return": self.returned}
+        entry: dict[str, Any] = {
+            "round": self.round,
+            "phase": self.phase,
+            "lose": self.lose,
+            "how": self.how,
+            "grace": self.grace,
+        }
+        return entry | ({"exchange": self.exchange} if self.exchange else {})
+
+
+class Collective(SettingsModel):
+    """How models are broadcast and partials are reduced."""
+
+    topology: Literal["auto", "star", "tree"] = "auto"
+    fan_out: int = Field(default=2, ge=1)
+    transport: Literal["auto", "stream", "comm", "shm"] = "auto"
+    #: Minimum seconds of an exchange before a silent member is considered stuck.
+    deadline: float = Field(default=10.0, gt=0)
+    #: A member whose computation takes this many times the median is dropped from the round.
+    stuck_factor: float = Field(default=5.0, gt=1)
+    #: An emulated slower network, for studies: bytes per second of each process's uplink, and
+    #: seconds of latency per frame.
+    bandwidth: float | None = Field(default=None, gt=0)
+    latency_s: float | None = Field(default=None, ge=0)
+
+    @field_validator("bandwidth", mode="before")
+    @classmethod
+    def _read_bandwidth(cls, bandwidth: object) -> object:
+        return parse_size(bandwidth) if isinstance(bandwidth, str) else bandwidth
+
+
+class Members(SettingsModel):
+    """Numbers of members: ``start`` before round 0, ``min`` to continue, ``max`` to ask for.
+
+    ``max`` limits the requests of policies; members that join unasked are used all the same.
+    """
+
+    start: int | None = Field(default=None, ge=1)
+    min: int = Field(default=1, ge=1)
+    max: int | None = Field(default=None, ge=1)
+
+    def check(self) -> None:
+        """Check constraints between fields."""
+        if self.start is not None and self.min > self.start:
+            raise ValueError(f"min: got {self.min}, wanted at most members.start, {self.start}")
+        least = max(self.min, self.start or 1)
+        if self.max is not None and self.max < least:
+            raise ValueError(f"max: got {self.max}, wanted at least {least}, as start and min say")
+
+
+class Evaluate(SettingsModel):
+    """The rounds whose models are kept and evaluated over all data after the job."""
+
+    every: int | None = Field(default=None, ge=1)
+    #: Additional rounds, by number.
+    rounds: tuple[Annotated[int, Field(ge=0)], ...] = ()
+
+
+class Checkpoint(SettingsModel):
+    """Where and how often checkpoints are written, from which another process can resume."""
+
+    #: A directory, or a URL such as hdfs:///user/me/run; by default in the run directory.
+    path: str | None = None
+    #: Seconds between checkpoints; 0: after every round.
+    every: float = Field(default=5.0, ge=0)
+
+
+class LocalWorkers(SettingsModel):
+    """Worker processes on this machine, started and stopped with the job."""
+
+    kind: Literal["local"] = "local"
+    workers: int = Field(default=4, ge=1)
+    threads: int = Field(default=1, ge=1)
+    memory: str | int = "auto"
+    #: The most workers that policies may request; by default ``workers``.
+    workers_max: int | None = Field(default=None, ge=1)
+    #: Factor by which a worker's computations are slowed down, by its index from 0; for studies.
+    slowdown: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=1)]] = Field(
+        default_factory=dict
+    )
+
+    def check(self) -> None:
+        """Check constraints between fields."""
+        if self.workers_max is not None and self.workers_max < self.workers:
+            raise ValueError(
+                f"workers_max: got {self.workers_max}, wanted at least workers, {self.workers}"
+            )
+        most = self.workers_max or self.workers
+        if max(self.slowdown, default=0) >= most:
+            raise ValueError(
+                f"slowdown: got worker {max(self.slowdown)}, wanted numbers below {most}: the "
+                "first worker is 0"
+            )
+
+    @field_validator("memory")
+    @classmethod
+    def _check_memory(cls, memory: str | int) -> str | int:
+        if memory != "auto" and parse_size(memory) < CONTAINER_BYTES_MIN:
+            raise ValueError("a worker needs at least 64 MiB")
+        return memory
+
+
+class Address(SettingsModel):
+    """A Dask cluster that is already running."""
+
+    kind: Literal["address"] = "address"
+    address: str = Field(description="the scheduler's address, such as tcp://host:8786")
+
+
+class YarnScheduler(SettingsModel):
+    """The container with the scheduler and the driver; None: from dask-yarn's configuration."""
+
+    memory: str | int | None = None
+    vcores: Count | None = None
+
+    @field_validator("memory")
+    @classmethod
+    def _check_memory(cls, memory: str | int | None) -> str | int | None:
+        return _checked_memory(memory)
+
+
+class YarnContainers(SettingsModel):
+    """Containers of a Hadoop cluster, requested from and released to YARN.
+
+    None means the value of dask-yarn's configuration (files and environment variables).
+    """
+
+    kind: Literal["yarn"] = "yarn"
+    #: Worker containers to request.
+    workers: Count = 4
+    #: Start with this many if no more are granted for a while; by default ``workers``.
+    workers_min: Count | None = None
+    #: The most containers that policies may request; by default ``workers``.
+    workers_max: Count | None = None
+    queue: str | None = None
+    memory: str | int | None = None
+    vcores: Count | None = None
+    #: Compute threads of a member; by default its vcores.
+    threads: Count | None = None
+    #: ``venv://``, ``conda://``, ``python://`` with a path on every node, or an archive.
+    environment: str | None = None
+    #: Pack the submitting environment and upload it, unless it was uploaded before.
+    pack: bool = False
+    #: Path patterns to exclude from the archive, such as ``*/site-packages/torch/*``.
+    pack_exclude: tuple[str, ...] = ()
+    scheduler: YarnScheduler = Field(default_factory=YarnScheduler)
+    #: The application's name; by default the job's.
+    name: str | None = None
+    tags: tuple[str, ...] | None = None
+    node_label: str | None = None
+    nodes: tuple[str, ...] | None = None
+    racks: tuple[str, ...] | None = None
+    user: str | None = None
+    security: Literal["tls", "none"] = "tls"
+    #: A skein specification with a service ``dask.worker``; the keys above override it.
+    specification: str | None = None
+    keytab: str | None = None
+    principal: str | None = None
+    #: Destination of the run directory: a URL, or a path shared by all nodes and this machine.
+    result: str | None = None
+
+    def check(self) -> None:
+        """Check constraints between fields."""
+        if self.workers_max is not None and self.workers_max < self.workers:
+            raise ValueError(
+                f"workers_max: got {self.workers_max}, wanted at least workers, {self.workers}"
+            )
+        if self.workers_min is not None and self.workers_min > self.workers:
+            raise ValueError(
+                f"workers_min: got {self.workers_min}, wanted at most workers, {self.workers}"
+            )
+        if (self.keytab is None) != (self.principal is None):
+            given, missing = sorted(("keytab", "principal"), key=lambda k: getattr(self, k) is None)
+            raise ValueError(f"{missing}: missing, and {given} is given; Kerberos needs both")
+        if self.specification is not None and (self.pack or self.environment is not None):
+            given = "pack" if self.pack else "environment"
+            raise ValueError(
+                f"{given}: the specification already sets the environment of its containers; leave "
+                "one of them out"
+            )
+        if self.pack and self.environment is not None:
+            raise ValueError(
+                f"pack: it packs the submitting environment, but environment names "
+                f"{self.environment}; leave one of them out"
+            )
+
+    @field_validator("memory")
+    @classmethod
+    def _check_memory(cls, memory: str | int | None) -> str | int | None:
+        return _checked_memory(memory)
+
+
+def _checked_memory(memory: str | int | None) -> str | int | None:
+    if memory is not None and parse_size(memory) < CONTAINER_BYTES_MIN:
+        raise ValueError("a container needs at least 64 MiB; give a size such as 2 GiB")
+    return memory
+
+
+Cluster = LocalWorkers | Address | YarnContainers
+
+#: The supported kinds of cluster.
+CLUSTERS: dict[str, type[LocalWorkers] | type[Address] | type[YarnContainers]] = {
+    "local": LocalWorkers,
+    "address": Address,
+    "yarn": YarnContainers,
+}

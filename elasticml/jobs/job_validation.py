@@ -1,0 +1,298 @@
+"""Validate a job's settings against each other, and resolve those that are "auto"."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from elasticml.data.storage.filesystem import is_url
+from elasticml.errors import ConfigError
+from elasticml.ids import format_size, parse_size
+from elasticml.jobs.algorithm_settings import (
+    AnyAlgorithm,
+    AsyncSGD,
+    CoCoA,
+    LocalSGD,
+    PrimalCoCoA,
+    absent_rule,
+    certifies_gap,
+)
+from elasticml.jobs.job_sections import Stop
+from elasticml.jobs.schema import unknown_choice
+from elasticml.runtime.worker_limits import BODIES_SHARE
+
+Holders = Literal["auto", 1, 2]
+Placement = Literal["auto", "contiguous", "random"]
+
+#: Policies that decide by the certified gap; without one they never act.
+NEED_GAP = ("knee", "gap_per_container_second", "tune_local_work", "inner_iterations")
+#: Policies that use the members' times per round.
+NEED_ROUNDS = ("rebalance", "straggler")
+#: Least memory limit of a member; its process takes most of that without data.
+MEMBER_BYTES_MIN = 2**28
+#: Default chunk size for local SGD, as in the uni-task paper.
+LOCAL_SGD_CHUNK_BYTES = 200 * 2**10
+
+
+def policy_entries(policies: Sequence[Any]) -> list[dict[str, Any]]:
+    """Validate a job's policies and return them as entries: mappings with a name.
+
+    Parameters
+    ----------
+    policies : sequence of policies, names or mappings
+
+    Raises
+    ------
+    ConfigError
+        When a policy or one of its settings is unknown or out of range.
+    """
+    if not policies:
+        return []
+    from elasticml.policies.registry import check_entries
+
+    if isinstance(policies, str | Mapping):
+        return check_entries(policies)  # raises: a list is required
+    return check_entries([_written(p, f"policies[{i}]") for i, p in enumerate(policies)])
+
+
+def _written(policy: object, path: str) -> object:
+    """Return the entry of a policy object; a user-defined policy is named by its import path."""
+    from elasticml.policies.registry import POLICIES
+    from elasticml.policies.validation import NAME, entry_of
+
+    kind = type(policy)
+    if isinstance(policy, type) or not callable(getattr(policy, "suggest", None)):
+        return policy
+    if kind.__module__ == "__main__":
+        raise ConfigError(
+            f"{path}: {kind.__qualname__} is defined in the script itself, which workers and "
+            "scheduler cannot import; put it into a module of its own",
+            path=path,
+        )
+    try:
+        entry = entry_of(policy)
+    except AttributeError as error:
+        raise ConfigError(
+            f"{path}: {error}; a policy has a name and keeps its settings under their own names",
+            path=path,
+        ) from None
+    if kind not in POLICIES.values():
+        entry[NAME] = f"{kind.__module__}:{kind.__qualname__}"
+    return entry
+
+
+def check_together(
+    algorithm: AnyAlgorithm,
+    absent: object,
+    stop: Stop,
+    policies: Sequence[Mapping[str, Any]],
+    holders: object,
+    placement: object,
+) -> None:
+    """Check settings against the algorithm, and the values of enumerated settings.
+
+    Raises
+    ------
+    ConfigError
+        When a value is unknown, or the algorithm does not support a setting.
+    """
+    absent_rule(algorithm, absent)
+    if isinstance(holders, bool) or holders not in get_args(Holders):
+        raise ConfigError(f"holders: got {holders!r}, wanted auto, 1 or 2", path="holders")
+    if placement not in get_args(Placement):
+        raise unknown_choice(placement, get_args(Placement), "placement")
+    _check_stop(algorithm, stop)
+    if certifies_gap(algorithm):
+        return
+    for index, entry in enumerate(policies):
+        is_void = isinstance(algorithm, AsyncSGD) and entry["name"] in NEED_ROUNDS
+        if is_void and not entry.get("off"):
+            raise ConfigError(
+                f"policies[{index}]: {entry['name']} relieves members that others wait for, and in "
+                f"{algorithm.name} no member waits; leave it out",
+                path=f"policies[{index}]",
+            )
+    if stop.gap is not None:
+        raise ConfigError(
+            f"stop.gap: {algorithm.name} certifies no duality gap; use algorithm cocoa, or "
+            "stop.objective",
+            path="stop.gap",
+        )
+    for index, entry in enumerate(policies):
+        if entry["name"] in NEED_GAP and not entry.get("off"):
+            raise ConfigError(
+                f"policies[{index}]: {entry['name']} decides by the duality gap, which "
+                f"{algorithm.name} does not certify; use algorithm cocoa, or leave it out",
+                path=f"policies[{index}]",
+            )
+
+
+def _check_stop(algorithm: AnyAlgorithm, stop: Stop) -> None:
+    """Reject stop rules that the algorithm cannot evaluate."""
+    if isinstance(algorithm, LocalSGD):
+        if stop.objective is not None:
+            raise ConfigError(
+                "stop.objective: local_sgd computes only the mean loss of the last samples; use "
+                "stop.epochs, rounds or seconds",
+                path="stop.objective",
+            )
+    elif stop.epochs is not None:
+        raise ConfigError(
+            f"stop.epochs: local_sgd counts epochs, {algorithm.name} does not; use stop.rounds",
+            path="stop.epochs",
+        )
+
+
+def resolve_placement(setting: Placement, algorithm: AnyAlgorithm) -> str:
+    """Resolve "auto": random for algorithms with local training, which file order slows down."""
+    if setting != "auto":
+        return setting
+    return (
+        "random"
+        if isinstance(algorithm, AsyncSGD | CoCoA | LocalSGD | PrimalCoCoA)
+        else "contiguous"
+    )
+
+
+def resolve_holders(
+    setting: Holders,
+    algorithm: AnyAlgorithm,
+    total_bytes: int,
+    limits_bytes: Sequence[int],
+) -> int:
+    """Resolve how many members hold each chunk's body.
+
+    Parameters
+    ----------
+    setting : "auto", 1 or 2
+        "auto" is 2 for both CoCoAs if everything fits twice, else 1: only their policies profit
+        from second copies, so other algorithms do not pay for them.
+    total_bytes : int
+        Estimated bytes of all chunk bodies, before they are read.
+    limits_bytes : sequence of int
+        Bytes that each member may use for bodies; 0 for no limit.
+    """
+    if setting != "auto":
+        return int(setting)
+    if not isinstance(algorithm, CoCoA | PrimalCoCoA) or len(limits_bytes) < 2:
+        return 1
+    fits = 0 in limits_bytes or 2 * total_bytes <= sum(limits_bytes)
+    return 2 if fits else 1
+
+
+def expand_path(path: str, key: str) -> str:
+    """Expand environment variables and ``~`` in a path.
+
+    Raises
+    ------
+    ConfigError
+        When it names a variable that is not set.
+    """
+    expanded = os.path.expanduser(os.path.expandvars(path))
+    unset = re.search(r"\$\{?(\w+)", expanded)
+    if unset:
+        raise ConfigError(
+            f"{key}: {path!r} names the environment variable {unset[1]}, which is not set; "
+            f"export {unset[1]}=...",
+            path=key,
+        )
+    if path.startswith("$") and "://" not in expanded:
+        # Relative paths from variables are relative to the working directory, as in a shell.
+        expanded = os.path.abspath(expanded)
+    return expanded
+
+
+def parse_cache(given: Any, folder: Path | None = None) -> str | bool | None:
+    """Parse ``data.cache``: a directory, False for none, None for the environment's default.
+
+    ``folder`` is the base of a relative path; by default the working directory.
+
+    Raises
+    ------
+    ConfigError
+        When it is neither a bool nor a path.
+    """
+    if given is None or isinstance(given, bool):
+        return False if given is False else None
+    if isinstance(given, str | Path) and str(given) and not is_url(str(given)):
+        return str((folder or Path.cwd()) / expand_path(str(given), "data.cache"))
+    raise ConfigError(
+        f"data.cache: got {given!r}, wanted true, false or a directory on the workers' hosts",
+        path="data.cache",
+    )
+
+
+def default_chunk_bytes(algorithm: AnyAlgorithm) -> int | None:
+    """Return the algorithm's default chunk size; None: derive it from the data and the members."""
+    return LOCAL_SGD_CHUNK_BYTES if isinstance(algorithm, LocalSGD) else None
+
+
+def parse_memory_limit(size: int | str | None) -> int | None:
+    """Parse ``memory_limit``; None means the limit of the worker.
+
+    Raises
+    ------
+    ConfigError
+        When it is not a size, or less than a process needs without data.
+    """
+    if size is None:
+        return None
+    nbytes = _bytes_of(size)
+    if nbytes < MEMBER_BYTES_MIN:
+        raise ConfigError(
+            f"memory_limit: got {size!r}, wanted a size from 256 MiB on, such as '1 GiB': a member "
+            "takes about 200 MiB without any data",
+            path="memory_limit",
+        )
+    return nbytes
+
+
+def check_chunk_fits(chunk_bytes: int | None, worker_bytes: int | None) -> None:
+    """Check that a chunk fits into a worker's memory; None and 0 mean no limit.
+
+    Raises
+    ------
+    ConfigError
+        When a chunk is larger than 60 % of the worker's memory.
+    """
+    if not worker_bytes or chunk_bytes is None:
+        return
+    if chunk_bytes > BODIES_SHARE * worker_bytes:
+        raise ConfigError(
+            f"data.chunk_size: got {format_size(chunk_bytes)}, wanted at most "
+            f"{format_size(BODIES_SHARE * worker_bytes)}, which is 60 % of a worker's memory; "
+            "make chunks smaller or workers larger",
+            path="data.chunk_size",
+        )
+
+
+def _bytes_of(size: int | str) -> int:
+    """Return the bytes of a size; 0 if it is not a size."""
+    try:
+        nbytes = parse_size(size)
+    except (ValueError, TypeError):
+        return 0
+    return 0 if isinstance(size, bool) or not math.isfinite(nbytes) else nbytes
+
+
+def parse_chunk_size(size: int | str | None) -> int | None:
+    """Parse ``data.chunk_size``; None if it is to be derived from the data and the members.
+
+    Raises
+    ------
+    ConfigError
+        When it is not a size.
+    """
+    if size is None or size == "auto":
+        return None
+    nbytes = _bytes_of(size)
+    if nbytes < 1:
+        raise ConfigError(
+            f"data.chunk_size: got {size!r}, wanted 'auto' or a size such as '1 MiB'",
+            path="data.chunk_size",
+        )
+    return nbytes

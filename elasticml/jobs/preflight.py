@@ -1,0 +1,111 @@
+"""Preflight checks of a job's data, before anything starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from elasticml.data.chunks.by_columns import is_by_columns
+from elasticml.data.readers.images import image_shape
+from elasticml.data.source import Source, read_block
+from elasticml.data.storage.block_cache import CacheSetting
+from elasticml.errors import ConfigError, DataError, prefix_errors
+from elasticml.evaluation.scoring import check_image_shapes, row_length_error
+from elasticml.jobs.algorithm_settings import (
+    AnyAlgorithm,
+    ImportedAlgorithm,
+    LocalSGD,
+    PrimalCoCoA,
+)
+
+#: Largest first block that is read.
+TRIED_BYTES_MAX: Final = 2**24
+
+_T = TypeVar("_T")
+
+
+def preflight_data(
+    algorithm: AnyAlgorithm,
+    data: Source,
+    test: Source | None,
+    cache: CacheSetting = None,
+    *,
+    reads: bool = True,
+) -> None:
+    """List the blocks of all data and read the first test block, which no member will read.
+
+    Parameters
+    ----------
+    reads : bool
+        Whether small blocks may be read, and the training data must be accessible from here.
+
+    Raises
+    ------
+    ConfigError, DataError
+        When a file is missing, empty, or not in the declared format; when test rows do not have
+        the length, or test images the shape, of a network's input; when the data are partitioned
+        by rows and the algorithm needs columns, or the reverse.
+    """
+    for path, source in (("data", data), ("data.test", test)):
+        if source is not None:
+            _check_orientation(algorithm, source, path)
+    if reads:
+        data.blocks()
+    if test is None:
+        return
+    with prefix_errors("data.test"):
+        n_columns = _columns_of(test, cache, reads)
+        # Linear models accept narrower rows, and wider ones with a note.
+        if n_columns is None or not isinstance(algorithm, LocalSGD):
+            return
+        shape = algorithm.shape
+        n_inputs = math.prod(shape) if shape is not None else _training_columns(data, reads)
+        if n_inputs not in (None, n_columns):
+            raise row_length_error(n_columns, n_inputs)
+        check_image_shapes(test, lambda: _if_accessible(lambda: image_shape(data), reads) or shape)
+
+
+def _check_orientation(algorithm: AnyAlgorithm, data: Source, path: str) -> None:
+    if isinstance(algorithm, ImportedAlgorithm):
+        return
+    spec, needs_columns = data.spec(), isinstance(algorithm, PrimalCoCoA)
+    if is_by_columns(spec) == needs_columns:
+        return
+    if needs_columns:
+        raise ConfigError(
+            f"{path}: format {spec.get('format')} is by rows, and primal_cocoa works on columns; "
+            "read the data into arrays and give it em.from_arrays(X, y, by='columns')",
+            path=path,
+        )
+    raise ConfigError(
+        f"{path}: the arrays are by columns, and {algorithm.name} works on rows; leave by='columns'"
+        " out, or use primal_cocoa",
+        path=path,
+    )
+
+
+def _training_columns(data: Source, reads: bool) -> int | None:
+    return _if_accessible(lambda: _columns_of(data, False, reads), reads)
+
+
+def _if_accessible(read: Callable[[], _T], required: bool) -> _T | None:
+    """Read from the training data; None if that fails and the data need not be accessible here."""
+    try:
+        return read()
+    except (ConfigError, DataError):
+        if required:
+            raise
+        return None
+
+
+def _columns_of(source: Source, cache: CacheSetting, reads: bool) -> int | None:
+    """Return the columns of the first block; None if it is too large or cannot be read yet.
+
+    Categories need the vocabulary of the training data, which does not exist yet.
+    """
+    first = source.blocks()[0]
+    if not reads or first.nbytes > TRIED_BYTES_MAX or source.needs_survey:
+        return first.columns
+    summary = read_block(source, first.index, None, 1, cache)[1]
+    return summary.n_columns if first.columns is None else first.columns

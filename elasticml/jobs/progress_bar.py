@@ -1,0 +1,164 @@
+"""Show a job's progress: one updating line in a terminal, else a line every few seconds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from elasticml.ids import format_size
+from elasticml.jobs.status import JobStatus
+
+#: Seconds between lines if the output is not a terminal.
+QUIET_S = 5.0
+#: Seconds before the first of these lines, so that a job that fails at once prints none.
+FIRST_S = 1.0
+#: Events that get a line of their own.
+_SHOWN_EVENTS = ("MemberLost", "MemberNoticed", "GroupReturned", "WentOutOfCore")
+#: Policy suggestions that get a line of their own; moves of chunks may happen in every round.
+_SHOWN_SUGGESTIONS = ("Retire", "Request", "Tune")
+
+
+class ProgressBar:
+    """Shows a job's status while the job is followed; a context manager.
+
+    Parameters
+    ----------
+    console : rich.console.Console, optional
+        By default standard error.
+    label : str, optional
+        Shown instead of the job's name.
+    clock : callable
+        Monotonic time in seconds.
+    """
+
+    def __init__(
+        self,
+        console: Console | None = None,
+        label: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console or Console(file=sys.stderr)
+        self._label = label
+        self._clock = clock
+        self._status = JobStatus(job="")
+        self._live: Live | None = None
+        self._said_s: float | None = None
+        self._is_over = False
+
+    def __enter__(self) -> ProgressBar:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=8, transient=False)
+            self._live.start()
+            self._live.update(self._line())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def record(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Process new records and update the display."""
+        for record in records:
+            self._status = self._status.after(record)
+            if (
+                record.get("event") in _SHOWN_EVENTS
+                or record.get("suggestion") in _SHOWN_SUGGESTIONS
+            ):
+                self.note(_describe(record))
+        if self._live is not None:
+            self._live.update(self._line())
+            return
+        now_s = self._clock()
+        ended = self._status.is_over and not self._is_over
+        self._is_over = self._status.is_over
+        if self._said_s is None:
+            self._said_s = now_s - QUIET_S + FIRST_S
+        if ended and self._status.state == "failed":
+            return  # the caller that waits for the result reports the error
+        if ended or now_s - self._said_s >= QUIET_S:
+            self._said_s = now_s
+            self._console.print(self._line(), soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        """Print a line above the status line; only in a terminal."""
+        if self._live is not None:
+            self._console.print(Text(text, style="dim"), soft_wrap=True)
+
+    def _line(self) -> Text:
+        return Text(status_line(self._status, self._label), no_wrap=True, overflow="ellipsis")
+
+
+def status_line(status: JobStatus, label: str | None = None) -> str:
+    """Format a job's status as one line: round, objective, members, stand-ins, time left."""
+    name = label or status.name or "job"
+    if status.round == 0 and not status.is_over:
+        if not status.members:
+            return f"{name}: waiting for members"
+        return f"{name}: loading data on {status.members} members"
+    of = "" if status.rounds_max is None else f"/{status.rounds_max}"
+    parts = [f"{name}: round {status.round}{of}"]
+    if status.epoch is not None:
+        of = "" if status.epochs_max is None else f"/{status.epochs_max}"
+        parts.append(f"epoch {status.epoch:.2f}{of}")
+    if status.objective is not None:
+        sign = "~" if status.objective_kind == "estimated" else ""
+        parts.append(f"objective {sign}{status.objective:.6g}")
+    if status.gap is not None:
+        parts.append(_gap(status))
+    parts.append(f"{status.members} members")
+    if status.absent_examples:
+        parts.append(f"{status.absent_examples} examples absent")
+    if status.stand_ins:
+        parts.append(f"{status.stand_ins} stand-in" + "s" * (status.stand_ins > 1))
+    if status.is_over:
+        parts.append(f"{status.state} after {_time(status.seconds)}: {status.reason}")
+    elif status.eta_s is not None:
+        parts.append(f"{_time(status.eta_s)} to go")
+    return " | ".join(parts)
+
+
+def _gap(status: JobStatus) -> str:
+    """Format the gap and its progress towards the target on a logarithmic scale."""
+    text = f"gap {'≤' if status.gap_is_bound else ''}{status.gap:.1e}"
+    if status.gap_target is None or status.gap_share is None:
+        return text
+    return f"{text} of {status.gap_target:.0e} ({100 * status.gap_share:.0f} %)"
+
+
+def _describe(record: Mapping[str, Any]) -> str:
+    at = f"round {record.get('round')}"
+    match record.get("event"):
+        case "MemberLost":
+            return f"{at}: member {record.get('member')} lost ({record.get('reason')})"
+        case "MemberNoticed":
+            return f"{at}: member {record.get('member')} leaves in {record.get('grace_s')} s"
+        case "WentOutOfCore":
+            sizes = [format_size(int(record.get(k) or 0)) for k in ("nbytes", "limit_bytes")]
+            return (
+                f"{at}: member {record.get('member')} has {sizes[0]} of chunks and memory for "
+                f"{sizes[1]}: they stream from its disk"
+            )
+        case "PolicyDecided":
+            return f"{at}: {record.get('policy')}: {record.get('why')}"
+    return f"{at}: {len(record.get('members') or ())} members' chunks are back"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,171 @@
+"""Checkpoints of a run: the setting, the default directory, and finding an interrupted run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from elasticml.data.storage.filesystem import exists, is_url, join, names, remove
+from elasticml.errors import ConfigError, ElasticmlError
+from elasticml.jobs.job_sections import Checkpoint
+from elasticml.jobs.run_directory import check_unwritten
+from elasticml.jobs.schema import read_settings
+
+CheckpointLike = Checkpoint | Mapping[str, Any] | str | Path | bool | None
+#: The validated setting; False disables checkpoints.
+CheckpointSetting = Checkpoint | Literal[False]
+#: Subdirectory of a run directory that holds the checkpoints.
+FOLDER = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterruptedRun:
+    """An interrupted run that can be resumed."""
+
+    #: Path or URL of its checkpoints.
+    place: str
+    #: The last ``round`` and ``seconds`` in its story.
+    reached: Mapping[str, Any]
+
+
+def checkpoint_setting(given: CheckpointLike) -> CheckpointSetting:
+    """Validate a job's ``checkpoint`` setting; a path alone is the directory.
+
+    Raises
+    ------
+    ConfigError
+        When it is invalid.
+    """
+    if given is None or given is False:
+        return False
+    if given is True:
+        return Checkpoint()
+    if isinstance(given, Checkpoint):
+        return given
+    if isinstance(given, str | Path):
+        return Checkpoint(path=str(given))
+    return read_settings(Checkpoint, given, "checkpoint")
+
+
+def checkpoint_entry(
+    setting: CheckpointSetting, run_dir: str | Path | None
+) -> dict[str, Any] | None:
+    """Return the setting as an entry of the job record; None if there is no directory to use.
+
+    Parameters
+    ----------
+    run_dir : path or URL, optional
+        The run directory; checkpoints go into a subdirectory of it unless a path is set.
+    """
+    if setting is False:
+        return None
+    if setting.path is not None:
+        path = setting.path if is_url(setting.path) else str(Path(setting.path).absolute())
+        return {"path": path, "every_s": setting.every}
+    if run_dir is None:
+        return None
+    run = str(run_dir) if is_url(str(run_dir)) else str(Path(run_dir).absolute())
+    place = join(run, FOLDER)
+    # The job file must not name the path: the run directory may be renamed.
+    return {"path": place, "every_s": setting.every, "in_run_dir": True}
+
+
+def job_file_entry(entry: Mapping[str, Any] | None) -> dict[str, Any] | Literal[False]:
+    """Convert the entry of a job record back to the job file's setting."""
+    if not entry:
+        return False
+    shown = {} if entry.get("in_run_dir") else {"path": entry["path"]}
+    return {**shown, "every": entry["every_s"]}
+
+
+def interrupted_run(run_dir: str | Path, setting: CheckpointSetting) -> InterruptedRun:
+    """Find the checkpoints from which a run in a directory can resume.
+
+    Raises
+    ------
+    ConfigError
+        When there is no run, the run has ended or another process is writing it, or there is no
+        checkpoint.
+    """
+    path = job_file_of_run(Path(run_dir)).parent
+    check_unwritten(path)
+    entry = checkpoint_entry(setting, path)
+    place = "" if entry is None else str(entry["path"])
+    if not place or not any(name.startswith("checkpoint-") for name in names(place)):
+        why = "has ended" if _is_over(path) else "was interrupted before the first one"
+        why = "keeps none (checkpoint: false)" if entry is None else why
+        raise ConfigError(
+            f"resume: there is no checkpoint of {path}: the run {why}; run it from its start: "
+            f"elasticml run {path / 'job.yaml'}",
+            path="resume",
+        )
+    return InterruptedRun(place=place, reached=reached(path))
+
+
+def job_file_of_run(run_dir: Path) -> Path:
+    """Return the path of a run's ``job.yaml``.
+
+    Raises
+    ------
+    ConfigError
+        When the directory holds no run.
+    """
+    path = run_dir / "job.yaml"
+    if not path.is_file():
+        raise ConfigError(
+            f"resume: {run_dir} holds no run (there is no job.yaml); name the directory of an "
+            "interrupted run",
+            path="resume",
+        )
+    return path
+
+
+def reached(run_dir: Path) -> dict[str, Any]:
+    """Return how far a run got, from its story: the number of ended rounds, and seconds."""
+    progress: dict[str, Any] = {}
+    try:
+        with (run_dir / "story.jsonl").open(encoding="utf-8") as file:
+            for line in file:
+                record = _record(line)
+                if record.get("event") == "RoundEnded":
+                    progress["round"] = int(record["round"]) + 1
+                if "t" in record:
+                    progress["seconds"] = float(record["t"])
+    except OSError:
+        return {}
+    return progress
+
+
+def forget_checkpoints(record: Mapping[str, Any]) -> None:
+    """Remove the checkpoints of a finished job, if this process can access them."""
+    from elasticml.runtime.checkpoints.checkpoint_store import remove_checkpoints
+
+    entry = record.get("checkpoint")
+    if not entry:
+        return
+    try:
+        remove_checkpoints(entry["path"])
+        if entry.get("in_run_dir") and exists(entry["path"]) and not names(entry["path"]):
+            remove(entry["path"])
+    except ElasticmlError:
+        return  # only the scheduler can access the directory; leftover checkpoints are harmless
+
+
+def _record(line: str) -> dict[str, Any]:
+    """Parse a line of a story; return {} for a line truncated by a kill."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _is_over(path: Path) -> bool:
+    try:
+        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(summary, dict) and "error" not in summary and "reason" not in summary

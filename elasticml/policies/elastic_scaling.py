@@ -1,0 +1,83 @@
+"""Elastic scaling: chunks follow members that leave and join. Every job has this policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from elasticml.control.placement import fitting, to_emptiest, to_newcomers
+from elasticml.control.policy import Chunks, MemberView, Move, View
+from elasticml.ids import ChunkId, ChunkInfo, MemberId
+
+
+class ElasticScaling:
+    """Move chunks off leaving members, and give newcomers a fair share of all members' chunks.
+
+    Source: "elastic scaling" of the uni-task paper: chunks of a task that ends go round-robin to
+    the remaining ones; for a new task they are taken at random from every old one until the shares
+    are equal. Deviations: a leaver sends as many chunks as fit into half of its grace period, those
+    with a copy elsewhere first; balance counts examples instead of chunks; a leaver's replacement
+    takes its chunks, too; and no newcomer gets a share while it could readmit absent examples.
+    """
+
+    name = "elastic_scaling"
+    is_standing: Literal[True] = True
+
+    def suggest(self, view: View) -> Sequence[Move]:
+        """Return the moves that are due now."""
+        if view.moving or view.chunks is None:
+            return []
+        return _from_leavers(view, view.chunks) or _to_newcomers(view, view.chunks)
+
+
+def _infos(chunks: Chunks, member: MemberId) -> list[ChunkInfo]:
+    return [
+        ChunkInfo(id=c, rows=chunks.rows(c), nbytes=chunks.nbytes(c)) for c in chunks.of(member)
+    ]
+
+
+def _hosts(view: View) -> dict[MemberId, int]:
+    """Return the members that can take leavers' chunks, each with its number of examples.
+
+    Spares are included, because they may replace the leavers, unless absent chunks need them and
+    other members work. Members whose containers are marked for preemption are excluded.
+    """
+    spares_are_needed = view.absent_rows > 0 and bool(view.working)
+    hosts: Sequence[MemberView] = view.steady if spares_are_needed else [*view.steady, *view.spares]
+    return {m.id: m.rows for m in hosts}
+
+
+def _from_leavers(view: View, chunks: Chunks) -> list[Move]:
+    """Move the chunks of leaving members to remaining ones, as many as the grace period allows."""
+    load = _hosts(view) if view.leaving else {}
+    if not load:
+        return []
+    targets: dict[ChunkId, MemberId] = {}
+    for leaver in view.leaving:
+        owned = _infos(chunks, leaver.id)
+        holders = {c.id: chunks.holders(c.id) for c in owned}
+        if leaver.deadline_s is not None:
+            copied = {c for c, members in holders.items() if any(m in load for m in members)}
+            left_s = 0.5 * (leaver.deadline_s - view.now_s)
+            owned = fitting(owned, left_s, view.move_bytes_per_s, copied)
+        moves = to_emptiest(owned, load, holders)
+        targets.update(moves)
+        for chunk, host in moves.items():
+            load[host] += chunks.rows(chunk)
+    leavers = ", ".join(str(m.id) for m in view.leaving)
+    return [Move(targets=targets, why=f"{leavers} will go")] if targets else []
+
+
+def _to_newcomers(view: View, chunks: Chunks) -> list[Move]:
+    """Give newcomers a fair share, unless absent chunks wait for them."""
+    newcomers = [m.id for m in view.spares]
+    if view.absent_rows or view.expected or not newcomers or not view.working:
+        return []
+    targets = to_newcomers(
+        {m.id: _infos(chunks, m.id) for m in view.working},
+        newcomers,
+        (view.seed, view.round),
+        {m: chunks.held_by(m) for m in newcomers},
+    )
+    why = f"a share for {', '.join(str(m) for m in newcomers)}"
+    return [Move(targets=targets, why=why)] if targets else []

@@ -1,0 +1,268 @@
+"""Readmission policies: when a group of absent chunks is loaded again, and on which members."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Literal
+
+from elasticml.control.memory_budget import MemoryBudget
+from elasticml.control.policy import GroupView, MemberView, Readmit, View
+from elasticml.ids import ChunkId, MemberId
+
+
+class WholeGroup:
+    """Readmit the oldest group as soon as as many members are free as were lost with it.
+
+    After ``patience_s`` seconds with fewer free members, the group is spread over those available.
+    If no member is free and no return is planned, the group is spread over the working members, as
+    far as their memory allows: after ``patience_s`` if the job has as many members as at its start,
+    because no replacement is expected then, and after ``alone_s`` otherwise, because a node may be
+    lost for good. If the newcomers lack memory for their shares, they share the group with the
+    working members after ``patience_s``. The paper's rule is ``patience_s=inf, alone_s=inf``.
+
+    Source: Algorithm 2 of the resource-elastic paper, lines 18-21. Deviations: patience, and
+    ``first_fitting``.
+
+    Parameters
+    ----------
+    patience_s : float
+        Seconds to wait for a full set of replacements, >= 0.
+    first_fitting : bool
+        Let a later, smaller group overtake a large one that waits at the head of the queue.
+    alone_s : float
+        Seconds to wait for any replacement, >= 0.
+    """
+
+    name = "whole_group"
+    is_standing: Literal[True] = True
+
+    def __init__(
+        self, patience_s: float = 30.0, first_fitting: bool = False, alone_s: float = 60.0
+    ) -> None:
+        self.patience_s = patience_s
+        self.first_fitting = first_fitting
+        self.alone_s = alone_s
+
+    def suggest(self, view: View) -> Sequence[Readmit]:
+        """Return the groups to readmit now."""
+        if not view.groups:
+            return []
+        free = list(view.spares)
+        suggestions: list[Readmit] = []
+        memory = _MemoryPlan(view)
+        alone_s, why_alone = self.alone_s, ""
+        if view.expected or view.planned:
+            alone_s = math.inf
+        elif 0 < view.start_members <= len(view.working):
+            alone_s, why_alone = self.patience_s, ", and as many work as at the start"
+        for group in view.groups:
+            size = len(group.former)
+            waited = view.now_s - group.absent_since_s
+            targets: tuple[MemberId, ...] = ()
+            why, spreads = f"nobody free in {waited:.0f} s{why_alone}", waited >= alone_s
+            if free:
+                newcomers = _former_slots_first(group, free)
+                why, spreads = f"{len(free)} members free, {size} needed", False
+                if len(free) < size:
+                    why = f"{len(free)} of {size} members free after {waited:.0f} s"
+                # During a planned return more members are still to come.
+                is_late = waited >= self.patience_s and not view.expected
+                if len(free) >= size or is_late:
+                    targets = tuple(m.id for m in newcomers[:size])
+                    # Newcomers may have less memory than the members they replace.
+                    spreads = is_late
+            if targets and memory.reserve(_shares_by_target(group, targets)):
+                suggestions.append(Readmit(group=group.id, targets=targets, why=why))
+                used = set(targets)
+            elif spreads and (owners := memory.spread(group)):
+                why = f"{why}, no room for whole shares" if targets else why
+                suggestions.append(Readmit(group=group.id, targets=(), why=why, owners=owners))
+                used = set(owners.values())
+            elif self.first_fitting:
+                continue
+            else:
+                break
+            free = [m for m in free if m.id not in used]
+        return suggestions
+
+
+class Reload:
+    """Readmit every group at once, preferably on members that hold copies of its chunks.
+
+    Chunks without a copy go to free members, or to the surviving ones if no member is free. If
+    those lack memory, more members take part than were lost.
+    """
+
+    name = "reload"
+    is_standing: Literal[True] = True
+
+    def suggest(self, view: View) -> Sequence[Readmit]:
+        """Return all absent groups, each with the members that load it."""
+        if not view.groups:
+            return []
+        free = list(view.spares)
+        suggestions: list[Readmit] = []
+        memory = _MemoryPlan(view)
+        for group in view.groups:
+            owners = memory.assign_to_holders(group)
+            if owners and len(owners) == len(group.chunks):
+                suggestions.append(Readmit(group=group.id, targets=(), why="copies", owners=owners))
+                free = [m for m in free if m.id not in set(owners.values())]
+                continue
+            hosts = free or sorted(view.steady, key=lambda m: (m.rows, m.id))
+            if not hosts:
+                break
+            why = "free members" if free else "read again on survivors"
+            targets = tuple(m.id for m in hosts[: max(len(group.former), 1)])
+            if owners or not memory.reserve(_shares_by_target(group, targets)):
+                if owners:
+                    why = f"{len(owners)} of {len(group.chunks)} copies, {why}"
+                others = [m.id for m in (*free, *view.steady)]
+                memory.assign_rest(group, owners, targets, others)
+                suggestions.append(Readmit(group=group.id, targets=(), why=why, owners=owners))
+            else:
+                suggestions.append(Readmit(group=group.id, targets=targets, why=why))
+            free = free[len(group.former) :]
+        return suggestions
+
+
+class _MemoryPlan:
+    """The load and free memory of the remaining members, updated as chunks are assigned.
+
+    Members are looked up lazily: there may be thousands.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._chunks = view.chunks
+        self._view = view
+        self._spares = {m.id: m for m in view.spares}
+        #: Free bytes of each member before any assignment; None without a limit.
+        self._free: dict[MemberId, int | None] = {}
+        #: Examples and bytes assigned since.
+        self._rows: dict[MemberId, int] = {}
+        self._nbytes: dict[MemberId, int] = {}
+
+    @cached_property
+    def _members(self) -> dict[MemberId, MemberView]:
+        return {m.id: m for m in (*self._view.steady, *self._view.spares)}
+
+    @cached_property
+    def _rooms(self) -> MemoryBudget:
+        assert self._chunks is not None
+        return MemoryBudget(self._chunks, self._view.coming)
+
+    def assign_to_holders(self, group: GroupView) -> dict[ChunkId, MemberId]:
+        """Assign every chunk that has a copy to its least loaded holder."""
+        owners: dict[ChunkId, MemberId] = {}
+        if self._chunks is None:
+            return owners
+        for chunk in group.chunks:
+            holders = [m for m in self._chunks.holders(chunk) if m in self._members]
+            if holders:
+                self._take(owners, chunk, min(holders, key=self._load))
+        return owners
+
+    def reserve(self, owners: Mapping[ChunkId, MemberId]) -> bool:
+        """Reserve memory for chunks with these owners; return False, unchanged, if any is short."""
+        before = dict(self._rows), dict(self._nbytes)
+        for chunk, member in owners.items():
+            if not self._with_room(chunk, [member]):
+                self._rows, self._nbytes = before
+                return False
+            self._take({}, chunk, member)
+        return True
+
+    def spread(self, group: GroupView) -> dict[ChunkId, MemberId]:
+        """Assign every chunk to a holder, or else to the least loaded member.
+
+        Returns
+        -------
+        dict
+            Empty if not all chunks fit.
+        """
+        before = dict(self._rows), dict(self._nbytes)
+        owners = self.assign_to_holders(group)
+        for chunk in group.chunks:
+            if chunk not in owners:
+                if not (candidates := self._with_room(chunk, list(self._members))):
+                    # A group that is not readmitted takes no memory.
+                    self._rows, self._nbytes = before
+                    return {}
+                self._take(owners, chunk, min(candidates, key=self._load))
+        return owners
+
+    def assign_rest(
+        self,
+        group: GroupView,
+        owners: dict[ChunkId, MemberId],
+        preferred: Sequence[MemberId],
+        others: Sequence[MemberId],
+    ) -> None:
+        """Assign the remaining chunks to the least loaded member with room, preferred ones first.
+
+        If no member has room, the preferred ones get them all the same: the driver then refuses
+        the suggestion and reports how much memory is lacking.
+        """
+        before, fits = (dict(self._rows), dict(self._nbytes)), True
+        for chunk in group.chunks:
+            if chunk not in owners:
+                candidates = self._with_room(chunk, preferred) or self._with_room(chunk, others)
+                fits = fits and bool(candidates)
+                self._take(owners, chunk, min(candidates or preferred, key=self._load))
+        if not fits:
+            self._rows, self._nbytes = before
+
+    def _load(self, member: MemberId) -> tuple[int, MemberId]:
+        return self._member(member).rows + self._rows.get(member, 0), member
+
+    def _member(self, member: MemberId) -> MemberView:
+        return self._spares.get(member) or self._members[member]
+
+    def _left(self, member: MemberId) -> int | None:
+        """Return the bytes free once copies of others' chunks are dropped; None without a limit."""
+        if member not in self._free:
+            limit = self._member(member).limit_bytes
+            self._free[member] = None if limit is None else self._rooms.left(member, limit)
+        free = self._free[member]
+        return None if free is None else free - self._nbytes.get(member, 0)
+
+    def _with_room(self, chunk: ChunkId, members: Sequence[MemberId]) -> list[MemberId]:
+        assert self._chunks is not None
+        nbytes, holders = self._chunks.nbytes(chunk), self._chunks.holders(chunk)
+        return [
+            m for m in members if m in holders or (left := self._left(m)) is None or left >= nbytes
+        ]
+
+    def _take(self, owners: dict[ChunkId, MemberId], chunk: ChunkId, member: MemberId) -> None:
+        assert self._chunks is not None
+        owners[chunk] = member
+        self._rows[member] = self._rows.get(member, 0) + self._chunks.rows(chunk)
+        nbytes, holders = self._chunks.nbytes(chunk), self._chunks.holders(chunk)
+        if member not in holders:
+            self._nbytes[member] = self._nbytes.get(member, 0) + nbytes
+            return
+        # The copy takes memory already; the other holders can drop theirs.
+        for other in holders - {member}:
+            self._nbytes[other] = self._nbytes.get(other, 0) - nbytes
+
+
+def _shares_by_target(group: GroupView, targets: Sequence[MemberId]) -> dict[ChunkId, MemberId]:
+    """Assign the former members' shares to the targets round-robin, as a Readmit with targets."""
+    return {
+        chunk: targets[k % len(targets)]
+        for k, former in enumerate(group.former)
+        for chunk in group.shares.get(former, ())
+    }
+
+
+def _former_slots_first(group: GroupView, free: Sequence[MemberView]) -> list[MemberView]:
+    """Put members in a lost member's slot first: they may still have its chunks."""
+    slots = {m.slot for m in group.former}
+    return sorted(free, key=lambda m: (m.id.slot not in slots, m.id.slot))
+
+
+def readmission_policy(absent: str) -> WholeGroup | Reload:
+    """Return the readmission policy for a job's ``absent`` setting."""
+    return Reload() if absent == "reload" else WholeGroup()

@@ -1,0 +1,340 @@
+"""Events: the inputs of the driver and member machines, as immutable records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from elasticml.ids import NO_EXCHANGE, ChunkId, ChunkInfo, ExchangeId, Generation, Mask, MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of all events; ``cause`` names the origin in a few words."""
+
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked(Event):
+    """Advance time."""
+
+
+# --- membership ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrived(Event):
+    """A worker asks to join; ``holdings`` are chunks that it kept from an earlier incarnation."""
+
+    arrival: int
+    address: str
+    host: str
+    pid: int
+    threads: int = 1
+    #: NUMA nodes spanned by its threads.
+    nodes: int = 1
+    slot: int | None = None
+    holdings: tuple[ChunkId, ...] = ()
+    #: Bytes of chunk bodies that it can hold in memory and on disk; None: no limit.
+    limit_bytes: int | None = None
+    #: Bytes of chunk bodies that it can hold in memory; None: the same as ``limit_bytes``.
+    memory_bytes: int | None = None
+    #: CPU class and BLAS thread count: the bits of results depend on them.
+    cpu: str = ""
+    blas_threads: int = 1
+    #: The last exchange that its earlier incarnation computed; its chunk states date from it.
+    computed: ExchangeId = NO_EXCHANGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noticed(Event):
+    """A member will leave within ``grace_s`` seconds."""
+
+    member: MemberId
+    grace_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeWithdrawn(Event):
+    """A member's notice was withdrawn: it stays."""
+
+    member: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerMarked(Event):
+    """The resource manager asks for the container at an address."""
+
+    address: str
+    #: Seconds until the container is stopped, at the earliest.
+    grace_s: float
+    #: Loss reason to record when it is gone: "preempted", ...
+    reason: str
+    #: Any other container of the application will do as well.
+    negotiable: bool = False
+    #: The job cannot run without this container, which holds no member.
+    essential: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkLifted(Event):
+    """The resource manager no longer asks for the container at an address."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerStopping(Event):
+    """The container at an address is being stopped, within ``grace_s`` seconds."""
+
+    address: str
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerEnded(Event):
+    """The container at an address ended; may arrive before or after the member's loss is seen."""
+
+    address: str
+    container: str
+    reason: str
+    status: int | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeChanged(Event):
+    """A node is decommissioning, lost or running again; ``addresses`` are its workers'."""
+
+    node: str
+    state: str
+    grace_s: float = 0.0
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost(Event):
+    """A member is lost: its link closed, its worker was removed, or the driver fenced it."""
+
+    member: MemberId
+    reason: str
+
+
+# --- data ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRead(Event):
+    """A member has read a block and holds its chunks (none after a survey)."""
+
+    member: MemberId
+    block: int
+    chunks: tuple[ChunkInfo, ...]
+    #: Digest of the chunks' bodies.
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactsFixed(Event):
+    """The statistics of the whole data set are known: size, columns and classes."""
+
+    survey: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunksLoaded(Event):
+    """A member now holds these chunks: read from the data source, or received from ``source``."""
+
+    member: MemberId
+    chunks: tuple[ChunkId, ...]
+    source: MemberId | None = None
+    #: Bytes of bodies and states that were sent or read.
+    nbytes: int = 0
+    seconds: float = 0.0
+    #: Number of the GiveChunks or CopyChunks order that this completes; None: no such order.
+    order: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunksDropped(Event):
+    """A member has performed DropChunks; from now on it may be sent these chunks again."""
+
+    member: MemberId
+    chunks: tuple[ChunkId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WentOutOfCore(Event):
+    """A member's chunks no longer fit into its memory: it streams them from disk."""
+
+    member: MemberId
+    #: Bytes of the bodies that it holds, and its memory limit for them.
+    nbytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveFailed(Event):
+    """A member could not send these chunks to ``target``; it still holds them."""
+
+    member: MemberId
+    target: MemberId
+    chunks: tuple[ChunkId, ...]
+    reason: str
+    #: Number of the order that failed; None: unknown.
+    order: int | None = None
+
+
+# --- the exchange --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached(Event):
+    """A child attached to its parent."""
+
+    child: MemberId
+    generation: Generation
+    has_model: ExchangeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialArrived(Event):
+    """A partial arrived from a child."""
+
+    exchange: ExchangeId
+    sender: MemberId
+    contributors: Mask
+    order: str
+    handle: int
+    #: Compute seconds of the members whose partials are in it, as far as reported.
+    compute_s: Mapping[MemberId, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed(Event):
+    """The member's own partial of an exchange is computed (at a member)."""
+
+    exchange: ExchangeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopEnded(Event):
+    """The loop of a member in asynchronous mode has made all its passes; the member waits."""
+
+    member: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelArrived(Event):
+    """The model of an exchange arrived from the parent (at a member)."""
+
+    exchange: ExchangeId
+    generation: Generation
+    keep: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLinked(Event):
+    """The link to the parent is open and the member has attached (at a member)."""
+
+    peer: MemberId | None
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLost(Event):
+    """The link to another member closed (at a member)."""
+
+    peer: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkDown(Event):
+    """A member reports that it cannot reach another one (at the driver)."""
+
+    member: MemberId
+    peer: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusReported(Event):
+    """Answer to AskStatus."""
+
+    member: MemberId
+    exchange: ExchangeId
+    stage: Literal["waiting-for-model", "computing", "waiting-for-children", "sent"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorArrived(Event):
+    """Answer to SendAnchor; ``handle`` is None if the member no longer has the partial."""
+
+    member: MemberId
+    exchange: ExchangeId
+    sender: MemberId | None
+    handle: int | None
+
+
+# --- the trainer, the job ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeRequested(Event):
+    """The trainer requests an exchange."""
+
+    operation: str
+    phase: Literal["compute", "correct"]
+    keep: bool
+    require_everybody: bool
+    seal: bool
+    #: It starts no earlier than ``report_every`` after the end of the last round.
+    paced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundFinished(Event):
+    """The trainer ended a round; ``row`` has the history columns that it provides."""
+
+    row: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerFinished(Event):
+    """The trainer returned its model."""
+
+    converged: bool
+    reason: str
+    objective: float | None
+    row: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed(Event):
+    """The job failed for a reason other than a cluster fault: bad data, a solver or trainer bug."""
+
+    reason: str
+    member: MemberId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequested(Event):
+    """A client cancelled the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembersRefused(Event):
+    """The cluster refused ``count`` of the requested members."""
+
+    count: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultPerformed(Event):
+    """A planned fault was performed, or failed with ``error``."""
+
+    kind: Literal["lose", "return", "prepare"]
+    error: str | None = None

@@ -1,0 +1,385 @@
+"""The report of one run: a self-contained HTML page, with its plots as PNG files beside it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elasticml.ids import format_size
+from elasticml.report.decisions import decided_by_round, decisions_section
+from elasticml.report.lane_plot import lanes_picture
+from elasticml.report.load_plot import loads_picture
+from elasticml.report.markup import document, esc, figure, number, table_html
+from elasticml.report.plots import gap_picture, members_picture, metric_picture, objective_picture
+from elasticml.report.preemptions import preemptions_section
+from elasticml.report.run_reader import TEXT_COLUMNS, RunData, finite, read_run
+from elasticml.report.series import absence_windows, membership_marks
+from elasticml.report.style import Picture, png_bytes, styled, write_whole
+from elasticml.report.timeline import seconds_text, timeline
+from elasticml.report.what_if import what_if_section
+
+#: Rows of the history shown in full; a longer history is thinned.
+_ROWS_MAX = 80
+#: Entries of the timeline shown at once; the rest is folded.
+_ENTRIES_MAX = 60
+
+#: Size up to which a page outside the run directory embeds the history.
+_CSV_BYTES_MAX = 2_000_000
+
+#: Signs before an objective that is not exact.
+_KIND_SIGNS = {"estimated": "~", "bound": "≤"}
+
+_PICTURES: tuple[tuple[Callable[[RunData], Picture | None], str], ...] = (
+    (objective_picture, "No objective was recorded."),
+    (gap_picture, ""),
+    (metric_picture, "No test set was evaluated."),
+    (members_picture, "The story names no member."),
+    (lanes_picture, "The story records no member's work."),
+    (loads_picture, ""),
+)
+
+
+def write_report(
+    run_dir: str | Path,
+    out: str | Path | None = None,
+    simulated: Mapping[str, str | Path] | None = None,
+    notes: Sequence[str] = (),
+) -> Path:
+    """Write the report of a run and return the page's path.
+
+    Parameters
+    ----------
+    run_dir : path
+        A directory of ``elasticml run``; the run may be unfinished, interrupted or without rounds.
+    out : path, optional
+        The page, by default ``report.html`` in the run directory. The plots ``objective.png``,
+        ``gap.png``, ``auprc.png``, ``members.png``, ``lanes.png`` and ``loads.png`` are written
+        beside it if the run has data for them.
+    simulated : mapping, optional
+        Rule -> directory of a simulation of the same job under that rule. These are drawn over the
+        run's curves, also in ``what-if.png``, ``what-if-time.png`` and ``what-if-gap.png``.
+    notes : sequence of str
+        Printed below the what-if table.
+
+    Raises
+    ------
+    ConfigError
+        When ``run_dir`` is not a run directory.
+    """
+    run = read_run(run_dir)
+    page = Path(out) if out is not None else run.path / "report.html"
+    sections = []
+    for draw, missing in _PICTURES:
+        picture: Picture | None = styled(draw, run)
+        if picture is None:
+            if missing:
+                sections.append(f'<p class="note">{esc(missing)}</p>')
+            continue
+        write_whole(page.with_name(f"{picture.name}.png"), png_bytes(picture.figure))
+        sections.append(figure(picture))
+    if simulated:
+        sections.append(what_if_section(run, simulated, page, notes))
+    body = "\n".join(
+        [
+            _header(run),
+            _key_figures(run),
+            *sections,
+            preemptions_section(run.records),
+            decisions_section(run.records),
+            _timeline(run),
+            _rounds(run, page),
+            _settings(run),
+            _footer(),
+        ]
+    )
+    return write_whole(page, document(f"{run.name}: elasticml", body).encode("utf-8"))
+
+
+def _header(run: RunData) -> str:
+    """Return the page's header: name and state of the run, algorithm, data and warnings."""
+    algorithm = run.spec.get("algorithm")
+    parts = []
+    if isinstance(algorithm, dict):
+        names = [algorithm.get(key) for key in ("name", "optimizer", "loss")]
+        parts.append(" · ".join(str(name).replace("_", " ") for name in names if name))
+    loaded = run.first("DataLoaded")
+    rows = run.summary.get("examples", loaded.get("rows"))
+    columns = run.summary.get("features", loaded.get("features"))
+    if rows is not None:
+        wide = f" × {number(columns)} features" if columns is not None else ""
+        parts.append(f"{number(rows)} examples{wide}")
+    if run.spec.get("absent"):
+        parts.append(f"absent examples: {run.spec['absent']}")
+    notes = "".join(f'<p class="warn">{esc(note)}</p>' for note in run.notes)
+    if run.state == "unfinished":
+        warning = "The run has not ended, or was killed: the page shows what it has written so far."
+        notes += f'<p class="warn">{warning}</p>'
+    error = run.summary.get("error")
+    if error:
+        notes += f'<p class="warn">{esc(error)}</p>'
+    return (
+        f'<header><h1>{esc(run.name)}<span class="badge {run.state}">{run.state}</span></h1>\n'
+        f'<p class="lead">{esc(" — ".join(parts))}</p>{notes}</header>'
+    )
+
+
+def _key_figures(run: RunData) -> str:
+    """Return the cards with the key figures, from the summary or else from the history."""
+    summary, history = run.summary, run.history
+    marks = membership_marks(run.records)
+    rounds = summary.get("rounds", _last(run, "round"))
+    cards = [
+        ("objective", number(*_objective(run)[:1]), _objective(run)[1]),
+        ("gap", number(summary.get("gap", _last(run, "gap")), 3), _gap_words(summary)),
+        ("rounds", number(rounds), _ending(run)),
+        ("time", seconds_text(finite(summary.get("seconds", _last(run, "seconds")))), ""),
+        ("members", *_members(run)),
+        ("lost", number(summary.get("lost", _counted(marks, "lost"))), "members"),
+        ("given back", number(_retired(summary, marks)), "members, by a policy"),
+        ("container-seconds", number(summary.get("container_seconds"), 4), "members × time"),
+        ("returned", number(summary.get("returned", _counted(marks, "back"))), "members"),
+        (
+            "stand-in rounds",
+            number(summary.get("stand_in_rounds", int((history.column("stand_ins") > 0).sum()))),
+            "",
+        ),
+    ]
+    if finite(summary.get("cuda_rounds")) > 0:
+        cards.append(("CUDA rounds", number(summary["cuda_rounds"]), "computed on a GPU"))
+    moved = finite(summary.get("moved_bytes", _last(run, "moved_bytes")))
+    chunks = summary.get("chunks_moved")
+    cards.append(
+        (
+            "moved",
+            format_size(moved) if math.isfinite(moved) else "–",
+            f"{number(chunks)} chunks" if chunks else "between members",
+        )
+    )
+    test = summary.get("test")
+    for name, value in (test if isinstance(test, dict) else {}).items():
+        if math.isfinite(finite(value)):
+            label = name.upper() if name in ("auprc", "auroc", "rmse") else name
+            cards.append((f"test {label}", number(finite(value), 4), ""))
+    cells = "".join(
+        f"<div><dt>{esc(label)}</dt><dd>{esc(value)}"
+        + (f"<small>{esc(small)}</small>" if small else "")
+        + "</dd></div>"
+        for label, value, small in cards
+        if value != "–" or label in ("objective", "rounds")
+    )
+    return f'<dl class="figures">{cells}</dl>'
+
+
+def _objective(run: RunData) -> tuple[float | None, str]:
+    """Return the final objective and what it covers."""
+    if "objective" in run.summary:
+        value = run.summary["objective"]
+        reason = run.summary.get("objective_missing_because") or "not known over all examples"
+        return (value, "over all examples") if value is not None else (None, str(reason))
+    own = run.history.column("objective")
+    rows = np.flatnonzero(np.isfinite(own))
+    if not len(rows):
+        return None, "no round was finished"
+    kind = run.history.kinds[rows[-1]]
+    return float(own[rows[-1]]), "so far" if kind == "exact" else f"so far, {kind}"
+
+
+def _gap_words(summary: Mapping[str, Any]) -> str:
+    return "an upper bound" if summary.get("gap_is_bound") else ""
+
+
+def _ending(run: RunData) -> str:
+    """Return in a word whether the run has converged, or what stopped it."""
+    converged = run.summary.get("converged", run.last("JobEnded").get("converged"))
+    if not isinstance(converged, bool):
+        return "so far" if run.state == "unfinished" else ""
+    if converged:
+        return "converged"
+    return str(run.summary.get("stopped_by") or "not converged")
+
+
+def _members(run: RunData) -> tuple[str, str]:
+    """Return the number of members at the start, the fewest, and at the end, with a label."""
+    members = run.summary.get("members")
+    if isinstance(members, dict):
+        three = [finite(members.get(key)) for key in ("start", "min", "end")]
+    else:
+        column = run.history.column("members")
+        column = column[np.isfinite(column)]
+        three = [column[0], column.min(), column[-1]] if len(column) else [math.nan] * 3
+    if not all(math.isfinite(n) for n in three):
+        return "–", ""
+    return " → ".join(number(n) for n in three), "start, fewest, end"
+
+
+def _counted(marks: tuple[Any, ...], kind: str) -> int:
+    return sum(mark.count for mark in marks if mark.kind == kind)
+
+
+def _retired(summary: Mapping[str, Any], marks: tuple[Any, ...]) -> int | None:
+    return summary.get("retired") or _counted(marks, "retired") or None
+
+
+def _last(run: RunData, column: str) -> float | None:
+    """Return a column's last number; None if it has none."""
+    values = run.history.column(column)
+    valid = values[np.isfinite(values)]
+    return float(valid[-1]) if len(valid) else None
+
+
+def _timeline(run: RunData) -> str:
+    """Return the timeline section; a long one is folded after its first entries."""
+    entries = timeline(run.records)
+    if not entries:
+        return '<section><h2>What happened</h2><p class="note">No story was written.</p></section>'
+    lines = []
+    for entry in entries:
+        round_text = "" if math.isnan(entry.round) else f"round {entry.round:.0f}"
+        cause = f'<span class="cause">cause: {esc(entry.cause)}</span>' if entry.cause else ""
+        lines.append(
+            f'<li class="{entry.kind}"><span class="when">{entry.at_s:,.2f} s</span>'
+            f'<span class="when">{round_text}</span>'
+            f'<span class="what">{esc(entry.text)}{cause}</span></li>'
+        )
+    shown, rest = lines[:_ENTRIES_MAX], lines[_ENTRIES_MAX:]
+    folded = (
+        f"<details><summary>{len(rest)} more</summary>"
+        f'<ol class="timeline">{"".join(rest)}</ol></details>'
+        if rest
+        else ""
+    )
+    return (
+        f'<section><h2>What happened</h2><ol class="timeline">{"".join(shown)}</ol>'
+        f"{folded}</section>"
+    )
+
+
+def rows_to_show(run: RunData, rows_max: int = _ROWS_MAX) -> list[int]:
+    """Choose rows of the history: all of a short run; else evenly spaced, and around changes."""
+    n = run.history.n_rows
+    if n <= rows_max:
+        return list(range(n))
+    rounds = run.history.column("round")
+    changes = [mark.round for mark in membership_marks(run.records)]
+    for window in absence_windows(run.history):
+        changes += [window.start_round, window.end_round]
+    near = {
+        int(i)
+        for change in sorted(set(changes))[: rows_max // 8]
+        for i in np.flatnonzero(np.abs(rounds - change) <= 1)
+    }
+    # A step of 1, 2 or 5 times a power of ten gives round numbers.
+    room = max(rows_max - len(near) - 2, 1)
+    scale = 10 ** math.floor(math.log10(n / room)) if n > room else 1
+    step = next(k * scale for k in (1, 2, 5, 10) if n / (k * scale) <= room)
+    return sorted(near | set(range(0, n, step)) | {0, n - 1})
+
+
+def _rounds(run: RunData, page: Path) -> str:
+    """Return the table of rounds, folded and thinned, with a link to the whole table."""
+    history = run.history
+    if history.n_rows == 0:
+        return '<section><h2>Rounds</h2><p class="note">No round was finished.</p></section>'
+    names = [n for n in history.names if any(history.cells[n]) and n not in TEXT_COLUMNS]
+    shown = rows_to_show(run)
+    rows = [[_cell(run, name, i) for name in names] for i in shown]
+    decided = decided_by_round(run.records)
+    if decided:
+        numbers = history.column("round")
+        names = [*names, "decided"]
+        rows = [[*row, decided.get(numbers[i], "")] for i, row in zip(shown, rows, strict=True)]
+    absent = history.column("absent_examples")
+    classes = ["away" if absent[i] > 0 else "" for i in shown]
+    note = f"{len(shown)} of {history.n_rows} rows" if len(shown) < history.n_rows else "every row"
+    note += _whole_table(run, page)
+    opened = " open" if history.n_rows <= 15 else ""
+    return (
+        f"<section><h2>Rounds</h2><details{opened}><summary>Table of rounds</summary>"
+        f'<p class="small">Row r is the state at the beginning of round r; {note}. Shaded rows:'
+        " examples absent; ~ marks an estimate, ≤ a bound.</p>"
+        f"{table_html([n.replace('_', ' ') for n in names], rows, classes)}"
+        "</details></section>"
+    )
+
+
+def _whole_table(run: RunData, page: Path) -> str:
+    """Return a link to the whole history: the file beside the page, or a copy in the page."""
+    csv_path = run.path / "history.csv"
+    if not csv_path.is_file():
+        return ""
+    if page.parent.resolve() == run.path.resolve():
+        return ', the whole table is in <a href="history.csv">history.csv</a>'
+    content = csv_path.read_bytes()
+    if len(content) > _CSV_BYTES_MAX:
+        return ", the whole table is in the run directory's history.csv"
+    copy = base64.b64encode(content).decode("ascii")
+    return (
+        ', the whole table is <a download="history.csv"'
+        f' href="data:text/csv;base64,{copy}">history.csv</a>'
+    )
+
+
+def _cell(run: RunData, name: str, row: int) -> str:
+    """Format one cell of the history."""
+    text = run.history.cells[name][row]
+    if name not in run.history.columns or not text:
+        return text
+    value = float(run.history.columns[name][row])
+    if not math.isfinite(value):
+        return text
+    if name.endswith("_bytes"):
+        return format_size(value)
+    if name == "gap":
+        return ("≤" if run.history.gap_bounds[row] else "") + number(value, 3)
+    if name == "objective":
+        return _KIND_SIGNS.get(run.history.kinds[row], "") + number(value)
+    return f"{value:.3f}" if name == "seconds" else number(value)
+
+
+def _settings(run: RunData) -> str:
+    """Return the section with the job's settings and the software versions."""
+    versions = run.first("JobStarted").get("versions")
+    parts = []
+    if run.spec:
+        flat = sorted(_flatten(run.spec))
+        body = "".join(f"<tr><td>{esc(k)}</td><td>{esc(v)}</td></tr>" for k, v in flat)
+        parts.append(
+            "<details><summary>The job in full</summary>"
+            f'<div class="scroll"><table class="settings"><tbody>{body}</tbody></table></div>'
+            "</details>"
+        )
+    if run.job_text:
+        parts.append(
+            f"<details open><summary>job.yaml</summary><pre>{esc(run.job_text)}</pre></details>"
+        )
+    if isinstance(versions, dict):
+        listed = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+        parts.append(f'<p class="small">{esc(listed)}</p>')
+    missing = '<p class="note">The settings were not recorded.</p>'
+    return f"<section><h2>Settings</h2>{''.join(parts) or missing}</section>"
+
+
+def _flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """List nested settings as dotted names and JSON values."""
+    flat = []
+    for key, item in value.items():
+        name = f"{prefix}{key}"
+        if isinstance(item, dict) and item:
+            flat += _flatten(item, f"{name}.")
+        else:
+            flat.append((name, item if isinstance(item, str) else json.dumps(item, default=str)))
+    return flat
+
+
+def _footer() -> str:
+    """Return the footer, which names the sources of the figures."""
+    return (
+        "<footer>Written by elasticml. All figures come from story.jsonl, history.csv and"
+        " summary.json of the run.</footer>"
+    )

@@ -1,0 +1,259 @@
+"""Read a run directory, finished or not: story, history, summary and job."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.errors import ConfigError
+from elasticml.story.hash_chain import SEAL
+
+#: One record of the story: at least ``event`` and, after reading, a finite ``t``.
+Record = Mapping[str, Any]
+
+#: Text columns of the history; all others are numeric.
+TEXT_COLUMNS = ("objective_kind", "gap_is_bound")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The history of a run by column; row ``r`` is the state at the beginning of round ``r``."""
+
+    #: Column names in the file's order.
+    names: tuple[str, ...] = ()
+    #: Numeric columns, each (n_rows,) float64, NaN where the cell is blank or not a number.
+    columns: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    #: The text of all cells by column, each of length n_rows.
+    cells: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    n_rows: int = 0
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """Return a column as numbers (n_rows,), all NaN if the run does not have it."""
+        values = self.columns.get(name)
+        return np.full(self.n_rows, math.nan) if values is None else values
+
+    def has(self, name: str) -> bool:
+        """Whether any row has a finite number in this column."""
+        return bool(np.isfinite(self.column(name)).any())
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kind of each row's objective: exact, estimated or bound; exact by default."""
+        cells = self.cells.get("objective_kind", ("",) * self.n_rows)
+        return tuple(kind or "exact" for kind in cells)
+
+    @property
+    def gap_bounds(self) -> NDArray[np.bool_]:
+        """Whether each row's gap is only an upper bound, (n_rows,)."""
+        cells = self.cells.get("gap_is_bound", ("",) * self.n_rows)
+        return np.array([cell.lower() == "true" for cell in cells], dtype=np.bool_)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunData:
+    """The data of one run for its report."""
+
+    path: Path
+    name: str
+    records: tuple[Record, ...] = ()
+    history: History = field(default_factory=History)
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    #: The job's record from the story; empty if the story lacks its beginning.
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    #: The text of ``job.yaml``; empty if there is none.
+    job_text: str = ""
+    state: Literal["finished", "unfinished", "failed", "cancelled"] = "unfinished"
+    #: Sentences about missing or damaged data.
+    notes: tuple[str, ...] = ()
+
+    def first(self, event: str) -> Record:
+        """Return the first record of this event, or an empty one."""
+        return next((record for record in self.records if record["event"] == event), {})
+
+    def last(self, event: str) -> Record:
+        """Return the last record of this event, or an empty one."""
+        return next((r for r in reversed(self.records) if r["event"] == event), {})
+
+
+def read_run(run_dir: str | Path) -> RunData:
+    """Read a run directory, as far as it has been written.
+
+    Parameters
+    ----------
+    run_dir : path
+        A directory with ``story.jsonl`` or ``history.csv``. All other files may be missing, and the
+        last line of either may be incomplete.
+
+    Raises
+    ------
+    ConfigError
+        When there is no such directory, or it has neither file.
+    """
+    path = Path(run_dir)
+    if not path.is_dir():
+        problem = "is a file" if path.exists() else "does not exist"
+        raise ConfigError(
+            f"run directory {str(path)!r} {problem}; name a directory that 'elasticml run' wrote,"
+            " such as runs/<name>-<time>",
+            path=str(path),
+        )
+    story, table = path / "story.jsonl", path / "history.csv"
+    if not story.is_file() and not table.is_file():
+        raise ConfigError(
+            f"{str(path)!r} is not a run directory: it has neither story.jsonl nor history.csv;"
+            " name a directory that 'elasticml run' wrote, such as runs/<name>-<time>",
+            path=str(path),
+        )
+    notes: list[str] = []
+    summary = _read_summary(path / "summary.json", notes)
+    records = parse_story(_read_text(story), notes)
+    history = parse_history(_read_text(table), notes, finished=bool(summary))
+    if history.n_rows == 0:
+        history = _history_from_story(records, notes)
+    started = next((r for r in records if r["event"] == "JobStarted"), {})
+    spec = started.get("spec")
+    return RunData(
+        path=path,
+        name=str(summary.get("name") or started.get("name") or path.resolve().name),
+        records=records,
+        history=history,
+        summary=summary,
+        spec=spec if isinstance(spec, dict) else {},
+        job_text=_read_text(path / "job.yaml"),
+        state=_state(summary, records),
+        notes=tuple(notes),
+    )
+
+
+def parse_story(text: str, notes: list[str]) -> tuple[Record, ...]:
+    """Parse the lines of a story; invalid lines are skipped, with a note.
+
+    A record without a time gets the time of its predecessor.
+    """
+    records: list[Record] = []
+    unreadable = 0
+    last_t = 0.0
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict) or not isinstance(record.get("event"), str):
+            if number == len(lines) - 1:
+                notes.append("The last line of story.jsonl is cut off and was left out.")
+            else:
+                unreadable += 1
+            continue
+        last_t = finite(record.get("t"), last_t)
+        record["t"] = last_t
+        records.append(record)
+    if unreadable:
+        notes.append(f"{unreadable} lines of story.jsonl could not be read and were left out.")
+    return tuple(records)
+
+
+def parse_history(text: str, notes: list[str], *, finished: bool) -> History:
+    """Parse a history table; an incomplete last row is skipped, with a note."""
+    rows = [row for row in csv.reader(io.StringIO(text)) if row]
+    if not rows:
+        return History()
+    names, body = tuple(rows[0]), rows[1:]
+    cut = body and (len(body[-1]) != len(names) or (not finished and not text.endswith("\n")))
+    if cut:
+        body = body[:-1]
+        notes.append("The last line of history.csv is cut off and was left out.")
+    width = len(names)
+    return _history(names, [(row + [""] * width)[:width] for row in body])
+
+
+def finite(value: object, default: float = math.nan) -> float:
+    """Return a value as a finite float, or the default if it is not one."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return default
+    try:
+        number = float(value)
+    except ValueError:
+        return default
+    return number if math.isfinite(number) else default
+
+
+def _history(names: tuple[str, ...], rows: list[list[str]]) -> History:
+    """Build a history from rows with one cell per name."""
+    cells = {name: tuple(row[i] for row in rows) for i, name in enumerate(names)}
+    columns = {
+        name: np.array([finite(cell) for cell in column], dtype=np.float64)
+        for name, column in cells.items()
+        if name not in TEXT_COLUMNS
+    }
+    if "round" not in columns:
+        columns["round"] = np.arange(len(rows), dtype=np.float64)
+    # Replace a damaged round number by the row's index, because every plot needs one.
+    places = np.arange(len(rows), dtype=np.float64)
+    columns["round"] = np.where(np.isfinite(columns["round"]), columns["round"], places)
+    return History(names=names, columns=columns, cells=cells, n_rows=len(rows))
+
+
+def _history_from_story(records: tuple[Record, ...], notes: list[str]) -> History:
+    """Rebuild the history from the story of a run that has not written its table yet."""
+    ended = [record for record in records if record["event"] == "RoundEnded"]
+    if not ended:
+        return History()
+    skipped = {"t", "event", "cause", SEAL}
+    names = tuple(dict.fromkeys(key for record in ended for key in record if key not in skipped))
+    rows = [[_cell(record.get(name)) for name in names] for record in ended]
+    notes.append("The history was rebuilt from the story: history.csv has no rows.")
+    return _history(names, rows)
+
+
+def _cell(value: object) -> str:
+    """Format a value as a cell of the history."""
+    return "" if value is None else str(value)
+
+
+def _read_text(path: Path) -> str:
+    """Read a file that may be missing; invalid UTF-8 is replaced."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _read_summary(path: Path, notes: list[str]) -> dict[str, Any]:
+    """Read the summary; empty if it is missing or damaged."""
+    text = _read_text(path)
+    if not text.strip():
+        return {}
+    try:
+        summary = json.loads(text)
+    except ValueError:
+        summary = None
+    if not isinstance(summary, dict):
+        notes.append("summary.json could not be read; the key figures come from the history.")
+        return {}
+    return summary
+
+
+def _state(
+    summary: Mapping[str, Any], records: tuple[Record, ...]
+) -> Literal["finished", "unfinished", "failed", "cancelled"]:
+    """Derive from the files how the run ended."""
+    ended = next((r for r in reversed(records) if r["event"] == "JobEnded"), None)
+    fields = [(ended or {}).get(key, "") for key in ("state", "reason")]
+    text = " ".join(str(value) for value in (*fields, summary.get("stopped_by", ""))).lower()
+    if "cancel" in text or "interrupt" in text:
+        return "cancelled"
+    if "fail" in text or summary.get("error"):
+        return "failed"
+    return "finished" if summary or ended is not None else "unfinished"

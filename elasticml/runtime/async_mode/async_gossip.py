@@ -1,0 +1,346 @@
+"""A free-running member's links to its peers: states go out to random ones, and come in from any.
+
+Everything here runs on the event loop; the member's loop runs beside it and is never waited for. A
+link is opened when a state shall go there for the first time. Whoever cannot be reached is left out
+of the choice for a while; who is gone, the driver says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from elasticml.algorithms.async_sgd.address_book import ASK_S, ASKED_MAX, AddressBook
+from elasticml.algorithms.async_sgd.base import Mail
+from elasticml.algorithms.async_sgd.mailbox import Mailbox
+from elasticml.collective.frames import Frame, Header, Kind
+from elasticml.collective.transport import Link, LinkClosedError, Transport
+from elasticml.errors import ElasticmlError
+from elasticml.ids import MemberId
+from elasticml.protocol.commands import Peers
+from elasticml.runtime.async_mode.send_queue import SendQueue
+from elasticml.runtime.frame_payloads import bytes_of, vector_of
+from elasticml.runtime.peer import Peer
+from elasticml.training.array_buffers import Vector
+from elasticml.training.message_codec import Shapes, unpack_message
+
+#: Links to peers that are kept open, and seconds after which one of them may make room for another:
+#: among more members states go to these, and to all by and by.
+LINKS_MAX = 32
+TURN_S = 2.0
+#: Seconds in which a peer that could not be reached is not tried again.
+SHUN_S = 5.0
+#: Between two looks at what has not left yet: the shortest and the longest.
+LOOK_S_MIN, LOOK_S_MAX = 5e-4, 1e-3
+#: Turns of the event loop before the first look.
+TURNS_FIRST = 3
+#: Seconds in which nothing has left for a peer, after which nobody waits: it may be stopped.
+STUCK_S = 1.0
+ASK = "AskState"
+
+
+class Loop(Protocol):
+    """What the loop's thread does for others."""
+
+    def copy_state(self, give: Callable[[Vector | None], None]) -> None:
+        """Copy the whole state as a letter, and give it back on the event loop."""
+        ...
+
+    def begin(self, mail: Mail) -> None:
+        """Begin with a peer's state."""
+        ...
+
+
+class AsyncGossip:
+    """Sends a member's states, and lets those of others into its mailbox.
+
+    Parameters
+    ----------
+    book : AddressBook
+        The member's own.
+    hello : mapping
+        Said to a peer when a link to it opens: job and transport.
+    transport : Transport
+    clock : callable
+        Seconds, monotonic.
+    pause : callable
+        Waits for so many seconds, on the clock's time.
+    shapes : mapping
+        Of a state's arrays.
+    mailbox : Mailbox
+    loop : Loop
+    sends : int
+        Peers that each state is sent to.
+    fail : callable
+        Told of what is no fault of the cluster.
+    """
+
+    def __init__(
+        self,
+        book: AddressBook,
+        hello: Mapping[str, Any],
+        *,
+        transport: Transport,
+        clock: Callable[[], float],
+        pause: Callable[[float], Awaitable[None]],
+        shapes: Shapes,
+        mailbox: Mailbox,
+        loop: Loop,
+        sends: int,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        #: Members that states are sent to.
+        self.book = book
+        #: Where states wait; set once by whoever made both.
+        self.outbox: SendQueue | None = None
+        #: States given to the network, and those that no peer could be found for.
+        self.n_sent = 0
+        self.n_undelivered = 0
+        self._hello = hello
+        self._transport = transport
+        self._clock = clock
+        self._pause = pause
+        self._shapes = shapes
+        self._mailbox = mailbox
+        self._loop = loop
+        self._sends = sends
+        self._fail = fail
+        self._links: dict[MemberId, Peer] = {}
+        self._opening: dict[MemberId, asyncio.Task[Peer | None]] = {}
+        self._shunned: dict[MemberId, float] = {}
+        #: When a link may next make room for another.
+        self._turn_s = 0.0
+        #: Links that peers have opened.
+        self._accepted: set[Peer] = set()
+        self._past_bytes = 0
+        self._has_state = asyncio.Event()
+        #: As many peers have been asked for a state as ever will be.
+        self.has_asked = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes sent on all links to peers so far."""
+        there = [*self._links.values(), *self._accepted]
+        return self._past_bytes + sum(peer.link.sent_bytes for peer in there)
+
+    def _spawn(self, work: Any) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def close(self) -> None:
+        """Close all links and stop what is under way."""
+        for peer in [*self._links.values(), *self._accepted]:
+            peer.close()
+        for task in list(self._tasks):
+            task.cancel()
+
+    # --- peers ----------------------------------------------------------------------------------
+
+    def know(self, order: Peers) -> None:
+        """Take note of who has come and gone."""
+        came = dict(zip(order.came, order.addresses, strict=True))
+        self.book.update(came, order.gone, anew=order.anew)
+        for member in [m for m in self._links if m not in self.book.addresses]:
+            self._links[member].close()
+            self._drop(member)
+
+    def _drop(self, member: MemberId) -> None:
+        peer = self._links.pop(member, None)
+        if peer is not None:
+            self._past_bytes += peer.link.sent_bytes
+
+    def _candidates(self) -> list[MemberId]:
+        now_s = self._clock()
+        self._shunned = {m: t for m, t in self._shunned.items() if t > now_s}
+        return [m for m in self.book.addresses if m not in self._shunned]
+
+    async def _link_to(self, member: MemberId) -> Peer | None:
+        """Return the open link to a peer, after opening it; None where it cannot be reached."""
+        peer = self._links.get(member)
+        if peer is not None:
+            return peer
+        if member not in self._opening:
+            task = self._opening[member] = self._spawn(self._open(member))
+            task.add_done_callback(lambda done: self._opening.pop(member, None))
+        return await asyncio.shield(self._opening[member])
+
+    async def _open(self, member: MemberId) -> Peer | None:
+        hello = {**self._hello, "kind": "mail", "member": str(self.book.me), "to": str(member)}
+        try:
+            link = await self._transport.connect(self.book.addresses[member], hello)
+        except (LinkClosedError, KeyError):
+            self._shunned[member] = self._clock() + SHUN_S
+            return None
+        except ElasticmlError as error:
+            self._fail(error)
+            return None
+        if member not in self.book.addresses:
+            link.close()
+            return None
+        self._make_room()
+
+        def closed(peer: Peer, reason: str) -> None:
+            if self._links.get(member) is peer:
+                self._drop(member)
+                self._shunned[member] = self._clock() + SHUN_S
+
+        peer = Peer(link, _allocate, self._on_frame, closed, watches=True)
+        self._links[member] = peer
+        self._spawn(peer.run())
+        return peer
+
+    def _may_open(self) -> bool:
+        """Whether another link may be opened for a state: up to a number, then now and then."""
+        if len(self._links) + len(self._opening) < LINKS_MAX:
+            return True
+        if self._clock() < self._turn_s:
+            return False
+        self._turn_s = self._clock() + TURN_S
+        return True
+
+    def _make_room(self) -> None:
+        """Close links, at random among those that nothing waits for, until there is a free one."""
+        while len(self._links) >= LINKS_MAX:
+            idle = [m for m, peer in self._links.items() if peer.n_left() == peer.n_posted]
+            member = self.book.choose(1, idle or self._links)[0]
+            self._links[member].close()
+            self._drop(member)
+
+    # --- out ------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send what waits in the outbox."""
+        assert self.outbox is not None
+        while (waiting := self.outbox.take()) is not None:
+            self._spawn(self._send(*waiting))
+
+    async def _send(self, vector: Vector, rows: int | None) -> None:
+        """Send a state to random peers; its place is free when it has left this host."""
+        assert self.outbox is not None
+        try:
+            chosen = await self._recipients()
+            if not chosen:
+                self.n_undelivered += 1
+            prefix = {} if rows is None else {"rows": rows}
+            ends = []
+            for peer in chosen:
+                peer.send(Frame(kind=Kind.MAIL, prefix=prefix, payload=bytes_of(vector)))
+                self.n_sent += 1
+                ends.append(peer.n_posted)
+            for peer, end in zip(chosen, ends, strict=True):
+                await self._left(peer, end)
+        finally:
+            self.outbox.done()
+
+    async def _left(self, peer: Peer, end: int) -> None:
+        """Wait until so many of a peer's frames have left this host, as long as some of them do."""
+        before, since_s, look_s = (-1, -1), self._clock(), LOOK_S_MIN
+        for _ in range(TURNS_FIRST):
+            # On a network with room it is gone as soon as the link's writer has had its turn.
+            await asyncio.sleep(0)
+        while (n_left := peer.n_left()) < end:
+            now = (n_left, peer.link.unsent_bytes)
+            if now != before:
+                before, since_s = now, self._clock()
+            elif self._clock() - since_s > STUCK_S:
+                self._shun(peer)
+                return
+            await self._pause(look_s)
+            look_s = min(1.5 * look_s, LOOK_S_MAX)
+
+    def _shun(self, peer: Peer) -> None:
+        """Leave a peer out of the choice for a while, and whatever still waits for it to itself."""
+        for member, linked in self._links.items():
+            if linked is peer:
+                self._shunned[member] = self._clock() + SHUN_S
+
+    async def _recipients(self) -> list[Peer]:
+        """Draw peers; where a link to one of them is not open yet, another takes its place."""
+        found: list[Peer] = []
+        drawn = self.book.choose(self._sends, self._candidates())
+        for member in drawn:
+            peer = self._links.get(member)
+            if peer is not None:
+                found.append(peer)
+            elif member not in self._opening and self._may_open():
+                self._spawn(self._link_to(member))
+        lacking = len(drawn) - len(found)
+        if lacking:
+            others = self.book.choose(
+                lacking, self._links.keys() - set(drawn) - self._shunned.keys()
+            )
+            found += [self._links[m] for m in others]
+        if not found and drawn:
+            peer = await self._link_to(drawn[0])
+            found = [] if peer is None else [peer]
+        return found
+
+    # --- in -------------------------------------------------------------------------------------
+
+    async def accept(self, link: Link) -> None:
+        """Serve a link that a peer has opened, until it closes."""
+        peer = Peer(link, _allocate, self._on_frame, lambda peer, reason: None)
+        self._accepted.add(peer)
+        try:
+            await peer.run()
+        finally:
+            self._accepted.discard(peer)
+            self._past_bytes += link.sent_bytes
+
+    def _on_frame(self, peer: Peer, frame: Frame) -> None:
+        if frame.kind == Kind.MAIL:
+            try:
+                mail = unpack_message(vector_of(frame), self._shapes, frame.prefix.get("rows"))
+            except ValueError as error:
+                self._fail(error)
+                return
+            if frame.prefix.get("asked"):
+                self._begin(mail)
+            else:
+                self._mailbox.put(mail)
+        elif frame.prefix.get("type") == ASK:
+            self._loop.copy_state(lambda vector: self._answer(peer, vector))
+
+    def _answer(self, peer: Peer, vector: Vector | None) -> None:
+        if vector is not None:
+            payload = bytes_of(vector)
+            peer.send(Frame(kind=Kind.MAIL, prefix={"asked": True}, payload=payload))
+
+    # --- where to begin -------------------------------------------------------------------------
+
+    def ask(self) -> None:
+        """Ask peers for a state to begin with, one after the other, until one answers."""
+        self._spawn(self._ask())
+
+    async def _ask(self) -> None:
+        for member in self.book.choose(ASKED_MAX, self._candidates()):
+            peer = await self._link_to(member)
+            if peer is None:
+                continue
+            peer.tell({"type": ASK})
+            until_s = self._clock() + ASK_S
+            while not self._has_state.is_set() and self._clock() < until_s:
+                await self._pause(4 * LOOK_S_MAX)
+            if self._has_state.is_set():
+                return
+        self.has_asked = True
+
+    def _begin(self, mail: Mail) -> None:
+        if not self._has_state.is_set():
+            self._has_state.set()
+            self._loop.begin(mail)
+
+    def has_begun(self) -> None:
+        """Take note that there is a state, wherever it is from: none is asked for any more."""
+        self._has_state.set()
+
+
+def _allocate(header: Header, prefix: Mapping[str, Any]) -> memoryview:
+    # New memory for each: what lies in the mailbox is read while the next mail comes.
+    return np.empty(header.payload_bytes // 8).data.cast("B")

@@ -1,0 +1,114 @@
+"""The bytes of a checkpoint's file: a line that vouches for the rest, plain values, arrays.
+
+Laid down in ``docs/checkpoints.md``. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from elasticml.algorithms.base import Arrays
+from elasticml.errors import ConfigError
+from elasticml.ids import VERSION
+
+#: Of the layout; others are refused.
+FORMAT: Final = 1
+#: Arrays begin at multiples of this many bytes.
+ALIGNED: Final = 64
+
+
+class DamagedError(ValueError):
+    """A file that is not what was written; its text says what is wrong, in a few words."""
+
+
+def encode(values: Mapping[str, Any], arrays: Arrays) -> bytes:
+    """Write plain values and float64 arrays as the bytes of one file."""
+    places: dict[str, Any] = {}
+    offset = 0
+    for name, array in arrays.items():
+        places[name] = {"shape": list(np.shape(array)), "offset": offset}
+        offset += -(-8 * int(np.size(array)) // ALIGNED) * ALIGNED
+    head = json.dumps({**values, "arrays": places}, default=plain).encode() + b"\n"
+    # Arrays are views until the one join: a wide model's file is as large as all of its pairs.
+    parts = [memoryview(head), memoryview(bytes(-len(head) % ALIGNED))]
+    for array in arrays.values():
+        content = np.ascontiguousarray(array, dtype="<f8").reshape(-1).view(np.uint8).data
+        parts += [content, memoryview(bytes(-content.nbytes % ALIGNED))]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    seal = {
+        "elasticml": "checkpoint",
+        "format": FORMAT,
+        "package": VERSION,
+        "nbytes": sum(part.nbytes for part in parts),
+        "sha256": digest.hexdigest(),
+    }
+    return b"".join([json.dumps(seal).encode(), b"\n", *parts])
+
+
+def decode(content: bytes, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read values and arrays back; arrays own their memory.
+
+    Raises
+    ------
+    DamagedError
+        When bytes are missing or have changed.
+    ConfigError
+        When another version of elasticml has written the file.
+    """
+    line, _, rest = content.partition(b"\n")
+    try:
+        seal = json.loads(line)
+        is_ours = seal["elasticml"] == "checkpoint"
+        written = (seal["format"], seal["package"])
+        nbytes, digest = int(seal["nbytes"]), str(seal["sha256"])
+    except (ValueError, TypeError, KeyError):
+        raise DamagedError("its first line is no checkpoint's") from None
+    if is_ours and written != (FORMAT, VERSION):
+        raise ConfigError(
+            f"resume: {name} was written by elasticml {written[1]} (format {written[0]}), this is "
+            f"{VERSION} (format {FORMAT}): install the same version, or run the job anew",
+            path="resume",
+        )
+    if len(rest) != nbytes:
+        raise DamagedError(f"{len(rest)} bytes after its first line, wanted {nbytes}")
+    if hashlib.sha256(rest).hexdigest() != digest:
+        raise DamagedError("its digest is another")
+    head, _, _ = rest.partition(b"\n")
+    values = json.loads(head)
+    start = -(-(len(head) + 1) // ALIGNED) * ALIGNED
+    arrays = {}
+    for key, place in values.pop("arrays").items():
+        count = int(np.prod(place["shape"], dtype=np.int64))
+        found = np.frombuffer(rest, "<f8", count, start + place["offset"])
+        arrays[key] = found.reshape(place["shape"]).astype(np.float64)
+    return values, arrays
+
+
+def encode_lines(entries: Mapping[str, Iterable[Any]]) -> bytes:
+    """Write entries of several kinds, one JSON object a line: ``{"row": {...}}``."""
+    return b"".join(
+        json.dumps({kind: entry}, default=plain).encode() + b"\n"
+        for kind, of_kind in entries.items()
+        for entry in of_kind
+    )
+
+
+def decode_lines(content: bytes) -> dict[str, list[Any]]:
+    """Read entries back, by kind."""
+    found: dict[str, list[Any]] = {}
+    for line in content.splitlines():
+        ((kind, entry),) = json.loads(line).items()
+        found.setdefault(kind, []).append(entry)
+    return found
+
+
+def plain(value: Any) -> Any:
+    """Turn what JSON does not know into what it does."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)

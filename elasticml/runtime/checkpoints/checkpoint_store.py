@@ -1,0 +1,273 @@
+"""Checkpoints in a place: written whole, numbered, the last two kept; found and read again.
+
+Checkpoints of one job share the parts of its journal, and the models kept for its evaluation: each
+is written once. Laid down in ``docs/checkpoints.md``. Everything here blocks: callers on an event
+loop use a thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from elasticml.algorithms.base import Arrays, Resume
+from elasticml.control.checkpoint_state import progress_of
+from elasticml.data.dataset_stats import DatasetStats
+from elasticml.data.storage.filesystem import join, names, read_bytes, remove, write_whole
+from elasticml.errors import ConfigError
+from elasticml.runtime.checkpoints.checkpoint_format import (
+    DamagedError,
+    decode,
+    decode_lines,
+    encode,
+    encode_lines,
+)
+from elasticml.training.checkpoint import Checkpoint, ResumePoint
+
+#: Checkpoints that are kept: where the last one is damaged, the one before it serves.
+KEPT: Final = 2
+_NAME = re.compile(r"(checkpoint|journal|model)-(\d{3,})-(\d{8,})\.(bin|jsonl)")
+#: What a write that was killed leaves behind.
+_PART = re.compile(r"\.(checkpoint|journal|model)-.*\.part")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A file with a part of the journal: entries from ``start`` up to ``end``.
+
+    Both are numbers of records of the story, rows of the history, and finished rounds.
+    """
+
+    name: str
+    sha256: str
+    start: tuple[int, int, int]
+    end: tuple[int, int, int]
+
+    @property
+    def size(self) -> int:
+        """Entries in it."""
+        return sum(self.end) - sum(self.start)
+
+
+def checkpoint_name(attempt: int, number: int) -> str:
+    """Name a checkpoint's file; names sort as they were written."""
+    return f"checkpoint-{attempt:03d}-{number:08d}.bin"
+
+
+def read_checkpoint(place: str) -> Checkpoint | None:
+    """Read the newest checkpoint in a place that can be read; None where there is none.
+
+    ``notes`` of what is returned says which newer ones were damaged.
+
+    Parameters
+    ----------
+    place : str
+        A local directory or a URL, as ``checkpoint.path`` of a job.
+
+    Raises
+    ------
+    ConfigError
+        When another version of elasticml has written it, or the place cannot be read.
+    """
+    notes: list[str] = []
+    for _, _, name in sorted(_checkpoints(place), reverse=True):
+        try:
+            return _read(place, name, tuple(notes))
+        except (DamagedError, FileNotFoundError, KeyError, TypeError, ValueError) as error:
+            notes.append(f"{name} is damaged and passed over: {_reason(error)}")
+    return None
+
+
+def last_number(place: str) -> int:
+    """Return the number of the last checkpoint in a place, damaged or not; 0 where none is."""
+    return max((number for _, number, _ in _checkpoints(place)), default=0)
+
+
+def remove_checkpoints(place: str) -> None:
+    """Remove all checkpoints of a place, and the place itself where nothing else is in it."""
+    found = names(place)
+    ours = [name for name in found if _NAME.fullmatch(name) or _PART.fullmatch(name)]
+    if found and len(ours) == len(found):
+        remove(place)
+        return
+    for name in ours:
+        remove(join(place, name))
+
+
+def check_unused(place: str) -> None:
+    """Prove that a new job's checkpoints overwrite nobody's.
+
+    Raises
+    ------
+    ConfigError
+        When there is one already from which a job could go on.
+    """
+    found = read_checkpoint(place)
+    if found is not None:
+        raise ConfigError(
+            f"checkpoint.path: {place} holds a checkpoint of job {found.record.get('job')}, round "
+            f"{found.round}; resume that job, remove it, or name another place",
+            path="checkpoint.path",
+        )
+
+
+def checkpoint_of(record: Mapping[str, Any]) -> Checkpoint | None:
+    """Read what a job record says to go on from; None for a job that begins.
+
+    Raises
+    ------
+    ConfigError
+        When there is no such checkpoint; or when a job that begins would overwrite another's.
+    """
+    if record.get("resume"):
+        found = read_checkpoint(record["resume"])
+        if found is None:
+            raise ConfigError(
+                f"resume: there is no checkpoint in {record['resume']} that can be read; name the "
+                "directory of an interrupted run, or run the job anew",
+                path="resume",
+            )
+        return found
+    if record.get("checkpoint"):
+        check_unused(record["checkpoint"]["path"])
+    return None
+
+
+def write_checkpoint(
+    place: str,
+    *,
+    attempt: int,
+    number: int,
+    resume_point: ResumePoint,
+    about: Mapping[str, Any],
+    parts: Sequence[Part],
+    models: Mapping[int, str],
+) -> tuple[str, int]:
+    """Write the file that makes up a checkpoint with files written before; return name and bytes.
+
+    Parameters
+    ----------
+    about : mapping
+        Record, fingerprint, facts and owners, as plain values.
+    parts : sequence of Part
+        The whole journal, in order.
+    models : mapping
+        Names of the files with the models kept for the evaluation, by round.
+    """
+    resume = resume_point.resume
+    values = {
+        **about,
+        "attempt": attempt,
+        "number": number,
+        "round": resume_point.round,
+        "seconds": resume_point.seconds,
+        "values": dict(resume.values),
+        "tuned": dict(resume.tuned),
+        "machine": dict(resume_point.machine),
+        "counts": dict(resume_point.counts),
+        "journal": [asdict(part) for part in parts],
+        "models": {str(round): name for round, name in models.items()},
+    }
+    content = encode(values, resume.arrays)
+    name = checkpoint_name(attempt, number)
+    write_whole(join(place, name), content)
+    return name, len(content)
+
+
+def write_part(
+    place: str,
+    name: str,
+    start: tuple[int, int, int],
+    end: tuple[int, int, int],
+    entries: Mapping[str, Iterable[Any]],
+) -> tuple[Part, int]:
+    """Write a part of the journal; return what tells of it, and its bytes."""
+    content = encode_lines(entries)
+    write_whole(join(place, name), content)
+    digest = hashlib.sha256(content).hexdigest()
+    return Part(name=name, sha256=digest, start=start, end=end), len(content)
+
+
+def write_model(place: str, name: str, round: int, arrays: Arrays) -> int:
+    """Write a model that is kept for the evaluation; return its bytes."""
+    content = encode({"round": round}, arrays)
+    write_whole(join(place, name), content)
+    return len(content)
+
+
+def leftovers(place: str, attempt: int, used: Sequence[str]) -> list[str]:
+    """List what former attempts have left in a place and nobody needs any more.
+
+    What a later attempt has written is not among it: this one may be the former, still alive.
+    """
+    found = []
+    for name in names(place):
+        match = _NAME.fullmatch(name)
+        mine = match is not None and int(match[2]) <= attempt and name not in used
+        if mine or _PART.fullmatch(name):
+            found.append(name)
+    return found
+
+
+def _checkpoints(place: str) -> list[tuple[int, int, str]]:
+    """List attempt, number and name of every checkpoint in a place."""
+    matches = [_NAME.fullmatch(name) for name in names(place)]
+    return [(int(m[2]), int(m[3]), m[0]) for m in matches if m is not None and m[1] == "checkpoint"]
+
+
+def _read(place: str, name: str, notes: tuple[str, ...]) -> Checkpoint:
+    values, arrays = decode(read_bytes(join(place, name)), join(place, name))
+    entries: dict[str, list[Any]] = {"story": [], "row": [], "progress": []}
+    for part in values["journal"]:
+        content = read_bytes(join(place, part["name"]))
+        if hashlib.sha256(content).hexdigest() != part["sha256"]:
+            raise DamagedError(f"the digest of {part['name']} is another")
+        for kind, of_kind in decode_lines(content).items():
+            entries[kind] += of_kind
+    models = {int(round): str(model) for round, model in values["models"].items()}
+    resume_point = ResumePoint(
+        round=int(values["round"]),
+        seconds=float(values["seconds"]),
+        resume=Resume(arrays=arrays, values=values["values"], tuned=values["tuned"]),
+        machine=values["machine"],
+        counts=values["counts"],
+        story=len(entries["story"]),
+        rows=len(entries["row"]),
+        progress=len(entries["progress"]),
+        kept=tuple(sorted(models)),
+    )
+    return Checkpoint(
+        attempt=int(values["attempt"]),
+        number=int(values["number"]),
+        resume_point=resume_point,
+        record=values["record"],
+        fingerprint=str(values["fingerprint"]),
+        facts=DatasetStats.from_json(values["facts"]),
+        story=entries["story"],
+        rows=entries["row"],
+        progress=[progress_of(entry) for entry in entries["progress"]],
+        snapshots={
+            round: decode(read_bytes(join(place, model)), model)[1]
+            for round, model in models.items()
+        },
+        owners=values["owners"],
+        files=(name, *(part["name"] for part in values["journal"]), *models.values()),
+        parts=values["journal"],
+        models=models,
+        notes=notes,
+    )
+
+
+def part_of(entry: Mapping[str, Any]) -> Part:
+    """Read what a checkpoint says of a part of its journal."""
+    start, end = (tuple(int(n) for n in entry[key]) for key in ("start", "end"))
+    return Part(name=entry["name"], sha256=entry["sha256"], start=start, end=end)  # type: ignore[arg-type]
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "a file of it is missing"
+    return str(error) if isinstance(error, DamagedError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,295 @@
+"""When a job's checkpoints are written: every few seconds, and when its members change.
+
+A job's standing is taken between two rounds, which costs microseconds; it is written in a thread of
+its own while rounds go on, one at a time. What is written already is not written again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from elasticml.algorithms.base import Arrays
+from elasticml.control.checkpoint_state import progress_entry
+from elasticml.control.driver import Driver
+from elasticml.data.storage.filesystem import exists, join, make_directory, remove
+from elasticml.errors import ConfigError, ElasticmlError
+from elasticml.runtime.checkpoints.checkpoint_store import (
+    KEPT,
+    Part,
+    last_number,
+    leftovers,
+    part_of,
+    write_checkpoint,
+    write_model,
+    write_part,
+)
+from elasticml.runtime.executors import Runner
+from elasticml.story.compressed_records import RecordsView
+from elasticml.training.checkpoint import ResumePoint, without_arrays
+from elasticml.training.driver_session import DriverSession
+
+logger = logging.getLogger(__name__)
+
+#: What is told in the story when chunks have changed hands for members' sake, or are about to: it
+#: may be the beginning of the scheduler's own end.
+OWNERSHIP_EVENTS: Final = frozenset(
+    {"MemberNoticed", "MemberLost", "MemberActive", "ChunksAbsent", "GroupReturned"}
+)
+Position = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """All that a checkpoint is written from, taken on the event loop."""
+
+    resume_point: ResumePoint
+    owners: Mapping[str, tuple[Any, ...]]
+    facts: Mapping[str, Any]
+    #: Parts of the journal that stay, and the entries of the one to be written.
+    parts: tuple[Part, ...]
+    start: Position
+    entries: Mapping[str, RecordsView | list[Any]]
+    #: Models that are not written yet, by round.
+    models: Mapping[int, Arrays]
+
+
+class Checkpointer:
+    """Writes a job's checkpoints.
+
+    Parameters
+    ----------
+    place : str
+        A local directory, or a URL.
+    every_s : float
+        Seconds between the beginnings of two of them; 0 writes one after every round.
+    desk, driver
+        The job.
+    runner : Runner
+        Where they are written.
+    spawn : callable
+        Starts a coroutine on the event loop.
+    tell : callable (str, mapping)
+        Appends to the story.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        every_s: float,
+        driver_session: DriverSession,
+        driver: Driver,
+        *,
+        runner: Runner,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        tell: Callable[[str, Mapping[str, Any]], None],
+    ) -> None:
+        self.place = place
+        self._every_s = every_s
+        self._desk = driver_session
+        self._driver = driver
+        self._runner = runner
+        self._spawn = spawn
+        self._tell = tell
+        self._latest: ResumePoint | None = None
+        #: The standing that was written last, or tried.
+        self._written: ResumePoint | None = None
+        self._is_urgent = False
+        self._next_s = 0.0
+        #: Set while nothing is being written.
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._failed = False
+        #: The job has ended, and its story with it.
+        self._is_over = False
+        resumed = driver_session.resumed
+        self._attempt = driver_session.journal.attempts
+        self._number = 0 if resumed is None else resumed.number
+        self._parts: tuple[Part, ...] = ()
+        self._models: dict[int, str] = {}
+        #: Files of the last checkpoints, oldest first.
+        self._kept: list[tuple[str, ...]] = []
+        if resumed is not None:
+            self._parts = tuple(part_of(entry) for entry in resumed.parts)
+            self._models = dict(resumed.models)
+            self._kept = [resumed.files]
+        self._is_tidy = False
+        self._doomed: set[str] = set()
+
+    # --- when ------------------------------------------------------------------------------------
+
+    def offer(self, tuned: Mapping[str, Any], now_s: float) -> None:
+        """Take note of where the job stands between two rounds; written when one is due.
+
+        Parameters
+        ----------
+        tuned : mapping
+            What the trainer is about to be told.
+        """
+        self._latest = self._desk.resume_point(self._driver, now_s, tuned)
+        self.look(now_s)
+
+    def noted(self, event: str) -> None:
+        """Take note of what is told in the story: a change of owners makes one due at once."""
+        self._is_urgent = self._is_urgent or event in OWNERSHIP_EVENTS
+
+    def look(self, now_s: float) -> None:
+        """Begin to write one if it is due and none is being written."""
+        if self._latest is None or self._latest is self._written or not self._idle.is_set():
+            return
+        if self._is_urgent or now_s >= self._next_s:
+            self._begin(now_s)
+
+    def _begin(self, now_s: float) -> None:
+        assert self._latest is not None
+        self._is_urgent = False
+        self._next_s = now_s + self._every_s
+        self._idle.clear()
+        self._written = self._latest
+        self._spawn(self._write(self._task(self._latest)))
+
+    def end(self, is_done: bool) -> None:
+        """Write where a job stands that has been cut short; one that is done needs nothing more."""
+        self._is_over = True
+        if is_done:
+            self._latest = None
+        self._spawn(self.close())
+
+    async def close(self) -> None:
+        """Wait for what is being written; write where the job stands if that is not done."""
+        await self._idle.wait()
+        latest, self._latest = self._latest, None
+        if latest is not None and latest is not self._written:
+            self._idle.clear()
+            await self._write(self._task(latest))
+        self._runner.close()
+
+    # --- what ------------------------------------------------------------------------------------
+
+    def _task(self, resume_point: ResumePoint) -> Task:
+        """Take everything that the thread needs; lists only grow, so that parts are enough."""
+        journal, facts, ledger = self._desk.journal, self._desk.facts, self._driver.state.ledger
+        assert facts is not None
+        end = (resume_point.story, resume_point.rows, resume_point.progress)
+        parts = self._parts
+        start = parts[-1].end if parts else (0, 0, 0)
+        # A part takes those before it in that are no longer than itself: there are few, and every
+        # entry is written a few times only.
+        while parts and parts[-1].size <= sum(end) - sum(start):
+            start, parts = parts[-1].start, parts[:-1]
+        progress = self._driver.history.progress
+        return Task(
+            resume_point=resume_point,
+            owners={str(m): tuple(chunks) for m, chunks in ledger.owned.items()},
+            facts=facts.to_json(),
+            parts=parts,
+            start=start,
+            entries={
+                "story": journal.story.view(start[0], end[0]),
+                "row": journal.rows.view(start[1], end[1]),
+                "progress": list(progress[start[2] : end[2]]),
+            },
+            models={
+                round: journal.snapshots[round]
+                for round in resume_point.kept
+                if round not in self._models
+            },
+        )
+
+    async def _write(self, task: Task) -> None:
+        began_s = time.perf_counter()
+        try:
+            number, nbytes = await self._runner.run(self._write_task, task)
+        except (ElasticmlError, OSError) as error:
+            logger.warning("job %s: no checkpoint: %s", self._desk.record["job"], error)
+            self._written = None  # tried again when the next one is due
+            if not (self._failed or self._is_over):
+                self._failed = True
+                fields = {"round": task.resume_point.round, "error": str(error)}
+                self._tell("CheckpointFailed", fields)
+        else:
+            self._failed = False
+            fields = {
+                "round": task.resume_point.round,
+                "checkpoint": number,
+                "bytes": nbytes,
+                "seconds": round(time.perf_counter() - began_s, 6),
+            }
+            if not self._is_over:
+                self._tell("CheckpointWritten", fields)
+        finally:
+            self._idle.set()
+
+    # --- in the thread ---------------------------------------------------------------------------
+
+    def _write_task(self, task: Task) -> tuple[int, int]:
+        """Write a checkpoint's files, its own last; then remove those that nobody needs.
+
+        Returns
+        -------
+        (int, int)
+            Its number, and the bytes of what was written.
+        """
+        if not self._is_tidy:
+            self._tidy()
+        elif not exists(self.place):  # it would be made anew
+            raise ConfigError(
+                f"{self.place} has been removed; checkpoints go on where it is put back",
+                path=self.place,
+            )
+        number = self._number + 1
+        models, nbytes = dict(self._models), 0
+        for at, arrays in task.models.items():
+            models[at] = f"model-{self._attempt:03d}-{at:08d}.bin"
+            nbytes += write_model(self.place, models[at], at, arrays)
+        resume_point = task.resume_point
+        parts = task.parts
+        if any(task.entries.values()):
+            name = f"journal-{self._attempt:03d}-{number:08d}.jsonl"
+            entries: dict[str, RecordsView | list[Any]] = {**task.entries}
+            finished: list[Any] = list(entries["progress"])
+            entries["progress"] = [progress_entry(p) for p in finished]
+            end = (resume_point.story, resume_point.rows, resume_point.progress)
+            part, size = write_part(self.place, name, task.start, end, entries)
+            parts, nbytes = (*parts, part), nbytes + size
+        name, size = write_checkpoint(
+            self.place,
+            attempt=self._attempt,
+            number=number,
+            resume_point=resume_point,
+            about={
+                "record": without_arrays(self._desk.record),
+                "fingerprint": self._desk.fingerprint,
+                "facts": task.facts,
+                "owners": {m: sorted(map(str, chunks)) for m, chunks in task.owners.items()},
+            },
+            parts=parts,
+            models={round: models[round] for round in resume_point.kept},
+        )
+        self._number, self._parts, self._models = number, parts, models
+        self._keep((name, *(part.name for part in parts), *models.values()))
+        return number, nbytes + size
+
+    def _tidy(self) -> None:
+        """Once, before the first write: see what former attempts have left."""
+        self._number = max(self._number, last_number(self.place))
+        used = [name for files in self._kept for name in files]
+        self._doomed = set(leftovers(self.place, self._attempt, used))
+        make_directory(self.place)
+        self._is_tidy = True
+
+    def _keep(self, files: tuple[str, ...]) -> None:
+        """Keep the last checkpoints' files, and remove the others'."""
+        self._kept.append(files)
+        while len(self._kept) > KEPT:
+            self._doomed |= set(self._kept.pop(0))
+        self._doomed -= {name for kept in self._kept for name in kept}
+        with suppress(ElasticmlError):  # what cannot be removed now is tried again
+            while self._doomed:
+                remove(join(self.place, min(self._doomed)))
+                self._doomed.discard(min(self._doomed))

@@ -1,0 +1,293 @@
+"""Chunks from member to member: states first, then bodies, each in one contiguous buffer.
+
+One link per pair and purpose, all pairs at once. Moves, for which a round is held, and copies,
+which are made while rounds go on, have links of their own: a move never waits behind a copy.
+
+An order's first frame names its chunks, says whose bodies follow, and carries all their states at
+once; so a move whose target holds the bodies already is a single frame. Bodies follow, a frame
+each, and are received into the buffer that they stay in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from elasticml.collective.frames import Frame, Kind
+from elasticml.collective.transport import Link, LinkClosedError, Transport
+from elasticml.data.chunks.body import aligned_buffer
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.chunks.chunk_io import prepare_to_send, received, sent
+from elasticml.data.out_of_core.mapped_memory import FileSlab
+from elasticml.errors import DataError
+from elasticml.ids import ChunkId, MemberId, chunk_id, member_id
+from elasticml.protocol import events as ev
+from elasticml.protocol.commands import CopyChunks, GiveChunks
+from elasticml.runtime.chunks.chunk_store import ChunkStore
+from elasticml.runtime.chunks.rate_limiter import RateLimiter
+from elasticml.runtime.chunks.receive_buffers import ReceiveBuffers
+from elasticml.runtime.chunks.state_codec import State, decode_states, encode_states
+
+#: Bytes a second at which a member copies bodies in the background where no order says otherwise.
+COPY_BYTES_PER_S = 200e6
+
+
+@dataclass(slots=True)
+class Delivery:
+    """What has come of one order."""
+
+    order: int
+    chunks: tuple[ChunkId, ...]
+    began_s: float
+    #: Whose bodies are still to come.
+    missing: set[ChunkId]
+    #: Where these bodies go.
+    slab: ReceiveBuffers | FileSlab
+    states: dict[ChunkId, tuple[State, int]] = field(default_factory=dict)
+    bodies: dict[ChunkId, Chunk] = field(default_factory=dict)
+    nbytes: int = 0
+
+
+class ChunkTransport:
+    """Sends and receives chunks for one member.
+
+    Parameters
+    ----------
+    me : MemberId
+    job : str
+    store : ChunkStore
+    transport : Transport
+    clock : callable
+        Seconds, monotonic.
+    report : callable
+        Tells the driver of an event.
+    pause : callable
+        Waits for so many seconds, on the clock's time.
+    """
+
+    def __init__(
+        self,
+        me: MemberId,
+        job: str,
+        store: ChunkStore,
+        transport: Transport,
+        clock: Callable[[], float],
+        report: Callable[[ev.Event], None],
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._me = me
+        self._job = job
+        self._store = store
+        self._transport = transport
+        self._clock = clock
+        self._report = report
+        self._links: dict[tuple[MemberId, str], Link] = {}
+        self._locks: dict[tuple[MemberId, str], asyncio.Lock] = {}
+        self._received: list[Link] = []
+        self._pace = RateLimiter(clock, pause)
+        #: The order that each chunk's state is of; an older one that comes late changes nothing.
+        self._state_orders: dict[ChunkId, int] = {}
+        self.sent_bytes = 0
+
+    # --- sending -------------------------------------------------------------------------
+
+    async def give(self, order: GiveChunks) -> None:
+        """Send the chunks of an order, the states first: they are safe when the rest is not."""
+        with self._pace.hurry():
+            await self._send(order, "move", self._send_move)
+
+    async def copy(self, order: CopyChunks) -> None:
+        """Send bodies to a further holder, not faster than the order allows, after all moves."""
+        await self._send(order, "copy", self._send_copies)
+
+    async def _send(
+        self,
+        order: GiveChunks | CopyChunks,
+        purpose: str,
+        send: Callable[[Link, Any], Awaitable[None]],
+    ) -> None:
+        key = (order.target, purpose)
+        try:
+            async with self._locks.setdefault(key, asyncio.Lock()):
+                link = self._links.get(key)
+                if link is None:
+                    link = self._links[key] = await self._connect(order)
+                await send(link, order)
+        except (LinkClosedError, KeyError) as error:
+            self._links.pop(key, None)
+            self._fail(self._me, order.target, order.chunks, order.order, error)
+
+    async def _connect(self, order: GiveChunks | CopyChunks) -> Link:
+        hello = {"job": self._job, "kind": "chunks", "from": str(self._me)}
+        return await self._transport.connect(order.address, {**hello, "to": str(order.target)})
+
+    async def _send_move(self, link: Link, order: GiveChunks) -> None:
+        chunks = [self._store.chunks[id] for id in order.chunks]
+        travelling = set(order.bodies)
+        directory, payload = encode_states(chunks)
+        prefix = {**_names(order.order, chunks, travelling), "states": directory}
+        await link.send(Frame(kind=Kind.CHUNK, prefix=prefix, payload=payload))
+        self.sent_bytes += 0 if payload is None else payload.nbytes
+        await self._send_bodies(link, [chunk for chunk in chunks if chunk.id in travelling])
+
+    async def _send_copies(self, link: Link, order: CopyChunks) -> None:
+        chunks = [self._store.chunks[id] for id in order.chunks]
+        prefix = _names(order.order, chunks, set(order.chunks))
+        await link.send(Frame(kind=Kind.CHUNK, prefix=prefix))
+        rate = COPY_BYTES_PER_S if order.bytes_per_s is None else order.bytes_per_s
+        await self._send_bodies(link, chunks, rate)
+
+    async def _send_bodies(
+        self, link: Link, chunks: Sequence[Chunk], rate: float | None = None
+    ) -> None:
+        """Send bodies one after the other; one that is on a disk is fetched while others work."""
+        for chunk in chunks:
+            if rate is not None:
+                await self._pace.wait_for(chunk.nbytes, rate)
+            if not chunk.is_loaded or chunk.is_compressed or chunk.out_of_core is not None:
+                await asyncio.to_thread(prepare_to_send, chunk)
+            # Without a prefix: bodies come in the order that the first frame names.
+            payload = chunk.stored
+            await link.send(Frame(kind=Kind.CHUNK, prefix={}, payload=payload))
+            self.sent_bytes += payload.nbytes
+            sent(chunk)
+
+    def _fail(
+        self,
+        source: MemberId,
+        target: MemberId,
+        chunks: Sequence[ChunkId],
+        order: int | None,
+        error: BaseException | str,
+    ) -> None:
+        reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        self._report(
+            ev.MoveFailed(
+                member=source, target=target, chunks=tuple(chunks), reason=reason, order=order
+            )
+        )
+
+    # --- receiving -----------------------------------------------------------------------
+
+    async def receive(self, link: Link) -> None:
+        """Take in what another member sends until the link closes; each order is reported."""
+        source = member_id(link.hello["from"])
+        self._received.append(link)
+        delivery: Delivery | None = None
+        try:
+            while True:
+                delivery = await self._receive_first(link)
+                with self._pace.hurry() if delivery.states else nullcontext():
+                    await self._receive_bodies(link, delivery)
+                await self._take_in(source, delivery)
+                delivery = None
+        except LinkClosedError:
+            # What came whole before the sender went is worth having; the rest stays where it was.
+            if delivery is not None:
+                await self._take_in(source, delivery)
+
+    async def _receive_bodies(self, link: Link, delivery: Delivery) -> None:
+        slab = delivery.slab
+        for id in [id for id in delivery.chunks if id in delivery.missing]:
+            frame = await link.receive(lambda header, _: slab.take(header.payload_bytes))
+            assert frame.payload is not None
+            chunk = received(id, frame.payload, is_mapped=slab.maps(frame.payload))
+            delivery.bodies[id] = chunk
+            delivery.missing.discard(id)
+            delivery.nbytes += frame.payload.nbytes
+
+    async def _receive_first(self, link: Link) -> Delivery:
+        frame = await link.receive(lambda header, _: aligned_buffer(header.payload_bytes))
+        prefix = frame.prefix
+        ids = tuple(chunk_id(text) for text in prefix["chunks"])
+        delivery = Delivery(
+            order=prefix["order"],
+            chunks=ids,
+            began_s=self._clock(),
+            missing={ids[k] for k in prefix["bodies"]},
+            slab=await self._slab(link, ids, prefix),
+        )
+        if "states" in prefix:
+            states = decode_states(prefix["states"], frame.payload)
+            delivery.states = dict(zip(ids, states, strict=True))
+            delivery.nbytes = 0 if frame.payload is None else frame.payload.nbytes
+        return delivery
+
+    async def _slab(self, link: Link, ids: Sequence[ChunkId], prefix: Mapping[str, Any]) -> Any:
+        """Find room for bodies; where there is none, a copy is called off and a move fails."""
+        try:
+            return await self._store.slab(prefix["sizes"], prefix["body_bytes"])
+        except DataError as error:
+            if "states" in prefix:
+                raise
+            source = member_id(link.hello["from"])
+            self._fail(source, self._me, ids, prefix["order"], error)
+            link.close()
+            raise LinkClosedError(f"no room for copies: {error.message}") from None
+
+    async def _take_in(self, source: MemberId, delivery: Delivery) -> None:
+        """Keep what has come whole and report it; tell of chunks whose body nobody has sent."""
+        store = self._store
+        try:
+            await store.take(list(delivery.bodies.values()))
+        except DataError as error:
+            if delivery.states:
+                raise
+            # A copy is a convenience: no reason to end the job.
+            self._fail(source, self._me, delivery.chunks, delivery.order, error)
+            return
+        here, not_here = [], []
+        for id in delivery.chunks:
+            if id in delivery.missing:
+                continue
+            if id not in store.chunks:
+                not_here.append(id)
+                continue
+            self._take_state(id, delivery)
+            here.append(id)
+        if not_here:
+            self._fail(source, self._me, not_here, delivery.order, "the target has no copy of them")
+        if here:
+            self._report(
+                ev.ChunksLoaded(
+                    member=self._me,
+                    chunks=tuple(here),
+                    source=source,
+                    nbytes=delivery.nbytes,
+                    seconds=round(self._clock() - delivery.began_s, 6),
+                    order=delivery.order,
+                )
+            )
+
+    def _take_state(self, id: ChunkId, delivery: Delivery) -> None:
+        order = delivery.order
+        is_late = order < self._state_orders.get(id, order)
+        if (
+            id in delivery.states
+            and not is_late
+            and self._store.set_state(id, *delivery.states[id])
+        ):
+            self._state_orders[id] = order
+
+    def close(self) -> None:
+        """Close all links."""
+        for link in [*self._links.values(), *self._received]:
+            link.close()
+
+
+def _names(order: int, chunks: Sequence[Chunk], travelling: Set[ChunkId]) -> dict[str, Any]:
+    """Name an order's chunks, and the places and sizes of those whose bodies follow, ascending.
+
+    Sizes are of what is sent, compressed bodies as they are.
+    """
+    places = [k for k, chunk in enumerate(chunks) if chunk.id in travelling]
+    return {
+        "order": order,
+        "chunks": [str(chunk.id) for chunk in chunks],
+        "bodies": places,
+        "sizes": [chunks[k].stored.nbytes for k in places],
+        "body_bytes": sum(chunks[k].nbytes for k in places),
+    }

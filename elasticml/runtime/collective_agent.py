@@ -1,0 +1,396 @@
+"""A member's place in the collective, performed: links up and down, computing, summing, sending."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from elasticml.algorithms.base import Solver, Work
+from elasticml.collective.frames import Frame, Header, Kind
+from elasticml.collective.segmentation import IncomingVector
+from elasticml.collective.transport import Link, LinkClosedError
+from elasticml.control.member import Member
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.out_of_core.store import plan_residency
+from elasticml.errors import ElasticmlError
+from elasticml.ids import NO_EXCHANGE, ExchangeId, MemberId, member_id
+from elasticml.protocol import commands as cmd
+from elasticml.protocol import events as ev
+from elasticml.protocol.codec import decode, encode
+from elasticml.runtime.frame_payloads import bytes_of, partial_event, vector_of
+from elasticml.runtime.peer import Peer
+from elasticml.runtime.pipelined_transfer import PipelinedTransfer
+from elasticml.runtime.worker_context import WorkerContext
+from elasticml.training.array_buffers import Buffers, Vector, merge, n_values, pack, unpack
+
+#: Times that a link to a living parent is opened again before the driver is told.
+RECONNECTS_MAX = 3
+
+
+@dataclass(slots=True)
+class Share:
+    """This member's arrays of one exchange."""
+
+    prefix: Mapping[str, Any]
+    model: Vector
+    #: The own partial; after the sum went up, the subtree's sum.
+    total: Vector | None = None
+    summed: bool = False
+
+
+class CollectiveAgent:
+    """Performs what the member machine commands.
+
+    Parameters
+    ----------
+    me : MemberId
+    driver : Peer
+        The link to the driver, who is the parent of the tree's first members.
+    hello : mapping
+        Said to a parent when the link to it opens: job and transport.
+    environment : Environment
+    fail : callable
+        Told of what is no fault of the cluster.
+    """
+
+    def __init__(
+        self,
+        me: MemberId,
+        driver: Peer,
+        hello: Mapping[str, Any],
+        environment: WorkerContext,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self.me = me
+        self.machine = Member(me)
+        #: Computations done, for tests of who had to compute again.
+        self.computations = 0
+        #: The last exchange that was computed.
+        self.computed = NO_EXCHANGE
+        #: What to compute with and over; set by the driver's orders.
+        self.solver: Solver | None = None
+        self.chunks: list[Chunk] = []
+        #: Bytes that chunk transfers have sent, for the books.
+        self.moved_bytes: Callable[[], int] = lambda: 0
+        self._driver = driver
+        self._hello = hello
+        self._env = environment
+        self._fail = fail
+        self._parent: Peer | None = None
+        self._children: dict[MemberId, Peer] = {}
+        self._buffers = Buffers(environment.transport.lendable)
+        self._passage = PipelinedTransfer(self.machine.node, self._buffers)
+        self._shares: dict[ExchangeId, Share] = {}
+        #: Compute seconds of this subtree's members, by exchange: told again with a repeated sum.
+        self._compute_s: dict[ExchangeId, dict[str, float]] = {}
+        self._sent: dict[str, int] = {}
+        #: Computations of this subtree's members, on their way up.
+        self._done: dict[str, int] = {}
+        self._past_bytes = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def close(self) -> None:
+        """Close the links to parent and children, and stop what is under way."""
+        for peer in [self._parent, *self._children.values()]:
+            if peer is not None:
+                peer.close()
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _report(self, event: ev.Event) -> None:
+        self._driver.tell(encode(event))
+
+    def allocate(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
+        """Give out a buffer for a payload of numbers."""
+        is_relayed = header.kind == Kind.MODEL and self._children
+        take = self._buffers.take_to_send if is_relayed else self._buffers.take
+        return take(header.payload_bytes).data.cast("B")
+
+    # --- the collective ------------------------------------------------------------------
+
+    async def accept_child(self, link: Link) -> None:
+        """Serve a link that a child has opened, until it closes."""
+        child = member_id(link.hello["member"])
+        former = self._children.get(child)
+        if former is not None:
+            former.close()
+        peer = Peer(
+            link, self.allocate, self._on_child_frame, self._on_peer_closed, self._on_child_piece
+        )
+        self._children[child] = peer
+        await peer.run()
+
+    def _child_of(self, peer: Peer) -> MemberId | None:
+        return next((m for m, p in self._children.items() if p is peer), None)
+
+    def _on_peer_closed(self, peer: Peer, reason: str) -> None:
+        self._past_bytes += peer.link.sent_bytes
+        child = self._child_of(peer)
+        if child is not None:
+            del self._children[child]
+            self._passage.lost(child)
+            self.feed(ev.PeerLost(peer=child))
+
+    def _on_child_frame(self, peer: Peer, frame: Frame) -> None:
+        child = self._child_of(peer)
+        if child is None:
+            return
+        if frame.kind == Kind.PARTIAL:
+            times = self._compute_s.setdefault(ExchangeId(frame.exchange), {})
+            times.update(frame.prefix.get("compute_s") or {})
+            self._sent.update(frame.prefix.get("sent") or {})
+            self._done.update(frame.prefix.get("done") or {})
+            handle = self._buffers.bind(vector_of(frame))
+            self._passage.came(child, handle, peer.arrived)
+            self.feed(partial_event(child, frame, handle))
+            self._stream_up()
+        else:
+            self.feed(decode(frame.prefix))
+
+    def _on_child_piece(self, peer: Peer, arriving: IncomingVector) -> None:
+        child = self._child_of(peer)
+        if child is not None and arriving.kind == Kind.PARTIAL:
+            self._passage.partial_piece(child, arriving)
+            self._stream_up()
+
+    def on_model_piece(self, peer: Peer, arriving: IncomingVector) -> None:
+        """Pass a piece of a model on, from the parent or the driver."""
+        if arriving.kind == Kind.MODEL:
+            self._passage.model_piece(arriving, self._children)
+
+    def on_model(self, frame: Frame) -> None:
+        """Take the model of an exchange in, from the parent or the driver."""
+        exchange = ExchangeId(frame.exchange)
+        array = vector_of(frame)
+        gather = self.machine.node.gather
+        if exchange in self._shares or (gather is not None and exchange <= gather.exchange):
+            return  # a second copy, from a former parent; parts of it may be on their way down
+        self._shares[exchange] = Share(frame.prefix, array)
+        self.feed(
+            ev.ModelArrived(
+                exchange=exchange,
+                generation=frame.prefix["generation"],
+                keep=frame.prefix["keep"],
+            )
+        )
+
+    def feed(self, event: ev.Event | cmd.Rewire) -> None:
+        """Let the machine handle an event, and perform what it commands."""
+        try:
+            for command in self.machine.handle(event, self._env.clock()):
+                self._perform(command)
+        except ElasticmlError as error:
+            self._fail(error)
+
+    def _perform(self, command: cmd.Command) -> None:
+        match command:
+            case cmd.Attach():
+                self._spawn(self._attach(command))
+            case cmd.Detach():
+                self._detach(command.peer)
+            case cmd.ForwardModel():
+                share, peer = self._shares[command.exchange], self._children.get(command.to)
+                if peer is not None and not self._passage.commit_model(
+                    peer, command.exchange, share.model
+                ):
+                    peer.send(
+                        Frame(
+                            kind=Kind.MODEL,
+                            exchange=command.exchange,
+                            prefix=share.prefix,
+                            payload=bytes_of(share.model),
+                        )
+                    )
+            case cmd.Compute():
+                self._spawn(self._compute(command.exchange))
+            case cmd.SendPartial():
+                self._send_partial(command)
+            case cmd.Refuse():
+                self._passage.forget([command.handle])
+                self._buffers.free(command.handle)
+            case cmd.Forget():
+                self._forget(command)
+
+    def _forget(self, command: cmd.Forget) -> None:
+        self._passage.forget(command.handles)
+        for handle in command.handles:
+            self._buffers.free(handle)
+        for exchange in [e for e in self._compute_s if e <= command.exchange]:
+            del self._compute_s[exchange]
+        share = self._shares.pop(command.exchange, None)
+        if share is not None:
+            self._buffers.give(share.model)
+            if share.total is not None:
+                self._buffers.give(share.total)
+
+    # --- links up and down ---------------------------------------------------------------
+
+    def _detach(self, peer: MemberId) -> None:
+        child = self._children.pop(peer, None)
+        if child is not None:
+            child.close()
+        elif self._parent is not None and self._parent.link.hello.get("to") == str(peer):
+            self._parent.close()
+            self._parent = None
+
+    async def _attach(self, command: cmd.Attach) -> None:
+        attached = ev.Attached(
+            child=self.me, generation=command.generation, has_model=command.has_model
+        )
+        if command.parent is None:
+            self._report(attached)
+            self.feed(ev.PeerLinked(peer=None, generation=command.generation))
+            return
+        hello = {**self._hello, "kind": "child", "member": str(self.me), "to": str(command.parent)}
+        for _ in range(RECONNECTS_MAX):
+            if not self._is_parent(command):
+                return
+            try:
+                link = await self._env.transport.connect(command.address, hello)
+            except LinkClosedError:
+                continue
+            if not self._is_parent(command):
+                link.close()
+                return
+            peer = Peer(
+                link,
+                self.allocate,
+                self._on_parent_frame,
+                self._on_parent_closed,
+                self.on_model_piece,
+            )
+            self._parent = peer
+            peer.tell(encode(attached))
+            self._spawn(peer.run())
+            self.feed(ev.PeerLinked(peer=command.parent, generation=command.generation))
+            return
+        self._report(ev.LinkDown(member=self.me, peer=command.parent))
+
+    def _is_parent(self, command: cmd.Attach) -> bool:
+        return self.machine.node.parent == command.parent
+
+    def _on_parent_frame(self, peer: Peer, frame: Frame) -> None:
+        if frame.kind == Kind.MODEL:
+            self.on_model(frame)
+
+    def _on_parent_closed(self, peer: Peer, reason: str) -> None:
+        self._past_bytes += peer.link.sent_bytes
+        if self._parent is peer:
+            self._parent = None
+            self._report(ev.LinkDown(member=self.me, peer=member_id(peer.link.hello["to"])))
+
+    # --- computing, summing, sending -----------------------------------------------------
+
+    async def _compute(self, exchange: ExchangeId) -> None:
+        share = self._shares[exchange]
+        prefix = share.prefix
+        work = Work(
+            exchange=exchange,
+            operation=prefix["operation"],
+            model=unpack(share.model, prefix["model"]),
+            parameters=prefix["parameters"],
+            returns={name: tuple(shape) for name, shape in prefix["returns"].items()},
+            members=prefix["members"],
+        )
+        total = self._buffers.take_to_send(8 * n_values(prefix["returns"]))
+        try:
+            seconds = await self._env.compute.run(self._solve, work, total)
+        except Exception as error:
+            self._fail(error)
+            return
+        self._compute_s.setdefault(exchange, {})[str(self.me)] = round(seconds, 6)
+        share.total = total
+        self.feed(ev.Computed(exchange=exchange))
+        self._stream_up()
+
+    def _solve(self, work: Work, total: Vector) -> float:
+        began_s, began_cpu_s = self._env.clock(), time.thread_time()
+        assert self.solver is not None
+        plan_residency(self.chunks)
+        arrays = self.solver.compute(work, self.chunks, self._env.parallel)
+        pack(arrays, work.returns, total)
+        self._env.slowness.add(time.thread_time() - began_cpu_s, self._env.parallel)
+        self.computations += 1
+        self.computed = work.exchange
+        return self._env.clock() - began_s
+
+    def _send_partial(self, command: cmd.SendPartial) -> None:
+        share = self._shares[command.exchange]
+        assert share.total is not None
+        peer = self._driver if command.to is None else self._parent
+        stream = None
+        if not share.summed:
+            share.summed = True
+            stream = self._passage.finish(peer, share.total, command.inputs)
+            if stream is not None:
+                self._buffers.give(share.total)
+                share.total = stream.out
+            else:
+                for handle in command.inputs:
+                    merge(share.total, self._buffers[handle], share.prefix["reduce"])
+        links = [self._driver, self._parent, *self._children.values()]
+        sent = sum(p.link.sent_bytes for p in links if p is not None) + self._past_bytes
+        self._sent[str(self.me)] = sent + self.moved_bytes()
+        frame = Frame(
+            kind=Kind.PARTIAL,
+            exchange=command.exchange,
+            prefix={
+                "of": hex(command.contributors),
+                "order": command.order,
+                "compute_s": self._compute_s.get(command.exchange, {}),
+                "sent": self._sent,
+                "done": {**self._done, str(self.me): self.computations},
+            },
+            payload=bytes_of(share.total),
+        )
+        self._sent, self._done = {}, {}
+        if stream is not None:
+            stream.commit(frame)
+        elif peer is not None:
+            peer.send(frame)
+
+    def _stream_up(self) -> None:
+        """Send what can be said already of the sum that waits for children."""
+        node = self.machine.node
+        gather = node.gather
+        if gather is None or gather.sent or not gather.ready or not node.parent_ready:
+            return
+        share = self._shares.get(gather.exchange)
+        if share is not None and share.total is not None and not share.summed:
+            peer = self._driver if node.parent is None else self._parent
+            self._passage.stream_up(peer, share.total, share.prefix["reduce"])
+
+    def send_anchor(self, order: cmd.SendAnchor) -> None:
+        """Answer with a kept partial; without a payload when it is gone."""
+        array: Vector | None = None
+        if order.sender is None:
+            share = self._shares.get(order.exchange)
+            array = share.total if share is not None and share.summed else None
+        else:
+            handle = self.machine.node.kept_handle(order.exchange, order.sender)
+            array = None if handle is None else self._buffers[handle]
+        if array is None:
+            self._report(
+                ev.AnchorArrived(
+                    member=self.me, exchange=order.exchange, sender=order.sender, handle=None
+                )
+            )
+            return
+        self._driver.send(
+            Frame(
+                kind=Kind.PARTIAL,
+                exchange=order.exchange,
+                prefix={"anchor_of": None if order.sender is None else str(order.sender)},
+                payload=bytes_of(np.array(array)),
+            )
+        )

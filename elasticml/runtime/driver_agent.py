@@ -1,0 +1,422 @@
+"""The driver's shell: turns frames and trainer steps into events, and performs commands.
+
+It knows no Dask: links come from a Transport, heavy work goes to a Runner, time is a callable. The
+scheduler plugin and the tests give it the real or the in-memory ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from elasticml.algorithms.registry import forms, streams
+from elasticml.collective.emulated_network import hello_of, limited
+from elasticml.collective.frames import Frame, Header, Kind
+from elasticml.collective.transport import Transport
+from elasticml.control.checkpoint_state import restore
+from elasticml.control.driver import Driver
+from elasticml.control.driver_settings import settings_from_record
+from elasticml.data.dataset_stats import BlockSummary
+from elasticml.data.source import Source
+from elasticml.errors import ElasticmlError
+from elasticml.ids import MemberId
+from elasticml.policies.registry import policies_of_job
+from elasticml.protocol import commands as cmd
+from elasticml.protocol import events as ev
+from elasticml.protocol.codec import decode, encode
+from elasticml.protocol.commands import Command
+from elasticml.runtime.block_registry import BlockRegistry
+from elasticml.runtime.checkpoints.checkpoint_writer import Checkpointer
+from elasticml.runtime.driver_links import DriverLinks
+from elasticml.runtime.executors import Runner
+from elasticml.runtime.fault_injection import FaultInjector, carry_out
+from elasticml.runtime.frame_payloads import model_frame, partial_event, vector_of
+from elasticml.runtime.numa import spanned
+from elasticml.runtime.scaler import Containers, Scaler
+from elasticml.runtime.trainer_steps import TrainerSteps
+from elasticml.story.journal import Journal
+from elasticml.training.array_buffers import Buffers
+from elasticml.training.checkpoint import Checkpoint
+from elasticml.training.driver_session import DriverSession
+
+# Have the driver machine handle an event; what it cannot handle ends the job.
+
+logger = logging.getLogger(__name__)
+
+
+def commands_after(driver: Driver, event: ev.Event, now_s: float, job: str) -> list[Command]:
+    """Return what the machine commands; after an error of its own, the job's orderly end."""
+    try:
+        return driver.handle(event, now_s)
+    except ElasticmlError as error:
+        # A broken invariant must not be summed into a model.
+        logger.exception("job %s: broken invariant", job)
+        return driver.handle(ev.Failed(reason=error.message), now_s)
+    except Exception as error:
+        # What is wrong with a suggestion may show only when it is carried out; a job that nobody
+        # drives any more must not hang.
+        logger.exception("job %s: the driver failed", job)
+        reason = f"the driver failed: {type(error).__name__}: {error}"
+        return driver.handle(ev.Failed(reason=reason), now_s)
+
+
+messages = logging.getLogger(f"{__name__}.messages")
+
+
+class DriverAgent:
+    """One job on the scheduler.
+
+    Parameters
+    ----------
+    record : mapping
+        The job record.
+    transport : Transport
+        Reaches the members.
+    runner : Runner
+        Runs the trainer and the sums.
+    clock : callable
+        Seconds, monotonic.
+    injector : FaultInjector, optional
+        Performs planned faults.
+    scaler : Scaler, optional
+        Starts members that policies ask for.
+    bodies : mapping, optional
+        Chunk ids and bodies of an in-memory source, by block.
+    summaries : sequence of BlockSummary, optional
+        Of an in-memory source's blocks.
+    resumed : Checkpoint, optional
+        Where another process has left the job; it goes on with the next round.
+    io_runner : Runner, optional
+        Writes checkpoints, where the record asks for them.
+    check_every_event : bool
+        Re-derive all invariants after every event (tests), or at membership changes and round
+        boundaries only.
+    """
+
+    def __init__(
+        self,
+        record: Mapping[str, Any],
+        *,
+        source: Source,
+        n_blocks: int,
+        transport: Transport,
+        runner: Runner,
+        clock: Callable[[], float],
+        injector: FaultInjector | None = None,
+        scaler: Scaler | None = None,
+        bodies: Mapping[int, list[tuple[str, Any]]] | None = None,
+        summaries: Sequence[BlockSummary] = (),
+        resumed: Checkpoint | None = None,
+        io_runner: Runner | None = None,
+        check_every_event: bool = False,
+    ) -> None:
+        self.record = record
+        self.job = str(record["job"])
+        self.driver_session = DriverSession(record, source, resumed)
+        self._intake = BlockRegistry(bodies or {}, summaries)
+        settings = settings_from_record(record, n_blocks, source.needs_survey)
+        policies = policies_of_job(record, settings)
+        self.driver = Driver(settings, policies, check_every_event)
+        #: Set when the job is over; and whenever the story has grown (then replaced).
+        self.ended = asyncio.Event()
+        self.grown = asyncio.Event()
+        self._clock = clock
+        self._start_s = clock() - (0.0 if resumed is None else resumed.seconds)
+        self._injector = injector
+        self._containers = Containers(scaler, self.invite)
+        collective = record.get("collective") or {}
+        transport = limited(transport, collective, clock)
+        self._buffers = Buffers(transport.lendable)
+        hello = {"job": record["job"], "kind": "driver", **hello_of(collective)}
+        hello["memory_limit"] = record.get("memory_limit")
+        hello |= {"forms": forms(record["algorithm"]), "streams": streams(record["algorithm"])}
+        self._roster = DriverLinks(
+            transport,
+            hello,
+            self._allocate,
+            self._on_frame,
+            self._on_arrival,
+            self._on_lost,
+            self._on_refused,
+        )
+        self._compute_s: dict[str, float] = {}
+        self._member_bytes: dict[str, int] = {}
+        #: How often each member has computed; more than its exchanges would be work done twice.
+        self._computations: dict[str, int] = {}
+        self._queue: deque[ev.Event] = deque()
+        self._draining = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._steps = TrainerSteps(
+            self.driver_session, self._buffers, runner, self._spawn, self.feed
+        )
+        self._checkpoints: Checkpointer | None = None
+        if resumed is not None:
+            restore(self.driver, resumed.resume_point.machine, resumed.progress)
+        if record.get("checkpoint") and io_runner is not None:
+            self._checkpoints = Checkpointer(
+                record["checkpoint"]["path"],
+                record["checkpoint"]["every_s"],
+                self.driver_session,
+                self.driver,
+                runner=io_runner,
+                spawn=self._spawn,
+                tell=self._note,
+            )
+
+    @property
+    def journal(self) -> Journal:
+        """What is written down of the job."""
+        return self.driver_session.journal
+
+    @property
+    def state(self) -> str:
+        """Return "loading", "running", "done", "failed" or "cancelled"."""
+        return self.driver_session.state
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """The error that ended the job, as JSON."""
+        return self.driver_session.error
+
+    # --- time and events -----------------------------------------------------------------
+
+    def now_s(self) -> float:
+        """Seconds since the job began."""
+        return self._clock() - self._start_s
+
+    def feed(self, event: ev.Event) -> None:
+        """Let the machine handle an event, and perform what it commands."""
+        self._queue.append(event)
+        if self._draining:
+            return
+        self._draining = True
+        try:
+            while self._queue:
+                event = self._queue.popleft()
+                messages.debug("job %s: %s", self.job, event)
+                self.driver_session.record_message(event, self.now_s())
+                commands = commands_after(self.driver, event, self.now_s(), self.job)
+                for command in commands:
+                    self.driver_session.record_message(command, self.now_s())
+                    self._perform(command)
+        finally:
+            self._draining = False
+
+    def tick(self) -> None:
+        """Let time pass; called every few milliseconds."""
+        self.feed(ev.Ticked(cause="clock"))
+        if self._checkpoints is not None:
+            self._checkpoints.look(self.now_s())
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- links ---------------------------------------------------------------------------
+
+    def invite(self, address: str) -> None:
+        """Open a link to a worker that has announced itself; idempotent while it is open."""
+        if not self.ended.is_set():
+            self._roster.invite(address)
+
+    def _allocate(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
+        return self._buffers.take(header.payload_bytes).data.cast("B")
+
+    def _on_lost(self, member: MemberId, reason: str) -> None:
+        self.feed(ev.Lost(cause="link", member=member, reason=reason))
+
+    def _on_arrival(self, arrival: int, message: Mapping[str, Any]) -> None:
+        # The job's threads, where it has its own: the member learns of them with the welcome.
+        threads = self.record.get("threads") or message.get("threads", 1)
+        told = {**message, "type": "Arrived", "arrival": arrival, "threads": threads}
+        told["nodes"] = spanned(threads, message.get("nodes", ()))
+        self.feed(decode(told))
+
+    def _on_refused(self, error: ElasticmlError) -> None:
+        if self.driver.state.stage == "gathering":  # later it is just one worker fewer
+            self.feed(self.driver_session.fail(error))
+
+    def worker_removed(self, address: str) -> None:
+        """Handle the scheduler's word that a worker is gone."""
+        self._roster.uninvite(address)
+        self._containers.forget(address)
+        record = self.driver.state.membership.at(address)
+        if record is not None:
+            self.feed(ev.Lost(cause="scheduler", member=record.id, reason="closed"))
+
+    def _on_frame(self, member: MemberId, frame: Frame) -> None:
+        if frame.kind == Kind.PARTIAL:
+            self._on_partial(member, frame)
+            return
+        message = frame.prefix
+        if message["type"] == "BlockRead":
+            self._intake.note(message["summary"])
+            message = {k: v for k, v in message.items() if k != "summary"}
+        if message["type"] == "Failed" and message.get("error"):
+            self.driver_session.error = dict(message["error"])
+            message = {k: v for k, v in message.items() if k != "error"}
+        self.feed(decode(message))
+
+    def _on_partial(self, member: MemberId, frame: Frame) -> None:
+        self._member_bytes.update(frame.prefix.get("sent") or {})
+        self._computations.update(frame.prefix.get("done") or {})
+        event = partial_event(member, frame, self._buffers.bind(vector_of(frame)))
+        if isinstance(event, ev.PartialArrived):
+            self._compute_s.update({str(m.slot): s for m, s in event.compute_s.items()})
+        self.feed(event)
+
+    # --- commands ------------------------------------------------------------------------
+
+    def _perform(self, command: cmd.Command) -> None:
+        match command:
+            case cmd.Record():
+                self._tell(command)
+            case cmd.AddRow():
+                sent = self._sent_bytes()
+                self.driver_session.add_row(self.now_s(), command.fields, sent, waited=command.idle)
+            case cmd.Welcome():
+                self._welcome(command)
+            case cmd.Configure():
+                facts, source = self.driver_session.facts, self.driver_session.source
+                assert facts is not None
+                self._order(command, facts=facts.to_json(), spec=source.spec())
+            case cmd.ReadBlocks():
+                for frame in self._intake.frames(command.blocks):
+                    self._roster.send(command.member, frame)
+                self._order(command, spec=self.driver_session.source.spec())
+            case cmd.LoadChunks():
+                wanted = command.chunks
+                for frame in self._intake.frames({c.block for c in wanted}, only=wanted):
+                    self._roster.send(command.member, frame)
+                self._order(command)
+            case cmd.Dismiss():
+                self._roster.retire(command.member, encode(command))
+            case cmd.Order():
+                self._order(command)
+            case cmd.ForwardModel():
+                self._forward_model(command)
+            case cmd.Refuse():
+                self._buffers.free(command.handle)
+            case cmd.Forget():
+                for handle in command.handles:
+                    self._buffers.free(handle)
+            case cmd.Detach():
+                pass  # a member's link to the driver closes with its life, not with its place
+            case cmd.MergeFacts():
+                read, survey = self._intake.summaries(), command.survey
+                self.feed(self.driver_session.set_facts(read, survey, self.now_s()))
+            case cmd.StartTrainer():
+                self._steps.start(self.driver.state.settings.absent)
+            case cmd.Deliver():
+                self._steps.deliver(command)
+            case cmd.Continue():
+                if command.go_on and self._checkpoints is not None:
+                    self._checkpoints.offer(command.tuned, self.now_s())
+                self._steps.proceed(command)
+            case cmd.Inject():
+                self._spawn(self._inject(command))
+            case cmd.RequestMembers():
+                self._spawn(self._request(command.count))
+            case cmd.ReleaseContainers():
+                self._spawn(self._containers.release(command.addresses))
+            case cmd.EndJob():
+                self._end(command)
+            case _:
+                raise NotImplementedError(type(command).__name__)
+
+    def _tell(self, command: cmd.Record) -> None:
+        fields = dict(command.fields)
+        if command.event == "ExchangeEnded":
+            fields["compute_s"], self._compute_s = self._compute_s, {}
+            fields["digest"] = self.driver_session.digest()
+        self._note(command.event, fields, command.cause)
+        if self._checkpoints is not None:
+            self._checkpoints.noted(command.event)
+        if command.event in ("MemberLost", "MemberActive", "MemberNoticed", "GroupReturned"):
+            logger.info("job %s: %s %s", self.job, command.event, fields)
+
+    def _note(self, event: str, fields: Mapping[str, Any], cause: str = "checkpoint") -> None:
+        self.journal.tell(self.now_s(), event, fields, cause)
+        self.grown.set()
+        self.grown = asyncio.Event()
+
+    def _sent_bytes(self) -> int:
+        return self._roster.sent_bytes() + sum(self._member_bytes.values())
+
+    def _order(self, order: cmd.Order, **extras: Any) -> None:
+        self._roster.tell(order.member, {**encode(order), **extras})
+
+    def _welcome(self, command: cmd.Welcome) -> None:
+        if not self._roster.welcome(command.arrival, command.member):
+            self.feed(ev.Lost(cause="welcome", member=command.member, reason="closed"))
+            return
+        names = ("job", "algorithm", "absent", "chunk_bytes", "cache", "threads", "seed")
+        record = {name: self.record.get(name) for name in (*names, "collective")}
+        self._order(
+            command,
+            record=record,
+            spec=self.driver_session.source.spec(),
+            n_members=self.driver.state.settings.start_members,
+        )
+
+    def _forward_model(self, command: cmd.ForwardModel) -> None:
+        training, running = self.driver_session.training, self.driver.exchanges.running
+        if training is None or training.exchange is None or running is None:
+            return
+        frame = model_frame(
+            command.exchange,
+            running.generation,
+            len(running.participants),
+            training.exchange,
+            training.packed,
+        )
+        self._roster.send(command.to, frame)
+
+    # --- the cluster, the end ------------------------------------------------------------
+
+    async def _request(self, count: int) -> None:
+        missing, reason = await self._containers.request(count)
+        if missing > 0:
+            self.feed(ev.MembersRefused(cause="cluster", count=missing, reason=reason))
+
+    async def _inject(self, command: cmd.Inject) -> None:
+        living = self.driver.state.membership.members
+        addresses = [living[m].address for m in command.members if m in living]
+        error = await carry_out(command, addresses, self._injector, self._spawn)
+        if error is not None:
+            logger.warning("job %s: fault %s failed: %s", self.job, command.kind, error)
+        self.feed(ev.FaultPerformed(cause="planned", kind=command.kind, error=error))
+
+    def _end(self, command: cmd.EndJob) -> None:
+        self.driver_session.close(
+            command,
+            self.driver,
+            self.now_s(),
+            sent_bytes=self._sent_bytes(),
+            computations=self._computations,
+        )
+        if self._checkpoints is not None:
+            self._checkpoints.end(command.state == "done")
+        self._steps.close()  # results are kept for a day, and the thread would be, too
+        self._intake.drop_bodies()
+        self.ended.set()
+        self.grown.set()
+
+    def cancel(self) -> None:
+        """End the job now; what it has reached stays as its result."""
+        if not self.ended.is_set():
+            self.feed(ev.CancelRequested(cause="client"))
+
+    async def close(self) -> None:
+        """Close all links and let the threads go; what is to be written is on disk before."""
+        if self._checkpoints is not None:
+            await self._checkpoints.close()
+        await self._roster.close()
+        self._steps.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,182 @@
+"""The driver's links: who has been invited, who has arrived, which member speaks on which link."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from elasticml.collective.frames import Frame
+from elasticml.collective.transport import Allocate, Link, LinkClosedError, Transport
+from elasticml.errors import ElasticmlError
+from elasticml.ids import MemberId
+from elasticml.runtime.peer import Peer
+
+logger = logging.getLogger(__name__)
+
+#: How often a worker is tried that does not answer: it may be stopped, or too busy for a while.
+CONNECTS_MAX = 100
+#: Pause after the first try that failed, and the longest; each is twice the one before.
+PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 5.0
+
+
+class DriverLinks:
+    """Links to workers, from the invitation to the end of each member's life.
+
+    Parameters
+    ----------
+    transport : Transport
+    hello : mapping
+        What the driver says of itself when it opens a link.
+    allocate : Allocate
+        Buffers for payloads.
+    on_frame : callable (MemberId, Frame)
+        A frame from a living member.
+    on_arrival : callable (int, mapping)
+        A worker offers itself; the number is answered by ``welcome``.
+    on_lost : callable (MemberId, str)
+        A living member's link is gone.
+    on_refused : callable (ElasticmlError)
+        A worker cannot take part, and trying again would not help.
+    pause : callable (float)
+        Waits for so many seconds.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        hello: Mapping[str, Any],
+        allocate: Allocate,
+        on_frame: Callable[[MemberId, Frame], None],
+        on_arrival: Callable[[int, Mapping[str, Any]], None],
+        on_lost: Callable[[MemberId, str], None],
+        on_refused: Callable[[ElasticmlError], None],
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._transport = transport
+        self._hello = hello
+        self._allocate = allocate
+        self._on_member_frame = on_frame
+        self._on_arrival = on_arrival
+        self._on_lost = on_lost
+        self._on_refused = on_refused
+        self._pause = pause
+        self._peers: dict[MemberId, Peer] = {}
+        self._member_of: dict[Peer, MemberId] = {}
+        self._arrivals: dict[int, Peer] = {}
+        self._n_arrivals = 0
+        #: The task that serves each invited address; a retired member's address is free again,
+        #: as it may announce itself before its former link is seen to close.
+        self._invited: dict[str, asyncio.Task[None]] = {}
+        self._address_of: dict[Peer, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._past_bytes = 0
+        self._closed = False
+
+    def invite(self, address: str) -> None:
+        """Open a link to a worker that has announced itself; idempotent while it is open."""
+        if address not in self._invited and not self._closed:
+            task = asyncio.get_running_loop().create_task(self._serve(address))
+            self._invited[address] = task
+            self._tasks.add(task)
+            task.add_done_callback(lambda done: self._forget(address, done))
+
+    def uninvite(self, address: str) -> None:
+        """Stop trying to reach a worker that is gone; links that are open end by themselves."""
+        if address in self._invited and address not in self._address_of.values():
+            self._invited.pop(address).cancel()
+
+    def _forget(self, address: str, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._invited.get(address) is task:
+            del self._invited[address]
+
+    async def _connect(self, address: str) -> Link | None:
+        """Open a link, trying again while nobody answers; None when there will be none."""
+        pause_s = PAUSE_S_MIN
+        for _ in range(CONNECTS_MAX):
+            try:
+                return await self._transport.connect(address, self._hello)
+            except LinkClosedError as error:
+                logger.info("worker %s does not answer: %s", address, error)
+            except ElasticmlError as error:
+                logger.warning("worker %s cannot take part: %s", address, error)
+                self._on_refused(error)
+                return None
+            await self._pause(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+        logger.warning("worker %s is given up after %d tries", address, CONNECTS_MAX)
+        return None
+
+    async def _serve(self, address: str) -> None:
+        link = await self._connect(address)
+        if link is None:
+            return
+        peer = Peer(link, self._allocate, self._on_frame, self._on_closed)
+        self._address_of[peer] = address
+        try:
+            await peer.run()
+        finally:
+            self._address_of.pop(peer, None)
+            self._past_bytes += link.sent_bytes
+
+    def _on_frame(self, peer: Peer, frame: Frame) -> None:
+        member = self._member_of.get(peer)
+        if member is not None:
+            self._on_member_frame(member, frame)
+        elif frame.prefix.get("type") == "Arrive":
+            self._n_arrivals += 1
+            self._arrivals[self._n_arrivals] = peer
+            self._on_arrival(self._n_arrivals, frame.prefix)
+
+    def _on_closed(self, peer: Peer, reason: str) -> None:
+        self._arrivals = {n: p for n, p in self._arrivals.items() if p is not peer}
+        member = self._member_of.pop(peer, None)
+        if member is not None:
+            del self._peers[member]
+            self._on_lost(member, reason)
+
+    def welcome(self, arrival: int, member: MemberId) -> bool:
+        """Let an arrival be this member; False when its link has closed meanwhile."""
+        peer = self._arrivals.pop(arrival, None)
+        if peer is None:
+            return False
+        self._peers[member] = peer
+        self._member_of[peer] = member
+        return True
+
+    def send(self, member: MemberId, frame: Frame) -> None:
+        """Queue a frame; to a member that is gone it is dropped."""
+        peer = self._peers.get(member)
+        if peer is not None:
+            peer.send(frame)
+
+    def tell(self, member: MemberId, message: dict[str, Any]) -> None:
+        """Queue a control message."""
+        peer = self._peers.get(member)
+        if peer is not None:
+            peer.tell(message)
+
+    def retire(self, member: MemberId, message: dict[str, Any]) -> None:
+        """Say the last word to a member; nothing it says counts any more."""
+        peer = self._peers.pop(member, None)
+        if peer is not None:
+            del self._member_of[peer]
+            self._invited.pop(self._address_of[peer], None)
+            peer.tell(message)
+            peer.retire()
+
+    def sent_bytes(self) -> int:
+        """Count the bytes sent on all links so far."""
+        return self._past_bytes + sum(p.link.sent_bytes for p in self._peers.values())
+
+    async def close(self) -> None:
+        """Close all links, silently."""
+        self._closed = True
+        for peer in [*self._peers.values(), *self._arrivals.values()]:
+            peer.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

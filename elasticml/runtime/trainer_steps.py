@@ -1,0 +1,109 @@
+"""The trainer's steps: each runs in the work thread, and what comes of it returns as an event."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from elasticml.errors import ElasticmlError
+from elasticml.protocol import commands as cmd
+from elasticml.protocol import events as ev
+from elasticml.runtime.executors import Long, Runner, parallel
+from elasticml.training.array_buffers import Buffers
+from elasticml.training.driver_session import DriverSession
+
+logger = logging.getLogger(__name__)
+
+
+#: Threads that add long partials: the driver's machine waits for nothing else then.
+SUM_THREADS = 2
+
+
+class TrainerSteps:
+    """Runs a job's trainer, one step at a time.
+
+    Parameters
+    ----------
+    desk : Desk
+        Has the trainer.
+    buffers : Buffers
+        Have the arrays that commands name.
+    runner : Runner
+        Runs the steps.
+    spawn : callable
+        Starts a coroutine on the event loop.
+    feed : callable
+        Takes the events.
+    """
+
+    def __init__(
+        self,
+        driver_session: DriverSession,
+        buffers: Buffers,
+        runner: Runner,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        feed: Callable[[ev.Event], None],
+    ) -> None:
+        self._desk = driver_session
+        self._buffers = buffers
+        self._runner = runner
+        self._spawn = spawn
+        self._feed = feed
+        self._parallel = parallel(SUM_THREADS)
+
+    def start(self, absent: str) -> None:
+        """Make the trainer, and run it to its first request."""
+        refused = self._desk.make_trainer(absent)
+        if refused is not None:
+            self._feed(refused)
+            return
+        training = self._desk.training
+        assert training is not None
+        training.new_buffer = self._buffers.take_to_send
+        training.parallel = self._parallel
+        self._spawn(self._step(training.start))
+
+    def proceed(self, command: cmd.Continue) -> None:
+        """Answer the end of a round."""
+        training = self._desk.training
+        assert training is not None
+        end = training.round_end
+        proceed = _marked(training.proceed, is_long=end is not None and end.is_long)
+        self._spawn(self._step(proceed, command.go_on, command.tuned))
+
+    def deliver(self, command: cmd.Deliver) -> None:
+        """Add up what came in, and give it to the trainer."""
+        training = self._desk.training
+        assert training is not None and training.exchange is not None
+        inputs = [self._buffers[handle] for handle in command.inputs]
+        anchor = [(part.sign, self._buffers[part.handle]) for part in command.anchor]
+        deliver = _marked(training.deliver, is_long=training.exchange.is_long)
+        self._spawn(self._step(deliver, command, inputs, anchor))
+
+    async def _step(self, function: Callable[..., ev.Event], *args: Any) -> None:
+        try:
+            event = await self._runner.run(function, *args)
+        except Exception as fault:
+            # Nobody waits for this task: a step that ended without an event would be a job that
+            # hangs. No memory for a sum comes here, and a model that cannot be packed.
+            logger.exception("job %s: a step failed", self._desk.record["job"])
+            event = ev.Failed(
+                cause="driver", reason=f"the driver failed: {type(fault).__name__}: {fault}"
+            )
+        error = None if self._desk.training is None else self._desk.training.error
+        if isinstance(error, ElasticmlError):
+            event = self._desk.fail(error)
+        elif error is not None:
+            job = self._desk.record["job"]
+            logger.error("job %s: the trainer failed", job, exc_info=error)
+        self._feed(event)
+
+    def close(self) -> None:
+        """Let the work thread go."""
+        self._runner.close()
+        self._parallel.close()
+
+
+def _marked(step: Callable[..., ev.Event], *, is_long: bool) -> Callable[..., ev.Event]:
+    return Long(step) if is_long else step

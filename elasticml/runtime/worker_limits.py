@@ -1,0 +1,74 @@
+"""What a member may take of its worker: memory, and a disk for what does not fit there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from elasticml.data.out_of_core.mapped_memory import anonymous_bytes, disk_room
+from elasticml.data.out_of_core.store import OutOfCoreStore
+from elasticml.runtime.chunks.chunk_store import ChunkStore
+
+#: Share of a worker's or a job's memory limit that chunk bodies may take while all are in memory.
+BODIES_SHARE: Final = 0.6
+#: Share of a worker's limit that its process may take with what it keeps of the bodies on its disk.
+PROCESS_SHARE: Final = 0.8
+#: Share of a job's limit that is left for what comes and goes.
+_SLACK: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLimits:
+    """Limits of one worker, or of one job on it; None is without limit."""
+
+    #: Bytes of chunk bodies in memory, while all of them fit.
+    bodies_bytes: int | None = None
+    #: Bytes of the whole process, once they do not.
+    process_bytes: int | None = None
+    #: Where bodies go then; None: nowhere.
+    folder: Path | None = None
+
+    @staticmethod
+    def of_worker(memory_bytes: int | None, folder: Path | None) -> WorkerLimits:
+        """Return what a worker with so much memory, or without limit, has for a job."""
+        if folder is not None and disk_room(folder) == 0:
+            folder = None
+        if not memory_bytes:
+            return WorkerLimits(folder=folder)
+        return WorkerLimits(
+            bodies_bytes=int(BODIES_SHARE * memory_bytes),
+            process_bytes=int(PROCESS_SHARE * memory_bytes),
+            folder=folder,
+        )
+
+    def at_most(self, limit_bytes: int | None) -> WorkerLimits:
+        """Return what a job has that wants no more than so much memory of a member."""
+        if not limit_bytes:
+            return self
+        # The process takes something before there are any data.
+        left = int((1.0 - _SLACK) * limit_bytes) - anonymous_bytes()
+        bodies = max(0, min(int(BODIES_SHARE * limit_bytes), left))
+        given = self.bodies_bytes, self.process_bytes
+        return replace(
+            self,
+            bodies_bytes=bodies if given[0] is None else min(bodies, given[0]),
+            process_bytes=limit_bytes if given[1] is None else min(limit_bytes, given[1]),
+        )
+
+    def store(self, forms: int = 1, *, streams: bool = True) -> ChunkStore:
+        """Make the store of a job.
+
+        Parameters
+        ----------
+        forms : int
+            Of each body: as many times as much memory and disk is taken for it in the end.
+        streams : bool
+            See :class:`elasticml.data.out_of_core.OutOfCoreStore`.
+        """
+        if self.process_bytes is None or self.folder is None:
+            return ChunkStore(self.bodies_bytes)
+        bodies = None if self.bodies_bytes is None else self.bodies_bytes // forms
+        return ChunkStore(
+            bodies, OutOfCoreStore(self.process_bytes, self.folder, streams=streams), forms
+        )

@@ -1,0 +1,222 @@
+"""Chunks from one virtual member to another, over a connection per pair.
+
+States travel first, then the bodies that the target does not have. What came whole before the
+sender went is worth having; of the rest the receiver keeps nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.errors import ElasticmlError
+from elasticml.ids import ChunkId, MemberId
+from elasticml.protocol import commands as cmd
+from elasticml.protocol import events as ev
+from elasticml.sim.message_sizes import CONTROL_BYTES
+from elasticml.sim.network import Port
+
+if TYPE_CHECKING:
+    from elasticml.sim.virtual_member import VirtualMember
+
+State = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentState:
+    """The state of a chunk on its way: a copy, as it was when the order was performed."""
+
+    order: int
+    id: ChunkId
+    state: State | None
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentBody:
+    """The body of a chunk on its way."""
+
+    order: int
+    id: ChunkId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderDone:
+    """All that an order is about has been sent."""
+
+    order: int
+
+
+@dataclass(slots=True, kw_only=True)
+class IncomingOrder:
+    """What has come of one order."""
+
+    began_s: float
+    nbytes: int = 0
+    states: dict[ChunkId, SentState] = field(default_factory=dict)
+    bodies: set[ChunkId] = field(default_factory=set)
+
+
+class ChunkTransport:
+    """Gives and takes chunks for one life of a member."""
+
+    def __init__(self, member: VirtualMember) -> None:
+        self._member = member
+        self._outgoing: dict[MemberId, Port] = {}
+        self._incoming: list[Port] = []
+
+    # --- giving -----------------------------------------------------------------------------
+
+    def give(self, order: cmd.GiveChunks | cmd.CopyChunks) -> None:
+        """Send the chunks of an order, opening the connection first where there is none."""
+        port = self._outgoing.get(order.target)
+        if port is not None and port.is_open:
+            self._send(port, order)
+            return
+        latency_s = self._member.world.options.latency_s
+        self._member.later(2 * latency_s, self._open, order)
+
+    def _open(self, order: cmd.GiveChunks | cmd.CopyChunks) -> None:
+        port = self._outgoing.get(order.target)
+        if port is None or not port.is_open:
+            member = self._member
+            target = member.world.life_of(order.address, order.target)
+            if target is None:
+                self._fail(order, "nobody is there")
+                return
+            network = member.world.network
+            port, theirs = network.connect(member.worker.endpoint, target.worker.endpoint)
+            self._outgoing[order.target] = port
+            target.transfers.receive(member.me, theirs)
+        self._send(port, order)
+
+    def _send(self, port: Port, order: cmd.GiveChunks | cmd.CopyChunks) -> None:
+        held = self._member.worker.chunks
+        if any(id not in held for id in order.chunks):
+            self._fail(order, "chunks are gone")
+            return
+        if isinstance(order, cmd.CopyChunks):
+            self._send_copies(port, order, 0)
+            return
+        for id in order.chunks:
+            state, nbytes = _copied_state(held[id])
+            port.send(SentState(order=order.order, id=id, state=state[0], version=state[1]), nbytes)
+        for id in order.bodies if order.order else order.chunks:
+            port.send(SentBody(order=order.order, id=id), CONTROL_BYTES + held[id].nbytes)
+        port.send(OrderDone(order=order.order), CONTROL_BYTES)
+
+    def _send_copies(self, port: Port, order: cmd.CopyChunks, k: int) -> None:
+        """Send bodies one by one, each when the time of the one before it has passed."""
+        if k == len(order.chunks):
+            port.send(OrderDone(order=order.order), CONTROL_BYTES)
+            return
+        chunk = self._member.worker.chunks.get(order.chunks[k])
+        nbytes = 0
+        if chunk is not None:  # else it was dropped meanwhile
+            nbytes = CONTROL_BYTES + chunk.nbytes
+            port.send(SentBody(order=order.order, id=order.chunks[k]), nbytes)
+        rate = order.bytes_per_s or self._member.world.options.copy_bandwidth
+        self._member.later(nbytes / rate, self._send_copies, port, order, k + 1)
+
+    def _fail(self, order: cmd.GiveChunks | cmd.CopyChunks, reason: str) -> None:
+        me = self._member.me
+        self._member.report(
+            ev.MoveFailed(
+                cause=f"link {me}",
+                member=me,
+                target=order.target,
+                chunks=order.chunks,
+                reason=reason,
+                order=order.order,
+            )
+        )
+
+    # --- taking -----------------------------------------------------------------------------
+
+    def receive(self, source: MemberId, port: Port) -> None:
+        """Take in what another member sends; each order is reported when it is done."""
+        self._incoming.append(port)
+        clock = self._member.world.clock
+        orders: dict[int, IncomingOrder] = {}
+
+        def on_message(message: SentState | SentBody | OrderDone) -> None:
+            intake = orders.setdefault(message.order, IncomingOrder(began_s=clock.now_s))
+            if isinstance(message, SentState):
+                intake.states[message.id] = message
+            elif isinstance(message, SentBody):
+                intake.bodies.add(message.id)
+            else:
+                del orders[message.order]
+                self._take_in(source, message.order, intake)
+                self._report_missing(source, message.order, intake)
+
+        def on_closed() -> None:
+            for order, intake in orders.items():
+                self._take_in(source, order, intake)
+
+        port.on_message = on_message
+        port.on_closed = on_closed
+
+    def _take_in(self, source: MemberId, order: int, intake: IncomingOrder) -> None:
+        member = self._member
+        worker = member.worker
+        try:
+            worker.hold(sorted(intake.bodies))
+        except ElasticmlError as error:
+            member.fail(error)
+            return
+        came = sorted(intake.bodies | intake.states.keys())
+        ids = tuple(id for id in came if id in worker.chunks)
+        nbytes = sum(worker.chunks[id].nbytes for id in intake.bodies)
+        for id, sent in intake.states.items():
+            chunk = worker.chunks.get(id)
+            if chunk is not None and sent.state is not None:
+                chunk.state, chunk.state_version = dict(sent.state), sent.version
+                nbytes += sum(array.nbytes for array in sent.state.values())
+        if ids:
+            member.report(
+                ev.ChunksLoaded(
+                    cause=f"link {member.me}",
+                    member=member.me,
+                    chunks=ids,
+                    source=source,
+                    nbytes=nbytes,
+                    seconds=round(member.world.clock.now_s - intake.began_s, 6),
+                    order=order,
+                )
+            )
+
+    def _report_missing(self, source: MemberId, order: int, intake: IncomingOrder) -> None:
+        """Say that states came without their bodies, which are not here either."""
+        missing = [id for id in sorted(intake.states) if id not in self._member.worker.chunks]
+        if missing and not self._member.is_over:
+            me = self._member.me
+            self._member.report(
+                ev.MoveFailed(
+                    cause=f"link {me}",
+                    member=source,
+                    target=me,
+                    chunks=tuple(missing),
+                    reason="the body is not here",
+                    order=order,
+                )
+            )
+
+    def close(self) -> None:
+        """Close all connections."""
+        for port in [*self._outgoing.values(), *self._incoming]:
+            port.close()
+
+
+def _copied_state(chunk: Chunk) -> tuple[tuple[State | None, int], int]:
+    """Copy a chunk's state and version, and say what they take; one without bytes has none."""
+    held: State | None = getattr(chunk, "state", None)
+    if held is None:
+        return (None, 0), CONTROL_BYTES
+    state = {name: array.copy() for name, array in held.items()}
+    nbytes = CONTROL_BYTES + sum(array.nbytes for array in state.values())
+    return (state, chunk.state_version), nbytes

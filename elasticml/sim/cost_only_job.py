@@ -1,0 +1,232 @@
+"""A job of which only the costs are known: for worlds of thousands of members.
+
+No data are read and no model is computed. What goes up is three numbers that every set of examples
+determines: how many, and two sums over their chunks; so a sum that holds an example twice, or
+claims one that it lacks, ends the job. The network carries as many bytes as the real arrays have.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from elasticml.algorithms.base import (
+    Algorithm,
+    Arrays,
+    Exchange,
+    Model,
+    Outcome,
+    Parallel,
+    RoundEnd,
+    Work,
+)
+from elasticml.data.chunks.body import Layout
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.dataset_stats import BlockSummary, DatasetStats
+from elasticml.data.source import BlockInfo
+from elasticml.errors import JobFailedError
+from elasticml.ids import ChunkId, ChunkInfo, GroupId
+from elasticml.sim.world_options import Costs
+
+#: Parameters of an exchange that say how many doubles it stands for, down and up.
+DOWN_VALUES, UP_VALUES = "sim_down_values", "sim_up_values"
+#: The algorithm's import path, as a job record names it.
+NAME = "elasticml.sim.cost_only_job:ALGORITHM"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostChunk:
+    """A chunk without bytes."""
+
+    id: ChunkId
+    n_rows: int
+    nbytes: int
+
+    def info(self) -> ChunkInfo:
+        """Describe the chunk for the ledger."""
+        return ChunkInfo(id=self.id, rows=self.n_rows, nbytes=self.nbytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostSource:
+    """A source of chunks without bytes, one block per member."""
+
+    costs: Costs
+    members: int
+    needs_survey: bool = False
+    is_costly: bool = False
+
+    def spec(self) -> dict[str, Any]:
+        """Name the source; it cannot be remade from that."""
+        return {"format": "costs", "rows": self.costs.rows, "columns": self.costs.columns}
+
+    def fingerprint(self) -> str:
+        """Return the same 16 digits for all of them."""
+        return "c057" * 4
+
+    def blocks(self) -> list[BlockInfo]:
+        """List one block per member, with an equal number of rows."""
+        bounds = [self.costs.rows * k // self.members for k in range(self.members + 1)]
+        return [
+            BlockInfo(index=k, nbytes=(high - low) * self.costs.row_bytes, rows=high - low)
+            for k, (low, high) in enumerate(itertools.pairwise(bounds))
+        ]
+
+    def read(
+        self, block: int, chunk_bytes: int | None, n_members: int
+    ) -> tuple[list[Any], BlockSummary]:
+        """Make up the chunks of a block."""
+        low = self.costs.rows * block // self.members
+        high = self.costs.rows * (block + 1) // self.members
+        n = max(1, min(self.costs.chunks_per_member, high - low))
+        rows = [(high - low) * (k + 1) // n - (high - low) * k // n for k in range(n)]
+        chunks = [
+            CostChunk(
+                id=ChunkId(self.fingerprint(), block, k),
+                n_rows=count,
+                nbytes=count * self.costs.row_bytes,
+            )
+            for k, count in enumerate(rows)
+        ]
+        layout = Layout(kind="dense", dtype="float64", n_columns=self.costs.columns)
+        summary = BlockSummary(
+            block=block,
+            rows=high - low,
+            n_columns=self.costs.columns,
+            layout=layout,
+            continuous=True,
+            weight_sum=float(high - low),
+            n_chunks=n,
+            nbytes=(high - low) * self.costs.row_bytes,
+        )
+        return chunks, summary
+
+    def survey(self, block: int) -> BlockSummary:
+        """Say what reading would say; nobody needs to."""
+        return self.read(block, None, self.members)[1]
+
+    def with_stats(self, facts: DatasetStats) -> CostSource:
+        """Read as before."""
+        return self
+
+    def with_columns(self, n_columns: int) -> CostSource:
+        """Read as before."""
+        return self
+
+
+class CostSolver:
+    """Three sums over the chunks that a member owns."""
+
+    def __init__(self, settings: Mapping[str, Any], facts: DatasetStats) -> None:
+        self._chunks: Sequence[Chunk] | None = None
+        self._sums = np.zeros(3)
+
+    def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        """Return the sums; they are the same as long as the chunks are."""
+        if chunks is not self._chunks:
+            self._chunks = chunks
+            self._sums = _sums(chunks)
+        return {"sums": self._sums}
+
+
+def _sums(chunks: Sequence[Any]) -> Any:
+    """Examples, and two sums of chunk numbers that tell sets of chunks apart; exact in doubles."""
+    sums = np.zeros(3)
+    for chunk in chunks:
+        number = 64 * chunk.id.block + chunk.id.ordinal + 1
+        sums += (chunk.n_rows, number, number * number % 65521)
+    return sums
+
+
+def sums_of(source: CostSource) -> list[float]:
+    """Return the three sums over all chunks of a source."""
+    chunks = [chunk for block in source.blocks() for chunk in source.read(block.index, None, 1)[0]]
+    found: list[float] = _sums(chunks).tolist()
+    return found
+
+
+def cost_trainer(
+    settings: Mapping[str, Any], facts: DatasetStats, absent: str
+) -> Generator[Exchange | RoundEnd, Any, Model]:
+    """Ask for what gradient descent with stand-ins asks for, and check every sum.
+
+    A round is a kept gradient exchange, a correction where members vanished and the tree has no
+    anchor, and ``probes`` small exchanges.
+
+    Raises
+    ------
+    JobFailedError
+        When a sum is not what it claims to be.
+    """
+    waits = absent in ("stall", "reload")
+    whole = np.asarray(settings["whole"])
+    stand_ins: dict[GroupId, Any] = {}
+    seal = False
+    while True:
+        outcome: Outcome = yield _gradient(facts.n_columns, seal, waits)
+        seal = False
+        if outcome.opened is not None and outcome.anchor is None and absent in ("auto", "taylor"):
+            outcome = yield _gradient(facts.n_columns, False, waits, correct=True)
+        stand_ins = {group: stand_ins[group] for group in outcome.absent}
+        absent_sums = whole - outcome.arrays["sums"] - sum(stand_ins.values(), np.zeros(3))
+        _check(outcome, absent_sums)
+        if outcome.opened is not None:
+            stand_ins[outcome.opened] = absent_sums
+            seal = True
+        for _ in range(int(settings.get("probes", 1))):
+            yield _probe(seal, waits)
+            seal = False
+        go_on = yield RoundEnd(
+            objective=None,
+            objective_kind="estimated" if stand_ins else "exact",
+            stand_ins=len(stand_ins),
+        )
+        if not go_on:
+            return Model(arrays={}, converged=False, reason="stopped as asked")
+
+
+def _check(outcome: Outcome, absent_sums: Any) -> None:
+    """Check an outcome against what the open group must hold: nothing where there is none."""
+    sums, anchor = outcome.arrays["sums"], outcome.anchor
+    claimed = None
+    if outcome.opened is None:
+        claimed = np.zeros(3)
+    elif anchor is not None:
+        claimed = anchor.arrays["sums"]
+    is_wrong = round(float(sums[0])) != outcome.examples
+    if is_wrong or (claimed is not None and not np.array_equal(claimed, absent_sums)):
+        raise JobFailedError(
+            f"exchange {outcome.exchange}: the sum {sums.tolist()} of {outcome.examples} examples "
+            f"lacks {absent_sums.tolist()}, and claims to lack {claimed}",
+            exchange=outcome.exchange,
+        )
+
+
+def _gradient(columns: int, seal: bool, waits: bool, correct: bool = False) -> Exchange:
+    return Exchange(
+        operation="gradient",
+        model={"w": np.zeros(1)},
+        returns={"sums": (3,)},
+        parameters={DOWN_VALUES: columns, UP_VALUES: columns + 2},
+        keep=not correct,
+        require="everybody" if waits else "any",
+        seal=seal,
+        phase="correct" if correct else "compute",
+    )
+
+
+def _probe(seal: bool, waits: bool) -> Exchange:
+    return Exchange(
+        operation="probe",
+        model={"steps": np.zeros(4)},
+        returns={"sums": (3,)},
+        require="everybody" if waits else "any",
+        seal=seal,
+    )
+
+
+ALGORITHM = Algorithm(name="costs", trainer=cost_trainer, solver=CostSolver)

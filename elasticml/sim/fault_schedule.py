@@ -1,0 +1,175 @@
+"""Who is taken away, when, and who comes instead: planned, by chance, or from a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from elasticml.protocol import commands as cmd
+from elasticml.protocol import events as ev
+from elasticml.sim.resource_manager import ResourceManager
+from elasticml.sim.virtual_worker import Worker
+from elasticml.sim.world_options import Asked, Granted, How, Taken
+
+if TYPE_CHECKING:
+    from elasticml.sim.world import World
+
+
+class Faults:
+    """Takes virtual workers away and brings new ones.
+
+    Parameters
+    ----------
+    world : World
+    rng : Generator
+        Decides when pre-emptions come, whom they hit, and how long these stay away.
+    """
+
+    def __init__(self, world: World, rng: np.random.Generator) -> None:
+        self.world = world
+        self._rng = rng
+        self._manager = ResourceManager(world)
+        self._standbys = 0
+        #: Containers granted that are not up yet.
+        self._starting = 0
+        #: Actions on the clock that are there as long as the job runs.
+        self.timers = 0
+
+    def start(self) -> None:
+        """Begin to pre-empt, by chance and by the trace."""
+        for entry in self.world.options.trace:
+            if isinstance(entry, Granted):
+                self.world.clock.at(entry.at, self._grant, entry.grant)
+            elif isinstance(entry, Asked):
+                self.world.clock.at(entry.at, self._ask, entry)
+            else:
+                self.world.clock.at(entry.at, self._trace, entry)
+        if self.world.options.preemption is not None:
+            self.timers = 1
+            self._wait()
+
+    # --- planned faults of the job ------------------------------------------------------------
+
+    def inject(self, command: cmd.Inject) -> None:
+        """Carry out a planned fault, and say so."""
+        options, delay = self.world.options, 0.0
+        if command.kind == "prepare":
+            self._standbys = max(self._standbys, command.count)
+        elif command.kind == "return":
+            for _ in range(command.count):
+                seconds = options.standby_s if self._standbys else options.start_s
+                self._standbys = max(0, self._standbys - 1)
+                delay = max(delay, seconds)
+                self.world.clock.after(seconds, self.world.start_worker)
+        else:
+            for member in command.members:
+                worker = self.world.worker_of(member)
+                if worker is not None:
+                    self._take(worker, command.how, command.grace_s)
+        performed = ev.FaultPerformed(cause="planned", kind=command.kind)
+        self.world.clock.after(delay, self.world.driver.feed, performed)
+
+    def _take(self, worker: Worker, how: str, grace_s: float) -> float:
+        """Take a worker away; return the seconds until it is gone."""
+        if how == "kill":
+            worker.kill()
+            return 0.0
+        worker.notice(grace_s, "noticed" if how == "notice" else "terminated")
+        return grace_s
+
+    # --- pre-emption ----------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        preemption = self.world.options.preemption
+        assert preemption is not None
+        self.world.clock.after(self._rng.exponential(1 / preemption.rate), self._preempt)
+
+    def _preempt(self) -> None:
+        preemption = self.world.options.preemption
+        assert preemption is not None
+        serving = self.world.serving()
+        n = min(preemption.count, len(serving) - preemption.spare)
+        if n > 0:
+            chosen = sorted(self._rng.choice(len(serving), size=n, replace=False))
+            away = [float(self._rng.uniform(*preemption.away)) for _ in chosen]
+            workers = [serving[k] for k in chosen]
+            self._send_away(workers, preemption.how, preemption.grace, away)
+        self._wait()
+
+    def _grant(self, count: int) -> None:
+        """Start containers; what they bring is offered when they are up."""
+        world = self.world
+        fields = {"round": world.driver.machine.state.round, "count": count}
+        world.driver_session.journal.tell(world.clock.now_s, "Granted", fields, "world")
+        for _ in range(count):
+            world.clock.after(world.options.start_s, world.start_worker)
+
+    # --- what the job asks the resource manager for ---------------------------------------------
+
+    def request(self, count: int) -> None:
+        """Start as many of the containers asked for as there are, and refuse the others."""
+        world = self.world
+        granted = count = self._manager.wanted(count)
+        if world.options.containers_max is not None:
+            taken = sum(w.endpoint.is_alive for w in world.workers.values()) + self._starting
+            granted = min(count, max(0, world.options.containers_max - taken))
+        self._starting += granted
+        for _ in range(granted):
+            world.clock.after(world.options.start_s, self._started)
+        if granted < count:
+            refused = ev.MembersRefused(
+                cause="world", count=count - granted, reason="no container is free"
+            )
+            world.clock.after(world.options.latency_s, world.driver.feed, refused)
+
+    def _started(self) -> None:
+        self._starting -= 1
+        self.world.start_worker()
+
+    def release(self, addresses: Sequence[str]) -> None:
+        """Take back the containers of members that are done."""
+        for address in addresses:
+            self.world.workers[address].kill()
+        self._manager.released(len(addresses))
+
+    def _ask(self, entry: Asked) -> None:
+        self._manager.ask(entry, self._chosen(entry.reclaim))
+
+    def _chosen(self, who: int | tuple[int, ...]) -> list[Worker]:
+        """List the workers of these slots, or so many of the last."""
+        serving = self.world.serving()
+        if isinstance(who, int):
+            return serving[len(serving) - min(who, len(serving)) :]
+        return [w for w in serving if w.slot in who]
+
+    def _trace(self, entry: Taken) -> None:
+        workers = self._chosen(entry.lose)
+        away = [entry.away] * len(workers)
+        self._send_away(workers, entry.how, entry.grace, away)
+
+    def _send_away(
+        self, workers: Sequence[Worker], how: How, grace_s: float, away: Sequence[float | None]
+    ) -> None:
+        world = self.world
+        world.driver_session.journal.tell(
+            world.clock.now_s,
+            "Preempted",
+            {
+                "round": world.driver.machine.state.round,
+                "members": [str(w.life.me) for w in workers if w.life is not None],
+                "how": how,
+                "away_s": [None if a is None else round(a, 6) for a in away],
+            },
+            "world",
+        )
+        for worker, seconds in zip(workers, away, strict=True):
+            if how == "pause":
+                world.network.pause(worker.endpoint)
+                if seconds is not None:
+                    world.clock.after(seconds, world.network.resume, worker.endpoint)
+                continue
+            gone_s = self._take(worker, how, grace_s)
+            if seconds is not None:
+                world.clock.after(gone_s + seconds, world.start_worker)

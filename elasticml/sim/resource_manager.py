@@ -1,0 +1,131 @@
+"""The resource manager of a virtual world: it asks for containers, takes them, grants them anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from elasticml.protocol import events as ev
+from elasticml.sim.virtual_worker import Worker
+from elasticml.sim.world_options import Asked
+
+if TYPE_CHECKING:
+    from elasticml.sim.world import World
+
+#: Seconds from SIGTERM to SIGKILL in a container.
+KILL_S = 0.25
+#: Seconds between two looks of the resource manager at its queues.
+INTERVAL_S = 3.0
+#: The exit status of a pre-empted container.
+PREEMPTED = -102
+
+
+@dataclass(slots=True, kw_only=True)
+class Demand:
+    """Containers that another queue wants."""
+
+    entry: Asked
+    marked: tuple[Worker, ...]
+    #: How many it still lacks.
+    lacking: int
+
+
+class ResourceManager:
+    """Pre-empts as a capacity scheduler does: marks first, and takes what it has not got by then.
+
+    Parameters
+    ----------
+    world : World
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._demands: list[Demand] = []
+        #: Containers that others have, and how many of them this job wants to have back: the
+        #: application asks by itself for those that were taken, or given in their place.
+        self._elsewhere = 0
+        self._wanted = 0
+
+    def ask(self, entry: Asked, workers: Sequence[Worker]) -> None:
+        """Mark containers; after the grace take those that are lacking then."""
+        world = self.world
+        demand = Demand(entry=entry, marked=tuple(workers), lacking=len(workers))
+        self._demands.append(demand)
+        fields = {
+            "round": world.driver.machine.state.round,
+            "members": [str(w.life.me) for w in workers if w.life is not None],
+            "grace_s": entry.grace,
+            "negotiable": entry.negotiable,
+        }
+        world.driver_session.journal.tell(world.clock.now_s, "ContainersAsked", fields, "world")
+        for worker in workers:
+            marked = ev.ContainerMarked(
+                cause="world",
+                address=worker.address,
+                grace_s=entry.grace,
+                reason="preempted",
+                negotiable=entry.negotiable,
+            )
+            world.driver.feed(marked)
+        world.clock.after(entry.grace, self._take, demand)
+        world.clock.after(2 * entry.grace + INTERVAL_S, self._withdraw, demand)
+
+    def _take(self, demand: Demand) -> None:
+        """Stop as many of the marked ones as are lacking."""
+        for worker in demand.marked:
+            if demand.lacking and worker.endpoint.is_alive:
+                demand.lacking -= 1
+                worker.notice(KILL_S, "terminated")
+                self.world.clock.after(KILL_S, self._ended, worker, demand.entry)
+
+    def _ended(self, worker: Worker, entry: Asked) -> None:
+        ended = ev.ContainerEnded(
+            cause="world",
+            address=worker.address,
+            container=f"container_{worker.number}",
+            reason="preempted",
+            status=PREEMPTED,
+            message="Container preempted by scheduler",
+        )
+        # The exit status goes by way of the resource manager, and is known after the loss is seen.
+        options = self.world.options
+        self.world.clock.after(options.detect_s + options.latency_s, self.world.driver.feed, ended)
+        self._gone(entry)
+        self._wanted += 1
+
+    def _gone(self, entry: Asked) -> None:
+        self._elsewhere += 1
+        if entry.away is not None:
+            self.world.clock.after(entry.away, self._returned)
+
+    def _returned(self) -> None:
+        self._elsewhere -= 1
+        if self._wanted:
+            self._wanted -= 1
+            self.world.clock.after(self.world.options.start_s, self.world.start_worker)
+
+    def _withdraw(self, demand: Demand) -> None:
+        """Let the marks be void; who was emptied for one and not taken serves again."""
+        self._demands.remove(demand)
+        for worker in demand.marked:
+            if worker.endpoint.is_alive and not worker.is_closing:
+                self.world.driver.feed(ev.MarkLifted(cause="world", address=worker.address))
+                if worker.life is None or worker.life.is_over:
+                    worker.offer()
+
+    def released(self, count: int) -> None:
+        """Take note of containers that the job gives back."""
+        for _ in range(count):
+            demand = next((d for d in self._demands if d.lacking), None)
+            if demand is None:
+                return
+            demand.lacking -= 1
+            self._gone(demand.entry)
+            self._wanted += 1
+
+    def wanted(self, count: int) -> int:
+        """Keep a request for containers in mind; return how many of them others do not have."""
+        kept = min(count, self._elsewhere - self._wanted)
+        self._wanted += kept
+        return count - kept

@@ -1,0 +1,402 @@
+"""One life of a virtual member: the real machine and the real solver, in virtual time.
+
+What a member's shell does on a worker is done here: perform orders, compute, forward, sum, report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from elasticml.algorithms.base import Solver
+from elasticml.control.member import Member
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.errors import ElasticmlError
+from elasticml.ids import ExchangeId, MemberId
+from elasticml.protocol import commands as cmd
+from elasticml.protocol import events as ev
+from elasticml.sim.async_mode import VirtualLoop, loop_of
+from elasticml.sim.chunk_transport import ChunkTransport
+from elasticml.sim.exchange_messages import SentAnchor, SentModel, SentPartial, Share
+from elasticml.sim.message_sizes import CONTROL_BYTES, examples_of
+from elasticml.sim.network import Port
+from elasticml.training.array_buffers import Vector, merge, pack
+
+if TYPE_CHECKING:
+    from elasticml.sim.virtual_worker import Worker
+
+#: Times that a connection to a living parent is tried again before the driver is told.
+RECONNECTS_MAX = 3
+
+
+class VirtualMember:
+    """A member of the simulated job, from its welcome to its end.
+
+    Parameters
+    ----------
+    me : MemberId
+    worker : Worker
+        The process that it lives in; it outlives this life when the member is only fenced.
+    port : Port
+        To the driver.
+    """
+
+    __slots__ = (
+        "_cause",
+        "_driver",
+        "_parent",
+        "_parent_id",
+        "_partials",
+        "_rows",
+        "_shares",
+        "_solver",
+        "children",
+        "chunks",
+        "free",
+        "is_over",
+        "machine",
+        "me",
+        "transfers",
+        "worker",
+        "world",
+    )
+
+    def __init__(self, me: MemberId, worker: Worker, port: Port) -> None:
+        self.me = me
+        self.worker = worker
+        self.world = worker.world
+        self.is_over = False
+        self.machine = Member(me)
+        self._cause = f"link {me}"
+        self.children: dict[MemberId, Port] = {}
+        self.chunks: list[Chunk] = []
+        #: Examples in them.
+        self._rows = 0
+        self.transfers = ChunkTransport(self)
+        self._driver = port
+        self._parent: Port | None = None
+        self._parent_id: MemberId | None = None
+        self._solver: Solver | None = None
+        #: The loop of a member that runs free.
+        self.free: VirtualLoop | None = None
+        self._shares: dict[ExchangeId, Share] = {}
+        #: What has come of children, by handle.
+        self._partials: dict[int, SentPartial] = {}
+
+    def close(self) -> None:
+        """End this life: all connections close."""
+        if not self.is_over:
+            self.is_over = True
+            for port in [self._driver, self._parent, *self.children.values()]:
+                if port is not None:
+                    port.close()
+            self.transfers.close()
+            if self.free is not None:
+                self.free.close()
+
+    def report(self, event: ev.Event) -> None:
+        """Send an event to the driver."""
+        self._driver.send(event, CONTROL_BYTES)
+
+    def fail(self, error: ElasticmlError) -> None:
+        """Report what is no fault of the cluster: the job ends with this error."""
+        self.world.driver_session.fail(error)
+        self.report(ev.Failed(cause=f"member {self.me}", reason=error.message, member=self.me))
+
+    def later(self, seconds: float, action: Any, *args: Any) -> None:
+        """Do something in a while, unless this life has ended by then."""
+        if seconds > 0:
+            self.world.clock.after(seconds, self._due, action, args)
+        else:
+            self._due(action, args)
+
+    def _due(self, action: Any, args: tuple[Any, ...]) -> None:
+        """Do what is due now; when its process goes on, if that is paused."""
+        endpoint = self.worker.endpoint
+        if endpoint.is_paused:
+            endpoint.backlog.append((self._due, (action, args)))
+        elif endpoint.is_alive and not self.is_over:
+            action(*args)
+
+    # --- orders ---------------------------------------------------------------------------
+
+    def on_driver_message(self, message: Any) -> None:
+        """Perform what the driver says."""
+        match message:
+            case SentModel():
+                self._on_model(message)
+            case cmd.Configure():
+                self._configure()
+            case cmd.ReadBlocks():
+                self._read_blocks(message)
+            case cmd.LoadChunks():
+                self._load_chunks(message)
+            case cmd.GiveChunks() | cmd.CopyChunks():
+                self.transfers.give(message)
+            case cmd.DropChunks():
+                self._drop(message)
+            case cmd.Own():
+                self.chunks = [self.worker.chunks[id] for id in message.chunks]
+                self._rows = sum(chunk.n_rows for chunk in self.chunks)
+                if self.free is not None:
+                    self.free.own(self.chunks)
+            case cmd.Peers():
+                if self.free is not None:
+                    self.free.know(message)
+            case cmd.Rewire():
+                self.feed(message)
+            case cmd.AskStatus():
+                stage: Any = self.machine.stage()
+                self.report(
+                    ev.StatusReported(member=self.me, exchange=message.exchange, stage=stage)
+                )
+            case cmd.SendAnchor():
+                self._send_anchor(message)
+            case cmd.Dismiss():
+                self.worker.dismissed(self, message.reason)
+
+    def _configure(self) -> None:
+        try:
+            self._solver = self.world.make_solver()
+            self.free = loop_of(self, self._solver)
+        except ElasticmlError as error:
+            self.fail(error)
+
+    def _read_blocks(self, order: cmd.ReadBlocks) -> None:
+        library = self.world.library
+        for block in order.blocks:
+            seconds = library.nbytes([block]) / self.world.options.read_bandwidth
+            delay = 0.0 if library.is_in_memory else self.worker.reading_s(seconds)
+            self.later(delay, self._block_read, block, order.survey)
+
+    def _block_read(self, block: int, survey: bool) -> None:
+        library = self.world.library
+        try:
+            if survey:
+                self.world.summarised(library.survey(block))
+                chunks: list[Chunk] = []
+            else:
+                chunks, summary = library.read(block)
+                self.world.summarised(summary)
+            self.worker.hold(chunk.id for chunk in chunks)
+        except ElasticmlError as error:
+            self.fail(error)
+            return
+        infos = tuple(chunk.info() for chunk in chunks)
+        read = ev.BlockRead(
+            cause=self._cause,
+            member=self.me,
+            block=block,
+            chunks=infos,
+            digest=library.digest(chunks),
+        )
+        self.report(read)
+
+    def _load_chunks(self, order: cmd.LoadChunks) -> None:
+        missing = [id for id in order.chunks if id not in self.worker.chunks]
+        library = self.world.library
+        nbytes = library.chunk_bytes(missing)
+        seconds = nbytes / self.world.options.read_bandwidth
+        delay = 0.0 if library.is_in_memory else self.worker.reading_s(seconds)
+        self.later(delay, self._chunks_loaded, order, nbytes, seconds)
+
+    def _chunks_loaded(self, order: cmd.LoadChunks, nbytes: int, seconds: float) -> None:
+        try:
+            self.worker.hold(order.chunks)
+        except ElasticmlError as error:
+            self.fail(error)
+            return
+        loaded = ev.ChunksLoaded(
+            cause=self._cause,
+            member=self.me,
+            chunks=order.chunks,
+            nbytes=nbytes,
+            seconds=round(seconds, 6),
+        )
+        self.report(loaded)
+
+    def _drop(self, order: cmd.DropChunks) -> None:
+        self.worker.drop(order.chunks)
+        self.report(ev.ChunksDropped(cause=self._cause, member=self.me, chunks=order.chunks))
+
+    # --- the collective ---------------------------------------------------------------------
+
+    def feed(self, event: ev.Event | cmd.Rewire) -> None:
+        """Let the machine handle an event, and perform what it commands."""
+        if self.is_over:
+            return
+        try:
+            for command in self.machine.handle(event, self.world.clock.now_s):
+                self._perform[type(command)](self, command)
+        except ElasticmlError as error:
+            self.fail(error)
+
+    def _forget(self, command: cmd.Forget) -> None:
+        for handle in command.handles:
+            self._partials.pop(handle, None)
+        self._shares.pop(command.exchange, None)
+
+    def _refuse(self, command: cmd.Refuse) -> None:
+        self._partials.pop(command.handle, None)
+
+    def _forward(self, command: cmd.ForwardModel) -> None:
+        child = self.children.get(command.to)
+        if child is not None:
+            sent = self._shares[command.exchange].sent
+            child.send(sent, sent.down_bytes)
+
+    def _on_model(self, sent: SentModel) -> None:
+        if sent.id not in self._shares:  # else it is a second copy, from a former parent
+            self._shares[sent.id] = Share(sent)
+            self.feed(sent.arrived)
+
+    def _attach(self, command: cmd.Attach, attempts: int = RECONNECTS_MAX) -> None:
+        attached = ev.Attached(
+            cause=self._cause,
+            child=self.me,
+            generation=command.generation,
+            has_model=command.has_model,
+        )
+        if command.parent is None:
+            self.report(attached)
+            self.feed(ev.PeerLinked(peer=None, generation=command.generation))
+            return
+        if attempts == 0:
+            self.report(ev.LinkDown(cause=f"{self.me}", member=self.me, peer=command.parent))
+            return
+        self.later(2 * self.world.options.latency_s, self._connect, command, attached, attempts)
+
+    def _connect(self, command: cmd.Attach, attached: ev.Attached, attempts: int) -> None:
+        assert command.parent is not None
+        if self.machine.node.parent != command.parent:
+            return  # another place in the tree by now
+        parent = self.world.life_of(command.address, command.parent)
+        if parent is None:
+            self._attach(command, attempts - 1)
+            return
+        mine, theirs = self.world.network.connect(self.worker.endpoint, parent.worker.endpoint)
+        self._parent, self._parent_id = mine, command.parent
+        mine.on_message = self._on_parent_message
+        mine.on_closed = lambda: self._on_parent_closed(mine)
+        parent.accept_child(self.me, theirs)
+        mine.send(attached, CONTROL_BYTES)
+        self.feed(ev.PeerLinked(peer=command.parent, generation=command.generation))
+
+    def accept_child(self, child: MemberId, port: Port) -> None:
+        """Serve a connection that a child has opened."""
+        former = self.children.get(child)
+        if former is not None:
+            former.close()
+        self.children[child] = port
+        port.on_message = self._on_child_message
+        port.on_closed = lambda: self._on_child_closed(child, port)
+
+    def _on_child_closed(self, child: MemberId, port: Port) -> None:
+        if self.children.get(child) is port:
+            del self.children[child]
+            self.feed(ev.PeerLost(peer=child))
+
+    def _on_parent_closed(self, port: Port) -> None:
+        if self._parent is port and self._parent_id is not None:
+            self._parent = None
+            self.report(ev.LinkDown(cause=f"{self.me}", member=self.me, peer=self._parent_id))
+
+    def _on_parent_message(self, message: Any) -> None:
+        if isinstance(message, SentModel):
+            self._on_model(message)
+
+    def _on_child_message(self, message: Any) -> None:
+        if isinstance(message, SentPartial):
+            self._partials[message.event.handle] = message
+            self.feed(message.event)
+        else:
+            self.feed(message)
+
+    def _detach(self, command: cmd.Detach) -> None:
+        child = self.children.pop(command.peer, None)
+        if child is not None:
+            child.close()
+        elif self._parent is not None and self._parent_id == command.peer:
+            self._parent.close()
+            self._parent = None
+
+    # --- computing, summing, sending ----------------------------------------------------------
+
+    def _compute(self, command: cmd.Compute) -> None:
+        exchange = command.exchange
+        sent = self._shares[exchange].sent
+        try:
+            arrays, measured_s = self.world.solve(self._solver, sent.work, self.chunks)
+            self.worker.computed = exchange
+            total = pack(arrays, sent.exchange.returns, np.empty(sent.values))
+        except ElasticmlError as error:
+            self.fail(error)
+            return
+        n, operation = examples_of(sent.work, self._rows), sent.work.operation
+        seconds = self.world.compute_seconds(self.me.slot, operation, n, measured_s)
+        self.later(self.worker.computing_s(seconds), self._computed, exchange, total, seconds)
+
+    def _computed(self, exchange: ExchangeId, total: Vector, seconds: float) -> None:
+        share = self._shares.get(exchange)
+        if share is not None:
+            share.total = total
+            share.compute_s[self.me] = seconds
+            self.world.computed(exchange, self.me, seconds)
+            self.feed(share.sent.computed)
+
+    def _send_partial(self, command: cmd.SendPartial) -> None:
+        share = self._shares[command.exchange]
+        assert share.total is not None
+        delay = 0.0
+        if not share.summed:
+            share.summed = True
+            for handle in command.inputs:
+                partial = self._partials[handle]
+                merge(share.total, partial.array, share.sent.exchange.reduce)
+                share.compute_s.update(partial.event.compute_s)
+            if command.inputs:
+                delay = self.world.merge_seconds(share.sent.exchange, len(command.inputs))
+        event = ev.PartialArrived(
+            cause=self._cause,
+            exchange=command.exchange,
+            sender=self.me,
+            contributors=command.contributors,
+            order=command.order,
+            handle=next(self.world.handles),
+            compute_s=share.compute_s,
+        )
+        port = self._driver if command.to is None else self._parent
+        if port is not None:
+            message = SentPartial(event, share.total)
+            self.later(delay, port.send, message, share.sent.up_bytes)
+
+    def _send_anchor(self, order: cmd.SendAnchor) -> None:
+        share = self._shares.get(order.exchange)
+        array: Vector | None = None
+        if share is not None and order.sender is None:
+            array = share.total if share.summed else None
+        elif share is not None:
+            handle = self.machine.node.kept_handle(order.exchange, order.sender)  # type: ignore[arg-type]
+            array = None if handle is None else self._partials[handle].array
+        event = ev.AnchorArrived(
+            cause=self._cause,
+            member=self.me,
+            exchange=order.exchange,
+            sender=order.sender,
+            handle=None if array is None else next(self.world.handles),
+        )
+        nbytes = CONTROL_BYTES if array is None or share is None else share.sent.up_bytes
+        self._driver.send(SentAnchor(event=event, array=array), nbytes)
+
+    #: What is done at each of the machine's commands.
+    _perform: ClassVar[dict[type[cmd.Command], Callable[[VirtualMember, Any], None]]] = {
+        cmd.Compute: _compute,
+        cmd.SendPartial: _send_partial,
+        cmd.Forget: _forget,
+        cmd.ForwardModel: _forward,
+        cmd.Attach: _attach,
+        cmd.Detach: _detach,
+        cmd.Refuse: _refuse,
+    }

@@ -1,0 +1,206 @@
+"""The journal of a running job: story, history, model snapshots, and the summary made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from elasticml.algorithms.base import ON_CUDA, Arrays, Model
+from elasticml.data.dataset_stats import DatasetStats
+from elasticml.story.compressed_records import CompressedRecords
+
+#: Counters of a journal, by attribute name.
+_COUNTED = (
+    "moved_bytes",
+    "chunks_moved",
+    "lost",
+    "returned",
+    "retired",
+    "container_s",
+    "members_start",
+    "members_min",
+    "attempts",
+)
+
+
+class Journal:
+    """The records of a job in memory; the scheduler keeps them until clients have fetched them.
+
+    Parameters
+    ----------
+    record : mapping
+        The job record.
+    """
+
+    def __init__(self, record: Mapping[str, Any]) -> None:
+        self.record = record
+        self.story = CompressedRecords()
+        self.rows = CompressedRecords()
+        self.snapshots: dict[int, Arrays] = {}
+        self.moved_bytes = 0
+        self.chunks_moved = 0
+        self.lost = 0
+        self.returned = 0
+        #: Members that a policy released.
+        self.retired = 0
+        #: Number of decisions of each policy.
+        self.decisions: dict[str, int] = {}
+        #: Seconds of participation, summed over members.
+        self.container_s = 0.0
+        self.members_start = 0
+        self.members_min: int | None = None
+        #: Members of the first round whose ``MemberActive`` record is still to come.
+        self._initial_members = 0
+        #: Processes that have driven the job so far, this one included.
+        self.attempts = 1
+        #: Bytes sent, and (bytes, chunks) moved, before this process's first round.
+        self._sent_before = 0
+        self._moved_before = (0, 0)
+        evaluate = record.get("evaluate") or {}
+        self._every: int = int(evaluate.get("every") or 0)
+        self._rounds = {int(r) for r in evaluate.get("rounds") or ()}
+
+    def tell(self, t: float, event: str, fields: Mapping[str, Any], cause: str) -> None:
+        """Append a story record and update the counters of the summary."""
+        self.story.append({"t": round(t, 6), "event": event, "cause": cause, **fields})
+        match event:
+            case "ChunksMoved":
+                self.chunks_moved += int(fields["chunks"])
+                self.moved_bytes += int(fields["bytes"])
+            case "MemberLost" if fields.get("reason") == "retired":
+                self.retired += 1
+            case "MemberLost":
+                self.lost += 1
+            case "PolicyDecided":
+                policy = str(fields["policy"])
+                self.decisions[policy] = self.decisions.get(policy, 0) + 1
+            case "MemberActive" if self._initial_members > 0:
+                self._initial_members -= 1
+            case "MemberActive":
+                # A member that replaces a lost one counts as returned, whether it gets back the
+                # lost chunks or a share of the others'. Any further member is a newcomer.
+                self.returned += self.returned < self.lost
+            case "DataDealt":
+                self._initial_members = int(fields["members"])
+                self.members_start = self.members_start or self._initial_members
+                # The initial placement of chunks is part of loading and does not count as moves.
+                self.moved_bytes, self.chunks_moved = self._moved_before
+
+    def add_row(self, t: float, fields: Mapping[str, Any], sent_bytes: int) -> None:
+        """Append a history row."""
+        row = {
+            **fields,
+            "seconds": round(t, 6),
+            "moved_bytes": self.moved_bytes,
+            "sent_bytes": self._sent_before + sent_bytes,
+        }
+        members = int(row.get("members") or 0)
+        since_s = float(self.rows[-1]["seconds"]) if self.rows else 0.0
+        self.container_s += members * max(0.0, t - since_s)
+        self.rows.append(row)
+        self.members_min = members if self.members_min is None else min(self.members_min, members)
+
+    def snapshot(self, round_number: int, arrays: Arrays) -> None:
+        """Keep the model of a round if the job's ``evaluate`` setting selects it."""
+        is_selected = round_number in self._rounds or (
+            self._every and round_number % self._every == 0
+        )
+        if is_selected and arrays:
+            self.snapshots[round_number] = {k: np.array(v) for k, v in arrays.items()}
+
+    def counts(self) -> dict[str, Any]:
+        """Return the counters as plain values."""
+        return {name: getattr(self, name) for name in _COUNTED} | {
+            "decisions": dict(self.decisions)
+        }
+
+    def go_on(
+        self,
+        counts: Mapping[str, Any],
+        story: Sequence[Mapping[str, Any]],
+        rows: Sequence[Mapping[str, Any]],
+        snapshots: Mapping[int, Arrays],
+    ) -> None:
+        """Continue the records and counters of the attempt that wrote the checkpoint."""
+        for name in (*_COUNTED, "decisions"):
+            setattr(self, name, counts[name])
+        self.story.extend(dict(record) for record in story)
+        self.rows.extend(dict(row) for row in rows)
+        self.snapshots.update(snapshots)
+        self.attempts += 1
+        self._sent_before = int(self.rows[-1]["sent_bytes"]) if self.rows else 0
+        self._moved_before = (self.moved_bytes, self.chunks_moved)
+
+    def summary(
+        self,
+        *,
+        reason: str,
+        converged: bool,
+        rounds: int,
+        seconds: float,
+        objective: float | None,
+        facts: Mapping[str, Any] | None,
+        members: int,
+    ) -> dict[str, Any]:
+        """Return the summary without the metrics, which the evaluator adds."""
+        last = self.rows[-1] if self.rows else {}
+        # The objective of a single member's model, beside that of the mean of all.
+        member_row = {k: last[k] for k in ("member_objective",) if k in last}
+        why = None
+        if objective is None:
+            is_whole = bool(last) and not last.get("absent_examples")
+            why = "it was not evaluated" if is_whole else "examples are absent"
+            why = f"{why} at the end ({reason})"
+        return {
+            "name": self.record.get("name"),
+            "job": self.record.get("job"),
+            "rounds": rounds,
+            "seconds": round(seconds, 6),
+            "objective": objective,
+            "objective_missing_because": why,
+            **member_row,
+            "gap": last.get("gap"),
+            "gap_is_bound": last.get("gap") is not None and bool(last.get("gap_is_bound")),
+            "converged": converged,
+            "stopped_by": reason,
+            "examples": None if facts is None else facts["n_rows"],
+            "features": None if facts is None else facts["n_columns"],
+            "members": {"start": self.members_start, "min": self.members_min, "end": members},
+            "container_seconds": round(self.container_s, 3),
+            "holders": self.record.get("holders"),
+            "decisions": dict(sorted(self.decisions.items())),
+            "lost": self.lost,
+            "returned": self.returned,
+            "retired": self.retired,
+            "attempts": self.attempts,
+            "stand_in_rounds": sum(1 for row in self.rows if row.get("stand_ins")),
+            "cuda_rounds": sum(1 for row in self.rows if row.get(ON_CUDA)),
+            "chunks_moved": self.chunks_moved,
+            "moved_bytes": self.moved_bytes,
+        }
+
+
+def final_model(model: Model) -> dict[str, Any]:
+    """Return the history's last row, for the final model."""
+    return {
+        "objective": model.objective,
+        "objective_kind": None if model.objective is None else "exact",
+        "gap": model.gap,
+        "gap_is_bound": model.gap_is_bound,
+        "step": None,
+        "stand_ins": 0,
+        **model.extra,
+    }
+
+
+def loaded_record(facts: DatasetStats) -> dict[str, Any]:
+    """Return the fields of the ``DataLoaded`` record."""
+    return {
+        "rows": facts.n_rows,
+        "features": facts.n_columns,
+        "chunks": facts.n_chunks,
+        "bytes": facts.nbytes,
+        "notes": list(facts.notes),
+    }

@@ -1,0 +1,78 @@
+"""A run's story read back, and proved to be as it was told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from elasticml.errors import ConfigError, DataError
+from elasticml.story.hash_chain import SEAL, HashChain
+
+Record = Mapping[str, Any]
+
+
+def read_story(run_dir: Path, sealed: Mapping[str, Any] | None) -> list[Record]:
+    """Read all records, in order.
+
+    Parameters
+    ----------
+    run_dir : Path
+    sealed : mapping or None
+        ``story`` of the run's summary: how many records there are, and the last one's seal. Without
+        it a story that has lost its end cannot be told from one whose run was killed.
+
+    Raises
+    ------
+    ConfigError
+        When there is no story.
+    DataError
+        When it is not as it was told; names the first line that is not.
+    """
+    path = run_dir / "story.jsonl"
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {error.strerror}; name the directory of a run", path=str(path)
+        ) from None
+    lines = text.split("\n")
+    # A run that was killed may have left half a line.
+    last = lines.pop()
+    if last and sealed is not None:
+        lines.append(last)
+    chain = HashChain()
+    records: list[Record] = []
+    for number, line in enumerate(lines, 1):
+        holds = chain.holds(line)
+        if not holds:
+            raise _edited(path, number, _why(holds, number))
+        record = json.loads(line)
+        del record[SEAL]
+        records.append(record)
+    if sealed is not None and (chain.length, chain.last) != (sealed["records"], sealed["seal"]):
+        wanted = sealed["records"]
+        raise _edited(
+            path,
+            min(chain.length, wanted) + 1,
+            f"the story has {chain.length} lines, summary.json says {wanted}",
+        )
+    if not records:
+        raise DataError(f"{path} is empty; nothing can be replayed", path=str(path))
+    return records
+
+
+def _why(holds: bool | None, number: int) -> str:
+    if holds is None:
+        return "it has no seal: it was added by hand, cut off, or told by an older version"
+    before = f", or what stood between lines {number - 1} and {number} was removed or moved"
+    return "its seal is of another text: it was changed" + (before if number > 1 else "")
+
+
+def _edited(path: Path, line: int, why: str) -> DataError:
+    return DataError(
+        f"{path} line {line}: the story is not as it was told: {why}; replay an unchanged copy",
+        path=str(path),
+        line=line,
+    )

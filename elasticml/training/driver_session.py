@@ -1,0 +1,293 @@
+"""The driver's session for one job: dataset statistics, trainer and journal.
+
+The runtime, the simulator and the tests share it. They decide where the work runs and what time it
+is; this session decides what is recorded.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from elasticml.algorithms.base import Model, Scalar
+from elasticml.algorithms.registry import algorithm
+from elasticml.control.checkpoint_state import snapshot
+from elasticml.control.driver import Driver
+from elasticml.control.driver_settings import DriverSettings
+from elasticml.data.chunks.digests import as_text, digest_of_arrays
+from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_summaries
+from elasticml.data.source import Source
+from elasticml.errors import ConfigError, DataError, ElasticmlError, error_to_dict
+from elasticml.protocol import commands as cmd
+from elasticml.protocol import events as ev
+from elasticml.story.journal import Journal, final_model, loaded_record
+from elasticml.story.records import story_entry
+from elasticml.training.checkpoint import (
+    Checkpoint,
+    ResumePoint,
+    check_same_data,
+    check_same_job,
+    without_arrays,
+)
+from elasticml.training.fingerprint import blas_threads, cpu_class, versions
+from elasticml.training.trainer_runner import TrainerRunner
+
+
+class DriverSession:
+    """The records of a running job and access to its trainer, for a driver adapter.
+
+    Parameters
+    ----------
+    record : mapping
+        The job record.
+    source : Source
+        The training data.
+    resumed : Checkpoint, optional
+        The checkpoint from which to resume.
+    tells_chunks : bool
+        Whether the story records the location of each chunk, which a replay needs.
+
+    Raises
+    ------
+    ConfigError, DataError
+        When the checkpoint belongs to another job or to other data.
+    """
+
+    def __init__(
+        self,
+        record: Mapping[str, Any],
+        source: Source,
+        resumed: Checkpoint | None = None,
+        *,
+        tells_chunks: bool = True,
+    ) -> None:
+        self.record = record
+        #: The source; after a survey, the one with the vocabularies.
+        self.source = source
+        self.journal = Journal(record)
+        self.training: TrainerRunner | None = None
+        self.facts: DatasetStats | None = None
+        #: "loading", "running", "done", "failed" or "cancelled".
+        self.state = "loading"
+        self.error: dict[str, Any] | None = None
+        self.summary: dict[str, Any] = {}
+        #: The most columns that fit the machines' memory; None if unknown.
+        self.columns_max: int | None = None
+        self.resumed = resumed
+        self._tells_chunks = tells_chunks
+        #: Fingerprint of the data; empty unless the job has checkpoints.
+        self.fingerprint = ""
+        if resumed is not None or record.get("checkpoint"):
+            self.fingerprint = source.fingerprint()
+        if resumed is not None:
+            check_same_job(resumed, record, self.fingerprint)
+            kept = resumed.resume_point
+            self.journal.go_on(kept.counts, resumed.story, resumed.rows, resumed.snapshots)
+            # The journal holds them now, in less memory.
+            self.resumed = replace(resumed, story=(), rows=())
+
+    def open(self, now_s: float) -> None:
+        """Write the story's first record: ``JobStarted``, or ``JobResumed`` after a checkpoint."""
+        fields = {
+            "job": self.record["job"],
+            "name": self.record.get("name"),
+            # The initial model is left out: stories hold no arrays.
+            "spec": without_arrays(self.record),
+            **_warm_start_digest(self.record),
+            "versions": versions(),
+            "cpu": cpu_class(),
+            "blas_threads": blas_threads(),
+        }
+        if self.resumed is None:
+            self.journal.tell(now_s, "JobStarted", fields, "submitted")
+        else:
+            fields |= self._resumed_fields(self.resumed)
+            self.journal.tell(now_s, "JobResumed", fields, "submitted")
+
+    def record_message(self, message: ev.Event | cmd.Command, now_s: float) -> None:
+        """Record what a replay needs: where chunks were, and what the trainer was sent.
+
+        Call it with every event before the event is handled, and with every command.
+        """
+        entry = story_entry(message) if self._tells_chunks else None
+        if entry is not None and self.state in ("loading", "running"):
+            self.journal.tell(now_s, *entry, message.cause)
+
+    def digest(self) -> str:
+        """Return the digest of all the trainer's inputs and outputs so far, as 16 hex digits."""
+        return as_text(0 if self.training is None else self.training.digest)
+
+    def _resumed_fields(self, resumed: Checkpoint) -> dict[str, Any]:
+        """Return where the job resumes, and how much work of the former attempt is repeated."""
+        reached = self.record.get("reached") or {}
+        rounds, seconds = reached.get("round"), reached.get("seconds")
+        return {
+            "attempt": self.journal.attempts,
+            "round": resumed.round,
+            "checkpoint": resumed.number,
+            "members": sorted(resumed.owners),
+            "repeated_rounds": None if rounds is None else max(0, rounds - resumed.round),
+            "repeated_s": None if seconds is None else max(0.0, seconds - resumed.seconds),
+            "notes": list(resumed.notes),
+        }
+
+    def resume_point(
+        self, machine: Driver, now_s: float, tuned: Mapping[str, Scalar]
+    ) -> ResumePoint | None:
+        """Return the job's state between two rounds; None if its trainer cannot resume.
+
+        Parameters
+        ----------
+        tuned : mapping
+            The settings that the trainer is about to receive with the reply to the round's end.
+        """
+        resume = None if self.training is None else self.training.resume(tuned)
+        if resume is None:
+            return None
+        return ResumePoint(
+            round=machine.state.round,
+            seconds=now_s,
+            resume=resume,
+            machine=snapshot(machine),
+            counts=self.journal.counts(),
+            story=len(self.journal.story),
+            rows=len(self.journal.rows),
+            progress=len(machine.history.progress),
+            kept=tuple(sorted(self.journal.snapshots)),
+        )
+
+    # --- facts and trainer ------------------------------------------------------------------
+
+    def set_facts(self, summaries: Iterable[BlockSummary], survey: bool, now_s: float) -> ev.Event:
+        """Merge the summaries of the blocks, after a survey or after all blocks were read."""
+        try:
+            facts = merge_summaries(sorted(summaries, key=lambda s: s.block))
+            if self.columns_max is not None and facts.n_columns > self.columns_max:
+                raise DataError(
+                    f"the data have {facts.n_columns} columns, wanted at most {self.columns_max}, "
+                    "which is what fits the memory; check the indices in the data, or use machines "
+                    "with more memory"
+                )
+            if survey or self.source.needs_survey:
+                self.source = self.source.with_stats(facts)
+            if not survey and self.resumed is not None:
+                check_same_data(self.resumed, facts)
+        except ElasticmlError as error:
+            return self.fail(error)
+        if not survey:
+            self.facts = facts
+            self.journal.tell(now_s, "DataLoaded", loaded_record(facts), "all blocks read")
+        return ev.FactsFixed(cause="blocks", survey=survey)
+
+    def make_trainer(self, absent: str) -> ev.Event | None:
+        """Create the trainer without starting it; return an event only if it rejects the job."""
+        settings = dict(self.record["algorithm"])
+        assert self.facts is not None
+        try:
+            name = settings.pop("name")
+            factory = algorithm(name).trainer
+            if self.resumed is None:
+                trainer = factory(settings, self.facts, absent)
+            elif "resume" in inspect.signature(factory).parameters:
+                trainer = factory(
+                    settings, self.facts, absent, resume=self.resumed.resume_point.resume
+                )
+            else:
+                raise ConfigError(
+                    f"resume: algorithm {name} cannot resume from a checkpoint: its trainer has no "
+                    "argument resume; run the job from its start"
+                )
+        except ElasticmlError as error:
+            return self.fail(error)
+        self.state = "running"
+        self.training = TrainerRunner(trainer)
+        return None
+
+    def fail(self, error: ElasticmlError) -> ev.Event:
+        """Store the error that ends the job and return the event for it."""
+        self.error = error_to_dict(error)
+        return ev.Failed(cause="driver", reason=error.message)
+
+    # --- rows and the end ---------------------------------------------------------------------
+
+    def add_row(
+        self, now_s: float, fields: Mapping[str, Any], sent_bytes: int, waited: bool
+    ) -> None:
+        """Append a row to the history, and keep its model if the job evaluates this round.
+
+        Parameters
+        ----------
+        waited : bool
+            Whether the round was idle; then its model is the one with which the next round starts.
+        """
+        self.journal.add_row(now_s, fields, sent_bytes)
+        training = self.training
+        if training is not None:
+            arrays = training.last_arrays() if waited else training.round_arrays()
+            self.journal.snapshot(int(fields["round"]), arrays)
+
+    def close(
+        self,
+        command: cmd.EndJob,
+        machine: Driver,
+        now_s: float,
+        *,
+        sent_bytes: int,
+        computations: Mapping[str, int],
+    ) -> None:
+        """Write the final model's row, the last record and the summary.
+
+        Parameters
+        ----------
+        computations : mapping
+            Number of computations of each member.
+        """
+        model = None if self.training is None else self.training.model
+        self.state = command.state
+        if command.state == "failed" and self.error is None:
+            self.error = {"kind": "JobFailedError", "message": command.reason, "fields": {}}
+        rounds, members, objective = machine.state.round, machine.members_at_end, None
+        if model is not None or self.journal.rows:
+            # A job that was cut short ends with the model of its last completed round.
+            final = final_model(model) if model is not None else machine.rounds.waiting_row()
+            absent_examples = machine.state.ledger.absent_rows()
+            row = {**final, "round": rounds, "members": members, "absent_examples": absent_examples}
+            self.add_row(now_s, row, sent_bytes, waited=True)
+            objective = row["objective"]
+        converged = model is not None and has_converged(model, machine.state.settings)
+        ended = {
+            "state": command.state,
+            "reason": command.reason,
+            "converged": converged,
+            "round": rounds,
+            "computations": dict(computations),
+            "digest": self.digest(),
+        }
+        self.journal.tell(now_s, "JobEnded", ended, command.cause)
+        self.summary = self.journal.summary(
+            reason=command.reason,
+            converged=converged,
+            rounds=rounds,
+            seconds=now_s,
+            objective=objective,
+            facts=None if self.facts is None else self.facts.to_json(),
+            members=members,
+        )
+
+
+def has_converged(model: Model, settings: DriverSettings) -> bool:
+    """Whether the trainer reports convergence, or the model reached the job's gap or objective."""
+    gap, objective = settings.gap_target, settings.objective_target
+    return (
+        model.converged
+        or (gap is not None and model.gap is not None and model.gap <= gap)
+        or (objective is not None and model.objective is not None and model.objective <= objective)
+    )
+
+
+def _warm_start_digest(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return the digest of the job's initial model, if it has one."""
+    given = record["algorithm"].get("warm_start")
+    return {} if given is None else {"warm_start_digest": as_text(digest_of_arrays(given))}

@@ -1,0 +1,98 @@
+"""Members on shared network cards, against arithmetic by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.async_sgd.batch_controllers import Fixed
+from elasticml.algorithms.async_sgd.kmeans import KMeans
+from elasticml.data.chunks.chunk import dense_chunk
+from elasticml.ids import ChunkId
+from examples.papers.support.nic_model import Costs, Link, World, critical_batch
+
+#: Four members to a card, a message takes it 1 ms.
+CARD = Link(1e6, 1e-4, members=4)
+
+
+def world(costs: Costs, *, n_members: int = 4, batch: float = 10, **more: object) -> World:
+    return World(costs=costs, n_members=n_members, controller=Fixed, batch=batch, **more)
+
+
+def test_a_turn_takes_its_samples_and_what_no_sample_takes() -> None:
+    costs = Costs(CARD, 1e-6, 1000, post_s=0.0, batch_s=5e-6)
+    run = world(costs, n_members=1).prepare().run(samples=100)
+    assert run.now == pytest.approx(10 * (10 * 1e-6 + 5e-6))
+    assert (run.posted, run.link_use) == (0, 0.0)
+
+
+def test_a_merge_takes_time_and_so_does_a_message_that_is_handed_over() -> None:
+    costs = Costs(Link(1e12, 0.0), 1e-6, 1000, post_s=3e-6, batch_s=0.0, merge_s=7e-6)
+    run = world(costs, n_members=2, batch=100).prepare().run(samples=1000)
+    turns_s = 10 * (100e-6 + 3e-6)
+    assert run.merged > 0
+    # Each member merges at most once a turn, and no time goes elsewhere.
+    assert turns_s < run.now <= turns_s + 10 * 7e-6 + 1e-8
+    assert run.stalled_s == 0.0
+
+
+def test_below_the_critical_size_the_card_is_full_and_above_it_nobody_stalls() -> None:
+    costs = Costs(CARD, 1e-5, 1000, post_s=1e-5, batch_s=5e-5, merge_s=0.0)
+    # 4 messages of 1 ms each in a turn of b times 10 us and 60 us.
+    assert critical_batch(costs) == pytest.approx((4e-3 - 6e-5) / 1e-5)
+    small = world(costs, batch=40).prepare().run(samples=4000)
+    assert small.link_use > 0.95
+    # The last member has posted its last message when four queues of sixteen have yet to leave.
+    assert small.now == pytest.approx((4 * 100 - 4 * 16) * 1e-3, rel=0.02)
+    assert small.stalled_s > 0.5 * 4 * small.now
+    large = world(costs, batch=800).prepare().run(samples=8000)
+    assert large.stalled_s == 0.0
+    assert large.link_use < 0.6
+
+
+def test_a_state_has_one_place_to_however_many_it_goes() -> None:
+    costs = Costs(CARD, 1e-5, 1000, post_s=0.0)
+    # Three members, two messages of 1 ms each in a turn of 8 ms.
+    run = world(costs, n_members=3, batch=800, sends=2, places=1).prepare().run(samples=8000)
+    assert run.posted == 3 * 10 * 2
+    assert run.queue_max == 1
+    assert run.stalled_s == 0.0
+    assert run.link_use == pytest.approx(6 / 8, rel=0.1)
+    # No more than there are others, and to none of them twice.
+    pair = world(costs, n_members=2, batch=800, sends=5).prepare().run(samples=8000)
+    assert pair.posted == 2 * 10
+
+
+def test_an_infinite_mini_batch_is_a_whole_pass() -> None:
+    rng = np.random.default_rng(0)
+    chunks = [[dense_chunk(ChunkId("x", i, 0), np.zeros(40), rng.random((40, 2)))] for i in (0, 1)]
+    run = world(
+        Costs(CARD, 1e-3, 100),
+        n_members=2,
+        batch=math.inf,
+        problem=KMeans(clusters=2, columns=2),
+        start={"centres": np.eye(2)},
+    )
+    run.prepare(chunks).run(passes=1)
+    assert [member.processed for member in run.members] == [40, 40]
+
+
+def test_states_are_looked_at_at_the_moments_that_were_asked_for() -> None:
+    rng = np.random.default_rng(0)
+    chunks = [[dense_chunk(ChunkId("x", i, 0), np.zeros(40), rng.random((40, 2)))] for i in (0, 1)]
+    seen: list[tuple[float, float]] = []
+    costs = Costs(CARD, 1e-3, 100, post_s=0.0)
+    run = world(
+        costs,
+        n_members=2,
+        problem=KMeans(clusters=2, columns=2),
+        start={"centres": np.eye(2)},
+        sends=0,
+        looks=(0.005, 0.0105, 0.0305, 9.0),
+    )
+    run.look = lambda at: seen.append((at, float(run.states[0]["counts"].sum())))
+    run.prepare(chunks).run(samples=40)
+    # Turns of ten samples end every 10 ms; what is asked for later is seen at the end.
+    assert seen == [(0.005, 0.0), (0.0105, 10.0), (0.0305, 30.0), (9.0, 40.0)]

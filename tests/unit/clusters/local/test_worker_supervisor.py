@@ -1,0 +1,147 @@
+"""Whom the keeper of a local cluster starts and ends: the worker that has an address now."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from elasticml.clusters.local.launchers import Process
+from elasticml.clusters.local.process_options import ClusterOptions, WorkerOptions
+from elasticml.clusters.local.worker_supervisor import WorkerSupervisor
+from elasticml.errors import ConfigError
+
+ADDRESS = "tcp://127.0.0.1:40001"
+
+
+class Scheduler:
+    """The part of Dask's scheduler that the keeper knows."""
+
+    address = "tcp://127.0.0.1:1"
+
+    def __init__(self) -> None:
+        self.workers: dict[str, Any] = {}
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+
+    def rpc(self, address: str) -> Any:
+        async def call(**arguments: Any) -> None:
+            self.calls.append((address, arguments))
+
+        return SimpleNamespace(em_notice=call, em_slow=call)
+
+
+class EndingProcess(Process):
+    """A process that ends at its first signal, and is none."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(pid)
+        self.signals: list[int] = []
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+        self.ended.set()
+
+
+class Launcher:
+    """Starts workers that register at once, all at the same address unless told otherwise."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.keeper: WorkerSupervisor | None = None
+        self.started: list[EndingProcess] = []
+        #: Addresses of the next workers.
+        self.addresses: list[str] = []
+        self._scheduler = scheduler
+
+    async def start(self, options: WorkerOptions, lifeline: int) -> Process:
+        assert self.keeper is not None
+        self.started.append(EndingProcess(pid=len(self.started)))
+        address = self.addresses.pop(0) if self.addresses else ADDRESS
+        self._scheduler.workers[address] = SimpleNamespace(name=options.name)
+        self.keeper.add_worker(self._scheduler, address)
+        return self.started[-1]
+
+    async def close(self) -> None:
+        return None
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Launcher:
+    scheduler = Scheduler()
+    launcher = Launcher(scheduler)
+    options = ClusterOptions(
+        name="test",
+        workers=1,
+        workers_max=3,
+        threads=1,
+        memory_limit=None,
+        keep=False,
+        grace_s=1.0,
+        dashboard_address=None,
+        start_method="spawn",
+        start_timeout_s=1.0,
+        log_dir=str(tmp_path),
+        scratch_dir=str(tmp_path),
+        own_dir=str(tmp_path),
+    )
+    launcher.keeper = WorkerSupervisor(scheduler, launcher, options, memory_limit=2**30)
+    return launcher
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_got_the_port_of_a_former_one_can_be_lost(launcher: Launcher) -> None:
+    # worker-0 registers at an address and is killed; worker-1 registers at the same one, as the
+    # kernel hands out free ports again; the loss of that address must reach worker-1, which the
+    # keeper had taken for worker-0, long gone.
+    keeper = launcher.keeper
+    assert keeper is not None
+    for _ in range(2):
+        await keeper.bring_back(1)
+        await keeper.lose([ADDRESS], "kill", 0.0)
+    assert [process.signals for process in launcher.started] == [[signal.SIGKILL]] * 2
+    assert keeper.status() == []
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_is_gone_is_passed_over_and_an_unknown_one_is_named(
+    launcher: Launcher,
+) -> None:
+    keeper = launcher.keeper
+    assert keeper is not None
+    await keeper.bring_back(1)
+    for _ in range(2):
+        await keeper.lose([ADDRESS, "worker-0"], "kill", 0.0)
+    assert len(launcher.started) == 1
+    with pytest.raises(ConfigError, match="no worker 'worker-7'"):
+        await keeper.lose(["worker-7"], "kill", 0.0)
+
+
+@pytest.mark.asyncio
+async def test_a_job_gets_workers_up_to_the_maximum_and_gives_them_back(launcher: Launcher) -> None:
+    keeper = launcher.keeper
+    assert keeper is not None
+    launcher.addresses = [f"tcp://127.0.0.1:{k}" for k in range(40001, 40006)]
+    await keeper.bring_back(1)
+    granted = [await keeper.request(1), await keeper.request(5), await keeper.request(1)]
+    await keeper.release(["tcp://127.0.0.1:40002", "tcp://127.0.0.1:40003", "tcp://elsewhere:1"])
+    there = [record.name for record in keeper.status()]
+    assert (granted, there) == ([1, 1, 0], ["worker-0"])
+    assert await keeper.request(5) == 2
+
+
+@pytest.mark.asyncio
+async def test_only_workers_that_are_there_are_slowed_and_never_made_faster(
+    launcher: Launcher,
+) -> None:
+    keeper = launcher.keeper
+    assert keeper is not None
+    scheduler: Any = launcher._scheduler
+    await keeper.bring_back(1)
+    await keeper.slow(["worker-0"], 1.5)
+    await keeper.lose(["worker-0"], "kill", 0.0)
+    await keeper.slow(["worker-0"], 2.0)
+    assert scheduler.calls == [(ADDRESS, {"factor": 1.5})]
+    with pytest.raises(ConfigError, match="a factor of at least 1"):
+        await keeper.slow(["worker-0"], 0.5)

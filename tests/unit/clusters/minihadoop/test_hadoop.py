@@ -1,0 +1,233 @@
+"""What of the mini YARN needs no Hadoop: settings, files, ports, and what errors say."""
+
+from __future__ import annotations
+
+import random
+import socket
+import subprocess
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+
+from elasticml.cli.main import elasticml
+from elasticml.clusters.minihadoop import daemons, jars, ports, root_directory
+from elasticml.clusters.minihadoop.configuration import (
+    MARKER,
+    node,
+    queues,
+    write_configuration,
+    yarn,
+)
+from elasticml.clusters.minihadoop.daemons import Daemons, is_ours, marked
+from elasticml.clusters.minihadoop.java import Java, find_java, version_of
+from elasticml.clusters.minihadoop.layout import Layout
+from elasticml.clusters.minihadoop.mini_settings import MiniSettings, Preemption, node_host
+from elasticml.clusters.minihadoop.programs import Programs
+from elasticml.errors import ConfigError
+
+JAVA = Java(home="/java", version=17)
+
+
+def numbers(nodes: int) -> dict[str, int]:
+    return {name: 11000 + i for i, name in enumerate(ports.port_names(nodes))}
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime', 17),
+        ('java version "1.8.0_432"', 8),
+        ('openjdk version "21" 2023-09-19', 21),
+        ("not a Java", None),
+    ],
+)
+def test_version_is_read_from_what_java_says(said, version):
+    assert version_of(said) == version
+
+
+def test_missing_java_is_one_line_with_the_remedy(tmp_path):
+    for environ in ({"PATH": str(tmp_path)}, {"JAVA_HOME": str(tmp_path), "PATH": ""}):
+        with pytest.raises(ConfigError, match=r"no Java: .* wanted Java 8 to 21; install a JDK"):
+            find_java(environ)
+
+
+def test_java_that_is_too_new_is_refused(tmp_path):
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'openjdk version \"99\"' >&2\n")
+    program.chmod(0o755)
+    with pytest.raises(ConfigError, match=r"no usable Java: got .*99"):
+        find_java({"JAVA_HOME": str(tmp_path)})
+
+
+def test_missing_maven_is_one_line_with_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"no mvn on the PATH.*install Maven"):
+        jars.jars_directory(lambda line: None, tmp_path / "cache")
+
+
+def test_failing_maven_is_one_line_and_leaves_no_half_of_the_jars(tmp_path, monkeypatch):
+    maven = tmp_path / "mvn"
+    maven.write_text("#!/bin/sh\necho '[ERROR] no network'\necho '[ERROR] more'\nexit 1\n")
+    maven.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    said = []
+    with pytest.raises(ConfigError, match=r"with Maven: \[ERROR\] no network"):
+        jars.jars_directory(said.append, tmp_path / "cache")
+    assert said == ["fetching Hadoop with Maven: about 90 MB, once"]
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
+
+
+def test_jars_are_kept_under_the_hash_of_their_list(tmp_path, monkeypatch):
+    maven = tmp_path / "mvn"
+    maven.write_text(
+        '#!/bin/sh\nfor a; do case "$a" in -DoutputDirectory=*) d="${a#*=}" ;; esac; done\n'
+        'mkdir -p "$d" && touch "$d/hadoop.jar"\n'
+    )
+    maven.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    folder = jars.jars_directory(lambda line: None, tmp_path / "cache")
+    assert [path.name for path in folder.iterdir()] == ["hadoop.jar"]
+    maven.unlink()
+    assert jars.jars_directory(lambda line: None, tmp_path / "cache") == folder
+
+
+def test_chosen_ports_are_free_and_differ():
+    found = ports.choose_ports(ports.port_names(2), random.Random(5))
+    assert list(found) == ports.port_names(2)
+    assert len(set(found.values())) == len(found)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", found["name-rpc"]))
+        again = ports.choose_ports(ports.port_names(2), random.Random(5))
+    assert found["name-rpc"] not in again.values()
+
+
+def test_too_few_ports_are_one_line(monkeypatch):
+    monkeypatch.setattr(ports, "PORT_MAX", ports.PORT_MIN + 60)
+    with pytest.raises(ConfigError, match=r"too few free ports: got .* wanted 61; end processes"):
+        ports.choose_ports([str(i) for i in range(61)], random.Random(1))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"nodes": 0}, "nodes: got 0, wanted 1 to 100"),
+        ({"queues": {"ml": 30.0, "prod": 30.0}}, "shares that sum up to 60, wanted 100"),
+        ({"node_memory": "1 MiB"}, "wanted at least 512 MiB"),
+        ({"node_memory": "much"}, "node_memory: got 'much'"),
+    ],
+)
+def test_wrong_settings_are_one_line(wrong, said):
+    with pytest.raises(ConfigError, match=said):
+        MiniSettings(**wrong)
+
+
+def test_preemption_reaches_the_resource_manager():
+    layout = Layout(Path("/root"))
+    policy = "yarn.resourcemanager.monitor.capacity.preemption"
+    some = MiniSettings(preemption=Preemption(max_wait_s=3.5, interval_s=0.25))
+    site = yarn(some, layout, numbers(2), Path("/jars"))
+    assert site[f"{policy}.max_wait_before_kill"] == "3500"
+    assert site[f"{policy}.monitoring_interval"] == "250"
+    none = yarn(MiniSettings(preemption=None), layout, numbers(2), Path("/jars"))
+    assert none["yarn.resourcemanager.scheduler.monitor.enable"] == "false"
+
+
+def test_each_node_has_addresses_and_folders_of_its_own():
+    layout, settings = Layout(Path("/root")), MiniSettings(nodes=2)
+    first, second = (node(settings, layout, numbers(2), i) for i in range(2))
+    kinds = ("address", "local-dirs", "log-dirs", "localizer.address", "webapp.address")
+    for kind in kinds:
+        assert first[f"yarn.nodemanager.{kind}"] != second[f"yarn.nodemanager.{kind}"]
+    assert second["yarn.nodemanager.hostname"] == node_host(1) == "127.0.0.3"
+    assert f"{MARKER}=/root" in first["yarn.nodemanager.admin-env"].split(",")
+
+
+def test_each_queue_may_take_everything():
+    found = queues(MiniSettings(queues={"a": 40.0, "b": 60.0}))
+    prefix = "yarn.scheduler.capacity.root"
+    assert found[f"{prefix}.queues"] == "a,b"
+    assert (found[f"{prefix}.a.capacity"], found[f"{prefix}.a.maximum-capacity"]) == ("40", "100")
+
+
+def test_files_are_written_for_hadoop(tmp_path):
+    layout = Layout(tmp_path)
+    write_configuration(MiniSettings(nodes=2), layout, numbers(2), Path("/jars"))
+    site = ElementTree.parse(layout.node_conf(1) / "yarn-site.xml").getroot()
+    values = {p.findtext("name"): p.findtext("value") for p in site}
+    assert values["yarn.nodemanager.hostname"] == "127.0.0.3"
+    assert values["yarn.application.classpath"] == f"{layout.conf},/jars/*"
+    client = ElementTree.parse(layout.conf / "yarn-site.xml").getroot()
+    assert "yarn.nodemanager.hostname" not in {p.findtext("name") for p in client}
+
+
+def test_shims_say_what_they_know(tmp_path):
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "one.jar").touch()
+    layout = Layout(tmp_path)
+    programs = Programs(java=JAVA, jars=tmp_path / "jars", layout=layout)
+    programs.write_shims()
+
+    def run(*command):
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    shim = str(layout.bin / "yarn")
+    printed = run(shim, "classpath", "--glob").stdout.strip()
+    assert printed == f"{layout.conf}:{tmp_path}/jars/one.jar"
+    wrong = run(shim, "jar")
+    assert (wrong.returncode, wrong.stderr.split(",")[0]) == (2, "yarn: got jar")
+
+
+def test_client_environment_is_the_same_twice():
+    programs = Programs(java=JAVA, jars=Path("/jars"), layout=Layout(Path("/r")))
+    once = programs.client_environment({"PATH": "/bin"})
+    assert once == {"HADOOP_CONF_DIR": "/r/conf", "JAVA_HOME": "/java", "PATH": "/r/bin:/bin"}
+    assert programs.client_environment(once) == once
+
+
+def test_foreign_directory_is_refused_and_a_former_one_emptied(tmp_path):
+    (tmp_path / "mine").write_text("keep")
+    with pytest.raises(ConfigError, match="holds other files"):
+        root_directory.make_root(tmp_path)
+    assert (tmp_path / "mine").read_text() == "keep"
+    made = root_directory.make_root(tmp_path / "new")
+    (made / "old.log").touch()
+    said: list[str] = []
+    emptied = root_directory.make_root(made, said.append)
+    assert [path.name for path in emptied.iterdir()] == [".elasticml-mini-yarn"]
+    assert said == [f"removing the files of the former mini YARN in {made}"]
+
+
+def test_full_disk_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(root_directory, "FREE_BYTES_MIN", 2**70)
+    with pytest.raises(ConfigError, match=r"disk full: got \d+ MiB free in .*; free some"):
+        root_directory.make_root(tmp_path / "new")
+
+
+def test_processes_are_found_again_and_ended_with_what_they_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(daemons, "END_S_MAX", 0.1)
+    layout = Layout(tmp_path)
+    layout.logs.mkdir()
+    first = Daemons(layout)
+    # The shell stays, deaf to SIGTERM, and has a child of its own.
+    script = "trap '' TERM; sleep 1000 & echo ready; wait"
+    first.start("node-0", ["sh", "-c", script], {"PATH": "/usr/bin:/bin", MARKER: str(tmp_path)})
+    second = Daemons(layout)
+    second.load()
+    pids = second.pids()
+    assert pids == first.pids()
+    assert is_ours(pids["node-0"], tmp_path)
+    second.end_all(container_s=0.0)
+    assert (second.pids(), marked(tmp_path)) == ({}, [])
+    first.wait(["node-0"], 1.0)
+
+
+def test_commands_without_a_started_one_are_one_line(tmp_path):
+    for command in ("status", "env"):
+        done = CliRunner().invoke(elasticml, ["mini-yarn", command, "--root", str(tmp_path)])
+        assert isinstance(done.exception, ConfigError)
+        assert "start one: elasticml mini-yarn up" in done.exception.message
+    done = CliRunner().invoke(elasticml, ["mini-yarn", "down", "--root", str(tmp_path)])
+    assert (done.exit_code, done.output) == (0, "nothing was running\n")

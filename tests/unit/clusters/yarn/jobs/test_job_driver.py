@@ -1,0 +1,155 @@
+"""The driver of a submitted job while the place of its run is away for a moment."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
+
+from elasticml.clusters.yarn.compat import import_skein
+from elasticml.clusters.yarn.jobs import job_driver
+from elasticml.clusters.yarn.jobs.job_driver import YarnJob
+from elasticml.clusters.yarn.jobs.submission import (
+    CANCEL_KEY,
+    Attempt,
+    Submission,
+    Verdict,
+    read_verdict,
+    write_attempt,
+    write_verdict,
+)
+from elasticml.data.storage import filesystem
+
+
+class Store(dict):
+    """The key-value store of an application whose end nobody asks for until it is over."""
+
+    def wait(self, key):
+        assert key == CANCEL_KEY
+        raise import_skein().exceptions.ConnectionError
+
+
+class Application:
+    """The part of an application's client that its driver needs."""
+
+    def __init__(self):
+        self.kv = Store()
+        self.ended = None
+
+    def get_containers(self, services, states):
+        return []
+
+    def shutdown(self, status, diagnostics):
+        self.ended = (status, diagnostics)
+
+
+@pytest.fixture
+def place(tmp_path):
+    place = f"memory://driven-{tmp_path.name}/run"
+    yield place
+    filesystem.remove(place)
+
+
+@pytest.fixture
+def driver(place, tmp_path):
+    data = {"format": "svmlight", "path": f"{place}/train.svm"}
+    submission = Submission(
+        record={"data": data}, cluster={}, place=place, workers=1, workers_min=1
+    )
+    return YarnJob(submission, None, Application(), tmp_path)
+
+
+@pytest.fixture
+def away(monkeypatch):
+    """Have reading a file of a name fail a few times, as while a name node starts anew."""
+    monkeypatch.setattr(job_driver, "TRY_PAUSE_S", 0.0)
+    left = {}
+
+    def failing(of):
+        def act(self, path, *arguments, **options):
+            name = str(path).rpartition("/")[2]
+            if left.get(name, 0) > 0:
+                left[name] -= 1
+                raise ConnectionError("the name node is away")
+            return of(self, path, *arguments, **options)
+
+        return act
+
+    for name in ("cat_file", "info"):
+        monkeypatch.setattr(MemoryFileSystem, name, failing(getattr(MemoryFileSystem, name)))
+    return left
+
+
+def test_a_job_that_has_ended_is_not_failed_by_a_name_node_that_starts_anew(driver, place, away):
+    # The driver began again meanwhile, and wrote over the verdict that the job had failed.
+    verdict = Verdict(state="done", reason="5 rounds (gap)")
+    write_verdict(place, verdict)
+    away["verdict.json"] = 3
+    asyncio.run(driver.run())
+    assert away["verdict.json"] == 0
+    assert read_verdict(place) == verdict
+    assert driver._app.ended == (
+        "SUCCEEDED",
+        f"done: 5 rounds (gap); the run is in {place}",
+    )
+
+
+def test_a_job_goes_on_although_its_story_is_away_for_a_moment(driver, place, away):
+    records = [{"event": "RoundEnded", "round": r, "t": r / 2} for r in range(4)]
+    story = "".join(json.dumps(record) + "\n" for record in records)
+    filesystem.write_whole(f"{place}/story.jsonl", story.encode())
+    away["story.jsonl"] = 3
+    assert driver._resumed("memory://checkpoints") == {
+        "resume": "memory://checkpoints",
+        "reached": {"round": 4, "seconds": 1.5},
+    }
+
+
+@pytest.mark.parametrize(("attempts", "left"), [(0, 18), (1, 0)])
+def test_data_that_were_there_before_are_waited_for(driver, place, away, attempts, left):
+    # In a first attempt what is wrong with the data is said at once.
+    if attempts:
+        write_attempt(place, Attempt(number=attempts))
+    away["train.svm"] = job_driver.TRIES_MAX - 1
+    asyncio.run(driver.run())
+    verdict = read_verdict(place)
+    assert verdict.state == "failed"
+    assert away["train.svm"] == left
+    is_missing = "does not exist" in verdict.reason
+    assert is_missing is (attempts > 0), verdict.reason
+
+
+class Unwanted(Store):
+    """The store of an application whose end has been asked for."""
+
+    def wait(self, key):
+        assert key == CANCEL_KEY
+
+
+def test_a_job_that_is_ended_before_it_goes_on_says_how_far_it_had_come(place, tmp_path):
+    # Its run had a story and checkpoints of the attempt before, and no summary.
+    data = {"format": "svmlight", "path": f"{place}/train.svm"}
+    filesystem.write_whole(f"{place}/train.svm", b"1 1:1\n-1 2:1\n")
+    records = [{"event": "RoundEnded", "round": r, "t": r / 2} for r in range(4)]
+    story = "".join(json.dumps(record) + "\n" for record in records)
+    filesystem.write_whole(f"{place}/story.jsonl", story.encode())
+    submission = Submission(
+        record={"name": "toy", "data": data}, cluster={}, place=place, workers=1, workers_min=1
+    )
+    application = Application()
+    application.kv = Unwanted()
+    driver = YarnJob(submission, SimpleNamespace(workers={}), application, tmp_path)
+    asyncio.run(driver.run())
+    why = "cancelled: waiting for its workers (0 of 1 were there)"
+    assert application.ended == ("KILLED", f"{why}; the run is in {place}")
+    assert json.loads(filesystem.read_bytes(f"{place}/summary.json")) == {
+        "name": "toy",
+        "rounds": 4,
+        "seconds": 1.5,
+        "reason": why,
+    }

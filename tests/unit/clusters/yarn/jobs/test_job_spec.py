@@ -1,0 +1,125 @@
+"""The application of a submitted job, as its specification says it."""
+
+import sys
+
+import pytest
+
+from elasticml.clusters.yarn.jobs.job_spec import (
+    make_spec,
+    with_driver,
+    worker_bytes,
+    worker_count,
+)
+from elasticml.clusters.yarn.jobs.submission import SUBMISSION_FILE
+from elasticml.errors import ConfigError
+from elasticml.jobs.job_sections import YarnContainers
+
+pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
+
+WRITTEN = """
+name: written
+queue: theirs
+services:
+  dask.scheduler:
+    files: {environment: hdfs:///env.tar.gz}
+    resources: {memory: 3 GiB, vcores: 2}
+    max_restarts: 0
+    script: |
+      source environment/bin/activate
+      dask-yarn services scheduler
+  dask.worker:
+    instances: 5
+    resources: {memory: 4 GiB, vcores: 3}
+    depends: [dask.scheduler]
+    script: |
+      source environment/bin/activate
+      dask-yarn services worker
+"""
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text=WRITTEN):
+        path = tmp_path / "spec.yaml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_what_a_job_asks_for_is_in_its_application():
+    cluster = YarnContainers(
+        workers=6,
+        workers_min=2,
+        workers_max=9,
+        queue="ml",
+        memory="2 GiB",
+        vcores=2,
+        scheduler={"memory": "1 GiB"},
+        tags=["a", "b"],
+        node_label="fast",
+        nodes=["n1"],
+        environment="venv:///opt/env",
+    )
+    spec = make_spec(cluster, "first")
+    worker, scheduler = spec.services["dask.worker"], spec.services["dask.scheduler"]
+    assert (spec.name, spec.queue, spec.tags, spec.node_label) == (
+        "first",
+        "ml",
+        {"a", "b"},
+        "fast",
+    )
+    assert (worker_count(spec), worker_bytes(spec)) == (6, 2**31)
+    assert (worker.resources.vcores, worker.nodes) == (2, ["n1"])
+    assert scheduler.resources.memory == 1024
+    assert "source /opt/env/bin/activate" in worker.script
+    assert scheduler.env["ELASTICML_YARN_WORKERS_MIN"] == "2"
+    assert scheduler.env["ELASTICML_YARN_WORKERS_MAX"] == "9"
+
+
+def test_by_default_containers_run_the_interpreter_that_submits():
+    spec = make_spec(YarnContainers(), "first")
+    assert f"{sys.executable} -m elasticml" in spec.services["dask.worker"].script
+
+
+def test_a_specification_stays_as_it_is_but_for_what_the_job_says(written):
+    spec = make_spec(YarnContainers(specification=written(), queue="ml"), "first")
+    worker = spec.services["dask.worker"]
+    assert (spec.name, spec.queue, worker_count(spec)) == ("written", "ml", 5)
+    assert (worker.resources.memory, worker.resources.vcores) == (4096, 3)
+    changed = YarnContainers(specification=written(), workers=2, memory="1 GiB", name="mine")
+    spec = make_spec(changed, "first")
+    worker = spec.services["dask.worker"]
+    assert (spec.name, spec.queue, worker_count(spec)) == ("mine", "theirs", 2)
+    assert (worker.resources.memory, worker.resources.vcores) == (1024, 3)
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_the_driver_takes_the_place_of_the_scheduler_and_may_begin_again(
+    written, tmp_path, is_written
+):
+    cluster = YarnContainers(specification=written()) if is_written else YarnContainers()
+    spec = with_driver(make_spec(cluster, "first"), tmp_path / "job.json")
+    scheduler = spec.services["dask.scheduler"]
+    assert scheduler.script.rstrip().endswith(" -m elasticml.clusters.yarn.jobs.job_driver")
+    assert scheduler.files[SUBMISSION_FILE].source == (tmp_path / "job.json").as_uri()
+    assert ("environment" in scheduler.files) == is_written
+    assert scheduler.max_restarts > 0
+    assert spec.services["dask.worker"].max_restarts == -1
+    assert spec.max_attempts > 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ("  dask.scheduler:", "  another:", "has no service dask.scheduler"),
+        ("services scheduler", "services worker", "does not call dask-yarn services scheduler"),
+    ],
+)
+def test_a_specification_without_a_scheduler_is_refused(written, tmp_path, old, new, text):
+    text_of = WRITTEN.replace(old, new, 1).replace("depends: [dask.scheduler]", "depends: []")
+    with pytest.raises(ConfigError, match=text):
+        with_driver(
+            make_spec(YarnContainers(specification=written(text_of)), "first"),
+            tmp_path / "job.json",
+        )

@@ -1,0 +1,94 @@
+"""A run directory's copy: what it holds at every moment, and how it comes back."""
+
+import json
+
+import pytest
+
+from elasticml.clusters.yarn.jobs import run_sync
+from elasticml.clusters.yarn.jobs.run_sync import RunSync, fetch
+from elasticml.errors import ConfigError, JobFailedError
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    return run
+
+
+def copied(place):
+    return {path.name: path.read_bytes() for path in place.iterdir() if path.is_file()}
+
+
+def test_half_a_line_is_not_copied_and_what_has_not_changed_is_not_copied_again(run, tmp_path):
+    place = tmp_path / "place"
+    (run / "story.jsonl").write_text('{"round": 0}\n{"rou')
+    (run / "job.yaml").write_text("name: a\n")
+    copies = RunSync(run, str(place))
+    assert copies.copy() == 2
+    assert copied(place) == {"story.jsonl": b'{"round": 0}\n', "job.yaml": b"name: a\n"}
+    assert copies.copy() == 0
+    (run / "story.jsonl").write_text('{"round": 0}\n{"round": 1}\n')
+    assert copies.copy() == 1
+    assert copied(place)["story.jsonl"] == b'{"round": 0}\n{"round": 1}\n'
+
+
+def test_a_summary_says_where_it_is(run, tmp_path):
+    (run / "summary.json").write_text(json.dumps({"rounds": 3, "run_dir": str(run)}))
+    RunSync(run, str(tmp_path / "place")).copy()
+    assert json.loads((tmp_path / "place" / "summary.json").read_text()) == {
+        "rounds": 3,
+        "run_dir": str(tmp_path / "place"),
+    }
+    fetch(str(tmp_path / "place"), tmp_path / "here")
+    told = json.loads((tmp_path / "here" / "summary.json").read_text())
+    assert told["run_dir"] == str(tmp_path / "here")
+
+
+def test_what_only_the_driver_needs_is_not_fetched(tmp_path):
+    place = tmp_path / "place"
+    (place / "driver").mkdir(parents=True)
+    (place / "checkpoint").mkdir()
+    (place / "driver" / "attempt.json").write_text("{}")
+    (place / ".model.npz.17.part").write_text("half")
+    (place / "model.npz").write_bytes(b"whole")
+    assert fetch(str(place), tmp_path / "here") == ["model.npz"]
+    assert copied(tmp_path / "here") == {"model.npz": b"whole"}
+
+
+def test_the_last_copies_are_made_before_it_is_left(run, tmp_path):
+    with RunSync(run, str(tmp_path / "place")):
+        (run / "model.npz").write_bytes(b"model")
+    assert copied(tmp_path / "place") == {"model.npz": b"model"}
+
+
+def test_nothing_is_copied_to_a_place_that_is_anothers_now(run, tmp_path):
+    (run / "model.npz").write_bytes(b"model")
+    with RunSync(run, str(tmp_path / "place"), lambda: False):
+        pass
+    assert not (tmp_path / "place").exists()
+
+
+def test_a_place_that_is_away_for_a_while_costs_nothing(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_sync, "LAST_PAUSE_S", 0.0)
+    (run / "model.npz").write_bytes(b"model")
+    failures = [ConfigError("full"), ConfigError("full"), ConfigError("full")]
+    write = run_sync.filesystem.write_whole
+
+    def write_whole(place, content):
+        if failures:
+            raise failures.pop()
+        write(place, content)
+
+    monkeypatch.setattr(run_sync.filesystem, "write_whole", write_whole)
+    with RunSync(run, str(tmp_path / "place")):
+        pass
+    assert copied(tmp_path / "place") == {"model.npz": b"model"}
+
+
+def test_a_place_that_stays_away_is_an_error(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_sync, "LAST_PAUSE_S", 0.0)
+    (run / "model.npz").write_bytes(b"model")
+    (tmp_path / "place").write_text("a file")
+    with pytest.raises(JobFailedError, match="the run's result cannot be kept"):
+        RunSync(run, str(tmp_path / "place")).__enter__().close()

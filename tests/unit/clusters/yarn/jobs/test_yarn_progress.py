@@ -1,0 +1,32 @@
+"""How much of a job is done, as a resource manager is told."""
+
+import pytest
+
+from elasticml.clusters.yarn.jobs.yarn_progress import ProgressReporter, progress_fraction
+from elasticml.jobs.status import JobStatus
+
+
+@pytest.mark.parametrize(
+    ("status", "share"),
+    [
+        ({}, 0.0),
+        ({"rounds_max": 10, "round": 3}, 0.3),
+        ({"rounds_max": 10, "round": 3, "seconds_max": 10, "seconds": 8}, 0.8),
+        ({"gap_target": 1e-4, "gap_first": 1.0, "gap": 1e-2}, 0.5),
+        ({"rounds_max": 10, "round": 12}, 1.0),
+        ({"state": "failed"}, 1.0),
+    ],
+)
+def test_the_limit_that_is_nearest_says_how_much_is_done(status, share):
+    assert progress_fraction(JobStatus(job="a", **status)) == pytest.approx(share)
+
+
+def test_it_is_told_at_most_once_a_second_and_never_falls():
+    told, now = [], [0.0]
+    progress = ProgressReporter(told.append, clock=lambda: now[0])
+    progress.record([{"event": "JobStarted", "spec": {"stop": {"rounds": 10}}}])
+    for second, round in [(0.0, 0), (0.5, 1), (1.5, 2), (3.0, 1), (3.1, 5)]:
+        now[0] = second
+        progress.record([{"event": "RoundEnded", "round": round}])
+    progress.record([{"event": "JobEnded", "state": "done"}])
+    assert told == [pytest.approx(share) for share in (0.0, 0.3, 0.6, 1.0)]

@@ -1,0 +1,255 @@
+"""Specifications: dask-yarn's own, with elasticml's services in them."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import dask
+import pytest
+import skein
+
+from elasticml.clusters.yarn.application_spec import (
+    ContainerAsk,
+    asked_containers,
+    is_local,
+    make_specification,
+    read_specification,
+    rewrite,
+    rewrite_script,
+    with_placement,
+    with_security,
+)
+from elasticml.clusters.yarn.tls import SECURITY_VARIABLE
+from elasticml.errors import ConfigError
+
+OURS = "-m elasticml.clusters.yarn.service"
+
+#: As dask-yarn's manual shows one, with what is beside the services that it knows.
+WRITTEN = """
+name: written
+queue: ml
+tags: [a, b]
+node_label: fast
+services:
+  dask.scheduler:
+    resources: {memory: 512 MiB, vcores: 1}
+    max_restarts: 0
+    files: {environment: /opt/environment.tar.gz}
+    script: |
+      source environment/bin/activate
+      dask-yarn services scheduler
+  dask.worker:
+    resources: {memory: 2 GiB, vcores: 2}
+    instances: 3
+    max_restarts: 8
+    depends: [dask.scheduler]
+    nodes: [one]
+    relax_locality: true
+    env: {A: b}
+    script: |
+      source environment/bin/activate
+      dask-yarn services worker --nthreads 2 --memory_limit 1GiB
+  tensorboard:
+    resources: {memory: 256 MiB, vcores: 1}
+    script: tensorboard --logdir dask-yarn
+"""
+
+
+@pytest.fixture
+def written(tmp_path):
+    path = tmp_path / "written.yaml"
+    path.write_text(WRITTEN)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("script", "wanted"),
+    [
+        ("dask-yarn services scheduler", f"python {OURS} scheduler"),
+        (
+            "conda activate x; exec dask-yarn services worker --nthreads 2 && echo",
+            f"conda activate x; exec python {OURS} worker --nthreads 2 && echo",
+        ),
+        ("/opt/env/bin/dask-yarn services worker", f"/opt/env/bin/python {OURS} worker"),
+        ('"$ENV/bin/dask-yarn" services worker', f'"$ENV/bin/python" {OURS} worker'),
+        ("dask-yarn \\\n  services worker", f"python \\\n  {OURS} worker"),
+        (
+            "environment/bin/python -m dask_yarn.cli services client job.py -n 3",
+            f"environment/bin/python {OURS} client job.py -n 3",
+        ),
+    ],
+)
+def test_calls_of_dask_yarns_services_become_ours(script, wanted):
+    assert rewrite_script(script) == wanted
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "my-dask-yarn services worker",
+        "dask-yarn submit script.py",
+        "cp dask-yarn services",
+        "dask-yarn-services worker",
+        "python -m dask_yarn.client services",
+        "",
+    ],
+)
+def test_other_scripts_stay_as_they_are(script):
+    assert rewrite_script(script) == script
+
+
+def test_a_rewritten_script_is_not_rewritten_again():
+    once = rewrite_script("dask-yarn services worker")
+    assert rewrite_script(once) == once
+
+
+def test_a_written_specification_changes_in_its_services_only(written):
+    before = read_specification(str(written)).to_dict()
+    after = rewrite(read_specification(str(written))).to_dict()
+    for spec in (before, after):
+        for service in ("dask.scheduler", "dask.worker"):
+            spec["services"][service]["script"] = spec["services"][service]["script"].splitlines()
+    assert after["services"]["dask.worker"]["script"].pop() == (
+        f"python {OURS} worker --nthreads 2 --memory_limit 1GiB"
+    )
+    assert after["services"]["dask.scheduler"]["script"].pop() == f"python {OURS} scheduler"
+    before["services"]["dask.worker"]["script"].pop()
+    before["services"]["dask.scheduler"]["script"].pop()
+    assert after == before
+
+
+def test_rewriting_leaves_the_argument_as_it_was(written):
+    spec = read_specification(str(written))
+    text = spec.to_yaml()
+    rewrite(spec)
+    with_placement(spec, node_label="slow", nodes=["two"])
+    with_security(spec, "none")
+    assert spec.to_yaml() == text
+
+
+def test_a_specification_is_read_from_a_file_a_mapping_and_a_record(written):
+    from_file = read_specification(str(written))
+    assert read_specification(from_file.to_dict()) == from_file
+    assert read_specification(from_file) is from_file
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ({"services": {"a": {"script": "x", "resources": {"memory": 1, "vcores": 1}}}}, "'a'"),
+        ({"services": {}, "nonsense": 1}, "nonsense"),
+        ("/nowhere/spec.yaml", "No such file"),
+    ],
+)
+def test_what_is_no_specification_is_refused_in_one_line(source, says):
+    with pytest.raises(ConfigError, match=says) as caught:
+        read_specification(source)
+    assert "\n" not in caught.value.message
+
+
+def test_arguments_and_configuration_mean_what_they_mean_to_dask_yarn():
+    with dask.config.set({"yarn.worker.memory": "3 GiB", "yarn.queue": "ml"}):
+        spec = make_specification(
+            environment="venv:///opt/env",
+            n_workers=4,
+            worker_vcores=2,
+            worker_options={"nthreads": 2},
+            worker_env={"A": "b"},
+            tags=["one"],
+            name="mine",
+        )
+    worker = spec.services["dask.worker"]
+    assert (spec.name, spec.queue, spec.tags) == ("mine", "ml", {"one"})
+    assert (worker.instances, worker.resources.memory, worker.resources.vcores) == (4, 3072, 2)
+    assert (worker.max_restarts, worker.depends) == (-1, {"dask.scheduler"})
+    assert worker.env["A"] == "b"
+    assert json.loads(base64.b64decode(worker.env["worker_options"])) == {"nthreads": 2}
+    assert worker.script.endswith(f"\npython {OURS} worker")
+    assert not is_local(spec)
+
+
+def test_making_a_specification_leaves_arguments_and_configuration_as_they_were():
+    mine = {"A": "b"}
+    make_specification(environment="venv:///opt/env", worker_env=mine)
+    make_specification(environment="venv:///opt/env")
+    assert mine == {"A": "b"}
+    assert dask.config.get("yarn.worker.env") == {}
+
+
+def test_the_configured_specification_is_taken_where_nothing_else_is_said(written):
+    with dask.config.set({"yarn.specification": str(written)}):
+        spec = make_specification(environment=None, n_workers=None)
+        other = make_specification(environment="venv:///opt/env", n_workers=None)
+    assert (spec.name, other.name) == ("written", "dask")
+    assert OURS in spec.services["dask.worker"].script
+
+
+def test_a_local_scheduler_is_no_service():
+    spec = make_specification(environment="venv:///opt/env", deploy_mode="local")
+    assert is_local(spec)
+    assert spec.services["dask.worker"].depends == set()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "visibility"), [("hdfs://nn:8020", "PRIVATE"), ("", "APPLICATION")]
+)
+def test_a_node_unpacks_an_uploaded_environment_once_for_all(tmp_path, scheme, visibility):
+    archive = tmp_path / "env.tar.gz"
+    archive.write_bytes(b"")
+    spec = make_specification(environment=f"{scheme}{archive}")
+    files = [service.files["environment"] for service in spec.services.values()]
+    assert [str(file.visibility) for file in files] == [visibility] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({}, "must provide a path to a Python environment"),
+        ({"environment": "venv:///opt/env", "deploy_mode": "nowhere"}, "deploy_mode"),
+        ({"environment": "venv:///opt/env", "worker_memory": 12}, "12 MiB"),
+        ({"environment": "missing.tar.gz"}, "there is no file missing.tar.gz"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_one_line(arguments, says):
+    with pytest.raises(ConfigError, match=says) as caught:
+        make_specification(**{"n_workers": 1, **arguments})
+    assert "\n" not in caught.value.message
+
+
+def test_placement_is_the_workers_and_the_label_everybodys(written):
+    spec = with_placement(
+        read_specification(str(written)),
+        node_label="gpu",
+        nodes=["two"],
+        racks=["/a"],
+        relax_locality=False,
+    )
+    worker = spec.services["dask.worker"]
+    assert (spec.node_label, worker.nodes, worker.racks) == ("gpu", ["two"], ["/a"])
+    assert not worker.relax_locality
+    assert spec.services["dask.scheduler"].nodes == []
+
+
+def test_every_container_knows_whether_to_talk_tls(written):
+    for choice in ("tls", "none"):
+        spec = with_security(read_specification(str(written)), choice)
+        assert {s.env[SECURITY_VARIABLE] for s in spec.services.values()} == {choice}
+
+
+def test_what_an_application_asks_for_is_its_master_and_its_services(written):
+    spec = read_specification(str(written))
+    spec.services["dask.worker"].node_label = "slow"
+    asks = asked_containers(spec)
+    assert [(a.service, a.memory_mib, a.vcores, a.node_label, a.instances) for a in asks] == [
+        ("master", 512, 1, "fast", 1),
+        ("dask.scheduler", 512, 1, "fast", 1),
+        ("dask.worker", 2048, 2, "slow", 3),
+        ("tensorboard", 256, 1, "fast", 1),
+    ]
+    assert isinstance(asks[0], ContainerAsk)
+
+
+def test_a_specification_survives_the_way_to_skein(written):
+    spec = with_security(rewrite(read_specification(str(written))))
+    assert skein.ApplicationSpec.from_protobuf(spec.to_protobuf()) == spec

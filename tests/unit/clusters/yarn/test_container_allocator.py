@@ -1,0 +1,343 @@
+"""How many worker containers are asked for, when, and when it is no use any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticml.clusters.yarn.container_allocator import (
+    INSIST_S,
+    LATE_S,
+    YOUNG_S,
+    Add,
+    ContainerAllocator,
+    EndApplication,
+    Kill,
+    ObservedContainer,
+    State,
+)
+from elasticml.clusters.yarn.exit_reasons import last_line
+
+PREEMPTED = ("preempted", -102, "Container preempted by scheduler")
+
+
+def seen(instance: int, state: State = "running") -> ObservedContainer:
+    return ObservedContainer(
+        name=f"w{instance}",
+        instance=instance,
+        state=state,
+        container=f"container_{instance}" if state != "requested" else "",
+    )
+
+
+def running(n: int, **limits: int) -> ContainerAllocator:
+    allotment = ContainerAllocator(**limits)
+    assert allotment.see([seen(i) for i in range(n)], now_s=0.0) == []
+    for i in range(n):
+        allotment.registered(f"w{i}")
+    return allotment
+
+
+def mark(allotment: ContainerAllocator, *names: str, strict: bool = False) -> None:
+    for name in names:
+        allotment.marked(name, strict=strict, now_s=0.0)
+
+
+def preempt(allotment: ContainerAllocator, instance: int, now_s: float) -> list[object]:
+    """Pre-empt a container; skein asks for its replacement, the next one, in the same moment."""
+    replacement = max(record.instance for record in allotment._records.values()) + 1
+    actions = allotment.see([seen(instance, "failed"), seen(replacement, "requested")], now_s)
+    return [*actions, *allotment.ended(f"w{instance}", *PREEMPTED, now_s)]
+
+
+def test_a_first_preemption_is_left_to_skein():
+    allotment = running(2)
+    assert preempt(allotment, 1, now_s=10.0) == []
+    assert allotment.count == 2
+
+
+def test_a_container_preempted_young_again_and_again_is_asked_for_later_and_later():
+    allotment = running(1)
+    assert preempt(allotment, 0, now_s=10.0) == []
+    now_s, instance, waits = 10.0, 1, []
+    for _ in range(8):
+        now_s += 5.0
+        allotment.see([seen(instance)], now_s)
+        assert preempt(allotment, instance, now_s) == [Kill(name=f"w{instance + 1}")]
+        waits.append(0.0)
+        while allotment.see([], now_s + waits[-1]) == []:
+            waits[-1] += 1.0
+        now_s += waits[-1]
+        instance += 2
+        allotment.added(f"w{instance}", instance, streak=len(waits) + 1)
+        assert allotment.count == 1
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+
+
+def test_the_request_that_comes_later_says_how_often_its_place_was_preempted():
+    allotment = running(1)
+    preempt(allotment, 0, now_s=1.0)
+    allotment.see([seen(1)], now_s=2.0)
+    preempt(allotment, 1, now_s=3.0)
+    assert allotment.see([seen(2, "killed")], now_s=4.0) == [Add(streak=2)]
+
+
+def test_a_container_that_lived_long_is_asked_for_at_once_again():
+    allotment = running(1)
+    preempt(allotment, 0, now_s=1.0)
+    allotment.see([seen(1)], now_s=2.0)
+    assert preempt(allotment, 1, now_s=2.0 + YOUNG_S) == []
+
+
+def test_containers_preempted_together_count_once_each():
+    allotment = running(4)
+    for instance in range(4):
+        assert preempt(allotment, instance, now_s=20.0) == []
+    assert allotment.count == 4
+
+
+def test_a_replacement_that_is_there_already_is_left_alone():
+    allotment = running(1)
+    preempt(allotment, 0, now_s=1.0)
+    allotment.see([seen(1)], now_s=2.0)
+    allotment.see([seen(1, "failed"), seen(2)], now_s=3.0)
+    assert allotment.ended("w1", *PREEMPTED, 3.0) == []
+    assert allotment.count == 1
+
+
+def test_a_replacement_that_is_seen_later_is_found_all_the_same():
+    allotment = running(1)
+    preempt(allotment, 0, now_s=1.0)
+    allotment.see([seen(1)], now_s=2.0)
+    allotment.see([seen(1, "failed")], now_s=3.0)
+    assert allotment.ended("w1", *PREEMPTED, 3.0) == []
+    assert allotment.see([seen(2, "requested")], now_s=3.5) == [Kill(name="w2")]
+
+
+def test_a_request_that_a_younger_one_overtook_is_made_anew():
+    allotment = running(1)
+    allotment.see([seen(1, "requested"), seen(2, "requested")], now_s=1.0)
+    assert allotment.see([seen(1, "requested"), seen(2)], now_s=2.0) == []
+    assert allotment.see([seen(1, "requested"), seen(2)], now_s=4.0) == [Kill(name="w1"), Add()]
+
+
+def test_a_request_that_waits_in_its_turn_is_left_alone():
+    allotment = running(1)
+    allotment.see([seen(1, "requested"), seen(2, "requested")], now_s=1.0)
+    assert allotment.see([seen(1), seen(2, "requested")], now_s=900.0) == []
+
+
+def test_a_grant_that_skein_could_not_place_was_for_the_oldest_request():
+    allotment = running(1)
+    allotment.see([seen(1, "requested"), seen(2, "requested")], now_s=1.0)
+    allotment.unplaced()
+    assert allotment.see([], now_s=2.0) == []
+    assert allotment.see([], now_s=5.0) == [Kill(name="w1"), Add()]
+    allotment.added("w3", 3, streak=0)
+    assert allotment.see([seen(3, "requested")], now_s=9.0) == []
+
+
+def test_a_grant_that_nobody_waits_for_is_forgotten():
+    allotment = running(1)
+    allotment.unplaced()
+    assert allotment.see([], now_s=1.0) == []
+    allotment.see([seen(1, "requested")], now_s=2.0)
+    assert allotment.see([], now_s=9.0) == []
+
+
+def test_a_container_given_for_a_marked_one_is_asked_for_anew():
+    allotment = running(3)
+    mark(allotment, "w0")
+    assert allotment.release(["w2"], now_s=5.0) == [Kill(name="w2")]
+    assert allotment.see([seen(2, "killed")], now_s=5.5) == []
+    assert allotment.see([], now_s=6.0) == [Add()]
+
+
+def test_a_mark_is_answered_once():
+    allotment = running(3)
+    mark(allotment, "w0")
+    assert allotment.release(["w1", "w2"], now_s=5.0) == [Kill(name="w1"), Kill(name="w2")]
+    assert allotment.see([], now_s=9.0) == [Add()]
+
+
+def test_a_mark_that_lapsed_long_ago_is_not_answered():
+    allotment = running(2)
+    mark(allotment, "w0")
+    allotment.lapsed("w0", 4.0)
+    assert allotment.release(["w1"], now_s=4.0 + LATE_S) == [Kill(name="w1")]
+    assert allotment.see([], now_s=20.0) == []
+
+
+def test_a_container_given_for_a_mark_that_has_just_ended_is_asked_for_anew():
+    # The job gave it for the mark; meanwhile YARN took the marked one, or wanted it no more.
+    allotment = running(4)
+    mark(allotment, "w0")
+    mark(allotment, "w1")
+    allotment.lapsed("w1", 4.5)
+    preempt(allotment, 0, now_s=5.0)
+    allotment.release(["w2", "w3"], now_s=5.1)
+    assert allotment.count == 4
+    assert allotment.see([], now_s=9.0) == [Add(), Add()]
+    assert allotment.release(["w4"], now_s=5.2) == [Kill(name="w4")]
+    assert allotment.count == 1, "each is answered once"
+
+
+def test_strict_marks_are_answered_with_nothing():
+    # Four strict marks were executed, and three seconds later a policy retired four members: all of
+    # those were asked for anew, as if they had been given for the marks.
+    allotment = running(8)
+    mark(allotment, "w0", "w1", strict=True)
+    assert allotment.release(["w4"], now_s=1.0) == [Kill(name="w4")]
+    allotment.ended("w0", *PREEMPTED, 2.0)
+    allotment.lapsed("w1", 2.0)
+    assert allotment.release(["w5", "w6"], now_s=3.0) == [Kill(name="w5"), Kill(name="w6")]
+    assert allotment.see([seen(8, "requested")], now_s=9.0) == []
+    assert allotment.count == 5
+
+
+def test_a_mark_that_becomes_strict_may_have_been_answered_before_that():
+    allotment = running(3)
+    mark(allotment, "w0")
+    allotment.marked("w0", strict=True, now_s=4.0)
+    allotment.release(["w1"], now_s=4.5)
+    allotment.release(["w2"], now_s=4.6)
+    assert allotment.see([], now_s=9.0) == [Add()]
+
+
+def test_a_container_given_for_a_mark_is_asked_for_anew_when_it_has_been_left():
+    # skein shows it running until its worker has been left; the request for another was dropped
+    # for want of room, and then it ended: one container fewer for good.
+    allotment = running(3, maximum=3)
+    mark(allotment, "w0")
+    allotment.release(["w2"], now_s=5.0)
+    for now_s in (5.5, 6.5, 7.5):
+        assert allotment.see([seen(i) for i in range(3)], now_s) == []
+        assert allotment.count == 3
+    assert allotment.see([seen(0), seen(1), seen(2, "killed")], now_s=8.5) == [Add()]
+
+
+def test_a_container_that_yarn_takes_while_it_is_left_is_asked_for_once():
+    # skein takes it for failed and asks for another itself, besides the one that is held back.
+    allotment = running(3, maximum=3)
+    mark(allotment, "w0")
+    allotment.release(["w2"], now_s=5.0)
+    allotment.see([seen(2)], now_s=5.2)
+    assert allotment.ended("w2", *PREEMPTED, 5.5) == []
+    assert allotment.see([seen(2, "failed"), seen(3, "requested")], 5.6) == [Kill(name="w3")]
+    assert allotment.count == 3
+    assert allotment.see([seen(3, "killed")], now_s=6.0) == [Add()]
+
+
+def test_a_retired_container_that_yarn_takes_while_it_is_left_is_not_replaced():
+    allotment = running(3)
+    allotment.release(["w2"], now_s=5.0)
+    assert allotment.see([seen(2, "failed")], now_s=5.5) == []
+    assert allotment.ended("w2", *PREEMPTED, 5.6) == []
+    assert allotment.see([seen(3, "requested")], now_s=6.0) == [Kill(name="w3")]
+    assert allotment.see([seen(3, "killed"), seen(4, "requested")], now_s=7.0) == []
+    assert allotment.count == 3, "the next one is another's"
+
+
+def test_of_those_that_are_due_as_many_are_asked_for_as_there_is_room():
+    allotment = running(4, maximum=4)
+    mark(allotment, "w0", "w1")
+    allotment.release(["w2", "w3"], now_s=0.0)
+    assert allotment.see([seen(2, "killed"), seen(3)], now_s=2.0) == [Add()]
+    allotment.added("w4", 4, streak=0)
+    assert allotment.see([seen(4, "requested")], now_s=9.0) == []
+    assert allotment.see([seen(3, "killed")], now_s=10.0) == [Add()]
+
+
+def test_a_container_that_was_given_back_in_vain_is_given_back_again():
+    allotment = running(2)
+    allotment.release(["w1"], now_s=0.0)
+    assert allotment.see([seen(1)], now_s=INSIST_S - 1.0) == []
+    assert allotment.see([seen(1)], now_s=INSIST_S) == [Kill(name="w1")]
+    assert allotment.see([seen(1)], now_s=INSIST_S + 1.0) == []
+    assert allotment.see([seen(1, "killed")], now_s=3 * INSIST_S) == []
+
+
+def test_a_released_container_is_not_taken_for_a_preempted_one():
+    allotment = running(2)
+    allotment.release(["w1"], now_s=5.0)
+    assert allotment.ended("w1", *PREEMPTED, 6.0) == []
+    assert allotment.count == 1
+
+
+def test_a_job_gets_what_the_maximum_leaves():
+    allotment = running(3, maximum=4)
+    assert allotment.request(5) == [Add()]
+    allotment.added("w3", 3, streak=0)
+    assert allotment.request(1) == []
+
+
+def test_what_is_held_back_counts_for_the_maximum():
+    allotment = running(2, maximum=2)
+    mark(allotment, "w0")
+    allotment.release(["w1"], now_s=0.0)
+    assert allotment.request(1) == []
+
+
+def test_a_job_gives_back_down_to_the_minimum():
+    allotment = running(3, minimum=2)
+    assert allotment.release(["w0", "w1"], now_s=0.0) == [Kill(name="w0")]
+
+
+def test_less_than_the_minimum_is_filled_up():
+    allotment = running(3, minimum=3)
+    allotment.ended("w1", "success", 0, "", now_s=4.0)
+    assert allotment.see([seen(1, "succeeded")], now_s=4.0) == [Add()]
+
+
+def test_three_workers_that_fail_alike_before_they_register_end_the_application():
+    allotment = ContainerAllocator()
+    message = "Exit code: 127\nLast 4096 bytes of stderr :\nbash: python: command not found\n"
+    actions = []
+    for instance in range(5):
+        allotment.see([seen(instance)], now_s=float(instance))
+        actions += allotment.ended(f"w{instance}", "exit", 127, message, float(instance))
+    assert actions == [
+        EndApplication(
+            message="3 worker containers in a row ended before they registered "
+            "(exit, status 127): bash: python: command not found; fix that and submit again"
+        )
+    ]
+
+
+@pytest.mark.parametrize("reason", ["preempted", "node", "released", "aborted"])
+def test_containers_that_others_end_never_end_the_application(reason: str):
+    allotment = ContainerAllocator()
+    for instance in range(9):
+        allotment.see([seen(instance)], now_s=float(instance))
+        actions = allotment.ended(f"w{instance}", reason, -100, "", float(instance))
+        assert not [action for action in actions if isinstance(action, EndApplication)]
+
+
+def test_one_worker_that_registers_shows_that_workers_can():
+    allotment = ContainerAllocator()
+    for instance in range(9):
+        allotment.see([seen(instance)], now_s=float(instance))
+        if instance % 3 == 2:
+            allotment.registered(f"w{instance}")
+        assert allotment.ended(f"w{instance}", "exit", 1, "", float(instance)) == []
+
+
+def test_workers_that_fail_in_different_ways_are_tried_further():
+    allotment = ContainerAllocator()
+    for instance in range(9):
+        allotment.see([seen(instance)], now_s=float(instance))
+        assert allotment.ended(f"w{instance}", "exit", instance % 2 + 1, "", 0.0) == []
+
+
+def test_what_is_said_of_an_unknown_container_is_passed_over():
+    assert ContainerAllocator().ended("w7", *PREEMPTED, 0.0) == []
+
+
+def test_the_telling_line_is_found_in_what_yarn_says():
+    message = (
+        "[2026-01-01 10:00:00.000]Container exited with a non-zero exit code 1. "
+        "Error file: prelaunch.err.\nLast 4096 bytes of prelaunch.err :\n"
+        "Last 4096 bytes of stderr :\nTraceback (most recent call last):\n"
+        "ModuleNotFoundError: No module named 'elasticml'\n\n\n.\n"
+    )
+    assert last_line(message) == "ModuleNotFoundError: No module named 'elasticml'"
+    assert last_line("") == "no reason was reported; see the containers' logs"

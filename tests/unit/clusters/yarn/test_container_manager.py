@@ -1,0 +1,367 @@
+"""What the keeper of an application's containers passes on, asks for and gives back."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from elasticml.clusters.yarn import container_manager as keeper_module
+from elasticml.clusters.yarn.container_allocator import ContainerAllocator
+from elasticml.clusters.yarn.container_context import STARTUP_KEY
+from elasticml.clusters.yarn.container_manager import ContainerManager
+from elasticml.clusters.yarn.notice_stream import (
+    AgentSeen,
+    ContainerExited,
+    ContainerMarked,
+    MarkLapsed,
+    NodeChanged,
+    Notice,
+)
+from elasticml.runtime.preemption_board import (
+    Ended,
+    NodeTold,
+    Reclaim,
+    Restored,
+    Word,
+    reclaims_of,
+)
+
+pytest.importorskip("skein")
+
+OWN = "container_1"
+
+
+class Application:
+    """The calls of skein's client that the keeper makes, on containers that are a list."""
+
+    def __init__(self, n: int) -> None:
+        self.containers = [self._container(i, "RUNNING") for i in range(n)]
+        self.killed: list[str] = []
+        self.kv: dict[str, bytes] = {}
+        self.verdict: tuple[str, str] | None = None
+
+    def _container(self, instance: int, state: str) -> Any:
+        return SimpleNamespace(
+            id=f"dask.worker_{instance}",
+            service_name="dask.worker",
+            instance=instance,
+            state=state,
+            yarn_container_id=f"container_{instance + 2}" if state == "RUNNING" else "",
+            exit_message="",
+        )
+
+    def get_containers(self, services: object, states: object) -> list[Any]:
+        return list(self.containers)
+
+    def add_container(self, service: str) -> Any:
+        self.containers.append(self._container(len(self.containers), "REQUESTED"))
+        return self.containers[-1]
+
+    def kill_container(self, name: str) -> None:
+        self.killed.append(name)
+        self.set(name, "KILLED", "Killed by user request.")
+
+    def set(self, name: str, state: str, message: str = "") -> None:
+        one = next(c for c in self.containers if c.id == name)
+        one.state, one.exit_message = state, message
+
+    def shutdown(self, status: str, message: str) -> None:
+        self.verdict = (status, message)
+
+
+class Scheduler:
+    """The part of Dask's scheduler that the keeper knows."""
+
+    address = "tls://10.0.0.1:1"
+
+    def __init__(self) -> None:
+        self.workers: dict[str, Any] = {}
+        self.extensions: dict[str, Any] = {}
+        self.retired: list[str] = []
+        self.noticed: list[str] = []
+        self.removed: list[str] = []
+
+    def rpc(self, address: str) -> Any:
+        async def em_notice(**arguments: Any) -> None:
+            assert address not in self.retired
+            self.noticed.append(address)
+
+        return SimpleNamespace(em_notice=em_notice)
+
+    async def retire_workers(self, workers: list[str], **options: Any) -> None:
+        self.retired += workers
+
+    async def remove_worker(self, address: str, **options: Any) -> None:
+        self.removed.append(address)
+        del self.workers[address]
+
+
+class World:
+    """A keeper with its scheduler and application, and what it has posted."""
+
+    def __init__(self, n: int, registered: int | None = None, **limits: int) -> None:
+        self.scheduler = Scheduler()
+        self.app = Application(n)
+        self.keeper = ContainerManager(
+            self.scheduler,
+            self.app,  # type: ignore[arg-type]
+            ContainerAllocator(**limits),
+            container=OWN,
+        )
+        self.words: list[Word] = []
+        reclaims_of(self.scheduler.extensions).subscribe(self.words.append)
+        asyncio.run(self.keeper._poll())
+        for instance in range(n if registered is None else registered):
+            self.register(instance)
+
+    def register(self, instance: int) -> None:
+        container = f"container_{instance + 2}"
+        node = f"node-{instance % 2}:45454"
+        self.scheduler.workers[address(instance)] = SimpleNamespace(
+            name=f"dask.worker_{instance}",
+            extra={STARTUP_KEY: {"container": container, "node": node}},
+        )
+        self.keeper.add_worker(self.scheduler, address(instance))
+
+    def tell(self, *notices: Notice) -> None:
+        async def act() -> None:
+            for notice in notices:
+                await self.keeper._handle(notice)
+
+        asyncio.run(act())
+
+    def look(self) -> None:
+        asyncio.run(self.keeper._poll())
+
+
+def address(instance: int) -> str:
+    return f"tls://10.0.0.2:{1000 + instance}"
+
+
+def marked(container: str, strict: bool = False) -> ContainerMarked:
+    return ContainerMarked(container=container, deadline_s=5.0, strict=strict, count=1)
+
+
+def exited(container: str, reason: Any, status: int, message: str = "") -> ContainerExited:
+    return ContainerExited(container=container, reason=reason, status=status, message=message)
+
+
+def test_a_mark_on_a_worker_is_posted_by_its_address():
+    world = World(2)
+    world.tell(marked("container_3"), MarkLapsed(container="container_3"))
+    assert world.words == [
+        Reclaim(address=address(1), grace_s=5.0, negotiable=True),
+        Restored(address=address(1)),
+    ]
+
+
+def test_a_strict_mark_cannot_be_negotiated():
+    world = World(1)
+    world.tell(marked("container_2", strict=True))
+    assert world.words == [Reclaim(address=address(0), grace_s=5.0, negotiable=False)]
+
+
+def test_a_mark_on_the_schedulers_own_container_is_essential():
+    world = World(1)
+    world.tell(marked(OWN))
+    assert world.words == [
+        Reclaim(address=world.scheduler.address, grace_s=5.0, negotiable=True, essential=True)
+    ]
+
+
+def test_a_mark_on_an_essential_container_ends_with_it():
+    master = "container_1795287234947_0002_01_000001"
+    world = World(1)
+    world.tell(marked(master), exited(master, "preempted", -102))
+    assert world.words == [
+        Reclaim(address=master, grace_s=5.0, negotiable=True, essential=True),
+        Restored(address=master),
+    ]
+
+
+def test_a_mark_on_a_container_of_another_service_is_essential():
+    world = World(1)
+    world.app.containers.append(
+        SimpleNamespace(
+            id="helper_0",
+            service_name="helper",
+            instance=0,
+            state="RUNNING",
+            yarn_container_id="container_9",
+            exit_message="",
+        )
+    )
+    world.tell(marked("container_9"))
+    assert [word.essential for word in world.words if isinstance(word, Reclaim)] == [True]
+
+
+def test_nothing_is_given_for_a_container_that_is_nobodys():
+    # YARN takes back what it has granted before skein has heard of it; so it is with requests that
+    # were withdrawn too late. A member given for it would be gone for good.
+    world = World(2)
+    world.tell(marked("container_99"), exited("container_99", "preempted", -102))
+    assert world.words == []
+    assert reclaims_of(world.scheduler.extensions).live() == []
+
+
+def test_a_mark_that_came_before_skein_had_the_container_is_its_workers():
+    world = World(1, registered=0)
+    (container,) = world.app.containers
+    world.app.containers.clear()
+    world.tell(marked("container_2"))
+    world.app.containers.append(container)
+    world.look()
+    world.register(0)
+    assert [type(word) for word in world.words] == [Reclaim]
+    asyncio.run(world.keeper.release([address(0)]))
+    assert world.app.killed == ["dask.worker_0"]
+    assert world.keeper._allocator.count == 1  # it is asked for anew
+
+
+def test_a_container_is_given_back_in_time_and_its_retirement_not_broken_off(monkeypatch):
+    # Plain tasks that run on; Dask logs a retirement that is cancelled as an error.
+    monkeypatch.setattr(keeper_module, "UNHURRIED_S_MAX", 0.01)
+    world = World(2)
+
+    async def release() -> None:
+        is_over = asyncio.Event()
+
+        async def retire_workers(workers: list[str], **options: Any) -> None:
+            await is_over.wait()
+            world.scheduler.retired += workers
+
+        world.scheduler.retire_workers = retire_workers  # type: ignore[method-assign]
+        await world.keeper.release([address(1)])
+        assert world.app.killed == ["dask.worker_1"]
+        (leaving,) = world.keeper._draining
+        is_over.set()
+        await leaving
+
+    asyncio.run(release())
+    assert world.scheduler.retired == [address(1)]
+    assert world.keeper._draining == set()
+
+
+def test_a_look_between_a_release_and_the_kill_changes_nothing(monkeypatch):
+    # The containers are looked at every second, and a worker is left for up to 30 s.
+    monkeypatch.setattr(keeper_module, "UNHURRIED_S_MAX", 0.05)
+    world = World(2, maximum=2)
+    world.tell(marked("container_2"))
+    world.keeper._board.post(Restored(address=address(0)))  # nothing is hurried any more
+
+    async def release() -> None:
+        async def retire_workers(workers: list[str], **options: Any) -> None:
+            await world.keeper._poll()
+
+        world.scheduler.retire_workers = retire_workers  # type: ignore[method-assign]
+        await world.keeper.release([address(1)])
+
+    asyncio.run(release())
+    assert world.app.killed == ["dask.worker_1"]
+    assert world.keeper._allocator.count == 2  # one is there, one will be asked for
+
+
+def test_nothing_is_given_for_a_strict_mark():
+    world = World(2)
+    world.tell(marked("container_2", strict=True), MarkLapsed(container="container_2"))
+    asyncio.run(world.keeper.release([address(1)]))
+    assert world.keeper._allocator.count == 1  # it was retired, and nobody asks for another
+
+
+def test_a_mark_is_kept_for_a_worker_that_registers_later():
+    world = World(1, registered=0)
+    world.tell(marked("container_2"))
+    assert world.words == []
+    world.register(0)
+    [word] = world.words
+    assert isinstance(word, Reclaim)
+    assert word.address == address(0)
+    assert 0.0 <= word.grace_s <= 5.0
+
+
+def test_the_end_of_a_container_is_told_once_with_its_reason():
+    world = World(2)
+    over = exited("container_3", "preempted", -102, "Container preempted by scheduler")
+    world.app.set("dask.worker_1", "FAILED", "Container preempted by scheduler")
+    world.tell(AgentSeen(heartbeat_ms=1000), over, over)
+    world.look()
+    assert world.words == [
+        Ended(
+            address=address(1),
+            container="container_3",
+            reason="preempted",
+            status=-102,
+            message="Container preempted by scheduler",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "reason"),
+    [
+        ("FAILED", "Container preempted by scheduler", "preempted"),
+        ("FAILED", "Container released on a *lost* node", "node"),
+        ("FAILED", "Container killed for exceeding physical memory limits", "memory"),
+        ("FAILED", "Container failed during execution, see logs for more information.", "exit"),
+        ("KILLED", "Killed by user request.", "released"),
+    ],
+)
+def test_without_an_agent_ends_are_read_from_what_skein_says(state: str, message: str, reason: str):
+    world = World(2)
+    world.app.set("dask.worker_0", state, message)
+    world.look()
+    world.look()
+    assert [(w.address, w.reason) for w in world.words if isinstance(w, Ended)] == [
+        (address(0), reason)
+    ]
+
+
+def test_workers_of_a_lost_node_are_told_and_removed():
+    world = World(4)
+    world.tell(NodeChanged(node="node-1:45454", state="LOST", timeout_s=None, health=""))
+    lost = (address(1), address(3))
+    assert world.words == [NodeTold(node="node-1:45454", state="lost", addresses=lost)]
+    assert world.scheduler.removed == list(lost)
+
+
+def test_workers_of_a_node_that_is_decommissioned_stay_until_it_goes():
+    world = World(2)
+    world.tell(NodeChanged(node="node-0:45454", state="DECOMMISSIONING", timeout_s=9.0, health=""))
+    assert world.words == [
+        NodeTold(node="node-0:45454", state="decommissioning", grace_s=9.0, addresses=(address(0),))
+    ]
+    assert world.scheduler.removed == []
+
+
+def test_a_job_is_given_what_there_may_be():
+    world = World(2, maximum=3)
+    assert asyncio.run(world.keeper.request(4)) == 1
+    assert [c.state for c in world.app.containers] == ["RUNNING", "RUNNING", "REQUESTED"]
+
+
+def test_a_worker_that_is_given_back_is_left_by_others_and_its_container_released():
+    world = World(3)
+    asyncio.run(world.keeper.release([address(1), "tls://10.9.9.9:1"]))
+    assert (world.scheduler.noticed, world.scheduler.retired) == ([address(1)], [address(1)])
+    assert world.app.killed == ["dask.worker_1"]
+
+
+def test_an_application_whose_workers_cannot_start_ends_with_one_line():
+    world = World(3, registered=0)
+    line = "worker_class: cannot import 'mine.Worker'"
+    world.app.kv["elasticml.word.dask.worker_2"] = line.encode()
+    world.tell(*(exited(f"container_{i}", "exit", 2, "Exit code: 2") for i in (2, 3, 4)))
+    assert world.app.verdict == (
+        "FAILED",
+        "3 worker containers in a row ended before they registered (exit, status 2): "
+        f"{line}; fix that and submit again",
+    )
+
+
+def test_workers_that_are_scaled_in_by_name_are_noticed_before_dask_retires_them():
+    world = World(3)
+    asyncio.run(world.keeper.retire(names=["dask.worker_1", "dask.worker_9"], remove=True))
+    assert (world.scheduler.noticed, world.scheduler.retired) == ([address(1)], [address(1)])

@@ -1,0 +1,116 @@
+"""The thread that reads the agent's documents: what it passes on, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from elasticml.clusters.yarn.notice_stream import (
+    AgentSeen,
+    ContainerMarked,
+    MarkLapsed,
+    NodeChanged,
+    NoticeStream,
+    PreemptionTimes,
+)
+
+skein = pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
+
+WAIT_S = 20.0
+KEY = "elasticml.agent."
+HELLO = json.dumps({"v": 1, "t": 1, "heartbeat_ms": 500}).encode()
+
+
+class Store:
+    """The part of skein's key-value store that the stream knows; also the queue of its events."""
+
+    def __init__(self, **values: bytes) -> None:
+        self._values = {KEY + name: value for name, value in values.items()}
+        self._queue: queue.Queue[Any] = queue.Queue()
+        self.put = self._queue.put
+        self.was_left = threading.Event()
+
+    def events(self, prefix: str, event_type: str) -> Store:
+        assert (prefix, event_type) == (KEY, "PUT")
+        return self
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.was_left.set()
+
+    def get_prefix(self, prefix: str) -> dict[str, bytes]:
+        return self._values
+
+    def get(self, timeout: float | None) -> Any:
+        found = self._queue.get(timeout=timeout)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def write(self, name: str, value: bytes) -> None:
+        self.put(SimpleNamespace(key=KEY + name, result=SimpleNamespace(value=value)))
+
+
+def nodes(*states: str) -> bytes:
+    items = [
+        {"seq": i, "t": 1, "node": "a:1", "state": state, "timeout_s": None, "health": ""}
+        for i, state in enumerate(states, start=1)
+    ]
+    return json.dumps({"v": 1, "items": items}).encode()
+
+
+def stream_of(store: Store, times: PreemptionTimes | None = None) -> NoticeStream:
+    return NoticeStream(SimpleNamespace(kv=store), times or PreemptionTimes())
+
+
+def test_what_was_there_is_told_first_and_what_cannot_be_read_is_passed_over():
+    store, told = Store(hello=HELLO), queue.Queue()
+    stream = stream_of(store)
+    store.write("nodes", b"{")
+    store.write("nodes", nodes("LOST"))
+    stream.start(told.put)
+    assert told.get(timeout=WAIT_S) == AgentSeen(heartbeat_ms=500)
+    changed = told.get(timeout=WAIT_S)
+    assert isinstance(changed, NodeChanged)
+    assert changed.state == "LOST"
+    stream.close()
+
+
+def test_a_mark_lapses_though_nothing_is_written():
+    store, told = Store(), queue.Queue()
+    stream = stream_of(store, PreemptionTimes(max_wait_s=0.0, interval_s=0.05))
+    stream.start(told.put)
+    mark = {"id": "container_1", "first": 1, "last": 10**15, "count": 1, "strict": False}
+    document = {"v": 1, "seq": 1, "t": 10**15, "marks": [mark], "resources": []}
+    store.write("marks", json.dumps(document).encode())
+    assert isinstance(told.get(timeout=WAIT_S), ContainerMarked)
+    assert told.get(timeout=WAIT_S) == MarkLapsed(container="container_1")
+    stream.close()
+
+
+def test_the_end_of_the_application_master_is_told():
+    store, has_ended = Store(), threading.Event()
+    stream = stream_of(store)
+    stream.start(lambda notice: None, has_ended.set)
+    store.put(skein.exceptions.ConnectionError("gone"))
+    assert has_ended.wait(WAIT_S)
+    assert store.was_left.is_set()
+    stream.close()
+
+
+def test_nothing_is_told_after_it_was_closed():
+    store, told, has_ended = Store(), queue.Queue(), threading.Event()
+    stream = stream_of(store)
+    stream.start(told.put, has_ended.set)
+    stream.close()
+    store.write("nodes", nodes("LOST"))
+    assert store.was_left.wait(WAIT_S)
+    assert told.empty()
+    assert not has_ended.is_set()

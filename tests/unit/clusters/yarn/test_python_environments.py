@@ -1,0 +1,69 @@
+"""Environments as dask-yarn names them, and what a container says that has none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elasticml.clusters.yarn.python_environments import NO_ENVIRONMENT_STATUS, read_environment
+from elasticml.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "setup", "python"),
+    [
+        ("venv:///opt/env", "venv", "source /opt/env/bin/activate", "python"),
+        ("conda://name", "conda", "conda activate name", "python"),
+        ("python:///usr/bin/python3", "python", "", "/usr/bin/python3"),
+        (
+            "hdfs://nn:8020/env.tar.gz",
+            "archive",
+            "source environment/bin/activate",
+            "environment/bin/python",
+        ),
+    ],
+)
+def test_environments_are_read_as_dask_yarn_reads_them(text, kind, setup, python):
+    environment = read_environment(text)
+    assert (environment.kind, environment.setup(), environment.python()) == (kind, setup, python)
+    assert str(environment) == text
+
+
+def test_only_an_archive_is_sent_along(tmp_path):
+    archive = tmp_path / "env.tar.gz"
+    archive.write_bytes(b"")
+    assert read_environment(str(archive)).files() == {"environment": str(archive)}
+    assert read_environment("venv:///opt/env").files() == {}
+
+
+@pytest.mark.parametrize("text", ["", "venv://", "nowhere/env.tar.gz"])
+def test_what_names_no_environment_is_refused(text):
+    with pytest.raises(ConfigError, match="environment: "):
+        read_environment(text)
+
+
+@pytest.mark.parametrize("kind", ["venv", "python"])
+def test_a_container_without_its_environment_ends_with_a_line_that_says_so(kind, tmp_path):
+    script = read_environment(f"{kind}://{tmp_path}/nowhere").script("-c", "print('went on')")
+    # As skein runs it.
+    done = subprocess.run(["bash", "-e", "-c", script], capture_output=True, text=True, check=False)
+    said = done.stderr.splitlines()[-1]
+    assert (done.returncode, done.stdout) == (NO_ENVIRONMENT_STATUS, "")
+    assert said.startswith("elasticml: there is no ")
+    assert f"{tmp_path}/nowhere on " in said
+
+
+def test_a_container_with_its_environment_runs_python_in_it(tmp_path):
+    bin_dir = Path(sys.prefix, "bin")
+    if not (bin_dir / "activate").is_file():
+        pytest.skip("the tests run in no virtual environment")
+    code = "import sys; print(sys.prefix, sys.argv[1:])"
+    for text in (f"venv://{sys.prefix}", f"python://{bin_dir}/python"):
+        script = read_environment(text).script("-c", code, "a b")
+        done = subprocess.run(
+            ["bash", "-e", "-c", script], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == f"{sys.prefix} ['a b']\n"

@@ -1,0 +1,154 @@
+"""The resource manager's answers, of schedulers and versions that the mini YARN does not run."""
+
+import json
+
+import pytest
+
+from elasticml.clusters.yarn.resource_manager import ResourceManager, check_grantable
+from elasticml.clusters.yarn.rm_responses import Resources, read_nodes, read_queues
+from elasticml.errors import SubmissionError
+from tests.small_web import closed_url, serving
+
+NOTHING = {"memory": 0, "vCores": 0}
+#: Of a fair scheduler (Hadoop 3.4.2), what is not read left out.
+FAIR = {
+    "scheduler": {
+        "schedulerInfo": {
+            "type": "fairScheduler",
+            "rootQueue": {
+                "queueName": "root",
+                "preemptable": True,
+                "maxResources": {"memory": 6144, "vCores": 16},
+                "steadyFairResources": {"memory": 6144, "vCores": 16},
+                "usedResources": NOTHING,
+                "maxContainerAllocation": {"memory": 4096, "vCores": 4},
+                "childQueues": {
+                    "queue": [
+                        {
+                            "type": "fairSchedulerLeafQueueInfo",
+                            "queueName": "root.ml",
+                            "preemptable": False,
+                            "maxResources": {"memory": 4096, "vCores": 8},
+                            "steadyFairResources": {"memory": 3072, "vCores": 8},
+                            "usedResources": {"memory": 1024, "vCores": 1},
+                            "maxContainerAllocation": {"memory": 4096, "vCores": 4},
+                        }
+                    ]
+                },
+            },
+        }
+    }
+}
+#: As resource managers on standby say it (Hadoop 3.4.2, two of them).
+STANDBY = (307, {"Location": "http://localhost:18204/ws/v1/cluster/nodes"}, b"This is standby RM.")
+STANDBY_INFO = (200, {}, b'{"clusterInfo":{"id":1,"state":"STARTED","haState":"STANDBY"}}')
+ACTIVE_INFO = (200, {}, b'{"clusterInfo":{"id":1,"state":"STARTED","haState":"ACTIVE"}}')
+
+
+def test_queues_of_a_fair_scheduler():
+    root, ml = read_queues(FAIR)
+    assert (root.path, root.is_leaf, ml.path, ml.name, ml.is_leaf) == (
+        "root",
+        False,
+        "root.ml",
+        "ml",
+        True,
+    )
+    assert (ml.is_preemptable, ml.maximum) == (False, Resources(memory_mib=4096, vcores=8))
+    assert (ml.used, ml.container_max) == (
+        Resources(memory_mib=1024, vcores=1),
+        Resources(memory_mib=4096, vcores=4),
+    )
+
+
+def test_a_fifo_scheduler_has_one_queue():
+    (only,) = read_queues({"scheduler": {"schedulerInfo": {"type": "fifoScheduler"}}})
+    assert (only.name, only.is_leaf) == ("default", True)
+
+
+def test_a_cluster_without_nodes_says_null():
+    assert read_nodes({"nodes": None}) == []
+
+
+def test_a_node_of_an_older_version_tells_its_total_by_parts():
+    node = {
+        "id": "n:1",
+        "nodeHostName": "n",
+        "state": "RUNNING",
+        "availMemoryMB": 1024,
+        "usedMemoryMB": 3072,
+        "availableVirtualCores": 3,
+        "usedVirtualCores": 1,
+    }
+    (found,) = read_nodes({"nodes": {"node": [node]}})
+    assert (found.total, found.labels) == (Resources(memory_mib=4096, vcores=4), ())
+
+
+def test_the_active_one_of_several_is_asked():
+    asked = []
+
+    def standby(method, path, headers, body):
+        asked.append("standby")
+        return STANDBY_INFO if path.endswith("/info") else STANDBY
+
+    def active(method, path, headers, body):
+        asked.append("active")
+        return ACTIVE_INFO if path.endswith("/info") else (200, {}, b'{"nodes": null}')
+
+    with serving(standby) as first, serving(active) as second:
+        rm = ResourceManager([closed_url(), first, second])
+        assert rm.info()["haState"] == "ACTIVE"
+        assert rm.nodes() == []
+    assert asked == ["standby", "active", "active"]
+
+
+def test_several_that_are_all_down_or_on_standby_are_named():
+    gone = closed_url()
+    with serving(lambda *request: STANDBY) as url, pytest.raises(SubmissionError) as raised:
+        ResourceManager([gone, url]).nodes()
+    said = raised.value.message
+    assert said.startswith("the resource manager does not answer: 127.0.0.1:")
+    assert f"{url} is on standby; start it, or correct yarn.resourcemanager.webapp.addr" in said
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((404, {}, b"<html/>"), "answers 404, wanted its web service; correct yarn.resource"),
+        ((403, {}, b"no"), r"refuses this user \(403\); kinit, or ask for permission"),
+        (
+            (
+                403,
+                {},
+                json.dumps({"RemoteException": {"message": "User ann\n may not"}}).encode(),
+            ),
+            r"refuses this user \(User ann may not\)",
+        ),
+    ],
+)
+def test_what_is_no_resource_manager_or_refuses_is_one_line(answer, said):
+    with serving(lambda *request: answer) as url, pytest.raises(SubmissionError, match=said):
+        ResourceManager([url]).queues()
+
+
+def test_the_fair_schedulers_limits_are_refused_too():
+    def answer(method, path, headers, body):
+        node = {
+            "id": "n:1",
+            "nodeHostName": "n",
+            "state": "RUNNING",
+            "availMemoryMB": 6144,
+            "usedMemoryMB": 0,
+            "availableVirtualCores": 16,
+            "usedVirtualCores": 0,
+        }
+        bodies = {"/scheduler": FAIR, "/nodes": {"nodes": {"node": [node]}}}
+        found = next((b for end, b in bodies.items() if path.endswith(end)), None)
+        return (200, {}, json.dumps(found).encode()) if found else ACTIVE_INFO
+
+    with serving(answer) as url:
+        rm = ResourceManager([url])
+        check_grantable(rm, "ml", [(2048, 1, "")])
+        check_grantable(rm, "users.ann", [(4096, 1, "")])
+        with pytest.raises(SubmissionError, match="queue ml never holds more than 4"):
+            check_grantable(rm, "ml", [(2048, 1, "")] * 3)

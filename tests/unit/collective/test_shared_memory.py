@@ -1,0 +1,308 @@
+"""Slots of shared memory: who may write where, what is announced, what is refused."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+
+import numpy as np
+import pytest
+
+from elasticml.collective.shared_memory import (
+    HEAD_BYTES,
+    NoSharedMemoryError,
+    SlotPool,
+    check_offer,
+    map_slot,
+    slot_mismatch,
+    unpack_descriptor,
+)
+
+N = 1_000
+NBYTES = 8 * N
+
+
+def make_pool(**changes) -> SlotPool:
+    return SlotPool(**{"bytes_min": 8, "n_links": 1, **changes})
+
+
+def address(array: np.ndarray) -> int:
+    return array.ctypes.data
+
+
+def announced(pool: SlotPool, array: np.ndarray, exchange: int = 1):
+    lease = pool.lease_of(memoryview(array))
+    assert lease is not None
+    raw = lease.describe(exchange)
+    return None if raw is None else unpack_descriptor(raw)
+
+
+def test_dropped_vector_is_written_to_again_and_a_held_one_is_not():
+    pool = make_pool()
+    first = pool.take(NBYTES)
+    view = first[10:20]
+    place = address(first)
+    del first
+    second = pool.take(NBYTES)
+    assert address(second) != place
+    del view
+    assert address(pool.take(NBYTES)) == place
+
+
+def test_reader_sees_the_vector_where_it_lies():
+    pool = make_pool()
+    vector = pool.take(NBYTES)
+    vector[:] = np.arange(N)
+    place = announced(pool, vector)
+    memory = map_slot(place.pid, place.fd)
+    assert slot_mismatch(memory, place.pack()) is None
+    read = np.frombuffer(memory, np.float64, N, HEAD_BYTES)
+    assert np.array_equal(read, vector)
+    assert not read.flags.writeable
+
+
+def test_vector_that_is_only_part_of_a_slot_is_no_shared_one():
+    pool = make_pool()
+    vector = pool.take(NBYTES)
+    assert pool.lease_of(memoryview(vector[:10])) is None
+    assert pool.lease_of(memoryview(np.zeros(N))) is None
+    assert pool.lease_of(None) is None
+
+
+def test_vector_announced_for_one_exchange_is_not_announced_for_another():
+    pool = make_pool()
+    vector = pool.take(NBYTES)
+    assert announced(pool, vector, 7).exchange == 7
+    assert announced(pool, vector, 7).exchange == 7
+    assert announced(pool, vector, 8) is None
+
+
+def test_slot_that_is_being_written_to_again_holds_nothing_that_was_announced():
+    pool = make_pool()
+    vector = pool.take(NBYTES)
+    place = announced(pool, vector)
+    memory = map_slot(place.pid, place.fd)
+    del vector
+    again = pool.take(NBYTES)
+    assert "sequence" in slot_mismatch(memory, place.pack())
+    newer = announced(pool, again)
+    assert (newer.slot, newer.sequence) == (place.slot, place.sequence + 1)
+    assert "sequence 1" in slot_mismatch(memory, place.pack())
+    assert slot_mismatch(memory, newer.pack()) is None
+
+
+def test_slot_of_another_process_with_the_same_number_is_told_apart():
+    mine, other = make_pool(), make_pool()
+    vector, foreign = mine.take(NBYTES), other.take(NBYTES)
+    place, theirs = announced(mine, vector), announced(other, foreign)
+    assert (place.slot, place.sequence) == (theirs.slot, theirs.sequence)
+    assert "another life's" in slot_mismatch(map_slot(theirs.pid, theirs.fd), place.pack())
+
+
+def test_longer_vector_than_the_slot_is_refused():
+    pool = make_pool()
+    place = announced(pool, pool.take(NBYTES))
+    vector = pool.take(8 * NBYTES)
+    longer = announced(pool, vector)
+    memory = map_slot(place.pid, longer.fd)
+    assert slot_mismatch(memory, longer.pack()) is None
+    short = pool.take(NBYTES)
+    assert "bytes, wanted" in slot_mismatch(
+        map_slot(place.pid, announced(pool, short).fd), longer.pack()
+    )
+
+
+def test_vector_that_a_vanished_reader_had_is_never_written_to_again():
+    pool = make_pool()
+    vector = pool.take(NBYTES)
+    vector[:] = 1.0
+    place = announced(pool, vector)
+    memory = map_slot(place.pid, place.fd)
+    pool.lease_of(memoryview(vector)).spoil()
+    del vector
+    others = [pool.take(NBYTES) for _ in range(3)]
+    for other in others:
+        other[:] = 2.0
+    assert slot_mismatch(memory, place.pack()) is None
+    assert np.all(np.frombuffer(memory, np.float64, N, HEAD_BYTES) == 1.0)
+
+
+def test_pool_gives_out_no_more_than_it_may():
+    pool = make_pool(slots_max=2)
+    held = [pool.take(NBYTES) for _ in range(3)]
+    assert [array is None for array in held] == [False, False, True]
+    pool = make_pool(bytes_max=3 * NBYTES)
+    held = [pool.take(NBYTES), pool.take(2 * NBYTES)]
+    assert [array is None for array in held] == [False, True]
+
+
+def test_idle_slots_of_another_size_make_room():
+    pool = make_pool(slots_max=2)
+    held = [pool.take(NBYTES) for _ in range(2)]
+    held.clear()
+    held = [pool.take(10 * NBYTES) for _ in range(2)]
+    assert [array.nbytes for array in held] == [10 * NBYTES] * 2
+
+
+def test_memory_goes_back_with_the_last_link():
+    pool = make_pool()
+    pool.link_opened()
+    held, dropped = pool.take(NBYTES), pool.take(NBYTES)
+    place, idle = announced(pool, held), announced(pool, dropped)
+    del dropped
+    pool.link_closed()
+    assert os.path.exists(f"/proc/self/fd/{idle.fd}")
+    pool.link_closed()
+    assert not os.path.exists(f"/proc/self/fd/{idle.fd}")
+    assert os.path.exists(f"/proc/self/fd/{place.fd}")
+    assert pool.take(NBYTES) is None
+    del held
+    assert not os.path.exists(f"/proc/self/fd/{place.fd}")
+
+
+def test_short_vectors_and_closed_pools_have_no_slots():
+    assert make_pool(bytes_min=NBYTES + 1).take(NBYTES) is None
+    pool = make_pool()
+    pool.close()
+    assert pool.take(NBYTES) is None
+    with pytest.raises(NoSharedMemoryError, match="no longer shares memory"):
+        pool.offer()
+
+
+class Meanwhile:
+    """Lets something happen when it is asked for its length, as the garbage collector may."""
+
+    def __init__(self, length: int, happen) -> None:
+        self._length, self._happen = length, [happen]
+
+    def __len__(self) -> int:
+        while self._happen:
+            self._happen.pop()()
+        return self._length
+
+
+class WatchedDeque(deque):
+    """A queue whose length is asked for as ``Meanwhile``'s."""
+
+    def __len__(self) -> int:
+        return len(Meanwhile(super().__len__(), self.happen))
+
+
+def test_slots_discarded_while_one_is_looked_for_are_done_without():
+    pool = make_pool()
+    pool.take(NBYTES)
+    pool.idle = WatchedDeque(pool.idle)
+    pool.idle.happen = pool.discard_idle
+    assert pool.take(NBYTES) is not None
+
+
+def test_vector_dropped_while_a_slot_is_made_gives_its_memory_back():
+    pool = make_pool()
+    held = [pool.take(NBYTES), pool.take(NBYTES)]
+    slots = [pool.lease_of(memoryview(array)).slot for array in held]
+
+    def drop() -> None:
+        pool.link_closed()
+        held.pop()
+
+    slots[0].memory = Meanwhile(NBYTES, drop)
+    assert pool.take(NBYTES) is not None
+    assert not os.path.exists(f"/proc/self/fd/{slots[1].fd}")
+
+
+def test_vector_dropped_while_the_pool_closes_is_closed_once(monkeypatch):
+    pool = make_pool()
+    held = [pool.take(NBYTES)]
+    fd = announced(pool, held[0]).fd
+    pool.link_closed()
+    close, closed = os.close, []
+
+    def watched(number: int) -> None:
+        close(number)
+        closed.append(number)
+        held.clear()
+
+    monkeypatch.setattr(os, "close", watched)
+    pool.close()
+    assert closed == [fd]
+
+
+def test_slots_are_files_of_this_user_alone_that_have_no_name():
+    before = set(os.listdir("/dev/shm"))
+    pool = make_pool()
+    place = announced(pool, pool.take(NBYTES))
+    assert set(os.listdir("/dev/shm")) == before
+    facts = os.stat(f"/proc/self/fd/{place.fd}")
+    assert (facts.st_mode & 0o7777, facts.st_uid) == (0o600, os.geteuid())
+    with pytest.raises(PermissionError):
+        os.ftruncate(place.fd, 0)
+
+
+def test_memory_that_others_may_open_is_refused():
+    pool = make_pool()
+    place = announced(pool, pool.take(NBYTES))
+    os.fchmod(place.fd, 0o644)
+    with pytest.raises(NoSharedMemoryError, match="mode 644, wanted user"):
+        map_slot(place.pid, place.fd)
+
+
+@pytest.mark.parametrize("become", ["/dev/null", "socket", "empty"])
+def test_number_that_is_another_file_by_now_is_said_to_be_one(become, tmp_path):
+    pool = make_pool()
+    vector = pool.take(NBYTES)
+    place = announced(pool, vector)
+    if become == "socket":
+        with socket.socket() as other:
+            os.dup2(other.fileno(), place.fd)
+    else:
+        path = tmp_path / "empty" if become == "empty" else become
+        with open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as other:
+            os.dup2(other.fileno(), place.fd)
+    with pytest.raises(NoSharedMemoryError) as caught:
+        map_slot(place.pid, place.fd)
+    assert (caught.value.is_gone, caught.value.is_other) == (False, True)
+
+
+def test_pipe_behind_a_number_is_not_waited_for():
+    # Were it waited for, nobody in the process could end the call.
+    script = (
+        "import os, tempfile\n"
+        "from elasticml.collective.shared_memory import NoSharedMemoryError, map_slot\n"
+        "path = os.path.join(tempfile.mkdtemp(), 'pipe')\n"
+        "os.mkfifo(path, 0o600)\n"
+        "fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)\n"
+        "try:\n"
+        "    map_slot(os.getpid(), fd)\n"
+        "except NoSharedMemoryError as fault:\n"
+        "    assert fault.is_other\n"
+        "else:\n"
+        "    raise AssertionError\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_offer_is_taken_by_whoever_can_open_it_and_by_nobody_else():
+    pool = make_pool()
+    offer = pool.offer()
+    check_offer(offer)
+    with pytest.raises(NoSharedMemoryError, match="is not the peer"):
+        check_offer({**offer, "life": bytes(16).hex()})
+    pool.close()
+    with pytest.raises(NoSharedMemoryError, match=r"process \d+"):
+        check_offer(offer)
+
+
+def test_memory_that_the_system_does_not_give_is_done_without():
+    # A limit on files' lengths makes the reservation of pages fail, as a full memory does.
+    script = (
+        "import resource\n"
+        "from elasticml.collective.shared_memory import SlotPool\n"
+        "pool = SlotPool(n_links=1)\n"
+        "assert pool.take(1 << 20) is not None\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))\n"
+        "assert pool.take(1 << 22) is None\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,208 @@
+"""Vectors that stay in shared memory while frames say where: who holds them, until when."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import numpy as np
+import pytest
+
+from elasticml.collective import shared_memory_link
+from elasticml.collective.frames import Frame, Kind
+from elasticml.collective.shared_memory_link import LOANS_MAX
+from elasticml.collective.transport import LinkClosedError
+from elasticml.errors import RemoteProtocolError
+from tests.shared_line import N, filled, framed, fresh, is_lent, line, returned, send
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_vector_is_read_where_it_lies():
+    there = await line()
+    vector = filled(there, "a", 3.0)
+    arrived = await send(there, "ab", vector)
+    assert is_lent(arrived)
+    assert np.array_equal(arrived, vector)
+    # Another mapping of the same memory: what the owner writes (it must not) is seen.
+    vector[5] = 8.0
+    assert arrived[5] == 8.0
+
+
+async def test_array_of_no_slot_goes_through_the_link():
+    there = await line()
+    arrived = await send(there, "ab", np.ones(N))
+    assert not is_lent(arrived)
+    assert arrived.sum() == N
+
+
+async def test_slot_is_free_when_the_last_view_at_the_reader_is_gone():
+    there = await line()
+    vector = filled(there, "a", 1.0)
+    place = vector.ctypes.data
+    arrived = await send(there, "ab", vector)
+    view = arrived[3:].reshape(1, -1)
+    del vector, arrived
+    await returned(there, "ab")
+    assert filled(there, "a", 2.0).ctypes.data != place
+    assert np.all(view == 1.0)
+    del view
+    await returned(there, "ab")
+    assert filled(there, "a", 3.0).ctypes.data == place
+
+
+async def test_one_vector_has_many_readers():
+    there = await line()
+    vector = filled(there, "b", 4.0)
+    place = vector.ctypes.data
+    up, down = await send(there, "ba", vector), await send(there, "bc", vector)
+    del vector
+    assert is_lent(up)
+    assert is_lent(down)
+    del up
+    await returned(there, "ba")
+    assert filled(there, "b", 5.0).ctypes.data != place
+    assert np.all(down == 4.0)
+
+
+async def test_borrowed_vector_is_passed_on_without_a_copy_and_held_until_the_last_has_it():
+    there = await line()
+    vector = filled(there, "a", 6.0)
+    place = vector.ctypes.data
+    middle = await send(there, "ab", vector)
+    last = await send(there, "bc", middle)
+    assert is_lent(last)
+    vector[0] = 7.0
+    assert last[0] == 7.0
+    del vector, middle
+    await returned(there, "ab")
+    assert filled(there, "a", 0.0).ctypes.data != place
+    del last
+    await returned(there, "bc")
+    await returned(there, "ab")
+    assert filled(there, "a", 0.0).ctypes.data == place
+
+
+@pytest.mark.parametrize("closer", ["ab", "ba"])
+async def test_what_a_vanished_reader_had_is_not_written_to_again(closer):
+    there = await line()
+    vector = filled(there, "a", 1.0)
+    arrived = await send(there, "ab", vector)
+    there.ends[closer].close()
+    if closer == "ba":
+        with pytest.raises(LinkClosedError):
+            await there.ends["ab"].receive(fresh)
+    del vector
+    others = [filled(there, "a", 2.0) for _ in range(4)]
+    assert len(others) == 4
+    assert np.all(arrived == 1.0)
+
+
+async def test_owner_hears_of_a_reader_further_on_that_vanished():
+    there = await line()
+    vector = filled(there, "a", 1.0)
+    middle = await send(there, "ab", vector)
+    last = await send(there, "bc", middle)
+    there.ends["bc"].close()
+    del vector, middle
+    await returned(there, "ab")
+    others = [filled(there, "a", 2.0) for _ in range(4)]
+    assert len(others) == 4
+    assert np.all(last == 1.0)
+
+
+async def test_more_loans_than_a_link_may_have_go_through_the_link():
+    there = await line()
+    arrived = [await send(there, "ab", filled(there, "a", k), k) for k in range(LOANS_MAX + 2)]
+    assert [is_lent(array) for array in arrived] == [True] * LOANS_MAX + [False] * 2
+    assert [array[0] for array in arrived] == list(range(LOANS_MAX + 2))
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "message"),
+    [
+        (4, 0, "sequence 0, "),
+        (5, 2, "exchange 2, "),
+        (6, 8, " 8 bytes, wanted"),
+    ],
+)
+async def test_slot_that_holds_anything_else_is_refused(word, value, message):
+    there = await line()
+    vector = filled(there, "a", 1.0)
+    await there.ends["ab"].send(framed(vector))
+    slot = there.pool("a").lease_of(memoryview(vector)).slot
+    slot.words[word] = value
+    with pytest.raises(RemoteProtocolError, match=message):
+        await there.ends["ba"].receive(fresh)
+    with pytest.raises(LinkClosedError):
+        await there.ends["ba"].send(Frame(kind=Kind.CONTROL, prefix={}))
+
+
+async def test_slot_that_was_shut_before_it_was_opened_is_a_closed_link():
+    there = await line()
+    vector = filled(there, "a", 1.0)
+    await there.ends["ab"].send(framed(vector))
+    there.pool("a").lease_of(memoryview(vector)).slot.words[3] = 77
+    with pytest.raises(LinkClosedError, match=r"slot \d+ of process \d+ is closed"):
+        await there.ends["ba"].receive(fresh)
+
+
+def mapped(there, way: str) -> list[int]:
+    """Numbers of the slots that a link's end has mapped."""
+    return sorted(struct.unpack("<16sQ", whose)[1] for whose in there.ends[way]._maps)
+
+
+async def test_of_many_slots_the_one_used_longest_ago_is_mapped_no_more(monkeypatch):
+    monkeypatch.setattr(shared_memory_link, "MAPS_MAX", 2)
+    there = await line()
+    vectors = [filled(there, "a", value) for value in (1.0, 2.0, 3.0)]
+    for k in (0, 1, 0, 2):
+        assert np.array_equal(await send(there, "ab", vectors[k]), vectors[k])
+    assert mapped(there, "ba") == [1, 3]
+
+
+async def test_no_more_bytes_stay_mapped_than_a_process_has_in_slots(monkeypatch):
+    monkeypatch.setattr(shared_memory_link, "MAPS_BYTES_MAX", 40 * N)
+    there = await line()
+    vectors = [filled(there, "a", value) for value in (1.0, 2.0, 3.0)]
+    for vector in vectors:
+        await send(there, "ab", vector)
+    assert mapped(there, "ba") == [2, 3]
+    # A longer one is mapped all the same, alone.
+    longer = there.pool("a").take(80 * N)
+    longer[:] = 4.0
+    assert np.array_equal(await send(there, "ab", longer), longer)
+    assert mapped(there, "ba") == [4]
+
+
+async def test_borrowed_vector_is_copied_once_its_owners_link_is_closed():
+    there = await line()
+    middle = await send(there, "ab", filled(there, "a", 6.0))
+    there.ends["ab"].close()
+    with pytest.raises(LinkClosedError):
+        await there.ends["ba"].receive(fresh)
+    last = await send(there, "bc", middle)
+    assert not is_lent(last)
+    assert np.all(last == 6.0)
+
+
+async def test_vector_of_a_killed_process_that_was_not_opened_yet_is_a_closed_link():
+    there = await line()
+    gate = there.network.gate(kind=Kind.MODEL)
+    await there.ends["ab"].send(framed(filled(there, "a", 1.0)))
+    reading = asyncio.create_task(there.ends["ba"].receive(fresh))
+    await gate.reached.wait()
+    there.network.kill("a")
+    gate.release()
+    with pytest.raises(LinkClosedError):
+        await reading
+
+
+async def test_loan_given_back_twice_is_refused():
+    there = await line()
+    arrived = await send(there, "ab", filled(there, "a", 1.0))
+    there.ends["ba"].returned.extend([1, 1])
+    await there.ends["ba"].send(Frame(kind=Kind.CONTROL, prefix={}))
+    with pytest.raises(RemoteProtocolError, match="gives back loan 1"):
+        await there.ends["ab"].receive(fresh)
+    assert arrived[0] == 1.0

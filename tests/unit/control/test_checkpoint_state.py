@@ -1,0 +1,80 @@
+"""What another process is told of the driver machine, through JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from elasticml.control.checkpoint_state import (
+    progress_entry,
+    progress_of,
+    remaining_faults,
+    restore,
+    snapshot,
+)
+from elasticml.control.driver import Driver
+from elasticml.control.driver_settings import DriverSettings, PlannedFault
+from elasticml.control.policy import Progress
+from elasticml.policies.gap_per_container_second import GapPerContainerSecond
+from elasticml.policies.gap_per_container_second import Trial as SizeTrial
+from elasticml.policies.knee import ScaleInAtKnee
+from elasticml.policies.tune_local_work import Trial as ValueTrial
+from elasticml.policies.tune_local_work import TuneLocalWork
+
+
+def through_json(value):
+    return json.loads(json.dumps(value))
+
+
+def policies():
+    return [ScaleInAtKnee(), GapPerContainerSecond(), TuneLocalWork()]
+
+
+def test_a_new_machine_remembers_what_the_old_one_did():
+    old = Driver(DriverSettings(), policies())
+    old.state.round, old.state.last_exchange, old.state.ledger.next_group = 17, 40, 3
+    old.state.membership.admit(address="a", host="h", pid=1, threads=1, slot=None, now_s=0.0)
+    old.advising.tuned["local_epochs"] = 2.0
+    old.rounds.last_row = {"next_gap": 0.25, "objective": 1.5}
+    progress = [Progress(round=16, seconds=2.5, members=1, objective=1.5, gap=0.25)]
+    new = Driver(DriverSettings(), policies())
+    told = [progress_of(through_json(progress_entry(p))) for p in progress]
+    restore(new, through_json(snapshot(old)), told)
+    assert snapshot(new) == snapshot(old)
+    assert list(new.history.progress) == progress
+    record = new.state.membership.admit(
+        address="a", host="h", pid=2, threads=1, slot=None, now_s=0.0
+    )
+    assert str(record.id) == "0.2"
+
+
+def test_policies_remember_what_they_try():
+    knee, sizes, values = policies()
+    knee._since_round, knee._before, knee._cool, knee._rest_until = 4, (8, 0.5), 8, 12
+    sizes._trial = SizeTrial(round=3, before=4, wanted=1, rate=0.5, expected=0.25)
+    sizes._blocked, sizes._most = {2: 30}, 4
+    values._trial = ValueTrial(before=1.0, value=2.0, rate=0.5, expected=0.25, members=3)
+    values._upwards, values._failed = False, 1
+    for policy, fresh in zip((knee, sizes, values), policies(), strict=True):
+        fresh.restore(through_json(policy.state()))
+        assert vars(fresh) == vars(policy)
+
+
+@pytest.mark.parametrize(
+    ("round", "left"),
+    [
+        (0, [("lose", 3), ("return", 3), ("lose", 2), ("return", 2)]),
+        # Whom round 10 lost is here again: nobody is to be brought back in round 20.
+        (11, [("lose", 2), ("return", 2)]),
+        (31, []),
+    ],
+)
+def test_faults_of_earlier_rounds_do_not_happen_again(round, left):
+    planned = [
+        PlannedFault(round=10, kind="lose", count=3),
+        PlannedFault(round=20, kind="return", count=3),
+        PlannedFault(round=30, kind="lose", count=2),
+        PlannedFault(round=40, kind="return", count=4),
+    ]
+    assert [(f.kind, f.count) for f in remaining_faults(planned, round)] == left

@@ -1,0 +1,336 @@
+"""Chunks on the move: batches, acknowledgements, failures, returns that begin anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from elasticml.control.chunk_transfers import BATCH, MOVE_PAUSE_S, ChunkCopies, ChunkMoves
+from elasticml.control.driver_settings import DriverSettings, PlannedFault
+from elasticml.control.job_state import JobState
+from elasticml.control.memory_budget import MemoryBudget
+from elasticml.control.policy import View
+from elasticml.control.policy_engine import PolicyEngine
+from elasticml.control.rounds import History, Rounds
+from elasticml.ids import ChunkId, ChunkInfo, MemberId
+from elasticml.policies.readmission import Reload, WholeGroup
+from elasticml.protocol.commands import Command, DropChunks, GiveChunks, LoadChunks, Record
+from elasticml.protocol.events import ChunksLoaded, MoveFailed
+
+A, B, C = (MemberId(slot, 1) for slot in range(3))
+
+
+def chunk(owner: int, k: int) -> ChunkId:
+    return ChunkId("s", owner, k)
+
+
+def chunk_moves(n_chunks: int = 2, holders: int = 1) -> ChunkMoves:
+    """A and B have chunks; C is a spare member that is ready."""
+    state = JobState(settings=DriverSettings(), holders=holders)
+    for slot in range(3):
+        record = state.membership.admit(
+            address=f"w{slot}", host="h", pid=slot, threads=1, slot=None, now_s=0.0
+        )
+        record.configured = True
+        if slot < 2:
+            state.membership.enter(record, "active")
+            chunks = [ChunkInfo(id=chunk(slot, k), rows=10, nbytes=1) for k in range(n_chunks)]
+            state.ledger.add(record.id, chunks)
+    return ChunkMoves(state, ChunkCopies(state))
+
+
+def policy_engine(moves: ChunkMoves, *policies) -> PolicyEngine:
+    state, history = moves.state, History(moves.state)
+    return PolicyEngine(
+        state, moves, moves.chunk_copies, Rounds(state), history, policies or (WholeGroup(),)
+    )
+
+
+def readmit(moves: ChunkMoves, now_s: float, *policies) -> list[Command]:
+    return [
+        c
+        for c in policy_engine(moves, *policies).readmit(now_s)
+        if not (isinstance(c, Record) and c.event == "PolicyDecided")
+    ]
+
+
+def view(moves: ChunkMoves, now_s: float) -> View:
+    return policy_engine(moves)._views.view(now_s)
+
+
+def loaded(
+    member: MemberId, *chunks: ChunkId, source: MemberId | None = None, order: int | None = None
+) -> ChunksLoaded:
+    return ChunksLoaded(member=member, chunks=chunks, source=source, nbytes=5, order=order)
+
+
+def lose(moves: ChunkMoves, member: MemberId, *, sealed: bool = True) -> None:
+    moves.state.membership.remove(member)
+    moves.state.ledger.lose(member)
+    moves.lost(member)
+    if sealed:
+        moves.state.ledger.report(frozenset())
+        moves.state.ledger.seal()
+
+
+def test_moves_go_in_batches_per_pair_of_members():
+    moves = chunk_moves(n_chunks=BATCH + 1)
+    targets = {c: C for c in moves.state.ledger.chunks_of(A)} | {chunk(1, 0): C}
+    orders = moves.move(targets)
+    assert all(isinstance(order, GiveChunks) for order in orders)
+    assert [(o.member, o.target, len(o.chunks)) for o in orders] == [
+        (A, C, BATCH),
+        (A, C, 1),
+        (B, C, 1),
+    ]
+
+
+def test_chunk_is_not_moved_to_its_owner_nor_twice_nor_while_absent():
+    moves = chunk_moves()
+    moves.move({chunk(0, 0): C})
+    lose(moves, B)
+    assert moves.move({chunk(0, 0): C, chunk(0, 1): A, chunk(1, 0): A}) == []
+
+
+def test_owner_changes_when_the_receiver_acknowledges_and_not_before():
+    moves = chunk_moves()
+    ledger = moves.state.ledger
+    moves.move({chunk(0, 0): C})
+    assert ledger.owner(chunk(0, 0)) == A
+    told, drop = moves.loaded(loaded(C, chunk(0, 0), source=A, order=1))
+    assert drop == DropChunks(member=A, chunks=(chunk(0, 0),))
+    assert (told.event, told.fields["chunks"], told.fields["examples"]) == ("ChunksMoved", 1, 10)
+    assert ledger.owner(chunk(0, 0)) == C
+    assert ledger.holders[chunk(0, 0)] == {C}
+    assert moves.moves == {}
+
+
+def test_acknowledgement_of_somebody_else_moves_nothing():
+    moves = chunk_moves()
+    moves.move({chunk(0, 0): C})
+    assert moves.loaded(loaded(B, chunk(0, 0))) == []
+    assert moves.state.ledger.owner(chunk(0, 0)) == A
+
+
+def test_acknowledgement_of_the_dead_counts_for_nothing():
+    moves = chunk_moves()
+    moves.move({chunk(0, 0): C})
+    lose(moves, C)
+    assert moves.loaded(loaded(C, chunk(0, 0))) == []
+    moves.state.ledger.check(moves.state.membership.members)
+
+
+def test_failed_move_leaves_the_chunk_and_pauses_moves():
+    moves = chunk_moves()
+    moves.move({chunk(0, 0): C})
+    failed = MoveFailed(member=A, target=C, chunks=(chunk(0, 0),), reason="closed", order=1)
+    assert [told.event for told in moves.failed(failed, 5.0)] == ["MoveFailed"]
+    assert (moves.moves, moves.next_move_s) == ({}, 5.0 + MOVE_PAUSE_S)
+    assert moves.state.ledger.owner(chunk(0, 0)) == A
+
+
+def test_word_of_a_move_given_up_long_ago_changes_nothing():
+    moves = chunk_moves()
+    moves.move({chunk(0, 0): C})
+    moves.abandon_moves()
+    moves.loaded(loaded(C, chunk(0, 0), source=A))
+    assert moves.state.ledger.owner(chunk(0, 0)) == A
+
+
+@pytest.mark.parametrize("victim", [A, C], ids=["source", "target"])
+def test_move_is_forgotten_with_either_end(victim):
+    moves = chunk_moves()
+    moves.move({chunk(0, 0): C})
+    lose(moves, victim)
+    assert moves.moves == {}
+
+
+def test_group_is_loaded_by_its_target_and_returns_when_all_of_it_is_there():
+    moves = chunk_moves()
+    lose(moves, B)
+    told, order = readmit(moves, 10.0)
+    assert told.event == "GroupReadmitted"
+    assert order == LoadChunks(member=C, chunks=(chunk(1, 0), chunk(1, 1)))
+    moves.loaded(loaded(C, chunk(1, 0)))
+    assert moves.commit_returns(11.0) == []
+    moves.loaded(loaded(C, chunk(1, 1)))
+    assert [told.event for told in moves.commit_returns(12.0)] == ["GroupReturned"]
+    assert moves.state.ledger.chunks_of(C) == (chunk(1, 0), chunk(1, 1))
+    assert moves.state.ledger.absent_rows() == 0
+
+
+def test_members_drop_copies_where_there_is_no_room_for_what_comes_back():
+    moves = chunk_moves()
+    state, own = moves.state, [chunk(0, k) for k in range(2)]
+    state.ledger.hold(C, own)
+    state.membership.members[C].limit_bytes = 3
+    moves.chunk_copies.waiting[chunk(0, 1)] = C
+    lose(moves, B)
+    _, drop, order = readmit(moves, 10.0)
+    assert drop == DropChunks(member=C, chunks=(chunk(0, 0),))
+    assert order == LoadChunks(member=C, chunks=(chunk(1, 0), chunk(1, 1)))
+    assert moves.chunk_copies.waiting == {}
+
+
+def test_group_that_returns_is_not_readmitted_a_second_time():
+    moves = chunk_moves()
+    lose(moves, B)
+    readmit(moves, 10.0)
+    assert readmit(moves, 10.0) == []
+
+
+def test_promised_member_is_not_free_for_another_group():
+    moves = chunk_moves()
+    lose(moves, B)
+    readmit(moves, 10.0)
+    lose(moves, A)
+    assert readmit(moves, 10.0) == []
+    assert [group.former for group in view(moves, 10.0).groups] == [(A,)]
+
+
+def test_return_begins_anew_when_its_target_is_lost():
+    moves = chunk_moves()
+    lose(moves, B)
+    readmit(moves, 10.0, Reload())
+    lose(moves, C, sealed=False)
+    assert (moves.returning, moves.loading) == ({}, {})
+    _, order = readmit(moves, 11.0, Reload())
+    assert order.member == A
+
+
+def test_member_without_the_facts_is_not_free_yet():
+    moves = chunk_moves()
+    moves.state.membership.members[C].configured = False
+    assert view(moves, 0.0).spares == ()
+
+
+def test_chunks_without_owner_are_read_again_by_those_with_the_fewest_examples():
+    moves = chunk_moves()
+    lose(moves, B, sealed=False)
+    assert moves.reread() == [LoadChunks(member=C, chunks=(chunk(1, 0), chunk(1, 1)))]
+    assert moves.reread() == []
+    moves.loaded(loaded(C, chunk(1, 0)))
+    assert moves.state.ledger.chunks_of(C) == (chunk(1, 0),)
+    # What is left of B's share is no longer what the tree has kept of it.
+    assert B not in moves.state.ledger.last_versions
+
+
+def test_chunks_are_read_again_where_there_is_memory_for_them():
+    moves = chunk_moves(n_chunks=4)
+    # A has four chunks, and the newcomer with the fewest examples room for one.
+    limited(moves, a=6, c=1)
+    lose(moves, B, sealed=False)
+    given = {order.member: order.chunks for order in moves.reread()}
+    assert given[C] == (chunk(1, 0), chunk(1, 3))  # the last one fits nowhere
+    assert given[A] == (chunk(1, 1), chunk(1, 2))
+    assert moves.bytes_to() == {A: 2, C: 2}
+
+
+def test_no_more_members_read_again_than_are_allowed_to():
+    # Everybody lost, half of them sealed, as many newcomers: each of them took a chunk of the open
+    # half, and nobody was left to bring the sealed one back.
+    moves = chunk_moves()
+    membership = moves.state.membership
+    membership.enter(membership.members[A], "leaving")
+    moves.state.membership.admit(
+        address="w3", host="h", pid=3, threads=1, slot=None, now_s=0.0
+    ).configured = True
+    lose(moves, B, sealed=False)
+    assert moves.reread(readers_max=1) == [LoadChunks(member=C, chunks=(chunk(1, 0), chunk(1, 1)))]
+
+
+def test_chunks_are_read_again_by_another_when_the_reader_is_lost():
+    moves = chunk_moves()
+    lose(moves, B, sealed=False)
+    moves.reread()
+    lose(moves, C, sealed=False)
+    assert [order.member for order in moves.reread()] == [A]
+
+
+def test_those_who_owe_chunks_are_known():
+    moves = chunk_moves()
+    assert moves.awaited() == set()
+    moves.move({chunk(0, 0): C})
+    assert moves.awaited() == {A, C}
+    moves.abandon_moves()
+    lose(moves, B)
+    readmit(moves, 0.0, Reload())
+    assert moves.awaited() == {C}
+    moves.loaded(loaded(C, chunk(1, 0), chunk(1, 1)))
+    assert moves.awaited() == set()
+
+
+def limited(moves: ChunkMoves, **limits: int) -> None:
+    for member, limit in limits.items():
+        moves.state.membership.members[{"a": A, "b": B, "c": C}[member]].limit_bytes = limit
+
+
+def test_group_is_not_sent_where_it_does_not_fit_and_that_is_told_once():
+    # The member could not take it in, and the job failed.
+    moves = chunk_moves(n_chunks=3)
+    lose(moves, B)
+    limited(moves, a=5, c=2)
+    asked = policy_engine(moves, Reload())
+    # Two of three fit the newcomer, and one more those who work.
+    commands = asked.readmit(0.0)
+    assert [c.member for c in commands if isinstance(c, LoadChunks)] == [C, A]
+    moves = chunk_moves(n_chunks=3)
+    lose(moves, B)
+    limited(moves, a=3, c=2)
+    asked = policy_engine(moves, Reload())
+    (_, told) = asked.readmit(0.0)
+    assert (told.event, told.fields["lacking_bytes"]) == ("GroupWithoutRoom", 1)
+    assert asked.readmit(1.0) == []
+    assert (moves.returning, moves.loading) == ({}, {})
+    limited(moves, c=3)
+    assert [c.member for c in asked.readmit(2.0) if isinstance(c, LoadChunks)] == [C]
+
+
+def test_memory_that_a_returning_group_will_take_is_seen():
+    moves = chunk_moves(n_chunks=3)
+    lose(moves, B)
+    readmit(moves, 0.0, Reload())
+    moves.loaded(loaded(C, chunk(1, 0)))
+    seen = view(moves, 0.0)
+    assert seen.coming == {chunk(1, k): C for k in range(3)}
+    assert MemoryBudget(seen.chunks, seen.coming).left(C, 10) == 7
+
+
+def test_group_may_drop_copies_for_itself_but_not_the_last_of_another_absent_one():
+    moves = chunk_moves(n_chunks=3)
+    moves.state.ledger.hold(A, [chunk(1, 0)])
+    moves.state.ledger.hold(C, [chunk(0, 0)])
+    seen = view(moves, 0.0)
+    rooms = MemoryBudget(seen.chunks, seen.coming)
+    assert (rooms.left(A, 3), rooms.left(B, 3), rooms.left(C, 3)) == (0, 0, 3)
+    lose(moves, B)
+    assert rooms.left(A, 3) == -1
+    # Once it is promised to one who has it, the others' copies are not needed.
+    moves.state.ledger.hold(C, [chunk(1, 0)])
+    assert MemoryBudget(seen.chunks, {chunk(1, 0): C}).left(A, 3) == 0
+
+
+def test_view_counts_the_newcomers_of_planned_returns():
+    moves = chunk_moves()
+    faults = tuple(
+        PlannedFault(round=k, kind=kind, count=4) for k, kind in enumerate(("lose", "return"))
+    )
+    moves.state.settings = replace(moves.state.settings, faults=faults)
+    assert view(moves, 0.0).planned == 4
+
+
+def test_members_that_work_are_like_the_tuples_that_other_fields_are():
+    # They were no tuple any more, and own policies that add or compare them failed.
+    seen = view(chunk_moves(), 0.0)
+    working, spares = seen.working, seen.spares
+    members = tuple(working)
+    assert [m.id for m in working + spares] == [A, B, C]
+    assert [m.id for m in spares + working] == [C, A, B]
+    assert (working + working, working == members, members == working) == (
+        (*members, *members),
+        True,
+        True,
+    )
+    assert working != spares
+    assert seen.working == view(chunk_moves(), 0.0).working

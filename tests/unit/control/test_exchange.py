@@ -1,0 +1,217 @@
+"""Bounded waiting at the driver: who is asked, who is fenced, who is given another term."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from elasticml.control.driver_settings import DriverSettings
+from elasticml.control.exchange import ExchangeCoordinator
+from elasticml.control.job_state import JobState
+from elasticml.ids import ChunkId, ChunkInfo, ExchangeId, Generation, Mask, MemberId
+from elasticml.protocol import events as ev
+from elasticml.protocol.commands import AskStatus, Gathered
+
+A, B, C = (MemberId(slot, 1) for slot in range(3))
+DEADLINE_S, STATUS_S = 10.0, 2.0
+
+
+def request(operation: str = "sums", *, keep: bool = False) -> ev.ExchangeRequested:
+    return ev.ExchangeRequested(
+        operation=operation, phase="compute", keep=keep, require_everybody=False, seal=False
+    )
+
+
+@pytest.fixture
+def exchanges() -> ExchangeCoordinator:
+    """Three members with a chunk of 10 examples each, in a star."""
+    state = JobState(
+        settings=DriverSettings(topology="star", deadline_s_min=DEADLINE_S, status_s_max=STATUS_S)
+    )
+    for slot in range(3):
+        record = state.membership.admit(
+            address=f"w{slot}", host="h", pid=slot, threads=1, slot=None, now_s=0.0
+        )
+        state.membership.enter(record, "active")
+        state.ledger.add(record.id, [ChunkInfo(id=ChunkId("s", 0, slot), rows=10, nbytes=1)])
+    return ExchangeCoordinator(state)
+
+
+def arrive(exchanges: ExchangeCoordinator, member: MemberId, now_s: float) -> None:
+    """Let a member's partial come to the root; closes the exchange with the last one."""
+    state = exchanges.state
+    partial = ev.PartialArrived(
+        exchange=state.last_exchange,
+        sender=member,
+        contributors=member.bit,
+        order=str(member.slot),
+        handle=10 * state.last_exchange + member.slot,
+    )
+    for command in state.root.partial(partial):
+        assert isinstance(command, Gathered)
+        exchanges.gathered(command, now_s)
+
+
+def exchange(exchanges: ExchangeCoordinator, seconds: float, start_s: float = 0.0, **changes):
+    exchanges.start(request(**changes), start_s)
+    for member in (A, B, C):
+        arrive(exchanges, member, start_s + seconds)
+    return exchanges.deliver()[1]
+
+
+def asked(commands) -> list[MemberId]:
+    assert all(isinstance(c, AskStatus) for c in commands)
+    return [c.member for c in commands]
+
+
+def answer(exchanges: ExchangeCoordinator, member: MemberId, stage) -> None:
+    exchanges.status_reported(
+        ev.StatusReported(member=member, exchange=exchanges.state.last_exchange, stage=stage)
+    )
+
+
+def test_nobody_is_asked_before_the_deadline(exchanges):
+    exchanges.start(request(), 0.0)
+    assert exchanges.ticked(DEADLINE_S - 0.1) == ([], [])
+
+
+def test_only_those_who_are_missing_are_asked(exchanges):
+    exchanges.start(request(), 0.0)
+    arrive(exchanges, B, 1.0)
+    commands, stuck = exchanges.ticked(DEADLINE_S)
+    assert (asked(commands), stuck) == ([A, C], [])
+
+
+def test_whoever_does_not_answer_is_stuck(exchanges):
+    exchanges.start(request(), 0.0)
+    exchanges.ticked(DEADLINE_S)
+    answer(exchanges, A, "waiting-for-model")
+    answer(exchanges, B, "waiting-for-children")
+    assert exchanges.ticked(DEADLINE_S + STATUS_S - 0.1) == ([], [])
+    assert exchanges.ticked(DEADLINE_S + STATUS_S) == ([], [C])
+
+
+def test_first_computation_of_an_operation_is_not_called_stuck(exchanges):
+    exchanges.start(request(), 0.0)
+    exchanges.ticked(DEADLINE_S)
+    for member in (A, B, C):
+        answer(exchanges, member, "computing")
+    assert exchanges.ticked(DEADLINE_S + STATUS_S) == ([], [])
+
+
+def test_computation_far_beyond_the_median_is_stuck(exchanges):
+    exchange(exchanges, seconds=1.0)
+    exchanges.start(request(), 0.0)
+    exchanges.ticked(DEADLINE_S)
+    for member, stage in ((A, "computing"), (B, "waiting-for-children"), (C, "sent")):
+        answer(exchanges, member, stage)
+    assert exchanges.ticked(DEADLINE_S + STATUS_S) == ([], [A])
+
+
+def test_who_wants_stragglers_given_up_soon_has_them_given_up_soon(exchanges):
+    exchanges.state.settings = replace(
+        exchanges.state.settings, deadline_s_min=0.5, stuck_factor=2.0
+    )
+    exchange(exchanges, seconds=1.0)
+    exchanges.start(request(), 10.0)
+    assert asked(exchanges.ticked(12.0)[0]) == [A, B, C]
+    for member, stage in ((A, "computing"), (B, "waiting-for-children"), (C, "sent")):
+        answer(exchanges, member, stage)
+    assert exchanges.ticked(12.5) == ([], [A])
+
+
+def test_whoever_answered_gets_another_term_and_is_asked_again(exchanges):
+    exchanges.start(request(), 0.0)
+    exchanges.ticked(DEADLINE_S)
+    for member in (A, B, C):
+        answer(exchanges, member, "computing")
+    exchanges.ticked(DEADLINE_S + STATUS_S)
+    assert exchanges.ticked(2 * DEADLINE_S) == ([], [])
+    commands, _ = exchanges.ticked(2 * DEADLINE_S + STATUS_S)
+    assert asked(commands) == [A, B, C]
+
+
+def test_answer_about_another_exchange_does_not_count(exchanges):
+    exchanges.start(request(), 0.0)
+    exchanges.ticked(DEADLINE_S)
+    exchanges.status_reported(
+        ev.StatusReported(member=A, exchange=ExchangeId(7), stage="computing")
+    )
+    assert A in exchanges.ticked(DEADLINE_S + STATUS_S)[1]
+
+
+def test_deadline_grows_with_the_operations_own_median(exchanges):
+    exchange(exchanges, seconds=8.0)
+    exchange(exchanges, seconds=0.1, operation="other")
+    exchanges.start(request(), 100.0)
+    assert exchanges.running.deadline_s == 100.0 + 5 * 8.0
+    exchanges.start(request("other"), 100.0)
+    assert exchanges.running.deadline_s == 100.0 + DEADLINE_S
+
+
+def test_duration_of_a_disturbed_exchange_does_not_count(exchanges):
+    exchanges.start(request(), 0.0)
+    arrive(exchanges, A, 1.0)
+    arrive(exchanges, B, 1.0)
+    exchanges.lost(C)
+    arrive(exchanges, C, 99.0)
+    exchanges.deliver()
+    assert exchanges.median_s("sums") is None
+
+
+def test_outcome_counts_the_examples_of_its_contributors(exchanges):
+    deliver = exchange(exchanges, seconds=1.0)
+    assert (deliver.examples, deliver.absent_examples, deliver.opened) == (30, 0, None)
+    assert (deliver.contributors, deliver.order) == (Mask(0b111), "(0+1+2)")
+
+
+def test_share_of_a_member_lost_after_it_sent_is_not_missing(exchanges):
+    exchanges.start(request(), 0.0)
+    arrive(exchanges, A, 1.0)
+    exchanges.state.ledger.lose(A)
+    exchanges.lost(A)
+    arrive(exchanges, B, 1.0)
+    arrive(exchanges, C, 1.0)
+    _, deliver = exchanges.deliver()
+    assert (deliver.examples, deliver.absent_examples, deliver.opened) == (30, 0, None)
+
+
+def lose_in_next(exchanges: ExchangeCoordinator, member: MemberId) -> None:
+    """Begin an exchange and lose a member that has sent nothing; the others have."""
+    state = exchanges.state
+    exchanges.start(request(keep=True), 0.0)
+    state.membership.remove(member)
+    state.ledger.lose(member)
+    exchanges.lost(member)
+    del state.parents[member]
+    for other in sorted(state.parents):
+        arrive(exchanges, other, 1.0)
+    state.generation = Generation(state.generation + 1)
+    for command in state.rewire_root(sorted(state.parents)):
+        if isinstance(command, Gathered):
+            exchanges.gathered(command, 1.0)
+
+
+def test_anchor_is_the_vanished_members_input_of_the_last_kept_exchange(exchanges):
+    exchange(exchanges, seconds=1.0, keep=True)
+    lose_in_next(exchanges, B)
+    _, deliver = exchanges.deliver()
+    assert deliver.anchor_exchange == ExchangeId(1)
+    assert [(part.handle, part.sign) for part in deliver.anchor] == [(11, 1)]
+    assert deliver.opened is not None
+
+
+def test_there_is_no_anchor_for_chunks_that_came_after_the_kept_exchange(exchanges):
+    exchange(exchanges, seconds=1.0, keep=True)
+    ledger = exchanges.state.ledger
+    ledger.hold(B, [ChunkId("s", 0, 0)])
+    ledger.move(ChunkId("s", 0, 0), B)
+    lose_in_next(exchanges, B)
+    assert exchanges.deliver()[1].anchor_exchange is None
+
+
+def test_there_is_no_anchor_without_a_kept_exchange(exchanges):
+    exchange(exchanges, seconds=1.0, keep=False)
+    lose_in_next(exchanges, B)
+    assert exchanges.deliver()[1].anchor_exchange is None

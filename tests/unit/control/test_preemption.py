@@ -1,0 +1,422 @@
+"""Containers that are asked for back: who goes for whom, who stays, and what is told of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elasticml.control.chunk_transfers import ChunkCopies
+from elasticml.control.driver_settings import DriverSettings
+from elasticml.control.job_state import JobState
+from elasticml.control.preemption import PreemptionHandler, loss_bytes
+from elasticml.ids import ChunkId, ChunkInfo, MemberId
+from elasticml.protocol import events as ev
+from elasticml.protocol.commands import Command, Dismiss, Record
+from tests.pure_world import PureWorld
+
+GRACE_S = 10.0
+
+
+class Scene:
+    """Members by slot with chunks of a body of 100 bytes and one example each."""
+
+    def __init__(self, chunks: list[int], members_min: int = 1) -> None:
+        self.state = JobState(settings=DriverSettings(members_min=members_min))
+        self.released: list[int] = []
+        self.struck: list[tuple[int, str]] = []
+        self.reclaims = PreemptionHandler(
+            self.state, ChunkCopies(self.state), self._release, self._strike, self._notice
+        )
+        self.told: list[Record] = []
+        for slot, count in enumerate(chunks):
+            self.admit(slot, count)
+
+    def admit(self, slot: int, count: int) -> None:
+        record = self.state.membership.admit(
+            address=f"w{slot}", host="h", pid=slot, threads=1, slot=slot, now_s=0.0
+        )
+        record.configured = True
+        self.reclaims.arrived(record)
+        if count:
+            self.state.membership.enter(record, "active")
+            ids = [ChunkId("s", slot, k) for k in range(count)]
+            self.state.ledger.add(record.id, [ChunkInfo(id=c, rows=1, nbytes=100) for c in ids])
+
+    def copy(self, slot: int, block: int, ordinal: int) -> None:
+        """Let a member hold a copy of another's body."""
+        self.state.ledger.hold(self.id(slot), [ChunkId("s", block, ordinal)])
+
+    def id(self, slot: int) -> MemberId:
+        return next(m for m in self.state.membership.members if m.slot == slot)
+
+    def record(self, slot: int) -> Any:
+        return self.state.membership.members[self.id(slot)]
+
+    def _release(self, member: MemberId, now_s: float) -> list[Command]:
+        self.released.append(member.slot)
+        return self._strike(member, "retired", now_s)
+
+    def _strike(self, member: MemberId, reason: str, now_s: float) -> list[Command]:
+        record = self.state.membership.remove(member)
+        if record is None:
+            return []
+        self.struck.append((member.slot, self.reclaims.reason_of(record, reason)))
+        self.state.ledger.lose(member)
+        return self.reclaims.lost(record, reason)
+
+    def _notice(self, event: ev.Noticed, now_s: float) -> list[Command]:
+        record = self.state.membership.members[event.member]
+        self.state.membership.enter(record, "leaving")
+        record.notice_reason = event.reason
+        record.deadline_s = now_s + event.grace_s
+        return self.reclaims.noticed(record)
+
+    def _note(self, commands: list[Command]) -> list[Command]:
+        self.told += [c for c in commands if isinstance(c, Record)]
+        return commands
+
+    def mark(self, slot: int, now_s: float = 0.0, negotiable: bool = True, **more: Any) -> None:
+        event = ev.ContainerMarked(
+            address=f"w{slot}",
+            grace_s=GRACE_S,
+            reason="preempted",
+            negotiable=negotiable,
+            **more,
+        )
+        self._note(self.reclaims.marked(event, now_s))
+
+    def lift(self, slot: int, now_s: float = 1.0) -> None:
+        self._note(self.reclaims.lifted(f"w{slot}", now_s))
+
+    def tick(self, now_s: float) -> None:
+        self._note(self.reclaims.ticked(now_s))
+
+    def end(self, slot: int, reason: str) -> list[Command]:
+        event = ev.ContainerEnded(address=f"w{slot}", container="c", reason=reason, status=-102)
+        return self._note(self.reclaims.ended(event, 0.0))
+
+    def node(self, state: str, *slots: int, grace_s: float = 60.0) -> list[Command]:
+        addresses = tuple(f"w{slot}" for slot in slots)
+        event = ev.NodeChanged(node="n", state=state, grace_s=grace_s, addresses=addresses)
+        return self._note(self.reclaims.node(event, 0.0))
+
+    def leaving(self) -> list[int]:
+        return sorted(r.id.slot for r in self.state.membership.stage("leaving"))
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return [dict(r.fields) for r in self.told if r.event == name]
+
+
+def test_cost_is_bodies_that_nobody_else_who_stays_has_and_states():
+    scene = Scene([2, 1, 1])
+    scene.copy(1, 0, 0)
+    assert [loss_bytes(scene.state, scene.id(slot)) for slot in range(3)] == [116, 108, 108]
+    scene.state.membership.enter(scene.record(1), "leaving")
+    assert loss_bytes(scene.state, scene.id(0)) == 216
+
+
+def test_spare_member_goes_at_once_and_the_marked_one_stays():
+    scene = Scene([2, 2, 0])
+    scene.mark(0)
+    assert (scene.released, scene.leaving()) == ([2], [])
+    assert scene.struck == [(2, "released")]
+    told = scene.events("Reclaimed")[0]
+    assert (told["marked"], told["given"], told["grace_s"]) == ("0.1", "2.1", GRACE_S)
+
+
+def test_member_whose_bodies_others_have_goes_for_the_marked_one():
+    scene = Scene([2, 2, 2])
+    for ordinal in range(2):
+        scene.copy(0, 1, ordinal)
+    scene.mark(2)
+    assert scene.leaving() == [1]
+    record = scene.record(1)
+    assert (record.is_retiring, record.is_victim, record.deadline_s) == (True, True, None)
+    assert scene.record(2).stage == "active"
+    assert scene.events("Reclaimed")[0]["cost_bytes"] == 16
+
+
+def test_among_equals_the_marked_one_goes_itself_and_is_given_back_as_soon_as_it_is_empty():
+    # On a real YARN three were marked, one went for another and two waited for their end: the one
+    # that was to live on was killed with one of the two.
+    scene = Scene([2, 2, 2])
+    scene.mark(1)
+    assert scene.leaving() == [1]
+    record = scene.record(1)
+    assert (record.is_retiring, record.deadline_s) == (True, GRACE_S)
+
+
+def test_one_for_whom_nobody_else_may_go_is_left_to_the_resource_manager():
+    scene = Scene([2, 2, 2])
+    scene.mark(1, negotiable=False)
+    assert scene.leaving() == [1]
+    record = scene.record(1)
+    assert (record.is_retiring, record.deadline_s) == (False, GRACE_S)
+
+
+def test_several_marks_take_the_cheapest_of_all():
+    scene = Scene([4, 1, 3, 2])
+    scene.mark(0)
+    scene.mark(1)
+    assert scene.leaving() == [1, 3]
+    assert scene.record(0).stage == "active"
+
+
+def test_member_that_a_policy_gives_back_goes_for_a_marked_one():
+    scene = Scene([1, 2, 2])
+    scene.state.membership.enter(scene.record(2), "leaving")
+    scene.record(2).is_retiring = True
+    scene.mark(0)
+    assert scene.leaving() == [2]
+    assert not scene.record(2).is_victim
+    assert scene.events("Reclaimed")[0]["given"] == "2.1"
+
+
+def test_no_more_members_go_than_the_job_needs():
+    scene = Scene([2, 1], members_min=2)
+    scene.mark(0)
+    assert scene.leaving() == []
+    assert scene.events("Reclaimed")[0]["given"] is None
+    scene.admit(2, 0)
+    scene.tick(1.0)
+    assert scene.released == [2]
+
+
+def test_job_too_small_to_give_anybody_has_the_marked_one_leave_when_its_time_is_near():
+    scene = Scene([2, 1], members_min=2)
+    scene.mark(0)
+    scene.tick(GRACE_S / 2)
+    assert scene.leaving() == [0]
+
+
+def test_too_late_for_a_substitute_the_marked_one_leaves_and_the_other_stays():
+    scene = Scene([2, 1, 2])
+    scene.mark(0)
+    assert scene.leaving() == [1]
+    scene.tick(GRACE_S / 2)
+    assert scene.leaving() == [0]
+    assert (scene.record(1).stage, scene.record(1).is_retiring) == ("active", False)
+    assert scene.record(0).deadline_s == GRACE_S
+    assert scene.events("MemberKept") == [{"round": 0, "member": "1.1"}]
+
+
+def test_what_is_not_negotiable_is_a_notice():
+    scene = Scene([2, 1])
+    scene.mark(0, negotiable=False)
+    assert scene.leaving() == [0]
+    assert scene.events("MemberNoticed")[0]["reason"] == "preempted"
+
+
+def test_withdrawn_mark_lets_the_substitute_stay():
+    scene = Scene([2, 1, 2])
+    scene.mark(0)
+    scene.lift(0)
+    assert scene.leaving() == []
+    assert not scene.record(0).is_marked
+    assert not scene.record(1).is_victim
+
+
+def test_of_several_that_go_the_costliest_stays_when_one_mark_is_withdrawn():
+    scene = Scene([4, 1, 3, 2])
+    scene.mark(0)
+    scene.mark(2)
+    assert scene.leaving() == [1, 3]
+    scene.lift(0)
+    assert scene.leaving() == [1]
+    scene.lift(2)
+    assert scene.leaving() == []
+
+
+def test_withdrawn_after_the_container_went_nothing_comes_back():
+    scene = Scene([2, 2, 0])
+    scene.mark(0)
+    scene.lift(0)
+    assert (scene.released, scene.leaving(), scene.reclaims.marks) == ([2], [], {})
+
+
+def test_mark_that_nobody_withdraws_is_void_in_the_end():
+    scene = Scene([2, 2, 0])
+    scene.mark(0)
+    scene.tick(GRACE_S + 59.0)
+    assert scene.record(0).is_marked
+    scene.tick(GRACE_S + 60.0)
+    assert not scene.record(0).is_marked
+    assert scene.events("ReclaimLifted")[0]["why"] == "void"
+
+
+def test_mark_told_again_gives_nobody_more():
+    scene = Scene([2, 1, 2])
+    scene.mark(0)
+    scene.mark(0, 1.0)
+    assert scene.leaving() == [1]
+
+
+def test_another_one_is_chosen_when_the_chosen_one_was_given_up_but_lives():
+    scene = Scene([3, 1, 2])
+    scene.mark(0)
+    scene._strike(scene.id(1), "deadline", 0.0)
+    scene.tick(1.0)
+    assert scene.leaving() == [2]
+
+
+def test_nobody_more_goes_when_the_chosen_one_dies():
+    scene = Scene([3, 1, 2])
+    scene.mark(0)
+    scene._strike(scene.id(1), "closed", 0.0)
+    scene.tick(GRACE_S)
+    assert scene.leaving() == []
+
+
+def test_substitute_stays_when_the_marked_one_dies_first():
+    scene = Scene([3, 1, 2])
+    scene.mark(0)
+    scene._strike(scene.id(0), "closed", 0.0)
+    assert scene.leaving() == []
+    assert scene.struck == [(0, "preempted")]
+
+
+def test_substitute_stays_when_the_marked_one_announces_its_end():
+    scene = Scene([3, 1, 2])
+    scene.mark(0)
+    notice = ev.Noticed(member=scene.id(0), grace_s=1.0, reason="terminated")
+    scene._notice(notice, 2.0)
+    assert scene.leaving() == [0]
+
+
+def test_scheduler_that_is_marked_is_paid_for_with_the_cheapest_member_whatever_the_time():
+    scene = Scene([2, 1], members_min=2)
+    event = ev.ContainerMarked(
+        address="scheduler", grace_s=4.0, reason="preempted", negotiable=True, essential=True
+    )
+    scene.reclaims.marked(event, 0.0)
+    assert scene.leaving() == [1]
+    scene.tick(3.9)
+    assert scene.leaving() == [1]
+
+
+def test_container_of_no_member_costs_nobody_anything():
+    scene = Scene([2, 1])
+    scene.mark(7)
+    assert scene.leaving() == []
+    scene.admit(7, 0)
+    assert scene.record(7).is_marked
+
+
+def test_loss_has_the_reason_of_the_container_where_that_is_known_before():
+    scene = Scene([2, 1])
+    commands = scene.end(0, "memory")
+    assert scene.struck == [(0, "memory")]
+    assert [c.reason for c in commands if isinstance(c, Dismiss)] == ["released"]
+
+
+def test_end_that_is_known_late_is_told_with_the_member_it_was():
+    scene = Scene([2, 1])
+    former = scene.id(0)
+    scene._strike(former, "closed", 0.0)
+    scene.end(0, "killed")
+    told = scene.events("ContainerEnded")[0]
+    assert (told["member"], told["reason"], told["status"]) == (str(former), "killed", -102)
+    assert scene.struck == [(0, "closed")]
+
+
+def test_losses_that_a_deadline_found_keep_their_reason():
+    scene = Scene([2, 1, 1])
+    scene.mark(0)
+    scene._strike(scene.id(0), "deadline", 0.0)
+    assert scene.struck == [(0, "deadline")]
+
+
+def test_all_members_of_a_node_that_is_taken_out_leave_and_stay_when_it_is_back():
+    scene = Scene([2, 1, 1])
+    scene.node("decommissioning", 0, 2)
+    assert scene.leaving() == [0, 2]
+    scene.node("running", 0, 2)
+    assert scene.leaving() == []
+
+
+def test_members_of_a_lost_node_are_lost():
+    scene = Scene([2, 1, 1])
+    scene.node("lost", 0, 2)
+    assert scene.struck == [(0, "node"), (2, "node")]
+
+
+# --- the whole machine ----------------------------------------------------------------------------
+
+
+def world(n: int = 3, **settings: Any) -> PureWorld:
+    made = PureWorld(
+        DriverSettings(**{"start_members": n, "n_blocks": 2, "topology": "star", **settings})
+    )
+    for _ in range(n):
+        made.join()
+    while not any(r.event == "RoundEnded" for r in made.story):
+        assert made.step(0)
+    return made
+
+
+def told(made: PureWorld, event: str) -> list[dict[str, Any]]:
+    return [dict(r.fields) for r in made.story if r.event == event]
+
+
+def test_substitute_is_emptied_and_its_container_given_back():
+    made = world()
+    members = made.driver.state.membership
+    # The fullest one is marked: another one has less to send.
+    fewest = min(members.members, key=lambda m: loss_bytes(made.driver.state, m))
+    marked = next(r for r in members.members.values() if r.id != fewest)
+    ledger = made.driver.state.ledger
+    extra = sorted(ledger.owned[fewest])[0]
+    ledger.hold(marked.id, [extra])
+    made.workers[marked.address].held.add(extra)
+    made.mark(marked.address, 60.0, negotiable=True)
+    made.run(lambda k: 0)
+    assert made.given_back == [fewest]
+    lost = [(r["member"], r["reason"], r["chunks"]) for r in told(made, "MemberLost")]
+    assert lost == [(str(fewest), "released", 0)]
+    assert told(made, "ChunksAbsent") == []
+    assert marked.address in made.workers
+
+
+def test_marked_member_that_leaves_is_not_given_back_and_its_loss_is_a_pre_emption():
+    made = world()
+    name = sorted(made.workers)[0]
+    made.mark(name, 60.0, negotiable=False)
+    made.run(lambda k: 0)
+    assert made.given_back == []
+    assert [r["reason"] for r in told(made, "MemberLost")] == ["preempted"]
+    assert told(made, "ChunksAbsent") == []
+
+
+def test_newcomer_on_a_container_that_is_asked_for_gets_nothing_until_it_is_not():
+    made = world()
+    made.feed(ev.ContainerMarked(address="new", grace_s=60.0, reason="preempted", negotiable=True))
+    made.join("new")
+    while len(told(made, "RoundEnded")) < 2:
+        assert made.step(0)
+    assert made.driver.state.ledger.rows_of(made.life("new").me) == 0
+    made.lift("new")
+    made.run(lambda k: 0)
+    assert [r["member"] for r in told(made, "MemberActive")].count(str(made.life("new").id)) == 1
+
+
+def test_one_container_answers_one_mark():
+    # A marked member went for another one; its loss met both marks, whoever was to go for it
+    # stayed, and the resource manager killed the other one.
+    scene = Scene([4, 1, 1])
+    scene.mark(0)
+    scene.mark(2)
+    assert scene.leaving() == [1, 2]
+    scene._strike(scene.id(2), "retired", 1.0)
+    assert scene.leaving() == [1]
+    marks = scene.reclaims.marks
+    assert (marks["w0"].is_met, marks["w2"].is_met) == (False, True)
+    scene._strike(scene.id(1), "retired", 1.0)
+    assert marks["w0"].is_met
+    assert scene.record(0).stage == "active"
+
+
+def test_whoever_is_killed_himself_needs_nobody_in_his_place():
+    scene = Scene([4, 1, 2])
+    scene.mark(0)
+    assert scene.leaving() == [1]
+    scene.end(0, "preempted")
+    assert scene.leaving() == []

@@ -1,0 +1,327 @@
+"""A node of the collective: whom it waits for, what it forwards, keeps, re-sends and refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticml.control.reduce_node import EARLY_MAX, ReduceNode
+from elasticml.errors import LocalProtocolError
+from elasticml.ids import ExchangeId, Generation, Mask, MemberId
+from elasticml.protocol.commands import (
+    Attach,
+    Compute,
+    Detach,
+    Forget,
+    ForwardModel,
+    Gathered,
+    Refuse,
+    SendPartial,
+)
+from elasticml.protocol.events import PartialArrived
+
+ME, PARENT, HEIR = MemberId(5, 1), MemberId(8, 1), MemberId(9, 1)
+A, B, C = MemberId(0, 1), MemberId(1, 1), MemberId(2, 1)
+
+
+def place(node: ReduceNode, generation: int, children=(), parent=PARENT, done: int = 0):
+    return node.rewire(Generation(generation), parent, "there", children, ExchangeId(done))
+
+
+def member(children=(), *, linked: bool = True) -> ReduceNode:
+    """A member below PARENT; its children have reported for duty."""
+    node = ReduceNode(ME)
+    place(node, 1, children)
+    for child in children:
+        node.attached(child, ExchangeId(0))
+    if linked:
+        node.parent_linked(PARENT)
+    return node
+
+
+def root(children) -> ReduceNode:
+    node = ReduceNode(None)
+    node.rewire(Generation(1), None, "", children, ExchangeId(0))
+    for child in children:
+        node.attached(child, ExchangeId(0))
+    return node
+
+
+def partial(sender: MemberId, *others: MemberId, exchange: int = 1, handle: int = 0):
+    """A partial of a sender's subtree; its handle is 100 plus the slot where not given."""
+    slots = sorted([sender, *others])
+    return PartialArrived(
+        exchange=ExchangeId(exchange),
+        sender=sender,
+        contributors=Mask(sum(m.bit for m in slots)),
+        order="+".join(str(m.slot) for m in slots),
+        handle=handle or 100 + sender.slot,
+    )
+
+
+def sent(node_parent, mask: int, inputs, order: str, exchange: int = 1) -> SendPartial:
+    return SendPartial(
+        exchange=ExchangeId(exchange),
+        to=node_parent,
+        contributors=Mask(mask),
+        inputs=tuple(inputs),
+        order=order,
+    )
+
+
+def test_model_goes_to_attached_children_only_and_the_own_share_is_computed():
+    node = member([A])
+    place(node, 2, [A, B])
+    assert node.begin(ExchangeId(1), keep=False) == [
+        ForwardModel(exchange=ExchangeId(1), to=A),
+        Compute(exchange=ExchangeId(1)),
+    ]
+
+
+def test_child_that_attaches_late_gets_the_model_then():
+    node = member([A])
+    place(node, 2, [A, B])
+    node.begin(ExchangeId(1), keep=False)
+    assert node.attached(B, ExchangeId(0)) == [ForwardModel(exchange=ExchangeId(1), to=B)]
+
+
+def test_child_that_has_the_model_is_not_sent_it_again():
+    node = member([A])
+    node.begin(ExchangeId(1), keep=False)
+    assert node.attached(A, ExchangeId(1)) == []
+
+
+def test_child_whose_share_is_here_already_is_not_sent_the_model():
+    node = member([A])
+    node.begin(ExchangeId(1), keep=False)
+    node.partial(partial(A, B))
+    place(node, 2, [B])
+    assert node.attached(B, ExchangeId(0)) == []
+
+
+def test_stranger_that_attaches_is_served_once_it_is_a_child():
+    node = member()
+    node.begin(ExchangeId(1), keep=False)
+    assert node.attached(A, ExchangeId(0)) == []
+    assert ForwardModel(exchange=ExchangeId(1), to=A) in place(node, 2, [A])
+
+
+def test_second_copy_of_a_model_does_nothing():
+    node = member([A])
+    node.begin(ExchangeId(2), keep=False)
+    assert node.begin(ExchangeId(2), keep=False) == []
+    assert node.begin(ExchangeId(1), keep=False) == []
+
+
+def test_sum_goes_up_when_the_own_share_and_every_child_are_there():
+    node = member([A, B])
+    node.begin(ExchangeId(1), keep=False)
+    assert node.partial(partial(B, C)) == []
+    assert node.computed(ExchangeId(1)) == []
+    assert node.waits_for() == [A]
+    mask = A.bit | B.bit | C.bit | ME.bit
+    # Added by slot, whoever came first.
+    assert node.partial(partial(A)) == [sent(PARENT, mask, [100, 101], "(5+0+1+2)")]
+    assert node.waits_for() == []
+
+
+def test_nothing_goes_up_before_the_parent_is_linked():
+    node = member(linked=False)
+    node.begin(ExchangeId(1), keep=False)
+    assert node.computed(ExchangeId(1)) == []
+    assert node.parent_linked(HEIR) == []
+    assert node.parent_linked(PARENT) == [sent(PARENT, ME.bit, [], "5")]
+
+
+def test_computation_of_another_exchange_is_not_taken_for_this_one():
+    node = member()
+    node.begin(ExchangeId(2), keep=False)
+    assert node.computed(ExchangeId(1)) == []
+    assert len(node.computed(ExchangeId(2))) == 1
+
+
+def test_root_hands_the_sum_over():
+    node = root([A, B])
+    node.begin(ExchangeId(1), keep=False)
+    node.partial(partial(B))
+    assert node.partial(partial(A)) == [
+        Gathered(
+            exchange=ExchangeId(1),
+            contributors=Mask(A.bit | B.bit),
+            inputs=(100, 101),
+            order="(0+1)",
+        )
+    ]
+
+
+def test_root_that_loses_its_last_child_hands_over_an_empty_sum():
+    node = root([A])
+    node.begin(ExchangeId(1), keep=False)
+    commands = node.rewire(Generation(2), None, "", [], ExchangeId(0))
+    empty = Gathered(exchange=ExchangeId(1), contributors=Mask(0), inputs=(), order="")
+    assert commands == [Detach(peer=A), empty]
+
+
+def test_partial_that_comes_before_its_exchange_is_held():
+    node = member([A])
+    assert node.partial(partial(A)) == []
+    node.begin(ExchangeId(1), keep=False)
+    assert node.waits_for() == []
+
+
+def test_partial_of_a_child_to_be_is_held_until_the_order_comes():
+    node = member()
+    node.begin(ExchangeId(1), keep=False)
+    node.partial(partial(A))
+    assert node.waits_for() == []
+    place(node, 2, [A])
+    assert node.waits_for() == []
+    assert node.gather.covered == A.bit
+
+
+def test_held_partial_that_has_grown_old_is_refused():
+    node = member()
+    node.partial(partial(A, exchange=1))
+    commands = node.begin(ExchangeId(2), keep=False)
+    assert Refuse(exchange=ExchangeId(1), sender=A, handle=100) in commands
+
+
+def test_early_partials_are_bounded():
+    node = member()
+    for k in range(EARLY_MAX):
+        node.partial(partial(A, exchange=1, handle=k + 1))
+    with pytest.raises(LocalProtocolError, match="early partials"):
+        node.partial(partial(A, exchange=1, handle=EARLY_MAX + 1))
+
+
+def test_partial_whose_contributors_are_all_counted_is_refused_whole():
+    node = member([A, B])
+    node.begin(ExchangeId(1), keep=False)
+    node.partial(partial(A, C))
+    for again in (partial(A, C, handle=7), partial(A, handle=7)):
+        assert node.partial(again) == [Refuse(exchange=ExchangeId(1), sender=A, handle=7)]
+    assert node.refused == 2
+    assert node.gather.inputs[A].handle == 100
+
+
+def test_old_partial_is_refused():
+    node = member([A])
+    node.begin(ExchangeId(2), keep=False)
+    old = partial(A, exchange=1, handle=7)
+    assert node.partial(old) == [Refuse(exchange=ExchangeId(1), sender=A, handle=7)]
+
+
+def test_partial_that_overlaps_in_part_is_a_broken_protocol():
+    node = member([A, B])
+    node.begin(ExchangeId(1), keep=False)
+    node.partial(partial(A, C))
+    with pytest.raises(LocalProtocolError, match="overlap"):
+        node.partial(partial(B, C))
+
+
+def test_new_contributor_after_the_sum_went_up_is_a_broken_protocol():
+    node = member([A])
+    node.begin(ExchangeId(1), keep=False)
+    node.computed(ExchangeId(1))
+    node.partial(partial(A))
+    with pytest.raises(LocalProtocolError, match="sent=True"):
+        node.partial(partial(A, B))
+
+
+def test_orphan_sends_its_kept_sum_to_its_new_parent_without_computing():
+    node = member([A])
+    node.begin(ExchangeId(1), keep=False)
+    node.partial(partial(A))
+    first = node.computed(ExchangeId(1))
+    commands = place(node, 2, [A], parent=HEIR)
+    assert commands == [
+        Detach(peer=PARENT),
+        Attach(parent=HEIR, address="there", generation=Generation(2), has_model=ExchangeId(1)),
+    ]
+    assert node.parent_linked(HEIR) == [sent(HEIR, A.bit | ME.bit, [100], "(5+0)")]
+    assert first == [sent(PARENT, A.bit | ME.bit, [100], "(5+0)")]
+
+
+def test_member_that_comes_back_into_the_tree_reports_to_the_same_parent_again():
+    # It was without chunks for a round: its parent had struck it off, and waited for it for ever.
+    node = member()
+    commands = node.rewire(Generation(3), PARENT, "there", [], ExchangeId(0), is_new=True)
+    assert commands == [
+        Detach(peer=PARENT),
+        Attach(parent=PARENT, address="there", generation=Generation(3), has_model=ExchangeId(0)),
+    ]
+    assert place(node, 4) == []
+
+
+def test_orphan_does_not_send_again_what_the_root_has_closed():
+    node = member()
+    node.begin(ExchangeId(1), keep=False)
+    node.computed(ExchangeId(1))
+    place(node, 2, parent=HEIR, done=1)
+    assert node.parent_linked(HEIR) == []
+
+
+def test_heir_adopts_grandchildren_that_the_lost_child_had_not_sent_for():
+    node = member([A])
+    node.begin(ExchangeId(1), keep=False)
+    node.computed(ExchangeId(1))
+    node.peer_lost(A)
+    assert place(node, 2, [B]) == [Detach(peer=A)]
+    assert node.waits_for() == [B]
+    assert node.attached(B, ExchangeId(1)) == []
+    assert node.partial(partial(B)) == [sent(PARENT, B.bit | ME.bit, [101], "(5+1)")]
+
+
+def test_heir_counts_grandchildren_once_when_the_lost_child_had_sent_for_them():
+    node = member([A])
+    node.begin(ExchangeId(1), keep=False)
+    node.partial(partial(A, B))
+    node.computed(ExchangeId(1))
+    place(node, 2, [B])
+    again = partial(B, handle=7)
+    assert node.partial(again) == [Refuse(exchange=ExchangeId(1), sender=B, handle=7)]
+    assert node.gather.covered == A.bit | B.bit
+
+
+def test_order_of_an_old_generation_does_nothing():
+    node = member([A])
+    assert place(node, 1, [B]) == []
+    assert node.children == {A}
+
+
+def test_child_whose_link_broke_is_sent_nothing_until_it_attaches_anew():
+    node = member([A])
+    node.peer_lost(A)
+    assert node.begin(ExchangeId(1), keep=False) == [Compute(exchange=ExchangeId(1))]
+    assert node.attached(A, ExchangeId(0)) == [ForwardModel(exchange=ExchangeId(1), to=A)]
+
+
+def finish(node: ReduceNode, exchange: int, keep: bool) -> list:
+    commands = node.begin(ExchangeId(exchange), keep)
+    node.partial(partial(A, exchange=exchange, handle=10 * exchange))
+    node.computed(ExchangeId(exchange))
+    return [c for c in commands if isinstance(c, Forget)]
+
+
+def test_partials_of_an_exchange_that_is_not_kept_are_freed_with_the_next():
+    node = member([A])
+    assert finish(node, 1, keep=False) == []
+    assert finish(node, 2, keep=False) == [Forget(exchange=ExchangeId(1), handles=(10,))]
+
+
+def test_two_kept_exchanges_are_there_for_anchors_while_a_third_is_under_way():
+    node = member([A])
+    assert finish(node, 1, keep=True) == []
+    assert finish(node, 2, keep=True) == []
+    assert finish(node, 3, keep=True) == []
+    assert [node.kept_handle(ExchangeId(e), A) for e in (1, 2, 3)] == [10, 20, 30]
+    assert finish(node, 4, keep=True) == [Forget(exchange=ExchangeId(1), handles=(10,))]
+    assert node.kept_handle(ExchangeId(1), A) is None
+    assert node.kept_handle(ExchangeId(2), B) is None
+
+
+def test_exchange_without_keep_does_not_drive_out_a_kept_one():
+    node = member([A])
+    finish(node, 1, keep=True)
+    finish(node, 2, keep=False)
+    assert finish(node, 3, keep=True) == [Forget(exchange=ExchangeId(2), handles=(20,))]
+    assert node.kept_handle(ExchangeId(1), A) == 10

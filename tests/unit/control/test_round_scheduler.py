@@ -1,0 +1,80 @@
+"""Between rounds: where the chunks of members with a notice go."""
+
+from __future__ import annotations
+
+from elasticml.control.chunk_transfers import ChunkCopies, ChunkMoves
+from elasticml.control.driver_settings import DriverSettings
+from elasticml.control.job_state import JobState
+from elasticml.control.policy_engine import PolicyEngine
+from elasticml.control.round_scheduler import RoundScheduler
+from elasticml.control.rounds import History, Rounds
+from elasticml.ids import ChunkId, ChunkInfo, MemberId
+from elasticml.policies.elastic_scaling import ElasticScaling
+from elasticml.policies.readmission import WholeGroup
+from elasticml.protocol.commands import GiveChunks
+
+
+def boundary(stages: str, policies=()) -> RoundScheduler:
+    """Members by slot: a(ctive) and l(eaving) ones have two chunks, s(pare) ones none."""
+    state = JobState(settings=DriverSettings())
+    for slot, letter in enumerate(stages):
+        record = state.membership.admit(
+            address=f"w{slot}", host="h", pid=slot, threads=1, slot=None, now_s=0.0
+        )
+        record.configured = True
+        if letter == "s":
+            continue
+        state.membership.enter(record, "active")
+        chunks = [ChunkInfo(id=ChunkId("s", slot, k), rows=10, nbytes=1) for k in range(2)]
+        state.ledger.add(record.id, chunks)
+        if letter == "l":
+            state.membership.enter(record, "leaving")
+            record.deadline_s = 100.0
+    chunk_copies, history = ChunkCopies(state), History(state)
+    chunk_moves, rounds = ChunkMoves(state, chunk_copies), Rounds(state, history)
+    policy_engine = PolicyEngine(
+        state,
+        chunk_moves,
+        chunk_copies,
+        rounds,
+        history,
+        policies or [WholeGroup(), ElasticScaling()],
+    )
+    return RoundScheduler(state, chunk_moves, rounds, policy_engine, lambda member, now_s: [])
+
+
+def lose(made: RoundScheduler, slot: int) -> None:
+    member = MemberId(slot, 1)
+    made.state.membership.remove(member)
+    made.state.ledger.lose(member)
+    made.state.ledger.report(frozenset())
+    made.state.ledger.seal()
+
+
+def given(made: RoundScheduler) -> list[tuple[int, int, int]]:
+    orders = [c for c in made.apply(0.0) if isinstance(c, GiveChunks)]
+    return [(o.member.slot, o.target.slot, len(o.chunks)) for o in orders]
+
+
+def test_leavers_chunks_go_to_survivors_in_turn():
+    assert given(boundary("laa")) == [(0, 1, 1), (0, 2, 1)]
+
+
+def test_leavers_chunks_go_to_those_who_came_in_their_place():
+    assert given(boundary("las")) == [(0, 2, 2)]
+
+
+def test_chunks_are_saved_with_newcomers_when_everybody_leaves():
+    # Six members with a notice, six newcomers: only members that had chunks were looked at, so
+    # that nothing was moved, and everything was absent when the notices ran out.
+    assert given(boundary("llss")) == [(0, 2, 1), (0, 3, 1), (1, 2, 1), (1, 3, 1)]
+
+
+def test_spares_are_left_to_what_is_absent_while_there_are_survivors():
+    made = boundary("laas", [ElasticScaling()])
+    lose(made, 2)
+    assert given(made) == [(0, 1, 2)]
+
+
+def test_nobody_takes_chunks_when_everybody_leaves():
+    assert given(boundary("ll")) == []

@@ -1,0 +1,50 @@
+"""Chance from integers: repeatable, spread evenly, and nothing lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import permutations
+
+import pytest
+
+from elasticml.control.seeded_random import hash64, pick, shuffled, splitmix64
+
+
+def test_mixing_gives_the_numbers_of_the_published_generator():
+    # The first outputs of SplitMix64 with state 0: mixed(state + k * golden ratio).
+    golden = 0x9E3779B97F4A7C15
+    assert [splitmix64(golden * k) for k in (1, 2, 3)] == [
+        0xE220A8397B1DCDAF,
+        0x6E789E6AA1B965F4,
+        0x06C45D188009454F,
+    ]
+
+
+def test_same_keys_give_the_same_order_and_others_another():
+    items = list(range(50))
+    assert shuffled(items, 7, 3) == shuffled(items, 7, 3)
+    assert len({tuple(shuffled(items, *keys)) for keys in [(7, 3), (3, 7), (7,), (7, 3, 0)]}) == 4
+    assert sorted(shuffled(items, 7, 3)) == items
+
+
+def test_every_order_is_as_likely_as_any_other():
+    n = 6000
+    counts = Counter(tuple(shuffled("abc", 1, k)) for k in range(n))
+    assert set(counts) == set(permutations("abc"))
+    # Five standard deviations of a count with p = 1/6.
+    assert all(abs(count - n / 6) < 5 * (n * 5 / 36) ** 0.5 for count in counts.values())
+
+
+def test_every_item_is_picked_as_often_as_any_other():
+    counts = Counter(pick("abcd", 5, k) for k in range(4000))
+    assert all(abs(count - 1000) < 5 * 750**0.5 for count in counts.values())
+
+
+def test_nothing_can_be_picked_from_nothing():
+    with pytest.raises(IndexError, match="nothing to pick from"):
+        pick([], 1)
+
+
+def test_keys_of_any_size_and_sign_count():
+    keys = [0, 1, -1, 1 << 64, 1 << 70, -(1 << 70)]
+    assert len({hash64(key) for key in keys}) == len(keys)

@@ -1,0 +1,129 @@
+"""How many hold a chunk, how chunks are dealt, and what a job starts from."""
+
+import numpy as np
+import pytest
+
+from elasticml.errors import ConfigError
+from elasticml.jobs.algorithm_settings import BatchGradient, CoCoA
+from elasticml.jobs.job_validation import (
+    parse_cache,
+    policy_entries,
+    resolve_holders,
+    resolve_placement,
+)
+from elasticml.jobs.models import LinearModel
+from elasticml.jobs.warm_start import load_warm_start
+from elasticml.policies.rebalance import Rebalance
+
+
+@pytest.mark.parametrize(
+    ("limits", "holders"),
+    [([100, 100], 2), ([100, 99], 1), ([0, 1], 2), ([1000], 1), ([50, 50, 50, 50], 2)],
+)
+def test_two_hold_each_chunk_where_everything_fits_twice(limits, holders):
+    assert resolve_holders("auto", CoCoA(), 100, limits) == holders
+
+
+def test_only_cocoa_makes_use_of_a_second_holder_by_itself():
+    assert resolve_holders("auto", BatchGradient(), 1, [0, 0]) == 1
+    assert resolve_holders(2, BatchGradient(), 1, [0, 0]) == 2
+
+
+def test_cocoa_draws_the_members_of_its_chunks():
+    assert resolve_placement("auto", CoCoA()) == "random"
+    assert resolve_placement("auto", BatchGradient()) == "contiguous"
+    assert resolve_placement("contiguous", CoCoA()) == "contiguous"
+
+
+def test_policies_are_given_as_objects_names_or_mappings():
+    given = [Rebalance(), "redeal", {"name": "knee"}]
+    assert [entry["name"] for entry in policy_entries(given)] == ["rebalance", "redeal", "knee"]
+
+
+class Own:
+    """A user's own policy."""
+
+    name = "own"
+
+    def __init__(self, *, level: int = 3) -> None:
+        self.level = level
+
+    def suggest(self, view):
+        return []
+
+
+class Forgetful(Own):
+    def __init__(self, *, level: int = 3) -> None:
+        pass
+
+
+class Nameless:
+    def suggest(self, view):
+        return []
+
+
+def test_a_policy_of_ones_own_is_named_by_where_it_is_defined():
+    assert policy_entries([Own(level=5)]) == [{"name": f"{__name__}:Own", "level": 5}]
+
+
+@pytest.mark.parametrize(
+    ("policy", "text"),
+    [
+        (Forgetful(), "no attribute 'level'; a policy has a name and keeps its settings"),
+        (Nameless(), "no attribute 'name'; a policy has a name"),
+        (f"{__name__}:Nameless", "Nameless' has no name for the story; give the"),
+        (Own, "wanted a name or a mapping"),
+        (5, "got 5, wanted a name or a mapping"),
+    ],
+)
+def test_what_is_no_policy_is_said(policy, text):
+    with pytest.raises(ConfigError, match=text):
+        policy_entries([policy])
+
+
+def test_a_policy_of_the_script_itself_cannot_be_imported_by_others(monkeypatch):
+    monkeypatch.setattr(Own, "__module__", "__main__")
+    with pytest.raises(ConfigError, match="put it into a module of its own"):
+        policy_entries([Own()])
+
+
+MODEL = LinearModel({"coef": np.array([[1.0, 2.0]]), "intercept": np.array([3.0])}, None)
+
+
+@pytest.mark.parametrize("given", [MODEL, {"coef": [[1.0, 2.0]], "intercept": 3.0, "more": 1}])
+def test_a_job_starts_from_a_model_or_its_arrays(given):
+    assert load_warm_start(given, CoCoA()) == {"coef": [1.0, 2.0], "intercept": [3.0]}
+
+
+def test_a_job_starts_from_what_a_run_has_left(tmp_path):
+    np.savez(tmp_path / "model.npz", coef=[[1.0, 2.0]], classes=[0.0, 1.0])
+    assert load_warm_start(tmp_path, CoCoA()) == {"coef": [1.0, 2.0]}
+    assert load_warm_start(str(tmp_path / "model.npz"), CoCoA()) == {"coef": [1.0, 2.0]}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("/nowhere/model.npz", "/nowhere/model.npz: does not exist"),
+        (__file__, r"test_layout\.py: no model; wanted"),
+        ({"intercept": [1.0]}, "no coef in what was given"),
+        ({"coef": [float("nan")]}, "coef is not finite"),
+        (3, "got 3; wanted a result's model"),
+    ],
+)
+def test_what_is_no_model_is_said(given, text):
+    with pytest.raises(ConfigError, match=text):
+        load_warm_start(given, CoCoA())
+
+
+def test_the_cache_is_a_directory_or_a_truth_value(tmp_path, monkeypatch):
+    monkeypatch.setenv("SCRATCH", str(tmp_path))
+    assert [parse_cache(given) for given in (None, True, False)] == [None, None, False]
+    assert (
+        parse_cache("$SCRATCH/blocks")
+        == parse_cache("blocks", tmp_path)
+        == str(tmp_path / "blocks")
+    )
+    for wrong in (3, "", ["a"], "hdfs:///user/me/blocks"):
+        with pytest.raises(ConfigError, match=r"data\.cache: got .*wanted true, false or a dir"):
+            parse_cache(wrong)

@@ -1,0 +1,114 @@
+"""The setting checkpoint, the places it stands for, and the runs that can go on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from elasticml.errors import ConfigError
+from elasticml.jobs.job_file import parse_job
+from elasticml.jobs.job_sections import Checkpoint
+from elasticml.jobs.run_checkpoints import (
+    checkpoint_entry,
+    checkpoint_setting,
+    forget_checkpoints,
+    interrupted_run,
+    job_file_entry,
+    reached,
+)
+from elasticml.jobs.status import JobStatus
+
+JOB = {
+    "data": {"format": "synthetic_splice", "rows": 100},
+    "algorithm": {"name": "batch_gradient"},
+}
+
+
+def setting_of(folder: Path, **sections: object) -> object:
+    return parse_job({**JOB, **sections}, folder=folder, name="job").checkpoint
+
+
+def test_runs_of_job_files_keep_checkpoints_unless_the_scheduler_is_another_s(tmp_path):
+    assert setting_of(tmp_path) == Checkpoint(every=5.0)
+    assert setting_of(tmp_path, checkpoint=False) is False
+    assert setting_of(tmp_path, cluster="tcp://host:8786") is False
+    found = setting_of(tmp_path, checkpoint={"path": "kept", "every": 1})
+    assert found == Checkpoint(path=str(tmp_path / "kept"), every=1.0)
+    assert setting_of(tmp_path, checkpoint="hdfs://nn/run") == Checkpoint(path="hdfs://nn/run")
+    with pytest.raises(ConfigError, match=r"checkpoint\.every: got -1, wanted at least 0"):
+        setting_of(tmp_path, checkpoint={"every": -1})
+    with pytest.raises(ConfigError, match=r"checkpoint\.evry is not a setting; did you mean"):
+        setting_of(tmp_path, checkpoint={"evry": 1})
+
+
+def test_a_job_from_python_keeps_none_unless_it_says_so(tmp_path):
+    assert checkpoint_setting(None) is False
+    assert checkpoint_setting(True) == Checkpoint()
+    assert checkpoint_setting(tmp_path) == Checkpoint(path=str(tmp_path))
+
+
+def test_the_default_place_is_in_the_run_s_directory_and_not_in_its_job_file(tmp_path):
+    entry = checkpoint_entry(Checkpoint(every=2.0), tmp_path / "run")
+    assert entry is not None
+    assert entry["path"] == str(tmp_path / "run" / "checkpoint")
+    assert job_file_entry(entry) == {"every": 2.0}
+    remote = checkpoint_entry(Checkpoint(), "hdfs://nn:8020/runs/a")
+    assert remote == {
+        "path": "hdfs://nn:8020/runs/a/checkpoint",
+        "every_s": 5.0,
+        "in_run_dir": True,
+    }
+    given = checkpoint_entry(Checkpoint(path="hdfs://nn/run"), tmp_path)
+    assert job_file_entry(given) == {"path": "hdfs://nn/run", "every": 5.0}
+    assert checkpoint_entry(Checkpoint(), None) is None
+    assert job_file_entry(None) is False
+
+
+def test_a_run_says_why_it_cannot_go_on(tmp_path):
+    with pytest.raises(ConfigError, match=r"holds no run \(there is no job\.yaml\)"):
+        interrupted_run(tmp_path, Checkpoint())
+    (tmp_path / "job.yaml").write_text("name: x\n")
+    with pytest.raises(ConfigError, match="was interrupted before the first one; run it from its"):
+        interrupted_run(tmp_path, Checkpoint())
+    with pytest.raises(ConfigError, match="keeps none"):
+        interrupted_run(tmp_path, False)
+    (tmp_path / "summary.json").write_text(json.dumps({"rounds": 3}))
+    with pytest.raises(ConfigError, match="the run has ended"):
+        interrupted_run(tmp_path, Checkpoint())
+
+
+def test_a_story_that_was_cut_off_tells_how_far_the_run_had_come(tmp_path):
+    records = [
+        {"t": 1.0, "event": "RoundEnded", "round": 4},
+        {"t": 1.5, "event": "RoundStarted", "round": 5},
+    ]
+    lines = [json.dumps(record) for record in records]
+    (tmp_path / "story.jsonl").write_text("\n".join([*lines, '{"t": 2.0, "event": "RoundEn']))
+    assert reached(tmp_path) == {"round": 5, "seconds": 1.5}
+    assert reached(tmp_path / "nowhere") == {}
+
+
+def test_checkpoints_go_when_the_job_is_done_and_nothing_else(tmp_path):
+    place = tmp_path / "run" / "checkpoint"
+    place.mkdir(parents=True)
+    names = ("checkpoint-001-00000001.bin", "journal-001-00000001.jsonl")
+    for name in (*names, ".checkpoint-001-00000002.bin.17-a.part"):
+        (place / name).write_bytes(b"x")
+    (place / "mine.txt").write_text("x")
+    forget_checkpoints({"checkpoint": {"path": str(place)}})
+    assert [path.name for path in place.iterdir()] == ["mine.txt"]
+    (place / "mine.txt").unlink()
+    (place / names[0]).write_bytes(b"x")
+    forget_checkpoints({"checkpoint": {"path": str(place)}})
+    assert not place.exists()
+    assert place.parent.exists()
+
+
+def test_the_status_of_a_job_that_goes_on_has_its_round_and_nobody_yet():
+    status = JobStatus(job="j").after({"event": "MemberActive", "t": 0.1})
+    status = status.after({"event": "RoundEnded", "round": 7, "members": 1, "t": 1.0})
+    spec = {"stop": {"rounds": 90}}
+    status = status.after({"event": "JobResumed", "round": 6, "spec": spec, "t": 1.1})
+    assert (status.members, status.round, status.rounds_max) == (0, 6, 90)

@@ -1,0 +1,112 @@
+"""Elastic scaling: leavers are emptied as far as there is time, newcomers get an equal share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from elasticml.control.policy import MemberView, View
+from elasticml.ids import ChunkId, MemberId
+from elasticml.policies.elastic_scaling import ElasticScaling
+
+A, B, C, D = (MemberId(slot, 1) for slot in range(4))
+
+
+class Book:
+    """Chunks of one example and 100 bytes; owners and further holders."""
+
+    def __init__(self, owned: Mapping[MemberId, int], copies=()) -> None:
+        self.owned = {m: tuple(ChunkId("s", m.slot, k) for k in range(n)) for m, n in owned.items()}
+        self.copies = dict(copies)
+
+    def of(self, member):
+        return self.owned.get(member, ())
+
+    def held_by(self, member):
+        copies = {c for c, m in self.copies.items() if m == member}
+        return frozenset(self.of(member)) | copies
+
+    def holders(self, chunk):
+        return frozenset(m for m in (A, B, C, D) if chunk in self.held_by(m))
+
+    def owner(self, chunk):
+        return next((m for m in self.owned if chunk in self.owned[m]), None)
+
+    def rows(self, chunk):
+        return 1
+
+    def nbytes(self, chunk):
+        return 100
+
+
+def member(book: Book, id: MemberId, **changes) -> MemberView:
+    return MemberView(id=id, host="h", rows=len(book.of(id)), **changes)
+
+
+def view(book: Book, working=(), spares=(), leaving=(), **changes) -> View:
+    return View(
+        **{
+            "now_s": 0.0,
+            "round": 3,
+            "groups": (),
+            "working": tuple(member(book, m) for m in working),
+            "spares": tuple(member(book, m) for m in spares),
+            "leaving": tuple(member(book, m, stage="leaving", deadline_s=s) for m, s in leaving),
+            "chunks": book,
+            "move_bytes_per_s": 100.0,
+            **changes,
+        }
+    )
+
+
+def moved(seen: View) -> dict[ChunkId, MemberId]:
+    found = ElasticScaling().suggest(seen)
+    return dict(found[0].targets) if found else {}
+
+
+def test_leavers_chunks_go_to_those_that_stay_in_turn():
+    book = Book({A: 4, B: 2, C: 2})
+    assert Counter(moved(view(book, [B, C], leaving=[(A, 100.0)])).values()) == {B: 2, C: 2}
+
+
+def test_as_many_are_moved_as_fit_half_of_the_grace():
+    book = Book({A: 9, B: 1})
+    assert len(moved(view(book, [B], leaving=[(A, 6.0)]))) == 3
+
+
+def test_chunks_with_a_copy_elsewhere_go_there_at_once():
+    book = Book({A: 3, B: 1, C: 1}, {ChunkId("s", 0, k): C for k in range(3)})
+    assert moved(view(book, [B, C], leaving=[(A, 0.1)])) == {c: C for c in book.of(A)}
+
+
+def test_retired_member_without_a_deadline_gives_all_it_has():
+    book = Book({A: 9, B: 1})
+    assert len(moved(view(book, [B], leaving=[(A, None)]))) == 9
+
+
+def test_newcomers_get_an_equal_share_drawn_from_everybody():
+    book = Book({A: 6, B: 6})
+    moves = moved(view(book, [A, B], [C, D]))
+    assert Counter(moves.values()) == {C: 3, D: 3}
+    assert Counter(c.block for c in moves) == {0: 3, 1: 3}
+    draws = {frozenset(moved(view(book, [A, B], [C], seed=seed))) for seed in range(20)}
+    assert len(draws) > 10
+    assert moved(view(book, [A, B], [C])) == moved(view(book, [A, B], [C]))
+
+
+def test_newcomer_gets_back_what_it_still_holds():
+    book = Book({A: 4}, {ChunkId("s", 0, 1): B, ChunkId("s", 0, 2): B})
+    assert set(moved(view(book, [A], [B]))) == {ChunkId("s", 0, 1), ChunkId("s", 0, 2)}
+
+
+def test_newcomers_wait_while_others_are_expected_or_examples_are_absent_or_on_the_move():
+    book = Book({A: 6})
+    for wait in ({"expected": 1}, {"absent_rows": 5}, {"moving": 1}):
+        assert moved(view(book, [A], [B], **wait)) == {}
+
+
+def test_spares_are_left_to_what_is_absent_while_there_are_others():
+    book = Book({A: 2, B: 2})
+    found = moved(view(book, [B], [C], [(A, None)], absent_rows=3))
+    assert set(found.values()) == {B}
+    assert set(moved(view(book, [], [C], [(A, None)], absent_rows=3)).values()) == {C}

@@ -1,0 +1,372 @@
+"""Mail between members on the in-process network: who it goes to, what is done when they go."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from elasticml.algorithms.async_sgd.address_book import AddressBook
+from elasticml.algorithms.async_sgd.base import Mail
+from elasticml.algorithms.async_sgd.mailbox import Mailbox
+from elasticml.collective.emulated_network import RateLimitedTransport, Uplink
+from elasticml.collective.frames import Kind
+from elasticml.collective.in_memory_network import FaultyNetwork
+from elasticml.ids import MemberId
+from elasticml.protocol.commands import Peers
+from elasticml.runtime.async_mode.async_gossip import (
+    LINKS_MAX,
+    SHUN_S,
+    STUCK_S,
+    TURN_S,
+    AsyncGossip,
+)
+from elasticml.runtime.async_mode.send_queue import SendQueue
+from elasticml.training.array_buffers import Vector
+
+SHAPES = {"w": (3,)}
+TURNS = 200
+
+
+class Post:
+    """A member's correspondence; its loop is what the test says."""
+
+    def __init__(
+        self, world: World, slot: int, sends: int = 1, bytes_per_s: float = math.inf
+    ) -> None:
+        self.me = MemberId(slot, 1)
+        self.address = f"w{slot}"
+        self.mailbox = Mailbox(slots=50)
+        self.state: Vector | None = None
+        self.began: list[Mail] = []
+        self.errors: list[BaseException] = []
+        transport = world.network.endpoint(self.address)
+        if bytes_per_s < math.inf:
+            uplink = Uplink(bytes_per_s, clock=lambda: world.now_s, pause=world.pause)
+            transport = RateLimitedTransport(transport, uplink)
+        self.letters = AsyncGossip(
+            AddressBook(self.me, slot),
+            {"job": "j"},
+            transport=transport,
+            clock=lambda: world.now_s,
+            pause=world.pause,
+            shapes=SHAPES,
+            mailbox=self.mailbox,
+            loop=self,
+            sends=sends,
+            fail=self.errors.append,
+        )
+        self.outbox = self.letters.outbox = SendQueue(8, lambda: None)
+        transport.listen(self.letters.accept)
+
+    def copy_state(self, give: Callable[[Vector | None], None]) -> None:
+        give(self.state)
+
+    def begin(self, mail: Mail) -> None:
+        self.began.append(mail)
+
+    def send(self, value: float) -> None:
+        self.outbox.post(np.full(3, value), None)
+        self.letters.pump()
+
+    def got(self) -> list[float]:
+        return [float(mail.arrays["w"][0]) for mail in self.mailbox.take()]
+
+
+class World:
+    """Members on one network, whose time passes when somebody waits."""
+
+    def __init__(self, n: int, **settings: Any) -> None:
+        self.network = FaultyNetwork(seed=1)
+        self.now_s = 0.0
+        #: What to do instead, where several wait at a time.
+        self.sleep: Callable[[float], Any] | None = None
+        self.posts = [Post(self, k, **settings) for k in range(n)]
+        self.tell()
+
+    async def pause(self, seconds: float) -> None:
+        if self.sleep is not None:
+            await self.sleep(seconds)
+            return
+        self.now_s += seconds
+        await asyncio.sleep(0)
+
+    def tell(self, **changes: Any) -> None:
+        for post in self.posts:
+            post.letters.know(
+                Peers(
+                    member=post.me,
+                    came=tuple(p.me for p in self.posts),
+                    addresses=tuple(p.address for p in self.posts),
+                    anew=True,
+                )
+            )
+
+    async def settle(self, turns: int = TURNS) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    def close(self) -> None:
+        for post in self.posts:
+            post.letters.close()
+
+
+def play(n: int, scene: Callable[[World], Any], **settings: Any) -> Any:
+    async def run() -> Any:
+        world = World(n, **settings)
+        try:
+            return await scene(world)
+        finally:
+            world.close()
+
+    return asyncio.run(run())
+
+
+def test_states_go_to_each_of_the_others_and_never_to_oneself():
+    async def scene(world: World) -> Counter[int]:
+        for k in range(60):
+            world.posts[0].send(float(k))
+            await world.settle()
+        return Counter({p.me.slot: len(p.got()) for p in world.posts})
+
+    got = play(4, scene)
+    assert got[0] == 0
+    assert sum(got.values()) == 60
+    assert min(got[k] for k in (1, 2, 3)) >= 10
+
+
+def test_a_state_goes_to_so_many_different_peers():
+    async def scene(world: World) -> list[list[float]]:
+        world.posts[0].send(7.0)
+        await world.settle()  # links open
+        for p in world.posts:
+            p.got()
+        world.posts[0].send(8.0)
+        await world.settle()
+        return sorted(p.got() for p in world.posts)
+
+    assert play(4, scene, sends=3) == [[], [8.0], [8.0], [8.0]]
+
+
+def test_a_place_is_free_when_the_state_has_left():
+    async def scene(world: World) -> list[float]:
+        post = world.posts[0]
+        gate = world.network.gate(kind=Kind.MAIL)
+        fills = []
+        post.send(1.0)
+        await world.settle()
+        fills.append(post.outbox.fill)
+        gate.release()
+        await world.settle()
+        fills.append(post.outbox.fill)
+        return fills
+
+    assert play(2, scene) == [1 / 8, 0.0]
+
+
+def test_each_states_place_is_free_when_it_has_left_whatever_still_waits_behind_it():
+    async def scene(world: World) -> list[float]:
+        post, fills = world.posts[0], []
+        post.send(0.0)
+        await world.settle()  # the link opens
+        gates = [
+            world.network.gate(where=lambda header, prefix, k=k: prefix.get("rows") == k)
+            for k in (1, 2, 3)
+        ]
+        for rows in (1, 2, 3):
+            post.outbox.post(np.full(rows, 1.0), rows)
+        post.letters.pump()
+        for gate in [None, *gates]:
+            if gate is not None:
+                gate.release()
+            await world.settle()
+            fills.append(8 * post.outbox.fill)
+        return fills
+
+    assert play(2, scene) == [3.0, 2.0, 1.0, 0.0]
+
+
+def test_on_a_slow_link_each_states_place_is_free_when_it_has_left():
+    async def scene(world: World) -> list[tuple[int, int]]:
+        post, seen = world.posts[0], [(0, 4)]
+        sleeping: list[tuple[float, int, asyncio.Future[None]]] = []
+        number = itertools.count()
+
+        async def pause(seconds: float) -> None:
+            done = asyncio.get_running_loop().create_future()
+            heapq.heappush(sleeping, (world.now_s + seconds, next(number), done))
+            await done
+
+        world.sleep = pause
+        for k in range(4):
+            post.send(float(k))
+        while post.outbox.fill:
+            await world.settle(20)
+            world.now_s, _, done = heapq.heappop(sleeping)
+            done.set_result(None)
+            await world.settle(20)
+            places = round(8 * post.outbox.fill)
+            if places != seen[-1][1]:
+                seen.append((round(100 * world.now_s), places))
+        return seen
+
+    # Frames of 56 bytes, each a hundredth of a second.
+    found = play(2, scene, bytes_per_s=5600.0)
+    assert found == [(0, 4), (1, 3), (2, 2), (3, 1), (4, 0)]
+
+
+def test_among_many_members_links_are_few_and_change_by_and_by():
+    opened: list[str] = []
+
+    async def scene(world: World) -> tuple[int, int, int, int]:
+        post = world.posts[0]
+        connect = post.letters._transport.connect
+
+        async def counted(address: str, hello: Any) -> Any:
+            opened.append(address)
+            return await connect(address, hello)
+
+        post.letters._transport.connect = counted
+        most = 0
+        for k in range(400):
+            post.send(float(k))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            most = max(most, len(post.letters._links))
+        soon = len(opened)
+        for k in range(400):
+            world.now_s += 0.5
+            post.send(float(k))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            most = max(most, len(post.letters._links))
+        got = sum(len(p.got()) for p in world.posts)
+        return most, soon, len(opened), got
+
+    most, soon, later, got = play(60, scene)
+    assert (most, soon, got) == (LINKS_MAX, LINKS_MAX + 1, 800)
+    # One for every two seconds of 200, where who is drawn has none.
+    assert LINKS_MAX + 50 <= later <= LINKS_MAX + 1 + 200 / TURN_S
+    assert len(set(opened)) >= 50
+
+
+def test_nobody_sends_to_who_is_gone():
+    async def scene(world: World) -> list[int]:
+        first, second, third = world.posts
+        for _ in range(10):
+            first.send(1.0)
+            await world.settle()
+        before = len(second.got()) > 0
+        first.letters.know(Peers(member=first.me, gone=(second.me,)))
+        for _ in range(10):
+            first.send(2.0)
+            await world.settle()
+        return [before, len(second.got()), third.got().count(2.0)]
+
+    assert play(3, scene) == [True, 0, 10]
+
+
+def test_a_dead_peer_costs_a_state_at_most_and_is_left_out_of_the_choice():
+    async def scene(world: World) -> tuple[int, int, int]:
+        first, second, third = world.posts
+        for _ in range(10):
+            first.send(1.0)
+            await world.settle()
+        third.got()
+        world.network.kill(second.address)
+        for _ in range(20):
+            first.send(2.0)
+            await world.settle()
+        return len(third.got()), first.letters.n_undelivered, round(first.outbox.fill)
+
+    assert play(3, scene) == (20, 0, 0)
+
+
+def test_a_stopped_peer_is_waited_for_a_second_and_then_left_out_of_the_choice():
+    async def scene(world: World) -> tuple[float, int, int]:
+        first, second, third = world.posts
+        for _ in range(10):
+            first.send(1.0)
+            await world.settle()
+        third.got()
+        world.network.pause(second.address)
+        began_s, n = world.now_s, 0
+        while first.outbox.fill == 0.0:
+            first.send(2.0)
+            n += 1
+            await world.settle()
+        while first.outbox.fill > 0.0:
+            await world.settle()
+        took_s = world.now_s - began_s
+        for _ in range(20):
+            first.send(3.0)
+            await world.settle()
+        return took_s, n - len([v for v in third.got() if v == 2.0]), world.network.n_dropped
+
+    took_s, lost, dropped = play(3, scene)
+    assert STUCK_S < took_s < STUCK_S + 1.0
+    assert (lost, dropped) == (1, 0)
+
+
+def test_states_that_nobody_can_be_sent_are_counted_and_hold_no_place():
+    async def scene(world: World) -> tuple[int, float, int]:
+        first, second = world.posts
+        world.network.kill(second.address)
+        for _ in range(5):
+            first.send(1.0)
+            await world.settle()
+        undelivered = first.letters.n_undelivered
+        # It is back at its address, and is tried again in its time.
+        world.now_s += SHUN_S
+        again = world.network.endpoint(second.address)
+        again.listen(second.letters.accept)
+        first.send(2.0)
+        await world.settle()
+        return undelivered, first.outbox.fill, len(second.got())
+
+    assert play(2, scene) == (5, 0.0, 1)
+
+
+def test_a_newcomer_begins_with_the_state_of_a_peer_that_has_one():
+    async def scene(world: World) -> tuple[list[float], bool]:
+        newcomer = world.posts[3]
+        for post in world.posts[:3]:
+            post.state = np.full(3, 10.0 + post.me.slot)
+        newcomer.letters.ask()
+        for _ in range(20):
+            await world.settle()
+        return [float(m.arrays["w"][0]) for m in newcomer.began], newcomer.letters.has_asked
+
+    began, has_asked = play(4, scene)
+    assert len(began) == 1
+    assert began[0] in (10.0, 11.0, 12.0)
+    assert not has_asked
+
+
+def test_a_newcomer_whom_nobody_answers_says_so():
+    async def scene(world: World) -> tuple[list[Mail], bool]:
+        newcomer = world.posts[2]
+        newcomer.letters.ask()
+        for _ in range(60):
+            await world.settle()
+        return newcomer.began, newcomer.letters.has_asked
+
+    assert play(3, scene) == ([], True)
+
+
+def test_the_first_is_the_first_of_those_that_are_sent_to():
+    async def scene(world: World) -> list[list[bool]]:
+        told = [[p.letters.book.is_first() for p in world.posts]]
+        gone = world.posts[0].me  # it has a notice
+        for post in world.posts:
+            post.letters.know(Peers(member=post.me, gone=(gone,)))
+        told.append([p.letters.book.is_first() for p in world.posts])
+        return told
+
+    assert play(3, scene) == [[True, False, False], [False, True, False]]

@@ -1,0 +1,181 @@
+"""The loop's thread: requests between mini-batches, a full queue, the end, errors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.async_sgd.base import LoopConfig, Mail, QueueStatus
+from elasticml.algorithms.async_sgd.mailbox import Mailbox
+from elasticml.algorithms.async_sgd.worker_loop import WorkerLoop
+from elasticml.algorithms.parallel import Serial
+from elasticml.data.chunks.chunk import dense_chunk
+from elasticml.errors import JobFailedError
+from elasticml.ids import ChunkId
+from elasticml.runtime.async_mode.async_loop import AsyncLoop, LoopContext
+from elasticml.runtime.async_mode.send_queue import SendQueue
+from elasticml.runtime.fault_slowdown import FaultSlowdown
+from tests.async_toy import Fixed, MeanOfRows
+
+WAIT_S = 20.0
+
+
+class Halving:
+    """Takes half as many each time."""
+
+    def next(self, batch: int, queue: QueueStatus) -> int:
+        return max(1, batch // 2)
+
+
+class Bench:
+    """A loop and what is around it."""
+
+    def __init__(self, problem: Any = None, *, has_peers: bool = True, **settings: Any) -> None:
+        self.problem = problem or MeanOfRows(2)
+        chosen = {"controller": Fixed, "batch": 5, "queue": 2, **settings}
+        plan = LoopConfig(problem=self.problem, **chosen)
+        self.posted = threading.Event()
+        self.ended = threading.Event()
+        self.errors: list[BaseException] = []
+        self.has_peers = has_peers
+        self.failed = threading.Event()
+        self.outbox = SendQueue(plan.queue, self.posted.set)
+        self.mailbox = Mailbox()
+        self.loop = AsyncLoop(
+            WorkerLoop(plan, seed=0, slot=0),
+            LoopContext(
+                mailbox=self.mailbox,
+                outbox=self.outbox,
+                shapes=self.problem.shapes(),
+                newest=plan.newest,
+                sends=lambda: plan.sends > 0 and self.has_peers,
+                clock=lambda: 0.0,
+                slowness=FaultSlowdown(),
+                parallel=Serial(),
+                on_ended=self.ended.set,
+                on_error=self.error,
+            ),
+        )
+        self.loop.start()
+
+    def error(self, error: BaseException) -> None:
+        self.errors.append(error)
+        self.failed.set()
+
+    def begin(self) -> None:
+        chunk = dense_chunk(ChunkId("s", 0, 0), np.zeros(40), np.ones((40, 2)))
+        self.loop.request(lambda looper: looper.own([chunk]))
+        self.loop.request(lambda looper: looper.begin({"w": np.zeros(2)})).result(WAIT_S)
+
+    def counts(self) -> dict[str, float]:
+        found: dict[str, float] = self.loop.request(lambda looper: dict(looper.counts)).result(
+            WAIT_S
+        )
+        return found
+
+
+@pytest.fixture
+def benches() -> Generator[list[Bench]]:
+    made: list[Bench] = []
+    yield made
+    for bench in made:
+        bench.loop.end()
+        bench.loop.join()
+
+
+def test_a_loop_makes_its_passes_tells_of_it_and_begins_again_when_there_is_more(benches):
+    bench = Bench(passes=2.0, sends=0)
+    benches.append(bench)
+    bench.begin()
+    assert bench.ended.wait(WAIT_S)
+    assert bench.counts()["examples"] == 80
+    bench.ended.clear()
+
+    bench.loop.request(lambda looper: looper.limit(3.0))
+    assert bench.ended.wait(WAIT_S)
+    assert bench.counts()["examples"] == 120
+
+
+def test_the_newest_state_waits_for_no_place_in_the_queue(benches):
+    bench = Bench(passes=5.0)
+    benches.append(bench)
+    bench.begin()
+    assert bench.ended.wait(WAIT_S)
+    counts = bench.counts()
+    assert (counts["batches"], counts["posted"], counts["skipped"]) == (40, 2, 38)
+    assert bench.outbox.fill == 1.0
+
+
+def test_a_queue_that_is_empty_for_want_of_peers_tells_a_controller_nothing(benches):
+    batches = []
+    for has_peers in (True, False):
+        bench = Bench(passes=1.0, batch=10, controller=Halving, has_peers=has_peers)
+        benches.append(bench)
+        bench.begin()
+        assert bench.ended.wait(WAIT_S)
+        batches.append(bench.counts()["batches"])
+    # 40 rows: 10 + 5 + 2, then one by one; and four times 10.
+    assert batches == [3 + 23, 4]
+
+
+def test_a_queue_that_blocks_is_waited_for_and_requests_are_seen_to_meanwhile(benches):
+    bench = Bench(passes=5.0, newest=False)
+    benches.append(bench)
+    bench.begin()
+    sent = 0
+    while not bench.ended.is_set():
+        assert bench.counts()["posted"] <= sent + 2
+        if bench.outbox.take() is not None:
+            sent += 1
+            bench.outbox.done()
+    assert bench.counts()["posted"] == 40
+    assert bench.counts()["skipped"] == 0
+
+
+def test_a_stopped_loop_takes_no_step_and_still_says_where_it_is(benches):
+    bench = Bench(sends=0)
+    benches.append(bench)
+    bench.begin()
+    bench.loop.stop()
+    before = bench.counts()["examples"]
+    assert bench.counts()["examples"] == before
+    assert bench.loop.request(lambda looper: looper.copy()).result(WAIT_S)["w"].shape == (2,)
+
+
+def test_mail_is_merged_after_a_mini_batch(benches):
+    bench = Bench(passes=0.1, sends=0)
+    benches.append(bench)
+    theirs = {"w": np.full(2, 3.0), "mass": np.array(1e9), "twin": np.full(2, 3.0)}
+    bench.mailbox.put(Mail(arrays=theirs))
+    bench.begin()
+    assert bench.ended.wait(WAIT_S)
+    state = bench.loop.request(lambda looper: looper.copy()).result(WAIT_S)
+    assert bench.counts()["merged"] == 1
+    assert state["w"].tolist() == pytest.approx([3.0, 3.0])
+
+
+def test_an_error_in_a_step_is_told_and_nobody_waits_for_the_thread_any_more(benches):
+    class Broken(MeanOfRows):
+        def step(self, state: Any, batch: Any) -> None:
+            raise ZeroDivisionError("no rows")
+
+    bench = Bench(Broken(2))
+    benches.append(bench)
+    bench.begin()
+    assert bench.failed.wait(WAIT_S)
+    assert [type(error) for error in bench.errors] == [ZeroDivisionError]
+    bench.loop.join()
+    with pytest.raises(JobFailedError):
+        bench.loop.request(lambda looper: looper.copy()).result(WAIT_S)
+
+
+def test_after_its_end_a_loop_refuses_requests(benches):
+    bench = Bench()
+    bench.loop.end()
+    bench.loop.join()
+    with pytest.raises(JobFailedError):
+        bench.loop.request(lambda looper: looper.copy()).result(WAIT_S)

@@ -1,0 +1,99 @@
+"""A member that runs free, on the in-process network: what it says in reports."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from elasticml.algorithms.async_sgd.async_plan import AsyncPlan
+from elasticml.algorithms.async_sgd.base import Batch, LoopConfig
+from elasticml.algorithms.async_sgd.batch_controllers import Fixed
+from elasticml.algorithms.async_sgd.report_ops import ReportSolver
+from elasticml.algorithms.parallel import Serial
+from elasticml.collective.in_memory_network import FaultyNetwork
+from elasticml.data.chunks.chunk import dense_chunk
+from elasticml.ids import ChunkId, MemberId
+from elasticml.runtime.async_mode.async_member import AsyncMember
+from elasticml.runtime.executors import InlineRunner
+from elasticml.runtime.worker_context import WorkerContext
+from tests.async_toy import MeanOfRows
+
+START = {"w": np.zeros(2), "mass": np.zeros(()), "twin": np.zeros(2)}
+
+
+class Gated(MeanOfRows):
+    """Once it is told to, a mini-batch lasts until it is let through."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.reached = threading.Event()
+        self.release = threading.Event()
+        self.waits = False
+
+    def step(self, state: Any, batch: Batch) -> None:
+        if self.waits:
+            self.reached.set()
+            self.release.wait()
+        super().step(state, batch)
+
+
+def play(problem: Any, scene: Callable[[AsyncMember], Any], **settings: Any) -> Any:
+    async def run() -> Any:
+        failed: list[BaseException] = []
+        network = FaultyNetwork()
+        loop = asyncio.get_running_loop()
+        environment = WorkerContext(
+            transport=network.endpoint("w"),
+            compute=InlineRunner(),
+            reading=InlineRunner(),
+            parallel=Serial(),
+            clock=loop.time,
+            host="h",
+            pid=1,
+            threads=1,
+        )
+        plan = AsyncPlan(
+            loop=LoopConfig(problem=problem, controller=Fixed, batch=10, **settings), start=iter
+        )
+        member = AsyncMember(
+            MemberId(0, 1),
+            ReportSolver(plan),
+            {},
+            0,
+            environment,
+            lambda event: None,
+            failed.append,
+        )
+        member.own([dense_chunk(ChunkId("s", 0, 0), np.zeros(40), np.ones((40, 2)))])
+        try:
+            found = await asyncio.to_thread(scene, member)
+        finally:
+            member.close()
+            await asyncio.to_thread(member.join)
+        assert failed == []
+        return found
+
+    return asyncio.run(run())
+
+
+def test_a_report_in_the_midst_of_a_mini_batch_tells_the_batch_size_that_was_told_last():
+    problem = Gated()
+
+    def scene(member: AsyncMember) -> Any:
+        try:
+            first = member.standing(START, begin=True)
+            problem.waits = True
+            problem.reached.wait()
+            late = member.standing(START, begin=False)
+        finally:
+            problem.release.set()
+        return first, late
+
+    first, late = play(problem, scene)
+    assert late.batch == first.batch == 10.0
+    assert late.state is first.state
+    assert not late.counts.any()

@@ -1,0 +1,86 @@
+"""The data at the driver: facts that are too much, bodies that nobody needs any more."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.registry import column_bytes
+from elasticml.data.readers.arrays import from_arrays
+from elasticml.ids import chunk_id
+from elasticml.protocol import events as ev
+from elasticml.runtime.block_registry import BlockRegistry, columns_that_fit
+from elasticml.training.driver_session import DriverSession
+
+
+def intake_and_desk(n_columns: int) -> tuple[BlockRegistry, DriverSession]:
+    source = from_arrays(np.eye(4, n_columns), np.arange(4.0))
+    made = source.chunk_bodies(1024, 1)
+    bodies: dict[int, list] = {}
+    for id, body in zip(made.ids, made.bodies, strict=True):
+        bodies.setdefault(chunk_id(id).block, []).append((id, body))
+    return BlockRegistry(bodies, made.summaries), DriverSession({"job": "j"}, source)
+
+
+def test_more_columns_than_a_model_may_have_are_an_error_that_says_so():
+    # One index of 2,000,000,000 in a file had the scheduler killed for its memory.
+    data, driver_session = intake_and_desk(5)
+    driver_session.columns_max = 4
+    event = driver_session.set_facts(data.summaries(), survey=False, now_s=0.0)
+    assert isinstance(event, ev.Failed)
+    assert "have 5 columns, wanted at most 4" in event.reason
+    assert driver_session.facts is None
+
+
+def test_as_many_columns_as_fit_are_taken():
+    data, driver_session = intake_and_desk(5)
+    driver_session.columns_max = 5
+    driver_session.set_facts(data.summaries(), survey=False, now_s=0.0)
+    assert driver_session.facts is not None
+    assert driver_session.facts.n_columns == 5
+
+
+@pytest.mark.parametrize(
+    ("driver", "members", "columns"),
+    [
+        (160, [], 1),
+        (160, [(0, 1)], 1),
+        (1600, [(64, 1)], 1),
+        (160, [(6400, 1)], 1),
+        (1600, [(640, 1), (320, 2)], 4),
+        (1600, [(640, 1), (560, 4)], 5),
+    ],
+)
+def test_the_smallest_memory_says_how_many_columns_fit(driver, members, columns):
+    assert columns_that_fit(driver, members) == columns
+
+
+def test_what_an_optimizer_remembers_of_every_column_counts():
+    lbfgs = column_bytes({"name": "batch_gradient"})
+    # Ten pairs, one more in the making, and all of them in a checkpoint.
+    assert lbfgs == 2 * 8 * 22
+    assert columns_that_fit(10 * (160 + lbfgs), [], lbfgs) == 10
+    for section in (
+        {"name": "batch_gradient", "optimizer": "gd"},
+        {"name": "batch_gradient", "mode": "paper"},
+        {"name": "cocoa"},
+        {"name": "nowhere.to_be_found:ALGORITHM"},
+    ):
+        assert column_bytes(section) == 0
+
+
+def test_bodies_are_sent_until_they_are_dropped():
+    data, _ = intake_and_desk(2)
+    assert len(list(data.frames([0]))) == 1
+    data.drop_bodies()
+    assert list(data.frames([0])) == []
+
+
+def test_a_member_that_takes_over_chunks_is_sent_these_alone():
+    source = from_arrays(np.ones((100, 4)), np.arange(100.0))
+    made = source.chunk_bodies(1024, 1)
+    bodies = {0: list(zip(made.ids, made.bodies, strict=True))}
+    data = BlockRegistry(bodies, made.summaries)
+    wanted = [chunk_id(made.ids[2]), chunk_id(made.ids[0])]
+    sent = [frame.prefix["chunk"] for frame in data.frames({0}, only=wanted)]
+    assert (sent, len(made.ids) > 3) == ([made.ids[0], made.ids[2]], True)

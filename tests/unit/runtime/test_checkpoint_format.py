@@ -1,0 +1,70 @@
+"""The bytes of a checkpoint: whole, or said to be damaged; never unpickled."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from elasticml.errors import ConfigError
+from elasticml.runtime.checkpoints.checkpoint_format import (
+    ALIGNED,
+    DamagedError,
+    decode,
+    decode_lines,
+    encode,
+    encode_lines,
+)
+
+ARRAYS = {"w": np.arange(5.0) / 3.0, "empty": np.zeros((0, 2)), "X": np.ones((2, 3)), "s": np.pi}
+VALUES = {"round": 7, "gap": 0.1 + 0.2, "never": math.inf, "words": ["a", "ü"], "none": None}
+
+
+def test_what_was_written_is_read_back_to_the_last_bit():
+    values, arrays = decode(encode(VALUES, ARRAYS), "c")
+    assert values == VALUES
+    assert list(arrays) == list(ARRAYS)
+    for name, array in ARRAYS.items():
+        assert np.array_equal(arrays[name], array)
+        assert arrays[name].flags.writeable
+
+
+def test_arrays_lie_where_the_header_says():
+    content = encode(VALUES, ARRAYS)
+    rest = content.partition(b"\n")[2]
+    head = rest.partition(b"\n")[0]
+    start = -(-(len(head) + 1) // ALIGNED) * ALIGNED
+    place = json.loads(head)["arrays"]["X"]
+    at = start + place["offset"]
+    assert at % ALIGNED == 0
+    assert np.frombuffer(rest[at : at + 48], "<f8").tolist() == [1.0] * 6
+
+
+@pytest.mark.parametrize("where", [0, 40, 300, -1])
+def test_a_changed_byte_is_noticed(where):
+    content = bytearray(encode(VALUES, ARRAYS))
+    content[where] ^= 0x10
+    with pytest.raises((DamagedError, ConfigError)):
+        decode(bytes(content), "c")
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 100, 400, -1])
+def test_a_file_that_was_cut_off_is_noticed(nbytes):
+    content = encode(VALUES, ARRAYS)
+    with pytest.raises(DamagedError):
+        decode(content[:nbytes], "c")
+
+
+def test_another_version_says_so():
+    content = encode(VALUES, ARRAYS).replace(b'"package": "', b'"package": "9.', 1)
+    with pytest.raises(ConfigError, match=r"c was written by elasticml 9\..*install the same"):
+        decode(content, "c")
+
+
+def test_lines_keep_kinds_and_order():
+    entries = {"story": [{"t": 0.1}, {"t": np.float64(0.2)}], "row": [{"gap": math.nan}]}
+    found = decode_lines(encode_lines(entries))
+    assert found["story"] == [{"t": 0.1}, {"t": 0.2}]
+    assert math.isnan(found["row"][0]["gap"])

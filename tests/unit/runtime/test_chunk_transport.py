@@ -1,0 +1,305 @@
+"""Chunks from member to member: what has come whole counts, what has not stays where it was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elasticml.collective.frames import Kind
+from elasticml.collective.in_memory_network import FaultyNetwork
+from elasticml.data.chunks.chunk import Chunk, dense_chunk
+from elasticml.data.out_of_core.store import OutOfCoreStore
+from elasticml.ids import ChunkId, MemberId
+from elasticml.protocol import commands as cmd
+from elasticml.protocol import events as ev
+from elasticml.runtime.chunks.chunk_store import ChunkStore
+from elasticml.runtime.chunks.chunk_transport import ChunkTransport
+from tests.unit.data.test_packed import packed, smooth
+
+pytestmark = pytest.mark.asyncio
+
+GIVER, TAKER = MemberId(0, 1), MemberId(1, 1)
+ROWS = 4
+
+
+def name(k: int) -> ChunkId:
+    return ChunkId("s", 0, k)
+
+
+def chunk(k: int, **state: np.ndarray) -> Chunk:
+    made = dense_chunk(name(k), np.full(ROWS, float(k)), np.full((ROWS, 3), float(k)))
+    made.state = state
+    return made
+
+
+def alpha(k: int) -> dict[str, np.ndarray]:
+    return {"alpha": np.full(ROWS, float(k)), "serial": np.array([k])}
+
+
+class Pair:
+    """A giver and a taker on one network."""
+
+    def __init__(self, taker_limit: int | None = None) -> None:
+        self.network = FaultyNetwork(0)
+        self.now_s = 0.0
+        self.reports: list[ev.Event] = []
+        self.stores = {GIVER: ChunkStore(), TAKER: ChunkStore(taker_limit)}
+        self.ends = {member: self._end(member) for member in (GIVER, TAKER)}
+        self.network.endpoint("1.1").listen(self.ends[TAKER].receive)
+
+    def _end(self, member: MemberId) -> ChunkTransport:
+        endpoint = self.network.endpoint(str(member))
+        store, report = self.stores[member], self.reports.append
+        return ChunkTransport(member, "job", store, endpoint, self.clock, report, self.pause)
+
+    def clock(self) -> float:
+        return self.now_s
+
+    async def pause(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    async def give(self, ids: list[int], bodies: list[int], order: int = 1) -> None:
+        await self.ends[GIVER].give(
+            cmd.GiveChunks(
+                member=GIVER,
+                target=TAKER,
+                address="1.1",
+                chunks=tuple(name(k) for k in ids),
+                bodies=tuple(name(k) for k in bodies),
+                order=order,
+            )
+        )
+
+    async def copy(self, ids: list[int], bytes_per_s: float | None = None) -> None:
+        chunks = tuple(name(k) for k in ids)
+        await self.ends[GIVER].copy(
+            cmd.CopyChunks(
+                member=GIVER,
+                target=TAKER,
+                address="1.1",
+                chunks=chunks,
+                order=9,
+                bytes_per_s=bytes_per_s,
+            )
+        )
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        for _ in range(1000):
+            if is_so():
+                return
+            await asyncio.sleep(0)
+        raise AssertionError(f"never: {self.reports}")
+
+    async def reported(self, n: int) -> list[ev.Event]:
+        await self.until(lambda: len(self.reports) >= n)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return self.reports
+
+
+def loaded(report: ev.Event) -> tuple[list[int], int | None]:
+    assert isinstance(report, ev.ChunksLoaded)
+    return [id.ordinal for id in report.chunks], report.order
+
+
+async def test_a_move_takes_state_and_body_and_leaves_the_giver_its_copy() -> None:
+    pair = Pair()
+    pair.stores[GIVER].put([chunk(1, **alpha(1)), chunk(2)])
+    await pair.give([1, 2], [1, 2])
+    (report,) = await pair.reported(1)
+    got, left = pair.stores[TAKER].chunks, pair.stores[GIVER].chunks
+    assert loaded(report) == ([1, 2], 1)
+    assert bytes(got[name(1)].body) == bytes(left[name(1)].body)
+    assert got[name(1)].state["alpha"].tolist() == [1.0] * ROWS
+    assert got[name(2)].state == {}
+    assert left[name(1)].state["alpha"].tolist() == [1.0] * ROWS
+
+
+async def test_chunks_on_a_disk_move_with_their_states_to_another_disk(tmp_path: Path) -> None:
+    pair = Pair(taker_limit=10)
+    for member, store in pair.stores.items():
+        store.limit_bytes, store.out_of_core = 10, OutOfCoreStore(2**20, tmp_path, lambda: 0)
+        assert store.is_out_of_core is False, member
+    pair.stores[GIVER].put([chunk(k, **alpha(k)) for k in range(5)])
+    await pair.give([0, 1, 2, 3, 4], [0, 1, 2, 3, 4])
+    (report,) = await pair.reported(1)
+    got, left = pair.stores[TAKER].chunks, pair.stores[GIVER].chunks
+    assert loaded(report) == ([0, 1, 2, 3, 4], 1)
+    for k in range(5):
+        assert got[name(k)].out_of_core is pair.stores[TAKER].out_of_core
+        assert left[name(k)].is_mapped
+        assert bytes(got[name(k)].body) == bytes(left[name(k)].body)
+        assert got[name(k)].state["alpha"].tolist() == [float(k)] * ROWS
+    pair.stores[GIVER].drop([name(k) for k in range(5)])
+    assert got[name(4)].values.tolist() == [[4.0] * 3] * ROWS
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("taker_limit", [None, 10])
+async def test_compressed_chunks_move_as_they_are(tmp_path: Path, taker_limit: int | None) -> None:
+    pair = Pair(taker_limit=taker_limit)
+    for member, limit in ((GIVER, 10), (TAKER, taker_limit)):
+        store = pair.stores[member]
+        store.limit_bytes, store.out_of_core = limit, OutOfCoreStore(2**20, tmp_path, lambda: 0)
+    given = [packed(smooth(k)) for k in range(3)]
+    pair.stores[GIVER].put(given)
+    ids = [chunk.id for chunk in given]
+    order = cmd.GiveChunks(
+        member=GIVER, target=TAKER, address="1.1", chunks=tuple(ids), bodies=tuple(ids), order=1
+    )
+    await pair.ends[GIVER].give(order)
+    while not pair.reports:
+        await asyncio.sleep(0)
+    got = pair.stores[TAKER].chunks
+    assert pair.ends[GIVER].sent_bytes < 0.8 * sum(chunk.nbytes for chunk in given)
+    assert [got[id].is_compressed for id in ids] == [taker_limit is not None] * 3
+    assert [got[id].is_loaded for id in ids] == [taker_limit is None] * 3
+    assert [bytes(got[id].body) for id in ids] == [bytes(smooth(k).body) for k in range(3)]
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_to_a_holder_only_the_state_travels_in_one_frame() -> None:
+    pair = Pair()
+    for store in pair.stores.values():
+        store.put([chunk(k, **alpha(0)) for k in range(20)])
+    for k in range(20):
+        pair.stores[GIVER].chunks[name(k)].state = alpha(k)
+    before = len(pair.network.deliveries)
+    await pair.give(list(range(20)), [])
+    (report,) = await pair.reported(1)
+    assert isinstance(report, ev.ChunksLoaded)
+    assert (len(report.chunks), report.nbytes) == (20, 20 * (8 * ROWS + 8))
+    assert len(pair.network.deliveries) - before == 1
+    states = [pair.stores[TAKER].chunks[name(k)].state["serial"][0] for k in range(20)]
+    assert states == list(range(20))
+
+
+async def test_a_holder_forgets_an_old_state_when_the_owner_has_none() -> None:
+    pair = Pair()
+    pair.stores[GIVER].put([chunk(1)])
+    pair.stores[TAKER].put([chunk(1, **alpha(7))])
+    await pair.give([1], [])
+    await pair.reported(1)
+    assert pair.stores[TAKER].chunks[name(1)].state == {}
+
+
+async def test_an_owner_takes_nobodys_word_on_the_states_of_its_chunks() -> None:
+    pair = Pair()
+    pair.stores[GIVER].put([chunk(1, **alpha(4))])
+    pair.stores[TAKER].put([chunk(1, **alpha(5))])
+    pair.stores[TAKER].own([name(1)])
+    await pair.give([1], [])
+    await pair.reported(1)
+    assert pair.stores[TAKER].chunks[name(1)].state["serial"].tolist() == [5]
+
+
+async def test_a_state_of_an_older_order_than_the_last_changes_nothing() -> None:
+    pair = Pair()
+    pair.stores[GIVER].put([chunk(1, **alpha(4))])
+    pair.stores[TAKER].put([chunk(1)])
+    await pair.give([1], [], order=8)
+    pair.stores[GIVER].chunks[name(1)].state = alpha(3)
+    await pair.give([1], [], order=7)
+    await pair.reported(2)
+    assert pair.stores[TAKER].chunks[name(1)].state["serial"].tolist() == [4]
+
+
+async def test_a_body_that_is_here_already_is_kept_and_gets_the_new_state() -> None:
+    pair = Pair()
+    here = chunk(1, **alpha(3))
+    pair.stores[GIVER].put([chunk(1, **alpha(4))])
+    pair.stores[TAKER].put([here])
+    await pair.give([1], [1])
+    await pair.reported(1)
+    assert pair.stores[TAKER].chunks[name(1)] is here
+    assert here.state["serial"].tolist() == [4]
+
+
+async def test_of_a_giver_that_vanishes_what_came_whole_is_kept_and_the_rest_is_not() -> None:
+    pair = Pair()
+    pair.stores[GIVER].put([chunk(k, **alpha(k)) for k in (1, 2, 3)])
+    pair.stores[TAKER].put([chunk(1, **alpha(0))])
+    bodies = 0
+
+    def is_second_body(header: object, prefix: object) -> bool:
+        nonlocal bodies
+        bodies += header.kind is Kind.CHUNK and not prefix  # type: ignore[attr-defined]
+        return bodies > 1
+
+    gate = pair.network.gate(target="1.1", where=is_second_body)
+    giving = asyncio.ensure_future(pair.give([1, 2, 3], [2, 3]))
+    await pair.until(gate.reached.is_set)
+    pair.network.kill("0.1")
+    report, *others = await pair.reported(1)
+    await asyncio.wait([giving])
+    assert loaded(report) == ([1, 2], 1)
+    assert [type(other) for other in others] in ([], [ev.MoveFailed])
+    assert sorted(pair.stores[TAKER].chunks) == [name(1), name(2)]
+    assert pair.stores[TAKER].chunks[name(1)].state["serial"].tolist() == [1]
+
+
+async def test_a_giver_whose_link_breaks_says_that_the_order_failed_and_keeps_all() -> None:
+    pair = Pair()
+    pair.stores[GIVER].put([chunk(1)])
+    pair.network.kill("1.1")
+    await pair.give([1], [1], order=5)
+    assert [(type(r), r.order) for r in pair.reports] == [(ev.MoveFailed, 5)]  # type: ignore[attr-defined]
+    assert list(pair.stores[GIVER].chunks) == [name(1)]
+
+
+async def test_a_state_for_a_body_that_is_not_here_is_no_move() -> None:
+    pair = Pair()
+    pair.stores[GIVER].put([chunk(1), chunk(2)])
+    pair.stores[TAKER].put([chunk(2)])
+    await pair.give([1, 2], [])
+    failed, done = await pair.reported(2)
+    assert isinstance(failed, ev.MoveFailed)
+    assert (failed.member, failed.target, failed.chunks) == (GIVER, TAKER, (name(1),))
+    assert loaded(done) == ([2], 1)
+
+
+async def test_a_copy_brings_the_body_alone_and_touches_no_state() -> None:
+    pair = Pair()
+    here = chunk(1, **alpha(3))
+    pair.stores[GIVER].put([chunk(1, **alpha(9)), chunk(2, **alpha(9))])
+    pair.stores[TAKER].put([here])
+    await pair.copy([1, 2])
+    (report,) = await pair.reported(1)
+    assert loaded(report) == ([1, 2], 9)
+    assert here.state["serial"].tolist() == [3]
+    assert pair.stores[TAKER].chunks[name(2)].state == {}
+
+
+async def test_copies_keep_to_the_rate_of_their_order() -> None:
+    pair = Pair()
+    pair.stores[GIVER].put([chunk(k) for k in range(10)])
+    nbytes = chunk(0).nbytes
+    await pair.copy(list(range(10)), bytes_per_s=nbytes / 2.0)
+    await pair.reported(1)
+    assert 19.0 < pair.now_s <= 20.0
+
+
+async def test_a_move_overtakes_copies_that_are_under_way() -> None:
+    pair = Pair()
+    pair.stores[GIVER].put([chunk(k) for k in range(30)])
+    arrived: list[ev.Event] = pair.reports
+    copying = asyncio.ensure_future(pair.copy(list(range(29))))
+    await asyncio.sleep(0)
+    await pair.give([29], [29])
+    await pair.reported(2)
+    await copying
+    assert [loaded(report)[1] for report in arrived] == [1, 9]
+
+
+async def test_copies_that_do_not_fit_are_refused_and_the_job_goes_on() -> None:
+    pair = Pair(taker_limit=chunk(0).nbytes)
+    pair.stores[GIVER].put([chunk(1), chunk(2)])
+    await pair.copy([1, 2])
+    (failed,) = await pair.reported(1)
+    assert isinstance(failed, ev.MoveFailed)
+    assert (failed.member, failed.target, failed.order) == (GIVER, TAKER, 9)
+    assert pair.stores[TAKER].chunks == {}

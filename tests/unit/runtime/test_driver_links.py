@@ -1,0 +1,121 @@
+"""The driver's links: workers that do not answer at once, and such as cannot take part."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from elasticml.collective.in_memory_network import FaultyNetwork
+from elasticml.collective.transport import Link, LinkClosedError
+from elasticml.errors import ConfigError, ElasticmlError
+from elasticml.runtime import driver_links as module
+from elasticml.runtime.driver_links import DriverLinks
+
+pytestmark = pytest.mark.asyncio
+
+
+class Deaf:
+    """A transport whose peers do not answer the first calls."""
+
+    address = "driver"
+
+    def __init__(self, *answers: Exception | None) -> None:
+        self.answers = list(answers)
+        self.calls = 0
+        self.links: list[Link] = []
+
+    async def connect(self, address: str, hello: Mapping[str, Any]) -> Link:
+        self.calls += 1
+        answer = self.answers.pop(0) if self.answers else None
+        if answer is not None:
+            raise answer
+        network = FaultyNetwork(0)
+        network.endpoint(address).listen(self._take)
+        return await network.endpoint("driver").connect(address, hello)
+
+    async def _take(self, link: Link) -> None:
+        self.links.append(link)
+
+
+class Pauses:
+    """Notes how long to wait, and waits for a turn of the loop or for ever."""
+
+    def __init__(self, *, for_ever: bool = False) -> None:
+        self.seconds: list[float] = []
+        self.began = asyncio.Event()
+        self.for_ever = for_ever
+
+    async def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+        self.began.set()
+        await (asyncio.Event().wait() if self.for_ever else asyncio.sleep(0))
+
+
+def roster(transport: Deaf, pauses: Pauses, refused: list[ElasticmlError]) -> DriverLinks:
+    return DriverLinks(
+        transport,
+        {"job": "j"},
+        lambda header, prefix: memoryview(bytearray(header.payload_bytes)),
+        lambda member, frame: None,
+        lambda arrival, message: None,
+        lambda member, reason: None,
+        refused.append,
+        pauses,
+    )
+
+
+async def turns() -> None:
+    for _ in range(300):
+        await asyncio.sleep(0)
+
+
+async def test_worker_that_does_not_answer_is_tried_again():
+    # A worker stopped, or busy, for five seconds when a job began was never asked again: the job
+    # waited for it for ever.
+    closed = LinkClosedError("no answer")
+    transport, pauses, refused = Deaf(closed, closed), Pauses(), []
+    made = roster(transport, pauses, refused)
+    made.invite("w0")
+    await turns()
+    assert (transport.calls, len(transport.links)) == (3, 1)
+    assert pauses.seconds == [0.1, 0.2]
+    assert refused == []
+    await made.close()
+
+
+async def test_worker_that_never_answers_is_given_up(monkeypatch):
+    monkeypatch.setattr(module, "CONNECTS_MAX", 4)
+    transport, pauses = Deaf(*[LinkClosedError("no answer")] * 9), Pauses()
+    made = roster(transport, pauses, [])
+    made.invite("w0")
+    await turns()
+    assert transport.calls == 4
+    await made.close()
+
+
+async def test_worker_that_is_gone_is_not_tried_again():
+    transport, pauses = Deaf(LinkClosedError("no answer")), Pauses(for_ever=True)
+    made = roster(transport, pauses, [])
+    made.invite("w0")
+    await pauses.began.wait()
+    made.uninvite("w0")
+    made.uninvite("w0")
+    await turns()
+    assert transport.calls == 1
+    made.invite("w0")  # another worker at its address
+    await turns()
+    assert transport.calls == 2
+    await made.close()
+
+
+async def test_worker_that_cannot_take_part_is_told_of_once():
+    error = ConfigError("transport 'stream' needs a byte stream")
+    transport, refused = Deaf(error), []
+    made = roster(transport, Pauses(), refused)
+    made.invite("w0")
+    await turns()
+    assert (transport.calls, refused) == (1, [error])
+    await made.close()

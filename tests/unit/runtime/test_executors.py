@@ -1,0 +1,144 @@
+"""Calls in threads of their own, and what becomes of them when those end."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+
+import pytest
+
+from elasticml.runtime.executors import (
+    BRIEF_AGAIN,
+    BRIEF_MIN,
+    BRIEF_S,
+    BRIEF_WALL_S,
+    BriefRunner,
+    Long,
+    ThreadRunner,
+)
+
+
+def test_calls_that_wait_or_come_after_the_end_are_cancelled():
+    async def close_within_a_call() -> None:
+        runner, is_open = ThreadRunner("em-test"), threading.Event()
+        first = asyncio.create_task(runner.run(is_open.wait))
+        second = asyncio.create_task(runner.run(int, "2"))
+        await asyncio.sleep(0)
+        runner.close()
+        third = asyncio.create_task(runner.run(int, "3"))
+        is_open.set()
+        assert await first is True
+        for late in (second, third):
+            with pytest.raises(asyncio.CancelledError):
+                await late
+
+    asyncio.run(close_within_a_call())
+
+
+def test_as_many_calls_run_at_once_as_there_are_threads():
+    async def meet() -> None:
+        runner, together = ThreadRunner("em-test", 2), threading.Barrier(2, timeout=60)
+        places = await asyncio.gather(*(runner.run(together.wait) for _ in range(4)))
+        runner.close()
+        assert sorted(places) == [0, 0, 1, 1]
+
+    asyncio.run(meet())
+
+
+def _never() -> float:
+    """Tell a time that does not pass."""
+    return 0.0
+
+
+def is_on_loop(runner: BriefRunner, durations: list[float], now: list[float]) -> list[bool]:
+    """Say of calls that take so long whether each was made on the event loop."""
+
+    def step(seconds: float) -> bool:
+        now[0] += seconds
+        return threading.current_thread() is threading.main_thread()
+
+    async def steps() -> list[bool]:
+        return [await runner.run(step, seconds) for seconds in durations]
+
+    return asyncio.run(steps())
+
+
+def test_calls_that_have_been_brief_for_long_are_made_on_the_loop():
+    now = [0.0]
+    runner = BriefRunner("em-test", lambda: now[0], lambda: 0.0)
+    brief, long = 0.5 * BRIEF_S, 2 * BRIEF_S
+    assert is_on_loop(runner, [long], now) == [False]
+    found = is_on_loop(runner, [brief] * (BRIEF_AGAIN + BRIEF_MIN), now)
+    assert found == [False] * (BRIEF_AGAIN + BRIEF_MIN)
+    # One that was long there sends all that follow back.
+    assert is_on_loop(runner, [brief, brief, long, brief], now) == [True, True, True, False]
+    fresh = BriefRunner("em-test", lambda: now[0], lambda: 0.0)
+    assert is_on_loop(fresh, [brief] * (BRIEF_MIN + 1), now) == [False] * BRIEF_MIN + [True]
+    # One that sleeps is as long as one that computes.
+    sleeps = BriefRunner("em-test", _never, lambda: now[0])
+    brief, long = 0.5 * BRIEF_WALL_S, 2 * BRIEF_WALL_S
+    found = is_on_loop(sleeps, [brief] * BRIEF_MIN + [long, brief], now)
+    assert found == [False] * BRIEF_MIN + [True, False]
+    for made in (runner, fresh, sleeps):
+        made.close()
+
+
+def test_a_part_of_a_function_is_as_brief_as_it_has_been():
+    runner = BriefRunner("em-test", _never, _never)
+    here = functools.partial(threading.current_thread)
+
+    async def calls() -> list[bool]:
+        main = threading.main_thread()
+        return [await runner.run(here) is main for _ in range(BRIEF_MIN + 1)]
+
+    assert asyncio.run(calls()) == [False] * BRIEF_MIN + [True]
+    runner.close()
+
+
+def test_a_call_that_is_known_to_be_long_has_the_thread_and_sends_no_other_there():
+    runner = BriefRunner("em-test", _never, _never)
+
+    def is_on_loop() -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+    async def calls() -> list[bool]:
+        for _ in range(BRIEF_MIN):
+            await runner.run(is_on_loop)
+        return [await runner.run(call) for call in (is_on_loop, Long(is_on_loop), is_on_loop)]
+
+    assert asyncio.run(calls()) == [True, False, True]
+    runner.close()
+
+
+def test_a_brief_call_waits_for_what_is_in_the_thread_and_an_error_passes_through():
+    async def in_order() -> list[str]:
+        runner, done, is_open = BriefRunner("em-test", _never, _never), [], threading.Event()
+
+        def brief(word: str) -> None:
+            done.append(word)
+
+        def waits() -> None:
+            is_open.wait()
+            done.append("waited")
+
+        def fails() -> None:
+            raise ValueError("no")
+
+        for _ in range(BRIEF_MIN):
+            await runner.run(brief, "-")
+        first = asyncio.create_task(runner.run(waits))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(runner.run(brief, "after"))
+        await asyncio.sleep(0)
+        is_open.set()
+        await asyncio.gather(first, second)
+        for _ in range(BRIEF_MIN + 1):
+            with pytest.raises(ValueError, match="no"):
+                await runner.run(fails)
+        runner.close()
+        with pytest.raises(asyncio.CancelledError):
+            await runner.run(brief, "late")
+        return done[BRIEF_MIN:]
+
+    assert asyncio.run(in_order()) == ["waited", "after"]

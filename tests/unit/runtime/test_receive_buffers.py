@@ -1,0 +1,53 @@
+"""Bodies that arrive together share memory, and give it back one by one."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+import numpy as np
+import pytest
+
+from elasticml.runtime.chunks.receive_buffers import SLAB_BYTES_MIN, ReceiveBuffers
+
+MIB = 2**20
+
+
+def resident_mib() -> float:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * 4096 / MIB
+
+
+def fill(body: memoryview, number: int) -> memoryview:
+    np.frombuffer(body, np.uint8)[:] = number
+    return body
+
+
+@pytest.mark.parametrize("sizes", [[100, 7, 64], [SLAB_BYTES_MIN - 100, 1000, 77]])
+def test_bodies_are_aligned_apart_and_as_long_as_asked(sizes: list[int]) -> None:
+    slab = ReceiveBuffers(sizes)
+    bodies = [fill(slab.take(size), k) for k, size in enumerate(sizes)]
+    assert [body.nbytes for body in bodies] == sizes
+    assert [np.frombuffer(body, np.uint8).ctypes.data % 64 for body in bodies] == [0, 0, 0]
+    assert [set(bytes(body)) for body in bodies] == [{0}, {1}, {2}]
+
+
+def test_a_body_that_was_not_announced_gets_a_buffer_of_its_own() -> None:
+    slab = ReceiveBuffers([SLAB_BYTES_MIN])
+    first, second = fill(slab.take(SLAB_BYTES_MIN), 1), fill(slab.take(500), 2)
+    assert (first[-1], second.nbytes, set(bytes(second))) == (1, 500, {2})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="large pages are Linux's")
+def test_a_body_that_nobody_looks_at_gives_its_memory_back_while_others_stay() -> None:
+    slab = ReceiveBuffers([32 * MIB, 32 * MIB])
+    kept, dropped = fill(slab.take(32 * MIB), 1), fill(slab.take(32 * MIB), 2)
+    view = np.frombuffer(dropped.toreadonly(), np.uint8)[5:].view()
+    before = resident_mib()
+    del dropped
+    while_seen = resident_mib()
+    del view
+    gc.collect()
+    assert before - while_seen < 16
+    assert before - resident_mib() > 16
+    assert set(np.frombuffer(kept, np.uint8)[:: MIB // 2]) == {1}

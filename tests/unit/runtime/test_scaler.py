@@ -1,0 +1,50 @@
+"""What a job may ask of its cluster: more members, and to take containers back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from elasticml.errors import SubmissionError
+from elasticml.runtime.scaler import Containers
+
+pytestmark = pytest.mark.asyncio
+
+
+class Few:
+    """A cluster that grants two workers at most, and fails when it has none left."""
+
+    def __init__(self) -> None:
+        self.left = 2
+        self.released: list[str] = []
+
+    async def request(self, count: int) -> int:
+        if self.left == 0:
+            raise SubmissionError("no machine is free")
+        granted = min(count, self.left)
+        self.left -= granted
+        return granted
+
+    async def release(self, addresses: Sequence[str]) -> None:
+        self.released += addresses
+
+
+async def test_what_the_cluster_does_not_grant_is_missing() -> None:
+    cluster = Few()
+    containers = Containers(cluster, lambda address: None)
+    missing, reason = await containers.request(3)
+    assert (missing, reason) == (1, "the cluster has as many workers as it may have")
+    assert await containers.request(3) == (3, "no machine is free")
+    await containers.release(["a", "b"])
+    assert cluster.released == ["a", "b"]
+
+
+async def test_without_a_scaler_the_idle_workers_are_all_that_can_be_had() -> None:
+    invited: list[str] = []
+    containers = Containers(None, invited.append)
+    assert await containers.request(1) == (1, "this cluster starts no workers for a job")
+    await containers.release(["a", "b", "c"])
+    containers.forget("a")
+    missing = [(await containers.request(n))[0] for n in (1, 2)]
+    assert (missing, invited) == ([0, 1], ["b", "c"])

@@ -1,0 +1,120 @@
+"""What a member may take: of its worker, of what the job says, in memory and on its disk."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.registry import forms
+from elasticml.data.chunks.chunk import dense_chunk
+from elasticml.data.out_of_core.store import OutOfCoreStore
+from elasticml.errors import DataError
+from elasticml.ids import ChunkId
+from elasticml.runtime import worker_limits as budgets
+from elasticml.runtime.chunks.chunk_store import ChunkStore
+from elasticml.runtime.worker_limits import WorkerLimits
+
+GIB = 2**30
+
+
+@pytest.fixture(autouse=True)
+def _a_process_of_200_mb_and_a_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budgets, "anonymous_bytes", lambda: 200_000_000)
+    for module in ("budget", "chunk_store"):
+        monkeypatch.setattr(f"elasticml.runtime.{module}.disk_room", lambda folder: 10**12)
+
+
+def chunk(k: int):
+    return dense_chunk(ChunkId("s", 0, k), np.arange(100.0), np.full((100, 8), float(k)))
+
+
+def test_a_worker_gives_its_share_and_the_job_may_want_less() -> None:
+    worker = WorkerLimits.of_worker(4 * GIB, Path("/scratch"))
+    assert (worker.bodies_bytes, worker.process_bytes) == (int(0.6 * 4 * GIB), int(0.8 * 4 * GIB))
+    job = worker.at_most(GIB)
+    assert (job.bodies_bytes, job.process_bytes) == (int(0.6 * GIB), GIB)
+    small = worker.at_most(GIB // 4)
+    assert small.bodies_bytes == int(0.9 * (GIB // 4)) - 200_000_000
+    assert worker.at_most(8 * GIB) == worker
+    assert worker.at_most(None) is worker
+
+
+def test_a_job_may_limit_workers_without_limit() -> None:
+    assert WorkerLimits.of_worker(None, None) == WorkerLimits()
+    assert WorkerLimits.of_worker(0, Path("/scratch")).at_most(GIB).process_bytes == GIB
+
+
+def test_scaled_copies_take_as_much_again_of_memory_and_disk(tmp_path: Path) -> None:
+    budget = WorkerLimits.of_worker(4 * GIB, tmp_path)
+    rooms = []
+    for section in ({"name": "cocoa"}, {"name": "cocoa", "scale": "maxabs"}):
+        store = budget.store(forms(section))
+        assert store.room_bytes is not None
+        assert store.limit_bytes is not None
+        rooms.append((store.limit_bytes, store.room_bytes - store.limit_bytes))
+    assert rooms[1] == (rooms[0][0] // 2, rooms[0][1] // 2)
+    assert forms({"name": "batch_gradient", "scale": "maxabs"}) == 1
+    assert forms({"name": "tests.toy:ALGORITHM"}) == 1
+    # Without a disk nothing is refused that was not before.
+    assert WorkerLimits.of_worker(4 * GIB, None).store(2).limit_bytes == int(0.6 * 4 * GIB)
+
+
+def test_a_process_that_takes_all_it_may_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budgets, "anonymous_bytes", lambda: GIB)
+    store = WorkerLimits.of_worker(4 * GIB, None).at_most(GIB).store()
+    with pytest.raises(DataError, match="its process alone takes as much as it may: use more"):
+        store.put([chunk(0)])
+
+
+def test_a_disk_that_is_memory_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budgets, "disk_room", lambda folder: 0)
+    assert WorkerLimits.of_worker(GIB, Path("/dev/shm")).folder is None
+    assert WorkerLimits.of_worker(GIB, Path("/dev/shm")).store().out_of_core is None
+
+
+def test_a_store_goes_to_the_disk_when_memory_is_full(tmp_path: Path) -> None:
+    first = [chunk(k) for k in range(3)]
+    store = ChunkStore(3 * first[0].nbytes, OutOfCoreStore(GIB, tmp_path, lambda: 0))
+    store.put(first)
+    assert not store.is_out_of_core
+    assert store.chunks[first[0].id] is first[0]
+    first[0].state = {"alpha": np.ones(100)}
+    store.put([chunk(3)])
+    assert store.is_out_of_core
+    assert all(c.is_mapped and c.out_of_core is store.out_of_core for c in store.chunks.values())
+    assert [float(c.values[0, 0]) for c in store.own(store.ids())] == [0.0, 1.0, 2.0, 3.0]
+    assert store.chunks[first[0].id].state is first[0].state
+    assert store.held_bytes == 4 * first[0].nbytes
+    assert store.room_bytes is not None
+    assert store.room_bytes > store.held_bytes
+
+
+def test_what_is_computed_over_stays_where_it_is(tmp_path: Path) -> None:
+    first = [chunk(k) for k in range(2)]
+    store = ChunkStore(2 * first[0].nbytes, OutOfCoreStore(GIB, tmp_path, lambda: 0))
+    store.put(first)
+    owned = store.own([c.id for c in first])
+    store.put([chunk(2)])
+    assert [store.chunks[c.id] for c in first] == owned
+    assert store.chunks[chunk(2).id].is_mapped
+
+
+def test_bodies_that_do_not_fit_are_received_on_the_disk(tmp_path: Path) -> None:
+    store = ChunkStore(1000, OutOfCoreStore(GIB, tmp_path, lambda: 0))
+    small, large = asyncio.run(store.slab([900], 900)), asyncio.run(store.slab([900, 900], 1800))
+    assert [small.maps(small.take(900)), large.maps(large.take(900))] == [False, True]
+
+
+def test_a_full_disk_is_told_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ChunkStore(10, OutOfCoreStore(GIB, tmp_path / "gone", lambda: 0))
+    says = r"its limit is 10, and .*gone takes no more \(No such file or directory\): use more "
+    with pytest.raises(DataError, match=says):
+        store.put([chunk(0)])
+    with pytest.raises(DataError, match=says):
+        asyncio.run(store.slab([100], 100))
+    assert (store.ids(), store.is_out_of_core) == ([], False)

@@ -1,0 +1,60 @@
+"""Sums of vectors where they lie: the same bits in blocks, in threads, and one after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from elasticml.runtime.executors import parallel
+from elasticml.training.array_buffers import (
+    BLOCK_VALUES,
+    THREAD_VALUES,
+    Buffers,
+    merge,
+    merge_all,
+)
+
+SIZES = [1, 1_000, BLOCK_VALUES, BLOCK_VALUES + 1, 3 * THREAD_VALUES + 17]
+
+
+def one_after_the_other(inputs: list[np.ndarray], reduce: str) -> np.ndarray:
+    total = inputs[0].copy()
+    for other in inputs[1:]:
+        merge(total, other, reduce)
+    return total
+
+
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+@pytest.mark.parametrize("n_inputs", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", SIZES)
+def test_sum_in_blocks_and_threads_has_the_same_bits(size, n_inputs, reduce):
+    rng = np.random.default_rng(size + n_inputs)
+    inputs = [rng.normal(size=size) * 10.0 ** rng.integers(-9, 9, size) for _ in range(n_inputs)]
+    for array in inputs:
+        array.flags.writeable = False  # they may lie in another process
+    wanted = one_after_the_other(inputs, reduce).tobytes()
+    threads = parallel(3)
+    assert merge_all(inputs, reduce, np.full(size, np.nan)).tobytes() == wanted
+    assert merge_all(inputs, reduce, np.full(size, np.nan), threads).tobytes() == wanted
+    threads.close()
+
+
+def test_sum_of_nothing_is_zero():
+    assert merge_all([], "sum", np.full(3, np.nan)).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_array_that_is_not_ours_is_dropped_and_not_reused():
+    lent = np.frombuffer(bytes(80))
+    buffers = Buffers()
+    buffers.free(buffers.bind(lent))
+    assert buffers.take(80) is not lent
+    own = buffers.take(80)
+    buffers.free(buffers.bind(own))
+    assert buffers.take(80) is own
+
+
+def test_array_to_send_lies_where_peers_can_read_it_if_there_is_such_memory():
+    memory = {80: np.zeros(10)}
+    buffers = Buffers(memory.get)
+    assert buffers.take_to_send(80) is memory[80]
+    assert buffers.take_to_send(88).size == 11
