@@ -1,0 +1,237 @@
+"""Frozen behaviour: digests of what jobs did, kept as test data while code moves.
+
+While the tests of ``tests/sim`` run, every simulated job that comes to its end is looked up by its
+record, its options and its data, and its story is compared with the digest in
+``tests/frozen/stories.json``. So the comparison covers every scenario, costs no run of its own, and
+does not depend on which tests are selected. ``tests/frozen/faults.json`` holds the outcome of each
+job of the fault grid, by test: with real shells the order of events depends on the number of turns
+of the event loop, so only outcomes are compared.
+
+Two digests of a simulated story:
+
+control
+    Records without the numbers that were computed from data. Equal on every processor.
+values
+    All of it, every bit of every float. Compared only on a processor of the class, and with the
+    libraries, that the digests were written with.
+
+Write the digests anew, after a change of behaviour that is meant::
+
+    python -m tests.frozen_behaviour
+
+It runs the tests twice, the second time as on an older processor; what differs then is compared
+only on a processor like this one. ``python -m tests.test_frozen_behaviour`` writes the stories anew
+that a replay computes again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+
+from elasticml.sim.world import World
+from elasticml.sim.world_options import WorldOptions
+from elasticml.training.fingerprint import cpu_class, versions
+
+FOLDER = Path(__file__).parent / "frozen"
+STORIES, FAULTS = FOLDER / "stories.json", FOLDER / "faults.json"
+#: Names a folder: digests are written there, and nothing is compared.
+WRITES = "ELASTICML_FREEZE"
+#: What depends on the machine that a job runs on.
+_MACHINE = {"versions", "cpu", "blas_threads", "pid", "host"}
+#: Virtual times: sums and products of options, and not of data.
+_TIMES = {"t", "start_t", "seconds", "grace_s", "absent_s"}
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _control(value: Any, name: str = "") -> Any:
+    """Leave out of a record what was computed from data; round virtual times."""
+    if isinstance(value, float):
+        return float(f"{value:.9g}") if name in _TIMES else "float"
+    if isinstance(value, Mapping):
+        return {k: _control(v, k) for k, v in value.items() if k not in _MACHINE | {"digest"}}
+    if isinstance(value, list | tuple):
+        return [_control(v) for v in value]
+    return value
+
+
+def _values(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in record.items() if k not in _MACHINE}
+
+
+def processor() -> str:
+    """Name what the bits of floats depend on."""
+    libraries = {k: v for k, v in versions().items() if k != "elasticml"}
+    return f"{cpu_class()} {_digest(libraries)}"
+
+
+def scenario_of(world: World) -> str:
+    """Name a job and its world by their content."""
+    fingerprint = getattr(world.driver_session.source, "fingerprint", lambda: "")()
+    record = world.driver_session.record
+    return _digest([record, repr(world.options), world.library.n_blocks, fingerprint])
+
+
+def is_frozen(options: WorldOptions) -> bool:
+    """Whether a world is the same in each run: times are not measured, nothing is drawn anew."""
+    return options.compute_s != "measured" and not hypothesis.currently_in_test_context()
+
+
+class Digests:
+    """One file of digests: compared with, or written anew."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.known: dict[str, Any] = {}
+        #: Scenarios that were compared in this process.
+        self.compared: set[str] = set()
+        self._folder = os.environ.get(WRITES)
+        self._written: dict[str, Any] = {}
+        if path.exists():
+            self.known = json.loads(path.read_text())
+
+    def note(self, key: str, entry: dict[str, str]) -> None:
+        """Compare what a scenario has come to, or write it down."""
+        if self._folder is not None:
+            former = self._written.setdefault(key, entry)
+            if former != entry:
+                self._written[key] = None  # the name does not tell these scenarios apart
+            self._save(Path(self._folder))
+            return
+        frozen = self.known.get("scenarios", {}).get(key)
+        if frozen is None:
+            return  # a scenario that is newer than the digests
+        self.compared.add(key)
+        names = ["control"] if frozen.get("only_here") is None else []
+        if self.known["processor"] == processor():
+            names = ["control", "values"]
+        for name in names:
+            if name in frozen and frozen[name] != entry[name]:
+                raise AssertionError(
+                    f"frozen behaviour has changed: {name} digest of scenario {key} is "
+                    f"{entry[name]}, was {frozen[name]} ({frozen.get('title')}); if the change is "
+                    "meant, run python -m tests.frozen_behaviour"
+                )
+
+    def _save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / self.path.name).write_text(json.dumps(self._written))
+
+
+stories, faults = Digests(STORIES), Digests(FAULTS)
+
+
+def is_writing() -> bool:
+    """Whether digests are being written anew."""
+    return WRITES in os.environ
+
+
+def watch_simulations() -> None:
+    """Compare every simulated job of this process that comes to its end."""
+    run = World.run
+    if run.__name__ == "watched":
+        return
+
+    def watched(world: World) -> Iterator[None]:
+        key = scenario_of(world) if is_frozen(world.options) else None
+        yield from run(world)
+        session = world.driver_session
+        if key is not None and session.state != "cancelled":
+            story = json.loads(json.dumps(list(session.journal.story), default=str))
+            stories.note(key, _entry(story, _title(session.record)))
+
+    World.run = watched  # type: ignore[method-assign]
+
+
+def _title(record: Mapping[str, Any]) -> str:
+    faults = json.dumps(record.get("faults") or [])
+    return f"{record['algorithm'].get('name')} absent {record.get('absent')} faults {faults}"[:120]
+
+
+def _entry(story: list[dict[str, Any]], title: str) -> dict[str, str]:
+    control = [_control(record) for record in story]
+    values = [_values(record) for record in story]
+    return {"control": _digest(control), "values": _digest(values), "title": title}
+
+
+def note_fault(test: str, world: Any) -> None:
+    """Compare the outcome of a job of the fault grid."""
+    story = world.shell.journal.story
+    seen = Counter[str]()
+    for record in story:
+        match record["event"]:
+            case "MemberJoined" | "MemberNoticed" | "MemberActive" | "MemberReleased":
+                seen[f"{record['event']} {record['member']}"] += 1
+            case "MemberLost":
+                seen[f"MemberLost {record['member']} {record['reason']}"] += 1
+            case "ChunksAbsent":
+                seen[f"ChunksAbsent {record['members']} {record['examples']}"] += 1
+            case "JobEnded":
+                rounds = sum(r["event"] == "RoundEnded" for r in story)
+                seen[f"JobEnded {record['state']} after {rounds} rounds"] += 1
+    last = world.shell.journal.rows[-1] if world.shell.journal.rows else {}
+    outcome = [sorted(seen.items()), last.get("absent_examples"), world.shell.state]
+    faults.note(test, {"control": _digest(outcome)})
+
+
+# --- writing ----------------------------------------------------------------------------------
+
+_SUITES = ("tests/sim", "tests/faults/test_grid.py", "tests/test_frozen_behaviour.py")
+#: Makes numba, OpenBLAS and numpy compute as on a much older processor.
+_OTHER_PROCESSOR = {
+    "NUMBA_CPU_NAME": "generic",
+    "NUMBA_CPU_FEATURES": "",
+    "OPENBLAS_CORETYPE": "Prescott",
+    "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3 AVX512F AVX512CD AVX512_SKX",
+}
+
+
+def _run(folder: Path, **more: str) -> dict[str, dict[str, Any]]:
+    environment = {**os.environ, WRITES: str(folder), **more}
+    command = [sys.executable, "-m", "pytest", "-q", *_SUITES]
+    subprocess.run(command, env=environment, check=False)
+    return {path.name: json.loads((folder / path.name).read_text()) for path in (STORIES, FAULTS)}
+
+
+def write(scratch: Path) -> None:
+    """Write both files anew."""
+    first = _run(scratch / "first")
+    other = _run(scratch / "other", **_OTHER_PROCESSOR)
+    for path in (STORIES, FAULTS):
+        kept: dict[str, Any] = {}
+        for key, entry in sorted(first[path.name].items()):
+            again = other[path.name].get(key)
+            if entry is None or again is None:
+                continue
+            same = again["control"] == entry["control"]
+            if path == STORIES:
+                kept[key] = entry if same else {**entry, "only_here": True}
+            elif same:
+                kept[key] = entry
+        file = {"processor": processor(), "scenarios": kept}
+        path.write_text(json.dumps(file, indent=0, sort_keys=True) + "\n")
+        fragile = sum("only_here" in entry for entry in kept.values())
+        left_out = len(first[path.name]) - len(kept)
+        print(
+            f"{path.name}: {len(kept)} digests, {fragile} for this processor, {left_out} left out"
+        )
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as scratch:
+        write(Path(scratch))

@@ -1,0 +1,92 @@
+"""Runs that were written down once are computed again, and the digests cover what they should.
+
+The comparison of simulated stories and of the fault grid itself happens while ``tests/sim`` and
+``tests/faults/test_grid.py`` run: see ``tests/frozen_behaviour.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from elasticml.errors import ConfigError
+from elasticml.replaying.replay_engine import Replay
+from elasticml.sim.simulation import Simulation
+from elasticml.sim.world_options import options_from_section
+from tests import frozen_behaviour
+from tests.sim.scenes import points, record
+
+HINGE = {"name": "cocoa", "loss": "hinge", "l2": 1e-2}
+FAULTS = [
+    {"round": 2, "lose": 2, "how": "kill", "phase": "compute"},
+    {"round": 4, "return": 2},
+    {"round": 6, "lose": 1, "how": "notice", "grace": 1.0},
+]
+#: Name, changes of the record, and the world.
+RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "gradient": ({"faults": FAULTS, "stop": {"rounds": 8}}, {}),
+    "cocoa": (
+        {
+            "algorithm": HINGE,
+            "absent": "reload",
+            "holders": 2,
+            "policies": [{"name": "shuffle"}],
+            "faults": FAULTS,
+            "stop": {"rounds": 8},
+        },
+        {"jitter": 0.5, "slow": {2: 3.0}},
+    ),
+}
+
+
+def simulation(name: str) -> Simulation:
+    changes, world = RUNS[name]
+    return Simulation(record(**changes), points(), options=options_from_section(world))
+
+
+def path(name: str) -> Any:
+    return frozen_behaviour.FOLDER / f"run_{name}.json"
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_written_before_is_computed_again(name: str) -> None:
+    story = json.loads(path(name).read_text())
+    replay = Replay(story, points(), story[0]["spec"]["algorithm"])
+    if story[0]["cpu"] != frozen_behaviour.cpu_class() or (
+        story[0]["versions"] != frozen_behaviour.versions()
+    ):
+        with pytest.raises(ConfigError):  # other bits are expected here
+            list(replay.run())
+        return
+    for _ in replay.run():
+        pass
+    assert replay.round == 8
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_simulated_run_has_a_frozen_digest(name: str) -> None:
+    made = simulation(name)
+    frozen_behaviour.watch_simulations()
+    key = frozen_behaviour.scenario_of(made.world)
+    for _ in made.run():
+        pass
+    assert made.result().error is None
+    assert key in frozen_behaviour.stories.compared or frozen_behaviour.is_writing()
+
+
+def test_the_frozen_scenarios_are_those_of_the_suites() -> None:
+    stories, faults = frozen_behaviour.stories.known, frozen_behaviour.faults.known
+    assert len(stories["scenarios"]) > 100
+    # Seven phases, two topologies, three transports, five faults.
+    assert len(faults["scenarios"]) > 180
+
+
+if __name__ == "__main__":
+    for run in RUNS:
+        begun = simulation(run)
+        for _ in begun.run():
+            pass
+        story = json.dumps(begun.result().story, default=str)
+        path(run).write_text(story + "\n")

@@ -1,0 +1,263 @@
+"""Which states of chunks a member takes, in each of the worlds that it lives in.
+
+A member takes no state of a chunk that it owns: it may have computed on since. And it takes none
+that is of an older order than the one before: late frames of a former transfer change nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import pytest
+
+from elasticml.collective.in_memory_network import FaultyNetwork
+from elasticml.control.driver_settings import DriverSettings
+from elasticml.data.chunks.chunk import dense_chunk
+from elasticml.ids import ChunkId, MemberId
+from elasticml.protocol import commands as cmd
+from elasticml.protocol.chunk_ranges import format_chunk_ranges
+from elasticml.replaying.replay_members import ReplayMembers
+from elasticml.runtime.chunks.chunk_store import ChunkStore
+from elasticml.runtime.chunks.chunk_transport import ChunkTransport
+from elasticml.sim.block_cache import BlockCache
+from elasticml.sim.simulation import Simulation
+from tests.pure_world import PureWorld
+from tests.sim.scenes import points, record
+
+GIVER, TAKER = MemberId(0, 1), MemberId(1, 1)
+
+
+class Stage(Protocol):
+    """Two members that hold the body of one chunk."""
+
+    def own(self) -> None:
+        """Have the taker own the chunk."""
+
+    def drop(self) -> None:
+        """Have the taker drop the chunk."""
+
+    def give(self, order: int, state: int, body: bool = False) -> None:
+        """Have the giver send a state to the taker."""
+
+    def state(self) -> int:
+        """Return the state that the taker has."""
+
+
+class Runtime:
+    """Transfers of real members on the in-memory network."""
+
+    def __init__(self) -> None:
+        self.network = FaultyNetwork(0)
+        self.stores = {GIVER: ChunkStore(), TAKER: ChunkStore()}
+        self.reports: list[Any] = []
+        self.id = ChunkId("s", 0, 0)
+        for store in self.stores.values():
+            store.put([dense_chunk(self.id, np.zeros(4), np.zeros((4, 3)))])
+        self.ends = {m: self._end(m) for m in self.stores}
+        self.network.endpoint(str(TAKER)).listen(self.ends[TAKER].receive)
+
+    def _end(self, me: MemberId) -> ChunkTransport:
+        endpoint = self.network.endpoint(str(me))
+        store, report = self.stores[me], self.reports.append
+        return ChunkTransport(me, "job", store, endpoint, lambda: 0.0, report)
+
+    def own(self) -> None:
+        self.stores[TAKER].own([self.id])
+
+    def drop(self) -> None:
+        self.stores[TAKER].drop([self.id])
+
+    def give(self, order: int, state: int, body: bool = False) -> None:
+        self.stores[GIVER].chunks[self.id].state = {"serial": np.array([state])}
+        ids = (self.id,)
+        given = cmd.GiveChunks(
+            member=GIVER,
+            target=TAKER,
+            address=str(TAKER),
+            chunks=ids,
+            bodies=ids if body else (),
+            order=order,
+        )
+        LOOP.run_until_complete(self._give(given))
+
+    async def _give(self, order: cmd.GiveChunks) -> None:
+        before = len(self.reports)
+        await self.ends[GIVER].give(order)
+        while len(self.reports) == before:
+            await asyncio.sleep(0)
+
+    def state(self) -> int:
+        return int(self.stores[TAKER].chunks[self.id].state["serial"][0])
+
+
+class Simulated:
+    """Members of a simulated job of two."""
+
+    def __init__(self) -> None:
+        self.simulation = Simulation(record(members={"start": 2}), points())
+        self.running = self.simulation.run()
+        told: list[str] = []
+        while "RoundEnded" not in told:
+            told += [r["event"] for r in next(self.running)]
+        self.lives = {w.life.me: w.life for w in self.simulation.world.workers.values() if w.life}
+        giver, taker = self.lives[GIVER], self.lives[TAKER]
+        # One that the giver owns, and of which the taker holds a copy.
+        self.id = giver.chunks[0].id
+        self.first = tuple(chunk.id for chunk in taker.chunks)
+        taker.worker.hold([self.id])
+
+    def _perform(self, order: cmd.Order) -> None:
+        self.lives[order.member].on_driver_message(order)
+        clock = self.simulation.world.clock
+        until_s = clock.now_s + 1.0
+        driver = self.simulation.world.driver
+        driver.feed = lambda event: None  # type: ignore[method-assign]
+        while clock.now_s < until_s and clock.waiting:
+            clock.run(until_s)
+
+    def own(self) -> None:
+        chunks = (*self.first, self.id)
+        self._perform(cmd.Own(member=TAKER, generation=2, chunks=chunks))  # type: ignore[arg-type]
+
+    def drop(self) -> None:
+        self._perform(cmd.DropChunks(member=TAKER, chunks=(self.id,)))
+
+    def give(self, order: int, state: int, body: bool = False) -> None:
+        giver, taker = self.lives[GIVER], self.lives[TAKER]
+        giver.worker.chunks[self.id].state = {"serial": np.array([state])}
+        ids = (self.id,)
+        self._perform(
+            cmd.GiveChunks(
+                member=GIVER,
+                target=TAKER,
+                address=taker.worker.address,
+                chunks=ids,
+                bodies=ids if body else (),
+                order=order,
+            )
+        )
+
+    def state(self) -> int:
+        return int(self.lives[TAKER].worker.chunks[self.id].state["serial"][0])
+
+
+class Replayed:
+    """Members of a story."""
+
+    def __init__(self) -> None:
+        library = BlockCache(points(), 768, 2)
+        source = points().fingerprint()
+        self.places = ReplayMembers(library, source, {})
+        for member in (GIVER, TAKER):
+            self._take("MemberJoined", member=str(member), address=str(member), **THREADS)
+        chunks, _ = library.read(0)
+        self.id, self.given = chunks[0].id, format_chunk_ranges([chunks[0].id])
+        digest = library.digest(chunks)
+        for member in (GIVER, TAKER):
+            self._take("BlockRead", member=str(member), block=0, digest=digest)
+
+    def _take(self, event: str, **fields: Any) -> None:
+        self.places.take({"event": event, **fields})
+
+    def own(self) -> None:
+        self._take("ChunksOwned", member=str(TAKER), chunks=self.given)
+
+    def drop(self) -> None:
+        self._take("ChunksDropped", member=str(TAKER), chunks=self.given)
+
+    def give(self, order: int, state: int, body: bool = False) -> None:
+        self._chunk(GIVER).state = {"serial": np.array([state])}
+        fields = {"order": order, "chunks": self.given}
+        self._take("ChunksGiven", member=str(GIVER), target=str(TAKER), **fields)
+        self._take("ChunksLoaded", member=str(TAKER), source=str(GIVER), **fields)
+
+    def _chunk(self, member: MemberId) -> Any:
+        return self.places._lives[member].store.chunks[self.id]
+
+    def state(self) -> int:
+        return int(self._chunk(TAKER).state["serial"][0])
+
+
+class Pure:
+    """Members of the pure world; a state is a number there."""
+
+    def __init__(self) -> None:
+        self.world = PureWorld(DriverSettings(n_blocks=2, start_members=2))
+        names = [self.world.join() for _ in range(2)]
+        # All but the trainer, which would end the job.
+        self.world.settle(lambda key: key[2] != "trainer")
+        self.lives = {life.me: life for life in map(self.world.life, names)}
+        self.id = next(iter(self.lives[GIVER].worker.held))
+        self.lives[TAKER].worker.held.add(self.id)
+        self.world.feed = lambda event: None  # type: ignore[method-assign]
+
+    def _perform(self, order: cmd.Order) -> None:
+        self.lives[order.member].obey(order)
+        self.world.settle(lambda key: key[2] != "trainer")
+
+    def own(self) -> None:
+        self._perform(cmd.Own(member=TAKER, generation=9, chunks=(self.id,)))  # type: ignore[arg-type]
+
+    def drop(self) -> None:
+        self._perform(cmd.DropChunks(member=TAKER, chunks=(self.id,)))
+
+    def give(self, order: int, state: int, body: bool = False) -> None:
+        self.lives[GIVER].worker.states[self.id] = state
+        ids = (self.id,)
+        self._perform(
+            cmd.GiveChunks(
+                member=GIVER,
+                target=TAKER,
+                address=self.lives[TAKER].worker.name,
+                chunks=ids,
+                bodies=ids if body else (),
+                order=order,
+            )
+        )
+
+    def state(self) -> int:
+        return self.lives[TAKER].worker.states[self.id]
+
+
+LOOP = asyncio.new_event_loop()
+THREADS = {"threads": 1, "blas_threads": 1}
+in_every_world = pytest.mark.parametrize(
+    "stage",
+    [
+        Runtime,
+        pytest.param(Simulated, marks=pytest.mark.xfail(reason="it takes every state")),
+        Replayed,
+        Pure,
+    ],
+)
+
+
+@in_every_world
+def test_an_owner_takes_no_state_of_its_chunks(stage: Callable[[], Stage]) -> None:
+    world = stage()
+    world.give(1001, 4)
+    assert world.state() == 4
+    world.own()
+    world.give(1002, 5)
+    assert world.state() == 4
+
+
+@in_every_world
+def test_a_state_of_an_older_order_changes_nothing(stage: Callable[[], Stage]) -> None:
+    world = stage()
+    world.give(1008, 4)
+    world.give(1007, 3)
+    assert world.state() == 4
+
+
+@pytest.mark.parametrize("stage", [Runtime, Simulated, Replayed, Pure])
+def test_a_chunk_that_was_given_away_may_come_back(stage: Callable[[], Stage]) -> None:
+    world = stage()
+    world.give(1001, 4)
+    world.own()
+    world.drop()
+    world.give(1002, 6, body=True)
+    assert world.state() == 6
