@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from elasticml.control import effects as fx
 from elasticml.control.member import Member
 from elasticml.ids import ChunkId, ChunkInfo, ExchangeId, MemberId
 from elasticml.protocol import commands as cmd
@@ -28,7 +29,7 @@ class Share:
     """A life's sums of one exchange."""
 
     model: ev.ModelArrived
-    own: Sums | None = None
+    #: The own share; after the sum went up, the subtree's sum.
     total: Sums | None = None
 
 
@@ -64,7 +65,7 @@ class Worker:
 
 
 class Life:
-    """One life of a member on a worker."""
+    """One life of a member on a worker: performs what its machine commands."""
 
     def __init__(self, world: PureWorld, worker: Worker, number: int) -> None:
         self.world = world
@@ -73,21 +74,24 @@ class Life:
         #: What the driver has called it; the machine exists once the word has come.
         self.id: MemberId | None = None
         self.machine: Member | None = None
-        self.owned: tuple[ChunkId, ...] = ()
-        #: The newest order by which each chunk's state came.
-        self.state_orders: dict[ChunkId, int] = {}
         self.shares: dict[ExchangeId, Share] = {}
         self.arrays: dict[int, Sums] = {}
         self.parent: Link | None = None
         self.children: dict[MemberId, Link] = {}
-        #: Members that it would send its states to, and itself where others send to it.
-        self.peers: dict[MemberId, str] = {}
         self.over = False
 
     @property
     def me(self) -> MemberId:
         assert self.id is not None
         return self.id
+
+    @property
+    def owned(self) -> frozenset[ChunkId]:
+        return frozenset() if self.machine is None else self.machine.owned
+
+    @property
+    def peers(self) -> dict[MemberId, str]:
+        return {} if self.machine is None else self.machine.peers
 
     def end(self, n_kept: int) -> None:
         """Close all links; of what was sent, ``n_kept`` messages per channel still arrive."""
@@ -112,150 +116,36 @@ class Life:
         if not self.over:
             self.up(lambda: self.world.feed(event) if self.world.knows(self) else None)
 
-    def feed(self, event: ev.Event | cmd.Rewire) -> None:
+    def feed(self, event: ev.Event | cmd.Order) -> None:
         assert self.machine is not None
         for command in self.machine.handle(event, self.world.now):
             self.perform(command)
 
     def obey(self, order: cmd.Order) -> None:
-        match order:
-            case cmd.Welcome():
-                self.machine = Member(order.member)
-            case cmd.ReadBlocks():
-                for block in order.blocks:
-                    self.later(order, lambda b=block: self.read(b, order.survey))
-            case cmd.LoadChunks():
-                self.later(order, lambda: self.loaded(order.chunks))
-            case cmd.GiveChunks():
-                self.later(order, lambda: self.give(order))
-            case cmd.CopyChunks():
-                self.later(order, lambda: self.copy(order))
-            case cmd.DropChunks():
-                self.drop(order)
-            case cmd.Own():
-                self.own(order)
-            case cmd.Rewire():
-                self.feed(order)
-            case cmd.AskStatus():
-                assert self.machine is not None
-                stage: Any = self.machine.stage()
-                self.report(ev.StatusReported(member=self.me, exchange=order.exchange, stage=stage))
-            case cmd.SendAnchor():
-                self.send_anchor(order)
-            case cmd.Dismiss():
-                self.world.dismissed(self, order.reason)
-            case cmd.Peers():
-                self.know(order)
-            case cmd.Configure():
-                pass
-            case _:
-                raise NotImplementedError(type(order).__name__)
-
-    def know(self, order: cmd.Peers) -> None:
-        if order.anew:
-            self.peers.clear()
-        assert not self.peers.keys() & set(order.came), "told twice that a member has come"
-        self.peers.update(zip(order.came, order.addresses, strict=True))
-        for member in order.gone:
-            del self.peers[member]
+        if isinstance(order, cmd.Welcome):
+            self.machine = Member(order.member, self.worker.held)
+            return
+        if isinstance(order, cmd.Peers) and not order.anew:
+            assert not self.peers.keys() & set(order.came), "told twice that a member has come"
+            assert set(order.gone) <= self.peers.keys(), "told that a stranger has gone"
+        self.feed(order)
 
     def later(self, what: object, thunk: Callable[[], None]) -> None:
         """Do something in a task of its own."""
         self.world.post((self.name, self.name, type(what).__name__), thunk)
 
-    # --- data ---------------------------------------------------------------------------------
-
-    def read(self, block: int, survey: bool) -> None:
-        chunks = () if survey else chunks_of_block(block)
-        self.worker.held.update(c.id for c in chunks)
-        self.report(ev.BlockRead(member=self.me, block=block, chunks=chunks))
-
-    def loaded(self, chunks: Sequence[ChunkId]) -> None:
-        self.worker.held.update(chunks)
-        self.report(ev.ChunksLoaded(member=self.me, chunks=tuple(chunks), nbytes=1))
-
-    def received(
-        self,
-        order: cmd.GiveChunks | cmd.CopyChunks,
-        bodies: Sequence[ChunkId],
-        states: Mapping[ChunkId, int],
-    ) -> None:
-        """Take a batch in: bodies, then states as far as they are news."""
-        self.worker.held.update(bodies)
-        assert set(order.chunks) <= self.worker.held, f"{self.me} gets states without bodies"
-        for chunk, state in states.items():
-            if chunk not in self.owned and self.state_orders.get(chunk, 0) < order.order:
-                self.worker.states[chunk] = state
-        if isinstance(order, cmd.GiveChunks):
-            for chunk in order.chunks:
-                self.state_orders[chunk] = max(order.order, self.state_orders.get(chunk, 0))
-        self.report(
-            ev.ChunksLoaded(
-                member=self.me,
-                chunks=order.chunks,
-                source=order.member,
-                nbytes=1,
-                order=order.order,
-            )
-        )
-
-    def own(self, order: cmd.Own) -> None:
-        assert set(order.chunks) <= self.worker.held, f"{self.me} lacks chunks that it shall own"
-        self.owned = order.chunks
-
-    def drop(self, order: cmd.DropChunks) -> None:
-        self.worker.held.difference_update(order.chunks)
-        # Given away since the last Own, so that it may come back before the next one.
-        self.owned = tuple(c for c in self.owned if c not in order.chunks)
-        for chunk in order.chunks:
-            self.worker.states.pop(chunk, None)
-        self.report(ev.ChunksDropped(member=self.me, chunks=order.chunks))
-
-    def give(self, order: cmd.GiveChunks) -> None:
-        states = {c: self.worker.states[c] for c in order.chunks if c in self.worker.states}
-        self.send_chunks(order, order.bodies, states)
-
-    def copy(self, order: cmd.CopyChunks) -> None:
-        self.send_chunks(order, order.chunks, {})
-
-    def send_chunks(
-        self,
-        order: cmd.GiveChunks | cmd.CopyChunks,
-        bodies: tuple[ChunkId, ...],
-        states: Mapping[ChunkId, int],
-    ) -> None:
-        target = self.world.alive(order.target)
-        if target is None or target.machine is None or not set(order.chunks) <= self.worker.held:
-            failed = ev.MoveFailed(
-                member=self.me,
-                target=order.target,
-                chunks=order.chunks,
-                reason="gone",
-                order=order.order,
-            )
-            self.report(failed)
-            return
-        self.world.post(
-            (self.name, target.name, "chunks"), lambda: target.received(order, bodies, states)
-        )
-
-    # --- the collective -----------------------------------------------------------------------
-
-    def model(self, model: ev.ModelArrived) -> None:
-        if model.exchange not in self.shares:
-            self.shares[model.exchange] = Share(model)
-            self.feed(model)
+    # --- effects ------------------------------------------------------------------------------
 
     def perform(self, command: cmd.Command) -> None:
         match command:
+            case fx.Report():
+                self.report(command.event)
+            case fx.Tell():
+                self.tell(command)
             case cmd.Attach():
-                self.attach(command)
+                self.later(command, lambda: self.connect(command))
             case cmd.Detach():
-                link = self.children.get(command.peer)
-                if link is None and self.parent and self.parent.parent.id == command.peer:
-                    link = self.parent
-                if link is not None:
-                    self.cut(link)
+                self.detach(command.peer)
             case cmd.ForwardModel():
                 link, share = self.children.get(command.to), self.shares[command.exchange]
                 if link is not None:
@@ -264,26 +154,102 @@ class Life:
                 self.later(command, lambda: self.compute(command.exchange))
             case cmd.SendPartial():
                 self.send_partial(command)
+            case fx.SendKept():
+                self.send_kept(command)
             case cmd.Refuse():
                 del self.arrays[command.handle]
             case cmd.Forget():
                 for handle in command.handles:
                     del self.arrays[handle]
                 self.shares.pop(command.exchange, None)
+            case cmd.Dismiss():
+                self.world.dismissed(self, command.reason)
+            case cmd.Peers() | cmd.Configure() | fx.AskPeers():
+                pass
+            case _:
+                self.perform_on_chunks(command)
+
+    def perform_on_chunks(self, command: cmd.Command) -> None:
+        match command:
+            case cmd.ReadBlocks():
+                for block in command.blocks:
+                    self.later(command, lambda b=block: self.read(b, command.survey))
+            case cmd.LoadChunks():
+                self.later(command, lambda: self.load(command.chunks))
+            case cmd.GiveChunks():
+                self.later(command, lambda: self.give(command, command.bodies))
+            case cmd.CopyChunks():
+                self.later(command, lambda: self.give(command, command.chunks))
+            case cmd.DropChunks():
+                self.worker.held.difference_update(command.chunks)
+                for chunk in command.chunks:
+                    self.worker.states.pop(chunk, None)
+            case cmd.Own():
+                lacking = set(command.chunks) - self.worker.held
+                assert not lacking, f"{self.me} shall own {lacking}, which it lacks"
+            case fx.StoreChunks():
+                bodies, _ = command.arrival.content
+                self.worker.held.update(bodies)
+                lacking = set(command.arrival.chunks) - self.worker.held
+                assert not lacking, f"{self.me} gets states without bodies of {lacking}"
+                self.feed(fx.ChunksStored(arrival=command.arrival))
+            case fx.SetStates():
+                _, states = command.arrival.content
+                self.worker.states.update({chunk: states[chunk] for chunk in command.chunks})
+            case _:
+                raise NotImplementedError(type(command).__name__)
+
+    # --- data ---------------------------------------------------------------------------------
+
+    def read(self, block: int, survey: bool) -> None:
+        chunks = () if survey else chunks_of_block(block)
+        self.worker.held.update(c.id for c in chunks)
+        self.feed(ev.BlockRead(member=self.me, block=block, chunks=chunks))
+
+    def load(self, chunks: tuple[ChunkId, ...]) -> None:
+        self.worker.held.update(chunks)
+        self.feed(ev.ChunksLoaded(member=self.me, chunks=chunks, nbytes=1))
+
+    def give(self, order: cmd.GiveChunks | cmd.CopyChunks, bodies: tuple[ChunkId, ...]) -> None:
+        target, worker = self.world.alive(order.target), self.worker
+        if target is None or target.machine is None or not set(order.chunks) <= worker.held:
+            self.feed(
+                fx.SendFailed(
+                    target=order.target, chunks=order.chunks, order=order.order, reason="gone"
+                )
+            )
+            return
+        moved = order.chunks if isinstance(order, cmd.GiveChunks) else ()
+        states = {chunk: worker.states[chunk] for chunk in moved if chunk in worker.states}
+        arrived = fx.ChunksArrived(
+            source=self.me,
+            order=order.order,
+            chunks=order.chunks,
+            states=frozenset(states),
+            nbytes=1,
+            content=(bodies, states),
+        )
+        self.world.post((self.name, target.name, "chunks"), lambda: target.feed(arrived))
+
+    # --- the collective -----------------------------------------------------------------------
+
+    def model(self, model: ev.ModelArrived) -> None:
+        assert self.machine is not None
+        if self.machine.takes_model(model.exchange):
+            self.shares[model.exchange] = Share(model)
+            self.feed(model)
 
     def compute(self, exchange: ExchangeId) -> None:
-        self.shares[exchange].own = Counter(self.owned)
+        self.shares[exchange].total = Counter(self.owned)
         self.world.computing(self, exchange)
         self.world.computations[self.me, exchange] += 1
         self.feed(ev.Computed(exchange=exchange))
 
     def send_partial(self, command: cmd.SendPartial) -> None:
         share = self.shares[command.exchange]
-        assert share.own is not None
-        if share.total is None:
-            share.total = Counter(share.own)
-            for handle in command.inputs:
-                share.total.update(self.arrays[handle])
+        assert share.total is not None
+        for handle in command.inputs:
+            share.total.update(self.arrays[handle])
         sums = Counter(share.total)
 
         def event(handle: int) -> ev.PartialArrived:
@@ -309,44 +275,43 @@ class Life:
         self.arrays[handle] = sums
         self.feed(event(handle))
 
-    def send_anchor(self, order: cmd.SendAnchor) -> None:
-        assert self.machine is not None
-        sums = None
-        if order.sender is None:
-            share = self.shares.get(order.exchange)
-            sums = None if share is None else share.total
+    def send_kept(self, command: fx.SendKept) -> None:
+        if command.handle is None:
+            sums = self.shares[command.exchange].total
         else:
-            handle = self.machine.node.kept_handle(order.exchange, order.sender)
-            sums = None if handle is None else self.arrays[handle]
-        sent = None if sums is None else Counter(sums)
-        self.up(lambda: self.world.anchor(self, order, sent))
+            sums = self.arrays[command.handle]
+        assert sums is not None
+        sent = Counter(sums)
+        self.up(lambda: self.world.anchor(self, command, sent))
 
     # --- links to other members ---------------------------------------------------------------
 
-    def attach(self, command: cmd.Attach) -> None:
-        attached = ev.Attached(
-            child=self.me, generation=command.generation, has_model=command.has_model
-        )
-        if command.parent is None:
-            self.report(attached)
-            self.feed(ev.PeerLinked(peer=None, generation=command.generation))
-        else:
-            self.later(command, lambda: self.connect(command, attached))
-
-    def connect(self, command: cmd.Attach, attached: ev.Attached) -> None:
+    def connect(self, command: cmd.Attach) -> None:
         assert self.machine is not None
         assert command.parent is not None
-        if self.machine.node.parent != command.parent:
+        if not self.machine.attaches_to(command):
             return
         there = self.world.alive(command.parent)
         if there is None or there.machine is None or there.worker.is_stopped:
-            self.report(ev.LinkDown(member=self.me, peer=command.parent))
+            self.feed(fx.ConnectFailed(peer=command.parent))
             return
         link = Link(self, there, f"link {self.world.next_number()}")
         # A former link from the same child closes silently.
         there.children[self.me] = self.parent = link
-        self.send(link, lambda: there.feed(attached))
         self.feed(ev.PeerLinked(peer=command.parent, generation=command.generation))
+
+    def tell(self, command: fx.Tell) -> None:
+        link = self.parent
+        assert link is not None
+        assert link.parent.id == command.to
+        self.send(link, lambda: link.parent.feed(command.event))
+
+    def detach(self, peer: MemberId) -> None:
+        link = self.children.get(peer)
+        if link is None and self.parent and self.parent.parent.id == peer:
+            link = self.parent
+        if link is not None:
+            self.cut(link)
 
     def send(self, link: Link, thunk: Callable[[], None]) -> None:
         """Send on a link; what comes after the receiver has closed its end is dropped."""
@@ -367,7 +332,7 @@ class Life:
     def lost_link(self, link: Link) -> None:
         if self is link.child:
             self.parent = None
-            self.report(ev.LinkDown(member=self.me, peer=link.parent.me))
+            self.feed(fx.ParentLost(peer=link.parent.me))
         else:
             del self.children[link.child.me]
             self.feed(ev.PeerLost(peer=link.child.me))

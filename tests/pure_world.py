@@ -15,6 +15,8 @@ from typing import Any
 
 from elasticml.control.driver import Driver
 from elasticml.control.driver_settings import DriverSettings
+from elasticml.control.effects import SendKept
+from elasticml.control.member import FINAL
 from elasticml.control.policy import Policy
 from elasticml.ids import ChunkId, MemberId
 from elasticml.policies.registry import make_policies
@@ -25,8 +27,6 @@ from tests.pure_member import Life, Sums, Worker, chunks_of_block
 #: Who sends, who receives, and on which of their channels; "driver" is an end, too.
 Key = tuple[str, str, str]
 Partial = Callable[[int], ev.PartialArrived]
-#: Reasons for which a member does not come back by itself.
-FINAL = ("job ended", "released")
 #: Workers that ``run`` lets join at most, so that a job that wants everybody back goes on.
 WORKERS_MAX = 12
 
@@ -194,12 +194,12 @@ class PureWorld:
     def notice(self, name: str, grace_s: float) -> None:
         life = self.life(name)
         if life.machine is not None:
-            life.report(ev.Noticed(member=life.me, grace_s=grace_s, reason="noticed"))
+            life.feed(ev.Noticed(member=life.me, grace_s=grace_s, reason="noticed"))
 
     def withdraw(self, name: str) -> None:
         life = self.life(name)
         if life.machine is not None:
-            life.report(ev.NoticeWithdrawn(member=life.me))
+            life.feed(ev.NoticeWithdrawn(member=life.me))
 
     def mark(self, name: str, grace_s: float, negotiable: bool) -> None:
         """Ask for a worker's container back."""
@@ -294,14 +294,13 @@ class PureWorld:
             self.arrays[handle] = sums
             self.feed(event(handle))
 
-    def anchor(self, life: Life, order: cmd.SendAnchor, sums: Sums | None) -> None:
+    def anchor(self, life: Life, kept: SendKept, sums: Sums) -> None:
         if self.knows(life):
-            handle = None if sums is None else self.next_number()
-            if handle is not None and sums is not None:
-                self.arrays[handle] = sums
+            handle = self.next_number()
+            self.arrays[handle] = sums
             self.feed(
                 ev.AnchorArrived(
-                    member=life.me, exchange=order.exchange, sender=order.sender, handle=handle
+                    member=life.me, exchange=kept.exchange, sender=kept.sender, handle=handle
                 )
             )
 

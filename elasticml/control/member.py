@@ -1,89 +1,380 @@
-"""A member's place in the collective, as a pure machine.
+"""One life of a member, as a pure machine: everything that a member decides is decided here.
 
-It sees orders about the tree, frames that arrive on links, and the end of its own computation.
-Everything about data (reading, giving, dropping chunks) is done by the shell as ordered.
+    machine.handle(event or order, now_s)  ->  list of commands
+
+What comes in: the driver's orders, frames of parent and children, transfers from other members,
+and answers to what the machine has asked for. What goes out: effects for a shell to perform, see
+``effects.py``. Some of the driver's orders are effects already (read, load, send, drop, own): the
+machine hands them on. The runtime, the simulator, the tests' pure world and the replay perform the
+same commands, so a rule that is changed here is changed in all of them.
+
+What a machine needs besides events is one question: which chunk bodies does the worker hold? They
+outlive the member's life, and threads add to them, so the shell keeps them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container
+from typing import Any, ClassVar, Final
+
+from elasticml.control import effects as fx
 from elasticml.control.reduce_node import ReduceNode
 from elasticml.errors import LocalProtocolError
-from elasticml.ids import MemberId
+from elasticml.ids import ChunkId, ExchangeId, MemberId
+from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
-from elasticml.protocol.commands import Command, Rewire
 
 #: Models that came before the order that names this member's place; one at a time is the rule.
-HELD_MODELS_MAX = 16
+HELD_MODELS_MAX: Final = 16
+#: Attempts to link to a living parent, after which the driver is told.
+RECONNECTS_MAX: Final = 3
+#: Reasons of a dismissal after which the worker does not offer itself to the job again. After any
+#: other one it does, with the chunks that it holds.
+FINAL: Final = ("job ended", "released")
+
+Commands = list[cmd.Command]
 
 
 class Member:
-    """One life of a member.
+    """One life of a member, from its welcome to its end.
 
     Parameters
     ----------
     me : MemberId
+    bodies : container of ChunkId
+        The chunks whose bodies the worker holds, at any moment.
     """
 
     __slots__ = (
+        "_attaching",
+        "_attempts_left",
+        "_has_asked",
         "_held",
+        "_is_out_of_core",
+        "_state_orders",
+        "_wants_state",
+        "bodies",
+        "is_leaving",
         "me",
         "node",
+        "owned",
+        "peers",
     )
 
-    def __init__(self, me: MemberId) -> None:
+    def __init__(self, me: MemberId, bodies: Container[ChunkId] = frozenset()) -> None:
         self.me = me
+        self.bodies = bodies
         self.node = ReduceNode(me)
+        #: Chunks that the member computes over; it alone writes their states.
+        self.owned: frozenset[ChunkId] = frozenset()
+        #: The member has said that it will go.
+        self.is_leaving = False
+        #: Free-running jobs: members that states are sent to, with their addresses; this member is
+        #: among them when others send to it.
+        self.peers: dict[MemberId, str] = {}
         self._held: list[ev.ModelArrived] = []
+        #: The order that each chunk's state is of.
+        self._state_orders: dict[ChunkId, int] = {}
+        #: The link to the parent that was asked for last, and the attempts that are left.
+        self._attaching: cmd.Attach | None = None
+        self._attempts_left = 0
+        self._is_out_of_core = False
+        #: A state to begin with is needed; peers have been asked for one, or there is one.
+        self._wants_state = False
+        self._has_asked = False
 
-    def handle(self, event: ev.Event | Rewire, now_s: float) -> list[Command]:
-        """Take an event (or the order to take another place) in; return what to do, in order."""
+    def handle(self, event: ev.Event | cmd.Order, now_s: float) -> Commands:
+        """Handle an event or an order; return what to do, in order.
+
+        Raises
+        ------
+        LocalProtocolError
+            When the event does not belong to a member, or too much arrives too early.
+        """
+        handler = self._HANDLERS.get(type(event))
+        if handler is None:
+            name = type(event).__name__
+            raise LocalProtocolError(f"member {self.me} cannot handle {name}")
+        return handler(self, event)
+
+    # --- the tree -----------------------------------------------------------------------------
+
+    def _rewire(self, order: cmd.Rewire) -> Commands:
         node = self.node
-        match event:
-            # What every exchange has comes first.
-            case ev.ModelArrived():
-                if event.generation > node.generation:
-                    if len(self._held) >= HELD_MODELS_MAX:
-                        raise LocalProtocolError(f"{self.me} holds {HELD_MODELS_MAX} early models")
-                    self._held.append(event)
-                    return []
-                return node.begin(event.exchange, event.keep)
-            case ev.PartialArrived():
-                return node.partial(event)
-            case ev.Computed():
-                return node.computed(event.exchange)
-            case Rewire():
-                commands = node.rewire(
-                    event.generation,
-                    event.parent,
-                    event.parent_address,
-                    event.children,
-                    event.done,
-                    event.is_new,
-                )
-                return commands + self._release()
-            case ev.Attached():
-                return node.attached(event.child, event.has_model)
-            case ev.PeerLinked():
-                return node.parent_linked(event.peer)
-            case ev.PeerLost():
-                node.peer_lost(event.peer)
-                return []
-        raise LocalProtocolError(f"member {self.me} cannot handle {type(event).__name__}")
-
-    def _release(self) -> list[Command]:
-        """Begin the exchanges whose models had come before the order about the tree."""
-        ready = [m for m in self._held if m.generation <= self.node.generation]
-        self._held = [m for m in self._held if m.generation > self.node.generation]
-        commands: list[Command] = []
+        placed = node.rewire(
+            order.generation,
+            order.parent,
+            order.parent_address,
+            order.children,
+            order.done,
+            order.is_new,
+        )
+        commands: Commands = []
+        for command in placed:
+            commands += self._attach(command) if isinstance(command, cmd.Attach) else [command]
+        # Models may have come before the order about the tree.
+        ready = [m for m in self._held if m.generation <= node.generation]
+        self._held = [m for m in self._held if m.generation > node.generation]
         for model in sorted(ready, key=lambda m: m.exchange):
-            commands += self.node.begin(model.exchange, model.keep)
+            commands += node.begin(model.exchange, model.keep)
         return commands
 
+    def _attach(self, command: cmd.Attach) -> Commands:
+        """Report to the driver, or ask for a link to the parent."""
+        if command.parent is None:
+            return [fx.Report(event=self._attached(command)), *self.node.parent_linked(None)]
+        self._attaching, self._attempts_left = command, RECONNECTS_MAX
+        return [command]
+
+    def _attached(self, command: cmd.Attach) -> ev.Attached:
+        return ev.Attached(
+            child=self.me, generation=command.generation, has_model=command.has_model
+        )
+
+    def attaches_to(self, command: cmd.Attach) -> bool:
+        """Whether the link that a command asks for is still wanted."""
+        return self.node.parent == command.parent
+
+    def _peer_linked(self, event: ev.PeerLinked) -> Commands:
+        attaching = self._attaching
+        if attaching is None or event.peer is None or event.peer != self.node.parent:
+            return []
+        told = fx.Tell(to=event.peer, event=self._attached(attaching))
+        return [told, *self.node.parent_linked(event.peer)]
+
+    def _connect_failed(self, event: fx.ConnectFailed) -> Commands:
+        attaching = self._attaching
+        if attaching is None or event.peer != self.node.parent:
+            return []  # it has another place in the tree by now
+        self._attempts_left -= 1
+        return [attaching] if self._attempts_left > 0 else [self._link_down(event.peer)]
+
+    def _parent_lost(self, event: fx.ParentLost) -> Commands:
+        return [self._link_down(event.peer)]
+
+    def _link_down(self, peer: MemberId) -> fx.Report:
+        return fx.Report(event=ev.LinkDown(cause=str(self.me), member=self.me, peer=peer))
+
+    def _child_attached(self, event: ev.Attached) -> Commands:
+        return self.node.attached(event.child, event.has_model)
+
+    def _child_lost(self, event: ev.PeerLost) -> Commands:
+        self.node.peer_lost(event.peer)
+        return []
+
+    # --- exchanges ----------------------------------------------------------------------------
+
+    def takes_model(self, exchange: ExchangeId) -> bool:
+        """Whether a model that arrives is the first copy of a new exchange."""
+        gather = self.node.gather
+        if gather is not None and exchange <= gather.exchange:
+            return False
+        return not self._held or all(exchange != held.exchange for held in self._held)
+
+    def _model(self, event: ev.ModelArrived) -> Commands:
+        if event.generation > self.node.generation:
+            if len(self._held) >= HELD_MODELS_MAX:
+                raise LocalProtocolError(f"{self.me} holds {HELD_MODELS_MAX} early models")
+            self._held.append(event)
+            return []
+        return self.node.begin(event.exchange, event.keep)
+
+    def _partial(self, event: ev.PartialArrived) -> Commands:
+        return self.node.partial(event)
+
+    def _computed(self, event: ev.Computed) -> Commands:
+        return self.node.computed(event.exchange)
+
     def stage(self) -> str:
-        """Say how far this member is in the exchange under way, for AskStatus."""
+        """Return how far this member is in the exchange under way."""
         gather = self.node.gather
         if gather is None:
             return "waiting-for-model"
         if gather.sent:
             return "sent"
         return "waiting-for-children" if gather.ready else "computing"
+
+    def _status(self, order: cmd.AskStatus) -> Commands:
+        stage: Any = self.stage()
+        told = ev.StatusReported(member=self.me, exchange=order.exchange, stage=stage)
+        return [fx.Report(event=told)]
+
+    def _anchor(self, order: cmd.SendAnchor) -> Commands:
+        node, handle = self.node, None
+        if order.sender is None:
+            is_kept = node.has_sum(order.exchange)
+        else:
+            handle = node.kept_handle(order.exchange, order.sender)
+            is_kept = handle is not None
+        if is_kept:
+            return [fx.SendKept(exchange=order.exchange, sender=order.sender, handle=handle)]
+        gone = ev.AnchorArrived(
+            member=self.me, exchange=order.exchange, sender=order.sender, handle=None
+        )
+        return [fx.Report(event=gone)]
+
+    # --- chunks -------------------------------------------------------------------------------
+
+    def _own(self, order: cmd.Own) -> Commands:
+        self.owned = frozenset(order.chunks)
+        return [order, *self._ask_if_wanted()]
+
+    def _drop(self, order: cmd.DropChunks) -> Commands:
+        # Given away since the last Own: the chunks may come back before the next one.
+        self.owned -= frozenset(order.chunks)
+        dropped = ev.ChunksDropped(member=self.me, chunks=order.chunks)
+        return [order, fx.Report(event=dropped)]
+
+    def _send_failed(self, event: fx.SendFailed) -> Commands:
+        failed = ev.MoveFailed(
+            member=self.me,
+            target=event.target,
+            chunks=event.chunks,
+            reason=event.reason,
+            order=event.order,
+        )
+        return [fx.Report(event=failed)]
+
+    def _arrived(self, event: fx.ChunksArrived) -> Commands:
+        return [fx.StoreChunks(arrival=event)]
+
+    def _store_failed(self, event: fx.StoreFailed) -> Commands:
+        """End the job when a move does not fit; a copy is a convenience, and is given up."""
+        arrival, error = event.arrival, event.error
+        if arrival.states:
+            return [fx.Fail(error=error)]
+        reason = f"{type(error).__name__}: {error}"
+        return [self._refused(arrival, arrival.chunks, reason)]
+
+    def _stored(self, event: fx.ChunksStored) -> Commands:
+        """Report what a transfer has brought, and take the states that are news."""
+        arrival = event.arrival
+        came = [chunk for chunk in arrival.chunks if chunk not in arrival.missing]
+        here = tuple(chunk for chunk in came if chunk in self.bodies)
+        states = tuple(
+            chunk
+            for chunk in here
+            if chunk in arrival.states and self._takes_state(chunk, arrival.order)
+        )
+        commands: Commands = []
+        if states:
+            self._state_orders.update(dict.fromkeys(states, arrival.order))
+            commands.append(fx.SetStates(arrival=arrival, chunks=states))
+        if len(here) < len(came):
+            lacking = tuple(chunk for chunk in came if chunk not in self.bodies)
+            commands.append(self._refused(arrival, lacking, "the target has no copy of them"))
+        if here:
+            loaded = ev.ChunksLoaded(
+                member=self.me,
+                chunks=here,
+                source=arrival.source,
+                nbytes=arrival.nbytes,
+                seconds=arrival.seconds,
+                order=arrival.order,
+            )
+            commands.append(fx.Report(event=loaded))
+        return commands
+
+    def _takes_state(self, chunk: ChunkId, order: int) -> bool:
+        """Whether a state is news.
+
+        It is not when the member owns the chunk, which it may have computed over since, or when
+        the state is of an older order than the one before.
+        """
+        return chunk not in self.owned and order >= self._state_orders.get(chunk, order)
+
+    def _refused(
+        self, arrival: fx.ChunksArrived, chunks: tuple[ChunkId, ...], reason: str
+    ) -> fx.Report:
+        failed = ev.MoveFailed(
+            member=arrival.source,
+            target=self.me,
+            chunks=chunks,
+            reason=reason,
+            order=arrival.order,
+        )
+        return fx.Report(event=failed)
+
+    def _out_of_core(self, event: ev.WentOutOfCore) -> Commands:
+        """Report the first time that not all chunks fit into memory."""
+        if self._is_out_of_core:
+            return []
+        self._is_out_of_core = True
+        return [fx.Report(event=event)]
+
+    # --- free-running jobs --------------------------------------------------------------------
+
+    def _know(self, order: cmd.Peers) -> Commands:
+        if order.anew:
+            self.peers.clear()
+        self.peers.update(zip(order.came, order.addresses, strict=True))
+        for member in order.gone:
+            self.peers.pop(member, None)
+        self._wants_state = not self._has_asked and (self._wants_state or order.begun)
+        return [order, *self._ask_if_wanted()]
+
+    def _state_lacking(self, event: fx.StateLacking) -> Commands:
+        self._wants_state = not self._has_asked
+        return self._ask_if_wanted()
+
+    def _state_begun(self, event: fx.StateBegun) -> Commands:
+        self._wants_state, self._has_asked = False, True
+        return []
+
+    def _ask_if_wanted(self) -> Commands:
+        """Ask peers for a state once there are peers, and chunks to go on with."""
+        if not self._wants_state or not self.owned or not self.peers.keys() - {self.me}:
+            return []
+        self._wants_state, self._has_asked = False, True
+        return [fx.AskPeers()]
+
+    # --- notices, and what is handed on ---------------------------------------------------------
+
+    def _noticed(self, event: ev.Noticed) -> Commands:
+        self.is_leaving = True
+        return [fx.Report(event=event)]
+
+    def _withdrawn(self, event: ev.NoticeWithdrawn) -> Commands:
+        self.is_leaving = False
+        return [fx.Report(event=event)]
+
+    def _report(self, event: ev.Event) -> Commands:
+        return [fx.Report(event=event)]
+
+    def _perform(self, order: cmd.Order) -> Commands:
+        return [order]
+
+    _HANDLERS: ClassVar[dict[type, Callable[[Member, Any], Commands]]] = {
+        ev.ModelArrived: _model,
+        ev.PartialArrived: _partial,
+        ev.Computed: _computed,
+        ev.Attached: _child_attached,
+        ev.PeerLinked: _peer_linked,
+        ev.PeerLost: _child_lost,
+        fx.ConnectFailed: _connect_failed,
+        fx.ParentLost: _parent_lost,
+        cmd.Rewire: _rewire,
+        cmd.AskStatus: _status,
+        cmd.SendAnchor: _anchor,
+        cmd.Own: _own,
+        cmd.DropChunks: _drop,
+        cmd.Configure: _perform,
+        cmd.ReadBlocks: _perform,
+        cmd.LoadChunks: _perform,
+        cmd.GiveChunks: _perform,
+        cmd.CopyChunks: _perform,
+        cmd.Dismiss: _perform,
+        cmd.Peers: _know,
+        fx.SendFailed: _send_failed,
+        fx.ChunksArrived: _arrived,
+        fx.ChunksStored: _stored,
+        fx.StoreFailed: _store_failed,
+        ev.WentOutOfCore: _out_of_core,
+        ev.BlockRead: _report,
+        ev.ChunksLoaded: _report,
+        ev.LoopEnded: _report,
+        fx.StateLacking: _state_lacking,
+        fx.StateBegun: _state_begun,
+        ev.Noticed: _noticed,
+        ev.NoticeWithdrawn: _withdrawn,
+    }

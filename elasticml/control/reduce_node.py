@@ -44,6 +44,8 @@ class Gather:
     covered: Mask = Mask(0)
     #: The sum was sent to the present parent (at the root: handed over).
     sent: bool = False
+    #: The sum was made; it does not change any more.
+    summed: bool = False
 
     def handles(self) -> tuple[int, ...]:
         """List the inputs in the order of their addition: by slot, whoever came first."""
@@ -254,6 +256,13 @@ class ReduceNode:
             return []
         return [c for c in self._ascending if not c.bit & gather.covered]
 
+    def has_sum(self, exchange: ExchangeId) -> bool:
+        """Whether the sum of an exchange was made here and is kept."""
+        return any(
+            gather is not None and gather.exchange == exchange and gather.summed
+            for gather in (*self.kept, self.gather)
+        )
+
     def kept_handle(self, exchange: ExchangeId, sender: MemberId) -> int | None:
         """Find the handle of a kept input, or None where it is gone or never came."""
         for gather in (*self.kept, self.gather):
@@ -275,7 +284,8 @@ class ReduceNode:
             parts += [gather.inputs[sender].order for sender in sorted(gather.inputs)]
             contributors = Mask(gather.covered | self._own)
             order = "(" + "+".join(parts) + ")" if len(parts) > 1 else parts[0]
-            inputs = gather.handles()
+            inputs = () if gather.summed else gather.handles()
+        gather.summed = True
         if self.me is None:
             return [
                 Gathered(

@@ -42,7 +42,7 @@ class Compute(Command):
 class SendPartial(Command):
     """Add the inputs to the own partial in this order, keep the sum, and send it to the parent.
 
-    A repeated command for the same exchange sends the kept sum: nothing is computed or added twice.
+    A repeated command for the same exchange has no inputs: the kept sum is sent again.
     """
 
     exchange: ExchangeId
@@ -84,7 +84,11 @@ class Forget(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attach(Command):
-    """Open a link to the parent (None: the driver) and attach, naming the newest local model."""
+    """Open a link to the parent; answer with PeerLinked or ConnectFailed.
+
+    Without a parent the member reports to the driver, over the link that it has: the member machine
+    sees to that, and no shell gets such a command.
+    """
 
     parent: MemberId | None
     address: str

@@ -1,8 +1,8 @@
 """Where chunks and their states were: the workers of the run, their lives as members, their moves.
 
-What members' shells do with the driver's orders is done here with the records of the story: a chunk
-that was given takes the state that its giver had then, one that was kept as a copy has the state of
-its last time, one that was read again has none.
+The story's records are fed to the member machines of the run, and what these command is done to
+the chunks here. A chunk that was given takes the state that its giver had then, unless the
+receiver's machine refuses it; a copy keeps its last state; a chunk that was read again has none.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Solver
+from elasticml.control import effects as fx
+from elasticml.control.member import Member
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import DataError
-from elasticml.ids import ChunkId, ExchangeId, MemberId, member_id
+from elasticml.ids import ChunkId, ExchangeId, Generation, MemberId, member_id
+from elasticml.protocol import commands as cmd
 from elasticml.protocol.chunk_ranges import parse_chunk_ranges
 from elasticml.sim.block_cache import BlockCache
 
@@ -47,10 +50,10 @@ class ReplayMember:
     #: What it computes over, and with.
     chunks: list[Chunk] = field(default_factory=list)
     solver: Solver | None = None
-    #: Nobody else's word on the states of these counts.
-    owned: frozenset[ChunkId] = frozenset()
-    #: The order that each chunk's state is of.
-    state_orders: dict[ChunkId, int] = field(default_factory=dict)
+    machine: Member = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.machine = Member(self.me, self.store.chunks)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -169,7 +172,8 @@ class ReplayMembers:
         if missing:
             raise DataError(f"the story does not say how {life.me} came by chunk {missing[0]}")
         life.chunks = [life.store.chunks[id] for id in ids]
-        life.owned = frozenset(ids)
+        own = cmd.Own(member=life.me, generation=Generation(0), chunks=ids)
+        life.machine.handle(own, 0.0)
         self.acting[life.me.slot] = life
 
     def _given(self, record: Record) -> None:
@@ -188,27 +192,33 @@ class ReplayMembers:
         gift = None if record.get("order") is None else self._gifts.get(record["order"])
         if gift is None:
             return
-        order = record["order"]
+        arrival = fx.ChunksArrived(
+            source=member_id(record["source"]),
+            order=record["order"],
+            chunks=ids,
+            states=frozenset(gift.states),
+        )
+        for command in life.machine.handle(fx.ChunksStored(arrival=arrival), 0.0):
+            if isinstance(command, fx.SetStates):
+                self._set_states(life, command.chunks, gift)
         for id in ids:
-            is_old = order < life.state_orders.get(id, order)
-            if id not in gift.states or id in life.owned or is_old:
-                continue
+            gift.states.pop(id, None)
+        if not gift.states:
+            del self._gifts[record["order"]]
+
+    def _set_states(self, life: ReplayMember, ids: Sequence[ChunkId], gift: PendingGive) -> None:
+        for id in ids:
             chunk = life.store.chunks[id]
-            state, version = gift.states.pop(id)
-            chunk.state, chunk.state_version = state, version
-            life.state_orders[id] = order
+            chunk.state, chunk.state_version = gift.states[id]
             if gift.is_late:
                 life.store.unknown.add(id)
             else:
                 life.store.unknown.discard(id)
-        if not gift.states:
-            del self._gifts[order]
 
     def _dropped(self, record: Record) -> None:
         life = self._life(record["member"])
         store, ids = life.store, self._ids(record)
-        # Given away since it was told what it owns: they may come back before the next time.
-        life.owned -= frozenset(ids)
+        life.machine.handle(cmd.DropChunks(member=life.me, chunks=ids), 0.0)
         for id in ids:
             store.chunks.pop(id, None)
             store.unknown.discard(id)

@@ -14,10 +14,10 @@ from elasticml.algorithms.base import Solver, Work
 from elasticml.collective.frames import Frame, Header, Kind
 from elasticml.collective.segmentation import IncomingVector
 from elasticml.collective.transport import Link, LinkClosedError
+from elasticml.control import effects as fx
 from elasticml.control.member import Member
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.out_of_core.store import plan_residency
-from elasticml.errors import ElasticmlError
 from elasticml.ids import NO_EXCHANGE, ExchangeId, MemberId, member_id
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
@@ -28,9 +28,6 @@ from elasticml.runtime.pipelined_transfer import PipelinedTransfer
 from elasticml.runtime.worker_context import WorkerContext
 from elasticml.training.array_buffers import Buffers, Vector, merge, n_values, pack, unpack
 
-#: Times that a link to a living parent is opened again before the driver is told.
-RECONNECTS_MAX = 3
-
 
 @dataclass(slots=True)
 class Share:
@@ -40,34 +37,36 @@ class Share:
     model: Vector
     #: The own partial; after the sum went up, the subtree's sum.
     total: Vector | None = None
-    summed: bool = False
 
 
 class CollectiveAgent:
-    """Performs what the member machine commands.
+    """Performs what the member machine commands in the tree: links, computations, sums.
 
     Parameters
     ----------
-    me : MemberId
+    machine : Member
     driver : Peer
         The link to the driver, who is the parent of the tree's first members.
     hello : mapping
         Said to a parent when the link to it opens: job and transport.
     environment : Environment
+    feed : callable
+        Takes events for the member machine.
     fail : callable
         Told of what is no fault of the cluster.
     """
 
     def __init__(
         self,
-        me: MemberId,
+        machine: Member,
         driver: Peer,
         hello: Mapping[str, Any],
         environment: WorkerContext,
+        feed: Callable[[ev.Event], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        self.me = me
-        self.machine = Member(me)
+        self.me = machine.me
+        self.machine = machine
         #: Computations done, for tests of who had to compute again.
         self.computations = 0
         #: The last exchange that was computed.
@@ -80,6 +79,7 @@ class CollectiveAgent:
         self._driver = driver
         self._hello = hello
         self._env = environment
+        self._feed = feed
         self._fail = fail
         self._parent: Peer | None = None
         self._children: dict[MemberId, Peer] = {}
@@ -106,9 +106,6 @@ class CollectiveAgent:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _report(self, event: ev.Event) -> None:
-        self._driver.tell(encode(event))
 
     def allocate(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
         """Give out a buffer for a payload of numbers."""
@@ -139,7 +136,7 @@ class CollectiveAgent:
         if child is not None:
             del self._children[child]
             self._passage.lost(child)
-            self.feed(ev.PeerLost(peer=child))
+            self._feed(ev.PeerLost(peer=child))
 
     def _on_child_frame(self, peer: Peer, frame: Frame) -> None:
         child = self._child_of(peer)
@@ -152,10 +149,10 @@ class CollectiveAgent:
             self._done.update(frame.prefix.get("done") or {})
             handle = self._buffers.bind(vector_of(frame))
             self._passage.came(child, handle, peer.arrived)
-            self.feed(partial_event(child, frame, handle))
+            self._feed(partial_event(child, frame, handle))
             self._stream_up()
         else:
-            self.feed(decode(frame.prefix))
+            self._feed(decode(frame.prefix))
 
     def _on_child_piece(self, peer: Peer, arriving: IncomingVector) -> None:
         child = self._child_of(peer)
@@ -172,11 +169,10 @@ class CollectiveAgent:
         """Take the model of an exchange in, from the parent or the driver."""
         exchange = ExchangeId(frame.exchange)
         array = vector_of(frame)
-        gather = self.machine.node.gather
-        if exchange in self._shares or (gather is not None and exchange <= gather.exchange):
-            return  # a second copy, from a former parent; parts of it may be on their way down
+        if not self.machine.takes_model(exchange):
+            return  # parts of this copy may be on their way down
         self._shares[exchange] = Share(frame.prefix, array)
-        self.feed(
+        self._feed(
             ev.ModelArrived(
                 exchange=exchange,
                 generation=frame.prefix["generation"],
@@ -184,42 +180,37 @@ class CollectiveAgent:
             )
         )
 
-    def feed(self, event: ev.Event | cmd.Rewire) -> None:
-        """Let the machine handle an event, and perform what it commands."""
-        try:
-            for command in self.machine.handle(event, self._env.clock()):
-                self._perform(command)
-        except ElasticmlError as error:
-            self._fail(error)
+    @property
+    def effects(self) -> dict[type[cmd.Command], Callable[[Any], None]]:
+        """What performs each of the machine's commands."""
+        return {
+            cmd.Compute: lambda command: self._spawn(self._compute(command.exchange)),
+            cmd.ForwardModel: self._forward_model,
+            cmd.SendPartial: self._send_partial,
+            cmd.Forget: self._forget,
+            cmd.Refuse: self._refuse,
+            cmd.Attach: lambda command: self._spawn(self._attach(command)),
+            cmd.Detach: self._detach,
+            fx.Tell: self._tell,
+            fx.SendKept: self._send_kept,
+        }
 
-    def _perform(self, command: cmd.Command) -> None:
-        match command:
-            case cmd.Attach():
-                self._spawn(self._attach(command))
-            case cmd.Detach():
-                self._detach(command.peer)
-            case cmd.ForwardModel():
-                share, peer = self._shares[command.exchange], self._children.get(command.to)
-                if peer is not None and not self._passage.commit_model(
-                    peer, command.exchange, share.model
-                ):
-                    peer.send(
-                        Frame(
-                            kind=Kind.MODEL,
-                            exchange=command.exchange,
-                            prefix=share.prefix,
-                            payload=bytes_of(share.model),
-                        )
-                    )
-            case cmd.Compute():
-                self._spawn(self._compute(command.exchange))
-            case cmd.SendPartial():
-                self._send_partial(command)
-            case cmd.Refuse():
-                self._passage.forget([command.handle])
-                self._buffers.free(command.handle)
-            case cmd.Forget():
-                self._forget(command)
+    def _forward_model(self, command: cmd.ForwardModel) -> None:
+        share, peer = self._shares[command.exchange], self._children.get(command.to)
+        if peer is None or self._passage.commit_model(peer, command.exchange, share.model):
+            return
+        peer.send(
+            Frame(
+                kind=Kind.MODEL,
+                exchange=command.exchange,
+                prefix=share.prefix,
+                payload=bytes_of(share.model),
+            )
+        )
+
+    def _refuse(self, command: cmd.Refuse) -> None:
+        self._passage.forget([command.handle])
+        self._buffers.free(command.handle)
 
     def _forget(self, command: cmd.Forget) -> None:
         self._passage.forget(command.handles)
@@ -235,49 +226,37 @@ class CollectiveAgent:
 
     # --- links up and down ---------------------------------------------------------------
 
-    def _detach(self, peer: MemberId) -> None:
-        child = self._children.pop(peer, None)
+    def _detach(self, command: cmd.Detach) -> None:
+        child = self._children.pop(command.peer, None)
         if child is not None:
             child.close()
-        elif self._parent is not None and self._parent.link.hello.get("to") == str(peer):
+        elif self._parent is not None and self._parent.link.hello.get("to") == str(command.peer):
             self._parent.close()
             self._parent = None
 
     async def _attach(self, command: cmd.Attach) -> None:
-        attached = ev.Attached(
-            child=self.me, generation=command.generation, has_model=command.has_model
-        )
-        if command.parent is None:
-            self._report(attached)
-            self.feed(ev.PeerLinked(peer=None, generation=command.generation))
+        assert command.parent is not None
+        if not self.machine.attaches_to(command):
             return
         hello = {**self._hello, "kind": "child", "member": str(self.me), "to": str(command.parent)}
-        for _ in range(RECONNECTS_MAX):
-            if not self._is_parent(command):
-                return
-            try:
-                link = await self._env.transport.connect(command.address, hello)
-            except LinkClosedError:
-                continue
-            if not self._is_parent(command):
-                link.close()
-                return
-            peer = Peer(
-                link,
-                self.allocate,
-                self._on_parent_frame,
-                self._on_parent_closed,
-                self.on_model_piece,
-            )
-            self._parent = peer
-            peer.tell(encode(attached))
-            self._spawn(peer.run())
-            self.feed(ev.PeerLinked(peer=command.parent, generation=command.generation))
+        try:
+            link = await self._env.transport.connect(command.address, hello)
+        except LinkClosedError:
+            self._feed(fx.ConnectFailed(peer=command.parent))
             return
-        self._report(ev.LinkDown(member=self.me, peer=command.parent))
+        if not self.machine.attaches_to(command):
+            link.close()
+            return
+        peer = Peer(
+            link, self.allocate, self._on_parent_frame, self._on_parent_closed, self.on_model_piece
+        )
+        self._parent = peer
+        self._spawn(peer.run())
+        self._feed(ev.PeerLinked(peer=command.parent, generation=command.generation))
 
-    def _is_parent(self, command: cmd.Attach) -> bool:
-        return self.machine.node.parent == command.parent
+    def _tell(self, command: fx.Tell) -> None:
+        assert self._parent is not None
+        self._parent.tell(encode(command.event))
 
     def _on_parent_frame(self, peer: Peer, frame: Frame) -> None:
         if frame.kind == Kind.MODEL:
@@ -287,7 +266,7 @@ class CollectiveAgent:
         self._past_bytes += peer.link.sent_bytes
         if self._parent is peer:
             self._parent = None
-            self._report(ev.LinkDown(member=self.me, peer=member_id(peer.link.hello["to"])))
+            self._feed(fx.ParentLost(peer=member_id(peer.link.hello["to"])))
 
     # --- computing, summing, sending -----------------------------------------------------
 
@@ -310,7 +289,7 @@ class CollectiveAgent:
             return
         self._compute_s.setdefault(exchange, {})[str(self.me)] = round(seconds, 6)
         share.total = total
-        self.feed(ev.Computed(exchange=exchange))
+        self._feed(ev.Computed(exchange=exchange))
         self._stream_up()
 
     def _solve(self, work: Work, total: Vector) -> float:
@@ -328,16 +307,13 @@ class CollectiveAgent:
         share = self._shares[command.exchange]
         assert share.total is not None
         peer = self._driver if command.to is None else self._parent
-        stream = None
-        if not share.summed:
-            share.summed = True
-            stream = self._passage.finish(peer, share.total, command.inputs)
-            if stream is not None:
-                self._buffers.give(share.total)
-                share.total = stream.out
-            else:
-                for handle in command.inputs:
-                    merge(share.total, self._buffers[handle], share.prefix["reduce"])
+        stream = self._passage.finish(peer, share.total, command.inputs)
+        if stream is not None:
+            self._buffers.give(share.total)
+            share.total = stream.out
+        else:
+            for handle in command.inputs:
+                merge(share.total, self._buffers[handle], share.prefix["reduce"])
         links = [self._driver, self._parent, *self._children.values()]
         sent = sum(p.link.sent_bytes for p in links if p is not None) + self._past_bytes
         self._sent[str(self.me)] = sent + self.moved_bytes()
@@ -366,31 +342,20 @@ class CollectiveAgent:
         if gather is None or gather.sent or not gather.ready or not node.parent_ready:
             return
         share = self._shares.get(gather.exchange)
-        if share is not None and share.total is not None and not share.summed:
+        if share is not None and share.total is not None and not gather.summed:
             peer = self._driver if node.parent is None else self._parent
             self._passage.stream_up(peer, share.total, share.prefix["reduce"])
 
-    def send_anchor(self, order: cmd.SendAnchor) -> None:
-        """Answer with a kept partial; without a payload when it is gone."""
-        array: Vector | None = None
-        if order.sender is None:
-            share = self._shares.get(order.exchange)
-            array = share.total if share is not None and share.summed else None
-        else:
-            handle = self.machine.node.kept_handle(order.exchange, order.sender)
-            array = None if handle is None else self._buffers[handle]
-        if array is None:
-            self._report(
-                ev.AnchorArrived(
-                    member=self.me, exchange=order.exchange, sender=order.sender, handle=None
-                )
-            )
-            return
+    def _send_kept(self, command: fx.SendKept) -> None:
+        array = self._shares[command.exchange].total
+        if command.handle is not None:
+            array = self._buffers[command.handle]
+        assert array is not None
         self._driver.send(
             Frame(
                 kind=Kind.PARTIAL,
-                exchange=order.exchange,
-                prefix={"anchor_of": None if order.sender is None else str(order.sender)},
+                exchange=command.exchange,
+                prefix={"anchor_of": None if command.sender is None else str(command.sender)},
                 payload=bytes_of(np.array(array)),
             )
         )

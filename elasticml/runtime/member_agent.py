@@ -1,10 +1,10 @@
-"""One life of a member in one job: performs orders, computes, forwards, sums, reports."""
+"""One life of a member in one job: the member machine on asyncio, Dask's links and threads."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,8 @@ from elasticml.algorithms.registry import algorithm
 from elasticml.collective.frames import Frame, Header, Kind
 from elasticml.collective.segmentation import IncomingVector
 from elasticml.collective.transport import Link
+from elasticml.control import effects as fx
+from elasticml.control.member import Member
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.digests import digest_of_chunks
 from elasticml.data.dataset_stats import DatasetStats
@@ -76,6 +78,10 @@ class MemberAgent:
             self._on_driver_closed,
             self._on_driver_piece,
         )
+        #: Decides what this life does; None before the welcome.
+        self.machine: Member | None = None
+        #: What performs each of its commands.
+        self._effects: dict[type[cmd.Command], Callable[[Any], None]] = {}
         #: The collective's side of this life; None before the welcome.
         self.place: CollectiveAgent | None = None
         #: Compute threads of this life, where the job asks for another number than the worker's.
@@ -86,7 +92,9 @@ class MemberAgent:
         self._transfers: ChunkTransport | None = None
         #: The loop of a member that runs free; None of one that only answers exchanges.
         self._free: AsyncMember | None = None
-        self._told_of_disk = False
+        #: What came with the order that is being handled, and summaries of blocks on their way up.
+        self._extras: Mapping[str, Any] = {}
+        self._summaries: dict[int, Any] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         #: Those of them that take in chunks of the driver.
         self._coming: set[asyncio.Task[Any]] = set()
@@ -151,11 +159,26 @@ class MemberAgent:
     def notice(self, grace_s: float, reason: str) -> None:
         """Tell the driver that this worker will go."""
         if self.me is not None:
-            self.report(ev.Noticed(member=self.me, grace_s=grace_s, reason=reason))
+            self.feed(ev.Noticed(member=self.me, grace_s=grace_s, reason=reason))
 
-    def report(self, event: ev.Event, **extras: Any) -> None:
-        """Send an event to the driver."""
+    def feed(self, event: ev.Event | cmd.Order) -> None:
+        """Let the machine handle an event, and perform what it commands."""
+        assert self.machine is not None, "an order came before the welcome"
+        try:
+            for command in self.machine.handle(event, self._env.clock()):
+                self._effects[type(command)](command)
+        except ElasticmlError as error:
+            self._fail(error)
+
+    def _tell_driver(self, event: ev.Event, **extras: Any) -> None:
         self._driver.tell({**encode(event), **extras})
+
+    def _report(self, command: fx.Report) -> None:
+        event = command.event
+        if isinstance(event, ev.BlockRead):
+            self._tell_driver(event, summary=self._summaries.pop(event.block))
+        else:
+            self._tell_driver(event)
 
     def _fail(self, error: BaseException) -> None:
         """Report what is no fault of the cluster: the job ends with this error."""
@@ -167,7 +190,7 @@ class MemberAgent:
                 member=str(self.me),
             )
         body = error_to_dict(error)
-        self.report(ev.Failed(reason=error.message, member=self.me), error=body)
+        self._tell_driver(ev.Failed(reason=error.message, member=self.me), error=body)
 
     # --- the driver's frames -------------------------------------------------------------
 
@@ -191,8 +214,9 @@ class MemberAgent:
     def _on_driver_piece(self, peer: Peer, arriving: IncomingVector) -> None:
         self._the_place().on_model_piece(peer, arriving)
 
-    def _configure(self, extras: Mapping[str, Any]) -> None:
-        """Make the solver; what it says of settings and data ends the job, not this member."""
+    def _configure(self, order: cmd.Configure) -> None:
+        """Make the solver; its errors about settings and data end the job, not this member."""
+        extras = self._extras
         try:
             self._source = source_from_spec(extras["spec"])
             facts = DatasetStats.from_json(extras["facts"])
@@ -214,7 +238,7 @@ class MemberAgent:
             {"job": self.job, "transport": "stream"},
             int(self._record.get("seed") or 0),
             self._env,
-            self.report,
+            self.feed,
             self._fail,
         )
         place.moved_bytes = lambda: transfers.sent_bytes + free.sent_bytes
@@ -222,48 +246,14 @@ class MemberAgent:
     def _obey(self, message: Mapping[str, Any]) -> None:
         extras = {k: message[k] for k in ("record", "spec", "n_members", "facts") if k in message}
         order = decode({k: v for k, v in message.items() if k not in extras})
-        match order:
-            case cmd.Welcome():
-                self._welcome(order, extras)
-            case cmd.Configure():
-                self._configure(extras)
-            case cmd.ReadBlocks():
-                self._source = source_from_spec(extras["spec"])  # after a survey it is another
-                self._spawn(self._read_blocks(order))
-            case cmd.LoadChunks():
-                self._spawn(self._load_chunks(order))
-            case cmd.GiveChunks():
-                assert self._transfers is not None
-                self._spawn(self._transfers.give(order))
-            case cmd.CopyChunks():
-                assert self._transfers is not None
-                self._spawn(self._transfers.copy(order))
-            case cmd.DropChunks():
-                self._store.drop(order.chunks)
-                self.report(ev.ChunksDropped(member=order.member, chunks=order.chunks))
-            case cmd.Own():
-                owned = self._the_place().chunks = self._store.own(order.chunks)
-                self._tell_of_disk()
-                if self._free is not None:
-                    self._free.own(owned)
-            case cmd.Peers():
-                if self._free is not None:
-                    self._free.know(order)
-            case cmd.Rewire():
-                self._the_place().feed(order)
-            case cmd.AskStatus():
-                place = self._the_place()
-                stage: Any = place.machine.stage()
-                self.report(
-                    ev.StatusReported(member=place.me, exchange=order.exchange, stage=stage)
-                )
-            case cmd.SendAnchor():
-                self._the_place().send_anchor(order)
-            case cmd.Dismiss():
-                self.dismissed = order.reason
-                self.close()
+        self._extras = extras
+        if isinstance(order, cmd.Welcome):
+            self._welcome(order)
+        else:
+            self.feed(order)
 
-    def _welcome(self, order: cmd.Welcome, extras: Mapping[str, Any]) -> None:
+    def _welcome(self, order: cmd.Welcome) -> None:
+        extras = self._extras
         self.me = order.member
         self.slot = order.member.slot
         self._record = extras["record"]
@@ -274,19 +264,63 @@ class MemberAgent:
             self._own_threads = own = parallel(threads)
             self.environment = self._env = replace(self._env, parallel=own, threads=threads)
         self._store.owned = frozenset()  # what a former life owned may be another's by now
+        machine = self.machine = Member(self.me, self._store)
         self._transfers = transfers = ChunkTransport(
             self.me,
             self.job,
             self._store,
             self._env.transport,
             self._env.clock,
-            self.report,
+            self.feed,
             self._env.pause,
         )
         transport = (self._record.get("collective") or {}).get("transport", "auto")
         hello = {"job": self.job, "transport": transport}
-        self.place = CollectiveAgent(self.me, self._driver, hello, self._env, self._fail)
+        self.place = CollectiveAgent(machine, self._driver, hello, self._env, self.feed, self._fail)
         self.place.moved_bytes = lambda: transfers.sent_bytes
+        self._effects = {
+            **self.place.effects,
+            fx.Report: self._report,
+            fx.Fail: lambda command: self._fail(command.error),
+            fx.StoreChunks: transfers.store,
+            fx.SetStates: transfers.set_states,
+            fx.AskPeers: self._ask_peers,
+            cmd.GiveChunks: lambda order: self._spawn(transfers.give(order)),
+            cmd.CopyChunks: lambda order: self._spawn(transfers.copy(order)),
+            cmd.DropChunks: lambda order: self._store.drop(order.chunks),
+            cmd.Own: self._own,
+            cmd.ReadBlocks: self._read,
+            cmd.LoadChunks: lambda order: self._spawn(self._load_chunks(order)),
+            cmd.Configure: self._configure,
+            cmd.Peers: self._know,
+            cmd.Dismiss: self._dismiss,
+        }
+
+    def _own(self, order: cmd.Own) -> None:
+        store = self._store
+        owned = self._the_place().chunks = store.own(order.chunks)
+        if store.is_out_of_core:
+            self.feed(
+                ev.WentOutOfCore(
+                    member=order.member,
+                    nbytes=store.held_bytes,
+                    limit_bytes=store.limit_bytes or 0,
+                )
+            )
+        if self._free is not None:
+            self._free.own(owned)
+
+    def _know(self, order: cmd.Peers) -> None:
+        if self._free is not None:
+            self._free.know(order)
+
+    def _ask_peers(self, command: fx.AskPeers) -> None:
+        if self._free is not None:
+            self._free.ask()
+
+    def _dismiss(self, order: cmd.Dismiss) -> None:
+        self.dismissed = order.reason
+        self.close()
 
     def _the_place(self) -> CollectiveAgent:
         assert self.place is not None, "an order came before the welcome"
@@ -310,6 +344,10 @@ class MemberAgent:
         while self._coming:
             await asyncio.wait(self._coming)
 
+    def _read(self, order: cmd.ReadBlocks) -> None:
+        self._source = source_from_spec(self._extras["spec"])  # after a survey it is another
+        self._spawn(self._read_blocks(order))
+
     async def _read_blocks(self, order: cmd.ReadBlocks) -> None:
         """Read all blocks, as many at once as the runner has threads; none after one has failed."""
         await self._all_here()
@@ -331,30 +369,19 @@ class MemberAgent:
             chunks, summary = await self._env.reading.run(
                 self._store.read, source, block, *self._how_to_read()
             )
-        self.report(
+        self._summaries[block] = None if summary is None else summary.to_json()
+        self.feed(
             ev.BlockRead(
                 member=self.me,
                 block=block,
                 chunks=tuple(c.info() for c in chunks),
                 digest=digest_of_chunks(chunks),
-            ),
-            summary=None if summary is None else summary.to_json(),
+            )
         )
 
     def _how_to_read(self) -> tuple[int | None, int, CacheSetting]:
         """Chunk size, number of members and cache: what reading asks besides the source."""
         return self._record.get("chunk_bytes"), self._n_members, self._record.get("cache")
-
-    def _tell_of_disk(self) -> None:
-        """Tell the driver, once, that not all chunks are in memory any more."""
-        store = self._store
-        if store.is_out_of_core and not self._told_of_disk and self.me is not None:
-            self._told_of_disk = True
-            self.report(
-                ev.WentOutOfCore(
-                    member=self.me, nbytes=store.held_bytes, limit_bytes=store.limit_bytes or 0
-                )
-            )
 
     async def _load_chunks(self, order: cmd.LoadChunks) -> None:
         await self._all_here()
@@ -369,7 +396,7 @@ class MemberAgent:
             self._fail(error)
             return
         seconds = self._env.clock() - began_s
-        self.report(
+        self.feed(
             ev.ChunksLoaded(
                 member=self.me, chunks=order.chunks, nbytes=nbytes, seconds=round(seconds, 6)
             )

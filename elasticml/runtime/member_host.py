@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from elasticml.collective.emulated_network import RateLimitedTransport, limited
 from elasticml.collective.transport import Link
+from elasticml.control.member import FINAL
 from elasticml.ids import NO_EXCHANGE
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 from elasticml.runtime.member_agent import MemberAgent
@@ -16,9 +17,6 @@ from elasticml.runtime.worker_context import WorkerContext
 from elasticml.runtime.worker_limits import WorkerLimits
 
 logger = logging.getLogger(__name__)
-
-#: Reasons for which a member is not wanted back in this job.
-FINAL = ("job ended", "released")
 
 
 class MemberHost:

@@ -21,6 +21,7 @@ from elasticml.algorithms.async_sgd.mailbox import Mailbox
 from elasticml.algorithms.async_sgd.report_ops import LoopReport, ReportSolver
 from elasticml.algorithms.async_sgd.worker_loop import WorkerLoop
 from elasticml.algorithms.base import Solver
+from elasticml.control import effects as fx
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.ids import MemberId
 from elasticml.protocol import commands as cmd
@@ -86,7 +87,7 @@ class VirtualLoop:
         self._is_turning = False
         self._is_stopped = False
         self._has_told_end = False
-        self._wants_state = False
+        #: Peers that are still to be asked for a state; None before the first is asked.
         self._asked: list[MemberId] | None = None
         self._began_s = self._world.clock.now_s
         solver.running = self
@@ -102,7 +103,6 @@ class VirtualLoop:
     def own(self, chunks: list[Chunk]) -> None:
         """Visit these chunks from now on."""
         self._looper.own(chunks)
-        self._ask_if_wanted()
         self._go_on()
 
     def know(self, order: cmd.Peers) -> None:
@@ -111,8 +111,6 @@ class VirtualLoop:
         self._book.update(came, order.gone, anew=order.anew)
         for member in [m for m in self._ports if m not in self._book.addresses]:
             self._ports.pop(member).close()
-        self._wants_state = self._wants_state or order.begun
-        self._ask_if_wanted()
 
     # --- turns ------------------------------------------------------------------------------------
 
@@ -125,7 +123,7 @@ class VirtualLoop:
             if looper.has_ended() and not self._has_told_end:
                 self._has_told_end = True
                 me = self._member.me
-                self._member.report(ev.LoopEnded(cause=f"member {me}", member=me))
+                self._member.feed(ev.LoopEnded(cause=f"member {me}", member=me))
             return
         self._is_turning, self._has_told_end = True, False
         began_s = time.perf_counter()
@@ -253,11 +251,10 @@ class VirtualLoop:
             self._looper.begin(arrays)
             self._go_on()
 
-    def _ask_if_wanted(self) -> None:
-        is_wanted = self._wants_state and self._looper.rows > 0 and self._book.addresses
-        if is_wanted and self._looper.state is None and self._asked is None:
-            self._asked = self._book.choose(ASKED_MAX)
-            self._ask()
+    def ask(self) -> None:
+        """Ask peers for a state, one after the other."""
+        self._asked = self._book.choose(ASKED_MAX)
+        self._ask()
 
     def _ask(self) -> None:
         if self._looper.state is None and self._asked:
@@ -274,9 +271,9 @@ class VirtualLoop:
         is_lonely = looper.state is None and (not self._book.addresses or self._asked == [])
         if begin or is_lonely:
             looper.begin(start)
+            self._member.feed(fx.StateBegun())
         elif looper.state is None:
-            self._wants_state = True
-            self._ask_if_wanted()
+            self._member.feed(fx.StateLacking())
         received, overwritten = self._mailbox.count()
         looper.counts["received"] += received
         looper.counts["overwritten"] += overwritten

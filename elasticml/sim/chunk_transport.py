@@ -1,7 +1,7 @@
 """Chunks from one virtual member to another, over a connection per pair.
 
-States travel first, then the bodies that the target does not have. What came whole before the
-sender went is worth having; of the rest the receiver keeps nothing.
+States travel first, then the bodies that the target does not have. What of it counts, the member
+machine decides.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from elasticml.control import effects as fx
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import ElasticmlError
 from elasticml.ids import ChunkId, MemberId
 from elasticml.protocol import commands as cmd
-from elasticml.protocol import events as ev
 from elasticml.sim.message_sizes import CONTROL_BYTES
 from elasticml.sim.network import Port
 
@@ -34,6 +34,8 @@ class SentState:
     id: ChunkId
     state: State | None
     version: int
+    #: The body follows.
+    has_body: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +104,14 @@ class ChunkTransport:
         if isinstance(order, cmd.CopyChunks):
             self._send_copies(port, order, 0)
             return
+        bodies = frozenset(order.bodies)
         for id in order.chunks:
-            state, nbytes = _copied_state(held[id])
-            port.send(SentState(order=order.order, id=id, state=state[0], version=state[1]), nbytes)
-        for id in order.bodies if order.order else order.chunks:
+            (state, version), nbytes = _copied_state(held[id])
+            sent = SentState(
+                order=order.order, id=id, state=state, version=version, has_body=id in bodies
+            )
+            port.send(sent, nbytes)
+        for id in order.bodies:
             port.send(SentBody(order=order.order, id=id), CONTROL_BYTES + held[id].nbytes)
         port.send(OrderDone(order=order.order), CONTROL_BYTES)
 
@@ -123,15 +129,9 @@ class ChunkTransport:
         self._member.later(nbytes / rate, self._send_copies, port, order, k + 1)
 
     def _fail(self, order: cmd.GiveChunks | cmd.CopyChunks, reason: str) -> None:
-        me = self._member.me
-        self._member.report(
-            ev.MoveFailed(
-                cause=f"link {me}",
-                member=me,
-                target=order.target,
-                chunks=order.chunks,
-                reason=reason,
-                order=order.order,
+        self._member.feed(
+            fx.SendFailed(
+                target=order.target, chunks=order.chunks, order=order.order, reason=reason
             )
         )
 
@@ -151,60 +151,54 @@ class ChunkTransport:
                 intake.bodies.add(message.id)
             else:
                 del orders[message.order]
-                self._take_in(source, message.order, intake)
-                self._report_missing(source, message.order, intake)
+                self._arrived(source, message.order, intake)
 
         def on_closed() -> None:
             for order, intake in orders.items():
-                self._take_in(source, order, intake)
+                self._arrived(source, order, intake)
 
         port.on_message = on_message
         port.on_closed = on_closed
 
-    def _take_in(self, source: MemberId, order: int, intake: IncomingOrder) -> None:
-        member = self._member
-        worker = member.worker
-        try:
-            worker.hold(sorted(intake.bodies))
-        except ElasticmlError as error:
-            member.fail(error)
-            return
-        came = sorted(intake.bodies | intake.states.keys())
-        ids = tuple(id for id in came if id in worker.chunks)
-        nbytes = sum(worker.chunks[id].nbytes for id in intake.bodies)
-        for id, sent in intake.states.items():
-            chunk = worker.chunks.get(id)
-            if chunk is not None and sent.state is not None:
-                chunk.state, chunk.state_version = dict(sent.state), sent.version
+    def _arrived(self, source: MemberId, order: int, intake: IncomingOrder) -> None:
+        world, states = self._member.world, intake.states
+        nbytes = world.library.chunk_bytes(intake.bodies)
+        for sent in states.values():
+            if sent.state is not None:
                 nbytes += sum(array.nbytes for array in sent.state.values())
-        if ids:
-            member.report(
-                ev.ChunksLoaded(
-                    cause=f"link {member.me}",
-                    member=member.me,
-                    chunks=ids,
-                    source=source,
-                    nbytes=nbytes,
-                    seconds=round(member.world.clock.now_s - intake.began_s, 6),
-                    order=order,
-                )
+        self._member.feed(
+            fx.ChunksArrived(
+                source=source,
+                order=order,
+                chunks=tuple(sorted(intake.bodies | states.keys())),
+                missing=frozenset(id for id, sent in states.items() if sent.has_body)
+                - intake.bodies,
+                states=frozenset(states),
+                nbytes=nbytes,
+                seconds=round(world.clock.now_s - intake.began_s, 6),
+                content=intake,
             )
+        )
 
-    def _report_missing(self, source: MemberId, order: int, intake: IncomingOrder) -> None:
-        """Say that states came without their bodies, which are not here either."""
-        missing = [id for id in sorted(intake.states) if id not in self._member.worker.chunks]
-        if missing and not self._member.is_over:
-            me = self._member.me
-            self._member.report(
-                ev.MoveFailed(
-                    cause=f"link {me}",
-                    member=source,
-                    target=me,
-                    chunks=tuple(missing),
-                    reason="the body is not here",
-                    order=order,
-                )
-            )
+    def store(self, arrival: fx.ChunksArrived) -> None:
+        """Keep the bodies that have come."""
+        member, intake = self._member, arrival.content
+        assert isinstance(intake, IncomingOrder)
+        try:
+            member.worker.hold(sorted(intake.bodies))
+        except ElasticmlError as error:
+            member.feed(fx.StoreFailed(arrival=arrival, error=error))
+            return
+        member.feed(fx.ChunksStored(arrival=arrival))
+
+    def set_states(self, command: fx.SetStates) -> None:
+        """Give chunks the states that have come."""
+        intake = command.arrival.content
+        assert isinstance(intake, IncomingOrder)
+        for id in command.chunks:
+            sent, chunk = intake.states[id], self._member.worker.chunks[id]
+            if sent.state is not None:
+                chunk.state, chunk.state_version = dict(sent.state), sent.version
 
     def close(self) -> None:
         """Close all connections."""

@@ -39,10 +39,10 @@ class SentPartial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentAnchor:
-    """What comes up of a kept partial that was asked for as an anchor, if it is still there."""
+    """A kept partial that comes up as an anchor term."""
 
     event: ev.AnchorArrived
-    array: Vector | None
+    array: Vector
 
 
 @dataclass(slots=True)
@@ -52,6 +52,5 @@ class Share:
     sent: SentModel
     #: The own partial; after the sum went up, the subtree's sum.
     total: Vector | None = None
-    summed: bool = False
     #: How long the members whose partials are in ``total`` have computed.
     compute_s: dict[MemberId, float] = field(default_factory=dict)

@@ -111,9 +111,9 @@ class VirtualDriver:
             self.feed(replace(message, arrival=self._n_arrivals))
         elif port in self._member_of:  # else it is of a former life
             if isinstance(message, SentPartial | SentAnchor):
-                event, array = message.event, message.array
-                if event.handle is not None and array is not None:
-                    self._arrays[event.handle] = array
+                event = message.event
+                assert event.handle is not None
+                self._arrays[event.handle] = message.array
                 self.feed(event)
             else:
                 self.feed(message)

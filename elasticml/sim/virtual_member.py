@@ -1,16 +1,19 @@
 """One life of a virtual member: the real machine and the real solver, in virtual time.
 
-What a member's shell does on a worker is done here: perform orders, compute, forward, sum, report.
+What the member machine commands is performed here on the virtual network: links, computations,
+sums, reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from elasticml.algorithms.base import Solver
+from elasticml.control import effects as fx
 from elasticml.control.member import Member
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import ElasticmlError
@@ -26,9 +29,6 @@ from elasticml.training.array_buffers import Vector, merge, pack
 
 if TYPE_CHECKING:
     from elasticml.sim.virtual_worker import Worker
-
-#: Times that a connection to a living parent is tried again before the driver is told.
-RECONNECTS_MAX = 3
 
 
 class VirtualMember:
@@ -68,7 +68,7 @@ class VirtualMember:
         self.worker = worker
         self.world = worker.world
         self.is_over = False
-        self.machine = Member(me)
+        self.machine = Member(me, worker.chunks)
         self._cause = f"link {me}"
         self.children: dict[MemberId, Port] = {}
         self.chunks: list[Chunk] = []
@@ -96,14 +96,21 @@ class VirtualMember:
             if self.free is not None:
                 self.free.close()
 
-    def report(self, event: ev.Event) -> None:
-        """Send an event to the driver."""
+    def _report(self, command: fx.Report) -> None:
+        event = command.event
+        if not event.cause:
+            event = replace(event, cause=self._cause)
         self._driver.send(event, CONTROL_BYTES)
 
-    def fail(self, error: ElasticmlError) -> None:
+    def fail(self, error: Exception) -> None:
         """Report what is no fault of the cluster: the job ends with this error."""
+        assert isinstance(error, ElasticmlError)
         self.world.driver_session.fail(error)
-        self.report(ev.Failed(cause=f"member {self.me}", reason=error.message, member=self.me))
+        failed = ev.Failed(cause=f"member {self.me}", reason=error.message, member=self.me)
+        self._driver.send(failed, CONTROL_BYTES)
+
+    def _fail(self, command: fx.Fail) -> None:
+        self.fail(command.error)
 
     def later(self, seconds: float, action: Any, *args: Any) -> None:
         """Do something in a while, unless this life has ended by then."""
@@ -123,41 +130,30 @@ class VirtualMember:
     # --- orders ---------------------------------------------------------------------------
 
     def on_driver_message(self, message: Any) -> None:
-        """Perform what the driver says."""
-        match message:
-            case SentModel():
-                self._on_model(message)
-            case cmd.Configure():
-                self._configure()
-            case cmd.ReadBlocks():
-                self._read_blocks(message)
-            case cmd.LoadChunks():
-                self._load_chunks(message)
-            case cmd.GiveChunks() | cmd.CopyChunks():
-                self.transfers.give(message)
-            case cmd.DropChunks():
-                self._drop(message)
-            case cmd.Own():
-                self.chunks = [self.worker.chunks[id] for id in message.chunks]
-                self._rows = sum(chunk.n_rows for chunk in self.chunks)
-                if self.free is not None:
-                    self.free.own(self.chunks)
-            case cmd.Peers():
-                if self.free is not None:
-                    self.free.know(message)
-            case cmd.Rewire():
-                self.feed(message)
-            case cmd.AskStatus():
-                stage: Any = self.machine.stage()
-                self.report(
-                    ev.StatusReported(member=self.me, exchange=message.exchange, stage=stage)
-                )
-            case cmd.SendAnchor():
-                self._send_anchor(message)
-            case cmd.Dismiss():
-                self.worker.dismissed(self, message.reason)
+        """Take in what the driver says."""
+        if isinstance(message, SentModel):
+            self._on_model(message)
+        else:
+            self.feed(message)
 
-    def _configure(self) -> None:
+    def _own(self, order: cmd.Own) -> None:
+        self.chunks = [self.worker.chunks[id] for id in order.chunks]
+        self._rows = sum(chunk.n_rows for chunk in self.chunks)
+        if self.free is not None:
+            self.free.own(self.chunks)
+
+    def _know(self, order: cmd.Peers) -> None:
+        if self.free is not None:
+            self.free.know(order)
+
+    def _ask_peers(self, command: fx.AskPeers) -> None:
+        if self.free is not None:
+            self.free.ask()
+
+    def _dismiss(self, order: cmd.Dismiss) -> None:
+        self.worker.dismissed(self, order.reason)
+
+    def _configure(self, order: cmd.Configure) -> None:
         try:
             self._solver = self.world.make_solver()
             self.free = loop_of(self, self._solver)
@@ -185,14 +181,8 @@ class VirtualMember:
             self.fail(error)
             return
         infos = tuple(chunk.info() for chunk in chunks)
-        read = ev.BlockRead(
-            cause=self._cause,
-            member=self.me,
-            block=block,
-            chunks=infos,
-            digest=library.digest(chunks),
-        )
-        self.report(read)
+        digest = library.digest(chunks)
+        self.feed(ev.BlockRead(member=self.me, block=block, chunks=infos, digest=digest))
 
     def _load_chunks(self, order: cmd.LoadChunks) -> None:
         missing = [id for id in order.chunks if id not in self.worker.chunks]
@@ -208,22 +198,27 @@ class VirtualMember:
         except ElasticmlError as error:
             self.fail(error)
             return
-        loaded = ev.ChunksLoaded(
-            cause=self._cause,
-            member=self.me,
-            chunks=order.chunks,
-            nbytes=nbytes,
-            seconds=round(seconds, 6),
+        self.feed(
+            ev.ChunksLoaded(
+                member=self.me, chunks=order.chunks, nbytes=nbytes, seconds=round(seconds, 6)
+            )
         )
-        self.report(loaded)
 
     def _drop(self, order: cmd.DropChunks) -> None:
         self.worker.drop(order.chunks)
-        self.report(ev.ChunksDropped(cause=self._cause, member=self.me, chunks=order.chunks))
+
+    def _give(self, order: cmd.GiveChunks | cmd.CopyChunks) -> None:
+        self.transfers.give(order)
+
+    def _store(self, command: fx.StoreChunks) -> None:
+        self.transfers.store(command.arrival)
+
+    def _set_states(self, command: fx.SetStates) -> None:
+        self.transfers.set_states(command)
 
     # --- the collective ---------------------------------------------------------------------
 
-    def feed(self, event: ev.Event | cmd.Rewire) -> None:
+    def feed(self, event: ev.Event | cmd.Order) -> None:
         """Let the machine handle an event, and perform what it commands."""
         if self.is_over:
             return
@@ -248,41 +243,31 @@ class VirtualMember:
             child.send(sent, sent.down_bytes)
 
     def _on_model(self, sent: SentModel) -> None:
-        if sent.id not in self._shares:  # else it is a second copy, from a former parent
+        if self.machine.takes_model(sent.id):
             self._shares[sent.id] = Share(sent)
             self.feed(sent.arrived)
 
-    def _attach(self, command: cmd.Attach, attempts: int = RECONNECTS_MAX) -> None:
-        attached = ev.Attached(
-            cause=self._cause,
-            child=self.me,
-            generation=command.generation,
-            has_model=command.has_model,
-        )
-        if command.parent is None:
-            self.report(attached)
-            self.feed(ev.PeerLinked(peer=None, generation=command.generation))
-            return
-        if attempts == 0:
-            self.report(ev.LinkDown(cause=f"{self.me}", member=self.me, peer=command.parent))
-            return
-        self.later(2 * self.world.options.latency_s, self._connect, command, attached, attempts)
+    def _attach(self, command: cmd.Attach) -> None:
+        self.later(2 * self.world.options.latency_s, self._connect, command)
 
-    def _connect(self, command: cmd.Attach, attached: ev.Attached, attempts: int) -> None:
+    def _connect(self, command: cmd.Attach) -> None:
         assert command.parent is not None
-        if self.machine.node.parent != command.parent:
-            return  # another place in the tree by now
+        if not self.machine.attaches_to(command):
+            return
         parent = self.world.life_of(command.address, command.parent)
         if parent is None:
-            self._attach(command, attempts - 1)
+            self.feed(fx.ConnectFailed(peer=command.parent))
             return
         mine, theirs = self.world.network.connect(self.worker.endpoint, parent.worker.endpoint)
         self._parent, self._parent_id = mine, command.parent
         mine.on_message = self._on_parent_message
         mine.on_closed = lambda: self._on_parent_closed(mine)
         parent.accept_child(self.me, theirs)
-        mine.send(attached, CONTROL_BYTES)
         self.feed(ev.PeerLinked(peer=command.parent, generation=command.generation))
+
+    def _tell(self, command: fx.Tell) -> None:
+        assert self._parent is not None
+        self._parent.send(replace(command.event, cause=self._cause), CONTROL_BYTES)
 
     def accept_child(self, child: MemberId, port: Port) -> None:
         """Serve a connection that a child has opened."""
@@ -301,7 +286,7 @@ class VirtualMember:
     def _on_parent_closed(self, port: Port) -> None:
         if self._parent is port and self._parent_id is not None:
             self._parent = None
-            self.report(ev.LinkDown(cause=f"{self.me}", member=self.me, peer=self._parent_id))
+            self.feed(fx.ParentLost(peer=self._parent_id))
 
     def _on_parent_message(self, message: Any) -> None:
         if isinstance(message, SentModel):
@@ -350,14 +335,12 @@ class VirtualMember:
         share = self._shares[command.exchange]
         assert share.total is not None
         delay = 0.0
-        if not share.summed:
-            share.summed = True
-            for handle in command.inputs:
-                partial = self._partials[handle]
-                merge(share.total, partial.array, share.sent.exchange.reduce)
-                share.compute_s.update(partial.event.compute_s)
-            if command.inputs:
-                delay = self.world.merge_seconds(share.sent.exchange, len(command.inputs))
+        for handle in command.inputs:
+            partial = self._partials[handle]
+            merge(share.total, partial.array, share.sent.exchange.reduce)
+            share.compute_s.update(partial.event.compute_s)
+        if command.inputs:
+            delay = self.world.merge_seconds(share.sent.exchange, len(command.inputs))
         event = ev.PartialArrived(
             cause=self._cause,
             exchange=command.exchange,
@@ -372,23 +355,20 @@ class VirtualMember:
             message = SentPartial(event, share.total)
             self.later(delay, port.send, message, share.sent.up_bytes)
 
-    def _send_anchor(self, order: cmd.SendAnchor) -> None:
-        share = self._shares.get(order.exchange)
-        array: Vector | None = None
-        if share is not None and order.sender is None:
-            array = share.total if share.summed else None
-        elif share is not None:
-            handle = self.machine.node.kept_handle(order.exchange, order.sender)  # type: ignore[arg-type]
-            array = None if handle is None else self._partials[handle].array
+    def _send_kept(self, command: fx.SendKept) -> None:
+        share = self._shares[command.exchange]
+        array = share.total
+        if command.handle is not None:
+            array = self._partials[command.handle].array
+        assert array is not None
         event = ev.AnchorArrived(
             cause=self._cause,
             member=self.me,
-            exchange=order.exchange,
-            sender=order.sender,
-            handle=None if array is None else next(self.world.handles),
+            exchange=command.exchange,
+            sender=command.sender,
+            handle=next(self.world.handles),
         )
-        nbytes = CONTROL_BYTES if array is None or share is None else share.sent.up_bytes
-        self._driver.send(SentAnchor(event=event, array=array), nbytes)
+        self._driver.send(SentAnchor(event=event, array=array), share.sent.up_bytes)
 
     #: What is done at each of the machine's commands.
     _perform: ClassVar[dict[type[cmd.Command], Callable[[VirtualMember, Any], None]]] = {
@@ -399,4 +379,20 @@ class VirtualMember:
         cmd.Attach: _attach,
         cmd.Detach: _detach,
         cmd.Refuse: _refuse,
+        fx.Report: _report,
+        fx.Tell: _tell,
+        fx.SendKept: _send_kept,
+        fx.StoreChunks: _store,
+        fx.SetStates: _set_states,
+        fx.AskPeers: _ask_peers,
+        fx.Fail: _fail,
+        cmd.Configure: _configure,
+        cmd.ReadBlocks: _read_blocks,
+        cmd.LoadChunks: _load_chunks,
+        cmd.GiveChunks: _give,
+        cmd.CopyChunks: _give,
+        cmd.DropChunks: _drop,
+        cmd.Own: _own,
+        cmd.Peers: _know,
+        cmd.Dismiss: _dismiss,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from elasticml.control.member import FINAL
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import DataError
 from elasticml.ids import NO_EXCHANGE, ChunkId
@@ -16,9 +17,6 @@ from elasticml.training.fingerprint import cpu_class
 
 if TYPE_CHECKING:
     from elasticml.sim.world import World
-
-#: Reasons for which a member is not wanted back in this job.
-FINAL = ("job ended", "released")
 
 
 class Worker:
@@ -189,6 +187,5 @@ class Worker:
         self.is_closing = True
         if self.life is not None and not self.life.is_over:
             me = self.life.me
-            noticed = ev.Noticed(cause=f"link {me}", member=me, grace_s=grace_s, reason=reason)
-            self.life.report(noticed)
+            self.life.feed(ev.Noticed(member=me, grace_s=grace_s, reason=reason))
         self.world.clock.after(grace_s, self.kill)

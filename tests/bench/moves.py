@@ -46,6 +46,8 @@ def prepare(
 ) -> int:
     """Make chunks here, and a side of transfers that listens; returns a chunk's bytes."""
     from elasticml.collective.dask_transport import transport_of
+    from elasticml.control.effects import Report, SetStates, StoreChunks
+    from elasticml.control.member import Member
     from elasticml.data.chunks.chunk import dense_chunk
     from elasticml.ids import ChunkId, MemberId
     from elasticml.runtime.chunks.chunk_store import ChunkStore
@@ -61,12 +63,20 @@ def prepare(
             chunk.state["serial"] = np.array([member])
         store.put([chunk])
 
-    def report(event: Any) -> None:
-        reports.append((time.monotonic(), type(event).__name__, len(event.chunks)))
-
     me = MemberId(member, 1)
+    machine = Member(me, store)
+
+    def report(command: Report) -> None:
+        told = command.event
+        reports.append((time.monotonic(), type(told).__name__, len(told.chunks)))
+
+    def feed(event: Any) -> None:
+        for command in machine.handle(event, time.monotonic()):
+            effects[type(command)](command)
+
     transport = transport_of(dask_worker)
-    transfers = ChunkTransport(me, "bench", store, transport, time.monotonic, report)
+    transfers = ChunkTransport(me, "bench", store, transport, time.monotonic, feed)
+    effects = {Report: report, StoreChunks: transfers.store, SetStates: transfers.set_states}
     transport.listen(transfers.receive)
     dask_worker.bench = (transfers, store, reports)
     return ROWS * (columns + 1) * 8

@@ -182,7 +182,7 @@ class FreeJobMachine(Turnover):
     def a_loop_ends(self, choice):
         life = self.world.life(self.some(choice))
         if life.machine is not None:
-            life.report(ev.LoopEnded(member=life.me))
+            life.feed(ev.LoopEnded(member=life.me))
 
     @rule(seconds=st.sampled_from([0.05, 0.3, 3.0, 12.0, 130.0]))
     def time_passes(self, seconds):

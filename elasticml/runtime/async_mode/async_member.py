@@ -18,6 +18,7 @@ from elasticml.algorithms.async_sgd.mailbox import Mailbox
 from elasticml.algorithms.async_sgd.report_ops import LoopReport, ReportSolver
 from elasticml.algorithms.async_sgd.worker_loop import COUNTS, WorkerLoop
 from elasticml.collective.transport import Link
+from elasticml.control import effects as fx
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.ids import MemberId
 from elasticml.protocol import events as ev
@@ -47,8 +48,8 @@ class AsyncMember:
     seed : int
         The job's.
     environment : Environment
-    report : callable (Event)
-        Tells the driver.
+    feed : callable (Event)
+        Takes events for the member machine.
     fail : callable (BaseException)
         Tells the driver of what is no fault of the cluster.
     """
@@ -60,10 +61,11 @@ class AsyncMember:
         hello: Mapping[str, Any],
         seed: int,
         environment: WorkerContext,
-        report: Callable[[ev.Event], None],
+        feed: Callable[[ev.Event], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self.me = me
+        self._feed = feed
         plan = solver.plan.loop
         self._shapes = plan.problem.shapes()
         self._on_loop = asyncio.get_running_loop().call_soon_threadsafe
@@ -95,7 +97,7 @@ class AsyncMember:
                 clock=environment.clock,
                 slowness=environment.slowness,
                 parallel=environment.parallel,
-                on_ended=lambda: self._later(report, ended),
+                on_ended=lambda: self._later(feed, ended),
                 on_error=lambda error: self._later(fail, error),
             ),
         )
@@ -103,9 +105,6 @@ class AsyncMember:
         self._last: LoopReport | None = None
         #: Sent and undelivered when they were told last.
         self._told = (0, 0)
-        self._wants_state = False
-        self._has_asked = False
-        self._has_chunks = False
         self._is_stopping = False
         solver.running = self
         self._loop.start()
@@ -125,27 +124,17 @@ class AsyncMember:
     def own(self, chunks: Sequence[Chunk]) -> None:
         """Visit these chunks from now on."""
         self._loop.request(lambda looper: looper.own(chunks))
-        self._has_chunks = bool(chunks)
-        self._ask_if_wanted()
 
     def know(self, order: Peers) -> None:
-        """Take note of the others; a newcomer to a job under way asks one of them for a state."""
+        """Note which peers have come and gone."""
         self._letters.know(order)
-        self._wants_state = not self._has_asked and (self._wants_state or order.begun)
-        self._ask_if_wanted()
 
-    def _want_state(self) -> None:
-        if not self._has_asked:
-            self._wants_state = True
-            self._ask_if_wanted()
-
-    def _ask_if_wanted(self) -> None:
-        if self._wants_state and self._has_chunks and self._letters.book.addresses:
-            self._wants_state, self._has_asked = False, True
-            self._letters.ask()
+    def ask(self) -> None:
+        """Ask peers for a state to begin with."""
+        self._letters.ask()
 
     def _begun(self) -> None:
-        self._has_asked = True
+        self._feed(fx.StateBegun())
         self._letters.has_begun()
 
     async def accept(self, link: Link) -> None:
@@ -227,7 +216,7 @@ class AsyncMember:
                 looper.begin(start)
                 self._later(self._begun)
             else:
-                self._later(self._want_state)
+                self._later(self._feed, fx.StateLacking())
         received, overwritten = self._mailbox.count()
         looper.counts["received"] += received
         looper.counts["overwritten"] += overwritten

@@ -51,7 +51,7 @@ class ChunkStore:
         self.held_bytes = 0
         #: Not all bodies have fitted into memory: those that come are put on the shelf.
         self.is_out_of_core = False
-        #: What the member computes over: nobody else's word on the states of these counts.
+        #: What the member computes over: these bodies stay where they are in memory.
         self.owned: frozenset[ChunkId] = frozenset()
         #: Held for as long as bodies are copied to the disk.
         self._putting = threading.Lock()
@@ -154,14 +154,16 @@ class ChunkStore:
             chunk.state, chunk.state_version = former.state, former.state_version
         self.chunks[chunk.id] = chunk
 
-    def set_state(self, id: ChunkId, state: dict[str, NDArray[Any]], version: int) -> bool:
-        """Give a chunk that is here, and is not computed over, a state; return whether it is so."""
+    def set_state(self, id: ChunkId, state: dict[str, NDArray[Any]], version: int) -> None:
+        """Give a chunk a state, if it is here."""
         with self._counting:
             chunk = self.chunks.get(id)
-            if chunk is None or id in self.owned:
-                return False
-            chunk.state, chunk.state_version = state, version
-            return True
+            if chunk is not None:
+                chunk.state, chunk.state_version = state, version
+
+    def __contains__(self, id: object) -> bool:
+        """Whether a chunk's body is here."""
+        return id in self.chunks
 
     def buffer(self, nbytes: int) -> memoryview:
         """Return where a body may be received: on the disk where it does not fit into memory."""

@@ -5,7 +5,8 @@ which are made while rounds go on, have links of their own: a move never waits b
 
 An order's first frame names its chunks, says whose bodies follow, and carries all their states at
 once; so a move whose target holds the bodies already is a single frame. Bodies follow, a frame
-each, and are received into the buffer that they stay in.
+each, and are received into the buffer that they stay in. What of a transfer counts, the member
+machine decides.
 """
 
 from __future__ import annotations
@@ -13,19 +14,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elasticml.collective.frames import Frame, Kind
 from elasticml.collective.transport import Link, LinkClosedError, Transport
+from elasticml.control import effects as fx
 from elasticml.data.chunks.body import aligned_buffer
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.chunk_io import prepare_to_send, received, sent
 from elasticml.data.out_of_core.mapped_memory import FileSlab
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId, MemberId, chunk_id, member_id
-from elasticml.protocol import events as ev
 from elasticml.protocol.commands import CopyChunks, GiveChunks
+from elasticml.protocol.events import Event
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 from elasticml.runtime.chunks.rate_limiter import RateLimiter
 from elasticml.runtime.chunks.receive_buffers import ReceiveBuffers
@@ -49,6 +51,8 @@ class Delivery:
     states: dict[ChunkId, tuple[State, int]] = field(default_factory=dict)
     bodies: dict[ChunkId, Chunk] = field(default_factory=dict)
     nbytes: int = 0
+    #: Stores the bodies, once the machine has commanded it.
+    storing: Awaitable[None] | None = None
 
 
 class ChunkTransport:
@@ -62,8 +66,8 @@ class ChunkTransport:
     transport : Transport
     clock : callable
         Seconds, monotonic.
-    report : callable
-        Tells the driver of an event.
+    feed : callable
+        Takes events for the member machine.
     pause : callable
         Waits for so many seconds, on the clock's time.
     """
@@ -75,7 +79,7 @@ class ChunkTransport:
         store: ChunkStore,
         transport: Transport,
         clock: Callable[[], float],
-        report: Callable[[ev.Event], None],
+        feed: Callable[[Event], None],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._me = me
@@ -83,13 +87,11 @@ class ChunkTransport:
         self._store = store
         self._transport = transport
         self._clock = clock
-        self._report = report
+        self._feed = feed
         self._links: dict[tuple[MemberId, str], Link] = {}
         self._locks: dict[tuple[MemberId, str], asyncio.Lock] = {}
         self._received: list[Link] = []
         self._pace = RateLimiter(clock, pause)
-        #: The order that each chunk's state is of; an older one that comes late changes nothing.
-        self._state_orders: dict[ChunkId, int] = {}
         self.sent_bytes = 0
 
     # --- sending -------------------------------------------------------------------------
@@ -118,7 +120,12 @@ class ChunkTransport:
                 await send(link, order)
         except (LinkClosedError, KeyError) as error:
             self._links.pop(key, None)
-            self._fail(self._me, order.target, order.chunks, order.order, error)
+            reason = f"{type(error).__name__}: {error}"
+            self._feed(
+                fx.SendFailed(
+                    target=order.target, chunks=order.chunks, order=order.order, reason=reason
+                )
+            )
 
     async def _connect(self, order: GiveChunks | CopyChunks) -> Link:
         hello = {"job": self._job, "kind": "chunks", "from": str(self._me)}
@@ -155,25 +162,10 @@ class ChunkTransport:
             self.sent_bytes += payload.nbytes
             sent(chunk)
 
-    def _fail(
-        self,
-        source: MemberId,
-        target: MemberId,
-        chunks: Sequence[ChunkId],
-        order: int | None,
-        error: BaseException | str,
-    ) -> None:
-        reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        self._report(
-            ev.MoveFailed(
-                member=source, target=target, chunks=tuple(chunks), reason=reason, order=order
-            )
-        )
-
     # --- receiving -----------------------------------------------------------------------
 
     async def receive(self, link: Link) -> None:
-        """Take in what another member sends until the link closes; each order is reported."""
+        """Take in what another member sends until the link closes."""
         source = member_id(link.hello["from"])
         self._received.append(link)
         delivery: Delivery | None = None
@@ -217,60 +209,57 @@ class ChunkTransport:
         return delivery
 
     async def _slab(self, link: Link, ids: Sequence[ChunkId], prefix: Mapping[str, Any]) -> Any:
-        """Find room for bodies; where there is none, a copy is called off and a move fails."""
+        """Find room for bodies; without room, close the link and let the machine decide."""
         try:
             return await self._store.slab(prefix["sizes"], prefix["body_bytes"])
         except DataError as error:
-            if "states" in prefix:
-                raise
-            source = member_id(link.hello["from"])
-            self._fail(source, self._me, ids, prefix["order"], error)
+            refused = fx.ChunksArrived(
+                source=member_id(link.hello["from"]),
+                order=prefix["order"],
+                chunks=tuple(ids),
+                states=frozenset(ids if "states" in prefix else ()),
+            )
+            self._feed(fx.StoreFailed(arrival=refused, error=error))
             link.close()
-            raise LinkClosedError(f"no room for copies: {error.message}") from None
+            raise LinkClosedError(f"no room for bodies: {error.message}") from None
 
     async def _take_in(self, source: MemberId, delivery: Delivery) -> None:
-        """Keep what has come whole and report it; tell of chunks whose body nobody has sent."""
-        store = self._store
-        try:
-            await store.take(list(delivery.bodies.values()))
-        except DataError as error:
-            if delivery.states:
-                raise
-            # A copy is a convenience: no reason to end the job.
-            self._fail(source, self._me, delivery.chunks, delivery.order, error)
-            return
-        here, not_here = [], []
-        for id in delivery.chunks:
-            if id in delivery.missing:
-                continue
-            if id not in store.chunks:
-                not_here.append(id)
-                continue
-            self._take_state(id, delivery)
-            here.append(id)
-        if not_here:
-            self._fail(source, self._me, not_here, delivery.order, "the target has no copy of them")
-        if here:
-            self._report(
-                ev.ChunksLoaded(
-                    member=self._me,
-                    chunks=tuple(here),
-                    source=source,
-                    nbytes=delivery.nbytes,
-                    seconds=round(self._clock() - delivery.began_s, 6),
-                    order=delivery.order,
-                )
+        """Hand over what has come whole, and wait until it is stored."""
+        self._feed(
+            fx.ChunksArrived(
+                source=source,
+                order=delivery.order,
+                chunks=delivery.chunks,
+                missing=frozenset(delivery.missing),
+                states=frozenset(delivery.states),
+                nbytes=delivery.nbytes,
+                content=delivery,
             )
+        )
+        if delivery.storing is not None:
+            await delivery.storing
 
-    def _take_state(self, id: ChunkId, delivery: Delivery) -> None:
-        order = delivery.order
-        is_late = order < self._state_orders.get(id, order)
-        if (
-            id in delivery.states
-            and not is_late
-            and self._store.set_state(id, *delivery.states[id])
-        ):
-            self._state_orders[id] = order
+    def store(self, command: fx.StoreChunks) -> None:
+        """Keep the bodies that have come."""
+        delivery = command.arrival.content
+        assert isinstance(delivery, Delivery)
+        delivery.storing = self._keep(command.arrival, delivery)
+
+    async def _keep(self, arrival: fx.ChunksArrived, delivery: Delivery) -> None:
+        try:
+            await self._store.take(list(delivery.bodies.values()))
+        except DataError as error:
+            self._feed(fx.StoreFailed(arrival=arrival, error=error))
+            return
+        seconds = round(self._clock() - delivery.began_s, 6)
+        self._feed(fx.ChunksStored(arrival=replace(arrival, seconds=seconds)))
+
+    def set_states(self, command: fx.SetStates) -> None:
+        """Give chunks the states that have come."""
+        delivery = command.arrival.content
+        assert isinstance(delivery, Delivery)
+        for id in command.chunks:
+            self._store.set_state(id, *delivery.states[id])
 
     def close(self) -> None:
         """Close all links."""

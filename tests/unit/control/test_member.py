@@ -1,12 +1,14 @@
-"""A member: models wait for the order that names its place, and it can say how far it is."""
+"""What a member decides: about its place in the tree, its links, its chunks, its notices."""
 
 from __future__ import annotations
 
 import pytest
 
-from elasticml.control.member import HELD_MODELS_MAX, Member
+from elasticml.control import effects as fx
+from elasticml.control.member import HELD_MODELS_MAX, RECONNECTS_MAX, Member
 from elasticml.errors import LocalProtocolError
-from elasticml.ids import ExchangeId, Generation, Mask, MemberId
+from elasticml.ids import ChunkId, ExchangeId, Generation, Mask, MemberId
+from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.protocol.commands import Attach, Compute, ForwardModel, Rewire
 
@@ -105,3 +107,187 @@ def test_it_says_how_far_it_is():
 def test_event_of_the_driver_is_a_broken_protocol():
     with pytest.raises(LocalProtocolError, match="cannot handle Ticked"):
         placed().handle(ev.Ticked(), 0.0)
+
+
+# --- links ------------------------------------------------------------------------------------
+
+
+def test_the_driver_s_child_reports_to_it_and_needs_no_link():
+    order = Rewire(
+        member=ME,
+        generation=Generation(1),
+        parent=None,
+        parent_address="",
+        children=(),
+        done=ExchangeId(0),
+    )
+    (report,) = Member(ME).handle(order, 0.0)
+    attached = ev.Attached(child=ME, generation=Generation(1), has_model=ExchangeId(0))
+    assert report == fx.Report(event=attached)
+
+
+def test_parent_is_told_of_its_child_when_the_link_is_open():
+    linked = ev.PeerLinked(peer=PARENT, generation=Generation(1))
+    attached = ev.Attached(child=ME, generation=Generation(1), has_model=ExchangeId(0))
+    assert placed().handle(linked, 0.0) == [fx.Tell(to=PARENT, event=attached)]
+
+
+def test_parent_that_cannot_be_reached_is_tried_again_and_then_told_of():
+    member, failed = placed(), fx.ConnectFailed(peer=PARENT)
+    down = ev.LinkDown(cause="1.1", member=ME, peer=PARENT)
+    answers = [member.handle(failed, 0.0) for _ in range(RECONNECTS_MAX)]
+    assert [type(command) for (command,) in answers[:-1]] == [Attach] * (RECONNECTS_MAX - 1)
+    assert answers[-1] == [fx.Report(event=down)]
+    assert member.handle(fx.ParentLost(peer=PARENT), 0.0) == [fx.Report(event=down)]
+
+
+def test_former_parent_that_cannot_be_reached_concerns_nobody():
+    assert placed().handle(fx.ConnectFailed(peer=CHILD), 0.0) == []
+
+
+def test_second_copy_of_a_model_is_not_taken():
+    member = placed()
+    assert member.takes_model(ExchangeId(1))
+    member.handle(model(1, generation=1), 0.0)
+    member.handle(model(2, generation=2), 0.0)  # held
+    taken = [member.takes_model(ExchangeId(exchange)) for exchange in (1, 2, 3)]
+    assert taken == [False, False, True]
+
+
+# --- anchors ----------------------------------------------------------------------------------
+
+
+def anchor(sender: MemberId | None) -> cmd.SendAnchor:
+    return cmd.SendAnchor(member=ME, exchange=ExchangeId(1), sender=sender)
+
+
+def test_anchors_are_sent_as_long_as_they_are_kept():
+    member = placed([CHILD])
+    gone = ev.AnchorArrived(member=ME, exchange=ExchangeId(1), sender=None, handle=None)
+    assert member.handle(anchor(None), 0.0) == [fx.Report(event=gone)]
+    for event in (
+        model(1, generation=1),
+        ev.Computed(exchange=ExchangeId(1)),
+        ev.PeerLinked(peer=PARENT, generation=Generation(1)),
+        ev.PartialArrived(
+            exchange=ExchangeId(1),
+            sender=CHILD,
+            contributors=Mask(CHILD.bit),
+            order="3",
+            handle=7,
+        ),
+    ):
+        member.handle(event, 0.0)
+    own = fx.SendKept(exchange=ExchangeId(1), sender=None, handle=None)
+    childs = fx.SendKept(exchange=ExchangeId(1), sender=CHILD, handle=7)
+    assert [member.handle(anchor(who), 0.0) for who in (None, CHILD)] == [[own], [childs]]
+
+
+# --- chunks -----------------------------------------------------------------------------------
+
+GIVER = MemberId(2, 1)
+A, B, C = (ChunkId("s", 0, k) for k in range(3))
+
+
+def came(order: int, *chunks: ChunkId, states: bool = True, **more) -> fx.ChunksArrived:
+    known = frozenset(chunks) if states else frozenset()
+    return fx.ChunksArrived(source=GIVER, order=order, chunks=chunks, states=known, **more)
+
+
+def stored(member: Member, arrival: fx.ChunksArrived) -> tuple[list[ChunkId], list[ev.Event]]:
+    """Chunks whose states a member takes of a transfer, and what it reports."""
+    assert member.handle(arrival, 0.0) == [fx.StoreChunks(arrival=arrival)]
+    commands = member.handle(fx.ChunksStored(arrival=arrival), 0.0)
+    taken = [c for s in commands if isinstance(s, fx.SetStates) for c in s.chunks]
+    return taken, [c.event for c in commands if isinstance(c, fx.Report)]
+
+
+def own(*chunks: ChunkId) -> cmd.Own:
+    return cmd.Own(member=ME, generation=Generation(1), chunks=chunks)
+
+
+def test_state_of_a_chunk_that_the_member_owns_is_not_taken():
+    member = Member(ME, {A, B})
+    member.handle(own(A), 0.0)
+    taken, (report,) = stored(member, came(4, A, B))
+    assert taken == [B]
+    assert report.chunks == (A, B)
+    member.handle(cmd.DropChunks(member=ME, chunks=(A,)), 0.0)
+    assert stored(member, came(5, A))[0] == [A]
+
+
+def test_state_of_an_older_order_is_not_taken():
+    member = Member(ME, {A, B})
+    assert stored(member, came(8, A))[0] == [A]
+    assert stored(member, came(7, A, B))[0] == [B]
+    assert stored(member, came(9, A, B))[0] == [A, B]
+
+
+def test_of_a_broken_transfer_counts_what_came_whole():
+    taken, (report,) = stored(Member(ME, {A, C}), came(4, A, B, C, missing=frozenset({B, C})))
+    assert (taken, report.chunks, report.order) == ([A], (A,), 4)
+
+
+def test_state_without_a_body_is_no_move():
+    taken, (failed, loaded) = stored(Member(ME, {A}), came(4, A, B))
+    assert (taken, loaded.chunks) == ([A], (A,))
+    assert (failed.member, failed.target, failed.chunks) == (GIVER, ME, (B,))
+
+
+def test_copies_without_room_are_given_up_and_moves_without_room_end_the_job():
+    member, full = Member(ME), ValueError("full")
+    copies = fx.StoreFailed(arrival=came(4, A, states=False), error=full)
+    (report,) = member.handle(copies, 0.0)
+    assert isinstance(report.event, ev.MoveFailed)
+    assert (report.event.order, report.event.reason) == (4, "ValueError: full")
+    moves = fx.StoreFailed(arrival=came(4, A), error=full)
+    assert member.handle(moves, 0.0) == [fx.Fail(error=full)]
+
+
+def test_drop_is_performed_before_it_is_reported():
+    drop = cmd.DropChunks(member=ME, chunks=(A,))
+    dropped = ev.ChunksDropped(member=ME, chunks=(A,))
+    assert Member(ME, {A}).handle(drop, 0.0) == [drop, fx.Report(event=dropped)]
+
+
+def test_driver_is_told_once_that_chunks_are_on_disk():
+    member, event = Member(ME), ev.WentOutOfCore(member=ME, nbytes=9, limit_bytes=5)
+    assert member.handle(event, 0.0) == [fx.Report(event=event)]
+    assert member.handle(event, 0.0) == []
+
+
+# --- free-running jobs ------------------------------------------------------------------------
+
+
+def peers(*came: MemberId, begun: bool = True) -> cmd.Peers:
+    return cmd.Peers(member=ME, came=came, addresses=("w",) * len(came), begun=begun)
+
+
+def test_newcomer_with_chunks_and_peers_asks_for_a_state_once():
+    member = Member(ME, {A})
+    orders = [peers(ME), peers(CHILD), own(A), peers(GIVER)]
+    asked = [fx.AskPeers() in member.handle(order, 0.0) for order in orders]
+    assert asked == [False, False, True, False]
+
+
+def test_nobody_asks_who_has_a_state_or_begins_with_the_job():
+    member = Member(ME, {A})
+    for order in (own(A), peers(CHILD, begun=False)):
+        assert member.handle(order, 0.0) == [order]
+    assert member.handle(fx.StateLacking(), 0.0) == [fx.AskPeers()]
+    other = Member(ME, {A})
+    for event in (own(A), fx.StateBegun(), peers(CHILD)):
+        assert fx.AskPeers() not in other.handle(event, 0.0)
+    assert other.handle(fx.StateLacking(), 0.0) == []
+
+
+# --- notices ----------------------------------------------------------------------------------
+
+
+def test_notice_is_reported_and_may_be_withdrawn():
+    member = Member(ME)
+    noticed = ev.Noticed(member=ME, grace_s=5.0, reason="preempted")
+    assert member.handle(noticed, 0.0) == [fx.Report(event=noticed)]
+    assert member.is_leaving
+    member.handle(ev.NoticeWithdrawn(member=ME), 0.0)
+    assert not member.is_leaving

@@ -237,7 +237,7 @@ def test_orphan_sends_its_kept_sum_to_its_new_parent_without_computing():
         Detach(peer=PARENT),
         Attach(parent=HEIR, address="there", generation=Generation(2), has_model=ExchangeId(1)),
     ]
-    assert node.parent_linked(HEIR) == [sent(HEIR, A.bit | ME.bit, [100], "(5+0)")]
+    assert node.parent_linked(HEIR) == [sent(HEIR, A.bit | ME.bit, [], "(5+0)")]
     assert first == [sent(PARENT, A.bit | ME.bit, [100], "(5+0)")]
 
 

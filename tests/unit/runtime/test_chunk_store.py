@@ -126,7 +126,6 @@ def test_what_is_owned_while_it_is_copied_stays_where_it_is(tmp_path: Path) -> N
     store = copied_meanwhile(tmp_path, lambda store: owned.extend(store.own([chunk(0).id])))
     assert store.chunks[chunk(0).id] is owned[0]
     assert not owned[0].is_mapped
-    assert not store.set_state(chunk(0).id, {}, 9)
     assert [store.chunks[chunk(k).id].is_mapped for k in (1, 2, 3)] == [True] * 3
 
 

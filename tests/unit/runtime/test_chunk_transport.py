@@ -11,9 +11,11 @@ import pytest
 
 from elasticml.collective.frames import Kind
 from elasticml.collective.in_memory_network import FaultyNetwork
+from elasticml.control import effects as fx
+from elasticml.control.member import Member
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.data.out_of_core.store import OutOfCoreStore
-from elasticml.ids import ChunkId, MemberId
+from elasticml.ids import ChunkId, Generation, MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.runtime.chunks.chunk_store import ChunkStore
@@ -48,13 +50,20 @@ class Pair:
         self.now_s = 0.0
         self.reports: list[ev.Event] = []
         self.stores = {GIVER: ChunkStore(), TAKER: ChunkStore(taker_limit)}
+        self.machines = {m: Member(m, store) for m, store in self.stores.items()}
         self.ends = {member: self._end(member) for member in (GIVER, TAKER)}
         self.network.endpoint("1.1").listen(self.ends[TAKER].receive)
 
     def _end(self, member: MemberId) -> ChunkTransport:
         endpoint = self.network.endpoint(str(member))
-        store, report = self.stores[member], self.reports.append
-        return ChunkTransport(member, "job", store, endpoint, self.clock, report, self.pause)
+
+        def feed(event: ev.Event) -> None:
+            perform(self.machines[member], event, made, self.reports)
+
+        made = ChunkTransport(
+            member, "job", self.stores[member], endpoint, self.clock, feed, self.pause
+        )
+        return made
 
     def clock(self) -> float:
         return self.now_s
@@ -99,6 +108,22 @@ class Pair:
         for _ in range(20):
             await asyncio.sleep(0)
         return self.reports
+
+
+def perform(
+    machine: Member, event: ev.Event, ends: ChunkTransport, reports: list[ev.Event]
+) -> None:
+    """Perform what a machine commands of transfers."""
+    for command in machine.handle(event, 0.0):
+        match command:
+            case fx.Report():
+                reports.append(command.event)
+            case fx.StoreChunks():
+                ends.store(command)
+            case fx.SetStates():
+                ends.set_states(command)
+            case _:
+                raise AssertionError(command)
 
 
 def loaded(report: ev.Event) -> tuple[list[int], int | None]:
@@ -191,7 +216,8 @@ async def test_an_owner_takes_nobodys_word_on_the_states_of_its_chunks() -> None
     pair = Pair()
     pair.stores[GIVER].put([chunk(1, **alpha(4))])
     pair.stores[TAKER].put([chunk(1, **alpha(5))])
-    pair.stores[TAKER].own([name(1)])
+    own = cmd.Own(member=TAKER, generation=Generation(1), chunks=(name(1),))
+    pair.machines[TAKER].handle(own, 0.0)
     await pair.give([1], [])
     await pair.reported(1)
     assert pair.stores[TAKER].chunks[name(1)].state["serial"].tolist() == [5]
