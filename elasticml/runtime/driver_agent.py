@@ -1,4 +1,4 @@
-"""The driver's shell: turns frames and trainer steps into events, and performs commands.
+"""The driver on asyncio: links to members, the trainer's steps in a thread, the cluster.
 
 It knows no Dask: links come from a Transport, heavy work goes to a Runner, time is a callable. The
 scheduler plugin and the tests give it the real or the in-memory ones.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from elasticml.algorithms.registry import forms, streams
@@ -38,9 +37,11 @@ from elasticml.runtime.numa import spanned
 from elasticml.runtime.scaler import Containers, Scaler
 from elasticml.runtime.trainer_steps import TrainerSteps
 from elasticml.story.journal import Journal
-from elasticml.training.array_buffers import Buffers
+from elasticml.training.array_buffers import Buffers, Vector
 from elasticml.training.checkpoint import Checkpoint
 from elasticml.training.driver_session import DriverSession
+from elasticml.training.driving import JobDriver
+from elasticml.training.trainer_runner import TrainerRunner
 
 # Have the driver machine handle an event; what it cannot handle ends the job.
 
@@ -66,7 +67,7 @@ def commands_after(driver: Driver, event: ev.Event, now_s: float, job: str) -> l
 messages = logging.getLogger(f"{__name__}.messages")
 
 
-class DriverAgent:
+class DriverAgent(JobDriver):
     """One job on the scheduler.
 
     Parameters
@@ -115,11 +116,11 @@ class DriverAgent:
     ) -> None:
         self.record = record
         self.job = str(record["job"])
-        self.driver_session = DriverSession(record, source, resumed)
         self._intake = BlockRegistry(bodies or {}, summaries)
         settings = settings_from_record(record, n_blocks, source.needs_survey)
         policies = policies_of_job(record, settings)
-        self.driver = Driver(settings, policies, check_every_event)
+        machine = Driver(settings, policies, check_every_event)
+        super().__init__(DriverSession(record, source, resumed), machine)
         #: Set when the job is over; and whenever the story has grown (then replaced).
         self.ended = asyncio.Event()
         self.grown = asyncio.Event()
@@ -146,21 +147,17 @@ class DriverAgent:
         self._member_bytes: dict[str, int] = {}
         #: How often each member has computed; more than its exchanges would be work done twice.
         self._computations: dict[str, int] = {}
-        self._queue: deque[ev.Event] = deque()
-        self._draining = False
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._steps = TrainerSteps(
-            self.driver_session, self._buffers, runner, self._spawn, self.feed
-        )
+        self._steps = TrainerSteps(self, self._buffers, runner, self._spawn)
         self._checkpoints: Checkpointer | None = None
         if resumed is not None:
-            restore(self.driver, resumed.resume_point.machine, resumed.progress)
+            restore(machine, resumed.resume_point.machine, resumed.progress)
         if record.get("checkpoint") and io_runner is not None:
             self._checkpoints = Checkpointer(
                 record["checkpoint"]["path"],
                 record["checkpoint"]["every_s"],
                 self.driver_session,
-                self.driver,
+                machine,
                 runner=io_runner,
                 spawn=self._spawn,
                 tell=self._note,
@@ -187,23 +184,10 @@ class DriverAgent:
         """Seconds since the job began."""
         return self._clock() - self._start_s
 
-    def feed(self, event: ev.Event) -> None:
-        """Let the machine handle an event, and perform what it commands."""
-        self._queue.append(event)
-        if self._draining:
-            return
-        self._draining = True
-        try:
-            while self._queue:
-                event = self._queue.popleft()
-                messages.debug("job %s: %s", self.job, event)
-                self.driver_session.record_message(event, self.now_s())
-                commands = commands_after(self.driver, event, self.now_s(), self.job)
-                for command in commands:
-                    self.driver_session.record_message(command, self.now_s())
-                    self._perform(command)
-        finally:
-            self._draining = False
+    def commands_after(self, event: ev.Event) -> list[cmd.Command]:
+        """Return what the machine commands; after an error of its own, the job's orderly end."""
+        messages.debug("job %s: %s", self.job, event)
+        return commands_after(self.machine, event, self.now_s(), self.job)
 
     def tick(self) -> None:
         """Let time pass; called every few milliseconds."""
@@ -237,14 +221,14 @@ class DriverAgent:
         self.feed(decode(told))
 
     def _on_refused(self, error: ElasticmlError) -> None:
-        if self.driver.state.stage == "gathering":  # later it is just one worker fewer
+        if self.machine.state.stage == "gathering":  # later it is just one worker fewer
             self.feed(self.driver_session.fail(error))
 
     def worker_removed(self, address: str) -> None:
         """Handle the scheduler's word that a worker is gone."""
         self._roster.uninvite(address)
         self._containers.forget(address)
-        record = self.driver.state.membership.at(address)
+        record = self.machine.state.membership.at(address)
         if record is not None:
             self.feed(ev.Lost(cause="scheduler", member=record.id, reason="closed"))
 
@@ -271,100 +255,98 @@ class DriverAgent:
 
     # --- commands ------------------------------------------------------------------------
 
-    def _perform(self, command: cmd.Command) -> None:
-        match command:
-            case cmd.Record():
-                self._tell(command)
-            case cmd.AddRow():
-                sent = self._sent_bytes()
-                self.driver_session.add_row(self.now_s(), command.fields, sent, waited=command.idle)
-            case cmd.Welcome():
-                self._welcome(command)
-            case cmd.Configure():
-                facts, source = self.driver_session.facts, self.driver_session.source
-                assert facts is not None
-                self._order(command, facts=facts.to_json(), spec=source.spec())
-            case cmd.ReadBlocks():
-                for frame in self._intake.frames(command.blocks):
-                    self._roster.send(command.member, frame)
-                self._order(command, spec=self.driver_session.source.spec())
-            case cmd.LoadChunks():
-                wanted = command.chunks
-                for frame in self._intake.frames({c.block for c in wanted}, only=wanted):
-                    self._roster.send(command.member, frame)
-                self._order(command)
-            case cmd.Dismiss():
-                self._roster.retire(command.member, encode(command))
-            case cmd.Order():
-                self._order(command)
-            case cmd.ForwardModel():
-                self._forward_model(command)
-            case cmd.Refuse():
-                self._buffers.free(command.handle)
-            case cmd.Forget():
-                for handle in command.handles:
-                    self._buffers.free(handle)
-            case cmd.Detach():
-                pass  # a member's link to the driver closes with its life, not with its place
-            case cmd.MergeFacts():
-                read, survey = self._intake.summaries(), command.survey
-                self.feed(self.driver_session.set_facts(read, survey, self.now_s()))
-            case cmd.StartTrainer():
-                self._steps.start(self.driver.state.settings.absent)
-            case cmd.Deliver():
-                self._steps.deliver(command)
-            case cmd.Continue():
-                if command.go_on and self._checkpoints is not None:
-                    self._checkpoints.offer(command.tuned, self.now_s())
-                self._steps.proceed(command)
-            case cmd.Inject():
-                self._spawn(self._inject(command))
-            case cmd.RequestMembers():
-                self._spawn(self._request(command.count))
-            case cmd.ReleaseContainers():
-                self._spawn(self._containers.release(command.addresses))
-            case cmd.EndJob():
-                self._end(command)
-            case _:
-                raise NotImplementedError(type(command).__name__)
-
-    def _tell(self, command: cmd.Record) -> None:
-        fields = dict(command.fields)
-        if command.event == "ExchangeEnded":
-            fields["compute_s"], self._compute_s = self._compute_s, {}
-            fields["digest"] = self.driver_session.digest()
-        self._note(command.event, fields, command.cause)
+    def tell(self, event: str, fields: Mapping[str, Any], cause: str) -> None:
+        """Append a record to the story, and tell those who wait for it."""
+        self._note(event, fields, cause)
         if self._checkpoints is not None:
-            self._checkpoints.noted(command.event)
-        if command.event in ("MemberLost", "MemberActive", "MemberNoticed", "GroupReturned"):
-            logger.info("job %s: %s %s", self.job, command.event, fields)
+            self._checkpoints.noted(event)
+        if event in ("MemberLost", "MemberActive", "MemberNoticed", "GroupReturned"):
+            logger.info("job %s: %s %s", self.job, event, fields)
 
     def _note(self, event: str, fields: Mapping[str, Any], cause: str = "checkpoint") -> None:
         self.journal.tell(self.now_s(), event, fields, cause)
         self.grown.set()
         self.grown = asyncio.Event()
 
-    def _sent_bytes(self) -> int:
+    def sent_bytes(self) -> int:
+        """Return the bytes that the driver and the members have sent."""
         return self._roster.sent_bytes() + sum(self._member_bytes.values())
 
-    def _order(self, order: cmd.Order, **extras: Any) -> None:
+    def computation_counts(self) -> Mapping[str, int]:
+        """Return how often each member has computed."""
+        return self._computations
+
+    def compute_times(self, exchange: int) -> dict[str, float]:
+        """Return, by slot, how long members computed since this was asked last."""
+        times, self._compute_s = self._compute_s, {}
+        return times
+
+    def block_summaries(self) -> Iterable[BlockSummary]:
+        """Return what members have reported of the blocks."""
+        return self._intake.summaries()
+
+    def array(self, handle: int) -> Vector:
+        """Return the array that has come under a handle."""
+        return self._buffers[handle]
+
+    def free(self, handle: int) -> None:
+        """Use an array's memory again."""
+        self._buffers.free(handle)
+
+    def order(self, order: cmd.Order) -> None:
+        """Send an order to a member, after the chunks that only the driver has."""
+        extras: dict[str, Any] = {}
+        match order:
+            case cmd.Configure():
+                assert self.driver_session.facts is not None
+                extras["facts"] = self.driver_session.facts.to_json()
+                extras["spec"] = self.driver_session.source.spec()
+            case cmd.ReadBlocks():
+                extras["spec"] = self.driver_session.source.spec()
+                for frame in self._intake.frames(order.blocks):
+                    self._roster.send(order.member, frame)
+            case cmd.LoadChunks():
+                chunks = order.chunks
+                for frame in self._intake.frames({c.block for c in chunks}, only=chunks):
+                    self._roster.send(order.member, frame)
         self._roster.tell(order.member, {**encode(order), **extras})
 
-    def _welcome(self, command: cmd.Welcome) -> None:
-        if not self._roster.welcome(command.arrival, command.member):
-            self.feed(ev.Lost(cause="welcome", member=command.member, reason="closed"))
-            return
-        names = ("job", "algorithm", "absent", "chunk_bytes", "cache", "threads", "seed")
-        record = {name: self.record.get(name) for name in (*names, "collective")}
-        self._order(
-            command,
-            record=record,
-            spec=self.driver_session.source.spec(),
-            n_members=self.driver.state.settings.start_members,
-        )
+    def dismiss(self, command: cmd.Dismiss) -> None:
+        """Send the last order to a member."""
+        self._roster.retire(command.member, encode(command))
 
-    def _forward_model(self, command: cmd.ForwardModel) -> None:
-        training, running = self.driver_session.training, self.driver.exchanges.running
+    def welcome(self, command: cmd.Welcome) -> bool:
+        """Tell an arrival which member it is; return False when its link has closed."""
+        if not self._roster.welcome(command.arrival, command.member):
+            return False
+        names = ("job", "algorithm", "absent", "chunk_bytes", "cache", "threads", "seed")
+        extras = {
+            "record": {name: self.record.get(name) for name in (*names, "collective")},
+            "spec": self.driver_session.source.spec(),
+            "n_members": self.machine.state.settings.start_members,
+        }
+        self._roster.tell(command.member, {**encode(command), **extras})
+        return True
+
+    def start(self, training: TrainerRunner) -> None:
+        """Run the trainer to its first request."""
+        self._steps.start(training)
+
+    def deliver(
+        self, command: cmd.Deliver, inputs: list[Vector], anchor: list[tuple[int, Vector]]
+    ) -> None:
+        """Give the trainer the outcome of an exchange."""
+        self._steps.deliver(command, inputs, anchor)
+
+    def proceed(self, command: cmd.Continue) -> None:
+        """Answer the end of a round; a checkpoint is offered before."""
+        if command.go_on and self._checkpoints is not None:
+            self._checkpoints.offer(command.tuned, self.now_s())
+        self._steps.proceed(command)
+
+    def forward_model(self, command: cmd.ForwardModel) -> None:
+        """Send the model of the exchange under way to a member."""
+        training, running = self.driver_session.training, self.machine.exchanges.running
         if training is None or training.exchange is None or running is None:
             return
         frame = model_frame(
@@ -378,27 +360,33 @@ class DriverAgent:
 
     # --- the cluster, the end ------------------------------------------------------------
 
+    def request(self, command: cmd.RequestMembers) -> None:
+        """Ask the cluster for members."""
+        self._spawn(self._request(command.count))
+
+    def release(self, command: cmd.ReleaseContainers) -> None:
+        """Give containers back to the cluster."""
+        self._spawn(self._containers.release(command.addresses))
+
+    def inject(self, command: cmd.Inject) -> None:
+        """Perform a planned fault."""
+        self._spawn(self._inject(command))
+
     async def _request(self, count: int) -> None:
         missing, reason = await self._containers.request(count)
         if missing > 0:
             self.feed(ev.MembersRefused(cause="cluster", count=missing, reason=reason))
 
     async def _inject(self, command: cmd.Inject) -> None:
-        living = self.driver.state.membership.members
+        living = self.machine.state.membership.members
         addresses = [living[m].address for m in command.members if m in living]
         error = await carry_out(command, addresses, self._injector, self._spawn)
         if error is not None:
             logger.warning("job %s: fault %s failed: %s", self.job, command.kind, error)
         self.feed(ev.FaultPerformed(cause="planned", kind=command.kind, error=error))
 
-    def _end(self, command: cmd.EndJob) -> None:
-        self.driver_session.close(
-            command,
-            self.driver,
-            self.now_s(),
-            sent_bytes=self._sent_bytes(),
-            computations=self._computations,
-        )
+    def finish(self, command: cmd.EndJob) -> None:
+        """Free what only a running job needs."""
         if self._checkpoints is not None:
             self._checkpoints.end(command.state == "done")
         self._steps.close()  # results are kept for a day, and the thread would be, too

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from elasticml.errors import ElasticmlError
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.runtime.executors import Long, Runner, parallel
-from elasticml.training.array_buffers import Buffers
-from elasticml.training.driver_session import DriverSession
+from elasticml.training.array_buffers import Buffers, Vector
+from elasticml.training.driving import JobDriver
+from elasticml.training.trainer_runner import TrainerRunner
 
 logger = logging.getLogger(__name__)
 
@@ -25,59 +25,49 @@ class TrainerSteps:
 
     Parameters
     ----------
-    desk : Desk
-        Has the trainer.
+    driver : JobDriver
+        Takes the events.
     buffers : Buffers
-        Have the arrays that commands name.
+        Makes the arrays that models are packed into.
     runner : Runner
         Runs the steps.
     spawn : callable
         Starts a coroutine on the event loop.
-    feed : callable
-        Takes the events.
     """
 
     def __init__(
         self,
-        driver_session: DriverSession,
+        driver: JobDriver,
         buffers: Buffers,
         runner: Runner,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
-        feed: Callable[[ev.Event], None],
     ) -> None:
-        self._desk = driver_session
+        self._driver = driver
         self._buffers = buffers
         self._runner = runner
         self._spawn = spawn
-        self._feed = feed
         self._parallel = parallel(SUM_THREADS)
 
-    def start(self, absent: str) -> None:
-        """Make the trainer, and run it to its first request."""
-        refused = self._desk.make_trainer(absent)
-        if refused is not None:
-            self._feed(refused)
-            return
-        training = self._desk.training
-        assert training is not None
+    def start(self, training: TrainerRunner) -> None:
+        """Run the trainer to its first request."""
         training.new_buffer = self._buffers.take_to_send
         training.parallel = self._parallel
         self._spawn(self._step(training.start))
 
     def proceed(self, command: cmd.Continue) -> None:
         """Answer the end of a round."""
-        training = self._desk.training
+        training = self._driver.driver_session.training
         assert training is not None
         end = training.round_end
         proceed = _marked(training.proceed, is_long=end is not None and end.is_long)
         self._spawn(self._step(proceed, command.go_on, command.tuned))
 
-    def deliver(self, command: cmd.Deliver) -> None:
+    def deliver(
+        self, command: cmd.Deliver, inputs: list[Vector], anchor: list[tuple[int, Vector]]
+    ) -> None:
         """Add up what came in, and give it to the trainer."""
-        training = self._desk.training
+        training = self._driver.driver_session.training
         assert training is not None and training.exchange is not None
-        inputs = [self._buffers[handle] for handle in command.inputs]
-        anchor = [(part.sign, self._buffers[part.handle]) for part in command.anchor]
         deliver = _marked(training.deliver, is_long=training.exchange.is_long)
         self._spawn(self._step(deliver, command, inputs, anchor))
 
@@ -87,17 +77,18 @@ class TrainerSteps:
         except Exception as fault:
             # Nobody waits for this task: a step that ended without an event would be a job that
             # hangs. No memory for a sum comes here, and a model that cannot be packed.
-            logger.exception("job %s: a step failed", self._desk.record["job"])
+            job = self._driver.driver_session.record["job"]
+            logger.exception("job %s: a step failed", job)
             event = ev.Failed(
                 cause="driver", reason=f"the driver failed: {type(fault).__name__}: {fault}"
             )
-        error = None if self._desk.training is None else self._desk.training.error
-        if isinstance(error, ElasticmlError):
-            event = self._desk.fail(error)
-        elif error is not None:
-            job = self._desk.record["job"]
+        try:
+            event = self._driver.after_step(event)
+        except Exception as error:
+            # The event says what the trainer's error was: it is of no kind that others know.
+            job = self._driver.driver_session.record["job"]
             logger.error("job %s: the trainer failed", job, exc_info=error)
-        self._feed(event)
+        self._driver.feed(event)
 
     def close(self) -> None:
         """Let the work thread go."""

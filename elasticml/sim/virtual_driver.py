@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ from elasticml.control.driver import Driver
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.exchange import RunningExchange
 from elasticml.data.dataset_stats import BlockSummary
-from elasticml.errors import ElasticmlError
 from elasticml.ids import ExchangeId, MemberId
 from elasticml.policies.registry import policies_of_job
 from elasticml.protocol import commands as cmd
@@ -21,6 +19,8 @@ from elasticml.sim.exchange_messages import SentAnchor, SentModel, SentPartial
 from elasticml.sim.message_sizes import CONTROL_BYTES, down_bytes, up_bytes
 from elasticml.sim.network import Endpoint, Port
 from elasticml.training.array_buffers import Vector, n_values, unpack
+from elasticml.training.driving import JobDriver
+from elasticml.training.trainer_runner import TrainerRunner
 
 if TYPE_CHECKING:
     from elasticml.sim.world import World
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 ID_BYTES = 24
 
 
-class VirtualDriver:
-    """Turns messages and trainer steps into events, and performs the machine's commands.
+class VirtualDriver(JobDriver):
+    """Drives a job in virtual time, on the virtual network.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class VirtualDriver:
         self.world = world
         self.endpoint = Endpoint("driver")
         policies = policies_of_job(world.driver_session.record, settings)
-        self.machine = Driver(settings, policies, check_every_event)
+        super().__init__(world.driver_session, Driver(settings, policies, check_every_event))
         self.has_ended = False
         self.summaries: dict[int, BlockSummary] = {}
         #: Seconds that each slot's member computed in the exchanges under way.
@@ -59,33 +59,13 @@ class VirtualDriver:
         self._arrays: dict[int, Vector] = {}
         #: The model of the exchange under way, as it goes down.
         self._sent: SentModel | None = None
-        self._queue: deque[ev.Event] = deque()
-        self._is_draining = False
 
     def feed(self, event: ev.Event) -> None:
         """Let the machine handle an event, and perform what it commands."""
-        self._queue.append(event)
-        if self._is_draining:
-            return
-        self._is_draining = True
         try:
-            while self._queue:
-                self._handle(self._queue.popleft())
+            super().feed(event)
         finally:
-            self._is_draining = False
             self.world.clock.interrupt()  # there may be something to tell
-
-    def _handle(self, event: ev.Event) -> None:
-        driver_session = self.world.driver_session
-        driver_session.record_message(event, self._now)
-        try:
-            commands = self.machine.handle(event, self._now)
-        except ElasticmlError as error:
-            # A broken invariant must not be summed into a model.
-            commands = self.machine.handle(driver_session.fail(error), self._now)
-        for command in commands:
-            driver_session.record_message(command, self._now)
-            self._perform(command)
 
     def cancel(self) -> None:
         """End the job now."""
@@ -123,93 +103,81 @@ class VirtualDriver:
         if member is not None and self._ports.pop(member, None) is not None:
             self.feed(ev.Lost(cause="link", member=member, reason="closed"))
 
-    # --- commands ------------------------------------------------------------------------------
+    # --- effects -------------------------------------------------------------------------------
 
-    def _perform(self, command: cmd.Command) -> None:
-        world = self.world
-        match command:
-            case cmd.Record():
-                self._tell(command)
-            case cmd.AddRow():
-                sent_bytes = world.network.sent_bytes
-                world.driver_session.add_row(
-                    world.clock.now_s, command.fields, sent_bytes, command.idle
-                )
-            case cmd.Welcome():
-                self._welcome(command)
-            case cmd.Dismiss():
-                self._dismiss(command)
-            case cmd.Order():
-                self._order(command)
-            case cmd.ForwardModel():
-                self._forward_model(command)
-            case cmd.Refuse():
-                self._arrays.pop(command.handle, None)
-            case cmd.Forget():
-                for handle in command.handles:
-                    self._arrays.pop(handle, None)
-                self.compute_s.pop(command.exchange, None)
-            case cmd.Detach():
-                pass  # a member's connection to the driver closes with its life
-            case cmd.MergeFacts():
-                self.feed(
-                    world.driver_session.set_facts(
-                        self.summaries.values(), command.survey, self._now
-                    )
-                )
-                world.library.source = world.driver_session.source
-            case cmd.StartTrainer():
-                self._start_trainer()
-            case cmd.Deliver():
-                self._deliver(command)
-            case cmd.Continue():
-                assert world.driver_session.training is not None
-                self._step(0.0, world.driver_session.training.proceed, command.go_on, command.tuned)
-            case cmd.Inject():
-                world.faults.inject(command)
-            case cmd.RequestMembers():
-                world.faults.request(command.count)
-            case cmd.ReleaseContainers():
-                world.faults.release(command.addresses)
-            case cmd.EndJob():
-                world.driver_session.close(
-                    command,
-                    self.machine,
-                    self._now,
-                    sent_bytes=world.network.sent_bytes,
-                    computations={str(m): n for m, n in self.computations.items()},
-                )
-                self.has_ended = True
-            case _:
-                raise NotImplementedError(type(command).__name__)
-
-    @property
-    def _now(self) -> float:
+    def now_s(self) -> float:
+        """Return the virtual time."""
         return self.world.clock.now_s
 
-    def _tell(self, command: cmd.Record) -> None:
-        fields = dict(command.fields)
-        if command.event == "ExchangeEnded":
-            fields["compute_s"] = self.compute_s.pop(fields["exchange"], {})
-            fields["digest"] = self.world.driver_session.digest()
-        self.world.driver_session.journal.tell(self._now, command.event, fields, command.cause)
+    def sent_bytes(self) -> int:
+        """Return the bytes that were given to the network."""
+        return self.world.network.sent_bytes
 
-    def _welcome(self, command: cmd.Welcome) -> None:
+    def computation_counts(self) -> Mapping[str, int]:
+        """Return how often each member has computed."""
+        return {str(member): n for member, n in self.computations.items()}
+
+    def compute_times(self, exchange: int) -> dict[str, float]:
+        """Return, by slot, how long members computed in an exchange."""
+        return self.compute_s.pop(ExchangeId(exchange), {})
+
+    def block_summaries(self) -> Iterable[BlockSummary]:
+        """Return what members have read of the blocks."""
+        return self.summaries.values()
+
+    def array(self, handle: int) -> Vector:
+        """Return the array that has come under a handle."""
+        return self._arrays[handle]
+
+    def free(self, handle: int) -> None:
+        """Forget an array."""
+        self._arrays.pop(handle, None)
+
+    def _forget(self, command: cmd.Forget) -> None:
+        super()._forget(command)
+        self.compute_s.pop(command.exchange, None)
+
+    def _merge_facts(self, command: cmd.MergeFacts) -> None:
+        super()._merge_facts(command)
+        self.world.library.source = self.driver_session.source
+
+    def inject(self, command: cmd.Inject) -> None:
+        """Perform a planned fault."""
+        self.world.faults.inject(command)
+
+    def request(self, command: cmd.RequestMembers) -> None:
+        """Ask for containers."""
+        self.world.faults.request(command.count)
+
+    def release(self, command: cmd.ReleaseContainers) -> None:
+        """Give containers back."""
+        self.world.faults.release(command.addresses)
+
+    def finish(self, command: cmd.EndJob) -> None:
+        """Let the world end."""
+        self.has_ended = True
+
+    # --- members -------------------------------------------------------------------------------
+
+    def welcome(self, command: cmd.Welcome) -> bool:
+        """Tell an arrival which member it is; return False when its connection has closed."""
         port = self._arrivals.pop(command.arrival)
         if not port.is_open:
-            self.feed(ev.Lost(cause="welcome", member=command.member, reason="closed"))
-            return
+            return False
         self._ports[command.member] = port
         self._member_of[port] = command.member
         port.send(command, CONTROL_BYTES)
+        return True
 
-    def _dismiss(self, command: cmd.Dismiss) -> None:
+    def dismiss(self, command: cmd.Dismiss) -> None:
+        """Send the last order to a member."""
         port = self._ports.pop(command.member, None)
         if port is not None:
             del self._member_of[port]
             port.send(command, CONTROL_BYTES)
 
-    def _order(self, order: cmd.Order) -> None:
+    def order(self, order: cmd.Order) -> None:
+        """Send an order to a member."""
         port = self._ports.get(order.member)
         if port is None:
             return
@@ -222,8 +190,9 @@ class VirtualDriver:
                 nbytes += self.world.library.nbytes({id.block for id in order.chunks})
         port.send(order, nbytes)
 
-    def _forward_model(self, command: cmd.ForwardModel) -> None:
-        port, training = self._ports.get(command.to), self.world.driver_session.training
+    def forward_model(self, command: cmd.ForwardModel) -> None:
+        """Send the model of the exchange under way to a member."""
+        port, training = self._ports.get(command.to), self.driver_session.training
         running = self.machine.exchanges.running
         if port is None or training is None or training.exchange is None or running is None:
             return
@@ -234,33 +203,28 @@ class VirtualDriver:
 
     # --- the trainer ------------------------------------------------------------------------------
 
-    def _start_trainer(self) -> None:
-        driver_session = self.world.driver_session
-        refused = driver_session.make_trainer(self.machine.state.settings.absent)
-        if refused is not None:
-            self.feed(refused)
-            return
-        assert driver_session.training is not None
-        self._step(0.0, driver_session.training.start)
+    def start(self, training: TrainerRunner) -> None:
+        """Run the trainer to its first request."""
+        self._step(0.0, training.start)
 
-    def _deliver(self, command: cmd.Deliver) -> None:
-        training = self.world.driver_session.training
+    def deliver(
+        self, command: cmd.Deliver, inputs: list[Vector], anchor: list[tuple[int, Vector]]
+    ) -> None:
+        """Give the trainer the outcome of an exchange."""
+        training = self.driver_session.training
         assert training is not None and training.exchange is not None
-        inputs = [self._arrays[handle] for handle in command.inputs]
-        anchor = [(part.sign, self._arrays[part.handle]) for part in command.anchor]
         seconds = self.world.merge_seconds(training.exchange, len(inputs) + len(anchor))
         seconds += self.world.options.overhead_seconds(training.exchange.operation)
         self._step(seconds, training.deliver, command, inputs, anchor)
 
+    def proceed(self, command: cmd.Continue) -> None:
+        """Answer the end of a round."""
+        assert self.driver_session.training is not None
+        self._step(0.0, self.driver_session.training.proceed, command.go_on, command.tuned)
+
     def _step(self, seconds: float, function: Callable[..., ev.Event], *args: Any) -> None:
         """Let the trainer work; what comes of it is known when the time has passed."""
-        event = function(*args)
-        driver_session = self.world.driver_session
-        error = None if driver_session.training is None else driver_session.training.error
-        if isinstance(error, ElasticmlError):
-            event = driver_session.fail(error)
-        elif error is not None:
-            raise error
+        event = self.after_step(function(*args))
         self.world.clock.after(seconds, self.feed, event)
 
 

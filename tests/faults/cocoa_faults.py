@@ -146,7 +146,7 @@ class Faults:
     @property
     def driver(self) -> Driver:
         """The machine, whose plans tell whom to aim at."""
-        return self.world.shell.driver
+        return self.world.shell.machine
 
     def aimed(self) -> list[str]:
         """Choose those who send or receive just now, or all who hold some chunk."""
@@ -250,7 +250,7 @@ async def cocoa_run(seed: int) -> CocoaRun:
             for r in lost
             if joined[r["member"]] not in meant
         )
-        run.rounds = world.shell.driver.state.round
+        run.rounds = world.shell.machine.state.round
         if limit_bytes is not None and FULL in run.error:
             run.state = "too little memory"
         if run.state == "done":
@@ -288,7 +288,7 @@ def judge() -> PrimalJudge:
 
 def judged(world: World, loss: str) -> list[str]:
     """Compare what the job has said of its models with what they are."""
-    journal, state = world.shell.journal, world.shell.driver.state
+    journal, state = world.shell.journal, world.shell.machine.state
     wrong = judge().wrong_rows(loss, journal.rows, journal.snapshots)
     last, model = journal.rows[-1], world.shell.driver_session.training
     if last.get("gap") is None or last["gap"] > GAP or last.get("gap_is_bound"):

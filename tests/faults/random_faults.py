@@ -53,7 +53,7 @@ class Faults:
 
     def turn(self, k: int) -> None:
         """Perhaps do something now."""
-        if not self.early and self.world.shell.driver.state.stage != "training":
+        if not self.early and self.world.shell.machine.state.stage != "training":
             return
         hosts, draw = sorted(self.world.hosts), self.rng.random()
         if k > TURNS_OF_FAULTS:

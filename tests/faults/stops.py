@@ -99,7 +99,7 @@ class Jobs:
         return world
 
     def address(self, member: MemberId) -> str:
-        return self.world.shell.driver.state.membership.members[member].address
+        return self.world.shell.machine.state.membership.members[member].address
 
     async def stopped_in(self, phase: str) -> Stop:
         """Start a job and let it come to the middle of a phase."""
@@ -115,7 +115,7 @@ class Jobs:
             kind=Kind.CONTROL, where=lambda header, prefix: prefix.get("type") == "BlockRead"
         )
         await world.until(gate.reached.is_set)
-        reader = next(m for m in world.shell.driver.loading.pending.values() if m is not None)
+        reader = next(m for m in world.shell.machine.loading.pending.values() if m is not None)
         return await self.at(gate, self.address(reader))
 
     async def _broadcast(self) -> Stop:
@@ -160,6 +160,6 @@ class Jobs:
         self.runners.stops = lambda address, function, args: (
             address == "driver"
             and function.__name__ == "proceed"
-            and world.shell.driver.state.round == EXCHANGE
+            and world.shell.machine.state.round == EXCHANGE
         )
         return await self.at(self.runners, victim)

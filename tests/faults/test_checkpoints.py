@@ -72,7 +72,7 @@ def cut(record: dict[str, Any], place: Path, at_round: int, source: Any = None) 
     """Run a job, and copy what a kill -9 in a round would leave to ``place``."""
 
     def copy(world: World, k: int) -> None:
-        if world.shell.driver.state.round >= at_round and not place.exists():
+        if world.shell.machine.state.round >= at_round and not place.exists():
             shutil.copytree(record["checkpoint"]["path"], place)
 
     return run(record, source=source, turn=copy)
@@ -164,7 +164,7 @@ def test_examples_that_were_absent_are_all_there_again(tmp_path: Path) -> None:
     lost = record(place, BATCH_GRADIENT, faults=[{"round": 5, "lose": 2}])
 
     def copy(world: World, k: int) -> None:
-        if world.shell.driver.state.round >= 9 and not (tmp_path / "cut").exists():
+        if world.shell.machine.state.round >= 9 and not (tmp_path / "cut").exists():
             shutil.copytree(place, tmp_path / "cut")
 
     run(lost, turn=copy)
@@ -247,7 +247,7 @@ def test_a_place_that_is_gone_is_told_once_and_the_job_goes_on(tmp_path: Path) -
     place = tmp_path / "place"
 
     def take_away(world: World, k: int) -> None:
-        if world.shell.driver.state.round == 5 and place.exists():
+        if world.shell.machine.state.round == 5 and place.exists():
             shutil.rmtree(place)
 
     world = run(record(place, BATCH_GRADIENT), turn=take_away)
