@@ -184,10 +184,10 @@ class DriverAgent(JobDriver):
         """Seconds since the job began."""
         return self._clock() - self._start_s
 
-    def commands_after(self, event: ev.Event) -> list[cmd.Command]:
+    def commands_after(self, event: ev.Event, now_s: float) -> list[cmd.Command]:
         """Return what the machine commands; after an error of its own, the job's orderly end."""
         messages.debug("job %s: %s", self.job, event)
-        return commands_after(self.machine, event, self.now_s(), self.job)
+        return commands_after(self.machine, event, now_s, self.job)
 
     def tick(self) -> None:
         """Let time pass; called every few milliseconds."""

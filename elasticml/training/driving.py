@@ -146,9 +146,10 @@ class JobDriver(ABC):
             self._is_draining = False
 
     def _handle(self, event: ev.Event) -> None:
-        self.driver_session.record_message(event, self.now_s())
-        for command in self.commands_after(event):
-            self.driver_session.record_message(command, self.now_s())
+        desk, now_s = self.driver_session, self.now_s()
+        desk.record_message(event, now_s)
+        for command in self.commands_after(event, now_s):
+            desk.record_message(command, self.now_s())
             effect = self._effects.get(type(command))
             if effect is not None:
                 effect(command)
@@ -156,13 +157,13 @@ class JobDriver(ABC):
                 assert isinstance(command, cmd.Order), f"no shell performs {command}"
                 self.order(command)
 
-    def commands_after(self, event: ev.Event) -> list[cmd.Command]:
+    def commands_after(self, event: ev.Event, now_s: float) -> list[cmd.Command]:
         """Return what the machine commands; after an error of its own, the job's orderly end."""
         try:
-            return self.machine.handle(event, self.now_s())
+            return self.machine.handle(event, now_s)
         except ElasticmlError as error:
             # A broken invariant must not be summed into a model.
-            return self.machine.handle(self.driver_session.fail(error), self.now_s())
+            return self.machine.handle(self.driver_session.fail(error), now_s)
 
     def after_step(self, event: ev.Event) -> ev.Event:
         """Return the event that a trainer's step has led to: its error, when it failed.
