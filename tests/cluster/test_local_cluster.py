@@ -24,7 +24,7 @@ pytestmark = pytest.mark.cluster
 WAIT_S = 30
 
 
-@pytest.fixture(scope="module", params=["fork", "spawn"])
+@pytest.fixture(scope="module", params=["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def shared(request: pytest.FixtureRequest) -> Generator[LocalCluster]:
     """A cluster that tests only look at."""
     with LocalCluster(2, threads=1, start_method=request.param) as cluster:
@@ -320,7 +320,7 @@ def test_closing_ends_all_processes_and_takes_the_logs_along() -> None:
     assert (still_there(processes), log_dir.exists()) == ([], False)
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+@pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_nothing_is_left_when_the_scheduler_is_killed(start_method: str, tmp_path: Path) -> None:
     cluster = LocalCluster(2, start_method=start_method, log_dir=tmp_path)  # type: ignore[arg-type]
     cluster.start().prepare(1)

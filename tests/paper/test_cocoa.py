@@ -16,6 +16,8 @@ from sklearn.preprocessing import StandardScaler
 from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
 from tests.serial_world import Return, Run, Vanish, World, deal
 
+pytestmark = pytest.mark.slow
+
 L2 = 0.01
 CHUNKS = 128
 FILES = {

@@ -50,7 +50,7 @@ def values_after(model: Any, kind: str, classes: int) -> weakref.ref[np.ndarray]
     return weakref.ref(X if kind == "dense" else X.data)
 
 
-@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("classes", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "kind", ["dense", "float64", pytest.param("float32", marks=pytest.mark.slow)]
 )

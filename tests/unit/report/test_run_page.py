@@ -155,7 +155,10 @@ ODD = {
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize(
+    "name",
+    ["zero rounds", *(pytest.param(k, marks=pytest.mark.slow) for k in ODD if k != "zero rounds")],
+)
 def test_odd_run_still_has_a_report(tmp_path, name):
     path = fabricate_run(tmp_path / "r", rounds=6, at=2, back=4)
     ODD[name](path)
