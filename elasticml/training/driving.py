@@ -208,7 +208,9 @@ class JobDriver(ABC):
             self.free(handle)
 
     def _merge_facts(self, command: cmd.MergeFacts) -> None:
-        self.feed(self.driver_session.set_facts(self.block_summaries(), command.survey, self.now_s()))
+        self.feed(
+            self.driver_session.set_facts(self.block_summaries(), command.survey, self.now_s())
+        )
 
     def _start_trainer(self, command: cmd.StartTrainer) -> None:
         refused = self.driver_session.make_trainer(self.machine.state.settings.absent)
