@@ -351,7 +351,7 @@ def test_workers_outlive_the_process_that_forked_them(cluster: LocalCluster) -> 
 
 CLIENT = """
 import json, sys
-from elasticml.clusters.local import LocalCluster
+from elasticml.clusters.local.cluster import LocalCluster
 cluster = LocalCluster(2, keep=sys.argv[1] == "keep")
 cluster.launch() if sys.argv[1] == "launch" else cluster.start().prepare(1)
 address = None if sys.argv[1] == "launch" else cluster.scheduler_address

@@ -53,7 +53,7 @@ def test_a_cluster_in_order_is_all_ok(doctor, mini_yarn):
 def test_an_unknown_queue_is_exit_2_with_those_there_are(doctor):
     code, found = doctor("--queue", "mll")
     assert (code, found["Queue"]["state"]) == (2, "broken")
-    assert "it has ml, prod; did you mean 'ml'?" in found["Queue"]["found"]
+    assert "its queues are ml, prod; did you mean 'ml'?" in found["Queue"]["found"]
     assert found["Queue"]["remedy"] == "name another with --queue"
 
 

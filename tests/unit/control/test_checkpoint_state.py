@@ -35,7 +35,7 @@ def test_a_new_machine_remembers_what_the_old_one_did():
     old = Driver(DriverSettings(), policies())
     old.state.round, old.state.last_exchange, old.state.ledger.next_group = 17, 40, 3
     old.state.membership.admit(address="a", host="h", pid=1, threads=1, slot=None, now_s=0.0)
-    old.advising.tuned["local_epochs"] = 2.0
+    old.policy_engine.tuned["local_epochs"] = 2.0
     old.rounds.last_row = {"next_gap": 0.25, "objective": 1.5}
     progress = [Progress(round=16, seconds=2.5, members=1, objective=1.5, gap=0.25)]
     new = Driver(DriverSettings(), policies())

@@ -82,8 +82,8 @@ def test_reloaded_chunks_are_all_in_place_before_the_exchange_is_repeated():
     made.join()
     made.settle(lambda key: key[2] == "up")
     until(made, lambda: "GroupReturned" in events(made))
-    until(made, lambda: made.driver.exchanging.running is not None)
-    assert len(made.driver.exchanging.running.participants) == 2
+    until(made, lambda: made.driver.exchanges.running is not None)
+    assert len(made.driver.exchanges.running.participants) == 2
     made.run(lambda k: 0)
     assert {got.deliver.absent_examples for got in made.delivered} == {0}
 
@@ -94,7 +94,7 @@ def test_straggler_is_given_up_for_the_round_and_comes_back_with_what_it_holds()
     until(
         made,
         lambda: (
-            made.driver.exchanging.running is not None
+            made.driver.exchanges.running is not None
             and {len(h) for h in ledger.holders.values()} == {2}
         ),
     )
@@ -195,7 +195,7 @@ def broken_children(driver) -> None:
 
 def broken_move(driver) -> None:
     chunk = next(iter(driver.state.ledger.info))
-    driver.exchanging.running = None
+    driver.exchanges.running = None
     driver.chunk_moves.moves[chunk] = PendingMove(
         source=MemberId(7, 1), target=MemberId(0, 1), order=1, has_body=True
     )

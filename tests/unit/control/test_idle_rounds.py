@@ -105,5 +105,5 @@ def test_too_few_newcomers_wait_for_others():
     made = lost_between_rounds(2, 3)
     made.join()
     made.settle()
-    assert made.driver.mobility.rereading == {}
+    assert made.driver.chunk_moves.rereading == {}
     assert len(made.delivered) == 1

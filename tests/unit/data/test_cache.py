@@ -259,9 +259,9 @@ def test_the_environment_names_the_cache_or_switches_it_off(
 
 READER = """
 import resource, sys
-from elasticml.data import files
+from elasticml.data.readers import files
 from elasticml.data.source import read_block
-from elasticml.data.svmlight import SvmlightSource, read_svmlight
+from elasticml.data.readers.svmlight import SvmlightSource, read_svmlight
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096))
 files.BLOCK_BYTES = 100
 source = read_svmlight(sys.argv[1])
@@ -283,7 +283,7 @@ def test_more_blocks_are_mapped_than_files_may_usually_be_open(tmp_path: Path) -
 WRITER = """
 import sys
 from elasticml.data.source import read_block
-from elasticml.data.svmlight import read_svmlight
+from elasticml.data.readers.svmlight import read_svmlight
 source = read_svmlight(sys.argv[1])
 for size in range(10**5, 10**6):
     read_block(source, 0, size, 4, sys.argv[2])

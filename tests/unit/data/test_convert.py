@@ -162,12 +162,12 @@ def test_errors_that_are_not_the_folders_are_not_blamed_on_it(
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from elasticml.data.convert import convert
-from elasticml.data.svmlight import read_svmlight
+from elasticml.data.readers.convert import convert
+from elasticml.data.readers.svmlight import read_svmlight
 convert(
     read_svmlight(sys.argv[1]),
     Path(sys.argv[2]),
-    tell=lambda written: os.kill(os.getpid(), signal.SIGKILL),
+    on_progress=lambda written: os.kill(os.getpid(), signal.SIGKILL),
 )
 """
 

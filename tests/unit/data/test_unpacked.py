@@ -23,23 +23,23 @@ MIB = 2**20
 _PASSES = """
 import json, sys
 from pathlib import Path
-from elasticml.data.block_file import map_block
-from elasticml.data.mapped import anonymous_bytes
-from elasticml.data.shelf import Shelf
+from elasticml.data.storage.block_file import map_block
+from elasticml.data.out_of_core.mapped_memory import anonymous_bytes
+from elasticml.data.out_of_core.store import OutOfCoreStore
 path, allowed = Path(sys.argv[1]), int(sys.argv[2])
 chunks, _ = map_block(path)
-chunks[0].bring()
+chunks[0].load()
 base = anonymous_bytes()
-shelf, peak = Shelf(base + allowed, path.parent), 0
-chunks = shelf.settle(chunks)
+store, peak = OutOfCoreStore(base + allowed, path.parent), 0
+chunks = store.settle(chunks)
 for number in range(3):
-    shelf.rank({chunk.id: hash((number, k)) % 97 for k, chunk in enumerate(chunks)})
-    shelf.plan(chunks)
-    for k, chunk in enumerate(shelf.flow(chunks)):
+    store.set_importance({chunk.id: hash((number, k)) % 97 for k, chunk in enumerate(chunks)})
+    store.plan(chunks)
+    for k, chunk in enumerate(store.stream_chunks(chunks)):
         chunk.values
         if k % 20 == 0:
             peak = max(peak, anonymous_bytes() - base)
-print(json.dumps([peak, shelf.pool.held_bytes]))
+print(json.dumps([peak, store.pool.held_bytes]))
 """
 
 

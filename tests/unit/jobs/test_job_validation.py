@@ -105,7 +105,7 @@ def test_a_job_starts_from_what_a_run_has_left(tmp_path):
     ("given", "text"),
     [
         ("/nowhere/model.npz", "/nowhere/model.npz: does not exist"),
-        (__file__, r"test_layout\.py: no model; wanted"),
+        (__file__, r"test_job_validation\.py: no model; wanted"),
         ({"intercept": [1.0]}, "no coef in what was given"),
         ({"coef": [float("nan")]}, "coef is not finite"),
         (3, "got 3; wanted a result's model"),

@@ -212,8 +212,8 @@ def test_compressed_bodies_are_unpacked_once_in_memory_and_not_copied_out_of_cor
 
 def test_a_damaged_body_is_found_as_it_is_taken_into_memory(tmp_path: Path) -> None:
     chunk = packed(smooth(0))
-    assert chunk.away is not None
-    chunk.away.expected ^= 1
+    assert chunk.lazy_body is not None
+    chunk.lazy_body.expected ^= 1
     store = ChunkStore()
     with pytest.raises(DataError, match="a file is damaged: chunk smooth/0/0: its checksum"):
         store.put([chunk])

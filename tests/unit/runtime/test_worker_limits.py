@@ -23,7 +23,7 @@ GIB = 2**30
 @pytest.fixture(autouse=True)
 def _a_process_of_200_mb_and_a_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budgets, "anonymous_bytes", lambda: 200_000_000)
-    for module in ("budget", "chunk_store"):
+    for module in ("worker_limits", "chunks.chunk_store"):
         monkeypatch.setattr(f"elasticml.runtime.{module}.disk_room", lambda folder: 10**12)
 
 

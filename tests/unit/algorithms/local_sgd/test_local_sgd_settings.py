@@ -65,7 +65,7 @@ import sys
 sys.modules["torch"] = None
 import elasticml as em
 from elasticml.algorithms.registry import algorithm
-from elasticml.data.arrays import from_arrays
+from elasticml.data.readers.arrays import from_arrays
 assert em.CoCoA().name == "cocoa"
 assert algorithm("local_sgd").name == "local_sgd"
 try:
