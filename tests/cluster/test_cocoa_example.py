@@ -30,6 +30,7 @@ def run(data_dir: Path, *arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_job_file_trains_to_its_gap_and_gives_members_back(
     data_dir: Path, tmp_path: Path
 ) -> None:

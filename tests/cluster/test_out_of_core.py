@@ -50,6 +50,7 @@ def on_disk(dask_worker: Any) -> tuple[set[str], int]:
     return named, sum(folder in line and line.endswith("(deleted)") for line in maps)
 
 
+@pytest.mark.slow
 def test_what_is_copied_to_the_disk_has_no_name_while_it_is_used() -> None:
     data = synthetic("rcv1", ROWS, seed=1, dtype="float32")
     with em.LocalCluster(1, memory_limit=SMALL) as cluster, Client(cluster) as client:

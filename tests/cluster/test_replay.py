@@ -106,6 +106,7 @@ def test_a_run_with_kills_returns_and_notices_replays_to_the_same_bits(
     assert (code, "coef differs in 1 of" in err) == (3, True)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_and_resumed_replays_across_its_attempts(tmp_path: Path) -> None:
     job = {
         "name": "cut",

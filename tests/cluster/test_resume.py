@@ -124,6 +124,7 @@ def test_a_run_goes_on_after_an_interrupt_and_after_its_client_was_killed(tmp_pa
     assert "the run has ended" in err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_run_of_other_settings_or_other_data_is_refused(tmp_path: Path) -> None:
     rows = tmp_path / "rows.svm"
     lines = [f"{1 if i % 3 else -1} 1:{i % 7} 2:{i % 5}" for i in range(300)]

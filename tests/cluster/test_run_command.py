@@ -87,7 +87,9 @@ def test_a_run_with_a_kill_and_a_return_leaves_everything_in_its_directory(tmp_p
     assert (again["cluster"]["workers"], again["faults"][0]["lose"]) == (3, 1)
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "signal_number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_an_interrupted_run_is_usable_and_nothing_is_left(
     tmp_path: Path, signal_number: signal.Signals
 ) -> None:
@@ -105,6 +107,7 @@ def test_an_interrupted_run_is_usable_and_nothing_is_left(
     assert psutil.wait_procs(family, timeout=WAIT_S)[1] == []
 
 
+@pytest.mark.slow
 def test_a_client_killed_outright_leaves_a_run_that_can_be_reported(tmp_path: Path) -> None:
     process = start(tmp_path, ENDLESS)
     family = until_round(process, tmp_path, 2)

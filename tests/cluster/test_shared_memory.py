@@ -96,6 +96,7 @@ def test_killed_job_leaves_no_memory_behind(victims: str) -> None:
         assert [p for p in held if open_files(p)] == []
 
 
+@pytest.mark.slow
 def test_shared_memory_changes_no_bit_of_a_model(cluster: em.LocalCluster) -> None:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(300, 9_000)), rng.choice([-1.0, 1.0], size=300)

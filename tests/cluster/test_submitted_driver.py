@@ -90,6 +90,7 @@ def rounds_of(place):
         return [int(row["round"]) for row in csv.DictReader(file)]
 
 
+@pytest.mark.slow
 def test_a_job_is_driven_to_its_end_and_leaves_its_run(submit, start):
     file, place = submit()
     told = ended(start(file))

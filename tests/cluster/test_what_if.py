@@ -27,6 +27,7 @@ JOB = {
 }
 
 
+@pytest.mark.slow
 def test_ghost_of_a_killed_runs_own_rule_has_its_objective_in_every_round(tmp_path):
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(JOB))
     code, _, err = end_run(start_run(tmp_path, "job.yaml", "--out", "run"))

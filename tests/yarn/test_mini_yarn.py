@@ -183,6 +183,7 @@ def test_yarn_prints_the_class_path(mini_yarn):
     assert sum("hadoop-yarn-api-3" in entry for entry in entries) == 1
 
 
+@pytest.mark.slow
 def test_a_second_one_stands_beside_and_ends_with_what_started_it(tmp_path):
     """The process that started it is killed; the warden ends the daemons all the same."""
     program = (

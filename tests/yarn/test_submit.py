@@ -293,6 +293,7 @@ def test_a_place_that_cannot_be_written_is_one_line(command, job_file, on_hdfs):
     assert "cannot be written" in err
 
 
+@pytest.mark.slow
 def test_an_environment_that_the_nodes_do_not_have_is_one_line(command, job_file, on_hdfs):
     job = job_file(on_hdfs, COCOA, ENDLESS, environment="venv:///nowhere/env")
     code, _, err = command("submit", job)
@@ -300,6 +301,7 @@ def test_an_environment_that_the_nodes_do_not_have_is_one_line(command, job_file
     assert "there is no virtual environment /nowhere/env on " in err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_resource_manager_that_is_down_is_one_line(command, job_file, on_hdfs, mini_yarn):
     mini_yarn.stop_resource_manager()
     code, out, err = command("submit", job_file(on_hdfs, COCOA, ENDLESS))

@@ -245,6 +245,7 @@ def test_what_can_never_run_is_refused_at_once(mini_yarn, arguments, says):
     assert "\n" not in caught.value.message
 
 
+@pytest.mark.slow
 def test_an_environment_that_no_node_has_is_said(mini_yarn, skein_client):
     with pytest.raises(em.SubmissionError, match="/nowhere/env") as caught:
         em.YarnCluster(environment="venv:///nowhere/env", skein_client=skein_client, **SMALL)

@@ -93,6 +93,7 @@ def test_a_run_that_waits_loses_the_rounds_that_it_waited(run):
     assert stalled.rounds_lost == 6  # rounds 3 to 8
 
 
+@pytest.mark.slow
 def test_second_report_simulates_only_what_is_new(run):
     kept = run / "what-if" / "stall" / "story.jsonl"
     before = kept.stat().st_mtime_ns
