@@ -199,6 +199,7 @@ def left_alone(job, folder):
     return application
 
 
+@pytest.mark.slow
 def test_a_job_that_nobody_watches_outlives_its_scheduler_and_its_master(
     command, job_file, on_hdfs, tmp_path
 ):

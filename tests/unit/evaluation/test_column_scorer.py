@@ -50,6 +50,7 @@ def _facts():
     return facts_of([chunk for part in JUDGE.parts(1) for chunk in part])
 
 
+@pytest.mark.slow
 def test_batches_add_up_and_none_is_held_but_the_last():
     reader = Batches(JUDGE.parts(6))
     scores = scorer().training(reader, MODELS)
