@@ -113,7 +113,7 @@ def test_a_job_that_only_epochs_would_end_does_not_wait_for_ever_for_room(points
     world = {"limit_bytes": 16_000, "tick_s": 0.5}
     result = begin(points, trace, world, placement="contiguous")
     assert result.error is not None
-    assert "absent for 600 s, and no member has room for them" in result.error["message"]
+    assert "absent for 600 s and fit into no member's memory" in result.error["message"]
     assert result.story[-1]["t"] < 700.0
     # Whatever else ends the job is waited for.
     ended = begin(points, trace, world, placement="contiguous", stop={"seconds": 800})

@@ -215,7 +215,7 @@ def test_a_packed_environment_is_sent_once_and_runs(mini_yarn, skein_client):
     told: list[str] = []
     archive = upload_once(listed, place, say=told.append)
     assert upload_once(listed, place, say=told.append) == archive
-    assert [line.split()[0] for line in told] == ["packing", "sending"]
+    assert [line.split()[0] for line in told] == ["packing", "uploading"]
     with dask.config.set({"yarn.environment": archive, "yarn.queue": "ml"}):
         cluster = em.YarnCluster(
             n_workers=1, deploy_mode="local", worker_memory="512 MiB", skein_client=skein_client
