@@ -51,7 +51,7 @@ help: ## Show what can be made.
 # does not read pip's configuration), pip installs.
 define install
 { [ -x $(VENV)-uv/bin/uv ] || $(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(VENV)-uv uv; } \
-	&& $(VENV)-uv/bin/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.$(1)' \
+	&& TMPDIR=$(abspath $(VENV)-uv) $(VENV)-uv/bin/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.$(1)' \
 	|| $(BIN)/python -m pip install --disable-pip-version-check --editable '.$(1)'
 endef
 
