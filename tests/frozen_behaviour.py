@@ -1,6 +1,6 @@
 """Frozen behaviour: digests of what jobs did, kept as test data while code moves.
 
-While the tests of ``tests/sim`` run, every simulated job that comes to its end is looked up by its
+While the tests of ``tests/sim`` run, every simulated job that ends is looked up by its
 record, its options and its data, and its story is compared with the digest in
 ``tests/frozen/stories.json``. So the comparison covers every scenario, costs no run of its own, and
 does not depend on which tests are selected. ``tests/frozen/faults.json`` holds the outcome of each
@@ -15,12 +15,12 @@ values
     All of it, every bit of every float. Compared only on a processor of the class, and with the
     libraries, that the digests were written with.
 
-Write the digests anew, after a change of behaviour that is meant::
+Rewrite the digests after an intended change of behaviour::
 
     python -m tests.frozen_behaviour
 
 It runs the tests twice, the second time as on an older processor; what differs then is compared
-only on a processor like this one. ``python -m tests.test_frozen_behaviour`` writes the stories anew
+only on a processor like this one. ``python -m tests.test_frozen_behaviour`` rewrites the stories
 that a replay computes again.
 """
 
@@ -86,12 +86,12 @@ def scenario_of(world: World) -> str:
 
 
 def is_frozen(options: WorldOptions) -> bool:
-    """Whether a world is the same in each run: times are not measured, nothing is drawn anew."""
+    """Whether a world is the same in each run: no measured times, no new draws."""
     return options.compute_s != "measured" and not hypothesis.currently_in_test_context()
 
 
 class Digests:
-    """One file of digests: compared with, or written anew."""
+    """One file of digests: compared with, or rewritten."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -135,12 +135,12 @@ stories, faults = Digests(STORIES), Digests(FAULTS)
 
 
 def is_writing() -> bool:
-    """Whether digests are being written anew."""
+    """Whether digests are being rewritten."""
     return WRITES in os.environ
 
 
 def watch_simulations() -> None:
-    """Compare every simulated job of this process that comes to its end."""
+    """Compare every simulated job of this process that ends."""
     run = World.run
     if run.__name__ == "watched":
         return
@@ -207,7 +207,7 @@ def _run(folder: Path, **more: str) -> dict[str, dict[str, Any]]:
 
 
 def write(scratch: Path) -> None:
-    """Write both files anew."""
+    """Rewrite both files."""
     first = _run(scratch / "first")
     other = _run(scratch / "other", **_OTHER_PROCESSOR)
     for path in (STORIES, FAULTS):
