@@ -23,7 +23,7 @@ from elasticml.jobs.algorithm_settings import (
 )
 from elasticml.jobs.follow import Watcher
 from elasticml.jobs.handle import Handle, attach_handle, prepare_scheduler, workers_of
-from elasticml.jobs.job_file import JobFile
+from elasticml.jobs.job_file import JobFile, check_faults, read_faults
 from elasticml.jobs.job_record import RECORD_VERSION
 from elasticml.jobs.job_sections import Collective, Evaluate, Fault, Members, Stop
 from elasticml.jobs.job_validation import (
@@ -39,7 +39,6 @@ from elasticml.jobs.job_validation import (
     resolve_holders,
     resolve_placement,
 )
-from elasticml.jobs.planned_faults import check_faults, read_faults
 from elasticml.jobs.preflight import preflight_data
 from elasticml.jobs.result import Result
 from elasticml.jobs.rpc import unwrap_reply

@@ -120,8 +120,7 @@ def _show(
     out: Path, directories: list[Path], summaries: dict[str, Any], seconds: float, as_json: bool
 ) -> None:
     from elasticml.jobs.run_directory import json_safe
-    from elasticml.report.overlay_page import table, write_overlay
-    from elasticml.report.overlay_table import text_table
+    from elasticml.report.overlay_page import table, text_table, write_overlay
 
     labels = list(summaries)
     page = write_overlay(directories, labels, out / "demo.html")

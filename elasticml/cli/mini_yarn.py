@@ -63,9 +63,9 @@ def up(
     verbose: bool,
 ) -> None:
     """Start a ResourceManager, NodeManagers and HDFS; return when YARN can grant containers."""
+    from elasticml.clusters.minihadoop.daemons import default_root
     from elasticml.clusters.minihadoop.mini_settings import Preemption
     from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
-    from elasticml.clusters.minihadoop.root_directory import default_root
 
     began_s = time.monotonic()
 
@@ -94,8 +94,8 @@ def up(
 @_verbose
 def down(root: Path | None, verbose: bool) -> None:
     """End every process: daemons, containers and their remaining children."""
+    from elasticml.clusters.minihadoop.daemons import default_root
     from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
-    from elasticml.clusters.minihadoop.root_directory import default_root
 
     count = MiniYarn.end_at(root or default_root())
     click.echo(f"ended {count} processes" if count else "nothing was running")
@@ -137,7 +137,7 @@ def env(root: Path | None, verbose: bool) -> None:
 
 
 def _at(root: Path | None) -> Any:
+    from elasticml.clusters.minihadoop.daemons import default_root
     from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
-    from elasticml.clusters.minihadoop.root_directory import default_root
 
     return MiniYarn.at(root or default_root())

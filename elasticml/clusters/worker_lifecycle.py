@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from elasticml.runtime.fault_slowdown import SLOWNESS_EXTENSION, FaultSlowdown
+from elasticml.runtime.fault_injection import SLOWNESS_EXTENSION, FaultSlowdown
 
 if TYPE_CHECKING:
     from distributed.worker import Worker

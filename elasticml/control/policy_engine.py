@@ -16,8 +16,7 @@ from typing import get_args
 from elasticml.control.chunk_transfers import ChunkCopies, ChunkMoves
 from elasticml.control.job_state import JobState
 from elasticml.control.membership import MemberRecord
-from elasticml.control.memory_budget import MemoryBudget
-from elasticml.control.placement import to_emptiest
+from elasticml.control.placement import MemoryBudget, to_emptiest
 from elasticml.control.policy import (
     Discard,
     GroupView,

@@ -15,8 +15,8 @@ from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.elastic_net import ElasticNetFit, ElasticNetSolver
 from elasticml.algorithms.linear.gram_descent import Penalty
 from elasticml.estimators.backend_choice import choose_client, stored_values
-from elasticml.estimators.base import LinearRegressor
-from elasticml.estimators.convergence_warnings import (
+from elasticml.estimators.base import (
+    LinearRegressor,
     warn_fitted_here,
     warn_of_gap,
     warn_without_penalty,

@@ -31,7 +31,7 @@ from elasticml.algorithms.parallel import FixedPieces, runs
 from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.errors import DataError
 from elasticml.estimators.backend_choice import n_threads
-from elasticml.estimators.convergence_warnings import warn
+from elasticml.estimators.base import warn
 from elasticml.estimators.inputs import load_rows
 from elasticml.ids import ChunkId
 from elasticml.runtime.executors import parallel

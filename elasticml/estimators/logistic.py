@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -21,26 +22,84 @@ from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.linear.softmax_objective import SoftmaxObjective
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 from elasticml.algorithms.linear.sparse_softmax import SparseSoftmax
-from elasticml.estimators import dual_logistic
 from elasticml.estimators.backend_choice import (
     PRODUCT_VALUES_MIN,
     choose_client,
     stored_values,
     threads_for,
 )
-from elasticml.estimators.base import LinearClassifier
-from elasticml.estimators.convergence_warnings import (
+from elasticml.estimators.base import (
+    LinearClassifier,
     warn_fitted_here,
     warn_of_gap,
     warn_without_minimum,
 )
-from elasticml.estimators.linear_solver import LinearSolution
-from elasticml.estimators.row_table import by_columns
+from elasticml.estimators.linear_solver import LinearProblem, LinearSolution, solve
+from elasticml.estimators.row_table import RowTable, by_columns
 from elasticml.runtime.executors import parallel
 
-# Fit L1-penalised classifiers with two or more classes; both return the same record.
+# Logistic regression by dual coordinate ascent: when it pays, and the fit.
 
 F64 = NDArray[np.float64]
+
+#: Least number of stored values: then passes over the rows, each of which improves the model, pay
+#: more than the matrix products of Newton steps.
+VALUES_MIN: Final = 8_000_000
+#: Largest mean of ``C s |x|^2``; with a weaker penalty the number of passes grows.
+STRENGTH_MAX: Final = 64.0
+#: The most passes; afterwards Newton steps continue from the model.
+PASSES_MAX: Final = 30
+#: Least tolerance; below it, Newton's quadratic convergence is faster.
+TOL_MIN: Final = 1e-7
+#: Rows in the sample for the mean.
+_SAMPLE: Final = 4096
+
+
+def pays(X: Any, weights: F64 | None, C: float) -> bool:
+    """Return whether dual passes over these rows are expected to be faster than Newton steps.
+
+    Parameters
+    ----------
+    X : ndarray or sparse (n, d)
+    weights : ndarray (n,), optional
+    C : float
+        May be infinite.
+    """
+    if stored_values(X) < VALUES_MIN or not math.isfinite(C):
+        return False
+    step = max(1, X.shape[0] // _SAMPLE)
+    some = X[::step]
+    values = some.data if scipy.sparse.issparse(some) else some
+    square = float(np.square(values, dtype=np.float64).sum()) / max(1, some.shape[0])
+    mean = 1.0 if weights is None else float(weights.mean())
+    return bool(C * mean * square <= STRENGTH_MAX)
+
+
+def fit(
+    X: Any, targets: F64, weights: F64 | None, pool: Parallel, *, C: float, tol: float, passes: int
+) -> LinearSolution:
+    """Fit in this process, without an intercept, in at most ``PASSES_MAX`` passes.
+
+    Parameters
+    ----------
+    X : ndarray or sparse (n, d), float64 or float32
+    targets : ndarray (n,)
+        -1 and +1.
+    passes : int
+        A further limit of the passes.
+    """
+    problem = LinearProblem(
+        loss="logistic",
+        strength=1.0 / C,
+        intercept_scaling=None,
+        tol=tol,
+        rounds=min(passes, PASSES_MAX),
+        seed=0,
+    )
+    return solve(problem, RowTable(X, pool), targets, weights, None)
+
+
+# Fit L1-penalised classifiers with two or more classes; both return the same record.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,15 +313,15 @@ class LogisticRegression(LinearClassifier):
         """Return whether the settings allow dual coordinate ascent; the rows decide then."""
         is_ridge = self.l1_ratio == 0.0 or not math.isfinite(self.C)
         is_plain = not self.fit_intercept and not self.warm_start and is_ridge
-        return is_plain and self.tol >= dual_logistic.TOL_MIN
+        return is_plain and self.tol >= TOL_MIN
 
     def _fit_binary(self, X: Any, targets: F64, weights: F64 | None, pool: Parallel) -> None:
         with choose_client(self.client, stored_values(X)) as client:
             start = self._start(1, X.shape[1])
             is_dual = client is None and self._may_be_dual()
-            if is_dual and dual_logistic.pays(X, weights, self.C):
+            if is_dual and pays(X, weights, self.C):
                 options: dict[str, Any] = {"C": self.C, "tol": self.tol, "passes": self.max_iter}
-                solution = dual_logistic.fit(X, targets, weights, pool, **options)
+                solution = fit(X, targets, weights, pool, **options)
                 if solution.gap <= solution.target_gap:
                     self._keep_dual(solution)
                     return

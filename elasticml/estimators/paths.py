@@ -15,8 +15,7 @@ from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.elastic_net import ElasticNetFit, ElasticNetSolver
 from elasticml.algorithms.linear.gram_descent import Penalty
 from elasticml.estimators.backend_choice import n_threads
-from elasticml.estimators.base import LinearRegressor
-from elasticml.estimators.convergence_warnings import warn_of_gap
+from elasticml.estimators.base import LinearRegressor, warn_of_gap
 from elasticml.estimators.elastic_net import ElasticNet, takes_products
 from elasticml.estimators.inputs import load_arrays
 from elasticml.runtime.executors import parallel

@@ -20,8 +20,7 @@ from elasticml.algorithms.linear.normal_equations import equations
 from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.parallel import Serial
 from elasticml.estimators.backend_choice import choose_client, stored_values
-from elasticml.estimators.base import LinearRegressor
-from elasticml.estimators.convergence_warnings import warn_fitted_here, warn_of_gap
+from elasticml.estimators.base import LinearRegressor, warn_fitted_here, warn_of_gap
 
 F64 = NDArray[np.float64]
 SolverName = Literal["auto", "cholesky", "newton"]

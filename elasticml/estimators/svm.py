@@ -21,8 +21,7 @@ from elasticml.estimators.backend_choice import (
     stored_values,
     threads_for,
 )
-from elasticml.estimators.base import LinearClassifier
-from elasticml.estimators.convergence_warnings import warn_of_gap
+from elasticml.estimators.base import LinearClassifier, warn_of_gap
 from elasticml.estimators.linear_solver import LinearProblem, LinearSolution, prepare, solve
 from elasticml.estimators.row_table import RowTable
 from elasticml.runtime.executors import parallel

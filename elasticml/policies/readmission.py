@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Literal
 
-from elasticml.control.memory_budget import MemoryBudget
+from elasticml.control.placement import MemoryBudget
 from elasticml.control.policy import GroupView, MemberView, Readmit, View
 from elasticml.ids import ChunkId, MemberId
 

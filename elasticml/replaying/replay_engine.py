@@ -12,39 +12,208 @@ import inspect
 import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from elasticml.algorithms.base import Arrays, Exchange, Resume, Scalar, Work
+from elasticml.algorithms.base import ON_CUDA, Arrays, Exchange, Resume, Scalar, Work
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.registry import algorithm
 from elasticml.data.chunks.digests import as_text
 from elasticml.data.dataset_stats import DatasetStats, merge_summaries
 from elasticml.data.source import Source, survey_all
-from elasticml.errors import DataError, ElasticmlError, JobFailedError
+from elasticml.errors import ConfigError, DataError, ElasticmlError, JobFailedError
 from elasticml.ids import ExchangeId, Mask
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
-from elasticml.replaying.ordered_sums import Sums, add_up
-from elasticml.replaying.preconditions import (
-    check_devices,
-    check_member,
-    check_order,
-    check_start,
-)
-from elasticml.replaying.replay_members import (
-    Record,
-    ReplayMember,
-    ReplayMembers,
-    computed_before,
-)
+from elasticml.replaying.replay_members import Record, ReplayMember, ReplayMembers, computed_before
 from elasticml.runtime.checkpoints import checkpoint_format
 from elasticml.runtime.executors import ThreadParallel, parallel
 from elasticml.sim.block_cache import BlockCache
-from elasticml.training.array_buffers import Vector, n_values, pack, unpack
-from elasticml.training.fingerprint import BlasThreadLimit
+from elasticml.training.array_buffers import Vector, merge, n_values, pack, unpack
+from elasticml.training.fingerprint import BlasThreadLimit, cpu_class, versions
 from elasticml.training.trainer_runner import TrainerRunner
+
+# What must be as it was in the run, or its bits cannot be reached again; refused in one line.
+
+
+def check_devices(records: Sequence[Record]) -> None:
+    """Check that nothing was computed where the same sums come out otherwise every time.
+
+    Raises
+    ------
+    ConfigError
+        When members have computed on CUDA; names the first round.
+    """
+    found = next((r for r in records if r["event"] == "RoundEnded" and r.get(ON_CUDA)), None)
+    if found is not None:
+        raise ConfigError(
+            f"members have computed on CUDA, first in round {found['round']}, where kernels add in "
+            "an order that changes from run to run: no replay reaches the same bits; run the job "
+            "with algorithm.device: cpu where it shall be replayed"
+        )
+
+
+def check_start(record: Record) -> None:
+    """Check the versions and the processor that a process of the job was told of at its start.
+
+    Raises
+    ------
+    ConfigError
+        When something is another here; names it.
+    """
+    spec = record["spec"]
+    if not spec.get("deterministic", True):
+        raise ConfigError("the job has deterministic: false: no two runs of it are the same")
+    if (spec.get("simulate") or {}).get("costs"):
+        raise ConfigError(
+            "the run was simulated from its costs alone, without data: there is no model to "
+            "reach again"
+        )
+    if "cpu" not in record:
+        raise ConfigError(
+            "the story does not say on what processor the run was: an older version of elasticml "
+            "told it; run the job again"
+        )
+    here = versions()
+    for name, there in record["versions"].items():
+        if here.get(name) != there:
+            raise ConfigError(
+                f"{name} is {here.get(name)} here, the run had {there}: results may differ in "
+                f"their last bits; install {name} {there}"
+            )
+    _check_cpu(record["cpu"], "the driver")
+
+
+def check_member(record: Record) -> None:
+    """Check the processor of a member.
+
+    Raises
+    ------
+    ConfigError
+        When it is of another class than this machine's.
+    """
+    _check_cpu(record["cpu"], f"member {record['member']} on {record['host']}")
+
+
+def check_order(record: Record, algorithm: str) -> None:
+    """Check that what an algorithm computes does not depend on how much memory a member had.
+
+    Only the passes of both CoCoAs visit rows in the order in which they come from the disk.
+
+    Raises
+    ------
+    ConfigError
+        When it does: the order of its passes follows what streams from the disk together.
+    """
+    if algorithm in ("cocoa", "primal_cocoa"):
+        raise ConfigError(
+            f"member {record['member']} went out of core: the order of its passes depended on the "
+            "memory that it had; run the job with more memory or members"
+        )
+
+
+def _check_cpu(there: str, whose: str) -> None:
+    here = cpu_class()
+    if here != there:
+        raise ConfigError(
+            f"the processor is {here} here, that of {whose} was {there}: compiled loops may round "
+            "in another way; replay on a machine of that class"
+        )
+
+
+# Partials added in the order that a story gives: ``((0+2)+1)`` is what the tree has done.
+
+
+@dataclass(slots=True)
+class Sums:
+    """The sums of an exchange.
+
+    Each is known by the mask of the slots in it: sums of the same members, written down in the
+    same order, have the same bits wherever in the tree they were made.
+    """
+
+    #: None where nobody's share is in it.
+    total: Vector | None = None
+    by_mask: dict[Mask, Vector] = field(default_factory=dict)
+
+
+def add_up(order: str, partials: Mapping[int, Vector], reduce: str) -> Sums:
+    """Add partials as parenthesised: the first of a parenthesis, then the others one by one.
+
+    Parameters
+    ----------
+    order : str
+        Slots, ``+`` and parentheses; empty where there is nothing to add.
+    partials : mapping of ndarray
+        By slot; not changed.
+    reduce : {"sum", "max"}
+
+    Raises
+    ------
+    DataError
+        When the order is no such text, or names a slot that has no partial.
+    """
+    sums = Sums()
+    if order:
+        reader = _Reader(order, partials, reduce, sums.by_mask)
+        _, sums.total = reader.group()
+        reader.finish()
+    return sums
+
+
+class _Reader:
+    """Reads an order from left to right, adding as it goes."""
+
+    def __init__(
+        self, order: str, partials: Mapping[int, Vector], reduce: str, sums: dict[Mask, Vector]
+    ) -> None:
+        self._order = order
+        self._partials = partials
+        self._reduce = reduce
+        self._sums = sums
+        self._at = 0
+
+    def group(self) -> tuple[Mask, Vector]:
+        """Read a slot, or a parenthesis of groups."""
+        if not self._takes("("):
+            return self._slot()
+        mask, first = self.group()
+        total = first.copy()
+        while self._takes("+"):
+            other, partial = self.group()
+            mask = Mask(mask | other)
+            merge(total, partial, self._reduce)
+        if not self._takes(")"):
+            raise self._wrong("a parenthesis is not closed")
+        self._sums[mask] = total
+        return mask, total
+
+    def finish(self) -> None:
+        """See that nothing is left."""
+        if self._at != len(self._order):
+            raise self._wrong(f"{self._order[self._at :]!r} is left over")
+
+    def _takes(self, sign: str) -> bool:
+        found = self._order.startswith(sign, self._at)
+        self._at += found
+        return found
+
+    def _slot(self) -> tuple[Mask, Vector]:
+        end = self._at
+        while end < len(self._order) and self._order[end].isdecimal():
+            end += 1
+        text, self._at = self._order[self._at : end], end
+        if not text or int(text) not in self._partials:
+            raise self._wrong(f"slot {text!r} has no share in it")
+        mask = Mask(1 << int(text))
+        self._sums[mask] = self._partials[int(text)]
+        return mask, self._sums[mask]
+
+    def _wrong(self, why: str) -> DataError:
+        return DataError(f"the story's order of additions {self._order!r} cannot be read: {why}")
+
 
 #: Kept exchanges whose sums may be asked for as anchors; members keep two of their own.
 KEPT = 4

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
 
 from elasticml.errors import ConfigError
 from elasticml.ids import format_size
@@ -17,17 +21,157 @@ from elasticml.report.overlay_plot import (
     overlay_picture,
     time_picture,
 )
-from elasticml.report.overlay_table import (
-    PAPER_ROUNDS,
-    OverlayRow,
-    choose_rounds,
-    html_table,
-    overlay_row,
-)
 from elasticml.report.run_reader import RunData, finite, read_run
-from elasticml.report.series import common_metric, full_objective, last_round
+from elasticml.report.series import (
+    common_metric,
+    full_objective,
+    last_round,
+    metric_name,
+    metric_series,
+    united_windows,
+)
 from elasticml.report.style import Picture, png_bytes, styled, svg_markup, write_whole
 from elasticml.report.timeline import seconds_text
+
+# A table of several runs, as text and as HTML: objective and test metric at chosen rounds.
+
+#: The rounds of the resource-elastic paper's comparison: before, during and after the absence.
+PAPER_ROUNDS = (100, 150, 199, 250, 300)
+
+#: A value may be taken from a row up to this many rounds earlier; the table then names the round.
+_EARLIER_MAX = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One value of the table."""
+
+    value: float | None
+    #: Round of the row from which it was taken.
+    round: int
+    #: False if only the driver's estimate is known.
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayRow:
+    """One run's row of the table; the cells are in the order of ``rounds``."""
+
+    label: str
+    rounds: tuple[int, ...]
+    #: Mean loss plus penalty over all examples.
+    objective: tuple[Cell, ...]
+    #: The headline test metric, AUPRC where the runs have it.
+    test: tuple[Cell, ...]
+    #: Column of the history shown in ``test``; empty if no run was evaluated.
+    metric: str
+
+
+def choose_rounds(runs: Sequence[RunData]) -> tuple[int, ...]:
+    """Choose rounds for comparing runs."""
+    last = max((int(last_round(run)) for run in runs), default=0)
+    if last >= PAPER_ROUNDS[-1]:
+        return PAPER_ROUNDS
+    chosen = {last // 4, last // 2, 3 * last // 4, last}
+    for start, end in united_windows(runs)[:2]:
+        chosen |= {int(start), int(end) - 1}
+    return tuple(sorted(number for number in chosen if 0 <= number <= last))
+
+
+def text_table(rows: Sequence[OverlayRow]) -> str:
+    """Return the table as fixed-width text, objective first, then the test metric."""
+    if not rows:
+        return ""
+    width = max(len("over all examples"), *(len(row.label) for row in rows))
+    blocks = []
+    for title, cells in _blocks(rows):
+        lines = [[f"{r}" for r in rows[0].rounds]]
+        lines += [
+            [_cell_text(c, r) for c, r in zip(own, rows[0].rounds, strict=True)] for own in cells
+        ]
+        wide = [max(len(line[j]) for line in lines) for j in range(len(lines[0]))]
+        heads = ["round", *(row.label for row in rows)]
+        body = [
+            f"{head:<{width}}  " + "  ".join(f"{c:>{w}}" for c, w in zip(line, wide, strict=True))
+            for head, line in zip(heads, lines, strict=True)
+        ]
+        blocks.append("\n".join([title, *(line.rstrip() for line in body)]))
+    notes = _notes(rows)
+    return "\n\n".join(blocks) + ("\n\n" + "\n".join(notes) if notes else "") + "\n"
+
+
+def html_table(rows: Sequence[OverlayRow]) -> str:
+    """Return the table as HTML."""
+    parts = []
+    for title, cells in _blocks(rows):
+        head = [title, *(f"round {r}" for r in rows[0].rounds)]
+        body = [
+            [row.label, *(_cell_text(c, r) for c, r in zip(own, row.rounds, strict=True))]
+            for row, own in zip(rows, cells, strict=True)
+        ]
+        parts.append(table_html(head, body))
+    parts += [f'<p class="small">{esc(note)}</p>' for note in _notes(rows)]
+    return "".join(parts)
+
+
+def overlay_row(run: RunData, label: str, rounds: tuple[int, ...], metric: str) -> OverlayRow:
+    """Return one run's row."""
+    full_x, full_y = full_objective(run.history)
+    test_x, test_y = metric_series(run, metric) if metric else (np.empty(0), np.empty(0))
+    own_x, own_y = run.history.column("round"), run.history.column("objective")
+    last = last_round(run)
+    objective = []
+    for r in rounds:
+        cell = _cell(full_x, full_y, r, last)
+        if cell.value is None or cell.round != r:
+            guess = own_y[(own_x == r) & np.isfinite(own_y)]
+            if len(guess):
+                cell = Cell(value=float(guess[-1]), round=r, exact=False)
+        objective.append(cell)
+    test = tuple(_cell(test_x, test_y, r, last) for r in rounds)
+    return OverlayRow(
+        label=label, rounds=rounds, objective=tuple(objective), test=test, metric=metric
+    )
+
+
+def _cell(x: NDArray[np.float64], y: NDArray[np.float64], at: int, last: float) -> Cell:
+    """Return the value at a round, or a slightly earlier one; empty beyond the run's end."""
+    near = np.flatnonzero((x <= at) & (x >= at - _EARLIER_MAX))
+    if not len(near) or at > last:
+        return Cell(value=None, round=at)
+    i = near[-1]
+    return Cell(value=float(y[i]), round=int(x[i]))
+
+
+def _cell_text(cell: Cell, at: int) -> str:
+    """Format a cell: ~ marks an estimate, @ another round than ``at``."""
+    if cell.value is None:
+        return "–"
+    earlier = "" if cell.round == at else f"@{cell.round}"
+    return f"{'' if cell.exact else '~'}{cell.value:.5f}{earlier}"
+
+
+def _blocks(rows: Sequence[OverlayRow]) -> list[tuple[str, list[tuple[Cell, ...]]]]:
+    """List the table's non-empty blocks: title, and cells by run."""
+    blocks = [("objective over all examples", [row.objective for row in rows])]
+    if rows and rows[0].metric:
+        blocks.append((f"test {metric_name(rows[0].metric)}", [row.test for row in rows]))
+    return blocks if rows else []
+
+
+def _notes(rows: Sequence[OverlayRow]) -> list[str]:
+    """Explain the symbols that the table uses."""
+    cells = [c for row in rows for c in row.objective + row.test if c.value is not None]
+    pairs = [
+        (c, r) for row in rows for own in (row.objective, row.test)
+        for c, r in zip(own, row.rounds, strict=True) if c.value is not None
+    ]  # fmt: skip
+    notes = []
+    if any(not cell.exact for cell in cells):
+        notes.append("~ the driver's own figure, an estimate while examples are absent")
+    if any(cell.round != at for cell, at in pairs):
+        notes.append("@ taken from that round, the last one evaluated before")
+    return notes
 
 
 def draw(run_dirs: Sequence[str | Path], labels: Sequence[str] | None, out: str | Path) -> Path:

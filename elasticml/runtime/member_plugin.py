@@ -17,7 +17,7 @@ from elasticml.data.out_of_core.mapped_memory import spill_folder
 from elasticml.errors import ConfigError
 from elasticml.ids import VERSION
 from elasticml.runtime.executors import ThreadRunner, parallel
-from elasticml.runtime.fault_slowdown import SLOWNESS_EXTENSION, FaultSlowdown
+from elasticml.runtime.fault_injection import SLOWNESS_EXTENSION, FaultSlowdown
 from elasticml.runtime.member_host import MemberHost
 from elasticml.runtime.worker_context import WorkerContext
 from elasticml.runtime.worker_limits import WorkerLimits

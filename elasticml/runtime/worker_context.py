@@ -9,7 +9,7 @@ from elasticml.algorithms.base import Parallel
 from elasticml.collective.precise_sleep import precise_sleep
 from elasticml.collective.transport import Transport
 from elasticml.runtime.executors import Runner
-from elasticml.runtime.fault_slowdown import FaultSlowdown
+from elasticml.runtime.fault_injection import FaultSlowdown
 from elasticml.runtime.numa import node_cores
 from elasticml.training.fingerprint import blas_threads, cpu_class
 

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd.address_book import ASK_S, ASKED_MAX, AddressBook
-from elasticml.algorithms.async_sgd.base import Mail
-from elasticml.algorithms.async_sgd.mailbox import Mailbox
+from elasticml.algorithms.async_sgd.base import Mail, Mailbox
 from elasticml.algorithms.async_sgd.report_ops import LoopReport, ReportSolver
 from elasticml.algorithms.async_sgd.worker_loop import WorkerLoop
 from elasticml.algorithms.base import Solver

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from elasticml.collective.frames import Frame, Header, Kind
 from elasticml.collective.shared_memory import SHARED_BYTES_MIN
 from elasticml.collective.transport import Link
+from elasticml.runtime.driver_agent import SUM_THREADS
 from elasticml.runtime.executors import parallel
 from elasticml.runtime.peer import Peer
-from elasticml.runtime.trainer_steps import SUM_THREADS
 from elasticml.training.array_buffers import merge_all
 
 Vector = NDArray[np.float64]

@@ -82,7 +82,7 @@ def plain(arguments, loader=False):
     """Train with PyTorch alone; return seconds and test accuracy of each epoch."""
     import torch
 
-    from elasticml.algorithms.local_sgd.models import cnn
+    from elasticml.algorithms.local_sgd.module_factory import cnn
 
     torch.set_num_threads(arguments.threads)
     (x, labels), test = tensors(arguments)
@@ -127,7 +127,7 @@ def ddp_rank(rank, arguments, address, told):
     """Train as one of the processes."""
     import torch
 
-    from elasticml.algorithms.local_sgd.models import cnn
+    from elasticml.algorithms.local_sgd.module_factory import cnn
 
     torch.set_num_threads(arguments.threads)
     torch.distributed.init_process_group(

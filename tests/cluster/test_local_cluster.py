@@ -293,7 +293,7 @@ def test_scaling_adds_workers_and_takes_the_youngest(cluster: LocalCluster) -> N
 
 def test_workers_are_slowed_from_the_start_or_later_and_let_off() -> None:
     def factor(dask_worker: Worker) -> float:
-        from elasticml.runtime.fault_slowdown import SLOWNESS_EXTENSION
+        from elasticml.runtime.fault_injection import SLOWNESS_EXTENSION
 
         return float(dask_worker.extensions[SLOWNESS_EXTENSION].factor)
 

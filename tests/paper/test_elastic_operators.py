@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticml.control.anchors import plan_anchor
+from elasticml.control.exchange import plan_anchor
 from elasticml.control.policy import GroupView, MemberView, Readmit, View
 from elasticml.control.reduce_node import ReduceNode
 from elasticml.control.tree import children, depth, layout, take_out

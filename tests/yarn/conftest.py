@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elasticml.clusters.minihadoop.jars import jars_directory
-from elasticml.clusters.minihadoop.java import find_java
+from elasticml.clusters.minihadoop.java import find_java, jars_directory
 from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
 from elasticml.clusters.minihadoop.test_tenant import Tenant
 from elasticml.errors import ConfigError

@@ -10,6 +10,7 @@ Source: Algorithm 2 of the asynchronous SGD paper, with the merge and sending ru
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -134,3 +135,80 @@ class LoopConfig:
     #: Number of chunks that a mini-batch is drawn from.
     window: int = 16
     parameters: Mapping[str, float | int | str | bool] = field(default_factory=dict)
+
+
+# A mailbox of received states to merge: a few slots, of which the oldest is overwritten when full.
+#
+# One thread puts and another takes, without locks or interrupts. A state in a slot is immutable, so
+# that a reader never sees a partial one. The only race is that a message is replaced before it is
+# read; this is counted.
+#
+# Source: the single-sided communication of the asynchronous SGD paper. Deviation: its slots are
+# memory that peers write to while it may be read; here a slot is a reference, replaced whole.
+
+
+class Mailbox:
+    """A single-producer, single-consumer mailbox; when full, the oldest message is overwritten.
+
+    Parameters
+    ----------
+    slots : int, >= 1
+    """
+
+    def __init__(self, slots: int = 1) -> None:
+        self._slots: deque[Mail] = deque(maxlen=slots)
+        #: Written by the network thread only.
+        self._received = 0
+        #: Written by the loop's thread only.
+        self._taken = 0
+        self._reported = (0, 0)
+
+    def put(self, mail: Mail) -> None:
+        """Store a message; called by the network thread."""
+        self._received += 1
+        # Appending to a deque is atomic; a full one drops its oldest item.
+        self._slots.append(mail)
+
+    def take(self) -> list[Mail]:
+        """Remove and return all messages; called by the loop's thread."""
+        mails: list[Mail] = []
+        while self._slots:
+            mails.append(self._slots.popleft())
+            self._taken += 1
+        return mails
+
+    def count(self) -> tuple[int, int]:
+        """Return messages received and overwritten since the last call; called by the loop."""
+        # Read first: messages that arrive from here on count the next time.
+        received = self._received
+        overwritten = max(self._reported[1], received - self._taken - len(self._slots))
+        before, self._reported = self._reported, (received, overwritten)
+        return received - before[0], overwritten - before[1]
+
+
+# Partial states for messages, and sums over states.
+
+F64 = NDArray[np.float64]
+
+
+def rows_to_send(
+    n_rows: int, share: float, chance: np.random.Generator
+) -> NDArray[np.int64] | None:
+    """Draw a share of the rows, at least one, in ascending order; None for all rows."""
+    n_drawn = max(1, round(share * n_rows))
+    if n_drawn >= n_rows:
+        return None
+    return np.sort(chance.choice(n_rows, n_drawn, replace=False)).astype(np.int64)
+
+
+def picked(arrays: Mapping[str, F64], rows: NDArray[np.int64] | None) -> Mail:
+    """Return a message with these rows of each array, copied."""
+    if rows is None:
+        return Mail(arrays={name: array.copy() for name, array in arrays.items()})
+    return Mail(arrays={name: array[rows] for name, array in arrays.items()}, rows=rows)
+
+
+def summed(problem: Problem, states: Sequence[Mapping[str, F64]]) -> Arrays:
+    """Return the sum of the states' addends."""
+    addends = [problem.addends(state) for state in states]
+    return {name: np.sum([part[name] for part in addends], axis=0) for name in addends[0]}

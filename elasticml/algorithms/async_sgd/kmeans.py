@@ -15,11 +15,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.async_sgd import nearest_kernels as kernels
-from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail
+from elasticml.algorithms.async_sgd import nearest_centres as kernels
+from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail, picked, rows_to_send, summed
 from elasticml.algorithms.async_sgd.nearest_centres import nearest_of, statistics_of, whole
-from elasticml.algorithms.async_sgd.partial_state import picked, rows_to_send, summed
-from elasticml.algorithms.async_sgd.seeding_kernels import potential, swap_centres
+from elasticml.algorithms.async_sgd.seeding import potential, swap_centres
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.chunk import Chunk, Dtype, dense_chunk

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail
+from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail, picked, rows_to_send, summed
 from elasticml.algorithms.async_sgd.kmeans import checked_centres, inertia
 from elasticml.algorithms.async_sgd.nearest_centres import nearest_of
-from elasticml.algorithms.async_sgd.partial_state import picked, rows_to_send, summed
 from elasticml.data.chunks.chunk import Chunk
 
 # The asynchronous SGD paper's update and merge, as printed, on one array of a state.

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays, Exchange, Parallel, Work
-from elasticml.algorithms.batch_gradient.nystrom import Curvature, nystrom
+from elasticml.algorithms.batch_gradient.stand_ins import Curvature, nystrom
 from elasticml.algorithms.cocoa.second_moment_bounds import add_diagonals
 from elasticml.algorithms.column_statistics import add_moments
 from elasticml.algorithms.parallel import runs

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from elasticml.algorithms.batch_gradient.elastic_gradient import ElasticGradient, Evaluated, Point
-from elasticml.algorithms.batch_gradient.loss_bounds import Interval, gap_bound
+from elasticml.algorithms.batch_gradient.stand_ins import Interval, gap_bound
 from elasticml.objectives.penalties import L2
 
 # The certified error of the estimated objective, and its history columns.

@@ -4,16 +4,157 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.batch_gradient.loss_bounds import LossBound
-from elasticml.algorithms.batch_gradient.nystrom import Curvature
 from elasticml.ids import GroupId
 
+# Curvature from a few Hessian-vector products: Nystroem approximation plus a diagonal.
+
 F64 = NDArray[np.float64]
+#: Eigenvalues of ``V' H V`` below this share of the largest are rounding.
+KEPT: Final = 1e-10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curvature:
+    """``B = F F' + diag(D)``: symmetric positive semidefinite."""
+
+    #: F, shape (n_model, k).
+    factor: F64
+    #: D, shape (n_model,).
+    diagonal: F64
+
+    def times(self, v: F64) -> F64:
+        """Return ``B v``, shape (n_model,), new."""
+        out: F64 = self.factor @ (self.factor.T @ v) + self.diagonal * v
+        return out
+
+
+def nystrom(basis: F64, products: F64, diagonal: F64) -> Curvature:
+    """Approximate H by ``H V (V' H V)^-1 V' H`` plus the remainder of its diagonal.
+
+    Without the remainder, directions outside the basis have no curvature, as in a first-order
+    Taylor expansion (a9a sorted by its first singular direction, half of the members away: a gap of
+    5.9e-3 instead of 1.5e-3).
+
+    Parameters
+    ----------
+    basis : ndarray (k, n_model)
+        V', orthonormal rows; H is symmetric positive semidefinite.
+    products : ndarray (k, n_model)
+        (H V)'.
+    diagonal : ndarray (n_model,)
+        Diagonal of H.
+
+    Notes
+    -----
+    Error: exact if V spans the range of H, in particular for k = n_model. Otherwise the part along
+    V is exact, and the rest of H, positive semidefinite, is replaced by its diagonal.
+    """
+    core = basis @ products.T
+    values, vectors = np.linalg.eigh(0.5 * (core + core.T))
+    kept = values > KEPT * max(float(values[-1]), 0.0) if values.size else np.zeros(0, bool)
+    factor = (products.T @ vectors[:, kept]) / np.sqrt(values[kept])
+    remainder = np.maximum(diagonal - np.einsum("ij,ij->i", factor, factor), 0.0)
+    return Curvature(factor=factor, diagonal=remainder)
+
+
+def first_basis(n_model: int, rank: int) -> F64:
+    """Return random orthonormal rows (min(rank, n_model), n_model), with a fixed seed."""
+    draws = np.random.default_rng(0).standard_normal((min(rank, n_model), n_model))
+    return orthonormal(draws)
+
+
+def orthonormal(rows: F64) -> F64:
+    """Return orthonormal rows (k, n) with the same span; one step of subspace iteration."""
+    q, _ = np.linalg.qr(rows.T)
+    return np.ascontiguousarray(q.T)
+
+
+# Certified bounds on the loss of absent examples: an interval at every model.
+#
+# A convex loss lies above its tangent; one with a c-Lipschitz derivative lies below the tangent
+# plus
+# ``c/2 |X (v - w)|^2``. That term needs the absent rows. It is replaced by a diagonal bound,
+# ``X' S X <= D`` of :mod:`elasticml.algorithms.cocoa.second_moment_bounds` with p = 1: D is a sum
+# over examples, so the absent examples' share is the difference between the whole and the remaining
+# ones.
+
+#: Rounding error of a difference of two such diagonals, as a share of the larger one.
+ROUNDED: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A closed interval that contains an unknown number."""
+
+    low: float
+    high: float
+
+    def plus(self, other: Interval) -> Interval:
+        """Return the interval of the sum."""
+        return Interval(low=self.low + other.low, high=self.high + other.high)
+
+    @property
+    def size(self) -> float:
+        """The largest absolute value in the interval."""
+        return max(abs(self.low), abs(self.high))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossBound:
+    """A group's loss and gradient where it was last evaluated, and a bound on its curvature.
+
+    ``loss + gradient.(v - w) <= l(v) <= loss + gradient.(v - w) + (v - w)~' D (v - w)~ / 2``,
+    where ``~`` maps to the coordinates that members multiply by.
+    """
+
+    #: Shape (n_model,).
+    w: F64
+    loss: float
+    gradient: F64
+    #: D times the loss's smoothness, shape (n_sent,).
+    diagonal: F64
+
+    def interval(self, v: F64, sent_change: F64) -> Interval:
+        """Return an interval of the group's loss at ``v``; ``sent_change`` is ``(v - w)~``."""
+        low = self.loss + float(self.gradient @ (v - self.w))
+        return Interval(low=low, high=low + 0.5 * float(self.diagonal @ sent_change**2))
+
+
+def difference(whole: F64, part: F64) -> F64:
+    """Return an upper bound of ``whole - part``, both sums of non-negative terms."""
+    return np.maximum(whole - part, 0.0) + ROUNDED * whole
+
+
+def gap_bound(room: float, gradient: F64, l2: float, n_penalised: int) -> float | None:
+    """Bound ``f(w) - min f`` by means of a convex lower bound ``low`` of f.
+
+    An l2-strongly convex function with gradient g at w is at least its value at w minus
+    ``|g|^2 / (2 l2)`` everywhere.
+
+    Parameters
+    ----------
+    room : float
+        Upper bound of ``f(w) - low(w)``.
+    gradient : ndarray (n_model,)
+        Gradient of ``low`` at w.
+    l2, n_penalised : float, int
+        The penalty, on the first coordinates only.
+
+    Returns
+    -------
+    float or None
+        None if a coordinate is not penalised: then there is no such bound.
+    """
+    if l2 <= 0.0 or n_penalised < gradient.size:
+        return None
+    return room + float(gradient @ gradient) / (2.0 * l2)
+
+
 #: Source of a stand-in's curvature: none, the present examples, or its own sketch.
 Mode = Literal["taylor", "borrowed", "nystrom"]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.cocoa.chunk_pointers import GRAM_FIELDS, address
 from elasticml.algorithms.cocoa.row_kernels import KIND_CODES
 from elasticml.algorithms.linear import coordinate_descent_kernels, gram
-from elasticml.algorithms.linear.centring import CLOSE, moved
+from elasticml.algorithms.linear.gram import CLOSE, moved
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]

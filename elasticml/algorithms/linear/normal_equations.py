@@ -15,8 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.linear.centring import CLOSE
-from elasticml.algorithms.linear.gram import BLOCK_BYTES
+from elasticml.algorithms.linear.gram import BLOCK_BYTES, CLOSE
 from elasticml.data.chunks.kernels import Pointers, csr_adjoint, kernel
 from elasticml.data.chunks.products import read_only
 

@@ -23,10 +23,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.linear.centring import CLOSE
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import best
 from elasticml.algorithms.linear.elastic_net import PRODUCTS_MAX, ElasticNetSolver
+from elasticml.algorithms.linear.gram import CLOSE
 from elasticml.algorithms.linear.gram_descent import Penalty
 from elasticml.data.chunks.kernels import inlined_kernel, kernel
 from elasticml.objectives.conjugates import DualLoss

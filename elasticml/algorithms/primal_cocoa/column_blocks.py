@@ -10,14 +10,92 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.chunk_pointers import address
+from elasticml.algorithms.cocoa.cocoa_exchanges import MISSED_MAX
 from elasticml.algorithms.cocoa.row_kernels import KIND_CODES
 from elasticml.algorithms.linear import coordinate_descent_kernels
 from elasticml.algorithms.linear.column_matrix import FLAT
-from elasticml.algorithms.primal_cocoa import column_state, sweep_kernels
+from elasticml.algorithms.primal_cocoa import sweep_kernels
 from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.ids import ChunkId
 
+# The coefficients in a chunk's state, with their pending step; they travel with the chunk.
+#
+# The state also has the constants of the chunk's columns, so that a member that receives the chunk
+# need not read its body for them.
+
 F64 = NDArray[np.float64]
+
+#: float64 (n_rows,): coefficients at the beginning of the last exchange. Here and below, rows that
+#: are not columns have 0.
+COEF: Final = "coef"
+#: float64 (n_rows,): the full step of that exchange.
+STEP: Final = "step"
+#: int64 (1,): serial of that exchange.
+SERIAL: Final = "serial"
+#: float64 (n_rows,): squared norms and means of the columns.
+NORMS: Final = "norms"
+MEANS: Final = "means"
+#: float64 (n_rows,): products with the residual of the last certificate.
+SLOPES: Final = "slopes"
+#: uint8 (n_rows,): 0 where screening has excluded the column from every solution.
+ALIVE: Final = "alive"
+
+
+def begin(chunk: Chunk, norms: F64, means: F64) -> None:
+    """Initialise a chunk's state, without coefficients."""
+    n = chunk.n_rows
+    chunk.state = {
+        NORMS: norms,
+        MEANS: means,
+        SLOPES: np.zeros(n),
+        ALIVE: (chunk.labels >= 0.0).astype(np.uint8),
+    }
+    chunk.state_version += 1
+
+
+def settle(chunk: Chunk, *, serial: int, settle: int, gamma: float) -> bool:
+    """Apply ``gamma`` times a chunk's last step, once; return whether the chunk is up to date.
+
+    The chunk then has serial ``serial`` and no step. A chunk without coefficients, or with those of
+    another exchange than ``settle``, is left as it is.
+    """
+    if SERIAL not in chunk.state:
+        return False
+    own = int(chunk.state[SERIAL][0])
+    if own == serial:
+        return True
+    if own != settle:
+        return False
+    coef = chunk.state[COEF]
+    if gamma != 0.0:
+        coef = coef + gamma * chunk.state[STEP]
+    write(chunk, coef, serial)
+    return True
+
+
+def is_recent(chunk: Chunk, settle: int) -> bool:
+    """Whether a chunk that is not up to date has coefficients worth keeping."""
+    if SERIAL not in chunk.state:
+        return False
+    return 0 <= settle - int(chunk.state[SERIAL][0]) <= MISSED_MAX
+
+
+def write(chunk: Chunk, coef: F64, serial: int) -> None:
+    """Replace a chunk's coefficients by an array, which it then owns, and a zero step."""
+    chunk.state |= {
+        COEF: coef,
+        STEP: np.zeros(chunk.n_rows),
+        SERIAL: np.array([serial], np.int64),
+    }
+    chunk.state_version += 1
+
+
+def note(chunk: Chunk, **arrays: NDArray[np.float64] | NDArray[np.uint8]) -> None:
+    """Replace some of a chunk's state arrays."""
+    chunk.state |= arrays
+    chunk.state_version += 1
+
+
 I64 = NDArray[np.int64]
 #: Share of the examples' weight not stored in a column below which it is summed directly.
 LITTLE: Final = 1e-3
@@ -97,7 +175,7 @@ class ColumnBlock:
 
     def alive(self) -> I64:
         """Return the features that screening has not excluded."""
-        alive: I64 = self.features[self.chunk.state[column_state.ALIVE][self.features] != 0]
+        alive: I64 = self.features[self.chunk.state[ALIVE][self.features] != 0]
         return alive
 
     def own(self, whole: F64) -> F64:
@@ -112,18 +190,16 @@ class ColumnBlock:
         coordinate_descent_kernels.correlate(
             features, self.place, r.size, sweep_kernels.NO_GRAMS, r, out
         )
-        out -= self.chunk.state[column_state.MEANS][features] * along_root
-        out[self.chunk.state[column_state.NORMS][features] == 0.0] = 0.0
+        out -= self.chunk.state[MEANS][features] * along_root
+        out[self.chunk.state[NORMS][features] == 0.0] = 0.0
         return out
 
     def weighted_moments(self, hessian: DiagonalHessian, *, centred: bool) -> ColumnMoments:
         """Return these columns' moments, weighted by curvatures."""
         state = self.chunk.state
         if hessian.h is None:
-            return ColumnMoments(means=state[column_state.MEANS], norms=state[column_state.NORMS])
-        moments = ColumnMoments(
-            means=state[column_state.MEANS].copy(), norms=state[column_state.NORMS].copy()
-        )
+            return ColumnMoments(means=state[MEANS], norms=state[NORMS])
+        moments = ColumnMoments(means=state[MEANS].copy(), norms=state[NORMS].copy())
         sweep_kernels.weigh(
             self.alive(), self.place, hessian.root, hessian.h, hessian.total, centred, FLAT,
             moments.means, moments.norms,
@@ -221,7 +297,7 @@ def warm_kernels() -> None:
         dense_chunk(id, np.zeros(1), np.ones((1, 1))),
         csr_chunk(id, np.zeros(1), [0, 1], [0], one, 1),
     ):
-        column_state.begin(chunk, *measure(chunk, one, 1.0, centred=False))
+        begin(chunk, *measure(chunk, one, 1.0, centred=False))
         block, w, r = ColumnBlock.of(chunk), np.zeros(1), np.ones(1)
         for h in (None, one):
             hessian = DiagonalHessian(root=one, h=h)

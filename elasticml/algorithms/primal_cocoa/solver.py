@@ -11,20 +11,18 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays, Operation, Parallel, Work, operation_of
 from elasticml.algorithms.parallel import runs
-from elasticml.algorithms.primal_cocoa import column_state, primal_exchanges
+from elasticml.algorithms.primal_cocoa import column_blocks, primal_exchanges
 from elasticml.algorithms.primal_cocoa.column_blocks import (
-    ColumnBlock,
-    DiagonalHessian,
-    QuadraticModel,
-    measure,
-)
-from elasticml.algorithms.primal_cocoa.column_state import (
     ALIVE,
     COEF,
     MEANS,
     NORMS,
     SLOPES,
     STEP,
+    ColumnBlock,
+    DiagonalHessian,
+    QuadraticModel,
+    measure,
 )
 from elasticml.algorithms.primal_cocoa.local_descent import LocalDescent
 from elasticml.algorithms.primal_cocoa.primal_settings import read_settings
@@ -100,7 +98,7 @@ class PrimalCocoaSolver:
 
     def _begin(self, work: Work, chunk: Chunk, centred: bool) -> None:
         root = self._root(work)
-        column_state.begin(chunk, *measure(chunk, root, float(root @ root), centred=centred))
+        column_blocks.begin(chunk, *measure(chunk, root, float(root @ root), centred=centred))
 
     def _root(self, work: Work) -> F64:
         root = work.model.get("root")
@@ -109,7 +107,7 @@ class PrimalCocoaSolver:
     # --- steps --------------------------------------------------------------------------------
 
     def _settle(self, work: Work, chunk: Chunk) -> bool:
-        return column_state.settle(
+        return column_blocks.settle(
             chunk,
             serial=int(work.parameters["serial"]),
             settle=int(work.parameters["settle"]),
@@ -151,7 +149,7 @@ class PrimalCocoaSolver:
             step = new - old
             l1 += (float(np.abs(old).sum()), float((np.abs(new) - np.abs(old)).sum()))
             inner += (float(old @ step), float(step @ step))
-            column_state.note(chunk, **{STEP: step})
+            column_blocks.note(chunk, **{STEP: step})
         columns = sum(block.features.size for block in descent.blocks)
         alive = sum(block.alive().size for block in descent.blocks)
         unset = sum(block.features.size for block in self._blocks.values()) - columns
@@ -195,7 +193,7 @@ class PrimalCocoaSolver:
         may = float(work.parameters["a1"]) - leaning <= reach
         alive = (state[ALIVE] != 0) & may
         if np.count_nonzero(alive) < np.count_nonzero(state[ALIVE]):
-            column_state.note(chunk, **{ALIVE: alive.astype(np.uint8)})
+            column_blocks.note(chunk, **{ALIVE: alive.astype(np.uint8)})
 
     # --- certificates -------------------------------------------------------------------------
 
@@ -223,7 +221,7 @@ class PrimalCocoaSolver:
                 slopes = np.zeros(chunk.n_rows)
                 live = np.flatnonzero((chunk.state[ALIVE] != 0) | (w != 0.0))
                 slopes[live] = block.correlations(live, residual, along_root)
-                column_state.note(chunk, **{SLOPES: slopes})
+                column_blocks.note(chunk, **{SLOPES: slopes})
                 parts["coef"][block.numbers] = w[block.features]
                 parts["slopes"][block.numbers] = slopes[block.features]
                 parts["here"][block.numbers] = 1.0
@@ -247,13 +245,13 @@ class PrimalCocoaSolver:
         block, serial = self._blocks[chunk.id], int(work.parameters["serial"])
         taken = work.model.get("taken")
         if taken is not None:
-            column_state.write(chunk, block.own(np.asarray(taken)), serial)
+            column_blocks.write(chunk, block.own(np.asarray(taken)), serial)
             return True
-        if column_state.is_recent(chunk, int(work.parameters["settle"])):
+        if column_blocks.is_recent(chunk, int(work.parameters["settle"])):
             coef = chunk.state[COEF]
         else:
             coef = block.own(sent_coef)
-        column_state.write(chunk, coef, serial)
+        column_blocks.write(chunk, coef, serial)
         return False
 
     # --- columns ------------------------------------------------------------------------------

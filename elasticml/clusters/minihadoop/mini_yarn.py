@@ -6,18 +6,25 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from elasticml.clusters.minihadoop import watchdog, web_api
+from elasticml.clusters.minihadoop import startup, watchdog
 from elasticml.clusters.minihadoop.configuration import write_configuration
-from elasticml.clusters.minihadoop.daemons import Daemons, environment_of, kill_all, marked
-from elasticml.clusters.minihadoop.jars import jars_directory
-from elasticml.clusters.minihadoop.java import Java, find_java
+from elasticml.clusters.minihadoop.daemons import (
+    Daemons,
+    environment_of,
+    kill_all,
+    make_root,
+    marked,
+)
+from elasticml.clusters.minihadoop.java import Java, find_java, jars_directory
 from elasticml.clusters.minihadoop.layout import Layout
 from elasticml.clusters.minihadoop.mini_settings import (
     HOST,
@@ -26,11 +33,75 @@ from elasticml.clusters.minihadoop.mini_settings import (
     node_host,
     node_name,
 )
-from elasticml.clusters.minihadoop.ports import choose_ports, port_names
 from elasticml.clusters.minihadoop.programs import Programs
-from elasticml.clusters.minihadoop.root_directory import make_root
 from elasticml.clusters.minihadoop.startup import PortTakenError, Start
 from elasticml.errors import ConfigError, SubmissionError
+
+# Choose free ports, so that several mini YARNs can run side by side.
+
+#: Below Linux's ephemeral ports, above those of well-known services.
+PORT_MIN, PORT_MAX = 11000, 32000
+
+#: Ports of the daemons that run once.
+SERVICES = (
+    "name-rpc",
+    "name-http",
+    "data-stream",
+    "data-http",
+    "data-ipc",
+    "resource-client",
+    "resource-scheduler",
+    "resource-tracker",
+    "resource-admin",
+    "resource-http",
+)
+
+#: Ports of each NodeManager.
+NODE_SERVICES = ("rpc", "localizer", "http", "collector")
+
+
+def port_names(nodes: int) -> list[str]:
+    """Return the names of all ports of a mini YARN with this number of nodes."""
+    return [*SERVICES, *(f"node-{i}-{name}" for i in range(nodes) for name in NODE_SERVICES)]
+
+
+def choose_ports(names: Sequence[str], rng: random.Random) -> dict[str, int]:
+    """Choose a free port for each name.
+
+    Two processes that choose at the same time may choose the same port; a daemon then reports that
+    its port is taken, and the start is retried with other ports.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of the ports.
+    rng : random.Random
+        Decides in which order ports are tried.
+
+    Raises
+    ------
+    ConfigError
+        When there are not enough free ports.
+    """
+    chosen: dict[str, int] = {}
+    with ExitStack() as stack:
+        # Each chosen port stays bound until all are chosen.
+        for port in rng.sample(range(PORT_MIN, PORT_MAX), PORT_MAX - PORT_MIN):
+            if len(chosen) == len(names):
+                break
+            trial = stack.enter_context(socket.socket())
+            try:
+                trial.bind((HOST, port))
+            except OSError:
+                continue
+            chosen[names[len(chosen)]] = port
+    if len(chosen) < len(names):
+        raise ConfigError(
+            f"too few free ports: got {len(chosen)} between {PORT_MIN} and {PORT_MAX} on {HOST}, "
+            f"wanted {len(names)}; end processes that listen there (ss -ltnp lists them)"
+        )
+    return chosen
+
 
 #: Seconds for a Hadoop command-line tool.
 TOOL_S_MAX = 60.0
@@ -211,7 +282,7 @@ class MiniYarn:
 
     def nodes(self) -> dict[str, str]:
         """Return the state, such as ``RUNNING``, of each node that the ResourceManager knows."""
-        return web_api.node_states(self.rm_url)
+        return startup.node_states(self.rm_url)
 
     def kill_node(self, number: int, *, containers: bool = False) -> None:
         """Kill a NodeManager with SIGKILL; its containers keep running unless they are killed too.

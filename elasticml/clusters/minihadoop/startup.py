@@ -3,15 +3,60 @@
 from __future__ import annotations
 
 import getpass
+import http.client
+import json
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping
+from typing import Any
 
-from elasticml.clusters.minihadoop import web_api
 from elasticml.clusters.minihadoop.daemons import Daemons
 from elasticml.clusters.minihadoop.mini_settings import HOST, MiniSettings, node_host, node_name
 from elasticml.clusters.minihadoop.programs import Programs
 from elasticml.clusters.polling import until
 from elasticml.errors import SubmissionError
+
+# Requests to the web services of YARN and HDFS on this machine.
+
+#: Seconds for a response from this machine.
+ANSWER_S_MAX = 5.0
+
+#: Ignores proxies that the environment names: they do not lead to this machine.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def ask(url: str, method: str = "GET") -> dict[str, Any] | None:
+    """Return a web service's JSON response; None if it does not respond yet."""
+    request = urllib.request.Request(url, method=method, headers={"Accept": "application/json"})
+    try:
+        with _OPENER.open(request, timeout=ANSWER_S_MAX) as response:
+            content: dict[str, Any] = json.loads(response.read() or b"{}")
+            return content
+    except (OSError, http.client.HTTPException, urllib.error.URLError, ValueError):
+        return None
+
+
+def node_states(rm_url: str) -> dict[str, str]:
+    """Return the state of each node that the ResourceManager knows, by node id."""
+    content = ask(f"{rm_url}/ws/v1/cluster/nodes") or {}
+    nodes = (content.get("nodes") or {}).get("node") or []
+    return {node["id"]: node["state"] for node in nodes}
+
+
+def live_data_nodes(name_url: str) -> int:
+    """Return the number of live DataNodes; 0 if the NameNode does not respond."""
+    content = ask(f"{name_url}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState") or {}
+    beans = content.get("beans") or [{}]
+    return int(beans[0].get("NumLiveDataNodes", 0))
+
+
+def make_directory(name_url: str, path: str, user: str, permission: str) -> bool:
+    """Make a directory on HDFS; return whether it exists."""
+    query = f"op=MKDIRS&permission={permission}&user.name={user}"
+    content = ask(f"{name_url}/webhdfs/v1{path}?{query}", "PUT") or {}
+    return bool(content.get("boolean"))
+
 
 #: Seconds until everything is ready, even on a busy machine.
 READY_S_MAX = 180.0
@@ -133,14 +178,14 @@ class Start:
 
     def _is_hdfs_ready(self) -> bool:
         user = getpass.getuser()
-        return web_api.live_data_nodes(self._name_url) > 0 and all(
-            web_api.make_directory(self._name_url, path, user, permission)
+        return live_data_nodes(self._name_url) > 0 and all(
+            make_directory(self._name_url, path, user, permission)
             for path, permission in (("/tmp", "1777"), (f"/user/{user}", "755"))
         )
 
     def _has_nodes(self) -> bool:
         running = self._daemons.pids()
-        states = web_api.node_states(self._rm_url)
+        states = node_states(self._rm_url)
         return all(
             states.get(node_id) in ("RUNNING", "DECOMMISSIONING")
             for number, node_id in enumerate(self._node_ids)

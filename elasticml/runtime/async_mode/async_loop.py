@@ -15,12 +15,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from elasticml.algorithms.async_sgd.mailbox import Mailbox
+from elasticml.algorithms.async_sgd.base import Mailbox
 from elasticml.algorithms.async_sgd.worker_loop import WorkerLoop
 from elasticml.algorithms.base import Parallel
 from elasticml.errors import JobFailedError
-from elasticml.runtime.async_mode.send_queue import SendQueue
-from elasticml.runtime.fault_slowdown import FaultSlowdown
+from elasticml.runtime.async_mode.async_gossip import SendQueue
+from elasticml.runtime.fault_injection import FaultSlowdown
 from elasticml.training.message_codec import Shapes, pack_message
 
 #: Longest wait for a place in the outgoing queue until requests are seen to.

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd.address_book import AddressBook
-from elasticml.algorithms.async_sgd.base import Mail
-from elasticml.algorithms.async_sgd.mailbox import Mailbox
+from elasticml.algorithms.async_sgd.base import Mail, Mailbox
 from elasticml.algorithms.async_sgd.report_ops import LoopReport, ReportSolver
 from elasticml.algorithms.async_sgd.worker_loop import COUNTS, WorkerLoop
 from elasticml.collective.transport import Link
@@ -23,9 +22,8 @@ from elasticml.data.chunks.chunk import Chunk
 from elasticml.ids import MemberId
 from elasticml.protocol import events as ev
 from elasticml.protocol.commands import Peers
-from elasticml.runtime.async_mode.async_gossip import AsyncGossip
+from elasticml.runtime.async_mode.async_gossip import AsyncGossip, SendQueue
 from elasticml.runtime.async_mode.async_loop import AsyncLoop, LoopContext
-from elasticml.runtime.async_mode.send_queue import SendQueue
 from elasticml.runtime.worker_context import WorkerContext
 from elasticml.training.array_buffers import Vector
 from elasticml.training.message_codec import pack_message

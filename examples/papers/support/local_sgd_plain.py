@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from support.local_sgd_runs import Images, Point, Run, Setting
 
-from elasticml.algorithms.local_sgd.models import cnn
+from elasticml.algorithms.local_sgd.module_factory import cnn
 from elasticml.algorithms.local_sgd.sampler import order_keys
 from elasticml.data.chunks.chunk import Chunk
 

@@ -7,10 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticml.algorithms.batch_gradient.loss_bounds import LossBound, gap_bound
-from elasticml.algorithms.batch_gradient.nystrom import first_basis, nystrom, orthonormal
-from elasticml.algorithms.batch_gradient.similarity import likeness, scatter
-from elasticml.algorithms.batch_gradient.stand_ins import StandIn, StandIns, Sums
+from elasticml.algorithms.batch_gradient.curvature_estimates import likeness, scatter
+from elasticml.algorithms.batch_gradient.stand_ins import (
+    LossBound,
+    StandIn,
+    StandIns,
+    Sums,
+    first_basis,
+    gap_bound,
+    nystrom,
+    orthonormal,
+)
 from elasticml.ids import GroupId
 from tests.serial_world import Return, Run, Vanish, World, deal
 

@@ -13,8 +13,7 @@ pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
 
 from elasticml.cli.submit import submit_and_follow
 from elasticml.clusters.yarn.jobs.applications import load_application
-from elasticml.clusters.yarn.jobs.job_spec import make_spec
-from elasticml.clusters.yarn.jobs.submit import SubmissionPlan
+from elasticml.clusters.yarn.jobs.submit import SubmissionPlan, make_spec
 from elasticml.data.storage import filesystem
 from elasticml.data.storage.hadoop_sites import HadoopConf
 from elasticml.jobs.job_sections import YarnContainers

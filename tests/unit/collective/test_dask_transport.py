@@ -15,13 +15,11 @@ from distributed.comm import connect
 from distributed.security import Security
 
 from elasticml.collective import dask_transport
-from elasticml.collective.comm_link import CommLink
-from elasticml.collective.dask_transport import DaskTransport, has_stream, transport_of
+from elasticml.collective.dask_transport import CommLink, DaskTransport, has_stream, transport_of
 from elasticml.collective.frames import Frame, Header, Kind
 from elasticml.collective.segmentation import PIECE_BYTES
 from elasticml.collective.shared_memory_link import SharedLink
-from elasticml.collective.socket_link import SocketLink
-from elasticml.collective.stream_link import StreamLink
+from elasticml.collective.socket_link import SocketLink, StreamLink
 from elasticml.collective.transport import LinkClosedError
 from elasticml.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticml.control.anchors import AnchorTerm, plan_anchor
+from elasticml.control.exchange import AnchorTerm, plan_anchor
 from elasticml.ids import MemberId
 
 

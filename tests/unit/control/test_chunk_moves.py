@@ -9,7 +9,7 @@ import pytest
 from elasticml.control.chunk_transfers import BATCH, MOVE_PAUSE_S, ChunkCopies, ChunkMoves
 from elasticml.control.driver_settings import DriverSettings, PlannedFault
 from elasticml.control.job_state import JobState
-from elasticml.control.memory_budget import MemoryBudget
+from elasticml.control.placement import MemoryBudget
 from elasticml.control.policy import View
 from elasticml.control.policy_engine import PolicyEngine
 from elasticml.control.rounds import History, Rounds

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from elasticml.control import invariants
+from elasticml.control import driver as driver_module
 from elasticml.control.chunk_transfers import PendingMove
+from elasticml.control.driver import check
 from elasticml.control.driver_settings import DriverSettings
-from elasticml.control.invariants import check
 from elasticml.errors import LocalProtocolError
 from elasticml.ids import ChunkId, ExchangeId, Mask, MemberId
 from elasticml.protocol import events as ev
@@ -256,7 +256,7 @@ def test_a_round_tells_each_slots_examples_where_they_have_changed():
 
 @pytest.mark.parametrize("n_entries", [0, 100])
 def test_large_books_are_derived_again_when_they_have_changed(monkeypatch, n_entries):
-    monkeypatch.setattr(invariants, "BOOKS_ENTRIES_MIN", n_entries)
+    monkeypatch.setattr(driver_module, "BOOKS_ENTRIES_MIN", n_entries)
     made = world()
     until(made, lambda: made.driver.state.last_exchange == 1)
     driver = made.driver
@@ -272,7 +272,7 @@ def test_large_books_are_derived_again_when_they_have_changed(monkeypatch, n_ent
     with pytest.raises(LocalProtocolError, match="rows do not add up"):
         check(driver)
     # Tests have all derived after every event.
-    monkeypatch.setattr(invariants, "BOOKS_ENTRIES_MIN", 0)
-    driver.checked_at, driver.check_every_event = invariants._change_counts(driver), True
+    monkeypatch.setattr(driver_module, "BOOKS_ENTRIES_MIN", 0)
+    driver.checked_at, driver.check_every_event = driver_module._change_counts(driver), True
     with pytest.raises(LocalProtocolError, match="rows do not add up"):
         check(driver)

@@ -14,11 +14,12 @@ from elasticml.data.chunks.chunk import (
     Layout,
     binary_csr_chunk,
     csr_chunk,
+    decode_state,
     dense_chunk,
+    encode_state,
     layout_from_json,
     sequence_chunk,
 )
-from elasticml.data.chunks.chunk_state import decode_state, encode_state
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
-from elasticml.data.chunks.chunk_io import prepare_to_send
 from elasticml.data.chunks.compressed_body import pack, read_compressed
 from elasticml.data.chunks.lazy_body import open_lazy_body
 from elasticml.data.out_of_core.buffer_pool import BufferPool
@@ -23,6 +22,7 @@ from elasticml.data.source import load_all
 from elasticml.data.synthetic.sparse import synthetic
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import ChunkId
+from elasticml.runtime.chunks.chunk_transport import prepare_to_send
 from tests.unit.data.test_chunk import ID, example
 
 KINDS = ("dense", "csr", "binary_csr", "sequence")

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticml.data.out_of_core.spill_files import FILE_BYTES
-from elasticml.data.out_of_core.store import OutOfCoreStore, plan_residency
+from elasticml.data.out_of_core.store import FILE_BYTES, OutOfCoreStore, plan_residency
 from tests.unit.data.test_packed import packed, smooth
 from tests.unit.data.test_shelf import chunk
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import elasticml as em
-from elasticml.clusters.yarn.jobs.yarn_progress import progress_fraction
+from elasticml.clusters.yarn.jobs.job_driver import progress_fraction
 from elasticml.data.source import merge_summaries
 from elasticml.jobs.job_file import parse_job
 from elasticml.jobs.job_record import job_file_from_record

@@ -3,7 +3,7 @@
 import pytest
 
 from elasticml.errors import ConfigError
-from elasticml.jobs.planned_faults import check_faults, read_faults
+from elasticml.jobs.job_file import check_faults, read_faults
 
 
 def test_faults_are_sorted_by_round_and_keep_their_order_within_one():

@@ -7,7 +7,7 @@ import pytest
 
 from elasticml.errors import DataError
 from elasticml.ids import Mask
-from elasticml.replaying.ordered_sums import add_up
+from elasticml.replaying.replay_engine import add_up
 
 # Of these, no two orders of addition give the same bits.
 PARTIALS = {0: np.array([1e16]), 1: np.array([1.0]), 2: np.array([-1e16]), 3: np.array([3.0])}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elasticml.errors import ConfigError
-from elasticml.replaying.preconditions import check_devices, check_order
+from elasticml.replaying.replay_engine import check_devices, check_order
 
 
 def test_a_run_that_computed_on_cuda_is_refused_with_the_reason():

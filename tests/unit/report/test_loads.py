@@ -5,12 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from elasticml.report.decisions import decided_by_round, decisions
 from elasticml.report.load_plot import colours_of, loads_picture, make_loads, relative
 from elasticml.report.overlay_page import write_overlay
 from elasticml.report.overlay_plot import gap_comparison, loads_comparison
 from elasticml.report.plots import gap_picture
-from elasticml.report.run_page import write_report
+from elasticml.report.run_page import decided_by_round, decisions, write_report
 from elasticml.report.run_reader import read_run
 from elasticml.report.series import membership_marks
 from elasticml.report.style import styled

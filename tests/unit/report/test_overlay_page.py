@@ -5,9 +5,15 @@ import pytest
 from matplotlib.text import Text
 
 from elasticml.errors import ConfigError
-from elasticml.report.overlay_page import draw, table, write_overlay
+from elasticml.report.overlay_page import (
+    choose_rounds,
+    draw,
+    html_table,
+    table,
+    text_table,
+    write_overlay,
+)
 from elasticml.report.overlay_plot import overlay_picture, spread, time_picture
-from elasticml.report.overlay_table import choose_rounds, html_table, text_table
 from elasticml.report.run_reader import read_run
 from elasticml.report.style import ABSENCE, styled
 from tests.unit.report.fabricate import fabricate_run

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from elasticml.algorithms.async_sgd.address_book import AddressBook
-from elasticml.algorithms.async_sgd.base import Mail
-from elasticml.algorithms.async_sgd.mailbox import Mailbox
+from elasticml.algorithms.async_sgd.base import Mail, Mailbox
 from elasticml.collective.emulated_network import RateLimitedTransport, Uplink
 from elasticml.collective.frames import Kind
 from elasticml.collective.in_memory_network import FaultyNetwork
@@ -26,8 +25,8 @@ from elasticml.runtime.async_mode.async_gossip import (
     STUCK_S,
     TURN_S,
     AsyncGossip,
+    SendQueue,
 )
-from elasticml.runtime.async_mode.send_queue import SendQueue
 from elasticml.training.array_buffers import Vector
 
 SHAPES = {"w": (3,)}

@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticml.algorithms.async_sgd.base import LoopConfig, Mail, QueueStatus
-from elasticml.algorithms.async_sgd.mailbox import Mailbox
+from elasticml.algorithms.async_sgd.base import LoopConfig, Mail, Mailbox, QueueStatus
 from elasticml.algorithms.async_sgd.worker_loop import WorkerLoop
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.chunk import dense_chunk
 from elasticml.errors import JobFailedError
 from elasticml.ids import ChunkId
+from elasticml.runtime.async_mode.async_gossip import SendQueue
 from elasticml.runtime.async_mode.async_loop import AsyncLoop, LoopContext
-from elasticml.runtime.async_mode.send_queue import SendQueue
-from elasticml.runtime.fault_slowdown import FaultSlowdown
+from elasticml.runtime.fault_injection import FaultSlowdown
 from tests.async_toy import Fixed, MeanOfRows
 
 WAIT_S = 20.0

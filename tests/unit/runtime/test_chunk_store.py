@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
-from elasticml.data.out_of_core import spill_files
+from elasticml.data.out_of_core import store as out_of_core_store
 from elasticml.data.out_of_core.store import OutOfCoreStore
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId
@@ -179,7 +179,7 @@ def test_bodies_are_received_where_they_stay(tmp_path: Path) -> None:
 def test_a_body_in_a_file_that_is_full_is_known_to_lie_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spill_files, "FILE_BYTES", 4 * chunk(0).nbytes)
+    monkeypatch.setattr(out_of_core_store, "FILE_BYTES", 4 * chunk(0).nbytes)
     out_of_core = OutOfCoreStore(2**20, tmp_path, lambda: 0)
     store = ChunkStore(chunk(0).nbytes, out_of_core)
     store.put([chunk(0), chunk(1)])

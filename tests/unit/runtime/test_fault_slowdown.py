@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from elasticml.runtime.fault_slowdown import FaultSlowdown
+from elasticml.runtime.fault_injection import FaultSlowdown
 
 
 class Threads:

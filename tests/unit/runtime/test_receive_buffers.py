@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from elasticml.runtime.chunks.receive_buffers import SLAB_BYTES_MIN, ReceiveBuffers
+from elasticml.runtime.chunks.chunk_store import SLAB_BYTES_MIN, ReceiveBuffers
 
 MIB = 2**20
 

@@ -6,8 +6,7 @@ import threading
 
 import numpy as np
 
-from elasticml.algorithms.async_sgd.base import Mail
-from elasticml.algorithms.async_sgd.mailbox import Mailbox
+from elasticml.algorithms.async_sgd.base import Mail, Mailbox
 
 
 def mail(value: float, n: int = 3) -> Mail:

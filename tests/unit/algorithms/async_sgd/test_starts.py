@@ -11,8 +11,7 @@ from elasticml.algorithms.async_sgd.cluster_metrics import centre_error
 from elasticml.algorithms.async_sgd.kmeans import KMeans, inertia
 from elasticml.algorithms.async_sgd.paper import PaperKMeans
 from elasticml.algorithms.async_sgd.sampler import Sampler
-from elasticml.algorithms.async_sgd.seeding import plus_plus, start
-from elasticml.algorithms.async_sgd.seeding_kernels import swap_centres
+from elasticml.algorithms.async_sgd.seeding import plus_plus, start, swap_centres
 from elasticml.algorithms.async_sgd.seeding_ops import answer, run_locally
 from elasticml.algorithms.base import Outcome, Work
 from elasticml.algorithms.parallel import Serial

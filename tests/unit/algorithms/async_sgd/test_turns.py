@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from elasticml.algorithms.async_sgd.base import QueueStatus
-from elasticml.algorithms.async_sgd.batch_controllers import LogPI
-from elasticml.algorithms.async_sgd.cost_model import (
+from elasticml.algorithms.async_sgd.batch_controllers import (
     GROWTH_MAX,
     SEEN_MIN,
     STRETCH,
     IterationCostModel,
+    LogPI,
 )
 from examples.papers.support.nic_model import GIGABIT, INFINIBAND, Costs, critical_batch, replay
 

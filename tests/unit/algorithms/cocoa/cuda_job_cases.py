@@ -11,7 +11,7 @@ import pytest
 from elasticml.algorithms.cocoa import cuda_solver, device_selection
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError
-from elasticml.replaying.preconditions import check_devices
+from elasticml.replaying.replay_engine import check_devices
 from tests.memory_world import World, toy_record
 from tests.unit.algorithms.cocoa.cuda_simulator import alternating_threads
 

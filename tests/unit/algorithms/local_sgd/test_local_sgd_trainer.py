@@ -9,7 +9,7 @@ import pytest
 
 from elasticml.algorithms.base import Exchange, Model, RoundEnd
 from elasticml.algorithms.local_sgd import local_sgd_exchanges
-from elasticml.algorithms.local_sgd.models import cnn
+from elasticml.algorithms.local_sgd.module_factory import cnn
 from elasticml.algorithms.local_sgd.network import Network
 from elasticml.algorithms.local_sgd.sampler import order_keys
 from elasticml.algorithms.local_sgd.solver import LocalSGDSolver

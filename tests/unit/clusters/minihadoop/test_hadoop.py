@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from elasticml.cli.main import elasticml
-from elasticml.clusters.minihadoop import daemons, jars, ports, root_directory
+from elasticml.clusters.minihadoop import daemons, java, mini_yarn
 from elasticml.clusters.minihadoop.configuration import (
     MARKER,
     node,
@@ -31,7 +31,7 @@ JAVA = Java(home="/java", version=17)
 
 
 def numbers(nodes: int) -> dict[str, int]:
-    return {name: 11000 + i for i, name in enumerate(ports.port_names(nodes))}
+    return {name: 11000 + i for i, name in enumerate(mini_yarn.port_names(nodes))}
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_java_that_is_too_new_is_refused(tmp_path):
 def test_missing_maven_is_one_line_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"no mvn on the PATH.*install Maven"):
-        jars.jars_directory(lambda line: None, tmp_path / "cache")
+        java.jars_directory(lambda line: None, tmp_path / "cache")
 
 
 def test_failing_maven_is_one_line_and_leaves_no_half_of_the_jars(tmp_path, monkeypatch):
@@ -75,7 +75,7 @@ def test_failing_maven_is_one_line_and_leaves_no_half_of_the_jars(tmp_path, monk
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     said = []
     with pytest.raises(ConfigError, match=r"with Maven: \[ERROR\] no network"):
-        jars.jars_directory(said.append, tmp_path / "cache")
+        java.jars_directory(said.append, tmp_path / "cache")
     assert said == ["fetching Hadoop with Maven: about 90 MB, once"]
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
 
@@ -88,26 +88,26 @@ def test_jars_are_kept_under_the_hash_of_their_list(tmp_path, monkeypatch):
     )
     maven.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    folder = jars.jars_directory(lambda line: None, tmp_path / "cache")
+    folder = java.jars_directory(lambda line: None, tmp_path / "cache")
     assert [path.name for path in folder.iterdir()] == ["hadoop.jar"]
     maven.unlink()
-    assert jars.jars_directory(lambda line: None, tmp_path / "cache") == folder
+    assert java.jars_directory(lambda line: None, tmp_path / "cache") == folder
 
 
 def test_chosen_ports_are_free_and_differ():
-    found = ports.choose_ports(ports.port_names(2), random.Random(5))
-    assert list(found) == ports.port_names(2)
+    found = mini_yarn.choose_ports(mini_yarn.port_names(2), random.Random(5))
+    assert list(found) == mini_yarn.port_names(2)
     assert len(set(found.values())) == len(found)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", found["name-rpc"]))
-        again = ports.choose_ports(ports.port_names(2), random.Random(5))
+        again = mini_yarn.choose_ports(mini_yarn.port_names(2), random.Random(5))
     assert found["name-rpc"] not in again.values()
 
 
 def test_too_few_ports_are_one_line(monkeypatch):
-    monkeypatch.setattr(ports, "PORT_MAX", ports.PORT_MIN + 60)
+    monkeypatch.setattr(mini_yarn, "PORT_MAX", mini_yarn.PORT_MIN + 60)
     with pytest.raises(ConfigError, match=r"too few free ports: got .* wanted 61; end processes"):
-        ports.choose_ports([str(i) for i in range(61)], random.Random(1))
+        mini_yarn.choose_ports([str(i) for i in range(61)], random.Random(1))
 
 
 @pytest.mark.parametrize(
@@ -190,20 +190,20 @@ def test_client_environment_is_the_same_twice():
 def test_foreign_directory_is_refused_and_a_former_one_emptied(tmp_path):
     (tmp_path / "mine").write_text("keep")
     with pytest.raises(ConfigError, match="holds other files"):
-        root_directory.make_root(tmp_path)
+        daemons.make_root(tmp_path)
     assert (tmp_path / "mine").read_text() == "keep"
-    made = root_directory.make_root(tmp_path / "new")
+    made = daemons.make_root(tmp_path / "new")
     (made / "old.log").touch()
     said: list[str] = []
-    emptied = root_directory.make_root(made, said.append)
+    emptied = daemons.make_root(made, said.append)
     assert [path.name for path in emptied.iterdir()] == [".elasticml-mini-yarn"]
     assert said == [f"removing the files of the former mini YARN in {made}"]
 
 
 def test_full_disk_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(root_directory, "FREE_BYTES_MIN", 2**70)
+    monkeypatch.setattr(daemons, "FREE_BYTES_MIN", 2**70)
     with pytest.raises(ConfigError, match=r"disk full: got \d+ MiB free in .*; free some"):
-        root_directory.make_root(tmp_path / "new")
+        daemons.make_root(tmp_path / "new")
 
 
 def test_processes_are_found_again_and_ended_with_what_they_started(tmp_path, monkeypatch):

@@ -4,13 +4,8 @@ import sys
 
 import pytest
 
-from elasticml.clusters.yarn.jobs.job_spec import (
-    make_spec,
-    with_driver,
-    worker_bytes,
-    worker_count,
-)
 from elasticml.clusters.yarn.jobs.submission import SUBMISSION_FILE
+from elasticml.clusters.yarn.jobs.submit import make_spec, with_driver, worker_bytes, worker_count
 from elasticml.errors import ConfigError
 from elasticml.jobs.job_sections import YarnContainers
 

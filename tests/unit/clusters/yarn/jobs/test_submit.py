@@ -7,8 +7,7 @@ import pytest
 pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
 
 from elasticml.clusters.yarn.jobs.applications import Application, check_result
-from elasticml.clusters.yarn.jobs.job_spec import make_spec
-from elasticml.clusters.yarn.jobs.submit import SubmissionPlan, submit_plan
+from elasticml.clusters.yarn.jobs.submit import SubmissionPlan, make_spec, submit_plan
 from elasticml.data.storage import filesystem
 from elasticml.data.storage.hadoop_sites import HadoopConf
 from elasticml.errors import ConfigError, SubmissionError

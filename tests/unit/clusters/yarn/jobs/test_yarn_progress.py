@@ -2,7 +2,7 @@
 
 import pytest
 
-from elasticml.clusters.yarn.jobs.yarn_progress import ProgressReporter, progress_fraction
+from elasticml.clusters.yarn.jobs.job_driver import ProgressReporter, progress_fraction
 from elasticml.jobs.status import JobStatus
 
 
