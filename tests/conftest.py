@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -27,6 +28,12 @@ FOLDERS = ("yarn", "cluster", "paper", "faults", "property", "sim", "unit")
 # A shell without job control starts a background command with SIGINT ignored, and its children
 # inherit that. Tests send SIGINT to children and wait for their ends.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes depends on what else the machine does: no property test fails for it.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("any machine")
 
 # What a test reads does not belong into the user's cache; tests of the cache name a folder.
 os.environ["ELASTICML_CACHE"] = "off"

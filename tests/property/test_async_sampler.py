@@ -23,7 +23,7 @@ def moved(chunk):
     return arrived
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     sizes=st.lists(st.integers(1, 12), min_size=1, max_size=6),
     window=st.integers(1, 4),

@@ -55,7 +55,7 @@ def objective(w: np.ndarray) -> float:
     return float(np.logaddexp(0.0, -Y * (X @ w[:3])).mean() + L2 / 2 * w[:3] @ w[:3])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SCHEDULES, absences, optimizers, st.booleans(), modes)
 @example(  # nobody is left in the first round, and who comes back comes in a phase that is not met
     [
@@ -93,7 +93,7 @@ def test_what_is_called_exact_is_the_objective_over_every_example_once(
     np.testing.assert_allclose(run.model.objective, objective(run.w(len(run.rows))), rtol=1e-12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SCHEDULES, st.booleans(), modes)
 @example(
     [
@@ -135,7 +135,7 @@ def test_stand_ins_and_present_examples_weigh_as_much_as_all(
                 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SCHEDULES, optimizers)
 def test_stall_makes_the_very_steps_of_an_undisturbed_run(
     schedule: Schedule, optimizer: str

@@ -64,7 +64,7 @@ LEAST = {
 }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(sorted(LAYOUTS)), SCHEDULES, optimizers, st.booleans())
 def test_the_true_objective_and_the_true_gap_are_within_their_bounds(
     layout: str, schedule: Schedule, optimizer: str, anchors: bool
@@ -83,7 +83,7 @@ def test_the_true_objective_and_the_true_gap_are_within_their_bounds(
     assert run.rows[-1].objective_kind == "exact" or run.model.converged
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SCHEDULES, st.booleans())
 def test_members_that_are_the_same_are_not_missed(schedule: Schedule, anchors: bool) -> None:
     """Borrowed curvature is exact where the absent are copies of the present.

@@ -209,6 +209,4 @@ class JobMachine(Turnover):
 
 
 TestJobMachine = JobMachine.TestCase
-TestJobMachine.settings = settings(
-    max_examples=120, stateful_step_count=40, deadline=None, print_blob=True
-)
+TestJobMachine.settings = settings(max_examples=120, stateful_step_count=40)

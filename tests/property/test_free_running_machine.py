@@ -207,6 +207,4 @@ class FreeJobMachine(Turnover):
 
 
 TestFreeJobMachine = FreeJobMachine.TestCase
-TestFreeJobMachine.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, print_blob=True
-)
+TestFreeJobMachine.settings = settings(max_examples=60, stateful_step_count=30)

@@ -108,7 +108,7 @@ def check(view: View, said) -> None:
             assert said.name in ("redeal_share", "local_epochs")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(views(), st.sampled_from([n for n in POLICIES if n not in ABSENCE]), st.booleans())
 def test_suggestions_are_about_what_there_is_and_the_same_when_asked_again(view, name, eager):
     entry = {"name": name, **(EAGER.get(name, {}) if eager else {})}
@@ -118,7 +118,7 @@ def test_suggestions_are_about_what_there_is_and_the_same_when_asked_again(view,
         check(view, suggestion)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(views(), st.sampled_from(["rebalance", "redeal", "straggler"]))
 def test_no_member_is_emptied_that_is_not_given_back(view, name):
     if view.chunks is None:

@@ -54,7 +54,7 @@ def assert_right(
         assert run.model.gap <= 0.02
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     schedules(MEMBERS, ROUNDS, PHASES, [None, None, *PHASES]),
     st.sampled_from(sorted(PENALTIES)),
@@ -113,7 +113,7 @@ def margin_judge(penalty: str, intercept: bool) -> MarginReferee:
     return judge
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     schedules(MEMBERS, ROUNDS, PHASES, [None, None, *PHASES]),
     st.sampled_from(sorted(PENALTIES)),

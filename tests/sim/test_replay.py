@@ -74,7 +74,7 @@ def schedules(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
     return world, changes
 
 
-@settings(max_examples=18, deadline=None)
+@settings(max_examples=18)
 @given(schedule=schedules())
 def test_random_faults_replay_bit_for_bit(schedule: tuple[dict[str, Any], dict[str, Any]]) -> None:
     world, changes = schedule

@@ -106,7 +106,7 @@ def test_layout_survives_json() -> None:
     assert layout_from_json(SEQUENCES.to_json()) == SEQUENCES
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.dictionaries(
         st.text(max_size=8),

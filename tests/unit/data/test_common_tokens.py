@@ -37,7 +37,7 @@ def pair(text: str) -> tuple[int, int, int, int]:
     return tuple(found[0].tolist())
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(
     st.sampled_from(["", "-"]),
     st.sampled_from("0123456789"),

@@ -50,7 +50,7 @@ EXPONENTS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(st.sampled_from(["", "-", "+"]), DIGITS, st.integers(0, 45), EXPONENTS)
 @example("-", "0", 1, "")
 @example("", "9007199254740993", 16, "")
@@ -59,13 +59,13 @@ def test_any_decimal_is_right_to_the_last_bit(sign, digits, point, exponent):
     check([f"{sign}{digits}{exponent}", f"{sign}{digits[:point]}.{digits[point:]}{exponent}"])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 25))
 def test_what_programs_print_is_right_to_the_last_bit(number, places):
     check([repr(number), f"{number:.{places}e}", f"{number:.{places}g}"])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.integers(2**52, 2**53 - 1), st.integers(-120, 60), st.sampled_from(["", "0", "1", "01"]))
 def test_half_way_between_two_doubles_is_even_and_beyond_it_is_up(mantissa, power, more):
     tie = Fraction(2 * mantissa + 1) * Fraction(2) ** power

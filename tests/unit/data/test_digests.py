@@ -1,7 +1,7 @@
 """Digests of arrays: every bit, every place and the order count."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -10,7 +10,6 @@ from elasticml.data.chunks.digests import digest_of, digest_of_arrays
 values = arrays(np.float64, st.integers(1, 11), elements=st.floats(allow_nan=False))
 
 
-@settings(deadline=None)  # the first digest of a process loads its kernel
 @given(values, st.data())
 def test_a_single_bit_changes_the_digest(array, data):
     other = array.copy()

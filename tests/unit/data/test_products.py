@@ -83,7 +83,7 @@ def adjoint_of(chunk: Chunk, c, d):
     return out
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     kind=st.sampled_from(KINDS),
     n=st.integers(0, 40),
@@ -102,7 +102,7 @@ def test_products_agree_with_scipy_and_with_each_other(kind, n, d, seed, dtype):
     np.testing.assert_allclose(margins @ c, gradient @ w, rtol=1e-10, atol=1e-10)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     kind=st.sampled_from(KINDS),
     n=st.integers(0, 40),

@@ -48,7 +48,7 @@ def write(path: Path, text: str) -> str:
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(NUMBERS, st.dictionaries(st.integers(0, 40), NUMBERS, max_size=8)),

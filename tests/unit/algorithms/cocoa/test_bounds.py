@@ -134,7 +134,7 @@ def frozen(case, plan, v0, *, cancelled=True):
     return FrozenLoss(plan, v0, absent, whole, case.maxima(), case.down)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seed=st.integers(0, 2**32 - 1),
     kind=st.sampled_from(KINDS),

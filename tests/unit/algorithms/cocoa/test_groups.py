@@ -282,7 +282,7 @@ def test_losses_of_real_threads_are_undone_and_the_gap_closes_all_the_same() -> 
     assert p.primal(v) - p.dual() <= 1e-6
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sampled_from(LOSSES),
     st.sampled_from(["dense", "csr"]),
