@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 
 from elasticml.algorithms.parallel import Serial
-from elasticml.collective.in_memory_network import FaultyNetwork
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.ids import chunk_id
 from elasticml.runtime.checkpoints.checkpoint_store import checkpoint_of
 from elasticml.runtime.driver_agent import DriverAgent
-from elasticml.runtime.executors import InlineRunner, Runner
+from elasticml.runtime.executors import Runner
 from elasticml.runtime.member_host import MemberHost
 from elasticml.runtime.scaler import Scaler
 from elasticml.runtime.worker_context import WorkerContext
 from elasticml.runtime.worker_limits import WorkerLimits
+from tests.in_memory_network import FaultyNetwork
 
 #: Turns of the event loop without a frame after which nothing more will happen by itself.
 QUIET_TURNS = 12
@@ -36,6 +36,17 @@ TRANSPORTS = ("stream", "shm", "pieces")
 def carried(transport: str) -> dict[str, Any]:
     """Say how vectors travel in a world: as a "stream", in "shm", or in "pieces" of one value."""
     return {"stream": {}, "shm": {"shared": True}, "pieces": {"piece_bytes": 8}}[transport]
+
+
+class InlineRunner:
+    """Calls at once on the loop."""
+
+    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call the function."""
+        return function(*args)
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 def toy_record(**changes: Any) -> dict[str, Any]:
@@ -180,7 +191,8 @@ class World:
         host.closing = True
         self.network.kill(address)
         for shell in host.shells.values():
-            shell.crash()
+            shell.dismissed = "crashed"
+            shell.close()
         self.network.resume(address)
 
     def pause(self, address: str) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from elasticml.collective.frames import Frame, Header, Kind
-from elasticml.collective.in_memory_network import FaultyNetwork
 from elasticml.collective.shared_memory_link import SharedLink
+from tests.in_memory_network import FaultyNetwork
 
 #: Values of a vector.
 N = 512

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from elasticml.collective.in_memory_network import FaultyNetwork
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.member import Member
 from elasticml.data.chunks.chunk import dense_chunk
@@ -26,6 +25,7 @@ from elasticml.runtime.chunks.chunk_store import ChunkStore
 from elasticml.runtime.chunks.chunk_transport import ChunkTransport
 from elasticml.sim.block_cache import BlockCache
 from elasticml.sim.simulation import Simulation
+from tests.in_memory_network import FaultyNetwork
 from tests.pure_world import PureWorld
 from tests.sim.scenes import points, record
 from tests.unit.runtime.test_chunk_transport import perform

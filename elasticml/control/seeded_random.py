@@ -9,7 +9,7 @@ generators", OOPSLA 2014).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -51,16 +51,3 @@ def shuffled(items: Iterable[T], *keys: int) -> list[T]:
         other = splitmix64(word) % (k + 1)
         drawn[k], drawn[other] = drawn[other], drawn[k]
     return drawn
-
-
-def pick(items: Sequence[T], *keys: int) -> T:
-    """Return a random item, drawn from the keys.
-
-    Raises
-    ------
-    IndexError
-        When there are none.
-    """
-    if not items:
-        raise IndexError("nothing to pick from")
-    return items[hash64(*keys) % len(items)]

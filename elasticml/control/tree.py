@@ -76,13 +76,3 @@ def children(parents: Parents) -> Below:
     for member in sorted(parents):
         below.setdefault(parents[member], []).append(member)
     return below
-
-
-def depth(parents: Parents, member: MemberId) -> int:
-    """Return the number of links from a member to the root; in a cycle, more than members."""
-    steps = 1
-    parent = parents[member]
-    while parent is not None and steps <= len(parents):
-        steps += 1
-        parent = parents[parent]
-    return steps

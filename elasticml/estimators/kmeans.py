@@ -22,7 +22,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from elasticml.algorithms.async_sgd import kmeans, seeding
 from elasticml.algorithms.async_sgd.base import Arrays, Batch
-from elasticml.algorithms.async_sgd.baselines import lloyd
+from elasticml.algorithms.async_sgd.lloyd import lloyd
 from elasticml.algorithms.async_sgd.nearest_centres import nearest_of, whole
 from elasticml.algorithms.async_sgd.sampler import Sampler
 from elasticml.algorithms.async_sgd.seeding_ops import run_locally

@@ -204,10 +204,3 @@ def alpha_from_margin(code: int, margins: F64, targets: F64, out: F64) -> None:
     """Write each example's ``-loss'`` at its margin into ``out``."""
     for i in range(margins.size):
         out[i] = alpha_of_margin(code, margins[i], targets[i])
-
-
-@_kernel
-def step_rows(code: int, duals: F64, margins: F64, targets: F64, q: F64, out: F64) -> None:
-    """Write each row's new dual variable, independently, into ``out``; margins are label-folded."""
-    for i in range(duals.size):
-        out[i] = stepped(code, duals[i], margins[i], targets[i], q[i])

@@ -47,12 +47,6 @@ class L2:
         d = direction[: self.n_penalised]
         return self.strength * float(d @ d)
 
-    def prox(self, w: F64, step: float) -> F64:
-        """Return ``argmin_v value(v) + |v - w|^2 / (2 step)``; new, shape of ``w``."""
-        out = w.copy()
-        out[: self.n_penalised] /= 1.0 + step * self.strength
-        return out
-
     def conjugate(self, v: F64) -> float:
         """Return ``sup_w (v.w - value(w))``: infinite if ``v`` is not 0 at the intercept."""
         p, free = v[: self.n_penalised], v[self.n_penalised :]

@@ -132,17 +132,6 @@ def _name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", ""))
 
 
-class InlineRunner:
-    """Calls at once on the loop: deterministic, for tests and the simulator."""
-
-    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call the function."""
-        return function(*args)
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class ThreadParallel:
     """A pool of threads for one member's kernels, which release the GIL.
 

@@ -145,11 +145,6 @@ class MemberAgent:
         if self._free is not None:
             self._free.join()
 
-    def crash(self) -> None:
-        """Stop at once and for good, as a killed process does; for tests."""
-        self.dismissed = "crashed"
-        self.close()
-
     def _spawn(self, work: Any, *sets: set[asyncio.Task[Any]]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         for tasks in (self._tasks, *sets):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
@@ -32,8 +31,6 @@ from elasticml.runtime.member_plugin import MemberPlugin
 from elasticml.runtime.preemption_board import Restored, Word, event_of, reclaims_of
 from elasticml.runtime.scaler import SCALER_EXTENSION
 from elasticml.training.checkpoint import Checkpoint, with_present_members
-
-logger = logging.getLogger(__name__)
 
 TICK_S = 0.02
 #: Finished jobs are kept so long for clients that have not fetched their results.

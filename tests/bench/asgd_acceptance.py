@@ -21,15 +21,16 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from elasticml.algorithms.async_sgd.baselines import lloyd, simu_parallel
 from elasticml.algorithms.async_sgd.batch_controllers import AdaptiveB, Fixed, LogPI
 from elasticml.algorithms.async_sgd.kmeans import KMeans, inertia
+from elasticml.algorithms.async_sgd.lloyd import lloyd
 from elasticml.algorithms.async_sgd.paper import PaperKMeans
 from elasticml.algorithms.async_sgd.seeding import plus_plus, start
 from elasticml.algorithms.async_sgd.seeding_ops import run_locally
 from elasticml.data.chunks.chunk import dense_chunk
 from elasticml.data.synthetic.clusters import synthetic_clusters
 from elasticml.ids import ChunkId
+from examples.papers.support.asgd_reference import simu_parallel
 from examples.papers.support.nic_model import (
     GIGABIT,
     INFINIBAND,

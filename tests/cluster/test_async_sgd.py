@@ -11,11 +11,11 @@ import pytest
 from distributed import Client
 
 import elasticml as em
-from elasticml.algorithms.async_sgd.baselines import lloyd
-from elasticml.algorithms.async_sgd.cluster_metrics import centre_error
+from elasticml.algorithms.async_sgd.lloyd import lloyd
 from elasticml.algorithms.async_sgd.seeding_ops import run_locally
 from elasticml.data.synthetic.clusters import synthetic_clusters
 from elasticml.jobs.result import Result
+from examples.papers.support.asgd_reference import centre_error
 from tests.real_kills import disturbed
 
 pytestmark = pytest.mark.cluster

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from elasticml.control.policy import (
     Discard,
@@ -15,11 +16,18 @@ from elasticml.control.policy import (
     Tune,
     View,
 )
-from elasticml.control.seeded_random import hash64, pick, shuffled
+from elasticml.control.seeded_random import hash64, shuffled
 from elasticml.ids import ChunkId, GroupId, MemberId
 
 NOBODY = MemberId(77, 7)
 NOTHING = ChunkId("nothing", 9, 9)
+
+T = TypeVar("T")
+
+
+def pick(items: Sequence[T], key: int) -> T:
+    """An item, drawn from the key."""
+    return items[hash64(key) % len(items)]
 
 
 class Nonsense:

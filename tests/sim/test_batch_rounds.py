@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticml.algorithms.async_sgd.baselines import lloyd
 from elasticml.algorithms.async_sgd.kmeans import inertia
+from elasticml.algorithms.async_sgd.lloyd import lloyd
 from elasticml.algorithms.async_sgd.seeding_ops import run_locally
 from elasticml.algorithms.base import Outcome, Resume
 from elasticml.algorithms.registry import algorithm

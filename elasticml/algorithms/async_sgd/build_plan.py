@@ -16,7 +16,7 @@ from elasticml.algorithms.async_sgd.async_sgd_settings import (
     read_settings,
 )
 from elasticml.algorithms.async_sgd.base import Arrays
-from elasticml.algorithms.async_sgd.baselines import lloyd
+from elasticml.algorithms.async_sgd.lloyd import lloyd
 from elasticml.algorithms.async_sgd.seeding_ops import answer
 from elasticml.algorithms.base import Exchange, Outcome
 from elasticml.algorithms.targets import targets_for, weight_of_all

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd.async_plan import AsyncPlan
-from elasticml.algorithms.async_sgd.baselines import moved
+from elasticml.algorithms.async_sgd.lloyd import moved
 from elasticml.algorithms.async_sgd.nearest_centres import nearest_of, whole
 from elasticml.algorithms.async_sgd.trainer import PlanBuilder
 from elasticml.algorithms.base import (

@@ -41,7 +41,6 @@ from elasticml.ids import ChunkId
 F64 = NDArray[np.float64]
 SURVEY: Final = "survey"
 SKETCH: Final = "sketch"
-_SKETCHED: Final = ("products", "squares", "total", "mass")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import (
     Exchange,
@@ -53,8 +52,6 @@ from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError, JobFailedError
 from elasticml.objectives.penalties import L2
 
-F64 = NDArray[np.float64]
-_Result = TypeVar("_Result")
 #: Rounds after which cached margins are recomputed, so that rounding errors do not accumulate.
 REFRESH_ROUNDS: Final = 50
 #: Consecutive failed searches after which the precision of float64 is reached.

@@ -57,8 +57,6 @@ Fill = Literal["zero", "map"]
 PASS: Final = "pass"
 CERTIFY: Final = "certify"
 LARGEST_ROW: Final = "largest_row"
-#: Serial that no exchange has.
-NONE: Final = -1
 #: Missed exchanges after which kept dual variables are worse than those mapped from the model.
 MISSED_MAX: Final = 2
 

@@ -160,16 +160,6 @@ def _web_address(conf: HadoopConf, key: str, scheme: str, suffix: str, host: str
     return f"{scheme}://{named}:{port}"
 
 
-def web_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return environment variables that let a process without configuration find the same HDFS."""
-    conf = hadoop_conf(environment)
-    try:
-        authority = _default_authority(conf, "hdfs:///")
-    except ConfigError:
-        return {}
-    return {WEBHDFS_VARIABLE: ",".join(web_addresses(conf, authority, environment))}
-
-
 def route(environment: Mapping[str, str]) -> Route:
     """Choose between libhdfs and the web service.
 

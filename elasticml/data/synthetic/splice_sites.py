@@ -13,14 +13,10 @@ probabilities are invented (rounded from textbook values for acceptors); no real
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, BinaryIO, Final, Self, cast
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,11 +173,6 @@ def _plant_branch_points(
 BLOCK_ROWS: Final = 4096
 #: Spawn key that separates these draws from others with the same seed.
 _PURPOSE: Final = 0x5911CE
-_OPENERS: Final[dict[str, Callable[..., Any]]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,32 +347,3 @@ def make_splice(
         letters=np.concatenate([part.letters for part in drawn]),
         labels=np.concatenate([part.labels for part in drawn]),
     )
-
-
-def write_splice(
-    path: str | Path,
-    n: int,
-    seed: int = 0,
-    *,
-    length: int = 141,
-    positive_share: float = 0.03,
-) -> None:
-    """Write ``make_splice(...)`` as TSV, label first, for ``format: sequences``.
-
-    Parameters
-    ----------
-    path : path
-        Compressed if it ends in ``.gz``, ``.bz2`` or ``.xz``.
-    """
-    source = synthetic_splice(n, seed=seed, length=length, positive_share=positive_share)
-    opener = _OPENERS.get(Path(path).suffix, open)
-    letters = np.frombuffer(ALPHABET.encode(), np.uint8)
-    with cast(BinaryIO, opener(path, "wb")) as out:
-        for block in source.blocks():
-            drawn = _draw_block(source, block.index)
-            words = letters[drawn.letters]
-            lines = [
-                b"%d\t%s\n" % (label, word.tobytes())
-                for label, word in zip(drawn.labels, words, strict=True)
-            ]
-            out.write(b"".join(lines))

@@ -12,12 +12,12 @@ import numpy as np
 from distributed import Client
 from numpy.typing import NDArray
 from support.asgd_figures import Line, Panel
+from support.asgd_reference import centre_error
 from support.asgd_study import BATCH, OURS, PAPER, SGD, Budget, Figure, number
 from support.asgd_virtual import LARGE, SMALL, Shape
 from support.elastic_comparison import markdown
 
 import elasticml as em
-from elasticml.algorithms.async_sgd.cluster_metrics import centre_error
 from elasticml.algorithms.async_sgd.kmeans import inertia
 from elasticml.algorithms.async_sgd.seeding import plus_plus
 from elasticml.jobs.result import Result

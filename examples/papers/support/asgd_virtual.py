@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from support.asgd_reference import centre_error
 
 from elasticml.algorithms.async_sgd.async_sgd_settings import make_loop, read_settings
 from elasticml.algorithms.async_sgd.base import LoopConfig
-from elasticml.algorithms.async_sgd.baselines import moved
-from elasticml.algorithms.async_sgd.cluster_metrics import centre_error
 from elasticml.algorithms.async_sgd.kmeans import inertia
+from elasticml.algorithms.async_sgd.lloyd import moved
 from elasticml.algorithms.async_sgd.nearest_centres import nearest_of, whole
 from elasticml.algorithms.async_sgd.seeding import plus_plus
 from elasticml.algorithms.async_sgd.worker_loop import WorkerLoop

@@ -9,8 +9,8 @@ import pytest
 
 from elasticml.collective.emulated_network import SLACK_S, limited
 from elasticml.collective.frames import Frame, Kind
-from elasticml.collective.in_memory_network import FaultyNetwork
 from elasticml.collective.transport import LinkClosedError
+from tests.in_memory_network import FaultyNetwork
 
 
 class Time:

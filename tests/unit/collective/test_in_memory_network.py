@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from elasticml.collective.frames import Frame, Header, Kind
-from elasticml.collective.in_memory_network import (
+from elasticml.collective.transport import Link, LinkClosedError
+from elasticml.errors import LocalProtocolError
+from tests.in_memory_network import (
     CONNECT_S_MAX,
     IN_FLIGHT_MAX,
     FaultyNetwork,
     VirtualClock,
 )
-from elasticml.collective.transport import Link, LinkClosedError
-from elasticml.errors import LocalProtocolError
 
 pytestmark = pytest.mark.asyncio
 

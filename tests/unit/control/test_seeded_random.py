@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import permutations
 
-import pytest
-
-from elasticml.control.seeded_random import hash64, pick, shuffled, splitmix64
+from elasticml.control.seeded_random import hash64, shuffled, splitmix64
 
 
 def test_mixing_gives_the_numbers_of_the_published_generator():
@@ -33,16 +31,6 @@ def test_every_order_is_as_likely_as_any_other():
     assert set(counts) == set(permutations("abc"))
     # Five standard deviations of a count with p = 1/6.
     assert all(abs(count - n / 6) < 5 * (n * 5 / 36) ** 0.5 for count in counts.values())
-
-
-def test_every_item_is_picked_as_often_as_any_other():
-    counts = Counter(pick("abcd", 5, k) for k in range(4000))
-    assert all(abs(count - 1000) < 5 * 750**0.5 for count in counts.values())
-
-
-def test_nothing_can_be_picked_from_nothing():
-    with pytest.raises(IndexError, match="nothing to pick from"):
-        pick([], 1)
 
 
 def test_keys_of_any_size_and_sign_count():

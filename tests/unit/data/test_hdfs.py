@@ -11,7 +11,6 @@ from elasticml.data.storage.hdfs import (
     libhdfs_missing,
     route,
     web_addresses,
-    web_variables,
 )
 from elasticml.errors import ConfigError
 
@@ -94,16 +93,13 @@ def test_the_web_service_is_found_where_the_configuration_says(values, authority
     assert web_addresses(conf(**values), authority, {}) == addresses
 
 
-def test_a_process_without_configuration_is_told_by_a_variable(folder):
-    told = web_variables({"HADOOP_CONF_DIR": str(folder)})
-    assert told == {"ELASTICML_WEBHDFS": "http://nn:9870"}
+def test_a_process_without_configuration_is_told_by_a_variable():
     assert web_addresses(
         HadoopConf(), "nn:9000", {"ELASTICML_WEBHDFS": "http://a:1,http://b:2"}
     ) == (
         "http://a:1",
         "http://b:2",
     )
-    assert web_variables({}) == {}
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,11 @@ from sklearn.metrics import average_precision_score
 
 from elasticml.data.chunks.ngrams import letters_of_codes
 from elasticml.data.chunks.products import make_adjoint, make_forward
-from elasticml.data.readers.sequences import read_sequences
 from elasticml.data.source import load_all, merge_summaries, source_from_spec
 from elasticml.data.synthetic.splice_sites import (
     BLOCK_ROWS,
     make_splice,
     synthetic_splice,
-    write_splice,
 )
 from elasticml.errors import ConfigError
 from tests.known_optima import make_linear
@@ -55,14 +53,10 @@ def fit_logistic(chunks, l2, rounds):
     ).x
 
 
-def test_rows_are_the_same_from_the_function_the_source_and_the_file(tmp_path):
+def test_rows_are_the_same_from_the_function_and_the_source():
     made = make_splice(5000, 3, length=40)
     source = source_from_spec(synthetic_splice(5000, seed=3, length=40, ngrams=[1, 2]).spec())
     letters, labels = letters_and_labels(source)
-    assert letters.tolist() == made.letters.tolist()
-    assert labels.tolist() == made.labels.tolist()
-    write_splice(tmp_path / "s.tsv.gz", 5000, 3, length=40)
-    letters, labels = letters_and_labels(read_sequences(str(tmp_path / "s.tsv.gz"), ngrams=[1, 2]))
     assert letters.tolist() == made.letters.tolist()
     assert labels.tolist() == made.labels.tolist()
 

@@ -78,10 +78,8 @@ def test_a_step_maximises_the_dual_of_one_row(dual: DualLoss, q: float) -> None:
         for part in np.meshgrid(np.linspace(max(dual.low, -2), min(dual.high, 2), 9), [-2, 0.4, 3])
     )
     y = 1.0 if dual.folds_labels() else 0.7
-    rows = (a, m, np.full(a.size, y), np.full(a.size, q))
-    new = np.empty(a.size)
     # The logistic step is a few Newton steps: repeated, it ends in the maximum.
-    dual_kernels.step_rows(dual.code, *rows, new)
+    new = np.array([dual_kernels.stepped(dual.code, a[i], m[i], y, q) for i in range(a.size)])
     fine = np.linspace(max(dual.low, -60.0), min(dual.high, 60.0), 240_001)
     values = minus_grid(dual, fine, y)
     for i in range(a.size):

@@ -115,11 +115,9 @@ def test_the_penalty_leaves_the_intercept_alone() -> None:
     np.testing.assert_allclose(penalty.slope_along(w, d, steps), slopes, rtol=1e-14)
 
 
-def test_prox_and_conjugate_are_what_they_say() -> None:
+def test_the_conjugate_is_what_it_says() -> None:
     penalty = L2(strength=3.0, n_penalised=2)
     w = np.array([1.0, -2.0, 50.0])
-    v = penalty.prox(w, 0.5)
-    np.testing.assert_allclose(v, w - 0.5 * penalty.gradient(v))
     g = penalty.gradient(w)
     np.testing.assert_allclose(penalty.value(w) + penalty.conjugate(g), g @ w)
     assert penalty.conjugate(np.array([0.0, 0.0, 1.0])) == np.inf

@@ -16,7 +16,6 @@ from elasticml.algorithms.async_sgd.address_book import AddressBook
 from elasticml.algorithms.async_sgd.base import Mail, Mailbox
 from elasticml.collective.emulated_network import RateLimitedTransport, Uplink
 from elasticml.collective.frames import Kind
-from elasticml.collective.in_memory_network import FaultyNetwork
 from elasticml.ids import MemberId
 from elasticml.protocol.commands import Peers
 from elasticml.runtime.async_mode.async_gossip import (
@@ -28,6 +27,7 @@ from elasticml.runtime.async_mode.async_gossip import (
     SendQueue,
 )
 from elasticml.training.array_buffers import Vector
+from tests.in_memory_network import FaultyNetwork
 
 SHAPES = {"w": (3,)}
 TURNS = 200

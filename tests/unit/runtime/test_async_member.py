@@ -14,13 +14,13 @@ from elasticml.algorithms.async_sgd.base import Batch, LoopConfig
 from elasticml.algorithms.async_sgd.batch_controllers import Fixed
 from elasticml.algorithms.async_sgd.report_ops import ReportSolver
 from elasticml.algorithms.parallel import Serial
-from elasticml.collective.in_memory_network import FaultyNetwork
 from elasticml.data.chunks.chunk import dense_chunk
 from elasticml.ids import ChunkId, MemberId
 from elasticml.runtime.async_mode.async_member import AsyncMember
-from elasticml.runtime.executors import InlineRunner
 from elasticml.runtime.worker_context import WorkerContext
 from tests.async_toy import MeanOfRows
+from tests.in_memory_network import FaultyNetwork
+from tests.memory_world import InlineRunner
 
 START = {"w": np.zeros(2), "mass": np.zeros(()), "twin": np.zeros(2)}
 

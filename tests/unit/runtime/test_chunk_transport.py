@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from elasticml.collective.frames import Kind
-from elasticml.collective.in_memory_network import FaultyNetwork
 from elasticml.control import effects as fx
 from elasticml.control.member import Member
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
@@ -20,6 +19,7 @@ from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 from elasticml.runtime.chunks.chunk_transport import ChunkTransport
+from tests.in_memory_network import FaultyNetwork
 from tests.unit.data.test_packed import packed, smooth
 
 pytestmark = pytest.mark.asyncio

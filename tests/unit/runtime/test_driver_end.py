@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elasticml.control.policy import Retire
-from elasticml.runtime.executors import InlineRunner
-from tests.memory_world import World, toy_record
+from tests.memory_world import InlineRunner, World, toy_record
 from tests.toy import ALGORITHM, ask
 
 pytestmark = pytest.mark.asyncio

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from elasticml.collective.in_memory_network import FaultyNetwork
 from elasticml.collective.transport import Link, LinkClosedError
 from elasticml.errors import ConfigError, ElasticmlError
 from elasticml.runtime import driver_links as module
 from elasticml.runtime.driver_links import DriverLinks
+from tests.in_memory_network import FaultyNetwork
 
 pytestmark = pytest.mark.asyncio
 

@@ -12,7 +12,6 @@ import pytest
 
 from elasticml.algorithms.parallel import Serial
 from elasticml.collective.frames import Frame, Kind
-from elasticml.collective.in_memory_network import FaultyNetwork
 from elasticml.collective.transport import LinkClosedError
 from elasticml.data.chunks.chunk import dense_chunk
 from elasticml.data.readers import files
@@ -21,11 +20,12 @@ from elasticml.ids import ChunkId, MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol.codec import encode
 from elasticml.runtime.chunks.chunk_store import ChunkStore
-from elasticml.runtime.executors import InlineRunner, Runner, ThreadRunner
+from elasticml.runtime.executors import Runner, ThreadRunner
 from elasticml.runtime.member_agent import MemberAgent
 from elasticml.runtime.member_host import MemberHost
 from elasticml.runtime.worker_context import WorkerContext
-from tests.memory_world import World, toy_record
+from tests.in_memory_network import FaultyNetwork
+from tests.memory_world import InlineRunner, World, toy_record
 from tests.toy import ToySolver
 
 pytestmark = pytest.mark.asyncio

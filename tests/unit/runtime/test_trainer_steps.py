@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from elasticml.algorithms.base import Model, RoundEnd
-from elasticml.runtime.executors import InlineRunner, Long
-from tests.memory_world import World, toy_record
+from elasticml.runtime.executors import Long
+from tests.memory_world import InlineRunner, World, toy_record
 from tests.toy import ALGORITHM, ask
 
 pytestmark = pytest.mark.asyncio

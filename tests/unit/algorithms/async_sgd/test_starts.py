@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from sklearn.cluster import kmeans_plusplus
 
-from elasticml.algorithms.async_sgd.baselines import lloyd, simu_parallel
-from elasticml.algorithms.async_sgd.cluster_metrics import centre_error
 from elasticml.algorithms.async_sgd.kmeans import KMeans, inertia
+from elasticml.algorithms.async_sgd.lloyd import lloyd
 from elasticml.algorithms.async_sgd.paper import PaperKMeans
 from elasticml.algorithms.async_sgd.sampler import Sampler
 from elasticml.algorithms.async_sgd.seeding import plus_plus, start, swap_centres
@@ -19,6 +18,7 @@ from elasticml.data.chunks.chunk import dense_chunk
 from elasticml.data.synthetic.clusters import synthetic_clusters
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId, ExchangeId
+from examples.papers.support.asgd_reference import centre_error, simu_parallel
 from examples.papers.support.nic_model import GIGABIT, SMALL_S, Costs, World
 
 SOURCE = synthetic_clusters(9000, columns=4, clusters=12, spread=0.02, min_distance=0.2)

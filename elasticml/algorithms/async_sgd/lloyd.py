@@ -1,49 +1,16 @@
-"""Baselines of asynchronous SGD: SimuParallelSGD, and BATCH (Lloyd's algorithm by MapReduce).
-
-Source: the two baselines of the asynchronous SGD paper.
-"""
+"""Lloyd's algorithm: the last passes of a free run, and the paper's baseline BATCH."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.async_sgd.base import Arrays, Problem
-from elasticml.algorithms.async_sgd.sampler import Sampler
 from elasticml.algorithms.async_sgd.seeding_ops import statistics_exchange
 from elasticml.algorithms.base import Exchange, Outcome
-from elasticml.data.chunks.chunk import Chunk
 
 F64 = NDArray[np.float64]
-
-
-def simu_parallel(
-    problem: Problem,
-    start: Arrays,
-    members: Sequence[Sequence[Chunk]],
-    *,
-    batch: float,
-    seed: int,
-    passes: float = 1.0,
-    window: int = 16,
-) -> list[Arrays]:
-    """Run members without communication and return their states; the result is their mean.
-
-    Parameters
-    ----------
-    members : sequence of sequences of Chunk
-        Each member's chunks; sampling resumes at the positions in the chunks' states.
-    """
-    states = []
-    for chunks in members:
-        sampler = Sampler(chunks, seed=seed, window=window)
-        state = problem.begin(start)
-        while sampler.passes < passes:
-            problem.step(state, sampler.next(batch))
-        states.append(state)
-    return states
 
 
 def lloyd(centres: F64, passes: int) -> Generator[Exchange, Outcome, dict[str, F64]]:
