@@ -190,9 +190,9 @@ class World:
             return
         host.closing = True
         self.network.kill(address)
-        for shell in host.shells.values():
-            shell.dismissed = "crashed"
-            shell.close()
+        for agent in host.agents.values():
+            agent.dismissed = "crashed"
+            agent.close()
         self.network.resume(address)
 
     def pause(self, address: str) -> None:
@@ -280,11 +280,11 @@ class Injector:
         host = self.world.hosts.get(address)
         until_s = self.world.now + grace_s
         if host is not None:
-            for shell in host.shells.values():
+            for shell in host.agents.values():
                 shell.notice(grace_s, "noticed")
         while self.world.now < until_s and address in self.world.hosts:
             await asyncio.sleep(0)
-            if host is not None and all(s.gone.is_set() for s in host.shells.values()):
+            if host is not None and all(s.gone.is_set() for s in host.agents.values()):
                 break
         self.world.kill(address)
 

@@ -35,8 +35,6 @@ from elasticml.training.array_buffers import Vector, merge, n_values, pack, unpa
 from elasticml.training.fingerprint import BlasThreadLimit, cpu_class, versions
 from elasticml.training.trainer_runner import TrainerRunner
 
-# What must be as it was in the run, or its bits cannot be reached again; refused in one line.
-
 
 def check_devices(records: Sequence[Record]) -> None:
     """Check that nothing was computed where the same sums come out otherwise every time.
@@ -121,9 +119,6 @@ def _check_cpu(there: str, whose: str) -> None:
             f"the processor is {here} here, that of {whose} was {there}: compiled loops may round "
             "in another way; replay on a machine of that class"
         )
-
-
-# Partials added in the order that a story gives: ``((0+2)+1)`` is what the tree has done.
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The data at the driver: what members report of blocks, and chunks that only the driver has."""
+"""Block summaries that members report to the driver, and the chunks of in-memory sources."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from elasticml.collective.frames import Frame, Kind
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.ids import ChunkId
 
-#: Bytes that every column of a model costs: some twenty doubles at the driver (the model, its
-#: frame, partials, the trainer's own vectors) besides what its optimizer remembers; six at a
-#: member, and two for each of its threads, which sum up their own products.
+#: Bytes per column of a model: about twenty doubles at the driver (the model, its frame, partials,
+#: the trainer's own vectors) besides the optimizer's memory; six at a member, and two for each of
+#: its threads, which sum their products separately.
 DRIVER_BYTES_PER_COLUMN, MEMBER_BYTES_PER_COLUMN, THREAD_BYTES_PER_COLUMN = 160, 48, 16
 
 
 def columns_that_fit(
     driver_bytes: int, members: Iterable[tuple[int, int]], remembered: int = 0
 ) -> int:
-    """Return how many columns a model may have with these memories.
+    """Return the number of columns that a model may have.
 
     Parameters
     ----------
     driver_bytes : int
         Memory at the driver.
     members : iterable of (int, int)
-        Memory, 0 where it is without limit, and threads of every member.
+        Memory, 0 for no limit, and threads of every member.
     remembered : int
         Bytes per column that the trainer keeps, see ``Algorithm.column_bytes``.
     """
@@ -37,14 +37,14 @@ def columns_that_fit(
 
 
 class BlockRegistry:
-    """What is known of a job's blocks.
+    """Block summaries of a job, and the chunk bodies of an in-memory source.
 
     Parameters
     ----------
     bodies : mapping of int to list of (str, bytes-like)
         Chunk ids and bodies of an in-memory source, by block; empty for other sources.
     summaries : sequence of BlockSummary
-        Of an in-memory source's blocks.
+        Summaries of an in-memory source's blocks.
     """
 
     def __init__(
@@ -54,32 +54,32 @@ class BlockRegistry:
         self._summaries = {summary.block: summary for summary in summaries}
 
     def note(self, summary: Mapping[str, Any] | None) -> None:
-        """Take a block's summary in; None for blocks whose summary came with the job."""
+        """Record a block's summary; None for blocks whose summary came with the job."""
         if summary is not None:
             read = BlockSummary.from_json(summary)
             self._summaries[read.block] = read
 
     def summaries(self) -> list[BlockSummary]:
-        """List what is known of the blocks, by block."""
+        """Return the summaries in the order of blocks."""
         return [self._summaries[block] for block in sorted(self._summaries)]
 
     def frames(
         self, blocks: Collection[int], only: Collection[ChunkId] | None = None
     ) -> Iterator[Frame]:
-        """Make the frames that carry an in-memory source's chunks to a member.
+        """Yield the frames that carry an in-memory source's chunks to a member.
 
         Parameters
         ----------
         only : collection of ChunkId, optional
-            Chunks that the member shall have; all of the blocks where it is not given.
+            The chunks to send; by default all chunks of the blocks.
         """
-        wanted = None if only is None else {str(id) for id in only}
+        selected = None if only is None else {str(id) for id in only}
         for block in sorted(blocks):
             for name, body in self._bodies.get(block, ()):
-                if wanted is None or name in wanted:
+                if selected is None or name in selected:
                     payload = memoryview(body)
                     yield Frame(kind=Kind.CHUNK, prefix={"chunk": name}, payload=payload)
 
     def drop_bodies(self) -> None:
-        """Let go of the chunks: the job is over, only its results are kept."""
+        """Release the chunk bodies: the job is over, only its results are kept."""
         self._bodies = {}

@@ -1,7 +1,7 @@
 """The driver on asyncio: links to members, the trainer's steps in a thread, the cluster.
 
-It knows no Dask: links come from a Transport, heavy work goes to a Runner, time is a callable. The
-scheduler plugin and the tests give it the real or the in-memory ones.
+It does not depend on Dask: links come from a Transport, blocking work goes to a Runner, time is a
+callable. The scheduler plugin passes the real ones, tests pass in-memory ones.
 """
 
 from __future__ import annotations
@@ -42,24 +42,21 @@ from elasticml.training.driver_session import DriverSession
 from elasticml.training.driving import JobDriver
 from elasticml.training.trainer_runner import TrainerRunner
 
-# The trainer's steps: each runs in the work thread, and what comes of it returns as an event.
-
 logger = logging.getLogger(__name__)
 
-
-#: Threads that add long partials: the driver's machine waits for nothing else then.
+#: Threads that sum long partials: the driver's machine is otherwise idle then.
 SUM_THREADS = 2
 
 
 class TrainerSteps:
-    """Runs a job's trainer, one step at a time.
+    """Runs a job's trainer in a thread, one step at a time; each result becomes an event.
 
     Parameters
     ----------
     driver : JobDriver
-        Takes the events.
+        Receives the events.
     buffers : Buffers
-        Makes the arrays that models are packed into.
+        Allocates the arrays that models are packed into.
     runner : Runner
         Runs the steps.
     spawn : callable
@@ -96,7 +93,7 @@ class TrainerSteps:
     def deliver(
         self, command: cmd.Deliver, inputs: list[Vector], anchor: list[tuple[int, Vector]]
     ) -> None:
-        """Add up what came in, and give it to the trainer."""
+        """Sum the partials and pass the outcome to the trainer."""
         training = self._driver.driver_session.training
         assert training is not None and training.exchange is not None
         deliver = _marked(training.deliver, is_long=training.exchange.is_long)
@@ -106,8 +103,8 @@ class TrainerSteps:
         try:
             event = await self._runner.run(function, *args)
         except Exception as fault:
-            # Nobody waits for this task: a step that ended without an event would be a job that
-            # hangs. No memory for a sum comes here, and a model that cannot be packed.
+            # No caller awaits this task: a step that ended without an event would leave the job
+            # hanging. Examples: no memory for a sum, a model that cannot be packed.
             job = self._driver.driver_session.record["job"]
             logger.exception("job %s: a step failed", job)
             event = ev.Failed(
@@ -116,13 +113,13 @@ class TrainerSteps:
         try:
             event = self._driver.after_step(event)
         except Exception as error:
-            # The event says what the trainer's error was: it is of no kind that others know.
+            # The error's type is foreign; the event carries its text.
             job = self._driver.driver_session.record["job"]
             logger.error("job %s: the trainer failed", job, exc_info=error)
         self._driver.feed(event)
 
     def close(self) -> None:
-        """Let the work thread go."""
+        """End the worker threads."""
         self._runner.close()
         self._parallel.close()
 
@@ -131,11 +128,8 @@ def _marked(step: Callable[..., ev.Event], *, is_long: bool) -> Callable[..., ev
     return Long(step) if is_long else step
 
 
-# Have the driver machine handle an event; what it cannot handle ends the job.
-
-
 def commands_after(driver: Driver, event: ev.Event, now_s: float, job: str) -> list[Command]:
-    """Return what the machine commands; after an error of its own, the job's orderly end."""
+    """Return the machine's commands; if the machine fails, those that end the job."""
     try:
         return driver.handle(event, now_s)
     except ElasticmlError as error:
@@ -143,8 +137,8 @@ def commands_after(driver: Driver, event: ev.Event, now_s: float, job: str) -> l
         logger.exception("job %s: broken invariant", job)
         return driver.handle(ev.Failed(reason=error.message), now_s)
     except Exception as error:
-        # What is wrong with a suggestion may show only when it is carried out; a job that nobody
-        # drives any more must not hang.
+        # A policy's suggestion may turn out to be invalid only when it is carried out. Without the
+        # driver the job would hang.
         logger.exception("job %s: the driver failed", job)
         reason = f"the driver failed: {type(error).__name__}: {error}"
         return driver.handle(ev.Failed(reason=reason), now_s)
@@ -163,24 +157,24 @@ class DriverAgent(JobDriver):
     transport : Transport
         Reaches the members.
     runner : Runner
-        Runs the trainer and the sums.
+        Runs the trainer and sums partials.
     clock : callable
         Seconds, monotonic.
     injector : FaultInjector, optional
         Performs planned faults.
     scaler : Scaler, optional
-        Starts members that policies ask for.
+        Starts members that policies request.
     bodies : mapping, optional
         Chunk ids and bodies of an in-memory source, by block.
     summaries : sequence of BlockSummary, optional
-        Of an in-memory source's blocks.
+        Summaries of an in-memory source's blocks.
     resumed : Checkpoint, optional
-        Where another process has left the job; it goes on with the next round.
+        The checkpoint from which the job resumes, with the next round.
     io_runner : Runner, optional
-        Writes checkpoints, where the record asks for them.
+        Writes checkpoints if the job record asks for them.
     check_every_event : bool
-        Re-derive all invariants after every event (tests), or at membership changes and round
-        boundaries only.
+        Check all invariants after every event (tests), or only at membership changes and round
+        boundaries.
     """
 
     def __init__(
@@ -202,12 +196,12 @@ class DriverAgent(JobDriver):
     ) -> None:
         self.record = record
         self.job = str(record["job"])
-        self._intake = BlockRegistry(bodies or {}, summaries)
+        self._blocks = BlockRegistry(bodies or {}, summaries)
         settings = settings_from_record(record, n_blocks, source.needs_survey)
         policies = policies_of_job(record, settings)
         machine = Driver(settings, policies, check_every_event)
         super().__init__(DriverSession(record, source, resumed), machine)
-        #: Set when the job is over; and whenever the story has grown (then replaced).
+        #: Set when the job is over; set, and then replaced, whenever the story has grown.
         self.ended = asyncio.Event()
         self.grown = asyncio.Event()
         self._clock = clock
@@ -220,7 +214,7 @@ class DriverAgent(JobDriver):
         hello = {"job": record["job"], "kind": "driver", **hello_of(collective)}
         hello["memory_limit"] = record.get("memory_limit")
         hello |= {"forms": forms(record["algorithm"]), "streams": streams(record["algorithm"])}
-        self._roster = DriverLinks(
+        self._links = DriverLinks(
             transport,
             hello,
             self._allocate,
@@ -231,7 +225,7 @@ class DriverAgent(JobDriver):
         )
         self._compute_s: dict[str, float] = {}
         self._member_bytes: dict[str, int] = {}
-        #: How often each member has computed; more than its exchanges would be work done twice.
+        #: Number of computations of each member; more than its exchanges means repeated work.
         self._computations: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._steps = TrainerSteps(self, self._buffers, runner, self._spawn)
@@ -251,7 +245,7 @@ class DriverAgent(JobDriver):
 
     @property
     def journal(self) -> Journal:
-        """What is written down of the job."""
+        """The job's story, history and model snapshots."""
         return self.driver_session.journal
 
     @property
@@ -261,22 +255,22 @@ class DriverAgent(JobDriver):
 
     @property
     def error(self) -> dict[str, Any] | None:
-        """The error that ended the job, as JSON."""
+        """The error that ended the job, as plain values."""
         return self.driver_session.error
 
     # --- time and events -----------------------------------------------------------------
 
     def now_s(self) -> float:
-        """Seconds since the job began."""
+        """Return the seconds since the start of the job."""
         return self._clock() - self._start_s
 
     def commands_after(self, event: ev.Event, now_s: float) -> list[cmd.Command]:
-        """Return what the machine commands; after an error of its own, the job's orderly end."""
+        """Return the machine's commands; if the machine fails, those that end the job."""
         messages.debug("job %s: %s", self.job, event)
         return commands_after(self.machine, event, now_s, self.job)
 
     def tick(self) -> None:
-        """Let time pass; called every few milliseconds."""
+        """Report the time to the machine; called every few milliseconds."""
         self.feed(ev.Ticked(cause="clock"))
         if self._checkpoints is not None:
             self._checkpoints.look(self.now_s())
@@ -289,9 +283,9 @@ class DriverAgent(JobDriver):
     # --- links ---------------------------------------------------------------------------
 
     def invite(self, address: str) -> None:
-        """Open a link to a worker that has announced itself; idempotent while it is open."""
+        """Open a link to a worker that has announced itself; do nothing if one is open."""
         if not self.ended.is_set():
-            self._roster.invite(address)
+            self._links.invite(address)
 
     def _allocate(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
         return self._buffers.take(header.payload_bytes).data.cast("B")
@@ -300,19 +294,19 @@ class DriverAgent(JobDriver):
         self.feed(ev.Lost(cause="link", member=member, reason=reason))
 
     def _on_arrival(self, arrival: int, message: Mapping[str, Any]) -> None:
-        # The job's threads, where it has its own: the member learns of them with the welcome.
+        # The number of threads that the job sets, if any: the member gets it with the welcome.
         threads = self.record.get("threads") or message.get("threads", 1)
-        told = {**message, "type": "Arrived", "arrival": arrival, "threads": threads}
-        told["nodes"] = spanned(threads, message.get("nodes", ()))
-        self.feed(decode(told))
+        body = {**message, "type": "Arrived", "arrival": arrival, "threads": threads}
+        body["nodes"] = spanned(threads, message.get("nodes", ()))
+        self.feed(decode(body))
 
     def _on_refused(self, error: ElasticmlError) -> None:
-        if self.machine.state.stage == "gathering":  # later it is just one worker fewer
+        if self.machine.state.stage == "gathering":  # later the job continues without this worker
             self.feed(self.driver_session.fail(error))
 
     def worker_removed(self, address: str) -> None:
-        """Handle the scheduler's word that a worker is gone."""
-        self._roster.uninvite(address)
+        """Handle the scheduler's report that a worker is gone."""
+        self._links.uninvite(address)
         self._containers.forget(address)
         record = self.machine.state.membership.at(address)
         if record is not None:
@@ -324,7 +318,7 @@ class DriverAgent(JobDriver):
             return
         message = frame.prefix
         if message["type"] == "BlockRead":
-            self._intake.note(message["summary"])
+            self._blocks.note(message["summary"])
             message = {k: v for k, v in message.items() if k != "summary"}
         if message["type"] == "Failed" and message.get("error"):
             self.driver_session.error = dict(message["error"])
@@ -342,7 +336,7 @@ class DriverAgent(JobDriver):
     # --- commands ------------------------------------------------------------------------
 
     def tell(self, event: str, fields: Mapping[str, Any], cause: str) -> None:
-        """Append a record to the story, and tell those who wait for it."""
+        """Append a record to the story and wake those who wait for it."""
         self._note(event, fields, cause)
         if self._checkpoints is not None:
             self._checkpoints.noted(event)
@@ -356,31 +350,31 @@ class DriverAgent(JobDriver):
 
     def sent_bytes(self) -> int:
         """Return the bytes that the driver and the members have sent."""
-        return self._roster.sent_bytes() + sum(self._member_bytes.values())
+        return self._links.sent_bytes() + sum(self._member_bytes.values())
 
     def computation_counts(self) -> Mapping[str, int]:
-        """Return how often each member has computed."""
+        """Return the number of computations of each member."""
         return self._computations
 
     def compute_times(self, exchange: int) -> dict[str, float]:
-        """Return, by slot, how long members computed since this was asked last."""
+        """Return, by slot, the members' compute times since the last call."""
         times, self._compute_s = self._compute_s, {}
         return times
 
     def block_summaries(self) -> Iterable[BlockSummary]:
-        """Return what members have reported of the blocks."""
-        return self._intake.summaries()
+        """Return the block summaries that members have reported."""
+        return self._blocks.summaries()
 
     def array(self, handle: int) -> Vector:
-        """Return the array that has come under a handle."""
+        """Return the array of a handle."""
         return self._buffers[handle]
 
     def free(self, handle: int) -> None:
-        """Use an array's memory again."""
+        """Reuse an array's memory."""
         self._buffers.free(handle)
 
     def order(self, order: cmd.Order) -> None:
-        """Send an order to a member, after the chunks that only the driver has."""
+        """Send an order to a member, preceded by chunks that only the driver has."""
         extras: dict[str, Any] = {}
         match order:
             case cmd.Configure():
@@ -389,21 +383,21 @@ class DriverAgent(JobDriver):
                 extras["spec"] = self.driver_session.source.spec()
             case cmd.ReadBlocks():
                 extras["spec"] = self.driver_session.source.spec()
-                for frame in self._intake.frames(order.blocks):
-                    self._roster.send(order.member, frame)
+                for frame in self._blocks.frames(order.blocks):
+                    self._links.send(order.member, frame)
             case cmd.LoadChunks():
                 chunks = order.chunks
-                for frame in self._intake.frames({c.block for c in chunks}, only=chunks):
-                    self._roster.send(order.member, frame)
-        self._roster.tell(order.member, {**encode(order), **extras})
+                for frame in self._blocks.frames({c.block for c in chunks}, only=chunks):
+                    self._links.send(order.member, frame)
+        self._links.tell(order.member, {**encode(order), **extras})
 
     def dismiss(self, command: cmd.Dismiss) -> None:
         """Send the last order to a member."""
-        self._roster.retire(command.member, encode(command))
+        self._links.retire(command.member, encode(command))
 
     def welcome(self, command: cmd.Welcome) -> bool:
         """Tell an arrival which member it is; return False when its link has closed."""
-        if not self._roster.welcome(command.arrival, command.member):
+        if not self._links.welcome(command.arrival, command.member):
             return False
         names = ("job", "algorithm", "absent", "chunk_bytes", "cache", "threads", "seed")
         extras = {
@@ -411,7 +405,7 @@ class DriverAgent(JobDriver):
             "spec": self.driver_session.source.spec(),
             "n_members": self.machine.state.settings.start_members,
         }
-        self._roster.tell(command.member, {**encode(command), **extras})
+        self._links.tell(command.member, {**encode(command), **extras})
         return True
 
     def start(self, training: TrainerRunner) -> None:
@@ -425,13 +419,13 @@ class DriverAgent(JobDriver):
         self._steps.deliver(command, inputs, anchor)
 
     def proceed(self, command: cmd.Continue) -> None:
-        """Answer the end of a round; a checkpoint is offered before."""
+        """Answer the end of a round, after offering a checkpoint."""
         if command.go_on and self._checkpoints is not None:
             self._checkpoints.offer(command.tuned, self.now_s())
         self._steps.proceed(command)
 
     def forward_model(self, command: cmd.ForwardModel) -> None:
-        """Send the model of the exchange under way to a member."""
+        """Send the model of the current exchange to a member."""
         training, running = self.driver_session.training, self.machine.exchanges.running
         if training is None or training.exchange is None or running is None:
             return
@@ -442,7 +436,7 @@ class DriverAgent(JobDriver):
             training.exchange,
             training.packed,
         )
-        self._roster.send(command.to, frame)
+        self._links.send(command.to, frame)
 
     # --- the cluster, the end ------------------------------------------------------------
 
@@ -451,7 +445,7 @@ class DriverAgent(JobDriver):
         self._spawn(self._request(command.count))
 
     def release(self, command: cmd.ReleaseContainers) -> None:
-        """Give containers back to the cluster."""
+        """Release containers to the cluster."""
         self._spawn(self._containers.release(command.addresses))
 
     def inject(self, command: cmd.Inject) -> None:
@@ -472,24 +466,24 @@ class DriverAgent(JobDriver):
         self.feed(ev.FaultPerformed(cause="planned", kind=command.kind, error=error))
 
     def finish(self, command: cmd.EndJob) -> None:
-        """Free what only a running job needs."""
+        """Release what only a running job needs."""
         if self._checkpoints is not None:
             self._checkpoints.end(command.state == "done")
-        self._steps.close()  # results are kept for a day, and the thread would be, too
-        self._intake.drop_bodies()
+        self._steps.close()  # results are kept for a day; the thread must not be
+        self._blocks.drop_bodies()
         self.ended.set()
         self.grown.set()
 
     def cancel(self) -> None:
-        """End the job now; what it has reached stays as its result."""
+        """End the job now; its last model becomes its result."""
         if not self.ended.is_set():
             self.feed(ev.CancelRequested(cause="client"))
 
     async def close(self) -> None:
-        """Close all links and let the threads go; what is to be written is on disk before."""
+        """Write the last checkpoint, then close all links and end the threads."""
         if self._checkpoints is not None:
             await self._checkpoints.close()
-        await self._roster.close()
+        await self._links.close()
         self._steps.close()
         for task in list(self._tasks):
             task.cancel()

@@ -1,4 +1,4 @@
-"""The driver's links: who has been invited, who has arrived, which member speaks on which link."""
+"""The driver's links to workers: invitations, arrivals, and the member behind each link."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from elasticml.runtime.peer import Peer
 
 logger = logging.getLogger(__name__)
 
-#: How often a worker is tried that does not answer: it may be stopped, or too busy for a while.
+#: Attempts to connect to a worker that does not answer: it may be stopped, or busy for a while.
 CONNECTS_MAX = 100
-#: Pause after the first try that failed, and the longest; each is twice the one before.
+#: First and longest pause between attempts; each pause is twice the previous one.
 PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 5.0
 
 
 class DriverLinks:
-    """Links to workers, from the invitation to the end of each member's life.
+    """Links to workers, from the invitation to the end of each member.
 
     Parameters
     ----------
     transport : Transport
     hello : mapping
-        What the driver says of itself when it opens a link.
+        The first message on each link that the driver opens.
     allocate : Allocate
-        Buffers for payloads.
+        Allocates buffers for payloads.
     on_frame : callable (MemberId, Frame)
-        A frame from a living member.
+        Called for each frame from a current member.
     on_arrival : callable (int, mapping)
-        A worker offers itself; the number is answered by ``welcome``.
+        Called when a worker offers itself, with a number to pass to ``welcome``.
     on_lost : callable (MemberId, str)
-        A living member's link is gone.
+        Called when the link of a current member has closed.
     on_refused : callable (ElasticmlError)
-        A worker cannot take part, and trying again would not help.
+        Called when a worker cannot take part and retrying would not help.
     pause : callable (float)
-        Waits for so many seconds.
+        Sleeps for a number of seconds.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class DriverLinks:
         self._member_of: dict[Peer, MemberId] = {}
         self._arrivals: dict[int, Peer] = {}
         self._n_arrivals = 0
-        #: The task that serves each invited address; a retired member's address is free again,
-        #: as it may announce itself before its former link is seen to close.
+        #: The task that serves each invited address. Retiring a member frees its address: the
+        #: worker may announce itself again before its previous link is seen to close.
         self._invited: dict[str, asyncio.Task[None]] = {}
         self._address_of: dict[Peer, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -75,7 +75,7 @@ class DriverLinks:
         self._closed = False
 
     def invite(self, address: str) -> None:
-        """Open a link to a worker that has announced itself; idempotent while it is open."""
+        """Open a link to a worker that has announced itself; do nothing if one is open."""
         if address not in self._invited and not self._closed:
             task = asyncio.get_running_loop().create_task(self._serve(address))
             self._invited[address] = task
@@ -83,7 +83,7 @@ class DriverLinks:
             task.add_done_callback(lambda done: self._forget(address, done))
 
     def uninvite(self, address: str) -> None:
-        """Stop trying to reach a worker that is gone; links that are open end by themselves."""
+        """Stop connecting to a worker that is gone; open links close by themselves."""
         if address in self._invited and address not in self._address_of.values():
             self._invited.pop(address).cancel()
 
@@ -93,7 +93,7 @@ class DriverLinks:
             del self._invited[address]
 
     async def _connect(self, address: str) -> Link | None:
-        """Open a link, trying again while nobody answers; None when there will be none."""
+        """Open a link, with retries; return None if the worker refuses or never answers."""
         pause_s = PAUSE_S_MIN
         for _ in range(CONNECTS_MAX):
             try:
@@ -106,7 +106,7 @@ class DriverLinks:
                 return None
             await self._pause(pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
-        logger.warning("worker %s is given up after %d tries", address, CONNECTS_MAX)
+        logger.warning("worker %s did not answer %d attempts to connect", address, CONNECTS_MAX)
         return None
 
     async def _serve(self, address: str) -> None:
@@ -138,7 +138,7 @@ class DriverLinks:
             self._on_lost(member, reason)
 
     def welcome(self, arrival: int, member: MemberId) -> bool:
-        """Let an arrival be this member; False when its link has closed meanwhile."""
+        """Assign an arrival to a member; return False if its link has closed meanwhile."""
         peer = self._arrivals.pop(arrival, None)
         if peer is None:
             return False
@@ -147,19 +147,19 @@ class DriverLinks:
         return True
 
     def send(self, member: MemberId, frame: Frame) -> None:
-        """Queue a frame; to a member that is gone it is dropped."""
+        """Queue a frame; drop it if the member is gone."""
         peer = self._peers.get(member)
         if peer is not None:
             peer.send(frame)
 
     def tell(self, member: MemberId, message: dict[str, Any]) -> None:
-        """Queue a control message."""
+        """Queue a control message; drop it if the member is gone."""
         peer = self._peers.get(member)
         if peer is not None:
             peer.tell(message)
 
     def retire(self, member: MemberId, message: dict[str, Any]) -> None:
-        """Say the last word to a member; nothing it says counts any more."""
+        """Send a last message to a member and ignore what it sends from now on."""
         peer = self._peers.pop(member, None)
         if peer is not None:
             del self._member_of[peer]
@@ -168,11 +168,11 @@ class DriverLinks:
             peer.retire()
 
     def sent_bytes(self) -> int:
-        """Count the bytes sent on all links so far."""
+        """Return the bytes sent on all links so far."""
         return self._past_bytes + sum(p.link.sent_bytes for p in self._peers.values())
 
     async def close(self) -> None:
-        """Close all links, silently."""
+        """Close all links without calling ``on_lost``."""
         self._closed = True
         for peer in [*self._peers.values(), *self._arrivals.values()]:
             peer.close()

@@ -1,4 +1,4 @@
-"""Where heavy work runs: in threads for real, in line for tests; and solvers' parallelism."""
+"""Executors: threads for blocking work, an inline runner for tests, thread pools for kernels."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import Serial, shares
 from elasticml.runtime.numa import node_cores, numa_nodes, pin_thread, spanned
 
-#: Seconds that a call shall take on the event loop, and how many as brief ones in a row there must
-#: have been in a thread before. One that was longer there must be made up for by many more.
+#: Longest processor time of a brief call.
 BRIEF_S: Final = 5e-4
-#: Seconds on the clock: a call that sleeps, or waits for a disk, is not brief either.
+#: Longest wall time of a brief call: one that sleeps or waits for a disk is not brief.
 BRIEF_WALL_S: Final = 2e-2
+#: Brief calls in a row, in the thread, after which a function runs on the event loop; further calls
+#: that it needs after one that was not brief.
 BRIEF_MIN: Final = 16
 BRIEF_AGAIN: Final = 1000
 
 
 class Runner(Protocol):
-    """Runs calls in their order, no more at a time than it has threads."""
+    """Runs calls in order, at most as many at a time as it has threads."""
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call the function and return its result; exceptions pass through."""
+        """Call the function and return its result; exceptions propagate."""
         ...
 
     def close(self) -> None:
@@ -35,26 +36,26 @@ class Runner(Protocol):
 
 
 class ThreadRunner:
-    """Threads of its own, so that the event loop stays free while they work; one by default."""
+    """Runs calls in its own threads, one by default, and leaves the event loop free."""
 
     def __init__(self, name: str, n_threads: int = 1) -> None:
         self._executor = ThreadPoolExecutor(max_workers=n_threads, thread_name_prefix=name)
         self._is_closed = False
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call the function in a thread; calls that come after the end are cancelled, too."""
+        """Call the function in a thread; after ``close`` the call is cancelled."""
         if self._is_closed:
             raise asyncio.CancelledError
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
 
     def close(self) -> None:
-        """Let the threads end after their present calls; cancel those that wait."""
+        """End the threads after their current calls; cancel queued calls."""
         self._is_closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 class Long:
-    """A call that may take long, however brief those of the same function have been."""
+    """A call that may take long although earlier calls of the same function were brief."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -65,21 +66,20 @@ class Long:
 
 
 class BriefRunner:
-    """One thread, or the event loop itself for functions whose calls have been brief for long.
+    """Runs calls in one thread, or on the event loop if the function's calls have been brief.
 
-    To a thread and back takes longer than what a trainer of a small model does with a round, and
-    all members wait meanwhile. A call that is marked as :class:`Long` has the thread, and tells
-    nothing of others.
+    Switching to a thread and back takes longer than a trainer of a small model needs for a round,
+    and all members wait meanwhile. A call that is marked as :class:`Long` always runs in the
+    thread, and does not count.
 
     Parameters
     ----------
     name : str
-        Of the thread.
+        Name of the thread.
     clock : callable, optional
-        Seconds that the calling thread has computed: what others do with the processor counts for
-        nothing.
+        Processor time of the calling thread, in seconds: other load on the machine does not count.
     wall : callable, optional
-        Seconds that have passed.
+        Wall time in seconds.
     """
 
     def __init__(
@@ -90,26 +90,26 @@ class BriefRunner:
     ) -> None:
         self._thread = ThreadRunner(name)
         self._clock, self._wall = clock, wall
-        #: Brief calls of each function in a row, by its name; of those without one together.
+        #: Consecutive brief calls by the function's name; functions without a name share a count.
         self._brief: dict[str, int] = {}
-        #: Calls that are in the thread, or wait for it.
-        self._n_there = 0
+        #: Calls that run in the thread or wait for it.
+        self._n_in_thread = 0
         self._is_closed = False
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call the function; calls that come after the end are cancelled."""
+        """Call the function; after ``close`` the call is cancelled."""
         call: Callable[..., Any] = functools.partial(self._timed, function)
         if isinstance(function, Long):
             call = function
-        elif self._brief.get(_name(function), 0) >= BRIEF_MIN and not self._n_there:
+        elif self._brief.get(_name(function), 0) >= BRIEF_MIN and not self._n_in_thread:
             if self._is_closed:
                 raise asyncio.CancelledError
             return self._timed(function, *args)
-        self._n_there += 1
+        self._n_in_thread += 1
         try:
             return await self._thread.run(call, *args)
         finally:
-            self._n_there -= 1
+            self._n_in_thread -= 1
 
     def _timed(self, function: Callable[..., Any], *args: Any) -> Any:
         began_s, began_wall_s, name = self._clock(), self._wall(), _name(function)
@@ -122,13 +122,13 @@ class BriefRunner:
             self._brief[name] = self._brief.get(name, 0) + 1 if is_brief else -BRIEF_AGAIN
 
     def close(self) -> None:
-        """Let the thread end after its present call; cancel those that wait."""
+        """End the thread after its current call; cancel queued calls."""
         self._is_closed = True
         self._thread.close()
 
 
 def _name(function: Callable[..., Any]) -> str:
-    # What is called need not be a function: a part of one has no name.
+    # A functools.partial has no name.
     return str(getattr(function, "__name__", ""))
 
 
@@ -138,10 +138,10 @@ class ThreadParallel:
     Parameters
     ----------
     n_threads : int
-        >= 1; the calling thread is one of them.
+        At least 1; the calling thread is one of them.
     n_nodes : int, optional
-        NUMA nodes that they shall count as spanning, as they did elsewhere; by default those of
-        this machine that they do.
+        Number of NUMA nodes to assume, as on another machine; by default the number that the
+        threads span on this machine.
     """
 
     def __init__(self, n_threads: int, n_nodes: int | None = None) -> None:
@@ -156,25 +156,25 @@ class ThreadParallel:
 
     @property
     def n_nodes(self) -> int:
-        """NUMA nodes that the threads span."""
+        """Number of NUMA nodes that the threads span."""
         if self._n_nodes is None:
             self._n_nodes = spanned(self.n_threads, node_cores())
         return self._n_nodes
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        """Apply ``function`` to every item; results in the items' order."""
-        return _mapped(self._pool, function, items)
+        """Apply ``function`` to every item; return the results in the items' order."""
+        return _map_in_pool(self._pool, function, items)
 
     def in_teams(self, function: Callable[[int, Parallel], Any], n: int) -> list[Any]:
-        """Call ``function(k, team)`` for every team, in threads of its own that stay on its node.
+        """Call ``function(k, team)`` for every team, in the team's own threads on its NUMA node.
 
-        Where there are fewer threads than teams, several of these have one in turn.
+        With fewer threads than teams, teams share a thread.
         """
         if n == 1:
             return [function(0, self)]
         if n not in self._teams:
-            here = numa_nodes()
-            nodes = here if len(here) > 1 else ()
+            all_nodes = numa_nodes()
+            nodes = all_nodes if len(all_nodes) > 1 else ()
             each = shares(self.n_threads, n)
             pools = [
                 _pool_on(nodes[k % len(nodes)] if nodes else (), each[k])
@@ -182,11 +182,11 @@ class ThreadParallel:
             ]
             self._teams[n] = [_Team(pools[k % len(pools)], each[k]) for k in range(n)]
         futures = [team.pool.submit(function, k, team) for k, team in enumerate(self._teams[n])]
-        wait(futures)  # whoever raises must not leave others at work on what is the caller's
+        wait(futures)  # after an exception no other team may still write to the caller's arrays
         return [future.result() for future in futures]
 
     def close(self) -> None:
-        """Let the threads end."""
+        """End the threads."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
         for teams in self._teams.values():
@@ -195,7 +195,7 @@ class ThreadParallel:
 
 
 class _Team:
-    """Some threads of a member; the one in which it was called is one of them."""
+    """Some of a member's threads; the calling thread is one of them."""
 
     n_nodes = 1
 
@@ -204,11 +204,11 @@ class _Team:
         self.pool = pool
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        """Apply ``function`` to every item; results in the items' order."""
-        return _mapped(self.pool if self.n_threads > 1 else None, function, items)
+        """Apply ``function`` to every item; return the results in the items' order."""
+        return _map_in_pool(self.pool if self.n_threads > 1 else None, function, items)
 
     def in_teams(self, function: Callable[[int, Parallel], Any], n: int) -> list[Any]:
-        """Let one team after another have the threads."""
+        """Call ``function`` for one team after another, each with all threads."""
         return [function(k, self) for k in range(n)]
 
 
@@ -221,10 +221,10 @@ def _pool_on(cores: Sequence[int], n_threads: int) -> ThreadPoolExecutor:
     )
 
 
-def _mapped(
+def _map_in_pool(
     pool: ThreadPoolExecutor | None, function: Callable[[Any], Any], items: Sequence[Any]
 ) -> list[Any]:
-    """Have the pool take all items but the first, which the calling thread takes."""
+    """Process the first item in the calling thread and the others in the pool."""
     if pool is None or len(items) < 2:
         return [function(item) for item in items]
     futures = [pool.submit(function, item) for item in items[1:]]
@@ -233,5 +233,5 @@ def _mapped(
 
 
 def parallel(n_threads: int, n_nodes: int | None = None) -> Serial | ThreadParallel:
-    """Make the parallelism of a member with so many threads, which span so many nodes."""
+    """Return the parallelism of a member with ``n_threads`` threads on ``n_nodes`` NUMA nodes."""
     return Serial() if n_threads <= 1 else ThreadParallel(n_threads, n_nodes)

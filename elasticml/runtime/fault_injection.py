@@ -12,9 +12,7 @@ from elasticml.algorithms.base import Parallel
 from elasticml.errors import ElasticmlError
 from elasticml.protocol.commands import Inject
 
-# The seam through which a job's planned faults reach real worker processes.
-
-#: How a worker is lost: SIGKILL; SIGTERM and SIGKILL after the grace; a notice, then both.
+#: How a worker is lost: SIGKILL; SIGTERM, then SIGKILL after the grace; a notice before both.
 How = Literal["kill", "terminate", "notice"]
 
 #: The key in ``scheduler.extensions`` under which a cluster offers its fault injector.
@@ -22,14 +20,14 @@ FAULT_INJECTOR_EXTENSION = "elasticml-keeper"
 
 
 class FaultInjector(Protocol):
-    """What a cluster offers to a job whose faults are planned.
+    """Interface of a cluster that can inject a job's planned faults.
 
-    Implementations run on the scheduler's event loop. Workers that ended by themselves are no
-    error; asking twice for the same loss is the same as asking once.
+    Implementations run on the scheduler's event loop. All methods are idempotent; workers that have
+    ended by themselves are not an error.
     """
 
     async def lose(self, addresses: Sequence[str], how: How, grace_s: float) -> None:
-        """End the workers at these addresses; return when their processes are gone.
+        """End the workers at these addresses; return when their processes have exited.
 
         Parameters
         ----------
@@ -37,9 +35,9 @@ class FaultInjector(Protocol):
             Dask addresses, as in ``scheduler.workers``.
         how : {"kill", "terminate", "notice"}
             ``"kill"`` sends SIGKILL to all of them at once; ``"terminate"`` sends SIGTERM, and
-            SIGKILL to whoever is there after the grace; ``"notice"`` announces the end first.
+            SIGKILL to those that remain after the grace; ``"notice"`` announces the end first.
         grace_s : float
-            Seconds between the announcement (or SIGTERM) and the end; not used by ``"kill"``.
+            Seconds between the announcement (or SIGTERM) and the end; ``"kill"`` ignores it.
         """
         ...
 
@@ -48,13 +46,13 @@ class FaultInjector(Protocol):
         ...
 
     async def prepare(self, n: int) -> None:
-        """Have ``n`` standby processes that need only a word to register."""
+        """Start standby processes until there are ``n``; these register on request."""
         ...
 
     async def slow(self, addresses: Sequence[str], factor: float) -> None:
-        """Let the workers at these addresses take ``factor`` times as long for computations.
+        """Make the workers at these addresses compute ``factor`` times as long.
 
-        They do so by real work on top, from their next computation on; 1 ends it.
+        They do additional work from their next computation on; a factor of 1 ends it.
         """
         ...
 
@@ -65,14 +63,14 @@ async def carry_out(
     injector: FaultInjector | None,
     spawn: Callable[[Any], None],
 ) -> str | None:
-    """Perform a planned fault; return what kept it from being performed, or None.
+    """Perform a planned fault; return the reason if that failed, else None.
 
     Parameters
     ----------
     addresses : sequence of str
         Workers to lose.
     spawn : callable
-        Runs what the round need not wait for: the grace of a notice.
+        Runs a coroutine in the background: the round does not wait for the grace of a notice.
     """
     if injector is None:
         return "this cluster cannot inject faults"
@@ -91,33 +89,31 @@ async def carry_out(
     return None
 
 
-# A member that computes more slowly than it could: real work on top, for tests and studies.
-
-#: The key in ``worker.extensions`` under which a cluster says how slow its worker shall be.
+#: The key in ``worker.extensions`` under which a cluster sets its worker's slowdown.
 SLOWNESS_EXTENSION = "elasticml-slowness"
-#: Side of the square matrices that are multiplied to keep a core busy; they stay in its cache.
+#: Size of the square matrices that are multiplied to keep a core busy; they fit in its cache.
 SIDE = 48
 
 
 class FaultSlowdown:
-    """How many times as much processor time each computation takes.
+    """Slows down computations by real work, for tests and studies.
 
     Parameters
     ----------
     factor : float, at least 1
-        1 adds nothing; 1.5 adds half of the processor time that the computation took.
+        Processor time relative to an undisturbed member: 1 adds nothing, 1.5 adds half.
     """
 
     def __init__(self, factor: float = 1.0) -> None:
         self.factor = factor
 
     def add(self, spent_s: float, parallel: Parallel) -> None:
-        """Compute on all threads for what the factor adds to the processor time just spent.
+        """Keep all threads busy for the time that the factor adds to a computation.
 
         Parameters
         ----------
         spent_s : float, seconds
-            Of the calling thread.
+            Processor time of the computation in the calling thread.
         """
         extra_s = (self.factor - 1.0) * spent_s
         if extra_s > 0.0:
@@ -125,7 +121,7 @@ class FaultSlowdown:
 
 
 def _burn(seconds: float) -> None:
-    """Spend processor time of this thread; sleeping would leave the core to others."""
+    """Spend processor time in this thread; sleeping would free the core for others."""
     until_s = time.thread_time() + seconds
     left = np.full((SIDE, SIDE), 1.0 / SIDE)
     right = left.copy()

@@ -1,4 +1,4 @@
-"""Arrays as the payloads of frames."""
+"""Arrays as payloads of frames."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from elasticml.training.array_buffers import Vector, manifest
 
 
 def vector_of(frame: Frame) -> Vector:
-    """Return the array that a frame's payload was read into; empty where it has none."""
+    """Return the array that a frame's payload was read into; empty if it has no payload."""
     if frame.payload is None:
         return np.empty(0)
     array = frame.payload.obj
@@ -21,23 +21,23 @@ def vector_of(frame: Frame) -> Vector:
 
 
 def bytes_of(array: Vector) -> memoryview | None:
-    """Look at an array as bytes; None where it is empty, as a frame without payload wants it."""
+    """View an array as bytes; None if it is empty, as for a frame without payload."""
     return array.data.cast("B") if array.size else None
 
 
 def partial_event(
     member: MemberId, frame: Frame, handle: int
 ) -> ev.PartialArrived | ev.AnchorArrived:
-    """Make the event of a partial frame: an exchange's own, or one kept and asked for."""
+    """Return the event of a partial frame: a partial of the exchange, or part of an anchor."""
     prefix, exchange = frame.prefix, ExchangeId(frame.exchange)
     cause = f"link {member}"
     if "anchor_of" in prefix:
-        whose = prefix["anchor_of"]
+        sender = prefix["anchor_of"]
         return ev.AnchorArrived(
             cause=cause,
             member=member,
             exchange=exchange,
-            sender=member_id(whose) if whose else None,
+            sender=member_id(sender) if sender else None,
             handle=handle,
         )
     return ev.PartialArrived(
@@ -54,9 +54,9 @@ def partial_event(
 def model_frame(
     number: ExchangeId, generation: Generation, members: int, exchange: Exchange, packed: Vector
 ) -> Frame:
-    """Make the frame that takes an exchange down to so many members.
+    """Return the frame that broadcasts an exchange to ``members`` members.
 
-    ``packed`` holds its model's arrays.
+    ``packed`` holds the arrays of its model.
     """
     prefix = {
         "generation": generation,

@@ -1,4 +1,4 @@
-"""A worker's side of all jobs: one member per job, chunks that outlive a life, notices."""
+"""A worker's members, one per job, and the chunk stores that outlive them."""
 
 from __future__ import annotations
 
@@ -20,115 +20,116 @@ logger = logging.getLogger(__name__)
 
 
 class MemberHost:
-    """Takes links in and gives each to the member that it is for.
+    """Accepts links and passes each to the member that it is for.
 
     Parameters
     ----------
-    environment : Environment
+    context : WorkerContext
     announce : callable
-        Tells the scheduler that this worker would serve, and returns the jobs that run; called
-        again after a life ended early.
-    budget : Budget, optional
+        Offers this worker to the scheduler and returns the running jobs; called again when a
+        member ended early.
+    limits : WorkerLimits, optional
         Memory and disk for chunk bodies; by default without limit.
     """
 
     def __init__(
         self,
-        environment: WorkerContext,
+        context: WorkerContext,
         announce: Callable[[], Awaitable[Sequence[str]]],
-        budget: WorkerLimits | None = None,
+        limits: WorkerLimits | None = None,
     ) -> None:
-        self.shells: dict[str, MemberAgent] = {}
-        self._env = environment
+        self.agents: dict[str, MemberAgent] = {}
+        self._context = context
         self._announce = announce
-        self._budget = budget or WorkerLimits()
+        self._limits = limits or WorkerLimits()
         self._stores: dict[str, ChunkStore] = {}
-        #: This worker is about to go: it is not offered again.
+        #: This worker is about to stop: it is not offered again.
         self.closing = False
-        environment.transport.listen(self.on_link)
+        context.transport.listen(self.on_link)
 
     async def on_link(self, link: Link) -> None:
-        """Serve a link that somebody opened to this worker."""
+        """Serve a link that was opened to this worker."""
         job, kind = link.hello["job"], link.hello["kind"]
         if kind == "driver":
             await self._serve(job, link)
             return
-        shell = self.shells.get(job)
-        if shell is None or shell.me is None or link.hello.get("to") != str(shell.me):
-            link.close()  # meant for another life of this member
+        agent = self.agents.get(job)
+        if agent is None or agent.me is None or link.hello.get("to") != str(agent.me):
+            link.close()  # meant for another incarnation
         elif kind == "child":
-            await shell.accept_child(_limited(link, shell.environment))
+            await agent.accept_child(_limited(link, agent.environment))
         elif kind == "chunks":
-            await shell.accept_chunks(_limited(link, shell.environment))
+            await agent.accept_chunks(_limited(link, agent.environment))
         elif kind == "mail":
-            await shell.accept_mail(_limited(link, shell.environment))
+            await agent.accept_mail(_limited(link, agent.environment))
         else:
             link.close()
 
     async def _serve(self, job: str, link: Link) -> None:
-        former = self.shells.get(job)
+        previous = self.agents.get(job)
         slot, computed = None, NO_EXCHANGE
-        if former is not None:
-            former.close()
-            # What its compute thread is still at would change the states of the chunks later.
-            await self._env.compute.run(former.settle)
-            slot = former.slot
-            computed = NO_EXCHANGE if former.place is None else former.place.computed
+        if previous is not None:
+            previous.close()
+            # Its compute thread could still change the states of the chunks.
+            await self._context.compute.run(previous.settle)
+            slot = previous.slot
+            computed = NO_EXCHANGE if previous.place is None else previous.place.computed
         if self.closing:
-            link.close()  # a life that began now would not be told that this worker goes
+            link.close()  # a member that started now would miss the notice of this worker's end
             return
         store = self._stores.get(job)
         if store is None:
-            budget = self._budget.at_most(link.hello.get("memory_limit"))
-            store = self._stores[job] = budget.store(
+            limits = self._limits.at_most(link.hello.get("memory_limit"))
+            store = self._stores[job] = limits.store(
                 link.hello.get("forms", 1), streams=link.hello.get("streams", False)
             )
-        env = self._env
-        env = replace(env, transport=limited(env.transport, link.hello, env.clock, env.pause))
-        shell = MemberAgent(_limited(link, env), store, env, slot, computed)
-        self.shells[job] = shell
-        await shell.run()
-        if self.shells.get(job) is not shell or self.closing:
+        base = self._context
+        transport = limited(base.transport, link.hello, base.clock, base.pause)
+        context = replace(base, transport=transport)
+        agent = MemberAgent(_limited(link, context), store, context, slot, computed)
+        self.agents[job] = agent
+        await agent.run()
+        if self.agents.get(job) is not agent or self.closing:
             return
-        if shell.dismissed in FINAL:
-            del self.shells[job]
+        if agent.dismissed in FINAL:
+            del self.agents[job]
             self._forget(job)
             return
         # Fenced, or the link broke: offer the worker again, with the chunks that it still has.
-        logger.info("member %s of job %s ended early; announcing again", shell.me, job)
+        logger.info("member %s of job %s ended early; announcing again", agent.me, job)
         running = await self._announce()
         for ended in self._stores.keys() - set(running):
-            self.shells.pop(ended, None)
+            self.agents.pop(ended, None)
             self._forget(ended)
 
     def _forget(self, job: str) -> None:
-        """Give up what is held of a job, in memory and on the disk."""
+        """Release a job's chunks, in memory and on disk."""
         store = self._stores.pop(job, None)
         if store is not None:
             store.close()
 
     async def notice(self, grace_s: float, reason: str) -> None:
-        """Tell every job that this worker goes; return when all have let it go, or time is up."""
-        shells = [s for s in self.shells.values() if not s.gone.is_set()]
+        """Announce this worker's end to every job; return when all have released it, or in time."""
+        agents = [agent for agent in self.agents.values() if not agent.gone.is_set()]
         self.closing = True
-        for shell in shells:
-            shell.notice(grace_s, reason)
-        if shells:
-            waits = [asyncio.ensure_future(s.gone.wait()) for s in shells]
+        for agent in agents:
+            agent.notice(grace_s, reason)
+        if agents:
+            waits = [asyncio.ensure_future(agent.gone.wait()) for agent in agents]
             await asyncio.wait(waits, timeout=grace_s)
             for wait in waits:
                 wait.cancel()
 
     def close(self) -> None:
-        """End all members."""
+        """Close all members."""
         self.closing = True
-        for shell in list(self.shells.values()):
-            shell.close()
+        for agent in list(self.agents.values()):
+            agent.close()
         for job in list(self._stores):
             self._forget(job)
 
 
-def _limited(link: Link, environment: WorkerContext) -> Link:
-    """Limit a link as the job's transport is, if it is."""
-    transport = environment.transport
+def _limited(link: Link, context: WorkerContext) -> Link:
+    """Apply the rate limit of the job's transport to a link, if there is one."""
+    transport = context.transport
     return transport.limit(link) if isinstance(transport, RateLimitedTransport) else link

@@ -1,4 +1,4 @@
-"""The member in a Dask worker: a WorkerPlugin that lives as long as its worker."""
+"""The Dask WorkerPlugin that runs members in a worker."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from elasticml.runtime.worker_limits import WorkerLimits
 logger = logging.getLogger(__name__)
 
 NAME = "elasticml-member"
-#: Thread switches are not waited for longer than this, so that links stay quick beside Python work.
+#: Python's thread switch interval: short, so that links stay fast while other threads run Python.
 SWITCH_INTERVAL_S = 5e-4
 
 
 class MemberPlugin(WorkerPlugin):
-    """Makes a worker a place where members of any number of jobs can live.
+    """Runs members of any number of jobs in a worker.
 
     Parameters
     ----------
     version : str
-        The scheduler's elasticml; a worker with another one is refused.
+        The scheduler's version of elasticml; a worker with another version is refused.
     """
 
     name = NAME
@@ -57,7 +57,7 @@ class MemberPlugin(WorkerPlugin):
         threads = worker.state.nthreads
         compute, reading = ThreadRunner("em-compute"), ThreadRunner("em-read", threads)
         self._runners = [compute, reading]
-        environment = WorkerContext(
+        context = WorkerContext(
             transport=transport_of(worker),
             compute=compute,
             reading=reading,
@@ -69,16 +69,16 @@ class MemberPlugin(WorkerPlugin):
             slowness=worker.extensions.setdefault(SLOWNESS_EXTENSION, FaultSlowdown()),
         )
         folder = spill_folder(worker.local_directory)
-        budget = WorkerLimits.of_worker(worker.memory_manager.memory_limit, folder)
+        limits = WorkerLimits.of_worker(worker.memory_manager.memory_limit, folder)
 
         async def announce() -> list[str]:
             return list(await worker.scheduler.em_announce(address=worker.address))
 
-        self.host = MemberHost(environment, announce, budget)
+        self.host = MemberHost(context, announce, limits)
         self._announcing = asyncio.get_running_loop().create_task(announce())
 
     async def teardown(self, worker: Worker) -> None:
-        """End all members of this worker."""
+        """Close all members of this worker."""
         if self.host is not None:
             self.host.close()
         for runner in self._runners:
@@ -91,7 +91,9 @@ def _plugin_of(worker: Any) -> MemberPlugin | None:
 
 
 async def announce_notice(worker: Worker, grace_s: float, reason: str) -> None:
-    """Tell every job that this worker will go; return when it may, at the latest after the grace.
+    """Announce to every job that this worker will stop.
+
+    Return when all members have been released, at the latest after the grace period.
 
     Parameters
     ----------
@@ -99,19 +101,20 @@ async def announce_notice(worker: Worker, grace_s: float, reason: str) -> None:
     grace_s : float
         Seconds until the worker's process is stopped.
     reason : str
-        "terminated" (the process has been told to end), "preempted", ...: for the story.
+        "terminated" (the process got SIGTERM), "preempted", ...: recorded in the story.
     """
     plugin = _plugin_of(worker)
     if plugin is None or plugin.host is None:
         return
-    telling: list[asyncio.Future[None]] = []
+    report: asyncio.Future[None] | None = None
     if reason == "terminated":
-        # Also of members that have been let go already, whose own links are closed.
-        said = worker.scheduler.em_stopping(address=worker.address, grace_s=grace_s)
-        telling.append(asyncio.ensure_future(said))
+        # The scheduler must also learn it if all members are released and their links closed.
+        call = worker.scheduler.em_stopping(address=worker.address, grace_s=grace_s)
+        report = asyncio.ensure_future(call)
     await plugin.host.notice(grace_s, reason)
-    if telling:
-        await asyncio.wait(telling, timeout=grace_s)
-        for told in telling:
-            if told.done() and not told.cancelled() and told.exception() is not None:
-                logger.info("the scheduler was not told of the end: %s", told.exception())
+    if report is not None:
+        await asyncio.wait([report], timeout=grace_s)
+        if report.done() and not report.cancelled() and report.exception() is not None:
+            logger.info(
+                "could not tell the scheduler that the worker stops: %s", report.exception()
+            )

@@ -1,4 +1,4 @@
-"""The NUMA nodes of this machine, how many of them threads span, and threads that stay on one."""
+"""The NUMA nodes of this machine: their cores, how many of them threads span, thread pinning."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _ROOT: Final = Path("/sys/devices/system/node")
 
 
 def numa_nodes(root: Path = _ROOT) -> tuple[tuple[int, ...], ...]:
-    """Return the cores of each node that this process may use; nothing where no system says."""
+    """Return the cores of each node that this process may use; empty if the system lists none."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-    found = []
+    nodes = []
     for folder in sorted(root.glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
         try:
             listed = cores_of((folder / "cpulist").read_text())
@@ -21,12 +21,12 @@ def numa_nodes(root: Path = _ROOT) -> tuple[tuple[int, ...], ...]:
             continue
         usable = tuple(core for core in listed if core in allowed)
         if usable:
-            found.append(usable)
-    return tuple(found)
+            nodes.append(usable)
+    return tuple(nodes)
 
 
 def cores_of(text: str) -> tuple[int, ...]:
-    """Read a list of cores as the kernel writes it, such as ``0-3,8-11``."""
+    """Parse a list of cores in the kernel's format, such as ``0-3,8-11``."""
     cores: list[int] = []
     for part in text.strip().split(","):
         if part:
@@ -36,27 +36,32 @@ def cores_of(text: str) -> tuple[int, ...]:
 
 
 def node_cores() -> tuple[int, ...]:
-    """Return how many cores this process may use on each node."""
+    """Return the number of cores that this process may use on each node."""
     return tuple(len(cores) for cores in numa_nodes())
 
 
 def spanned(n_threads: int, cores: Sequence[int]) -> int:
-    """Return the fewest nodes, of so many cores each, that have one for every thread.
+    """Return the smallest number of nodes that have a core for every thread.
 
-    All of them where there are more threads than cores; at least 1, at most a node a thread.
+    With more threads than cores, return the number of nodes; at least 1, at most ``n_threads``.
+
+    Parameters
+    ----------
+    cores : sequence of int
+        Number of cores of each node.
     """
-    room = 0
-    for count, some in enumerate(sorted(cores, reverse=True), start=1):
-        room += some
-        if room >= n_threads:
+    n_cores = 0
+    for count, on_node in enumerate(sorted(cores, reverse=True), start=1):
+        n_cores += on_node
+        if n_cores >= n_threads:
             return count
     return max(1, min(len(cores), n_threads))
 
 
 def pin_thread(cores: Sequence[int]) -> None:
-    """Have the calling thread run on these cores alone, where the system permits it."""
+    """Pin the calling thread to these cores if the system permits it."""
     if cores and hasattr(os, "sched_setaffinity"):
         try:
             os.sched_setaffinity(0, cores)
         except OSError:
-            return  # a container that was given other cores meanwhile: it is only slower
+            return  # the container has been given other cores meanwhile: it is only slower

@@ -1,7 +1,7 @@
-"""One open link: frames go out without making anybody wait, and a reader is always armed.
+"""An open link with a send queue, so that callers never wait, and a reader that is always active.
 
-Where the link can, a frame is sent by whoever posts it and handled by the callback that reads it;
-else, and where the kernel has no room, a writer's task empties a queue, and a reader's task waits.
+If the link supports it, the caller sends a frame directly, and the callback that reads a frame
+handles it. Otherwise, and if the kernel's buffer is full, tasks write from a queue and read.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from elasticml.errors import ProtocolError
 
 
 class Peer:
-    """Sends frames in order without making the caller wait, and hands over what arrives.
+    """Sends frames in order without blocking the caller, and passes on the frames that arrive.
 
     Parameters
     ----------
     link : Link
     allocate : Allocate
-        Buffers for payloads.
+        Allocates buffers for payloads.
     on_frame : callable (Peer, Frame)
         Called for each frame, on the loop.
     on_closed : callable (Peer, str)
-        Called once, with the reason, when the link is gone, from whichever end.
-    on_piece : callable (Peer, Arriving), optional
-        Called for each piece of a vector that is not whole yet, and with its trailer.
+        Called once, with the reason, when either end has closed the link.
+    on_piece : callable (Peer, IncomingVector), optional
+        Called for each piece of a vector, and with its trailer.
     watches : bool
-        Whether it shall be known which frames have left this host.
+        Whether to track which frames have left this host, see ``n_left``.
     """
 
     def __init__(
@@ -60,22 +60,22 @@ class Peer:
         self._on_piece = on_piece
         self._arrivals = IncomingVectors(link.peer)
         self._numbers = attempt_numbers()
-        #: The attempt by which the last frame came; None where it came whole.
+        #: The attempt of the frame that is being handled; None if it was not sent in pieces.
         self.arrived: IncomingVector | None = None
         self._direct = link.direct
-        #: What the kernel has not taken of the last frame that was sent directly.
+        #: Ends when the kernel has taken the rest of the last frame that was sent directly.
         self._rest: asyncio.Future[None] | None = None
         self._queue: deque[Frame] = deque()
         self._wake = asyncio.Event()
-        #: Nothing is queued and nothing is being given to the link, or it is closed.
+        #: Nothing is queued and nothing is being written, or the link is closed.
         self.is_idle = True
-        #: Frames queued so far, and of these the ones that are known to have left this host.
+        #: Number of frames posted so far; of frames that are known to have left this host.
         self.n_posted = 0
         self._n_left = 0
-        #: Where the others that were given to the link end, in bytes sent on it.
+        #: Ends of the other frames that the link has taken, as positions in the bytes sent.
         self._ends: deque[int] | None = deque() if watches else None
         self._writer: asyncio.Task[None] | None = None
-        #: Nothing that still arrives counts, and nobody is told of the end.
+        #: Frames that still arrive are ignored, and ``on_closed`` is not called.
         self._closed = False
 
     async def run(self) -> None:
@@ -103,7 +103,7 @@ class Peer:
         while True:
             frame = await self.link.receive(self._buffer_of)
             self._handle(frame)
-            # Memory that was lent goes back when nobody holds it, not with the next frame.
+            # Return lent memory now, not with the next frame.
             del frame
 
     def _buffer_of(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
@@ -112,7 +112,7 @@ class Peer:
         return self._arrivals.buffer_of(header, prefix, self._allocate)
 
     def _handle(self, frame: Frame) -> None:
-        """Hand over what is whole; show what is on its way."""
+        """Pass on a complete frame, or report a piece."""
         if self._closed:
             return
         if frame.attempt == 0:
@@ -128,7 +128,7 @@ class Peer:
                 self._on_piece(self, arriving)
 
     def send(self, frame: Frame) -> None:
-        """Queue a frame, in pieces where the link is one for them."""
+        """Queue a frame, in pieces if the link uses pieces."""
         size = self.link.piece_bytes
         if size is not None and is_cut(frame, size):
             for piece in cut(frame, next(self._numbers), size):
@@ -137,13 +137,13 @@ class Peer:
             self.post(frame)
 
     def begin(self, frame: Frame, whole_bytes: int) -> OutgoingVector:
-        """Begin an attempt, whose pieces and trailer the caller posts."""
+        """Start an attempt; the caller posts its pieces and its trailer."""
         return OutgoingVector(frame, next(self._numbers), whole_bytes)
 
     def post(self, frame: Frame) -> None:
-        """Send a frame as it is, or queue it; on a closed link it is dropped.
+        """Send a frame unchanged, or queue it; drop it if the link is closed.
 
-        Its receiver is gone then, as whoever serves the link will be told.
+        The receiver of a dropped frame is gone; ``on_closed`` reports that.
         """
         if self._closed:
             return
@@ -163,17 +163,17 @@ class Peer:
         self._wake.set()
 
     def _sent(self) -> None:
-        """Note where a frame ends that the link has taken."""
+        """Record the end of a frame that the link has taken."""
         if self._ends is not None:
             self._ends.append(self.link.sent_bytes)
-            # Before the next frame: a link may only know how much waits in all.
+            # Before the next frame: a link may only know the total of unsent bytes.
             self.n_left()
 
     def n_left(self) -> int:
-        """Say how many of the frames queued so far have left this host; with ``watches``."""
+        """Return how many posted frames have left this host; requires ``watches``."""
         assert self._ends is not None
         if self.is_idle and self.link.unsent_bytes == 0:
-            # Whatever was dropped on a link that has closed is gone, too.
+            # Frames dropped on a closed link count as well.
             return self.n_posted
         left_bytes = self.link.sent_bytes - self.link.unsent_bytes
         while self._ends and self._ends[0] <= left_bytes:
@@ -186,12 +186,12 @@ class Peer:
         self.send(Frame(kind=Kind.CONTROL, prefix=message))
 
     def close(self) -> None:
-        """Close now, silently: ``on_closed`` is not called."""
+        """Close now; ``on_closed`` is not called."""
         self._closed = True
         self.link.close()
 
     def retire(self) -> None:
-        """Send what is queued, then wait for the other end to close; nothing it says counts."""
+        """Send what is queued, then wait for the other end to close; ignore what it sends."""
         self._closed = True
 
     async def _write(self) -> None:

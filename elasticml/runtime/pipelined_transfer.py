@@ -1,8 +1,8 @@
-"""Pieces on their way through a member: a model down before it is whole, a sum up while it grows.
+"""Pipelined broadcast and reduction: long vectors are forwarded in pieces before they are complete.
 
-The member machine sees whole models and partials only. What is passed on here before that is never
-counted by anybody without its trailer, which is sent when the machine says so, and only if the sum
-that it wants is the very one that has been sent.
+The member machine handles whole models and partials only. A receiver discards pieces that come
+without a trailer. The trailer is sent when the machine commands it, and only if the machine's sum
+has the same inputs as the one whose pieces were sent.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from elasticml.training.array_buffers import Buffers, Vector, merge_all
 
 @dataclass(slots=True, eq=False)
 class Relay:
-    """One model on its way down: the attempts by which it is passed on."""
+    """A model that is being forwarded to children while it arrives."""
 
     arriving: IncomingVector
     attempts: dict[Peer, OutgoingVector] = field(default_factory=dict)
 
     def advance(self) -> None:
-        """Pass on what is here."""
+        """Forward what has arrived."""
         for peer, attempt in self.attempts.items():
             start, end = attempt.n_bytes, self.arriving.n_bytes
             if end > start:
                 peer.post(attempt.piece(self.arriving.buffer[start:end]))
 
     def commit(self, peer: Peer) -> bool:
-        """Commit what was passed on to a child; False where that is not the whole model."""
+        """Commit a child's attempt; return False if it does not contain the whole model."""
         attempt = self.attempts.pop(peer, None)
         if attempt is None or attempt.n_bytes < attempt.whole_bytes:
             return False
@@ -45,17 +45,18 @@ class Relay:
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """One child's partial, which may still be on its way: which one, and how far it is here."""
+    """A child's partial, possibly incomplete."""
 
-    #: An attempt that is arriving, or has arrived; a handle where it came whole.
-    which: object
+    #: Identifies the partial: its attempt, or its handle if it was not sent in pieces.
+    key: object
     values: Vector
+    #: Number of values that have arrived.
     n_values: int
 
 
 @dataclass(slots=True, eq=False)
 class SumStream:
-    """The sum of one exchange on its way up, piece by piece.
+    """The sum of one exchange, sent to the parent piece by piece.
 
     Parameters
     ----------
@@ -63,10 +64,10 @@ class SumStream:
         The parent.
     exchange : int
     own : Vector
-        This member's share; it is not changed.
+        This member's partial; it is not changed.
     reduce : str
     out : Vector
-        The sum.
+        Receives the sum.
     """
 
     peer: Peer
@@ -74,24 +75,24 @@ class SumStream:
     own: Vector
     reduce: str
     out: Vector
-    sources: tuple[object, ...] = ()
+    keys: tuple[object, ...] = ()
     attempt: OutgoingVector | None = None
     n_values: int = 0
-    #: Attempts that were begun; more than one where an input changed.
+    #: Number of attempts; more than one if an input has changed.
     n_attempts: int = 0
 
     def advance(self, sources: Sequence[Source], piece_values: int) -> None:
-        """Add and send what all sources have; begin anew where they are not the ones before."""
-        which = tuple(source.which for source in sources)
-        if self.attempt is None or which != self.sources:
+        """Add and send the values that all sources have; start over if the sources changed."""
+        keys = tuple(source.key for source in sources)
+        if self.attempt is None or keys != self.keys:
             frame = Frame(kind=Kind.PARTIAL, exchange=self.exchange, prefix={})
             self.attempt = self.peer.begin(frame, self.own.nbytes)
-            self.sources, self.n_values = which, 0
+            self.keys, self.n_values = keys, 0
             self.n_attempts += 1
-        there = min((source.n_values for source in sources), default=self.own.size)
-        while self.n_values < there:
+        n_arrived = min((source.n_values for source in sources), default=self.own.size)
+        while self.n_values < n_arrived:
             end = min(self.n_values + piece_values, self.own.size)
-            if end > there:
+            if end > n_arrived:
                 return
             part = slice(self.n_values, end)
             inputs = [self.own[part], *(source.values[part] for source in sources)]
@@ -102,24 +103,24 @@ class SumStream:
             self.peer.post(self.attempt.piece(payload))
 
     def is_of(self, peer: Peer | None, exchange: int, own: Vector) -> bool:
-        """Whether this is the sum that goes to that parent, of that exchange and share."""
+        """Whether this sum is for that parent and exchange, with that own partial."""
         return self.peer is peer and self.exchange == exchange and self.own is own
 
     def commit(self, frame: Frame) -> None:
-        """Send the trailer; everything has been sent."""
+        """Send the trailer, after all pieces."""
         assert self.attempt is not None
         self.peer.post(self.attempt.trailer(frame.prefix))
 
 
 class PipelinedTransfer:
-    """What is on its way through a member, down and up.
+    """Forwards pieces of models to children and pieces of sums to the parent.
 
     Parameters
     ----------
-    node : Node
-        Says who the children are, and whom the sum waits for.
+    node : ReduceNode
+        Knows the children and the members that the sum waits for.
     buffers : Buffers
-        Have the partials that came whole.
+        Hold the complete partials.
     """
 
     def __init__(self, node: ReduceNode, buffers: Buffers) -> None:
@@ -127,14 +128,14 @@ class PipelinedTransfer:
         self._buffers = buffers
         self._relay: Relay | None = None
         self._stream: SumStream | None = None
-        #: Children's partials that are not whole, and the attempts by which whole ones came.
-        self._coming: dict[MemberId, IncomingVector] = {}
-        self._came_as: dict[int, IncomingVector] = {}
+        #: Incomplete partials of children; the attempts of complete ones, by handle.
+        self._incomplete: dict[MemberId, IncomingVector] = {}
+        self._attempts: dict[int, IncomingVector] = {}
 
     # --- down --------------------------------------------------------------------------------
 
     def model_piece(self, arriving: IncomingVector, children: Mapping[MemberId, Peer]) -> None:
-        """Pass a piece of a model on to the children that lack it."""
+        """Forward a piece of a model to the children that lack it."""
         node, relay = self._node, self._relay
         if node.gather is not None and arriving.exchange <= node.gather.exchange:
             return
@@ -149,36 +150,36 @@ class PipelinedTransfer:
         relay.advance()
 
     def commit_model(self, peer: Peer, exchange: int, model: Vector) -> bool:
-        """Commit what a child has of a model; False where it must be sent whole."""
+        """Commit the pieces that a child has; return False if the model must be sent whole."""
         relay = self._relay
         if relay is None or relay.arriving.exchange != exchange:
             return False
-        passed_on: object = relay.arriving.buffer.obj
-        return passed_on is model and relay.commit(peer)
+        forwarded: object = relay.arriving.buffer.obj
+        return forwarded is model and relay.commit(peer)
 
     # --- up ----------------------------------------------------------------------------------
 
     def partial_piece(self, child: MemberId, arriving: IncomingVector) -> None:
-        """Take note of a piece of a child's partial."""
-        self._coming[child] = arriving
+        """Record a piece of a child's partial."""
+        self._incomplete[child] = arriving
 
     def came(self, child: MemberId, handle: int, arrived: IncomingVector | None) -> None:
-        """Take note of a child's whole partial, and of how it came."""
+        """Record a child's complete partial, with its attempt if it came in pieces."""
         if arrived is not None:
-            self._came_as[handle] = arrived
-        self._coming.pop(child, None)
+            self._attempts[handle] = arrived
+        self._incomplete.pop(child, None)
 
     def lost(self, child: MemberId) -> None:
-        """Give up what was on its way from a child."""
-        self._coming.pop(child, None)
+        """Drop the incomplete partial of a lost child."""
+        self._incomplete.pop(child, None)
 
     def forget(self, handles: Iterable[int]) -> None:
-        """Forget how partials came that are needed no more."""
+        """Drop the attempts of partials that are no longer needed."""
         for handle in handles:
-            self._came_as.pop(handle, None)
+            self._attempts.pop(handle, None)
 
     def stream_up(self, peer: Peer | None, own: Vector, reduce: str) -> None:
-        """Send what can be said already of the sum that is under way."""
+        """Send the part of the current sum whose inputs have arrived."""
         gather = self._node.gather
         size = None if peer is None else peer.link.piece_bytes
         if peer is None or size is None or gather is None or own.nbytes < 2 * size:
@@ -188,7 +189,7 @@ class PipelinedTransfer:
             if sender in gather.inputs:
                 sources.append(self._whole(gather.inputs[sender].handle))
                 continue
-            arriving = self._coming.get(sender)
+            arriving = self._incomplete.get(sender)
             if arriving is None or arriving.exchange != gather.exchange:
                 return
             values: Any = arriving.buffer.obj
@@ -200,13 +201,13 @@ class PipelinedTransfer:
         stream.advance(sources, size // 8)
 
     def finish(self, peer: Peer | None, own: Vector, handles: Sequence[int]) -> SumStream | None:
-        """Send the rest of the sum of these partials; None where another one is on its way."""
+        """Send the rest of the sum of these partials; None if the stream has other inputs."""
         stream = self._stream
         gather, self._stream = self._node.gather, None
         if stream is None or gather is None or not stream.is_of(peer, gather.exchange, own):
             return None
         sources = [self._whole(handle) for handle in handles]
-        if tuple(source.which for source in sources) != stream.sources:
+        if tuple(source.key for source in sources) != stream.keys:
             return None
         size = stream.peer.link.piece_bytes
         assert size is not None
@@ -215,4 +216,4 @@ class PipelinedTransfer:
 
     def _whole(self, handle: int) -> Source:
         values = self._buffers[handle]
-        return Source(self._came_as.get(handle, handle), values, values.size)
+        return Source(self._attempts.get(handle, handle), values, values.size)

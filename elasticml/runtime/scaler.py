@@ -1,4 +1,4 @@
-"""The seam through which a job asks its cluster for more members, and gives containers back."""
+"""Interface through which a job requests members from its cluster and releases containers."""
 
 from __future__ import annotations
 
@@ -15,38 +15,37 @@ SCALER_EXTENSION = "elasticml-scaler"
 
 
 class Scaler(Protocol):
-    """What a cluster offers to a job that may grow and shrink; runs on the scheduler's loop."""
+    """Interface of a cluster that can scale a job; runs on the scheduler's event loop."""
 
     async def request(self, count: int) -> int:
-        """Start ``count`` more workers, or as many as may be.
+        """Start ``count`` more workers, or as many as the cluster may have.
 
         Returns
         -------
         int
-            How many have been started and have registered.
+            Number of workers that were started and have registered.
 
         Raises
         ------
         ElasticmlError
-            When it could have started them and failed.
+            When starting workers failed.
         """
         ...
 
     async def release(self, addresses: Sequence[str]) -> None:
-        """End the workers at these addresses; the job that asks is done with them.
+        """End the workers at these addresses, which the job no longer needs.
 
-        For those that it gives in place of containers that the resource manager asks for, the
-        cluster asks for others by itself.
-
-        Those that are gone already, or were never this cluster's, are passed over.
+        The cluster itself requests replacements for workers that are released in place of
+        containers that the resource manager has asked back. Workers that are gone, or that do not
+        belong to this cluster, are ignored.
         """
         ...
 
 
 class Containers:
-    """What one job asks of its cluster.
+    """Requests and releases the containers of one job.
 
-    Where there is no scaler, workers that are given back stay idle, and are all that can be had.
+    Without a scaler, released workers stay idle and are invited again on request.
 
     Parameters
     ----------
@@ -58,7 +57,7 @@ class Containers:
     def __init__(self, scaler: Scaler | None, invite: Callable[[str], None]) -> None:
         self._scaler = scaler
         self._invite = invite
-        #: Workers that were given back and stay where they are, the first first.
+        #: Released workers that keep running, in the order of their release.
         self._idle: list[str] = []
 
     async def request(self, count: int) -> tuple[int, str]:
@@ -67,15 +66,15 @@ class Containers:
         Returns
         -------
         missing : int
-            How many of them will not come.
+            Number of members that will not come.
         reason : str
             Why.
         """
         if self._scaler is None:
-            called, self._idle = self._idle[:count], self._idle[count:]
-            for address in called:
+            invited, self._idle = self._idle[:count], self._idle[count:]
+            for address in invited:
                 self._invite(address)
-            return count - len(called), "this cluster starts no workers for a job"
+            return count - len(invited), "this cluster starts no workers for a job"
         try:
             started = await self._scaler.request(count)
         except ElasticmlError as error:
@@ -83,15 +82,15 @@ class Containers:
         return count - started, "the cluster has as many workers as it may have"
 
     async def release(self, addresses: Sequence[str]) -> None:
-        """Give containers back; the members in them have been dismissed."""
+        """Release containers; the members in them have been dismissed."""
         if self._scaler is None:
             self._idle += addresses
             return
         try:
             await self._scaler.release(addresses)
         except ElasticmlError as error:
-            logger.warning("cannot give back %s: %s", ", ".join(addresses), error.message)
+            logger.warning("cannot release %s: %s", ", ".join(addresses), error.message)
 
     def forget(self, address: str) -> None:
-        """Note that a worker is gone."""
+        """Remove a worker that is gone."""
         self._idle = [idle for idle in self._idle if idle != address]

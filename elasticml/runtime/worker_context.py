@@ -1,4 +1,4 @@
-"""What a member finds around itself on its worker."""
+"""What a worker provides to its members: transport, executors, clock, hardware facts."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from elasticml.training.fingerprint import blas_threads, cpu_class
 
 @dataclass(slots=True, kw_only=True)
 class WorkerContext:
-    """The same for all jobs on a worker."""
+    """Shared by all jobs on a worker."""
 
     transport: Transport
     #: Runs the solver, one call at a time.
     compute: Runner
-    #: Reads data, so that reading does not wait for computing; as many blocks at once as it has
-    #: threads.
+    #: Reads data, one block per thread, so that reading does not wait for computing.
     reading: Runner
     parallel: Parallel
     clock: Callable[[], float]
     host: str
     pid: int
     threads: int
-    #: Cores on each NUMA node.
+    #: Number of cores on each NUMA node.
     node_cores: tuple[int, ...] = field(default_factory=node_cores)
-    #: What the bits of its results depend on: its processor's class, its linear algebra's threads.
+    #: The bits of results depend on the processor's class and the number of BLAS threads.
     cpu: str = field(default_factory=cpu_class)
     blas_threads: int = field(default_factory=blas_threads)
-    #: Waits for so many seconds, on the clock's time.
+    #: Sleeps for a number of seconds of ``clock``.
     pause: Callable[[float], Awaitable[None]] = precise_sleep
-    #: Made slower on purpose, for tests and studies; 1 times as slow where nobody asked for it.
+    #: Artificial slowdown for tests and studies; by default none.
     slowness: FaultSlowdown = field(default_factory=FaultSlowdown)

@@ -1,4 +1,4 @@
-"""What a member may take of its worker: memory, and a disk for what does not fit there."""
+"""A member's share of its worker's memory, and the disk for chunks that do not fit."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from elasticml.data.out_of_core.mapped_memory import anonymous_bytes, disk_room
 from elasticml.data.out_of_core.store import OutOfCoreStore
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 
-#: Share of a worker's or a job's memory limit that chunk bodies may take while all are in memory.
+#: Share of a worker's or a job's memory limit for chunk bodies while all of them are in memory.
 BODIES_SHARE: Final = 0.6
-#: Share of a worker's limit that its process may take with what it keeps of the bodies on its disk.
+#: Share of a worker's limit for its process once bodies are on disk, cached pages included.
 PROCESS_SHARE: Final = 0.8
-#: Share of a job's limit that is left for what comes and goes.
+#: Share of a job's limit that is left for temporary data.
 _SLACK: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLimits:
-    """Limits of one worker, or of one job on it; None is without limit."""
+    """Limits of one worker, or of one job on it; None means no limit."""
 
-    #: Bytes of chunk bodies in memory, while all of them fit.
+    #: Bytes of chunk bodies in memory while all of them fit.
     bodies_bytes: int | None = None
-    #: Bytes of the whole process, once they do not.
+    #: Bytes of the whole process once they do not fit.
     process_bytes: int | None = None
-    #: Where bodies go then; None: nowhere.
+    #: Where bodies go if they do not fit; None if there is no such place.
     folder: Path | None = None
 
     @staticmethod
     def of_worker(memory_bytes: int | None, folder: Path | None) -> WorkerLimits:
-        """Return what a worker with so much memory, or without limit, has for a job."""
+        """Return the limits of a worker with this memory limit; 0 and None mean no limit."""
         if folder is not None and disk_room(folder) == 0:
             folder = None
         if not memory_bytes:
@@ -43,10 +43,10 @@ class WorkerLimits:
         )
 
     def at_most(self, limit_bytes: int | None) -> WorkerLimits:
-        """Return what a job has that wants no more than so much memory of a member."""
+        """Return these limits under a job's memory limit for a member."""
         if not limit_bytes:
             return self
-        # The process takes something before there are any data.
+        # The process uses memory before there are any data.
         left = int((1.0 - _SLACK) * limit_bytes) - anonymous_bytes()
         bodies = max(0, min(int(BODIES_SHARE * limit_bytes), left))
         given = self.bodies_bytes, self.process_bytes

@@ -1,8 +1,8 @@
-"""A free-running member's links to its peers: states go out to random ones, and come in from any.
+"""Gossip of an asynchronous member: states go to random peers and come from any.
 
-Everything here runs on the event loop; the member's loop runs beside it and is never waited for. A
-link is opened when a state shall go there for the first time. Whoever cannot be reached is left out
-of the choice for a while; who is gone, the driver says.
+Everything here runs on the event loop and never waits for the training loop. A link is opened when
+the first state is sent to a peer. A peer that cannot be reached is not drawn for a while. The
+driver announces peers that are gone.
 """
 
 from __future__ import annotations
@@ -27,26 +27,25 @@ from elasticml.runtime.peer import Peer
 from elasticml.training.array_buffers import Vector
 from elasticml.training.message_codec import Shapes, unpack_message
 
-# States on their way from a member's loop to the network: one thread posts, another sends.
-
 
 class SendQueue:
-    """States that wait for the network, no more than there are places.
+    """A bounded queue of states that wait for the network.
 
     Parameters
     ----------
     places : int, >= 1
+        Capacity.
     wake : callable
-        Tells the network's thread that something was posted; from any thread.
+        Wakes the network's thread after a post; may be called from any thread.
     """
 
     def __init__(self, places: int, wake: Callable[[], None]) -> None:
         self.places = places
         self._wake = wake
         self._waiting: deque[tuple[Vector, int | None]] = deque()
-        #: Written to by the loop's thread alone.
+        #: Written by the loop's thread only.
         self._posted = 0
-        #: By the network's thread alone: what has left this host, or never will.
+        #: Written by the network's thread only: states that have left this host or were dropped.
         self._done = 0
         self._room = threading.Event()
 
@@ -56,88 +55,88 @@ class SendQueue:
         return (self._posted - self._done) / self.places
 
     def has_room(self) -> bool:
-        """Whether another state can be posted."""
+        """Whether there is room for another state."""
         return self._posted - self._done < self.places
 
     def post(self, vector: Vector, rows: int | None) -> None:
-        """Put a state into a free place: called by the loop's thread.
+        """Queue a state; called by the loop's thread.
 
         Parameters
         ----------
         vector : ndarray
-            Nobody writes to it any more.
+            The caller does not write to it any more.
         rows : int, optional
-            How many rows it holds, where it is not a whole state.
+            Number of rows that it contains if it is not a whole state.
         """
         self._posted += 1
         self._waiting.append((vector, rows))
         self._wake()
 
     def wait(self, seconds: float) -> None:
-        """Wait for a free place, no longer than so many seconds: called by the loop's thread."""
+        """Wait at most ``seconds`` for a free place; called by the loop's thread."""
         self._room.clear()
         if not self.has_room():
             self._room.wait(seconds)
 
     def take(self) -> tuple[Vector, int | None] | None:
-        """Return the next state to send, whose place stays taken until ``done``."""
+        """Return the next state to send; its place stays occupied until ``done``."""
         return self._waiting.popleft() if self._waiting else None
 
     def done(self) -> None:
-        """Free a place: called by the network's thread."""
+        """Free a place; called by the network's thread."""
         self._done += 1
         self._room.set()
 
 
-#: Links to peers that are kept open, and seconds after which one of them may make room for another:
-#: among more members states go to these, and to all by and by.
+#: Open links to peers, and seconds after which one of them may be replaced: with more members than
+#: links, states go to these, and over time to all members.
 LINKS_MAX = 32
 TURN_S = 2.0
-#: Seconds in which a peer that could not be reached is not tried again.
+#: Seconds in which a peer that could not be reached is not drawn.
 SHUN_S = 5.0
-#: Between two looks at what has not left yet: the shortest and the longest.
+#: Shortest and longest interval of polling for frames that have not left this host.
 LOOK_S_MIN, LOOK_S_MAX = 5e-4, 1e-3
-#: Turns of the event loop before the first look.
+#: Iterations of the event loop before the first poll.
 TURNS_FIRST = 3
-#: Seconds in which nothing has left for a peer, after which nobody waits: it may be stopped.
+#: Seconds without progress after which a send is given up: the peer may be stopped.
 STUCK_S = 1.0
 ASK = "AskState"
 
 
 class Loop(Protocol):
-    """What the loop's thread does for others."""
+    """Requests to the training loop's thread."""
 
     def copy_state(self, give: Callable[[Vector | None], None]) -> None:
-        """Copy the whole state as a letter, and give it back on the event loop."""
+        """Copy the whole state as a message and pass it to ``give`` on the event loop."""
         ...
 
     def begin(self, mail: Mail) -> None:
-        """Begin with a peer's state."""
+        """Start from a peer's state."""
         ...
 
 
 class AsyncGossip:
-    """Sends a member's states, and lets those of others into its mailbox.
+    """Sends a member's states and puts those of peers into its mailbox.
 
     Parameters
     ----------
     book : AddressBook
-        The member's own.
+        The member's peers.
     hello : mapping
-        Said to a peer when a link to it opens: job and transport.
+        First message on a link to a peer: job and transport.
     transport : Transport
     clock : callable
         Seconds, monotonic.
     pause : callable
-        Waits for so many seconds, on the clock's time.
+        Sleeps for a number of seconds of ``clock``.
     shapes : mapping
-        Of a state's arrays.
+        Shapes of a state's arrays.
     mailbox : Mailbox
     loop : Loop
     sends : int
-        Peers that each state is sent to.
+        Number of peers that each state is sent to.
     fail : callable
-        Told of what is no fault of the cluster.
+        Reports an error that ends the job.
     """
 
     def __init__(
@@ -156,9 +155,9 @@ class AsyncGossip:
     ) -> None:
         #: Members that states are sent to.
         self.book = book
-        #: Where states wait; set once by whoever made both.
+        #: States to send; set once after construction.
         self.outbox: SendQueue | None = None
-        #: States given to the network, and those that no peer could be found for.
+        #: States given to the network; states for which there was no peer.
         self.n_sent = 0
         self.n_undelivered = 0
         self._hello = hello
@@ -173,21 +172,21 @@ class AsyncGossip:
         self._links: dict[MemberId, Peer] = {}
         self._opening: dict[MemberId, asyncio.Task[Peer | None]] = {}
         self._shunned: dict[MemberId, float] = {}
-        #: When a link may next make room for another.
+        #: When a link may be replaced next.
         self._turn_s = 0.0
         #: Links that peers have opened.
         self._accepted: set[Peer] = set()
         self._past_bytes = 0
         self._has_state = asyncio.Event()
-        #: As many peers have been asked for a state as ever will be.
+        #: Peers have been asked for a state, and no more will be.
         self.has_asked = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def sent_bytes(self) -> int:
         """Bytes sent on all links to peers so far."""
-        there = [*self._links.values(), *self._accepted]
-        return self._past_bytes + sum(peer.link.sent_bytes for peer in there)
+        peers = [*self._links.values(), *self._accepted]
+        return self._past_bytes + sum(peer.link.sent_bytes for peer in peers)
 
     def _spawn(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
@@ -196,7 +195,7 @@ class AsyncGossip:
         return task
 
     def close(self) -> None:
-        """Close all links and stop what is under way."""
+        """Close all links and cancel all tasks."""
         for peer in [*self._links.values(), *self._accepted]:
             peer.close()
         for task in list(self._tasks):
@@ -205,7 +204,7 @@ class AsyncGossip:
     # --- peers ----------------------------------------------------------------------------------
 
     def know(self, order: Peers) -> None:
-        """Take note of who has come and gone."""
+        """Update the peers after the driver's order."""
         came = dict(zip(order.came, order.addresses, strict=True))
         self.book.update(came, order.gone, anew=order.anew)
         for member in [m for m in self._links if m not in self.book.addresses]:
@@ -223,7 +222,7 @@ class AsyncGossip:
         return [m for m in self.book.addresses if m not in self._shunned]
 
     async def _link_to(self, member: MemberId) -> Peer | None:
-        """Return the open link to a peer, after opening it; None where it cannot be reached."""
+        """Return the link to a peer, opened if necessary; None if the peer cannot be reached."""
         peer = self._links.get(member)
         if peer is not None:
             return peer
@@ -258,7 +257,7 @@ class AsyncGossip:
         return peer
 
     def _may_open(self) -> bool:
-        """Whether another link may be opened for a state: up to a number, then now and then."""
+        """Whether another link may be opened: up to ``LINKS_MAX``, then one every ``TURN_S``."""
         if len(self._links) + len(self._opening) < LINKS_MAX:
             return True
         if self._clock() < self._turn_s:
@@ -267,7 +266,7 @@ class AsyncGossip:
         return True
 
     def _make_room(self) -> None:
-        """Close links, at random among those that nothing waits for, until there is a free one."""
+        """Close random links, idle ones first, until there is room for another."""
         while len(self._links) >= LINKS_MAX:
             idle = [m for m, peer in self._links.items() if peer.n_left() == peer.n_posted]
             member = self.book.choose(1, idle or self._links)[0]
@@ -277,34 +276,34 @@ class AsyncGossip:
     # --- out ------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send what waits in the outbox."""
+        """Send the states in the send queue."""
         assert self.outbox is not None
-        while (waiting := self.outbox.take()) is not None:
-            self._spawn(self._send(*waiting))
+        while (entry := self.outbox.take()) is not None:
+            self._spawn(self._send(*entry))
 
     async def _send(self, vector: Vector, rows: int | None) -> None:
-        """Send a state to random peers; its place is free when it has left this host."""
+        """Send a state to random peers; free its place when it has left this host."""
         assert self.outbox is not None
         try:
-            chosen = await self._recipients()
-            if not chosen:
+            recipients = await self._recipients()
+            if not recipients:
                 self.n_undelivered += 1
             prefix = {} if rows is None else {"rows": rows}
             ends = []
-            for peer in chosen:
+            for peer in recipients:
                 peer.send(Frame(kind=Kind.MAIL, prefix=prefix, payload=bytes_of(vector)))
                 self.n_sent += 1
                 ends.append(peer.n_posted)
-            for peer, end in zip(chosen, ends, strict=True):
-                await self._left(peer, end)
+            for peer, end in zip(recipients, ends, strict=True):
+                await self._wait_until_sent(peer, end)
         finally:
             self.outbox.done()
 
-    async def _left(self, peer: Peer, end: int) -> None:
-        """Wait until so many of a peer's frames have left this host, as long as some of them do."""
+    async def _wait_until_sent(self, peer: Peer, end: int) -> None:
+        """Wait until ``end`` of a peer's frames have left this host, or none leave any more."""
         before, since_s, look_s = (-1, -1), self._clock(), LOOK_S_MIN
         for _ in range(TURNS_FIRST):
-            # On a network with room it is gone as soon as the link's writer has had its turn.
+            # On an idle network the frame leaves as soon as the link's writer has run.
             await asyncio.sleep(0)
         while (n_left := peer.n_left()) < end:
             now = (n_left, peer.link.unsent_bytes)
@@ -317,31 +316,31 @@ class AsyncGossip:
             look_s = min(1.5 * look_s, LOOK_S_MAX)
 
     def _shun(self, peer: Peer) -> None:
-        """Leave a peer out of the choice for a while, and whatever still waits for it to itself."""
+        """Do not draw a peer for a while, nor wait for its frames."""
         for member, linked in self._links.items():
             if linked is peer:
                 self._shunned[member] = self._clock() + SHUN_S
 
     async def _recipients(self) -> list[Peer]:
-        """Draw peers; where a link to one of them is not open yet, another takes its place."""
-        found: list[Peer] = []
+        """Draw peers; replace one whose link is not open yet by another."""
+        recipients: list[Peer] = []
         drawn = self.book.choose(self._sends, self._candidates())
         for member in drawn:
             peer = self._links.get(member)
             if peer is not None:
-                found.append(peer)
+                recipients.append(peer)
             elif member not in self._opening and self._may_open():
                 self._spawn(self._link_to(member))
-        lacking = len(drawn) - len(found)
-        if lacking:
+        n_lacking = len(drawn) - len(recipients)
+        if n_lacking:
             others = self.book.choose(
-                lacking, self._links.keys() - set(drawn) - self._shunned.keys()
+                n_lacking, self._links.keys() - set(drawn) - self._shunned.keys()
             )
-            found += [self._links[m] for m in others]
-        if not found and drawn:
+            recipients += [self._links[m] for m in others]
+        if not recipients and drawn:
             peer = await self._link_to(drawn[0])
-            found = [] if peer is None else [peer]
-        return found
+            recipients = [] if peer is None else [peer]
+        return recipients
 
     # --- in -------------------------------------------------------------------------------------
 
@@ -374,10 +373,10 @@ class AsyncGossip:
             payload = bytes_of(vector)
             peer.send(Frame(kind=Kind.MAIL, prefix={"asked": True}, payload=payload))
 
-    # --- where to begin -------------------------------------------------------------------------
+    # --- the initial state ----------------------------------------------------------------------
 
     def ask(self) -> None:
-        """Ask peers for a state to begin with, one after the other, until one answers."""
+        """Ask peers for an initial state, one after the other, until one answers."""
         self._spawn(self._ask())
 
     async def _ask(self) -> None:
@@ -399,10 +398,10 @@ class AsyncGossip:
             self._loop.begin(mail)
 
     def has_begun(self) -> None:
-        """Take note that there is a state, wherever it is from: none is asked for any more."""
+        """Stop asking for an initial state: the loop has one."""
         self._has_state.set()
 
 
 def _allocate(header: Header, prefix: Mapping[str, Any]) -> memoryview:
-    # New memory for each: what lies in the mailbox is read while the next mail comes.
+    # A new array each time: a state in the mailbox is read while the next one arrives.
     return np.empty(header.payload_bytes // 8).data.cast("B")

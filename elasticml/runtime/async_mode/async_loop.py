@@ -1,8 +1,7 @@
-"""A member's loop in a thread of its own: mini-batches one after the other, without a barrier.
+"""A member's training loop in its own thread: mini-batches without a barrier.
 
-What others want of it (other chunks, a copy of the state, an end) they leave as a request, which
-it sees to between two mini-batches; so nobody but this thread touches the state, and it waits for
-nobody.
+Other threads post requests (new chunks, a copy of the state, the end), which the loop serves
+between two mini-batches. So only this thread accesses the state, and it never waits for others.
 """
 
 from __future__ import annotations
@@ -23,77 +22,77 @@ from elasticml.runtime.async_mode.async_gossip import SendQueue
 from elasticml.runtime.fault_injection import FaultSlowdown
 from elasticml.training.message_codec import Shapes, pack_message
 
-#: Longest wait for a place in the outgoing queue until requests are seen to.
+#: Longest wait for room in the send queue before requests are served.
 WAIT_S = 0.02
 
 
 @dataclass(slots=True, kw_only=True)
 class LoopContext:
-    """What a loop finds around itself."""
+    """What a loop uses: mailbox, send queue, clock and callbacks."""
 
     mailbox: Mailbox
     outbox: SendQueue
     shapes: Shapes
-    #: A full outbox is not waited for.
+    #: Whether to skip a state, instead of waiting, if the send queue is full.
     newest: bool
-    #: Whether there is anybody that states are sent to.
+    #: Whether there are peers to send states to.
     sends: Callable[[], bool]
     clock: Callable[[], float]
     slowness: FaultSlowdown
     parallel: Parallel
-    #: Told, in the loop's thread, that all passes are made; and of an error, with which it ends.
+    #: Called in the loop's thread: after the last pass; with an error that ends the loop.
     on_ended: Callable[[], None]
     on_error: Callable[[BaseException], None]
 
 
 class AsyncLoop:
-    """Runs a looper until it is stopped.
+    """Runs a worker loop in a thread until it is stopped.
 
     Parameters
     ----------
-    looper : Looper
-        The thread's own from the start on.
-    around : Surroundings
+    worker : WorkerLoop
+        Used by the thread only, from ``start`` on.
+    context : LoopContext
     """
 
-    def __init__(self, looper: WorkerLoop, around: LoopContext) -> None:
-        self._looper = looper
-        self._around = around
+    def __init__(self, worker: WorkerLoop, context: LoopContext) -> None:
+        self._worker = worker
+        self._context = context
         self._requests: deque[tuple[Future[Any], Callable[[WorkerLoop], Any]]] = deque()
-        self._something = threading.Event()
+        self._wake = threading.Event()
         self._stops = False
-        self._began_s = around.clock()
-        self._has_told_end = False
-        #: The thread serves nobody any more.
+        self._began_s = context.clock()
+        self._has_reported_end = False
+        #: The thread serves no more requests.
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="em-loop", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def request(self, action: Callable[[WorkerLoop], Any]) -> Future[Any]:
-        """Have something done between two mini-batches, after what was requested before."""
+        """Run an action between two mini-batches, in the order of requests."""
         future: Future[Any] = Future()
         self._requests.append((future, action))
-        self._something.set()
+        self._wake.set()
         if self._is_over:
             self._refuse()
         return future
 
     def stop(self) -> None:
-        """Take no further step; requests are seen to until ``end``."""
+        """Make no further step; serve requests until ``end``."""
         self._stops = True
-        self._something.set()
+        self._wake.set()
 
     def end(self) -> None:
-        """Let the thread go."""
+        """End the thread after the current mini-batch."""
         self.stop()
         self._requests.append((Future(), _leave))
-        self._something.set()
+        self._wake.set()
 
     def join(self) -> None:
-        """Wait for the thread's end, as long as a mini-batch lasts."""
+        """Wait for the thread's end, at most for the rest of a mini-batch."""
         self._thread.join()
 
     # --- in the thread --------------------------------------------------------------------------
@@ -102,48 +101,48 @@ class AsyncLoop:
         try:
             while True:
                 self._serve()
-                if self._stops or not self._looper.is_due():
-                    self._tell_end()
+                if self._stops or not self._worker.is_due():
+                    self._report_end()
                     self._wait()
                 else:
-                    self._turn()
+                    self._step()
         except _Left:
             pass
         except Exception as error:
-            self._around.on_error(error)
+            self._context.on_error(error)
         self._is_over = True
         self._refuse()
 
-    def _turn(self) -> None:
-        looper, around = self._looper, self._around
-        self._has_told_end = False
+    def _step(self) -> None:
+        worker, context = self._worker, self._context
+        self._has_reported_end = False
         began_cpu_s = time.thread_time()
-        looper.step()
-        looper.merge(around.mailbox.take())
-        around.slowness.add(time.thread_time() - began_cpu_s, around.parallel)
-        fill = around.outbox.fill
-        if around.sends():
+        worker.step()
+        worker.merge(context.mailbox.take())
+        context.slowness.add(time.thread_time() - began_cpu_s, context.parallel)
+        fill = context.outbox.fill
+        if context.sends():
             self._post()
-            # A queue is empty, too, where there is nobody to send to: that tells nothing.
-            looper.adapt(fill, around.clock() - self._began_s)
+            # Without peers the queue is always empty: its fill carries no information then.
+            worker.adapt(fill, context.clock() - self._began_s)
 
     def _post(self) -> None:
-        looper, outbox = self._looper, self._around.outbox
+        worker, outbox = self._worker, self._context.outbox
         if not outbox.has_room():
-            if self._around.newest:
-                # What is sent when there is room is the newest state, after the next mini-batch.
-                looper.counts["skipped"] += 1
+            if self._context.newest:
+                # Once there is room, the newest state is sent, after the next mini-batch.
+                worker.counts["skipped"] += 1
                 return
-            began_s = self._around.clock()
+            began_s = self._context.clock()
             while not outbox.has_room() and not self._stops:
                 outbox.wait(WAIT_S)
                 self._serve()
-            looper.counts["stalled_s"] += self._around.clock() - began_s
+            worker.counts["stalled_s"] += self._context.clock() - began_s
             if self._stops:
                 return
-        mail = looper.message()
+        mail = worker.message()
         rows = None if mail.rows is None else int(mail.rows.size)
-        outbox.post(pack_message(mail, self._around.shapes), rows)
+        outbox.post(pack_message(mail, self._context.shapes), rows)
 
     def _serve(self) -> None:
         while self._requests:
@@ -151,25 +150,25 @@ class AsyncLoop:
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                future.set_result(action(self._looper))
+                future.set_result(action(self._worker))
             except _Left:
                 raise
             except Exception as error:
                 future.set_exception(error)
                 raise
 
-    def _tell_end(self) -> None:
-        if not self._stops and not self._has_told_end and self._looper.has_ended():
-            self._has_told_end = True
-            self._around.on_ended()
+    def _report_end(self) -> None:
+        if not self._stops and not self._has_reported_end and self._worker.has_ended():
+            self._has_reported_end = True
+            self._context.on_ended()
 
     def _wait(self) -> None:
-        # Only a request gives a loop that has nothing to do something to do.
-        self._something.wait()
-        self._something.clear()
+        # Only a request can make an idle loop continue.
+        self._wake.wait()
+        self._wake.clear()
 
     def _refuse(self) -> None:
-        """Let nobody wait for a thread that has gone."""
+        """Fail the requests that no thread will serve."""
         while self._requests:
             future, _ = self._requests.popleft()
             if future.set_running_or_notify_cancel():
@@ -177,8 +176,8 @@ class AsyncLoop:
 
 
 class _Left(Exception):
-    """The thread's end."""
+    """Ends the thread."""
 
 
-def _leave(looper: WorkerLoop) -> None:
+def _leave(worker: WorkerLoop) -> None:
     raise _Left

@@ -1,4 +1,4 @@
-"""A member that runs free: its loop, its mail, and what it says of both in reports."""
+"""A member of an asynchronous job: its training loop, its messages to peers, and its reports."""
 
 from __future__ import annotations
 
@@ -28,28 +28,27 @@ from elasticml.runtime.worker_context import WorkerContext
 from elasticml.training.array_buffers import Vector
 from elasticml.training.message_codec import pack_message
 
-#: A report does not wait longer than this for the end of a mini-batch: it then tells of the state
-#: that was copied last.
+#: Longest wait of a report for the end of a mini-batch; then it repeats the last copied state.
 REPORT_S = 0.25
 
 
 class AsyncMember:
-    """Runs the loop of one life of a member beside its exchanges.
+    """Runs a member's training loop beside its exchanges.
 
     Parameters
     ----------
     me : MemberId
     solver : ReportSolver
-        Is given the loop, to answer reports.
+        Gets this object, to answer reports.
     hello : mapping
-        Said to peers: job and transport.
+        First message on links to peers: job and transport.
     seed : int
-        The job's.
-    environment : Environment
+        The job's seed.
+    context : WorkerContext
     feed : callable (Event)
-        Takes events for the member machine.
+        Passes events to the member machine.
     fail : callable (BaseException)
-        Tells the driver of what is no fault of the cluster.
+        Reports an error to the driver that ends the job.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class AsyncMember:
         solver: ReportSolver,
         hello: Mapping[str, Any],
         seed: int,
-        environment: WorkerContext,
+        context: WorkerContext,
         feed: Callable[[ev.Event], None],
         fail: Callable[[BaseException], None],
     ) -> None:
@@ -69,20 +68,20 @@ class AsyncMember:
         self._on_loop = asyncio.get_running_loop().call_soon_threadsafe
         self._is_closed = False
         self._mailbox = Mailbox(plan.slots)
-        self._letters = AsyncGossip(
+        self._gossip = AsyncGossip(
             AddressBook(me, seed),
             hello,
-            transport=environment.transport,
-            clock=environment.clock,
-            pause=environment.pause,
+            transport=context.transport,
+            clock=context.clock,
+            pause=context.pause,
             shapes=self._shapes,
             mailbox=self._mailbox,
             loop=self,
             sends=plan.sends,
             fail=fail,
         )
-        outbox = SendQueue(plan.queue, lambda: self._later(self._letters.pump))
-        self._letters.outbox = outbox
+        outbox = SendQueue(plan.queue, lambda: self._later(self._gossip.pump))
+        self._gossip.outbox = outbox
         ended = ev.LoopEnded(cause=f"member {me}", member=me)
         self._loop = AsyncLoop(
             WorkerLoop(plan, seed=seed, slot=me.slot),
@@ -91,25 +90,25 @@ class AsyncMember:
                 outbox=outbox,
                 shapes=self._shapes,
                 newest=plan.newest,
-                sends=lambda: plan.sends > 0 and bool(self._letters.book.addresses),
-                clock=environment.clock,
-                slowness=environment.slowness,
-                parallel=environment.parallel,
+                sends=lambda: plan.sends > 0 and bool(self._gossip.book.addresses),
+                clock=context.clock,
+                slowness=context.slowness,
+                parallel=context.parallel,
                 on_ended=lambda: self._later(feed, ended),
                 on_error=lambda error: self._later(fail, error),
             ),
         )
-        #: What was told last, for reports that cannot wait.
+        #: The last report, for reports that cannot wait.
         self._last: LoopReport | None = None
-        #: Sent and undelivered when they were told last.
-        self._told = (0, 0)
+        #: Sent and undelivered states that have been reported.
+        self._reported = (0, 0)
         self._is_stopping = False
         solver.running = self
         self._loop.start()
 
     def _later(self, action: Callable[..., None], *args: Any) -> None:
-        """Have something done on the event loop, from any thread."""
-        # The process's event loop may have ended, and the member with it.
+        """Run an action on the event loop; may be called from any thread."""
+        # The event loop may have ended.
         with suppress(RuntimeError):
             self._on_loop(self._unless_closed, action, args)
 
@@ -120,118 +119,118 @@ class AsyncMember:
     # --- orders ---------------------------------------------------------------------------------
 
     def own(self, chunks: Sequence[Chunk]) -> None:
-        """Visit these chunks from now on."""
-        self._loop.request(lambda looper: looper.own(chunks))
+        """Train on these chunks from now on."""
+        self._loop.request(lambda worker: worker.own(chunks))
 
     def know(self, order: Peers) -> None:
-        """Note which peers have come and gone."""
-        self._letters.know(order)
+        """Update the peers after the driver's order."""
+        self._gossip.know(order)
 
     def ask(self) -> None:
-        """Ask peers for a state to begin with."""
-        self._letters.ask()
+        """Ask peers for an initial state."""
+        self._gossip.ask()
 
     def _begun(self) -> None:
         self._feed(fx.StateBegun())
-        self._letters.has_begun()
+        self._gossip.has_begun()
 
     async def accept(self, link: Link) -> None:
         """Serve a link that a peer has opened."""
-        await self._letters.accept(link)
+        await self._gossip.accept(link)
 
     @property
     def sent_bytes(self) -> int:
         """Bytes sent to peers."""
-        return self._letters.sent_bytes
+        return self._gossip.sent_bytes
 
     def close(self) -> None:
-        """End this life; the thread is gone after its present mini-batch."""
+        """Close all links; the thread ends after its current mini-batch."""
         self._is_closed = True
         self._loop.end()
-        self._letters.close()
+        self._gossip.close()
 
     def join(self) -> None:
         """Wait for the loop's end."""
         self._loop.join()
 
-    # --- for correspondence ---------------------------------------------------------------------
+    # --- for gossip -----------------------------------------------------------------------------
 
     def copy_state(self, give: Callable[[Vector | None], None]) -> None:
-        """Copy the whole state between two mini-batches, and give it back on the event loop."""
+        """Copy the state between two mini-batches and pass it to ``give`` on the event loop."""
 
-        def copied(looper: WorkerLoop) -> None:
+        def copy(worker: WorkerLoop) -> None:
             vector = None
-            if looper.state is not None:
-                whole = {name: looper.state[name] for name in self._shapes}
+            if worker.state is not None:
+                whole = {name: worker.state[name] for name in self._shapes}
                 vector = pack_message(Mail(arrays=whole), self._shapes)
             self._later(give, vector)
 
-        self._loop.request(copied)
+        self._loop.request(copy)
 
     def begin(self, mail: Mail) -> None:
-        """Begin with a peer's state, unless there is one by now."""
+        """Start from a peer's state unless the loop has a state already."""
 
-        def begun(looper: WorkerLoop) -> None:
-            if looper.state is None:
-                looper.begin(mail.arrays)
+        def begin(worker: WorkerLoop) -> None:
+            if worker.state is None:
+                worker.begin(mail.arrays)
 
-        self._loop.request(begun)
+        self._loop.request(begin)
 
     # --- for reports, in the compute thread -----------------------------------------------------
 
     def standing(self, start: Mapping[str, NDArray[np.float64]], begin: bool) -> LoopReport:
-        """Say where the loop is; see ``RunningLoop`` in async_sgd/report_ops.py."""
+        """Report the loop's state; see ``RunningLoop`` in async_sgd/report_ops.py."""
         if begin:
-            self._loop.request(lambda looper: looper.begin(start)).result()
+            self._loop.request(lambda worker: worker.begin(start)).result()
             self._later(self._begun)
-        waits = None if self._is_stopping else REPORT_S
-        future = self._loop.request(lambda looper: self._stand(looper, start))
+        timeout_s = None if self._is_stopping else REPORT_S
+        future = self._loop.request(lambda worker: self._report(worker, start))
         try:
-            found: LoopReport = future.result(waits)
+            report: LoopReport = future.result(timeout_s)
         except Late:
             if future.cancel():
-                # In the midst of a long mini-batch: what it has counted is told the next time.
-                return self._late()
-            found = future.result()
-        self._last = found
-        return found
+                # The loop is in a long mini-batch: the next report will contain its counts.
+                return self._stale_report()
+            report = future.result()
+        self._last = report
+        return report
 
-    def _late(self) -> LoopReport:
-        """Tell what was told last, without its counts."""
+    def _stale_report(self) -> LoopReport:
+        """Repeat the last report with counts of zero."""
         counts = np.zeros(len(COUNTS))
-        is_first = self._letters.book.is_first()
+        is_first = self._gossip.book.is_first()
         if self._last is None:
             return LoopReport(
                 state=None, counts=counts, batch=0.0, has_ended=False, is_first=is_first
             )
         return replace(self._last, counts=counts, has_ended=False, is_first=is_first)
 
-    def _stand(self, looper: WorkerLoop, start: Mapping[str, NDArray[np.float64]]) -> LoopReport:
-        """Copy what a report tells: in the loop's thread."""
-        letters = self._letters
-        if looper.state is None:
-            if letters.has_asked or not letters.book.addresses:
-                looper.begin(start)
+    def _report(self, worker: WorkerLoop, start: Mapping[str, NDArray[np.float64]]) -> LoopReport:
+        """Copy what a report contains; runs in the loop's thread."""
+        gossip = self._gossip
+        if worker.state is None:
+            if gossip.has_asked or not gossip.book.addresses:
+                worker.begin(start)
                 self._later(self._begun)
             else:
                 self._later(self._feed, fx.StateLacking())
         received, overwritten = self._mailbox.count()
-        looper.counts["received"] += received
-        looper.counts["overwritten"] += overwritten
-        told, self._told = self._told, (letters.n_sent, letters.n_undelivered)
-        looper.counts["sent"] += self._told[0] - told[0]
-        looper.counts["undelivered"] += self._told[1] - told[1]
+        worker.counts["received"] += received
+        worker.counts["overwritten"] += overwritten
+        before, self._reported = self._reported, (gossip.n_sent, gossip.n_undelivered)
+        worker.counts["sent"] += self._reported[0] - before[0]
+        worker.counts["undelivered"] += self._reported[1] - before[1]
         return LoopReport(
-            state=looper.copy(),
-            counts=looper.take_counts(),
-            batch=float(looper.batch),
-            has_ended=looper.has_ended(),
-            is_first=self._letters.book.is_first(),
+            state=worker.copy(),
+            counts=worker.take_counts(),
+            batch=float(worker.batch),
+            has_ended=worker.has_ended(),
+            is_first=gossip.book.is_first(),
         )
 
     def limit(self, passes: float) -> None:
-        """Stop after so many passes."""
-        self._loop.request(lambda looper: looper.limit(passes))
+        """Stop after a number of passes."""
+        self._loop.request(lambda worker: worker.limit(passes))
 
     def stop(self) -> None:
         """Stop for good."""

@@ -1,6 +1,6 @@
-"""The bytes of a checkpoint's file: a line that vouches for the rest, plain values, arrays.
+"""The file format of a checkpoint: a line with a digest of the rest, plain values, arrays.
 
-Laid down in ``docs/checkpoints.md``. Nothing is pickled.
+Specified in ``docs/checkpoints.md``. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from elasticml.algorithms.base import Arrays
 from elasticml.errors import ConfigError
 from elasticml.ids import VERSION
 
-#: Of the layout; others are refused.
+#: Version of the format; other versions are refused.
 FORMAT: Final = 1
-#: Arrays begin at multiples of this many bytes.
+#: Alignment of arrays in bytes.
 ALIGNED: Final = 64
 
 
 class DamagedError(ValueError):
-    """A file that is not what was written; its text says what is wrong, in a few words."""
+    """The file is damaged; the message says how in a few words."""
 
 
 def encode(values: Mapping[str, Any], arrays: Arrays) -> bytes:
-    """Write plain values and float64 arrays as the bytes of one file."""
-    places: dict[str, Any] = {}
+    """Encode plain values and float64 arrays as the bytes of one file."""
+    layout: dict[str, Any] = {}
     offset = 0
     for name, array in arrays.items():
-        places[name] = {"shape": list(np.shape(array)), "offset": offset}
+        layout[name] = {"shape": list(np.shape(array)), "offset": offset}
         offset += -(-8 * int(np.size(array)) // ALIGNED) * ALIGNED
-    head = json.dumps({**values, "arrays": places}, default=plain).encode() + b"\n"
-    # Arrays are views until the one join: a wide model's file is as large as all of its pairs.
+    head = json.dumps({**values, "arrays": layout}, default=plain).encode() + b"\n"
+    # Arrays are views until the join: L-BFGS pairs of a wide model make a large file.
     parts = [memoryview(head), memoryview(bytes(-len(head) % ALIGNED))]
     for array in arrays.values():
         content = np.ascontiguousarray(array, dtype="<f8").reshape(-1).view(np.uint8).data
@@ -53,7 +53,7 @@ def encode(values: Mapping[str, Any], arrays: Arrays) -> bytes:
 
 
 def decode(content: bytes, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read values and arrays back; arrays own their memory.
+    """Decode values and arrays; the arrays own their memory.
 
     Raises
     ------
@@ -69,30 +69,30 @@ def decode(content: bytes, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
         written = (seal["format"], seal["package"])
         nbytes, digest = int(seal["nbytes"]), str(seal["sha256"])
     except (ValueError, TypeError, KeyError):
-        raise DamagedError("its first line is no checkpoint's") from None
+        raise DamagedError("its first line is not that of a checkpoint") from None
     if is_ours and written != (FORMAT, VERSION):
         raise ConfigError(
             f"resume: {name} was written by elasticml {written[1]} (format {written[0]}), this is "
-            f"{VERSION} (format {FORMAT}): install the same version, or run the job anew",
+            f"{VERSION} (format {FORMAT}): install the same version, or start the job again",
             path="resume",
         )
     if len(rest) != nbytes:
         raise DamagedError(f"{len(rest)} bytes after its first line, wanted {nbytes}")
     if hashlib.sha256(rest).hexdigest() != digest:
-        raise DamagedError("its digest is another")
+        raise DamagedError("its digest does not match")
     head, _, _ = rest.partition(b"\n")
     values = json.loads(head)
     start = -(-(len(head) + 1) // ALIGNED) * ALIGNED
     arrays = {}
     for key, place in values.pop("arrays").items():
         count = int(np.prod(place["shape"], dtype=np.int64))
-        found = np.frombuffer(rest, "<f8", count, start + place["offset"])
-        arrays[key] = found.reshape(place["shape"]).astype(np.float64)
+        array = np.frombuffer(rest, "<f8", count, start + place["offset"])
+        arrays[key] = array.reshape(place["shape"]).astype(np.float64)
     return values, arrays
 
 
 def encode_lines(entries: Mapping[str, Iterable[Any]]) -> bytes:
-    """Write entries of several kinds, one JSON object a line: ``{"row": {...}}``."""
+    """Encode entries of several kinds, one JSON object per line: ``{"row": {...}}``."""
     return b"".join(
         json.dumps({kind: entry}, default=plain).encode() + b"\n"
         for kind, of_kind in entries.items()
@@ -101,14 +101,14 @@ def encode_lines(entries: Mapping[str, Iterable[Any]]) -> bytes:
 
 
 def decode_lines(content: bytes) -> dict[str, list[Any]]:
-    """Read entries back, by kind."""
-    found: dict[str, list[Any]] = {}
+    """Decode entries, by kind."""
+    entries: dict[str, list[Any]] = {}
     for line in content.splitlines():
         ((kind, entry),) = json.loads(line).items()
-        found.setdefault(kind, []).append(entry)
-    return found
+        entries.setdefault(kind, []).append(entry)
+    return entries
 
 
 def plain(value: Any) -> Any:
-    """Turn what JSON does not know into what it does."""
+    """Convert a value that JSON cannot encode."""
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)

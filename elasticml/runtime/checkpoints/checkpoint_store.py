@@ -1,8 +1,8 @@
-"""Checkpoints in a place: written whole, numbered, the last two kept; found and read again.
+"""Checkpoints in a directory or under a URL: written atomically, numbered, the last two kept.
 
-Checkpoints of one job share the parts of its journal, and the models kept for its evaluation: each
-is written once. Laid down in ``docs/checkpoints.md``. Everything here blocks: callers on an event
-loop use a thread.
+Checkpoints of one job share the files of its journal and of the models kept for its evaluation;
+each of these is written once. Specified in ``docs/checkpoints.md``. All functions block: callers on
+an event loop use a thread.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from elasticml.runtime.checkpoints.checkpoint_format import (
 )
 from elasticml.training.checkpoint import Checkpoint, ResumePoint
 
-#: Checkpoints that are kept: where the last one is damaged, the one before it serves.
+#: Number of checkpoints to keep: if the last one is damaged, the previous one is used.
 KEPT: Final = 2
 _NAME = re.compile(r"(checkpoint|journal|model)-(\d{3,})-(\d{8,})\.(bin|jsonl)")
-#: What a write that was killed leaves behind.
+#: Temporary files of writes that were killed.
 _PART = re.compile(r"\.(checkpoint|journal|model)-.*\.part")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A file with a part of the journal: entries from ``start`` up to ``end``.
+    """A file with a part of the journal: the entries from ``start`` up to ``end``.
 
-    Both are numbers of records of the story, rows of the history, and finished rounds.
+    Both count records of the story, rows of the history, and finished rounds.
     """
 
     name: str
@@ -48,19 +48,19 @@ class Part:
 
     @property
     def size(self) -> int:
-        """Entries in it."""
+        """Number of entries."""
         return sum(self.end) - sum(self.start)
 
 
 def checkpoint_name(attempt: int, number: int) -> str:
-    """Name a checkpoint's file; names sort as they were written."""
+    """Return the name of a checkpoint's file; names sort in the order of writing."""
     return f"checkpoint-{attempt:03d}-{number:08d}.bin"
 
 
 def read_checkpoint(place: str) -> Checkpoint | None:
-    """Read the newest checkpoint in a place that can be read; None where there is none.
+    """Read the newest undamaged checkpoint in a place; None if there is none.
 
-    ``notes`` of what is returned says which newer ones were damaged.
+    ``notes`` of the result lists newer ones that are damaged.
 
     Parameters
     ----------
@@ -70,27 +70,27 @@ def read_checkpoint(place: str) -> Checkpoint | None:
     Raises
     ------
     ConfigError
-        When another version of elasticml has written it, or the place cannot be read.
+        When another version of elasticml wrote it, or the place cannot be read.
     """
     notes: list[str] = []
     for _, _, name in sorted(_checkpoints(place), reverse=True):
         try:
             return _read(place, name, tuple(notes))
         except (DamagedError, FileNotFoundError, KeyError, TypeError, ValueError) as error:
-            notes.append(f"{name} is damaged and passed over: {_reason(error)}")
+            notes.append(f"{name} is damaged and skipped: {_reason(error)}")
     return None
 
 
 def last_number(place: str) -> int:
-    """Return the number of the last checkpoint in a place, damaged or not; 0 where none is."""
+    """Return the number of the last checkpoint in a place, damaged or not; 0 if there is none."""
     return max((number for _, number, _ in _checkpoints(place)), default=0)
 
 
 def remove_checkpoints(place: str) -> None:
-    """Remove all checkpoints of a place, and the place itself where nothing else is in it."""
-    found = names(place)
-    ours = [name for name in found if _NAME.fullmatch(name) or _PART.fullmatch(name)]
-    if found and len(ours) == len(found):
+    """Remove all checkpoints of a place, and the place itself if it contains nothing else."""
+    files = names(place)
+    ours = [name for name in files if _NAME.fullmatch(name) or _PART.fullmatch(name)]
+    if files and len(ours) == len(files):
         remove(place)
         return
     for name in ours:
@@ -98,39 +98,39 @@ def remove_checkpoints(place: str) -> None:
 
 
 def check_unused(place: str) -> None:
-    """Prove that a new job's checkpoints overwrite nobody's.
+    """Check that a new job does not overwrite the checkpoints of another one.
 
     Raises
     ------
     ConfigError
-        When there is one already from which a job could go on.
+        When the place contains a checkpoint from which a job can be resumed.
     """
-    found = read_checkpoint(place)
-    if found is not None:
+    checkpoint = read_checkpoint(place)
+    if checkpoint is not None:
         raise ConfigError(
-            f"checkpoint.path: {place} holds a checkpoint of job {found.record.get('job')}, round "
-            f"{found.round}; resume that job, remove it, or name another place",
+            f"checkpoint.path: {place} holds a checkpoint of job {checkpoint.record.get('job')}, "
+            f"round {checkpoint.round}; resume that job, remove it, or name another place",
             path="checkpoint.path",
         )
 
 
 def checkpoint_of(record: Mapping[str, Any]) -> Checkpoint | None:
-    """Read what a job record says to go on from; None for a job that begins.
+    """Read the checkpoint from which a job resumes; None for a new job.
 
     Raises
     ------
     ConfigError
-        When there is no such checkpoint; or when a job that begins would overwrite another's.
+        When there is no such checkpoint, or when a new job would overwrite another one's.
     """
     if record.get("resume"):
-        found = read_checkpoint(record["resume"])
-        if found is None:
+        checkpoint = read_checkpoint(record["resume"])
+        if checkpoint is None:
             raise ConfigError(
-                f"resume: there is no checkpoint in {record['resume']} that can be read; name the "
-                "directory of an interrupted run, or run the job anew",
+                f"resume: there is no readable checkpoint in {record['resume']}; name the "
+                "directory of an interrupted run, or start the job again",
                 path="resume",
             )
-        return found
+        return checkpoint
     if record.get("checkpoint"):
         check_unused(record["checkpoint"]["path"])
     return None
@@ -146,12 +146,12 @@ def write_checkpoint(
     parts: Sequence[Part],
     models: Mapping[int, str],
 ) -> tuple[str, int]:
-    """Write the file that makes up a checkpoint with files written before; return name and bytes.
+    """Write a checkpoint's own file, after its journal and models; return its name and size.
 
     Parameters
     ----------
     about : mapping
-        Record, fingerprint, facts and owners, as plain values.
+        Record, fingerprint, dataset statistics and owners, as plain values.
     parts : sequence of Part
         The whole journal, in order.
     models : mapping
@@ -184,7 +184,7 @@ def write_part(
     end: tuple[int, int, int],
     entries: Mapping[str, Iterable[Any]],
 ) -> tuple[Part, int]:
-    """Write a part of the journal; return what tells of it, and its bytes."""
+    """Write a part of the journal; return its description and its size in bytes."""
     content = encode_lines(entries)
     write_whole(join(place, name), content)
     digest = hashlib.sha256(content).hexdigest()
@@ -192,24 +192,24 @@ def write_part(
 
 
 def write_model(place: str, name: str, round: int, arrays: Arrays) -> int:
-    """Write a model that is kept for the evaluation; return its bytes."""
+    """Write a model that is kept for the evaluation; return its size in bytes."""
     content = encode({"round": round}, arrays)
     write_whole(join(place, name), content)
     return len(content)
 
 
 def leftovers(place: str, attempt: int, used: Sequence[str]) -> list[str]:
-    """List what former attempts have left in a place and nobody needs any more.
+    """List files of earlier attempts in a place that are not in ``used``.
 
-    What a later attempt has written is not among it: this one may be the former, still alive.
+    Files of later attempts are not listed: this attempt may be the earlier one, still alive.
     """
-    found = []
+    unused = []
     for name in names(place):
         match = _NAME.fullmatch(name)
-        mine = match is not None and int(match[2]) <= attempt and name not in used
-        if mine or _PART.fullmatch(name):
-            found.append(name)
-    return found
+        is_ours = match is not None and int(match[2]) <= attempt and name not in used
+        if is_ours or _PART.fullmatch(name):
+            unused.append(name)
+    return unused
 
 
 def _checkpoints(place: str) -> list[tuple[int, int, str]]:
@@ -224,7 +224,7 @@ def _read(place: str, name: str, notes: tuple[str, ...]) -> Checkpoint:
     for part in values["journal"]:
         content = read_bytes(join(place, part["name"]))
         if hashlib.sha256(content).hexdigest() != part["sha256"]:
-            raise DamagedError(f"the digest of {part['name']} is another")
+            raise DamagedError(f"the digest of {part['name']} does not match")
         for kind, of_kind in decode_lines(content).items():
             entries[kind] += of_kind
     models = {int(round): str(model) for round, model in values["models"].items()}
@@ -262,12 +262,12 @@ def _read(place: str, name: str, notes: tuple[str, ...]) -> Checkpoint:
 
 
 def part_of(entry: Mapping[str, Any]) -> Part:
-    """Read what a checkpoint says of a part of its journal."""
+    """Parse a checkpoint's entry for a part of its journal."""
     start, end = (tuple(int(n) for n in entry[key]) for key in ("start", "end"))
     return Part(name=entry["name"], sha256=entry["sha256"], start=start, end=end)  # type: ignore[arg-type]
 
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, FileNotFoundError):
-        return "a file of it is missing"
+        return "one of its files is missing"
     return str(error) if isinstance(error, DamagedError) else f"{type(error).__name__}: {error}"

@@ -1,7 +1,7 @@
-"""When a job's checkpoints are written: every few seconds, and when its members change.
+"""Writes a job's checkpoints: every few seconds, and when the membership changes.
 
-A job's standing is taken between two rounds, which costs microseconds; it is written in a thread of
-its own while rounds go on, one at a time. What is written already is not written again.
+The state is captured between two rounds, which takes microseconds. A separate thread writes it
+while rounds continue, one checkpoint at a time, without what is written already.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from elasticml.training.driver_session import DriverSession
 
 logger = logging.getLogger(__name__)
 
-#: What is told in the story when chunks have changed hands for members' sake, or are about to: it
-#: may be the beginning of the scheduler's own end.
+#: Events after which a checkpoint is due immediately. Chunks change owners because members come or
+#: go, and the scheduler's own container may be the next to go.
 OWNERSHIP_EVENTS: Final = frozenset(
     {"MemberNoticed", "MemberLost", "MemberActive", "ChunksAbsent", "GroupReturned"}
 )
@@ -46,16 +46,16 @@ Position = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """All that a checkpoint is written from, taken on the event loop."""
+    """The input of one checkpoint, captured on the event loop."""
 
     resume_point: ResumePoint
     owners: Mapping[str, tuple[Any, ...]]
     facts: Mapping[str, Any]
-    #: Parts of the journal that stay, and the entries of the one to be written.
+    #: Parts of the journal that stay; start and entries of the part to write.
     parts: tuple[Part, ...]
     start: Position
     entries: Mapping[str, RecordsView | list[Any]]
-    #: Models that are not written yet, by round.
+    #: Models that are still to be written, by round.
     models: Mapping[int, Arrays]
 
 
@@ -67,15 +67,15 @@ class Checkpointer:
     place : str
         A local directory, or a URL.
     every_s : float
-        Seconds between the beginnings of two of them; 0 writes one after every round.
-    desk, driver
-        The job.
+        Seconds from the start of one to the start of the next; 0 writes one after every round.
+    driver_session : DriverSession
+    driver : Driver
     runner : Runner
-        Where they are written.
+        Runs the writes.
     spawn : callable
         Starts a coroutine on the event loop.
     tell : callable (str, mapping)
-        Appends to the story.
+        Appends a record to the story.
     """
 
     def __init__(
@@ -91,21 +91,21 @@ class Checkpointer:
     ) -> None:
         self.place = place
         self._every_s = every_s
-        self._desk = driver_session
+        self._session = driver_session
         self._driver = driver
         self._runner = runner
         self._spawn = spawn
         self._tell = tell
         self._latest: ResumePoint | None = None
-        #: The standing that was written last, or tried.
+        #: The last resume point that was written, or tried.
         self._written: ResumePoint | None = None
         self._is_urgent = False
         self._next_s = 0.0
-        #: Set while nothing is being written.
+        #: Set while no write is in progress.
         self._idle = asyncio.Event()
         self._idle.set()
         self._failed = False
-        #: The job has ended, and its story with it.
+        #: The job has ended: nothing may be appended to its story.
         self._is_over = False
         resumed = driver_session.resumed
         self._attempt = driver_session.journal.attempts
@@ -119,27 +119,28 @@ class Checkpointer:
             self._models = dict(resumed.models)
             self._kept = [resumed.files]
         self._is_tidy = False
-        self._doomed: set[str] = set()
+        #: Files to remove.
+        self._obsolete: set[str] = set()
 
     # --- when ------------------------------------------------------------------------------------
 
     def offer(self, tuned: Mapping[str, Any], now_s: float) -> None:
-        """Take note of where the job stands between two rounds; written when one is due.
+        """Capture the job's state between two rounds, and write it if a checkpoint is due.
 
         Parameters
         ----------
         tuned : mapping
-            What the trainer is about to be told.
+            Settings that the trainer gets next.
         """
-        self._latest = self._desk.resume_point(self._driver, now_s, tuned)
+        self._latest = self._session.resume_point(self._driver, now_s, tuned)
         self.look(now_s)
 
     def noted(self, event: str) -> None:
-        """Take note of what is told in the story: a change of owners makes one due at once."""
+        """Note an event of the story: a change of owners makes a checkpoint due immediately."""
         self._is_urgent = self._is_urgent or event in OWNERSHIP_EVENTS
 
     def look(self, now_s: float) -> None:
-        """Begin to write one if it is due and none is being written."""
+        """Start to write a checkpoint if one is due and no write is in progress."""
         if self._latest is None or self._latest is self._written or not self._idle.is_set():
             return
         if self._is_urgent or now_s >= self._next_s:
@@ -154,14 +155,14 @@ class Checkpointer:
         self._spawn(self._write(self._task(self._latest)))
 
     def end(self, is_done: bool) -> None:
-        """Write where a job stands that has been cut short; one that is done needs nothing more."""
+        """Write a last checkpoint, unless the job is done."""
         self._is_over = True
         if is_done:
             self._latest = None
         self._spawn(self.close())
 
     async def close(self) -> None:
-        """Wait for what is being written; write where the job stands if that is not done."""
+        """Wait for the write in progress; write the latest state if it is newer."""
         await self._idle.wait()
         latest, self._latest = self._latest, None
         if latest is not None and latest is not self._written:
@@ -172,14 +173,18 @@ class Checkpointer:
     # --- what ------------------------------------------------------------------------------------
 
     def _task(self, resume_point: ResumePoint) -> Task:
-        """Take everything that the thread needs; lists only grow, so that parts are enough."""
-        journal, facts, ledger = self._desk.journal, self._desk.facts, self._driver.state.ledger
+        """Capture what the writing thread needs; lists only grow, so slices are enough."""
+        journal, facts, ledger = (
+            self._session.journal,
+            self._session.facts,
+            self._driver.state.ledger,
+        )
         assert facts is not None
         end = (resume_point.story, resume_point.rows, resume_point.progress)
         parts = self._parts
         start = parts[-1].end if parts else (0, 0, 0)
-        # A part takes those before it in that are no longer than itself: there are few, and every
-        # entry is written a few times only.
+        # A part absorbs the parts before it that are no longer than itself: so there are few parts,
+        # and each entry is written only a few times.
         while parts and parts[-1].size <= sum(end) - sum(start):
             start, parts = parts[-1].start, parts[:-1]
         progress = self._driver.history.progress
@@ -206,8 +211,10 @@ class Checkpointer:
         try:
             number, nbytes = await self._runner.run(self._write_task, task)
         except (ElasticmlError, OSError) as error:
-            logger.warning("job %s: no checkpoint: %s", self._desk.record["job"], error)
-            self._written = None  # tried again when the next one is due
+            logger.warning(
+                "job %s: cannot write checkpoint: %s", self._session.record["job"], error
+            )
+            self._written = None  # retried when the next one is due
             if not (self._failed or self._is_over):
                 self._failed = True
                 fields = {"round": task.resume_point.round, "error": str(error)}
@@ -228,18 +235,18 @@ class Checkpointer:
     # --- in the thread ---------------------------------------------------------------------------
 
     def _write_task(self, task: Task) -> tuple[int, int]:
-        """Write a checkpoint's files, its own last; then remove those that nobody needs.
+        """Write a checkpoint's files, its own file last; then remove obsolete files.
 
         Returns
         -------
         (int, int)
-            Its number, and the bytes of what was written.
+            Its number, and the bytes written.
         """
         if not self._is_tidy:
             self._tidy()
-        elif not exists(self.place):  # it would be made anew
+        elif not exists(self.place):  # writing would create it again
             raise ConfigError(
-                f"{self.place} has been removed; checkpoints go on where it is put back",
+                f"{self.place} has been removed; checkpoints continue if it is restored",
                 path=self.place,
             )
         number = self._number + 1
@@ -263,8 +270,8 @@ class Checkpointer:
             number=number,
             resume_point=resume_point,
             about={
-                "record": without_arrays(self._desk.record),
-                "fingerprint": self._desk.fingerprint,
+                "record": without_arrays(self._session.record),
+                "fingerprint": self._session.fingerprint,
                 "facts": task.facts,
                 "owners": {m: sorted(map(str, chunks)) for m, chunks in task.owners.items()},
             },
@@ -276,20 +283,20 @@ class Checkpointer:
         return number, nbytes + size
 
     def _tidy(self) -> None:
-        """Once, before the first write: see what former attempts have left."""
+        """Before the first write, create the directory and find files of earlier attempts."""
         self._number = max(self._number, last_number(self.place))
         used = [name for files in self._kept for name in files]
-        self._doomed = set(leftovers(self.place, self._attempt, used))
+        self._obsolete = set(leftovers(self.place, self._attempt, used))
         make_directory(self.place)
         self._is_tidy = True
 
     def _keep(self, files: tuple[str, ...]) -> None:
-        """Keep the last checkpoints' files, and remove the others'."""
+        """Keep the files of the last checkpoints, and remove the files of older ones."""
         self._kept.append(files)
         while len(self._kept) > KEPT:
-            self._doomed |= set(self._kept.pop(0))
-        self._doomed -= {name for kept in self._kept for name in kept}
-        with suppress(ElasticmlError):  # what cannot be removed now is tried again
-            while self._doomed:
-                remove(join(self.place, min(self._doomed)))
-                self._doomed.discard(min(self._doomed))
+            self._obsolete |= set(self._kept.pop(0))
+        self._obsolete -= {name for kept in self._kept for name in kept}
+        with suppress(ElasticmlError):  # a file that cannot be removed now is retried
+            while self._obsolete:
+                remove(join(self.place, min(self._obsolete)))
+                self._obsolete.discard(min(self._obsolete))

@@ -1,8 +1,8 @@
-"""The states of many chunks in one payload: a short directory, then the arrays; no pickle.
+"""Codec for the states of many chunks in one payload: a directory, then the arrays; no pickle.
 
-Chunks whose states look alike share one line of the directory, and each array lies where the one
-before it ends, so that a batch costs two copies of its bytes and little else. Numbers travel in the
-byte order of their sender, which the directory tells.
+Chunks whose states have the same layout share an entry of the directory, and arrays follow each
+other without gaps, so a batch costs little more than two copies of its bytes. Arrays have the
+sender's byte order, which the directory contains.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import RemoteProtocolError
 
-#: Arrays begin on multiples of this.
+#: Arrays start at multiples of this number of bytes.
 ALIGNMENT: Final = 8
 
 #: Name, dtype and shape of each array of a state, by name.
@@ -30,19 +30,19 @@ State = dict[str, NDArray[Any]]
 def encode_states(chunks: Sequence[Chunk]) -> tuple[dict[str, Any], memoryview | None]:
     """Copy the states of chunks into one buffer.
 
-    A chunk without a state is in the directory, too: whoever gets it must forget an older state.
+    Chunks without a state are included: the receiver must drop an older state.
 
     Returns
     -------
     directory : dict
         JSON-able; for ``decode_states``.
     payload : memoryview or None
-        None where no chunk has a state.
+        None if no chunk has a state.
 
     Raises
     ------
     ValueError
-        When an array holds something else than numbers.
+        When an array does not contain numbers.
     """
     looks: dict[Looks, int] = {}
     kinds: list[int] = []
@@ -71,12 +71,12 @@ def encode_states(chunks: Sequence[Chunk]) -> tuple[dict[str, Any], memoryview |
 def decode_states(
     directory: Mapping[str, Any], payload: memoryview | None
 ) -> list[tuple[State, int]]:
-    """Read states and versions back, in the order of the chunks; the arrays are writable copies.
+    """Decode states and versions in the order of the chunks; the arrays are writable copies.
 
     Raises
     ------
     RemoteProtocolError
-        When the payload is not as long as the directory says.
+        When the payload does not have the length that the directory requires.
     """
     looks = [[_part(*line) for line in look] for look in directory["looks"]]
     kinds, versions = directory["kinds"], directory["versions"]
@@ -104,7 +104,7 @@ def decode_states(
 
 @dataclass(frozen=True, slots=True)
 class ArraySlice:
-    """Where one array of a state lies, and what it is."""
+    """Name, dtype, shape and padded size of an array of a state."""
 
     name: str
     dtype: np.dtype[Any]

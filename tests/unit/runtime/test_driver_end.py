@@ -34,7 +34,7 @@ async def test_thread_and_chunks_are_let_go_at_the_end_of_a_job_and_its_model_is
         world.shell.cancel()
     await world.run()
     assert runner.is_closed
-    assert list(world.shell._intake.frames([0])) == []
+    assert list(world.shell._blocks.frames([0])) == []
     assert world.shell.state == ("cancelled" if is_cancelled else "done")
     assert world.shell.driver_session.training.last_arrays()
     await world.close()

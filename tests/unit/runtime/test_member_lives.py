@@ -151,7 +151,7 @@ async def test_no_life_begins_on_a_worker_that_has_ended_while_the_former_one_co
     hello = {"job": "j", "kind": "driver"}
     first = await network.endpoint("driver").connect("w", hello)
     await told(first, "Arrive")
-    former = host.shells["j"]
+    former = host.agents["j"]
     second = await network.endpoint("driver").connect("w", hello)
     await compute.reached.wait()
 
@@ -160,7 +160,7 @@ async def test_no_life_begins_on_a_worker_that_has_ended_while_the_former_one_co
 
     with pytest.raises(LinkClosedError):
         await told(second, "Arrive")
-    assert host.shells == {"j": former}
+    assert host.agents == {"j": former}
 
 
 async def test_a_worker_that_has_had_notice_begins_no_life_that_would_not_know_of_it():
@@ -170,7 +170,7 @@ async def test_a_worker_that_has_had_notice_begins_no_life_that_would_not_know_o
     link = await network.endpoint("driver").connect("w", {"job": "j", "kind": "driver"})
     with pytest.raises(LinkClosedError):
         await told(link, "Arrive")
-    assert host.shells == {}
+    assert host.agents == {}
 
 
 async def test_members_compute_with_the_job_s_threads_where_it_has_its_own(monkeypatch):
