@@ -185,7 +185,7 @@ class Replayed:
         self._take("ChunksLoaded", member=str(TAKER), source=str(GIVER), **fields)
 
     def _chunk(self, member: MemberId) -> Any:
-        return self.places._lives[member].store.chunks[self.id]
+        return self.places._all[member].store.chunks[self.id]
 
     def state(self) -> int:
         return int(self._chunk(TAKER).state["serial"][0])

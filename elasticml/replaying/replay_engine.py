@@ -1,9 +1,9 @@
-"""A run computed again from its story: the same solvers, chunks, and order of additions.
+"""Replay of a run from its story, with the same solvers, chunks and order of additions.
 
-The real trainer asks for its exchanges; the story says who took part in each, over which chunks,
-with how many threads, and in what parenthesised order their shares were added. Nothing is decided
-here: what policies and clocks decided stands in the story. After each exchange the digest of all
-sums and models so far is compared with the run's.
+The real trainer requests its exchanges. For each, the story contains the members, their chunks and
+threads, and the parenthesised order in which their partials were added. Nothing is decided here:
+the story contains the decisions of policies and clocks. After each exchange the digest of all sums
+and models so far is compared with that of the run.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from elasticml.training.trainer_runner import TrainerRunner
 
 
 def check_devices(records: Sequence[Record]) -> None:
-    """Check that nothing was computed where the same sums come out otherwise every time.
+    """Check that no member computed on a device whose sums are not reproducible.
 
     Raises
     ------
     ConfigError
-        When members have computed on CUDA; names the first round.
+        When members computed on CUDA; it names the first round.
     """
-    found = next((r for r in records if r["event"] == "RoundEnded" and r.get(ON_CUDA)), None)
-    if found is not None:
+    first = next((r for r in records if r["event"] == "RoundEnded" and r.get(ON_CUDA)), None)
+    if first is not None:
         raise ConfigError(
-            f"members have computed on CUDA, first in round {found['round']}, where kernels add in "
-            "an order that changes from run to run: no replay reaches the same bits; run the job "
-            "with algorithm.device: cpu where it shall be replayed"
+            f"members computed on CUDA, first in round {first['round']}, where kernels add in an "
+            "order that changes from run to run, so no replay gets the same bits; to replay a "
+            "job, run it with algorithm.device: cpu"
         )
 
 
 def check_start(record: Record) -> None:
-    """Check the versions and the processor that a process of the job was told of at its start.
+    """Check that versions and processor are those of the driver that wrote a record.
 
     Raises
     ------
     ConfigError
-        When something is another here; names it.
+        When something differs on this machine; it names the difference.
     """
     spec = record["spec"]
     if not spec.get("deterministic", True):
@@ -67,43 +67,43 @@ def check_start(record: Record) -> None:
     if (spec.get("simulate") or {}).get("costs"):
         raise ConfigError(
             "the run was simulated from its costs alone, without data: there is no model to "
-            "reach again"
+            "compute again"
         )
     if "cpu" not in record:
         raise ConfigError(
-            "the story does not say on what processor the run was: an older version of elasticml "
-            "told it; run the job again"
+            "the story does not contain the run's processor: an older version of elasticml wrote "
+            "it; run the job again"
         )
-    here = versions()
-    for name, there in record["versions"].items():
-        if here.get(name) != there:
+    installed = versions()
+    for name, version in record["versions"].items():
+        if installed.get(name) != version:
             raise ConfigError(
-                f"{name} is {here.get(name)} here, the run had {there}: results may differ in "
-                f"their last bits; install {name} {there}"
+                f"{name} is {installed.get(name)} here, the run had {version}: results may differ "
+                f"in their last bits; install {name} {version}"
             )
     _check_cpu(record["cpu"], "the driver")
 
 
 def check_member(record: Record) -> None:
-    """Check the processor of a member.
+    """Check that a member's processor has this machine's class.
 
     Raises
     ------
     ConfigError
-        When it is of another class than this machine's.
+        When it has another class.
     """
     _check_cpu(record["cpu"], f"member {record['member']} on {record['host']}")
 
 
 def check_order(record: Record, algorithm: str) -> None:
-    """Check that what an algorithm computes does not depend on how much memory a member had.
+    """Check that an algorithm's results do not depend on the memory of a member out of core.
 
-    Only the passes of both CoCoAs visit rows in the order in which they come from the disk.
+    Only the passes of both CoCoAs visit rows in the order in which they are read from disk.
 
     Raises
     ------
     ConfigError
-        When it does: the order of its passes follows what streams from the disk together.
+        When the results depend on it.
     """
     if algorithm in ("cocoa", "primal_cocoa"):
         raise ConfigError(
@@ -112,35 +112,35 @@ def check_order(record: Record, algorithm: str) -> None:
         )
 
 
-def _check_cpu(there: str, whose: str) -> None:
-    here = cpu_class()
-    if here != there:
+def _check_cpu(recorded: str, whose: str) -> None:
+    cpu = cpu_class()
+    if cpu != recorded:
         raise ConfigError(
-            f"the processor is {here} here, that of {whose} was {there}: compiled loops may round "
-            "in another way; replay on a machine of that class"
+            f"the processor is {cpu} here, that of {whose} was {recorded}: compiled loops may "
+            "round differently; replay on a machine of that class"
         )
 
 
 @dataclass(slots=True)
 class Sums:
-    """The sums of an exchange.
+    """The sums of an exchange, by the mask of their slots.
 
-    Each is known by the mask of the slots in it: sums of the same members, written down in the
-    same order, have the same bits wherever in the tree they were made.
+    Sums of the same members in the same order have the same bits, wherever in the tree they were
+    computed.
     """
 
-    #: None where nobody's share is in it.
+    #: None if the exchange has no partials.
     total: Vector | None = None
     by_mask: dict[Mask, Vector] = field(default_factory=dict)
 
 
 def add_up(order: str, partials: Mapping[int, Vector], reduce: str) -> Sums:
-    """Add partials as parenthesised: the first of a parenthesis, then the others one by one.
+    """Add partials in a parenthesised order such as ``((0+2)+1)``, from left to right.
 
     Parameters
     ----------
     order : str
-        Slots, ``+`` and parentheses; empty where there is nothing to add.
+        Slots, ``+`` and parentheses; empty if there is nothing to add.
     partials : mapping of ndarray
         By slot; not changed.
     reduce : {"sum", "max"}
@@ -148,7 +148,7 @@ def add_up(order: str, partials: Mapping[int, Vector], reduce: str) -> Sums:
     Raises
     ------
     DataError
-        When the order is no such text, or names a slot that has no partial.
+        When the order cannot be parsed, or names a slot without a partial.
     """
     sums = Sums()
     if order:
@@ -159,7 +159,7 @@ def add_up(order: str, partials: Mapping[int, Vector], reduce: str) -> Sums:
 
 
 class _Reader:
-    """Reads an order from left to right, adding as it goes."""
+    """Parses an order from left to right and adds at the same time."""
 
     def __init__(
         self, order: str, partials: Mapping[int, Vector], reduce: str, sums: dict[Mask, Vector]
@@ -171,7 +171,7 @@ class _Reader:
         self._at = 0
 
     def group(self) -> tuple[Mask, Vector]:
-        """Read a slot, or a parenthesis of groups."""
+        """Parse a slot, or groups in parentheses."""
         if not self._takes("("):
             return self._slot()
         mask, first = self.group()
@@ -186,14 +186,14 @@ class _Reader:
         return mask, total
 
     def finish(self) -> None:
-        """See that nothing is left."""
+        """Check that the whole order has been parsed."""
         if self._at != len(self._order):
             raise self._wrong(f"{self._order[self._at :]!r} is left over")
 
     def _takes(self, sign: str) -> bool:
-        found = self._order.startswith(sign, self._at)
-        self._at += found
-        return found
+        is_next = self._order.startswith(sign, self._at)
+        self._at += is_next
+        return is_next
 
     def _slot(self) -> tuple[Mask, Vector]:
         end = self._at
@@ -201,7 +201,7 @@ class _Reader:
             end += 1
         text, self._at = self._order[self._at : end], end
         if not text or int(text) not in self._partials:
-            raise self._wrong(f"slot {text!r} has no share in it")
+            raise self._wrong(f"slot {text!r} has no partial")
         mask = Mask(1 << int(text))
         self._sums[mask] = self._partials[int(text)]
         return mask, self._sums[mask]
@@ -210,21 +210,21 @@ class _Reader:
         return DataError(f"the story's order of additions {self._order!r} cannot be read: {why}")
 
 
-#: Kept exchanges whose sums may be asked for as anchors; members keep two of their own.
+#: Number of exchanges whose sums are kept as possible anchors; members keep two.
 KEPT = 4
 
 
 class Replay:
-    """Goes through a story, one record at a time.
+    """Replays a story, one record at a time.
 
     Parameters
     ----------
     records : sequence of dict
-        The whole story, as it was told.
+        The whole story.
     source : Source
         The data.
     algorithm : mapping
-        The ``algorithm`` section; the story's, and the model to start from where there was one.
+        The ``algorithm`` section of the story, with the initial model if there was one.
     """
 
     def __init__(
@@ -236,32 +236,32 @@ class Replay:
         spec = records[0]["spec"]
         self._absent = str(spec["absent"])
         start = int((spec.get("members") or {}).get("start") or 1)
-        self._library = BlockCache(source, spec.get("chunk_bytes"), start, spec.get("cache"))
-        self._places = ReplayMembers(self._library, "", {})
+        self._blocks = BlockCache(source, spec.get("chunk_bytes"), start, spec.get("cache"))
+        self._members = ReplayMembers(self._blocks, "", {})
         self._blas = BlasThreadLimit()
         self._blas_threads = 1
         self._pools: dict[tuple[int, int], Serial | ThreadParallel] = {}
         self._kept: deque[tuple[ExchangeId, Sums]] = deque(maxlen=KEPT)
         self.facts: DatasetStats | None = None
         self.training: TrainerRunner | None = None
-        #: What the trainer has asked for last.
-        self._asked: ev.Event | None = None
+        #: The trainer's last request.
+        self._request: ev.Event | None = None
         self._resume: Resume | None = None
         self._go_on = True
         self._tuned: Mapping[str, Scalar] = {}
-        #: The round under way, and exchanges so far.
+        #: The current round; the number of exchanges so far.
         self.round = 0
         self.exchanges = 0
 
     def run(self) -> Iterator[Record]:
-        """Go on to the story's end; yields each record when it has been followed.
+        """Replay the story to its end; yield each record after it has been replayed.
 
         Raises
         ------
         ConfigError, DataError
             When this machine, its software or the data are not those of the run.
         JobFailedError
-            When what is computed here differs from what was computed in the run.
+            When results differ from those of the run.
         """
         check_devices(self._records)
         try:
@@ -294,37 +294,37 @@ class Replay:
                 self._go_on = False
             case "JobEnded":
                 self._end(record)
-        self._places.take(record)
+        self._members.take(record)
 
-    # --- beginnings -----------------------------------------------------------------------------
+    # --- start and resume -----------------------------------------------------------------------
 
     def _begin(self, number: int, record: Record) -> None:
-        """Begin, or go on as another process went on: with new members and the trainer's memory."""
+        """Start the job, or resume it as another process did: new members, the trainer's state."""
         check_start(record)
         self._blas_threads = int(record["blas_threads"])
-        self._library.source = self._source = survey_all(self._source)
+        self._blocks.source = self._source = survey_all(self._source)
         resume = None
         if record["event"] == "JobResumed":
             assert self.training is not None
             resume = self.training.resume(self._tuned)
             if resume is None:
-                raise DataError("the story goes on from a checkpoint in the middle of a round")
+                raise DataError("the story resumes from a checkpoint in the middle of a round")
             resume = _as_written(resume)
         rest = self._records[number + 1 :]
         ends = (k for k, r in enumerate(rest) if r["event"] == "JobResumed")
         ids = computed_before(rest[: next(ends, len(rest))])
-        self._places = ReplayMembers(self._library, self._source.fingerprint(), ids)
+        self._members = ReplayMembers(self._blocks, self._source.fingerprint(), ids)
         self._kept.clear()
-        self._resume, self.training, self._asked = resume, None, None
+        self._resume, self.training, self._request = resume, None, None
         self._go_on, self._tuned = True, {}
 
     def _loaded(self) -> None:
-        blocks = range(self._library.n_blocks)
-        self.facts = merge_summaries([self._library.read(block)[1] for block in blocks])
+        blocks = range(self._blocks.n_blocks)
+        self.facts = merge_summaries([self._blocks.read(block)[1] for block in blocks])
 
     def _make_trainer(self) -> TrainerRunner:
         if self.facts is None:
-            raise DataError("the story speaks of exchanges before the data were loaded")
+            raise DataError("the story contains an exchange before the data were loaded")
         settings = dict(self._algorithm)
         factory = algorithm(settings.pop("name")).trainer
         if self._resume is None:
@@ -340,7 +340,7 @@ class Replay:
         if self.training is None:
             self.training = self._make_trainer()
             self._took(self.training.start())
-        while isinstance(self._asked, ev.RoundFinished):
+        while isinstance(self._request, ev.RoundFinished):
             go_on, self._go_on = self._go_on, True
             tuned, self._tuned = self._tuned, {}
             self._took(self.training.proceed(go_on, tuned))
@@ -350,23 +350,23 @@ class Replay:
         error = self.training.error
         if error is not None and not isinstance(error, ElasticmlError):
             raise error
-        self._asked = event
+        self._request = event
 
     def _exchange(self, record: Record) -> None:
-        """Compute an exchange as the record says it was computed, and give it to the trainer."""
+        """Compute an exchange as recorded, and deliver it to the trainer."""
         self._advance()
         training = self.training
         assert training is not None
-        asked = training.exchange
-        if not isinstance(self._asked, ev.ExchangeRequested) or asked is None:
-            raise self._differs(record, f"the trainer {_what(self._asked)} instead")
-        if asked.operation != record["operation"]:
-            raise self._differs(record, f"the trainer asks for {asked.operation} instead")
+        exchange = training.exchange
+        if not isinstance(self._request, ev.ExchangeRequested) or exchange is None:
+            raise self._differs(record, f"the trainer {_what(self._request)} instead")
+        if exchange.operation != record["operation"]:
+            raise self._differs(record, f"the trainer asks for {exchange.operation} instead")
         self._compare(record, training)
-        sums = self._sums(asked, record)
+        sums = self._sums(exchange, record)
         self.exchanges += 1
-        if asked.require == "everybody" and record["absent_examples"]:
-            return  # not delivered: the same one is asked for again
+        if exchange.require == "everybody" and record["absent_examples"]:
+            return  # not delivered: the trainer requests it again
         self._blas.set(self._blas_threads)
         inputs = [] if sums.total is None else [sums.total]
         self._took(training.deliver(_deliver(record), inputs, self._anchor(record)))
@@ -391,48 +391,48 @@ class Replay:
 
     # --- members --------------------------------------------------------------------------------
 
-    def _sums(self, asked: Exchange, record: Record) -> Sums:
-        """Have everybody compute who did, and add up what came up."""
+    def _sums(self, exchange: Exchange, record: Record) -> Sums:
+        """Compute the partials of the members that took part, and add them."""
         mask, missing = int(record["contributors"], 16), int(record["missing"], 16)
         assert self.training is not None
         packed = self.training.packed
         packed.setflags(write=False)
         work = Work(
             exchange=ExchangeId(record["exchange"]),
-            operation=asked.operation,
-            model=unpack(packed, {name: array.shape for name, array in asked.model.items()}),
-            parameters=asked.parameters,
-            returns=asked.returns,
+            operation=exchange.operation,
+            model=unpack(packed, {name: array.shape for name, array in exchange.model.items()}),
+            parameters=exchange.parameters,
+            returns=exchange.returns,
             members=(mask | missing).bit_count(),
         )
         partials: dict[int, Vector] = {}
         for slot in _slots(mask | missing):
-            life = self._places.acting.get(slot)
-            if life is None:
-                raise DataError(f"the story does not say which chunks slot {slot} had")
+            member = self._members.acting.get(slot)
+            if member is None:
+                raise DataError(f"the story does not contain the chunks of slot {slot}")
             if mask >> slot & 1:
-                partials[slot] = self._compute(life, work)
-            elif self._places.has_computed(life, work.exchange):
-                self._compute(life, work)  # nobody has its share, but its chunks have its steps
-        sums = add_up(record["order"], partials, asked.reduce)
-        if asked.keep:
+                partials[slot] = self._compute(member, work)
+            elif self._members.has_computed(member, work.exchange):
+                self._compute(member, work)  # its partial was lost, but its chunks' states changed
+        sums = add_up(record["order"], partials, exchange.reduce)
+        if exchange.keep:
             self._kept.append((work.exchange, sums))
         return sums
 
-    def _compute(self, life: ReplayMember, work: Work) -> Vector:
-        if life.solver is None:
+    def _compute(self, member: ReplayMember, work: Work) -> Vector:
+        if member.solver is None:
             assert self.facts is not None
             settings = dict(self._algorithm)
-            # As the driver sends them.
+            # Through JSON, as the driver sends them.
             facts = DatasetStats.from_json(json.loads(json.dumps(self.facts.to_json())))
-            life.solver = algorithm(settings.pop("name")).solver(settings, facts)
-        width = life.threads, life.nodes
+            member.solver = algorithm(settings.pop("name")).solver(settings, facts)
+        width = member.threads, member.nodes
         if width not in self._pools:
             self._pools[width] = parallel(*width)
-        self._blas.set(life.blas_threads)
-        arrays = life.solver.compute(work, life.chunks, self._pools[width])
-        if not self._places.has_states:
-            self._places.has_states = any(chunk.state for chunk in life.chunks)
+        self._blas.set(member.blas_threads)
+        arrays = member.solver.compute(work, member.chunks, self._pools[width])
+        if not self._members.has_states:
+            self._members.has_states = any(chunk.state for chunk in member.chunks)
         return pack(arrays, work.returns, np.empty(n_values(work.returns)))
 
     def _anchor(self, record: Record) -> list[tuple[int, Vector]]:
@@ -444,8 +444,8 @@ class Replay:
             partial = None if kept is None else kept.by_mask.get(Mask(int(text, 16)))
             if partial is None:
                 raise DataError(
-                    f"exchange {record['exchange']} takes shares {text} of exchange "
-                    f"{record['anchor']}, which the story does not tell of"
+                    f"exchange {record['exchange']} uses partials {text} of exchange "
+                    f"{record['anchor']}, which the story does not contain"
                 )
             parts.append((int(sign), partial))
         return parts
@@ -457,40 +457,40 @@ class Replay:
         if record["idle"]:
             return
         training = self.training
-        if training is None or not isinstance(self._asked, ev.RoundFinished):
+        if training is None or not isinstance(self._request, ev.RoundFinished):
             raise JobFailedError(
                 f"the replay differs from the run, first in round {record['round']}: the run ended "
-                f"it, the trainer {_what(self._asked)} here",
+                f"it, the trainer {_what(self._request)} here",
                 round=record["round"],
             )
 
     def model_of(self, record: Record) -> Arrays:
-        """Return the model with which the round of a ``RoundEnded`` began."""
+        """Return the model at the start of the round of a ``RoundEnded``."""
         if self.training is None:
             return {}
         return self.training.last_arrays() if record["idle"] else self.training.round_arrays()
 
     def _end(self, record: Record) -> None:
-        # A trainer that was never started has been given nothing: its digest is zero.
-        is_cut = record["state"] != "done" or record["digest"] == as_text(0)
-        if is_cut or self.facts is None:
+        # A trainer that was never started has digest zero.
+        is_interrupted = record["state"] != "done" or record["digest"] == as_text(0)
+        if is_interrupted or self.facts is None:
             return
         self._advance()
         assert self.training is not None
         digest = as_text(self.training.digest)
         if digest != record["digest"]:
             raise JobFailedError(
-                "the replay differs from the run, first in its end: the last sum or the final "
+                "the replay differs from the run, first at its end: the last sum or the final "
                 f"model has other bits: the digest is {digest}, the run had {record['digest']}"
             )
 
     def last_arrays(self) -> Arrays:
-        """Return the newest whole model."""
+        """Return the newest complete model."""
         return {} if self.training is None else self.training.last_arrays()
 
 
 def _as_written(resume: Resume) -> Resume:
-    """Have a trainer's memory go through the file that the next process read it from."""
+    """Encode and decode a trainer's state, as the checkpoint's file did."""
     content = {"values": dict(resume.values), "tuned": dict(resume.tuned)}
     file = checkpoint_format.encode(content, resume.arrays)
     values, arrays = checkpoint_format.decode(file, "the checkpoint")
@@ -502,7 +502,7 @@ def _slots(mask: int) -> list[int]:
 
 
 def _what(event: ev.Event | None) -> str:
-    """Say in words what the trainer has done."""
+    """Describe what the trainer has done."""
     match event:
         case ev.ExchangeRequested():
             return f"asks for an exchange ({event.operation})"
@@ -512,11 +512,11 @@ def _what(event: ev.Event | None) -> str:
             return f"ends ({event.reason})"
         case ev.Failed():
             return f"fails ({event.reason})"
-    return "has not begun"
+    return "has not started"
 
 
 def _deliver(record: Record) -> cmd.Deliver:
-    """Make the outcome that a record tells of."""
+    """Return the outcome of an exchange as recorded."""
     return cmd.Deliver(
         exchange=ExchangeId(record["exchange"]),
         inputs=(),

@@ -1,8 +1,8 @@
-"""Where chunks and their states were: the workers of the run, their lives as members, their moves.
+"""The members of a replayed run: their chunks, the states of these, and their transfers.
 
-The story's records are fed to the member machines of the run, and what these command is done to
-the chunks here. A chunk that was given takes the state that its giver had then, unless the
-receiver's machine refuses it; a copy keeps its last state; a chunk that was read again has none.
+The story's records are fed to the members' machines, and their commands are applied to the chunks.
+A chunk that is moved takes the state that it had at its giver, unless the receiver's machine
+refuses it. A copy keeps its last state; a chunk that is read again has none.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ class ReplayStore:
     """The chunks of a worker process."""
 
     chunks: dict[ChunkId, Chunk] = field(default_factory=dict)
-    #: Chunks whose state the story does not tell.
+    #: Chunks whose state the story does not determine.
     unknown: set[ChunkId] = field(default_factory=set)
 
 
 @dataclass(slots=True, kw_only=True)
 class ReplayMember:
-    """A member."""
+    """A member of the run."""
 
     me: MemberId
     store: ReplayStore
     threads: int
-    #: NUMA nodes that these spanned.
+    #: Number of NUMA nodes that the threads spanned.
     nodes: int
     blas_threads: int
-    #: What it computes over, and with.
+    #: The chunks that it computes on.
     chunks: list[Chunk] = field(default_factory=list)
     solver: Solver | None = None
     machine: Member = field(init=False)
@@ -58,42 +58,42 @@ class ReplayMember:
 
 @dataclass(slots=True, kw_only=True)
 class PendingGive:
-    """Chunks that were ordered from one member to another, with their states at that time."""
+    """A move that was ordered, with the states of its chunks at that time."""
 
     states: dict[ChunkId, tuple[State, int]]
-    #: An exchange has begun since: what was sent may be its states, or those before it.
+    #: Whether an exchange has started since: the states sent may be those before or after it.
     is_late: bool = False
 
 
 class ReplayMembers:
-    """All workers of one attempt at the job.
+    """All members of one attempt of the job.
 
     Parameters
     ----------
-    library : Library
-        The data, read here.
+    blocks : BlockCache
+        The data.
     source : str
-        The chunk ids' first part.
+        The first part of chunk ids.
     computed : mapping
-        The last exchange of lives whose workers came back with their chunks.
+        The last exchange of members whose workers returned with their chunks.
     """
 
     def __init__(
-        self, library: BlockCache, source: str, computed: Mapping[MemberId, ExchangeId]
+        self, blocks: BlockCache, source: str, computed: Mapping[MemberId, ExchangeId]
     ) -> None:
-        self._library = library
+        self._blocks = blocks
         self._source = source
         self._computed = computed
         self._stores: dict[str, ReplayStore] = {}
-        self._lives: dict[MemberId, ReplayMember] = {}
-        self._gifts: dict[int, PendingGive] = {}
-        #: Who takes part, by slot.
+        self._all: dict[MemberId, ReplayMember] = {}
+        self._gives: dict[int, PendingGive] = {}
+        #: Participating members, by slot.
         self.acting: dict[int, ReplayMember] = {}
-        #: The algorithm keeps something in the chunks' states.
+        #: Whether the algorithm keeps chunk states.
         self.has_states = False
 
     def take(self, record: Record) -> None:
-        """Take note of what the story says of a member or of chunks; of other records nothing."""
+        """Apply a record about members or chunks; ignore other records."""
         match record["event"]:
             case "MemberJoined":
                 self._joined(record)
@@ -108,21 +108,21 @@ class ReplayMembers:
             case "ChunksDropped":
                 self._dropped(record)
             case "RoundStarted" | "ExchangeEnded":
-                for gift in self._gifts.values():
-                    gift.is_late = True
+                for give in self._gives.values():
+                    give.is_late = True
 
-    def has_computed(self, life: ReplayMember, exchange: ExchangeId) -> bool:
-        """Whether a member that was given up has computed an exchange, and come back with that."""
-        return self._computed.get(life.me) == exchange
+    def has_computed(self, member: ReplayMember, exchange: ExchangeId) -> bool:
+        """Whether a lost member computed an exchange and its worker returned with the chunks."""
+        return self._computed.get(member.me) == exchange
 
     def _ids(self, record: Record, name: str = "chunks") -> tuple[ChunkId, ...]:
         return parse_chunk_ranges(record[name], self._source)
 
-    def _life(self, text: str) -> ReplayMember:
-        life = self._lives.get(member_id(text))
-        if life is None:
-            raise DataError(f"the story speaks of member {text}, of which it does not say it came")
-        return life
+    def _member(self, text: str) -> ReplayMember:
+        member = self._all.get(member_id(text))
+        if member is None:
+            raise DataError(f"the story names member {text}, but does not say that it joined")
+        return member
 
     def _joined(self, record: Record) -> None:
         me, address = member_id(record["member"]), record["address"]
@@ -131,7 +131,7 @@ class ReplayMembers:
         for id in store.chunks.keys() - kept:
             del store.chunks[id]
         self._hold(store, kept)
-        self._lives[me] = ReplayMember(
+        self._all[me] = ReplayMember(
             me=me,
             store=store,
             threads=record["threads"],
@@ -142,95 +142,95 @@ class ReplayMembers:
     def _hold(self, store: ReplayStore, ids: set[ChunkId] | tuple[ChunkId, ...]) -> None:
         for id in ids:
             if id not in store.chunks:
-                # Who came back with a chunk may have read it when nobody waited for it any more.
-                self._library.read(id.block)
-                store.chunks[id] = self._library.lend(id)
+                # A returning worker may have read a chunk after its read was no longer needed.
+                self._blocks.read(id.block)
+                store.chunks[id] = self._blocks.lend(id)
                 store.unknown.discard(id)
 
     def _read(self, record: Record) -> None:
         block = int(record["block"])
-        chunks, _ = self._library.read(block)
-        digest = self._library.digest(chunks)
+        chunks, _ = self._blocks.read(block)
+        digest = self._blocks.digest(chunks)
         if digest != record["digest"]:
             raise DataError(
                 f"block {block} of the data has digest {digest}, the run had {record['digest']}: "
                 "the data have changed; put the old files back",
                 block=block,
             )
-        self._hold(self._life(record["member"]).store, tuple(chunk.id for chunk in chunks))
+        self._hold(self._member(record["member"]).store, tuple(chunk.id for chunk in chunks))
 
     def _owned(self, record: Record) -> None:
-        life = self._life(record["member"])
+        member = self._member(record["member"])
         ids = self._ids(record)
-        unknown = sorted(life.store.unknown & set(ids))
+        unknown = sorted(member.store.unknown & set(ids))
         if unknown and self.has_states:
             raise DataError(
-                f"member {life.me} took over {len(unknown)} chunks of a transfer that broke off: "
-                "which state they had the story does not tell; the run cannot be replayed further"
+                f"member {member.me} took over {len(unknown)} chunks of an interrupted transfer, "
+                "whose states the story does not determine; the run cannot be replayed further"
             )
-        missing = [id for id in ids if id not in life.store.chunks]
+        missing = [id for id in ids if id not in member.store.chunks]
         if missing:
-            raise DataError(f"the story does not say how {life.me} came by chunk {missing[0]}")
-        life.chunks = [life.store.chunks[id] for id in ids]
-        own = cmd.Own(member=life.me, generation=Generation(0), chunks=ids)
-        life.machine.handle(own, 0.0)
-        self.acting[life.me.slot] = life
+            raise DataError(f"the story does not say how {member.me} got chunk {missing[0]}")
+        member.chunks = [member.store.chunks[id] for id in ids]
+        own = cmd.Own(member=member.me, generation=Generation(0), chunks=ids)
+        member.machine.handle(own, 0.0)
+        self.acting[member.me.slot] = member
 
     def _given(self, record: Record) -> None:
-        life = self._life(record["member"])
+        member = self._member(record["member"])
         states: dict[ChunkId, tuple[State, int]] = {}
         for id in self._ids(record):
-            chunk = life.store.chunks.get(id)
+            chunk = member.store.chunks.get(id)
             if chunk is not None:
                 copied = {name: np.array(array) for name, array in chunk.state.items()}
                 states[id] = (copied, chunk.state_version)
-        self._gifts[record["order"]] = PendingGive(states=states)
+        self._gives[record["order"]] = PendingGive(states=states)
 
     def _loaded(self, record: Record) -> None:
-        life, ids = self._life(record["member"]), self._ids(record)
-        self._hold(life.store, ids)
-        gift = None if record.get("order") is None else self._gifts.get(record["order"])
-        if gift is None:
+        member, ids = self._member(record["member"]), self._ids(record)
+        self._hold(member.store, ids)
+        give = None if record.get("order") is None else self._gives.get(record["order"])
+        if give is None:
             return
         arrival = fx.ChunksArrived(
             source=member_id(record["source"]),
             order=record["order"],
             chunks=ids,
-            states=frozenset(gift.states),
+            states=frozenset(give.states),
         )
-        for command in life.machine.handle(fx.ChunksStored(arrival=arrival), 0.0):
+        for command in member.machine.handle(fx.ChunksStored(arrival=arrival), 0.0):
             if isinstance(command, fx.SetStates):
-                self._set_states(life, command.chunks, gift)
+                self._set_states(member, command.chunks, give)
         for id in ids:
-            gift.states.pop(id, None)
-        if not gift.states:
-            del self._gifts[record["order"]]
+            give.states.pop(id, None)
+        if not give.states:
+            del self._gives[record["order"]]
 
-    def _set_states(self, life: ReplayMember, ids: Sequence[ChunkId], gift: PendingGive) -> None:
+    def _set_states(self, member: ReplayMember, ids: Sequence[ChunkId], give: PendingGive) -> None:
         for id in ids:
-            chunk = life.store.chunks[id]
-            chunk.state, chunk.state_version = gift.states[id]
-            if gift.is_late:
-                life.store.unknown.add(id)
+            chunk = member.store.chunks[id]
+            chunk.state, chunk.state_version = give.states[id]
+            if give.is_late:
+                member.store.unknown.add(id)
             else:
-                life.store.unknown.discard(id)
+                member.store.unknown.discard(id)
 
     def _dropped(self, record: Record) -> None:
-        life = self._life(record["member"])
-        store, ids = life.store, self._ids(record)
-        life.machine.handle(cmd.DropChunks(member=life.me, chunks=ids), 0.0)
+        member = self._member(record["member"])
+        store, ids = member.store, self._ids(record)
+        member.machine.handle(cmd.DropChunks(member=member.me, chunks=ids), 0.0)
         for id in ids:
             store.chunks.pop(id, None)
             store.unknown.discard(id)
 
 
 def computed_before(records: Sequence[Record]) -> dict[MemberId, ExchangeId]:
-    """List which exchange each life has computed last whose worker came back with its chunks.
+    """Return the last exchange computed by each member whose worker returned with its chunks.
 
     Parameters
     ----------
     records : sequence of dict
-        Of one attempt at the job.
+        The records of one attempt of the job.
     """
     last_at: dict[str, MemberId] = {}
     computed: dict[MemberId, ExchangeId] = {}
