@@ -32,6 +32,7 @@ from elasticml.algorithms.registry import algorithm
 from elasticml.data.chunks.chunk import Chunk, binary_csr_chunk, csr_chunk, dense_chunk
 from elasticml.data.dataset_stats import DatasetStats, merge_summaries, summarise
 from elasticml.ids import ChunkId, ExchangeId, GroupId
+from tests.chunk_states import send_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +212,7 @@ class World:
         """Give a chunk to another member, with its state."""
         (given,) = [chunk for chunk in self.chunks[giver] if chunk.id == id]
         taken = _fresh(given)
-        taken.decode_state(given.encode_state())
+        send_state(given, taken)
         self.chunks[giver] = [chunk for chunk in self.chunks[giver] if chunk is not given]
         self.chunks[taker] = sorted([*self.chunks[taker], taken], key=lambda chunk: chunk.id)
 

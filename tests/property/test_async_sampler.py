@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from elasticml.algorithms.async_sgd.sampler import POSITION, Sampler
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.ids import ChunkId
+from tests.chunk_states import send_state
 
 MEMBERS = 3
 
@@ -19,7 +20,7 @@ def moved(chunk):
     """The chunk as a new owner has it: the same body, and the state that travelled."""
     arrived = Chunk.from_body(chunk.id, chunk.body)
     if chunk.state:
-        arrived.decode_state(chunk.encode_state())
+        send_state(chunk, arrived)
     return arrived
 
 

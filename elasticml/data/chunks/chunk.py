@@ -6,12 +6,8 @@ state (per-example quantities of an algorithm) is versioned and belongs to the o
 
 from __future__ import annotations
 
-import json
-import struct
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -252,21 +248,6 @@ class Chunk:
         """Return id, rows and bytes, for the ledger."""
         return ChunkInfo(id=self.id, rows=self.n_rows, nbytes=self.nbytes)
 
-    def encode_state(self) -> memoryview:
-        """Copy state and version into one contiguous read-only buffer."""
-        return encode_state(self.state, self.state_version)
-
-    def decode_state(self, buffer: Buffer) -> None:
-        """Replace the state by that in ``buffer``; its arrays are writable copies.
-
-        Raises
-        ------
-        DataError
-            When the buffer is not a state of this version.
-        """
-        decoded = decode_state(buffer)
-        self.state, self.state_version = decoded.arrays, decoded.version
-
     def __repr__(self) -> str:
         """Name the chunk, its kind and its sizes."""
         kind, columns = self.layout.kind, self.layout.n_columns
@@ -387,86 +368,3 @@ def sequence_chunk(
             f"{layout.length}"
         )
     return Chunk(id, write_body(layout, labels, weights, {"codes": codes}, n_rows=codes.shape[0]))
-
-
-# Serialise a chunk's state: one contiguous buffer with a JSON directory and aligned arrays.
-
-MAGIC: Final = b"emlstate"
-VERSION: Final = 1
-ALIGNMENT: Final = 64
-
-#: Magic, version, two reserved bytes, length of the directory, state version, total bytes.
-_FIXED: Final = struct.Struct("<8sHHIQQ")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkState:
-    """Named per-example arrays, and their version."""
-
-    arrays: dict[str, NDArray[Any]]
-    version: int
-
-
-def encode_state(arrays: Mapping[str, NDArray[Any]], version: int) -> memoryview:
-    """Copy named arrays into one read-only buffer.
-
-    Parameters
-    ----------
-    arrays : mapping of ndarray
-        Booleans, integers or floats, of any shape.
-    version : int, at least 0
-
-    Raises
-    ------
-    ValueError
-        When an array is not numeric.
-    """
-    directory: list[tuple[str, str, list[int], int]] = []
-    offset = 0
-    for name in sorted(arrays):
-        array = arrays[name]
-        if array.dtype.kind not in "biuf":
-            raise ValueError(f"state {name!r} has dtype {array.dtype}, wanted numbers")
-        dtype = array.dtype.newbyteorder("<").str
-        directory.append((name, dtype, list(array.shape), offset))
-        offset += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
-    text = json.dumps(directory, separators=(",", ":")).encode()
-    start = -(-(_FIXED.size + len(text)) // ALIGNMENT) * ALIGNMENT
-    buffer = bytearray(start + offset)
-    _FIXED.pack_into(buffer, 0, MAGIC, VERSION, 0, len(text), version, len(buffer))
-    buffer[_FIXED.size : _FIXED.size + len(text)] = text
-    for name, dtype, _, at in directory:
-        array = np.ascontiguousarray(arrays[name], dtype=dtype)
-        buffer[start + at : start + at + array.nbytes] = array.tobytes()
-    return memoryview(buffer).toreadonly()
-
-
-def decode_state(buffer: bytes | bytearray | memoryview) -> ChunkState:
-    """Read a state back; the arrays are writable copies.
-
-    Raises
-    ------
-    DataError
-        When the buffer is not a state of this version, or is truncated.
-    """
-    view = memoryview(buffer).cast("B")
-    if view.nbytes < _FIXED.size or bytes(view[:8]) != MAGIC:
-        raise DataError(
-            f"chunk state of {view.nbytes} bytes starts with {bytes(view[:8])!r}, wanted {MAGIC!r}"
-        )
-    _, version, _, n_text, state_version, total = _FIXED.unpack_from(view)
-    if version != VERSION or total != view.nbytes:
-        raise DataError(
-            f"chunk state has version {version} and {view.nbytes} bytes, wanted version {VERSION} "
-            f"and {total} bytes: it was cut short, or written by another version of elasticml"
-        )
-    text = bytes(view[_FIXED.size : _FIXED.size + n_text])
-    start = -(-(_FIXED.size + n_text) // ALIGNMENT) * ALIGNMENT
-    arrays = {}
-    for name, dtype, shape, at in json.loads(text):
-        count = int(np.prod(shape, dtype=np.int64))
-        array: NDArray[Any] = np.zeros(shape, np.dtype(dtype).newbyteorder("="))
-        if count:
-            array[...] = np.frombuffer(view, dtype, count, start + at).reshape(shape)
-        arrays[name] = array
-    return ChunkState(arrays=arrays, version=state_version)

@@ -1,12 +1,9 @@
-"""A chunk's body and state survive being written, sent and looked at again."""
+"""A chunk's body survives being written, sent and looked at again."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from elasticml.data.chunks.body import content_id
 from elasticml.data.chunks.chunk import (
@@ -14,9 +11,7 @@ from elasticml.data.chunks.chunk import (
     Layout,
     binary_csr_chunk,
     csr_chunk,
-    decode_state,
     dense_chunk,
-    encode_state,
     layout_from_json,
     sequence_chunk,
 )
@@ -104,32 +99,3 @@ def test_rows_that_point_outside_are_refused(indptr: list[int], indices: list[in
 
 def test_layout_survives_json() -> None:
     assert layout_from_json(SEQUENCES.to_json()) == SEQUENCES
-
-
-@settings(max_examples=50)
-@given(
-    st.dictionaries(
-        st.text(max_size=8),
-        hnp.arrays(
-            st.sampled_from([np.float64, np.float32, np.int64, np.uint8, np.bool_]),
-            hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5),
-        ),
-        max_size=4,
-    ),
-    st.integers(0, 2**63),
-)
-def test_state_survives_the_wire(arrays: dict[str, np.ndarray], version: int) -> None:
-    again = decode_state(bytes(encode_state(arrays, version)))
-    assert again.version == version
-    assert sorted(again.arrays) == sorted(arrays)
-    for name, array in arrays.items():
-        assert again.arrays[name].dtype == array.dtype
-        assert again.arrays[name].flags.writeable
-        np.testing.assert_array_equal(again.arrays[name], array)
-
-
-def test_a_state_cut_short_is_a_data_error() -> None:
-    raw = bytes(encode_state({"alpha": np.ones(4)}, 1))
-    for n in (0, 10, len(raw) - 1):
-        with pytest.raises(DataError, match="chunk state"):
-            decode_state(raw[:n])

@@ -8,6 +8,7 @@ import pytest
 from elasticml.algorithms.async_sgd.sampler import Sampler
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.ids import ChunkId
+from tests.chunk_states import send_state
 
 
 def make_chunks(sizes):
@@ -61,7 +62,7 @@ def test_a_chunk_that_moves_goes_on_where_it_stopped():
     giver, taker = Sampler(chunks, seed=5), Sampler([], seed=5)
     seen = [giver.next(33)]
     moved = Chunk.from_body(chunks[1].id, chunks[1].body)
-    moved.decode_state(chunks[1].encode_state())
+    send_state(chunks[1], moved)
     giver.change([chunks[0], chunks[2]])
     taker.change([moved])
     for sampler in (giver, taker):

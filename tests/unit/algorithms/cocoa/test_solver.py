@@ -15,6 +15,7 @@ from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import ConfigError, LocalProtocolError
 from elasticml.ids import ExchangeId
+from tests.chunk_states import send_state
 from tests.serial_world import deal, facts_of
 
 RNG = np.random.default_rng(3)
@@ -134,7 +135,7 @@ def test_a_state_that_travels_goes_on_where_it_was() -> None:
     solver, chunks, came = begun()
     moved = [Chunk(chunk.id, chunk.body) for chunk in chunks]
     for chunk, old in zip(moved, chunks, strict=True):
-        chunk.decode_state(old.encode_state())
+        send_state(old, chunk)
     other = make()[0]
     given = {"serial": 3, "settle": 2, "gamma": 0.7}
     here = ask(solver, chunks, "pass", came["dv"], **given)
