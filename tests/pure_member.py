@@ -125,7 +125,7 @@ class Life:
         if isinstance(order, cmd.Welcome):
             self.machine = Member(order.member, self.worker.held)
             return
-        if isinstance(order, cmd.Peers) and not order.anew:
+        if isinstance(order, cmd.Peers) and not order.is_full:
             assert not self.peers.keys() & set(order.came), "told twice that a member has come"
             assert set(order.gone) <= self.peers.keys(), "told that a stranger has gone"
         self.feed(order)

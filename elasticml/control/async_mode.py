@@ -100,9 +100,9 @@ class AsyncMode:
         for record in state.membership.working():
             informed.add(record.id)
             if record.id not in self._informed:
-                commands.append(self._order(record.id, everyone, (), anew=True))
+                commands.append(self._order(record.id, everyone, (), is_full=True))
             elif came or gone:
-                commands.append(self._order(record.id, came, gone, anew=False))
+                commands.append(self._order(record.id, came, gone, is_full=False))
         self._informed = informed
         return commands
 
@@ -111,7 +111,7 @@ class AsyncMode:
         member: MemberId,
         came: Mapping[MemberId, str],
         gone: tuple[MemberId, ...],
-        anew: bool,
+        is_full: bool,
     ) -> Command:
         return Peers(
             cause=self._state.cause,
@@ -119,6 +119,6 @@ class AsyncMode:
             came=tuple(came),
             addresses=tuple(came.values()),
             gone=gone,
-            anew=anew,
+            is_full=is_full,
             begun=self._state.round > 0,
         )

@@ -305,7 +305,7 @@ class Member:
     # --- free-running jobs --------------------------------------------------------------------
 
     def _know(self, order: cmd.Peers) -> Commands:
-        if order.anew:
+        if order.is_full:
             self.peers.clear()
         self.peers.update(zip(order.came, order.addresses, strict=True))
         for member in order.gone:

@@ -115,7 +115,7 @@ class ReduceNode:
     ) -> list[Command]:
         """Take another place. An exchange after ``done`` is sent again to a new parent.
 
-        With ``is_new`` there was no place in the last tree, and the parent must be told anew.
+        With ``is_new`` there was no place in the last tree, and the parent must be informed again.
         """
         if generation <= self.generation:
             return []
@@ -169,7 +169,7 @@ class ReduceNode:
         return [ForwardModel(exchange=gather.exchange, to=child)]
 
     def peer_lost(self, peer: MemberId) -> None:
-        """Handle a closed link: the peer must report for duty anew before it is sent anything."""
+        """Handle a closed link: the peer must attach again before it is sent anything."""
         self.attached_with.pop(peer, None)
 
     def begin(self, exchange: ExchangeId, keep: bool) -> list[Command]:

@@ -209,7 +209,7 @@ class Rewire(Order):
 class Peers(Order):
     """Update the peers to which a member in asynchronous mode sends its state.
 
-    The order lists changes since the last one, unless ``anew`` is set. The member itself may be
+    The order lists changes since the last one, unless ``is_full`` is set. The member itself may be
     among those that came or are gone: it says whether others send to it.
     """
 
@@ -218,7 +218,7 @@ class Peers(Order):
     addresses: tuple[str, ...] = ()
     gone: tuple[MemberId, ...] = ()
     #: ``came`` is the complete list: forget earlier peers.
-    anew: bool = False
+    is_full: bool = False
     #: Loops are already running: a member without a state asks a peer for one.
     begun: bool = False
 

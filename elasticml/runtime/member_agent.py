@@ -1,4 +1,4 @@
-"""One life of a member in one job: the member machine on asyncio, Dask's links and threads."""
+"""A member of one job: the member machine on asyncio, Dask's links and threads."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ class MemberAgent:
     link : Link
         Opened by the driver.
     store : ChunkStore
-        Chunks that this worker still has of the job.
-    environment : Environment
+        The job's chunks on this worker, possibly from an earlier incarnation.
+    context : WorkerContext
     slot : int, optional
-        The slot of this worker's former life in the job.
+        The slot of the earlier incarnation on this worker.
     computed : ExchangeId
-        The last exchange that the former life has computed.
+        The last exchange that the earlier incarnation computed.
     """
 
     def __init__(
         self,
         link: Link,
         store: ChunkStore,
-        environment: WorkerContext,
+        context: WorkerContext,
         slot: int | None,
         computed: ExchangeId = NO_EXCHANGE,
     ) -> None:
@@ -65,11 +65,11 @@ class MemberAgent:
         self.slot = slot
         self._computed = computed
         self.me: MemberId | None = None
-        #: Why the driver let this member go; None when the link just closed.
+        #: Why the driver dismissed this member; None if the link closed without a dismissal.
         self.dismissed: str | None = None
         self.gone = asyncio.Event()
-        #: The worker's, with the job's network; after the welcome with the job's threads, too.
-        self.environment = self._env = environment
+        #: The worker's context with the job's network, and after the welcome the job's threads.
+        self.context = context
         self._store = store
         self._driver = Peer(
             link,
@@ -78,41 +78,41 @@ class MemberAgent:
             self._on_driver_closed,
             self._on_driver_piece,
         )
-        #: Decides what this life does; None before the welcome.
+        #: Decides what the member does; None before the welcome.
         self.machine: Member | None = None
-        #: What performs each of its commands.
+        #: Performs each of its commands.
         self._effects: dict[type[cmd.Command], Callable[[Any], None]] = {}
-        #: The collective's side of this life; None before the welcome.
-        self.place: CollectiveAgent | None = None
-        #: Compute threads of this life, where the job asks for another number than the worker's.
+        #: None before the welcome.
+        self.collective: CollectiveAgent | None = None
+        #: Compute threads, if the job sets another number than the worker has.
         self._own_threads: Serial | ThreadParallel | None = None
         self._source: Source | None = None
         self._record: Mapping[str, Any] = {}
         self._n_members = 1
         self._transfers: ChunkTransport | None = None
-        #: The loop of a member that runs free; None of one that only answers exchanges.
-        self._free: AsyncMember | None = None
-        #: What came with the order that is being handled, and summaries of blocks on their way up.
+        #: The training loop of an asynchronous job; None in a synchronous one.
+        self._async: AsyncMember | None = None
+        #: Fields that came with the current order; summaries of blocks that are to be reported.
         self._extras: Mapping[str, Any] = {}
         self._summaries: dict[int, Any] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        #: Those of them that take in chunks of the driver.
-        self._coming: set[asyncio.Task[Any]] = set()
+        #: Those of the tasks that store chunks from the driver.
+        self._storing: set[asyncio.Task[Any]] = set()
 
-    # --- life ----------------------------------------------------------------------------
+    # --- start and end -------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Report for duty, serve the driver, and clean up."""
+        """Announce this member to the driver, serve it, and clean up."""
         self._driver.tell(
             {
                 "type": "Arrive",
-                "address": self._env.transport.address,
-                "host": self._env.host,
-                "pid": self._env.pid,
-                "threads": self._env.threads,
-                "nodes": self._env.node_cores,
-                "cpu": self._env.cpu,
-                "blas_threads": self._env.blas_threads,
+                "address": self.context.transport.address,
+                "host": self.context.host,
+                "pid": self.context.pid,
+                "threads": self.context.threads,
+                "nodes": self.context.node_cores,
+                "cpu": self.context.cpu,
+                "blas_threads": self.context.blas_threads,
                 "computed": self._computed,
                 "slot": self.slot,
                 "holdings": [str(id) for id in self._store.ids()],
@@ -126,14 +126,14 @@ class MemberAgent:
             self.close()
 
     def close(self) -> None:
-        """End this life: all links close, the chunks stay."""
+        """Close all links; the chunks stay in the store."""
         self._driver.close()
-        if self.place is not None:
-            self.place.close()
+        if self.collective is not None:
+            self.collective.close()
         if self._transfers is not None:
             self._transfers.close()
-        if self._free is not None:
-            self._free.close()
+        if self._async is not None:
+            self._async.close()
         if self._own_threads is not None:
             self._own_threads.close()
         for task in list(self._tasks):
@@ -141,9 +141,9 @@ class MemberAgent:
         self.gone.set()
 
     def settle(self) -> None:
-        """Wait until this life, which is closed, touches no chunk any more; in a thread."""
-        if self._free is not None:
-            self._free.join()
+        """Wait in a thread until this member, which is closed, no longer uses its chunks."""
+        if self._async is not None:
+            self._async.join()
 
     def _spawn(self, work: Any, *sets: set[asyncio.Task[Any]]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -152,15 +152,15 @@ class MemberAgent:
             task.add_done_callback(tasks.discard)
 
     def notice(self, grace_s: float, reason: str) -> None:
-        """Tell the driver that this worker will go."""
+        """Announce the end of this worker to the driver."""
         if self.me is not None:
             self.feed(ev.Noticed(member=self.me, grace_s=grace_s, reason=reason))
 
     def feed(self, event: ev.Event | cmd.Order) -> None:
-        """Let the machine handle an event, and perform what it commands."""
+        """Pass an event to the machine and perform its commands."""
         assert self.machine is not None, "an order came before the welcome"
         try:
-            for command in self.machine.handle(event, self._env.clock()):
+            for command in self.machine.handle(event, self.context.clock()):
                 self._effects[type(command)](command)
         except ElasticmlError as error:
             self._fail(error)
@@ -176,7 +176,7 @@ class MemberAgent:
             self._tell_driver(event)
 
     def _fail(self, error: BaseException) -> None:
-        """Report what is no fault of the cluster: the job ends with this error."""
+        """Report an error that ends the job."""
         if not isinstance(error, ElasticmlError):
             logger.error("member %s of job %s failed", self.me, self.job, exc_info=error)
         if not isinstance(error, ElasticmlError):
@@ -192,53 +192,53 @@ class MemberAgent:
     def _allocate(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
         if header.kind == Kind.CHUNK:
             return self._store.buffer(header.payload_bytes)
-        assert self.place is not None
-        return self.place.allocate(header, prefix)
+        assert self.collective is not None
+        return self.collective.allocate(header, prefix)
 
     def _on_driver_closed(self, peer: Peer, reason: str) -> None:
         self.gone.set()
 
     def _on_driver_frame(self, peer: Peer, frame: Frame) -> None:
         if frame.kind == Kind.MODEL:
-            self._the_place().on_model(frame)
+            self._welcomed().on_model(frame)
         elif frame.kind == Kind.CHUNK:
-            self._spawn(self._take_chunk(frame), self._coming)
+            self._spawn(self._take_chunk(frame), self._storing)
         else:
-            self._obey(frame.prefix)
+            self._handle_order(frame.prefix)
 
     def _on_driver_piece(self, peer: Peer, arriving: IncomingVector) -> None:
-        self._the_place().on_model_piece(peer, arriving)
+        self._welcomed().on_model_piece(peer, arriving)
 
     def _configure(self, order: cmd.Configure) -> None:
-        """Make the solver; its errors about settings and data end the job, not this member."""
+        """Create the solver; its errors about settings and data end the job, not this member."""
         extras = self._extras
         try:
             self._source = source_from_spec(extras["spec"])
             facts = DatasetStats.from_json(extras["facts"])
             settings = dict(self._record["algorithm"])
             solver = algorithm(settings.pop("name")).solver(settings, facts)
-            self._the_place().solver = solver
+            self._welcomed().solver = solver
             if isinstance(solver, ReportSolver):
-                self._run_free(solver)
+                self._start_loop(solver)
         except Exception as error:
             self._fail(error)
 
-    def _run_free(self, solver: ReportSolver) -> None:
-        place, transfers = self._the_place(), self._transfers
+    def _start_loop(self, solver: ReportSolver) -> None:
+        collective, transfers = self._welcomed(), self._transfers
         assert transfers is not None
-        free = self._free = AsyncMember(
-            place.me,
+        member = self._async = AsyncMember(
+            collective.me,
             solver,
             # States are written once and read once: shared memory would save no copy.
             {"job": self.job, "transport": "stream"},
             int(self._record.get("seed") or 0),
-            self._env,
+            self.context,
             self.feed,
             self._fail,
         )
-        place.moved_bytes = lambda: transfers.sent_bytes + free.sent_bytes
+        collective.moved_bytes = lambda: transfers.sent_bytes + member.sent_bytes
 
-    def _obey(self, message: Mapping[str, Any]) -> None:
+    def _handle_order(self, message: Mapping[str, Any]) -> None:
         extras = {k: message[k] for k in ("record", "spec", "n_members", "facts") if k in message}
         order = decode({k: v for k, v in message.items() if k not in extras})
         self._extras = extras
@@ -255,26 +255,28 @@ class MemberAgent:
         self._source = source_from_spec(extras["spec"])
         self._n_members = extras["n_members"]
         threads = self._record.get("threads")
-        if threads not in (None, self._env.threads):
+        if threads not in (None, self.context.threads):
             self._own_threads = own = parallel(threads)
-            self.environment = self._env = replace(self._env, parallel=own, threads=threads)
-        self._store.owned = frozenset()  # what a former life owned may be another's by now
+            self.context = replace(self.context, parallel=own, threads=threads)
+        self._store.owned = frozenset()  # chunks of an earlier incarnation may have new owners
         machine = self.machine = Member(self.me, self._store)
         self._transfers = transfers = ChunkTransport(
             self.me,
             self.job,
             self._store,
-            self._env.transport,
-            self._env.clock,
+            self.context.transport,
+            self.context.clock,
             self.feed,
-            self._env.pause,
+            self.context.pause,
         )
         transport = (self._record.get("collective") or {}).get("transport", "auto")
         hello = {"job": self.job, "transport": transport}
-        self.place = CollectiveAgent(machine, self._driver, hello, self._env, self.feed, self._fail)
-        self.place.moved_bytes = lambda: transfers.sent_bytes
+        self.collective = CollectiveAgent(
+            machine, self._driver, hello, self.context, self.feed, self._fail
+        )
+        self.collective.moved_bytes = lambda: transfers.sent_bytes
         self._effects = {
-            **self.place.effects,
+            **self.collective.effects,
             fx.Report: self._report,
             fx.Fail: lambda command: self._fail(command.error),
             fx.StoreChunks: transfers.store,
@@ -287,13 +289,13 @@ class MemberAgent:
             cmd.ReadBlocks: self._read,
             cmd.LoadChunks: lambda order: self._spawn(self._load_chunks(order)),
             cmd.Configure: self._configure,
-            cmd.Peers: self._know,
+            cmd.Peers: self._update_peers,
             cmd.Dismiss: self._dismiss,
         }
 
     def _own(self, order: cmd.Own) -> None:
         store = self._store
-        owned = self._the_place().chunks = store.own(order.chunks)
+        owned = self._welcomed().chunks = store.own(order.chunks)
         if store.is_out_of_core:
             self.feed(
                 ev.WentOutOfCore(
@@ -302,29 +304,29 @@ class MemberAgent:
                     limit_bytes=store.limit_bytes or 0,
                 )
             )
-        if self._free is not None:
-            self._free.own(owned)
+        if self._async is not None:
+            self._async.own(owned)
 
-    def _know(self, order: cmd.Peers) -> None:
-        if self._free is not None:
-            self._free.know(order)
+    def _update_peers(self, order: cmd.Peers) -> None:
+        if self._async is not None:
+            self._async.know(order)
 
     def _ask_peers(self, command: fx.AskPeers) -> None:
-        if self._free is not None:
-            self._free.ask()
+        if self._async is not None:
+            self._async.ask()
 
     def _dismiss(self, order: cmd.Dismiss) -> None:
         self.dismissed = order.reason
         self.close()
 
-    def _the_place(self) -> CollectiveAgent:
-        assert self.place is not None, "an order came before the welcome"
-        return self.place
+    def _welcomed(self) -> CollectiveAgent:
+        assert self.collective is not None, "an order came before the welcome"
+        return self.collective
 
     # --- data ----------------------------------------------------------------------------
 
     async def _take_chunk(self, frame: Frame) -> None:
-        """Keep a chunk that the driver has sent."""
+        """Store a chunk that the driver has sent."""
         assert frame.payload is not None
         out_of_core = self._store.out_of_core
         try:
@@ -334,18 +336,18 @@ class MemberAgent:
         except Exception as error:
             self._fail(error)
 
-    async def _all_here(self) -> None:
-        """Wait for chunks of the driver that are being copied to the disk."""
-        while self._coming:
-            await asyncio.wait(self._coming)
+    async def _wait_for_stores(self) -> None:
+        """Wait until the driver's chunks are stored: they may be copied to disk."""
+        while self._storing:
+            await asyncio.wait(self._storing)
 
     def _read(self, order: cmd.ReadBlocks) -> None:
-        self._source = source_from_spec(self._extras["spec"])  # after a survey it is another
+        self._source = source_from_spec(self._extras["spec"])  # a survey changes it
         self._spawn(self._read_blocks(order))
 
     async def _read_blocks(self, order: cmd.ReadBlocks) -> None:
-        """Read all blocks, as many at once as the runner has threads; none after one has failed."""
-        await self._all_here()
+        """Read all blocks, one per thread of the runner at a time; stop at the first failure."""
+        await self._wait_for_stores()
         source = self._source
         assert source is not None
         try:
@@ -359,10 +361,10 @@ class MemberAgent:
         assert self.me is not None
         chunks: list[Chunk] = []
         if survey:
-            summary = await self._env.reading.run(source.survey, block)
+            summary = await self.context.reading.run(source.survey, block)
         else:
-            chunks, summary = await self._env.reading.run(
-                self._store.read, source, block, *self._how_to_read()
+            chunks, summary = await self.context.reading.run(
+                self._store.read, source, block, *self._read_settings()
             )
         self._summaries[block] = None if summary is None else summary.to_json()
         self.feed(
@@ -374,23 +376,23 @@ class MemberAgent:
             )
         )
 
-    def _how_to_read(self) -> tuple[int | None, int, CacheSetting]:
-        """Chunk size, number of members and cache: what reading asks besides the source."""
+    def _read_settings(self) -> tuple[int | None, int, CacheSetting]:
+        """Return chunk size, number of members and cache: the settings for reading blocks."""
         return self._record.get("chunk_bytes"), self._n_members, self._record.get("cache")
 
     async def _load_chunks(self, order: cmd.LoadChunks) -> None:
-        await self._all_here()
+        await self._wait_for_stores()
         source = self._source
         assert source is not None and self.me is not None
-        began_s = self._env.clock()
+        began_s = self.context.clock()
         try:
-            nbytes = await self._env.reading.run(
-                self._store.load, source, order.chunks, *self._how_to_read()
+            nbytes = await self.context.reading.run(
+                self._store.load, source, order.chunks, *self._read_settings()
             )
         except Exception as error:
             self._fail(error)
             return
-        seconds = self._env.clock() - began_s
+        seconds = self.context.clock() - began_s
         self.feed(
             ev.ChunksLoaded(
                 member=self.me, chunks=order.chunks, nbytes=nbytes, seconds=round(seconds, 6)
@@ -399,17 +401,17 @@ class MemberAgent:
 
     async def accept_child(self, link: Link) -> None:
         """Serve a link that a child in the tree has opened."""
-        await self._the_place().accept_child(link)
+        await self._welcomed().accept_child(link)
 
     async def accept_mail(self, link: Link) -> None:
         """Serve a link on which a peer sends its states."""
-        if self._free is None:
+        if self._async is None:
             link.close()
             return
-        await self._free.accept(link)
+        await self._async.accept(link)
 
     async def accept_chunks(self, link: Link) -> None:
-        """Serve a link on which another member gives chunks."""
+        """Serve a link on which another member sends chunks."""
         if self._transfers is None:
             link.close()
             return

@@ -57,11 +57,11 @@ class MemberHost:
         if agent is None or agent.me is None or link.hello.get("to") != str(agent.me):
             link.close()  # meant for another incarnation
         elif kind == "child":
-            await agent.accept_child(_limited(link, agent.environment))
+            await agent.accept_child(_limited(link, agent.context))
         elif kind == "chunks":
-            await agent.accept_chunks(_limited(link, agent.environment))
+            await agent.accept_chunks(_limited(link, agent.context))
         elif kind == "mail":
-            await agent.accept_mail(_limited(link, agent.environment))
+            await agent.accept_mail(_limited(link, agent.context))
         else:
             link.close()
 
@@ -73,7 +73,7 @@ class MemberHost:
             # Its compute thread could still change the states of the chunks.
             await self._context.compute.run(previous.settle)
             slot = previous.slot
-            computed = NO_EXCHANGE if previous.place is None else previous.place.computed
+            computed = NO_EXCHANGE if previous.collective is None else previous.collective.computed
         if self.closing:
             link.close()  # a member that started now would miss the notice of this worker's end
             return

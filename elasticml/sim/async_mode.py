@@ -107,7 +107,7 @@ class VirtualLoop:
     def know(self, order: cmd.Peers) -> None:
         """Take note of the others."""
         came = dict(zip(order.came, order.addresses, strict=True))
-        self._book.update(came, order.gone, anew=order.anew)
+        self._book.update(came, order.gone, is_full=order.is_full)
         for member in [m for m in self._ports if m not in self._book.addresses]:
             self._ports.pop(member).close()
 

@@ -35,17 +35,19 @@ class AddressBook:
         self.is_listed = False
         self._rng = np.random.default_rng([0x5E2D, seed, me.slot, me.incarnation])
 
-    def update(self, came: Mapping[MemberId, str], gone: Iterable[MemberId], *, anew: bool) -> None:
+    def update(
+        self, came: Mapping[MemberId, str], gone: Iterable[MemberId], *, is_full: bool
+    ) -> None:
         """Add members that joined and remove members that left.
 
         Parameters
         ----------
         came, gone : mapping to addresses, iterable
             May contain this member, too.
-        anew : bool
-            ``came`` replaces all members known before.
+        is_full : bool
+            ``came`` is the complete list: forget earlier members.
         """
-        if anew:
+        if is_full:
             self.addresses.clear()
             self.is_listed = False
         self.addresses.update(came)

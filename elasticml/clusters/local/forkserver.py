@@ -133,7 +133,7 @@ def main() -> None:
     """
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    set_process_name("em-zygote")
+    set_process_name("em-forkserver")
     configure_dask(dashboard=False)
     configure_logging()
     load((*worker_modules(json.loads(sys.argv[2])), "elasticml.clusters.local.worker_process"))

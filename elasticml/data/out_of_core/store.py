@@ -337,7 +337,7 @@ class OutOfCoreStore:
             return
         with self._counting:
             if self._readers is None:
-                self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="em-shelf")
+                self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="em-out-of-core")
             submit = self._readers.submit
 
         #: The pinned chunks of each loaded batch.

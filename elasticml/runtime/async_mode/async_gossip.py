@@ -206,7 +206,7 @@ class AsyncGossip:
     def know(self, order: Peers) -> None:
         """Update the peers after the driver's order."""
         came = dict(zip(order.came, order.addresses, strict=True))
-        self.book.update(came, order.gone, anew=order.anew)
+        self.book.update(came, order.gone, is_full=order.is_full)
         for member in [m for m in self._links if m not in self.book.addresses]:
             self._links[member].close()
             self._drop(member)

@@ -52,7 +52,7 @@ def test_a_shelf_that_nobody_has_leaves_no_file_and_no_thread(tmp_path: Path) ->
     chunks = out_of_core.settle([chunk(0), packed(smooth(1))])
     assert len(list(out_of_core.stream_chunks(chunks))) == 2
     out_of_core.row_array(1000)
-    threads = [t for t in threading.enumerate() if t not in before and "em-shelf" in t.name]
+    threads = [t for t in threading.enumerate() if t not in before and "em-out-of-core" in t.name]
     assert threads
     gone = weakref.ref(out_of_core)
     del out_of_core, chunks

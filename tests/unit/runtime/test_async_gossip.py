@@ -103,7 +103,7 @@ class World:
                     member=post.me,
                     came=tuple(p.me for p in self.posts),
                     addresses=tuple(p.address for p in self.posts),
-                    anew=True,
+                    is_full=True,
                 )
             )
 

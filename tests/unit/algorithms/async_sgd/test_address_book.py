@@ -14,31 +14,31 @@ ALL = {ME: "b", FIRST: "a", LAST: "c"}
 def test_a_member_is_not_in_its_own_book_and_is_listed_while_others_send_to_it():
     book = AddressBook(ME, 0)
     assert not book.is_listed
-    book.update(ALL, (), anew=True)
+    book.update(ALL, (), is_full=True)
     assert book.addresses == {FIRST: "a", LAST: "c"}
     assert book.is_listed
-    book.update({}, (ME,), anew=False)
+    book.update({}, (ME,), is_full=False)
     assert not book.is_listed
-    book.update({FIRST: "a"}, (), anew=True)
+    book.update({FIRST: "a"}, (), is_full=True)
     assert (book.addresses, book.is_listed) == ({FIRST: "a"}, False)
-    book.update({ME: "b"}, (), anew=False)
+    book.update({ME: "b"}, (), is_full=False)
     assert book.is_listed
 
 
 def test_anew_forgets_who_was_there():
     book = AddressBook(ME, 0)
-    book.update(ALL, (), anew=True)
-    book.update({LAST: "d"}, (), anew=True)
+    book.update(ALL, (), is_full=True)
+    book.update({LAST: "d"}, (), is_full=True)
     assert (book.addresses, book.is_listed) == ({LAST: "d"}, False)
 
 
 def test_the_first_is_the_least_of_those_that_are_listed():
     book = AddressBook(ME, 0)
-    book.update(ALL, (), anew=True)
+    book.update(ALL, (), is_full=True)
     assert not book.is_first()
-    book.update({}, (FIRST,), anew=False)
+    book.update({}, (FIRST,), is_full=False)
     assert book.is_first()
-    book.update({}, (ME,), anew=False)
+    book.update({}, (ME,), is_full=False)
     assert not book.is_first()
 
 
@@ -46,7 +46,7 @@ def test_the_first_is_the_least_of_those_that_are_listed():
 def test_choices_are_different_ones_and_those_of_the_seed(n):
     def drawn():
         book = AddressBook(ME, 7)
-        book.update({MemberId(k, 1): str(k) for k in range(30)}, (), anew=True)
+        book.update({MemberId(k, 1): str(k) for k in range(30)}, (), is_full=True)
         return [book.choose(n) for _ in range(20)]
 
     found = drawn()
@@ -58,5 +58,5 @@ def test_choices_are_different_ones_and_those_of_the_seed(n):
 
 def test_a_choice_among_some_is_of_these():
     book = AddressBook(ME, 7)
-    book.update(ALL, (), anew=True)
+    book.update(ALL, (), is_full=True)
     assert {book.choose(1, {LAST})[0] for _ in range(5)} == {LAST}
