@@ -22,6 +22,7 @@ from elasticml.ids import ChunkId, MemberId
 from elasticml.policies.registry import make_policies
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
+from elasticml.story.records import StoryRecord
 from tests.pure_member import Life, Sums, Worker, chunks_of_block
 
 #: Who sends, who receives, and on which of their channels; "driver" is an end, too.
@@ -72,7 +73,7 @@ class PureWorld:
         self.now = 0.0
         self.workers: dict[str, Worker] = {}
         self.queues: dict[Key, deque[Callable[[], None]]] = {}
-        self.story: list[cmd.Record] = []
+        self.story: list[StoryRecord] = []
         #: Everything that the driver has ordered members to do.
         self.orders: list[cmd.Order] = []
         self.ended: cmd.EndJob | None = None
@@ -150,7 +151,7 @@ class PureWorld:
             f"moves {driver.chunk_moves.moves} returning {driver.chunk_moves.returning}",
             f"rereading {driver.chunk_moves.rereading} pending {driver.loading.pending}",
             *(f"{w.name}: {w.life and w.life.id} {w.is_stopped}" for w in self.workers.values()),
-            *(f"{record.event} {record.fields}" for record in self.story[-12:]),
+            *(f"{record.event} {record.fields_json()}" for record in self.story[-12:]),
         ]
         return "\n".join(lines)
 
@@ -307,7 +308,7 @@ class PureWorld:
     def _perform(self, command: cmd.Command) -> None:
         match command:
             case cmd.Record():
-                self.story.append(command)
+                self.story.append(command.record)
             case cmd.Welcome():
                 self._welcome(command)
             case cmd.Dismiss():

@@ -20,9 +20,10 @@ PACKAGE = ROOT / "elasticml"
 #: Lowest first. A file imports from strictly lower layers, and from its own part.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("ids", "errors"),
+    ("story",),
     ("data", "objectives", "protocol"),
     ("algorithms", "control"),
-    ("policies", "story", "evaluation"),
+    ("policies", "evaluation"),
     ("training",),
     ("collective", "sim"),
     ("runtime",),

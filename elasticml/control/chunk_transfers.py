@@ -11,11 +11,12 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from elasticml.control.job_state import JobState
+from elasticml.control.job_state import JobState, names
 from elasticml.control.ledger import Group
 from elasticml.ids import ChunkId, GroupId, MemberId
 from elasticml.protocol.commands import Command, CopyChunks, DropChunks, GiveChunks, LoadChunks
 from elasticml.protocol.events import ChunksDropped, ChunksLoaded, MoveFailed
+from elasticml.story import records as story
 
 # Background copies of chunk bodies to more holders: accepted, ordered in batches, acknowledged.
 #
@@ -132,9 +133,9 @@ class ChunkCopies:
         if came:
             commands.append(
                 self.state.record(
-                    "ChunksCopied",
-                    source=event.source,
-                    target=event.member,
+                    story.ChunksCopied,
+                    source=str(event.source),
+                    target=str(event.member),
                     chunks=len(came),
                     bytes=event.nbytes,
                     seconds=event.seconds,
@@ -284,9 +285,9 @@ class ChunkMoves:
         for source, chunks in moved.items():
             commands.append(
                 self.state.record(
-                    "ChunksMoved",
-                    source=source,
-                    target=event.member,
+                    story.ChunksMoved,
+                    source=str(source),
+                    target=str(event.member),
                     chunks=len(chunks),
                     examples=ledger.rows(chunks),
                     bytes=event.nbytes,
@@ -307,9 +308,9 @@ class ChunkMoves:
                 self.next_move_s = now_s + MOVE_PAUSE_S
         return [
             self.state.record(
-                "MoveFailed",
-                source=event.member,
-                target=event.target,
+                story.MoveFailed,
+                source=str(event.member),
+                target=str(event.target),
                 chunks=len(event.chunks),
                 reason=event.reason,
             )
@@ -494,11 +495,11 @@ class ChunkMoves:
             self.state.stale_layout = True
             commands.append(
                 self.state.record(
-                    "GroupReturned",
+                    story.GroupReturned,
                     group=group_id,
                     chunks=len(owners),
                     examples=group.rows,
-                    members=sorted(set(owners.values())),
+                    members=names(sorted(set(owners.values()))),
                     absent_s=now_s - since,
                 )
             )

@@ -15,7 +15,7 @@ from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.exchange import ExchangeCoordinator
 from elasticml.control.failure_detector import LinkMonitor, LivenessProbe
 from elasticml.control.initial_placement import BlockLoading, InitialPlacement
-from elasticml.control.job_state import JobState
+from elasticml.control.job_state import JobState, names
 from elasticml.control.membership_changes import MembershipChanges
 from elasticml.control.policy import Policy
 from elasticml.control.policy_engine import PolicyEngine
@@ -26,6 +26,8 @@ from elasticml.errors import LocalProtocolError
 from elasticml.ids import MemberId, mask_of
 from elasticml.protocol import events as ev
 from elasticml.protocol.commands import Command, Continue, Dismiss, EndJob, Gathered
+from elasticml.story import records as story
+from elasticml.story.history import HistoryRow
 
 #: Up to this many members the invariants are checked after every event, above at round ends.
 FULL_CHECK_MEMBERS_MAX = 64
@@ -149,8 +151,8 @@ class Driver:
 
     def _went_out_of_core(self, event: ev.WentOutOfCore) -> Command:
         return self.state.record(
-            "WentOutOfCore",
-            member=event.member,
+            story.WentOutOfCore,
+            member=str(event.member),
             nbytes=event.nbytes,
             limit_bytes=event.limit_bytes,
         )
@@ -198,17 +200,17 @@ class Driver:
         self.chunk_moves.absent_since_s[group.id] = now_s
         return [
             self.state.record(
-                "ChunksAbsent",
+                story.ChunksAbsent,
                 group=group.id,
                 chunks=len(group.chunks),
                 examples=group.rows,
-                members=sorted(group.shares),
+                members=names(sorted(group.shares)),
             )
         ]
 
     def _round_finished(self, event: ev.RoundFinished, now_s: float) -> list[Command]:
         commands = self.rounds.due_loss("apply")
-        commands += self.rounds.finish(event.row, now_s)
+        commands += self.rounds.finish(HistoryRow(event.row), now_s)
         self.at_round_start = True
         self._stop_reason = self.rounds.stop_reason(now_s)
         go_on = self._stop_reason is None
@@ -221,7 +223,7 @@ class Driver:
         commands: list[Command] = []
         if event.row:
             row = self.rounds.row(event.row)
-            commands.append(self.state.record("FinalModel", **row))
+            commands.append(self.state.record(story.FinalModel, extra=row.without_round()))
         stopped = None if event.converged else self._stop_reason
         return commands + self._end("done", stopped or event.reason)
 
@@ -262,24 +264,24 @@ class Driver:
             return commands
         if self.at_round_start:
             self.at_round_start = False
-            commands.append(state.record("RoundStarted", **self._loads()))
+            commands.append(state.record(story.RoundStarted, rows=self._loads()))
         self.request, self._stalled = None, False
         self.async_mode.reporting()
         commands += self.exchanges.start(request, now_s)
         return commands + self.rounds.due_loss("compute")
 
-    def _loads(self) -> dict[str, dict[str, int]]:
-        """Return the examples of each slot if they changed since the last record, else nothing."""
+    def _loads(self) -> dict[str, int] | None:
+        """Return the examples of each slot if they changed since the last record, else None."""
         state = self.state
         at = (state.ledger.changes, state.membership.changes)
         if at == self._rows_at:
-            return {}
+            return None
         self._rows_at = at
         rows = {str(r.id.slot): state.ledger.rows_of(r.id) for r in state.membership.working()}
         if rows == self._recorded_rows:
-            return {}
+            return None
         self._recorded_rows = rows
-        return {"rows": rows}
+        return rows
 
     def _stall(self, now_s: float) -> list[Command]:
         """Wait until no example is absent."""
@@ -353,7 +355,7 @@ class Driver:
     def _refused(self, event: ev.MembersRefused, now_s: float) -> list[Command]:
         state = self.state
         state.requested = max(0, state.requested - event.count)
-        return [state.record("MembersRefused", count=event.count, reason=event.reason)]
+        return [state.record(story.MembersRefused, count=event.count, reason=event.reason)]
 
     def _fault_performed(self, event: ev.FaultPerformed, now_s: float) -> list[Command]:
         self.rounds.performed(event)

@@ -22,6 +22,7 @@ from elasticml.protocol.commands import (
     SendAnchor,
 )
 from elasticml.protocol.events import AnchorArrived, ExchangeRequested, StatusReported
+from elasticml.story import records as story
 
 # Anchors: the lost members' partial of a kept exchange, as a signed sum of kept partials.
 #
@@ -366,7 +367,7 @@ class ExchangeCoordinator:
             anchor=tuple(run.anchor_parts) if anchored else (),
         )
         record = state.record(
-            "ExchangeEnded",
+            story.ExchangeEnded,
             exchange=run.id,
             operation=run.request.operation,
             phase=run.request.phase,
@@ -378,14 +379,7 @@ class ExchangeCoordinator:
             absent_examples=deliver.absent_examples,
             opened=opened,
             anchor=deliver.anchor_exchange,
-            **_non_empty(
-                absent=list(deliver.absent),
-                anchor_parts=[[part.sign, hex(part.of)] for part in deliver.anchor],
-            ),
+            absent=deliver.absent,
+            anchor_parts=tuple((part.sign, hex(part.of)) for part in deliver.anchor),
         )
         return record, deliver
-
-
-def _non_empty(**lists: list[object]) -> dict[str, object]:
-    """Drop empty lists, which these are in nearly every exchange."""
-    return {name: entries for name, entries in lists.items() if entries}

@@ -12,6 +12,7 @@ from elasticml.control.rounds import Rounds
 from elasticml.ids import MemberId
 from elasticml.protocol.commands import Command, Configure, MergeFacts, ReadBlocks, StartTrainer
 from elasticml.protocol.events import BlockRead, FactsFixed
+from elasticml.story import records as story
 
 # Assignment of the data source's blocks to members that survey or read them.
 
@@ -143,7 +144,7 @@ class InitialPlacement:
         info = state.ledger.info.values()
         return [
             state.record(
-                "DataDealt",
+                story.DataDealt,
                 chunks=len(info),
                 bytes=sum(i.nbytes for i in info),
                 rows=state.ledger.total_rows,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, ParamSpec
 
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.ledger import Ledger
@@ -12,7 +13,9 @@ from elasticml.control.reduce_node import ReduceNode
 from elasticml.control.tree import Below, children, layout, take_out
 from elasticml.ids import ExchangeId, Generation, MemberId
 from elasticml.protocol.commands import Command, Order, Own, Record, Rewire
+from elasticml.story.records import StoryRecord
 
+P = ParamSpec("P")
 Stage = Literal["gathering", "surveying", "reading", "dealing", "training", "ended"]
 
 
@@ -61,9 +64,10 @@ class JobState:
         memory = sum(limit for limit in limits if limit is not None)
         self.holders = 2 if None in limits or 2 * total <= memory else 1
 
-    def record(self, event: str, **fields: object) -> Record:
-        """Return a story record with the current round and cause."""
-        return Record(cause=self.cause, event=event, fields={"round": self.round, **_plain(fields)})
+    def record(self, kind: Callable[P, StoryRecord], /, *_: P.args, **fields: P.kwargs) -> Record:
+        """Return the command that appends a record, with the current round and cause."""
+        made: Callable[..., StoryRecord] = kind
+        return Record(cause=self.cause, record=made(cause=self.cause, round=self.round, **fields))
 
     def relayout(self) -> list[Command]:
         """Rebuild the tree, between exchanges, and tell every working member its place."""
@@ -160,14 +164,6 @@ class JobState:
         return sorted(self.membership.members)
 
 
-def _plain(fields: dict[str, object]) -> dict[str, object]:
-    """Convert member ids to text, for JSON."""
-    plain: dict[str, object] = {}
-    for name, value in fields.items():
-        if isinstance(value, MemberId):
-            plain[name] = str(value)
-        elif isinstance(value, (list, tuple)):
-            plain[name] = [str(v) if isinstance(v, MemberId) else v for v in value]
-        else:
-            plain[name] = value
-    return plain
+def names(members: Iterable[MemberId]) -> tuple[str, ...]:
+    """Return member ids as text, for a story record."""
+    return tuple([str(member) for member in members])

@@ -14,6 +14,7 @@ from elasticml.ids import MemberId
 from elasticml.protocol import events as ev
 from elasticml.protocol.chunk_ranges import format_chunk_ranges
 from elasticml.protocol.commands import Command, Dismiss, ReleaseContainers, Welcome
+from elasticml.story import records as story
 
 
 class MembershipChanges:
@@ -69,8 +70,8 @@ class MembershipChanges:
         commands += [
             Welcome(cause=state.cause, member=record.id, arrival=event.arrival),
             state.record(
-                "MemberJoined",
-                member=record.id,
+                story.MemberJoined,
+                member=str(record.id),
                 host=record.host,
                 pid=record.pid,
                 address=event.address,
@@ -78,7 +79,9 @@ class MembershipChanges:
                 nodes=event.nodes,
                 blas_threads=event.blas_threads,
                 cpu=event.cpu,
-                **_past(event),
+                # The states of chunks that it kept from an earlier incarnation may be used.
+                holdings=format_chunk_ranges(event.holdings) if event.holdings else None,
+                computed=event.computed if event.holdings else None,
             ),
         ]
         if state.stage in ("dealing", "training"):
@@ -97,7 +100,10 @@ class MembershipChanges:
         if record is None:
             return []
         noticed = self.state.record(
-            "MemberNoticed", member=event.member, grace_s=event.grace_s, reason=event.reason
+            story.MemberNoticed,
+            member=str(event.member),
+            grace_s=event.grace_s,
+            reason=event.reason,
         )
         record.deadline_s = now_s + event.grace_s
         record.notice_reason = event.reason
@@ -113,7 +119,7 @@ class MembershipChanges:
         if record is None or record.stage != "leaving":
             return []
         self._void_notice(record)
-        return [self.state.record("NoticeWithdrawn", member=event.member)]
+        return [self.state.record(story.NoticeWithdrawn, member=str(event.member))]
 
     def _void_notice(self, record: MemberRecord) -> None:
         record.notice_reason = None
@@ -158,8 +164,8 @@ class MembershipChanges:
         self.exchanges.lost(member)
         self.history.lost(member)
         lost = state.record(
-            "MemberLost",
-            member=member,
+            story.MemberLost,
+            member=str(member),
             reason=self.preemption.reason_of(record, reason),
             chunks=len(chunks),
             pid=record.pid,
@@ -178,10 +184,3 @@ class MembershipChanges:
         """Fence a member; its process may rejoin with its chunks as a new incarnation."""
         dismiss = Dismiss(cause=reason, member=member, reason=reason)
         return [dismiss, *self.lost(member, reason, now_s)]
-
-
-def _past(event: ev.Arrived) -> dict[str, object]:
-    """Return what an arrival kept from an earlier incarnation: its chunk states may be used."""
-    if not event.holdings:
-        return {}
-    return {"holdings": format_chunk_ranges(event.holdings), "computed": event.computed}

@@ -10,11 +10,12 @@ A policy sees a frozen :class:`~elasticml.control.policy.View` of the driver's s
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import get_args
 
 from elasticml.control.chunk_transfers import ChunkCopies, ChunkMoves
-from elasticml.control.job_state import JobState
+from elasticml.control.job_state import JobState, names
 from elasticml.control.membership import MemberRecord
 from elasticml.control.placement import MemoryBudget, to_emptiest
 from elasticml.control.policy import (
@@ -39,6 +40,7 @@ from elasticml.control.rounds import History, Rounds
 from elasticml.errors import ElasticmlError, JobFailedError
 from elasticml.ids import ChunkId, GroupId, MemberId
 from elasticml.protocol.commands import Command, RequestMembers
+from elasticml.story import records as story
 
 # The view of a round boundary that policies see, built from the driver's state.
 
@@ -291,42 +293,41 @@ class PolicyEngine:
 
     def _apply(self, policy: Policy, suggestion: Suggestion, now_s: float) -> list[Command]:
         """Apply a suggestion and record it; do nothing if it has become void."""
-        fields: dict[str, object] = {}
+        if isinstance(suggestion, Tune):
+            return self._tune(policy, suggestion)
+        decision = self._decision(policy, suggestion)
         commands: list[Command]
+        copies = 0
         match suggestion:
             case Readmit():
                 commands = self._readmit(suggestion)
-                fields["group"] = suggestion.group
+                decided = decision(group=suggestion.group)
             case Move():
                 commands = self._move(suggestion.targets, now_s)
-                if commands:
-                    fields["chunks"] = len(suggestion.targets)
+                decided = decision(chunks=len(suggestion.targets))
             case Replicate():
-                commands = self._replicate(suggestion, now_s, fields)
+                copies, commands = self._replicate(suggestion, now_s)
+                decided = decision(chunks=copies)
             case Discard():
                 commands = self.chunk_moves.drop(suggestion.member, sorted(suggestion.chunks))
-                fields["member"] = suggestion.member
+                decided = decision(member=str(suggestion.member))
             case Retire():
                 commands = self._retire(suggestion, now_s)
-                fields["members"] = sorted(suggestion.members)
+                decided = decision(members=names(sorted(suggestion.members)))
             case Request():
-                commands = self._request(suggestion, fields)
-            case Tune():
-                return self._tune(policy, suggestion)
+                count, commands = self._request(suggestion)
+                decided = decision(count=count)
         # Copies may be accepted without a command: they wait for earlier ones.
-        if not commands and "chunks" not in fields:
-            return []
-        return [self._decision(policy, suggestion, fields), *commands]
+        return [decided, *commands] if commands or copies else []
 
-    def _decision(
-        self, policy: Policy, suggestion: Suggestion, fields: dict[str, object]
-    ) -> Command:
-        return self.state.record(
-            "PolicyDecided",
+    def _decision(self, policy: Policy, suggestion: Suggestion) -> Callable[..., Command]:
+        """Return the function that records a decision; it takes the fields of the suggestion."""
+        return partial(
+            self.state.record,
+            story.PolicyDecided,
             policy=policy.name,
             suggestion=type(suggestion).__name__,
             why=suggestion.why,
-            **fields,
         )
 
     def _readmit(self, suggestion: Readmit) -> list[Command]:
@@ -348,9 +349,9 @@ class PolicyEngine:
             return self._wait_for_room(group.id, lacking, suggestion.why)
         self._without_room.discard(group.id)
         readmitted = self.state.record(
-            "GroupReadmitted",
+            story.GroupReadmitted,
             group=group.id,
-            members=list(suggestion.targets or sorted(set(owners.values()))),
+            members=names(suggestion.targets or sorted(set(owners.values()))),
             why=suggestion.why,
         )
         return [readmitted, *self.chunk_moves.readmit(group, owners)]
@@ -373,7 +374,9 @@ class PolicyEngine:
         if group in self._without_room:
             return []
         self._without_room.add(group)
-        return [self.state.record("GroupWithoutRoom", group=group, lacking_bytes=lacking, why=why)]
+        return [
+            self.state.record(story.GroupWithoutRoom, group=group, lacking_bytes=lacking, why=why)
+        ]
 
     def _are_staying(self, members: Iterable[MemberId]) -> bool:
         records = [self.state.membership.members.get(m) for m in members]
@@ -395,10 +398,8 @@ class PolicyEngine:
             return []
         return self.chunk_moves.move(self._possible(targets))
 
-    def _replicate(
-        self, suggestion: Replicate, now_s: float, fields: dict[str, object]
-    ) -> list[Command]:
-        """Accept copies as far as they fit into the targets' memory."""
+    def _replicate(self, suggestion: Replicate, now_s: float) -> tuple[int, list[Command]]:
+        """Accept copies as far as they fit into the targets' memory; return their number, too."""
         coming = self.chunk_moves.bytes_to()
         members, ledger = self.state.membership.members, self.state.ledger
         left: dict[MemberId, int] = {}
@@ -416,10 +417,7 @@ class PolicyEngine:
                 left[target] -= nbytes
             fitting[chunk] = target
         n = self.chunk_copies.accept(fitting, now_s)
-        if n == 0:
-            return []
-        fields["chunks"] = n
-        return self.chunk_copies.pump()
+        return n, self.chunk_copies.pump() if n else []
 
     def _retire(self, suggestion: Retire, now_s: float) -> list[Command]:
         """Mark members as leaving and move their chunks; they are released when drained."""
@@ -438,7 +436,8 @@ class PolicyEngine:
             members[member].is_retiring = True
         state.stale_layout = True
         commands: list[Command] = [
-            state.record("MemberRetiring", member=member, why=suggestion.why) for member in going
+            state.record(story.MemberRetiring, member=str(member), why=suggestion.why)
+            for member in going
         ]
         owned = [c for member in going for c in state.ledger.chunks_of(member)]
         possible = self._possible(suggestion.targets or {})
@@ -449,22 +448,21 @@ class PolicyEngine:
         targets.update(to_emptiest(rest, rows, state.ledger.holders))
         return commands + self._move(targets, now_s)
 
-    def _request(self, suggestion: Request, fields: dict[str, object]) -> list[Command]:
-        """Request members from the cluster, up to the job's maximum."""
+    def _request(self, suggestion: Request) -> tuple[int, list[Command]]:
+        """Request members from the cluster, up to the job's maximum; return their number, too."""
         count, most = suggestion.count, self.state.settings.members_max
         if most is not None:
             here = self.state.membership.count("spare", "active")
             count = min(count, most - here - self.state.requested)
         if count < 1:
-            return []
-        fields["count"] = count
+            return 0, []
         self.state.requested += count
-        return [RequestMembers(cause=self.state.cause, count=count)]
+        return count, [RequestMembers(cause=self.state.cause, count=count)]
 
     def _tune(self, policy: Policy, suggestion: Tune) -> list[Command]:
         is_tuned = suggestion.name in self.tuned
         if is_tuned and self.tuned[suggestion.name] == suggestion.value:
             return []
         self.tuned[suggestion.name] = self._unsent[suggestion.name] = suggestion.value
-        fields: dict[str, object] = {"setting": suggestion.name, "value": suggestion.value}
-        return [self._decision(policy, suggestion, fields)]
+        decision = self._decision(policy, suggestion)
+        return [decision(setting=suggestion.name, value=suggestion.value)]

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elasticml.control.chunk_transfers import ChunkCopies
-from elasticml.control.job_state import JobState
+from elasticml.control.job_state import JobState, names
 from elasticml.control.membership import MemberRecord
 from elasticml.ids import MemberId
 from elasticml.protocol import events as ev
 from elasticml.protocol.commands import Command, Dismiss
+from elasticml.story import records as story
 
 # Marks: containers that the resource manager asks for, and the cost of losing a member.
 
@@ -147,7 +148,10 @@ class PreemptionHandler:
         if mark is None:
             return []
         removed = self.state.record(
-            "ReclaimLifted", member=None if record is None else record.id, address=address, why=why
+            story.ReclaimLifted,
+            member=None if record is None else str(record.id),
+            address=address,
+            why=why,
         )
         return [removed, *self._keep_costliest(mark, now_s)]
 
@@ -177,7 +181,7 @@ class PreemptionHandler:
             record.is_retiring = False  # it has a notice of its own
             return []
         self.state.stay(record)
-        return [self.state.record("MemberKept", member=record.id)]
+        return [self.state.record(story.MemberKept, member=str(record.id))]
 
     def _victim(self, mark: Mark) -> MemberRecord | None:
         """Return a mark's victim while it is still here."""
@@ -260,7 +264,7 @@ class PreemptionHandler:
         reclaimed = self._reclaimed(mark, record.id, now_s, why, loss_bytes(self.state, record.id))
         grace_s = max(0.0, mark.deadline_s - now_s)
         notice = self.state.record(
-            "MemberNoticed", member=record.id, grace_s=grace_s, reason=mark.reason
+            story.MemberNoticed, member=str(record.id), grace_s=grace_s, reason=mark.reason
         )
         return [*commands, reclaimed, notice, *self._drain(mark, record, now_s)]
 
@@ -269,9 +273,9 @@ class PreemptionHandler:
     ) -> Command:
         record = self.state.membership.at(mark.address)
         return self.state.record(
-            "Reclaimed",
-            marked=None if record is None else record.id,
-            given=victim,
+            story.Reclaimed,
+            marked=None if record is None else str(record.id),
+            given=None if victim is None else str(victim),
             address=mark.address,
             cost_bytes=cost,
             grace_s=round(max(0.0, mark.deadline_s - now_s), 6),
@@ -362,7 +366,9 @@ class PreemptionHandler:
         member = record.id if record is not None else membership.former(event.address)
         if member is None:
             return []
-        return [self.state.record("ContainerStopping", member=member, grace_s=event.grace_s)]
+        return [
+            self.state.record(story.ContainerStopping, member=str(member), grace_s=event.grace_s)
+        ]
 
     def ended(self, event: ev.ContainerEnded, now_s: float) -> list[Command]:
         """Record how a container ended; a member still registered in it is lost."""
@@ -371,8 +377,8 @@ class PreemptionHandler:
         member = record.id if record is not None else membership.former(event.address)
         commands: list[Command] = [
             self.state.record(
-                "ContainerEnded",
-                member=member,
+                story.ContainerEnded,
+                member=None if member is None else str(member),
                 container=event.container,
                 reason=event.reason,
                 status=event.status,
@@ -391,11 +397,11 @@ class PreemptionHandler:
         here = [r for address in event.addresses if (r := membership.at(address)) is not None]
         commands: list[Command] = [
             self.state.record(
-                "NodeChanged",
+                story.NodeChanged,
                 node=event.node,
                 state=event.state,
                 grace_s=event.grace_s,
-                members=[r.id for r in here],
+                members=names(r.id for r in here),
             )
         ]
         for record in here:
@@ -415,7 +421,7 @@ class PreemptionHandler:
         if record.is_retiring or record.is_victim:
             return []
         self.state.stay(record)
-        return [self.state.record("NoticeWithdrawn", member=record.id)]
+        return [self.state.record(story.NoticeWithdrawn, member=str(record.id))]
 
     def _dismiss(self, member: MemberId, reason: str, now_s: float) -> list[Command]:
         # A process that outlived its container must not rejoin as another member.

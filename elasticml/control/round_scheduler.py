@@ -16,6 +16,7 @@ from elasticml.control.policy_engine import PolicyEngine
 from elasticml.control.rounds import Rounds
 from elasticml.ids import MemberId
 from elasticml.protocol.commands import Command, GiveChunks
+from elasticml.story import records as story
 
 # Round boundaries: returns take effect, chunks move, drained members are released.
 
@@ -100,15 +101,15 @@ class RoundScheduler:
                 # A policy has moved all its chunks away: it is available again.
                 state.membership.enter(record, "spare")
                 state.stale_layout = True
-                commands.append(state.record("MemberSpare", member=record.id))
+                commands.append(state.record(story.MemberSpare, member=str(record.id)))
         for record in state.membership.stage("spare"):
             if state.ledger.owned.get(record.id):
                 state.membership.enter(record, "active")
                 state.stale_layout = True
                 commands.append(
                     state.record(
-                        "MemberActive",
-                        member=record.id,
+                        story.MemberActive,
+                        member=str(record.id),
                         chunks=len(state.ledger.owned[record.id]),
                         examples=state.ledger.rows_of(record.id),
                     )

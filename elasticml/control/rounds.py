@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, overload
 
 from elasticml.control.driver_settings import PlannedFault
-from elasticml.control.job_state import JobState
+from elasticml.control.job_state import JobState, names
 from elasticml.control.policy import Progress
 from elasticml.ids import ExchangeId, MemberId
 from elasticml.protocol.commands import AddRow, Command, Inject
 from elasticml.protocol.events import FaultPerformed
+from elasticml.story import records as story
+from elasticml.story.history import NEXT, HistoryRow
 
 # History of finished rounds for policies: progress, and each member's compute times.
 
@@ -71,7 +73,7 @@ class History:
         """Add the compute seconds that members sent with their partials of an exchange."""
         self._now.setdefault(exchange, {}).update(seconds)
 
-    def ended(self, row: Mapping[str, Any], now_s: float) -> None:
+    def ended(self, row: HistoryRow, now_s: float) -> None:
         """Add a finished round that was not idle."""
         first, *others = [*self._now.values()] or [{}]
         sums = dict(first)
@@ -90,15 +92,14 @@ class History:
                 if member not in times:
                     times[member] = deque(maxlen=ROUNDS_KEPT)
                 times[member].append((value, rows))
-        objective = row.get("next_objective")
         self._progress.append(
             Progress(
                 round=self.state.round,
                 seconds=now_s,
                 members=self.state.membership.n_working,
-                objective=row.get("objective") if objective is None else objective,
-                gap=row.get("next_gap"),
-                gap_is_bound=bool(row.get("next_gap_is_bound")),
+                objective=row.objective if row.next_objective is None else row.next_objective,
+                gap=row.next_gap,
+                gap_is_bound=row.next_gap_is_bound,
             )
         )
 
@@ -123,8 +124,6 @@ PACE_S_MIN = 5e-3
 #: Shortest idle round without planned faults: the awaited members arrive when the cluster has
 #: capacity, and ``stop.rounds`` must not be used up by then.
 UNPLANNED_PACE_S = 10.0
-#: Columns about the model with which a round ends; shown in the next row.
-NEXT = ("next_objective", "next_gap", "next_gap_is_bound")
 
 
 class Rounds:
@@ -143,67 +142,69 @@ class Rounds:
         self.exchange = 0
         self.round_started_s = 0.0
         self._durations: deque[float] = deque(maxlen=ROUNDS_TIMED)
-        self.last_row: dict[str, Any] = {}
+        self.last_row = HistoryRow({})
 
     # --- history ------------------------------------------------------------------------------
 
-    def finish(self, row: Mapping[str, Any], now_s: float, idle: bool = False) -> list[Command]:
+    def finish(self, row: HistoryRow, now_s: float, idle: bool = False) -> list[Command]:
         """Write a round's row and start the next round."""
         state = self.state
         if not idle and not state.ledger.groups and not state.ledger.open:
             self._durations.append(now_s - self.round_started_s)
         self.round_started_s = now_s
-        shown = {name: value for name, value in row.items() if name not in NEXT}
-        if row.get("gap") is None and self.last_row.get("next_gap") is not None:
+        shown = {name: value for name, value in row.columns.items() if name not in NEXT}
+        if row.gap is None and self.last_row.next_gap is not None:
             # Computed at the end of the previous round, for this round's model.
-            shown["gap"] = self.last_row["next_gap"]
-            shown["gap_is_bound"] = self.last_row.get("next_gap_is_bound", False)
-        self.last_row = dict(row)
+            shown["gap"] = self.last_row.next_gap
+            shown["gap_is_bound"] = self.last_row.next_gap_is_bound
+        self.last_row = row
         if idle:
             shown = self.waiting_row()
         else:
             self.history.ended(row, now_s)
-        fields = self.row(shown)
+        whole = self.row(shown)
         commands: list[Command] = [
-            AddRow(cause=state.cause, fields=fields, idle=idle),
-            state.record("RoundEnded", idle=idle, **fields),
+            AddRow(cause=state.cause, row=whole, idle=idle),
+            state.record(story.RoundEnded, idle=idle, extra=whole.without_round()),
         ]
         state.round += 1
         self.exchange = 0
         return commands
 
     def waiting_row(self) -> dict[str, Any]:
-        """Return the row of an idle round, for the model with which the last round ended."""
+        """Return the columns of an idle round, for the model with which the last round ended."""
         row = self.last_row
-        objective, gap = row.get("next_objective"), row.get("next_gap")
-        is_bound = gap is not None and bool(row.get("next_gap_is_bound"))
-        if gap is None and objective is not None and objective == row.get("objective"):
-            gap, is_bound = row.get("gap"), bool(row.get("gap_is_bound"))
+        objective, gap = row.next_objective, row.next_gap
+        is_bound = gap is not None and row.next_gap_is_bound
+        if gap is None and objective is not None and objective == row.objective:
+            gap, is_bound = row.gap, row.gap_is_bound
         return {
             "objective": objective,
             "objective_kind": None if objective is None else "exact",
             "gap": gap,
             "gap_is_bound": is_bound,
             "step": None,
-            "stand_ins": row.get("stand_ins", 0),
+            "stand_ins": row.stand_ins,
         }
 
-    def row(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Add the columns that the driver provides."""
-        return {
-            **row,
-            "round": self.state.round,
-            "members": self.state.membership.n_working,
-            "absent_examples": self.state.ledger.absent_rows(),
-        }
+    def row(self, columns: Mapping[str, Any]) -> HistoryRow:
+        """Return a row with the columns that the driver provides."""
+        return HistoryRow(
+            {
+                **columns,
+                "round": self.state.round,
+                "members": self.state.membership.n_working,
+                "absent_examples": self.state.ledger.absent_rows(),
+            }
+        )
 
     def snapshot(self) -> dict[str, Any]:
         """Return what the next round needs of the past ones, as plain values."""
-        return {"last_row": self.last_row, "durations": list(self._durations)}
+        return {"last_row": dict(self.last_row.columns), "durations": list(self._durations)}
 
     def restore(self, machine: Mapping[str, Any]) -> None:
         """Continue from what :meth:`snapshot` of another driver returned."""
-        self.last_row = dict(machine["last_row"])
+        self.last_row = HistoryRow(dict(machine["last_row"]))
         self._durations.extend(machine["durations"])
 
     def pace_s(self) -> float:
@@ -218,17 +219,17 @@ class Rounds:
             return f"{settings.rounds_max} rounds"
         if settings.seconds_max is not None and now_s >= settings.seconds_max:
             return f"{settings.seconds_max:g} seconds"
-        objective, gap = row.get("objective"), row.get("gap")
+        objective, gap = row.objective, row.gap
         if (
             settings.objective_target is not None
             and objective is not None
-            and row.get("objective_kind") == "exact"
+            and row.objective_kind == "exact"
             and objective <= settings.objective_target
         ):
             return f"objective <= {settings.objective_target:g}"
         # An upper bound of the gap certifies the target as well as the gap itself.
-        if row.get("next_gap") is not None:
-            gap = row["next_gap"]
+        if row.next_gap is not None:
+            gap = row.next_gap
         if settings.gap_target is not None and gap is not None and gap <= settings.gap_target:
             return f"gap <= {settings.gap_target:g}"
         return None
@@ -259,7 +260,7 @@ class Rounds:
         self.injecting = True
         self.prepared = False
         return [
-            self.state.record("FaultInjected", kind="return", count=fault.count),
+            self.state.record(story.FaultInjected, kind="return", count=fault.count),
             Inject(cause="planned", kind="return", count=fault.count),
         ]
 
@@ -274,7 +275,11 @@ class Rounds:
         self.injecting = True
         return [
             self.state.record(
-                "FaultInjected", kind="lose", how=fault.how, phase=fault.phase, members=members
+                story.FaultInjected,
+                kind="lose",
+                how=fault.how,
+                phase=fault.phase,
+                members=names(members),
             ),
             Inject(
                 cause="planned",

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from elasticml.ids import ChunkId, ExchangeId, Generation, GroupId, Mask, MemberId
+from elasticml.story.history import HistoryRow
+from elasticml.story.records import StoryRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,17 +330,16 @@ class Inject(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record(Command):
-    """Append a record to the story."""
+    """Append a record to the story; the runtime sets its time."""
 
-    event: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    record: StoryRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddRow(Command):
     """Append a row to the history; the runtime adds the bytes moved and sent."""
 
-    fields: Mapping[str, Any]
+    row: HistoryRow
     #: An idle round: its model is the one with which the next real round starts.
     idle: bool = False
 

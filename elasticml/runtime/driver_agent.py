@@ -36,6 +36,13 @@ from elasticml.runtime.frame_payloads import model_frame, partial_event, vector_
 from elasticml.runtime.numa import spanned
 from elasticml.runtime.scaler import Containers, Scaler
 from elasticml.story.journal import Journal
+from elasticml.story.records import (
+    GroupReturned,
+    MemberActive,
+    MemberLost,
+    MemberNoticed,
+    StoryRecord,
+)
 from elasticml.training.array_buffers import Buffers, Vector
 from elasticml.training.checkpoint import Checkpoint
 from elasticml.training.driver_session import DriverSession
@@ -240,7 +247,7 @@ class DriverAgent(JobDriver):
                 machine,
                 runner=io_runner,
                 spawn=self._spawn,
-                tell=self._note,
+                write=self._append,
             )
 
     @property
@@ -335,16 +342,16 @@ class DriverAgent(JobDriver):
 
     # --- commands ------------------------------------------------------------------------
 
-    def tell(self, event: str, fields: Mapping[str, Any], cause: str) -> None:
+    def write(self, record: StoryRecord) -> None:
         """Append a record to the story and wake those who wait for it."""
-        self._note(event, fields, cause)
+        self._append(record)
         if self._checkpoints is not None:
-            self._checkpoints.noted(event)
-        if event in ("MemberLost", "MemberActive", "MemberNoticed", "GroupReturned"):
-            logger.info("job %s: %s %s", self.job, event, fields)
+            self._checkpoints.noted(record)
+        if isinstance(record, MemberLost | MemberActive | MemberNoticed | GroupReturned):
+            logger.info("job %s: %s %s", self.job, record.event, record.fields_json())
 
-    def _note(self, event: str, fields: Mapping[str, Any], cause: str = "checkpoint") -> None:
-        self.journal.tell(self.now_s(), event, fields, cause)
+    def _append(self, record: StoryRecord) -> None:
+        self.journal.write(self.now_s(), record)
         self.grown.set()
         self.grown = asyncio.Event()
 

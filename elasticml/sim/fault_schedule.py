@@ -12,6 +12,7 @@ from elasticml.protocol import events as ev
 from elasticml.sim.resource_manager import ResourceManager
 from elasticml.sim.virtual_worker import Worker
 from elasticml.sim.world_options import Asked, Granted, How, Taken
+from elasticml.story import records as story
 
 if TYPE_CHECKING:
     from elasticml.sim.world import World
@@ -101,8 +102,9 @@ class Faults:
     def _grant(self, count: int) -> None:
         """Start containers; what they bring is offered when they are up."""
         world = self.world
-        fields = {"round": world.driver.machine.state.round, "count": count}
-        world.driver_session.journal.tell(world.clock.now_s, "Granted", fields, "world")
+        number = world.driver.machine.state.round
+        granted = story.Granted(cause="world", round=number, count=count)
+        world.driver_session.journal.write(world.clock.now_s, granted)
         for _ in range(count):
             world.clock.after(world.options.start_s, world.start_worker)
 
@@ -153,16 +155,15 @@ class Faults:
         self, workers: Sequence[Worker], how: How, grace_s: float, away: Sequence[float | None]
     ) -> None:
         world = self.world
-        world.driver_session.journal.tell(
+        world.driver_session.journal.write(
             world.clock.now_s,
-            "Preempted",
-            {
-                "round": world.driver.machine.state.round,
-                "members": [str(w.life.me) for w in workers if w.life is not None],
-                "how": how,
-                "away_s": [None if a is None else round(a, 6) for a in away],
-            },
-            "world",
+            story.Preempted(
+                cause="world",
+                round=world.driver.machine.state.round,
+                members=tuple(str(w.life.me) for w in workers if w.life is not None),
+                how=how,
+                away_s=tuple(None if a is None else round(a, 6) for a in away),
+            ),
         )
         for worker, seconds in zip(workers, away, strict=True):
             if how == "pause":

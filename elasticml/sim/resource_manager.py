@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from elasticml.protocol import events as ev
 from elasticml.sim.virtual_worker import Worker
 from elasticml.sim.world_options import Asked
+from elasticml.story.records import ContainersAsked
 
 if TYPE_CHECKING:
     from elasticml.sim.world import World
@@ -52,13 +53,14 @@ class ResourceManager:
         world = self.world
         demand = Demand(entry=entry, marked=tuple(workers), lacking=len(workers))
         self._demands.append(demand)
-        fields = {
-            "round": world.driver.machine.state.round,
-            "members": [str(w.life.me) for w in workers if w.life is not None],
-            "grace_s": entry.grace,
-            "negotiable": entry.negotiable,
-        }
-        world.driver_session.journal.tell(world.clock.now_s, "ContainersAsked", fields, "world")
+        asked = ContainersAsked(
+            cause="world",
+            round=world.driver.machine.state.round,
+            members=tuple(str(w.life.me) for w in workers if w.life is not None),
+            grace_s=entry.grace,
+            negotiable=entry.negotiable,
+        )
+        world.driver_session.journal.write(world.clock.now_s, asked)
         for worker in workers:
             marked = ev.ContainerMarked(
                 cause="world",

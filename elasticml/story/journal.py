@@ -6,10 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from elasticml.algorithms.base import ON_CUDA, Arrays, Model
-from elasticml.data.dataset_stats import DatasetStats
 from elasticml.story.compressed_records import CompressedRecords
+from elasticml.story.history import HistoryRow
+from elasticml.story.records import (
+    ChunksMoved,
+    DataDealt,
+    MemberActive,
+    MemberLost,
+    PolicyDecided,
+    StoryRecord,
+)
+from elasticml.story.summary import MemberCounts, RunSummary
+
+Arrays = Mapping[str, NDArray[Any]]
 
 #: Counters of a journal, by attribute name.
 _COUNTED = (
@@ -62,45 +73,51 @@ class Journal:
         self._every: int = int(evaluate.get("every") or 0)
         self._rounds = {int(r) for r in evaluate.get("rounds") or ()}
 
-    def tell(self, t: float, event: str, fields: Mapping[str, Any], cause: str) -> None:
-        """Append a story record and update the counters of the summary."""
-        self.story.append({"t": round(t, 6), "event": event, "cause": cause, **fields})
-        match event:
-            case "ChunksMoved":
-                self.chunks_moved += int(fields["chunks"])
-                self.moved_bytes += int(fields["bytes"])
-            case "MemberLost" if fields.get("reason") == "retired":
+    def write(self, t: float, record: StoryRecord) -> None:
+        """Append a record to the story, with the time, and update the counters of the summary."""
+        values = record.to_json()
+        values["t"] = round(t, 6)
+        self.story.append(values)
+        match record:
+            case ChunksMoved():
+                self.chunks_moved += record.chunks
+                self.moved_bytes += record.bytes
+            case MemberLost(reason="retired"):
                 self.retired += 1
-            case "MemberLost":
+            case MemberLost():
                 self.lost += 1
-            case "PolicyDecided":
-                policy = str(fields["policy"])
+            case PolicyDecided(policy=policy):
                 self.decisions[policy] = self.decisions.get(policy, 0) + 1
-            case "MemberActive" if self._initial_members > 0:
+            case MemberActive() if self._initial_members > 0:
                 self._initial_members -= 1
-            case "MemberActive":
+            case MemberActive():
                 # A member that replaces a lost one counts as returned, whether it gets back the
                 # lost chunks or a share of the others'. Any further member is a newcomer.
                 self.returned += self.returned < self.lost
-            case "DataDealt":
-                self._initial_members = int(fields["members"])
+            case DataDealt():
+                self._initial_members = record.members or 0
                 self.members_start = self.members_start or self._initial_members
                 # The initial placement of chunks is part of loading and does not count as moves.
                 self.moved_bytes, self.chunks_moved = self._moved_before
 
-    def add_row(self, t: float, fields: Mapping[str, Any], sent_bytes: int) -> None:
+    def add_row(self, t: float, row: HistoryRow, sent_bytes: int) -> None:
         """Append a history row."""
-        row = {
-            **fields,
-            "seconds": round(t, 6),
-            "moved_bytes": self.moved_bytes,
-            "sent_bytes": self._sent_before + sent_bytes,
-        }
-        members = int(row.get("members") or 0)
-        since_s = float(self.rows[-1]["seconds"]) if self.rows else 0.0
-        self.container_s += members * max(0.0, t - since_s)
-        self.rows.append(row)
-        self.members_min = members if self.members_min is None else min(self.members_min, members)
+        since_s = (self.last_row().seconds or 0.0) if self.rows else 0.0
+        self.container_s += row.members * max(0.0, t - since_s)
+        self.rows.append(
+            {
+                **row.columns,
+                "seconds": round(t, 6),
+                "moved_bytes": self.moved_bytes,
+                "sent_bytes": self._sent_before + sent_bytes,
+            }
+        )
+        n = row.members
+        self.members_min = n if self.members_min is None else min(self.members_min, n)
+
+    def last_row(self) -> HistoryRow:
+        """Return the last row of the history; one without columns if there is none."""
+        return HistoryRow(self.rows[-1] if self.rows else {})
 
     def snapshot(self, round_number: int, arrays: Arrays) -> None:
         """Keep the model of a round if the job's ``evaluate`` setting selects it."""
@@ -130,7 +147,7 @@ class Journal:
         self.rows.extend(dict(row) for row in rows)
         self.snapshots.update(snapshots)
         self.attempts += 1
-        self._sent_before = int(self.rows[-1]["sent_bytes"]) if self.rows else 0
+        self._sent_before = self.last_row().sent_bytes
         self._moved_before = (self.moved_bytes, self.chunks_moved)
 
     def summary(
@@ -141,66 +158,42 @@ class Journal:
         rounds: int,
         seconds: float,
         objective: float | None,
-        facts: Mapping[str, Any] | None,
+        examples: int | None,
+        features: int | None,
         members: int,
-    ) -> dict[str, Any]:
+    ) -> RunSummary:
         """Return the summary without the metrics, which the evaluator adds."""
-        last = self.rows[-1] if self.rows else {}
-        # The objective of a single member's model, beside that of the mean of all.
-        member_row = {k: last[k] for k in ("member_objective",) if k in last}
+        last = self.last_row()
         why = None
         if objective is None:
-            is_whole = bool(last) and not last.get("absent_examples")
+            is_whole = bool(last.columns) and not last.absent_examples
             why = "it was not evaluated" if is_whole else "examples are absent"
             why = f"{why} at the end ({reason})"
-        return {
-            "name": self.record.get("name"),
-            "job": self.record.get("job"),
-            "rounds": rounds,
-            "seconds": round(seconds, 6),
-            "objective": objective,
-            "objective_missing_because": why,
-            **member_row,
-            "gap": last.get("gap"),
-            "gap_is_bound": last.get("gap") is not None and bool(last.get("gap_is_bound")),
-            "converged": converged,
-            "stopped_by": reason,
-            "examples": None if facts is None else facts["n_rows"],
-            "features": None if facts is None else facts["n_columns"],
-            "members": {"start": self.members_start, "min": self.members_min, "end": members},
-            "container_seconds": round(self.container_s, 3),
-            "holders": self.record.get("holders"),
-            "decisions": dict(sorted(self.decisions.items())),
-            "lost": self.lost,
-            "returned": self.returned,
-            "retired": self.retired,
-            "attempts": self.attempts,
-            "stand_in_rounds": sum(1 for row in self.rows if row.get("stand_ins")),
-            "cuda_rounds": sum(1 for row in self.rows if row.get(ON_CUDA)),
-            "chunks_moved": self.chunks_moved,
-            "moved_bytes": self.moved_bytes,
-        }
-
-
-def final_model(model: Model) -> dict[str, Any]:
-    """Return the history's last row, for the final model."""
-    return {
-        "objective": model.objective,
-        "objective_kind": None if model.objective is None else "exact",
-        "gap": model.gap,
-        "gap_is_bound": model.gap_is_bound,
-        "step": None,
-        "stand_ins": 0,
-        **model.extra,
-    }
-
-
-def loaded_record(facts: DatasetStats) -> dict[str, Any]:
-    """Return the fields of the ``DataLoaded`` record."""
-    return {
-        "rows": facts.n_rows,
-        "features": facts.n_columns,
-        "chunks": facts.n_chunks,
-        "bytes": facts.nbytes,
-        "notes": list(facts.notes),
-    }
+        rows = [HistoryRow(row) for row in self.rows]
+        return RunSummary(
+            name=self.record.get("name"),
+            job=self.record.get("job"),
+            rounds=rounds,
+            seconds=round(seconds, 6),
+            objective=objective,
+            objective_missing_because=why,
+            member_objective=last.member_objective,
+            gap=last.gap,
+            gap_is_bound=last.gap is not None and last.gap_is_bound,
+            converged=converged,
+            stopped_by=reason,
+            examples=examples,
+            features=features,
+            members=MemberCounts(start=self.members_start, min=self.members_min, end=members),
+            container_seconds=round(self.container_s, 3),
+            holders=self.record.get("holders"),
+            decisions=dict(sorted(self.decisions.items())),
+            lost=self.lost,
+            returned=self.returned,
+            retired=self.retired,
+            attempts=self.attempts,
+            stand_in_rounds=sum(row.stand_ins > 0 for row in rows),
+            cuda_rounds=sum(row.on_cuda > 0 for row in rows),
+            chunks_moved=self.chunks_moved,
+            moved_bytes=self.moved_bytes,
+        )

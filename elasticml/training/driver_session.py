@@ -7,9 +7,9 @@ is; this session decides what is recorded.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from elasticml.algorithms.base import Model, Scalar
 from elasticml.algorithms.registry import algorithm
@@ -22,8 +22,10 @@ from elasticml.data.source import Source
 from elasticml.errors import ConfigError, DataError, ElasticmlError, error_to_dict
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
-from elasticml.story.journal import Journal, final_model, loaded_record
-from elasticml.story.records import story_entry
+from elasticml.protocol.chunk_ranges import format_chunk_ranges
+from elasticml.story import records as story
+from elasticml.story.history import HistoryRow
+from elasticml.story.journal import Journal
 from elasticml.training.checkpoint import (
     Checkpoint,
     ResumePoint,
@@ -90,48 +92,51 @@ class DriverSession:
 
     def open(self, now_s: float) -> None:
         """Write the story's first record: ``JobStarted``, or ``JobResumed`` after a checkpoint."""
-        fields = {
+        begun: dict[str, Any] = {
+            "cause": "submitted",
             "job": self.record["job"],
             "name": self.record.get("name"),
             # The initial model is left out: stories hold no arrays.
             "spec": without_arrays(self.record),
-            **_warm_start_digest(self.record),
+            "warm_start_digest": _warm_start_digest(self.record),
             "versions": versions(),
             "cpu": cpu_class(),
             "blas_threads": blas_threads(),
         }
         if self.resumed is None:
-            self.journal.tell(now_s, "JobStarted", fields, "submitted")
+            self.journal.write(now_s, story.JobStarted(**begun))
         else:
-            fields |= self._resumed_fields(self.resumed)
-            self.journal.tell(now_s, "JobResumed", fields, "submitted")
+            self.journal.write(now_s, self._job_resumed(self.resumed, begun))
 
     def record_message(self, message: ev.Event | cmd.Command, now_s: float) -> None:
         """Record what a replay needs: where chunks were, and what the trainer was sent.
 
         Call it with every event before the event is handled, and with every command.
         """
-        entry = story_entry(message) if self._tells_chunks else None
-        if entry is not None and self.state in ("loading", "running"):
-            self.journal.tell(now_s, *entry, message.cause)
+        make = _RECORDED.get(type(message)) if self._tells_chunks else None
+        if make is not None and self.state in ("loading", "running"):
+            record = make(message)
+            if record is not None:
+                self.journal.write(now_s, record)
 
     def digest(self) -> str:
         """Return the digest of all the trainer's inputs and outputs so far, as 16 hex digits."""
         return as_text(0 if self.training is None else self.training.digest)
 
-    def _resumed_fields(self, resumed: Checkpoint) -> dict[str, Any]:
-        """Return where the job resumes, and how much work of the former attempt is repeated."""
+    def _job_resumed(self, resumed: Checkpoint, begun: Mapping[str, Any]) -> story.JobResumed:
+        """Say where the job resumes, and how much work of the former attempt is repeated."""
         reached = self.record.get("reached") or {}
         rounds, seconds = reached.get("round"), reached.get("seconds")
-        return {
-            "attempt": self.journal.attempts,
-            "round": resumed.round,
-            "checkpoint": resumed.number,
-            "members": sorted(resumed.owners),
-            "repeated_rounds": None if rounds is None else max(0, rounds - resumed.round),
-            "repeated_s": None if seconds is None else max(0.0, seconds - resumed.seconds),
-            "notes": list(resumed.notes),
-        }
+        return story.JobResumed(
+            **begun,
+            attempt=self.journal.attempts,
+            round=resumed.round,
+            checkpoint=resumed.number,
+            members=tuple(sorted(resumed.owners)),
+            repeated_rounds=None if rounds is None else max(0, rounds - resumed.round),
+            repeated_s=None if seconds is None else max(0.0, seconds - resumed.seconds),
+            notes=tuple(resumed.notes),
+        )
 
     def resume_point(
         self, machine: Driver, now_s: float, tuned: Mapping[str, Scalar]
@@ -178,7 +183,17 @@ class DriverSession:
             return self.fail(error)
         if not survey:
             self.facts = facts
-            self.journal.tell(now_s, "DataLoaded", loaded_record(facts), "all blocks read")
+            self.journal.write(
+                now_s,
+                story.DataLoaded(
+                    cause="all blocks read",
+                    rows=facts.n_rows,
+                    features=facts.n_columns,
+                    chunks=facts.n_chunks,
+                    bytes=facts.nbytes,
+                    notes=tuple(facts.notes),
+                ),
+            )
         return ev.FactsFixed(cause="blocks", survey=survey)
 
     def make_trainer(self, absent: str) -> ev.Event | None:
@@ -212,9 +227,7 @@ class DriverSession:
 
     # --- rows and the end ---------------------------------------------------------------------
 
-    def add_row(
-        self, now_s: float, fields: Mapping[str, Any], sent_bytes: int, waited: bool
-    ) -> None:
+    def add_row(self, now_s: float, row: HistoryRow, sent_bytes: int, waited: bool) -> None:
         """Append a row to the history, and keep its model if the job evaluates this round.
 
         Parameters
@@ -222,11 +235,11 @@ class DriverSession:
         waited : bool
             Whether the round was idle; then its model is the one with which the next round starts.
         """
-        self.journal.add_row(now_s, fields, sent_bytes)
+        self.journal.add_row(now_s, row, sent_bytes)
         training = self.training
         if training is not None:
             arrays = training.last_arrays() if waited else training.round_arrays()
-            self.journal.snapshot(int(fields["round"]), arrays)
+            self.journal.snapshot(row.round, arrays)
 
     def close(
         self,
@@ -253,28 +266,33 @@ class DriverSession:
             # A job that was cut short ends with the model of its last completed round.
             final = final_model(model) if model is not None else machine.rounds.waiting_row()
             absent_examples = machine.state.ledger.absent_rows()
-            row = {**final, "round": rounds, "members": members, "absent_examples": absent_examples}
+            counted = {"round": rounds, "members": members, "absent_examples": absent_examples}
+            row = HistoryRow({**final, **counted})
             self.add_row(now_s, row, sent_bytes, waited=True)
-            objective = row["objective"]
+            objective = row.objective
         converged = model is not None and has_converged(model, machine.state.settings)
-        ended = {
-            "state": command.state,
-            "reason": command.reason,
-            "converged": converged,
-            "round": rounds,
-            "computations": dict(computations),
-            "digest": self.digest(),
-        }
-        self.journal.tell(now_s, "JobEnded", ended, command.cause)
-        self.summary = self.journal.summary(
+        ended = story.JobEnded(
+            cause=command.cause,
+            state=command.state,
+            reason=command.reason,
+            converged=converged,
+            round=rounds,
+            computations=dict(computations),
+            digest=self.digest(),
+        )
+        self.journal.write(now_s, ended)
+        facts = self.facts
+        summary = self.journal.summary(
             reason=command.reason,
             converged=converged,
             rounds=rounds,
             seconds=now_s,
             objective=objective,
-            facts=None if self.facts is None else self.facts.to_json(),
+            examples=None if facts is None else facts.n_rows,
+            features=None if facts is None else facts.n_columns,
             members=members,
         )
+        self.summary = summary.to_json()
 
 
 def has_converged(model: Model, settings: DriverSettings) -> bool:
@@ -287,7 +305,82 @@ def has_converged(model: Model, settings: DriverSettings) -> bool:
     )
 
 
-def _warm_start_digest(record: Mapping[str, Any]) -> dict[str, str]:
+def final_model(model: Model) -> dict[str, Any]:
+    """Return the trainer's columns of the history's last row, for the final model."""
+    return {
+        "objective": model.objective,
+        "objective_kind": None if model.objective is None else "exact",
+        "gap": model.gap,
+        "gap_is_bound": model.gap_is_bound,
+        "step": None,
+        "stand_ins": 0,
+        **model.extra,
+    }
+
+
+def _warm_start_digest(record: Mapping[str, Any]) -> str | None:
     """Return the digest of the job's initial model, if it has one."""
     given = record["algorithm"].get("warm_start")
-    return {} if given is None else {"warm_start_digest": as_text(digest_of_arrays(given))}
+    return None if given is None else as_text(digest_of_arrays(given))
+
+
+# Records of chunk locations and of the trainer's input, which only a replay needs. Only changes are
+# recorded; a steady round has none.
+
+
+def _block_read(event: ev.BlockRead) -> story.BlockRead | None:
+    if not event.chunks:  # a survey
+        return None
+    return story.BlockRead(
+        cause=event.cause, member=str(event.member), block=event.block, digest=event.digest
+    )
+
+
+def _chunks_loaded(event: ev.ChunksLoaded) -> story.ChunksLoaded:
+    return story.ChunksLoaded(
+        cause=event.cause,
+        member=str(event.member),
+        chunks=format_chunk_ranges(event.chunks),
+        source=None if event.source is None else str(event.source),
+        order=None if event.source is None else event.order,
+    )
+
+
+def _chunks_dropped(event: ev.ChunksDropped) -> story.ChunksDropped:
+    return story.ChunksDropped(
+        cause=event.cause, member=str(event.member), chunks=format_chunk_ranges(event.chunks)
+    )
+
+
+def _chunks_given(order: cmd.GiveChunks) -> story.ChunksGiven:
+    return story.ChunksGiven(
+        cause=order.cause,
+        member=str(order.member),
+        target=str(order.target),
+        order=order.order,
+        chunks=format_chunk_ranges(order.chunks),
+    )
+
+
+def _chunks_owned(order: cmd.Own) -> story.ChunksOwned:
+    return story.ChunksOwned(
+        cause=order.cause, member=str(order.member), chunks=format_chunk_ranges(order.chunks)
+    )
+
+
+def _continued(command: cmd.Continue) -> story.RoundsStopped | story.SettingsTuned | None:
+    if not command.go_on:
+        return story.RoundsStopped(cause=command.cause, reason=command.reason)
+    if not command.tuned:
+        return None
+    return story.SettingsTuned(cause=command.cause, settings=dict(command.tuned))
+
+
+_RECORDED: Final[Mapping[type, Callable[[Any], story.StoryRecord | None]]] = {
+    ev.BlockRead: _block_read,
+    ev.ChunksLoaded: _chunks_loaded,
+    ev.ChunksDropped: _chunks_dropped,
+    cmd.GiveChunks: _chunks_given,
+    cmd.Own: _chunks_owned,
+    cmd.Continue: _continued,
+}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from elasticml.control.driver import Driver
@@ -16,6 +17,7 @@ from elasticml.data.dataset_stats import BlockSummary
 from elasticml.errors import ElasticmlError
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
+from elasticml.story.records import ExchangeEnded, StoryRecord
 from elasticml.training.array_buffers import Vector
 from elasticml.training.driver_session import DriverSession
 from elasticml.training.trainer_runner import TrainerRunner
@@ -182,19 +184,22 @@ class JobDriver(ABC):
 
     # --- effects that are the same in every world -------------------------------------------------
 
-    def tell(self, event: str, fields: Mapping[str, Any], cause: str) -> None:
+    def write(self, record: StoryRecord) -> None:
         """Append a record to the story."""
-        self.driver_session.journal.tell(self.now_s(), event, fields, cause)
+        self.driver_session.journal.write(self.now_s(), record)
 
     def _record(self, command: cmd.Record) -> None:
-        fields = dict(command.fields)
-        if command.event == "ExchangeEnded":
-            fields["compute_s"] = self.compute_times(fields["exchange"])
-            fields["digest"] = self.driver_session.digest()
-        self.tell(command.event, fields, command.cause)
+        record = command.record
+        if isinstance(record, ExchangeEnded):
+            record = replace(
+                record,
+                compute_s=self.compute_times(record.exchange),
+                digest=self.driver_session.digest(),
+            )
+        self.write(record)
 
     def _add_row(self, command: cmd.AddRow) -> None:
-        self.driver_session.add_row(self.now_s(), command.fields, self.sent_bytes(), command.idle)
+        self.driver_session.add_row(self.now_s(), command.row, self.sent_bytes(), command.idle)
 
     def _welcome(self, command: cmd.Welcome) -> None:
         if not self.welcome(command):

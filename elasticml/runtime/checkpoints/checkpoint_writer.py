@@ -31,16 +31,24 @@ from elasticml.runtime.checkpoints.checkpoint_store import (
 )
 from elasticml.runtime.executors import Runner
 from elasticml.story.compressed_records import RecordsView
+from elasticml.story.records import (
+    CheckpointFailed,
+    CheckpointWritten,
+    ChunksAbsent,
+    GroupReturned,
+    MemberActive,
+    MemberLost,
+    MemberNoticed,
+    StoryRecord,
+)
 from elasticml.training.checkpoint import ResumePoint, without_arrays
 from elasticml.training.driver_session import DriverSession
 
 logger = logging.getLogger(__name__)
 
-#: Events after which a checkpoint is due immediately. Chunks change owners because members come or
+#: Records after which a checkpoint is due immediately. Chunks change owners because members come or
 #: go, and the scheduler's own container may be the next to go.
-OWNERSHIP_EVENTS: Final = frozenset(
-    {"MemberNoticed", "MemberLost", "MemberActive", "ChunksAbsent", "GroupReturned"}
-)
+OWNERSHIP_RECORDS: Final = (MemberNoticed, MemberLost, MemberActive, ChunksAbsent, GroupReturned)
 Position = tuple[int, int, int]
 
 
@@ -74,7 +82,7 @@ class Checkpointer:
         Runs the writes.
     spawn : callable
         Starts a coroutine on the event loop.
-    tell : callable (str, mapping)
+    write : callable (StoryRecord)
         Appends a record to the story.
     """
 
@@ -87,7 +95,7 @@ class Checkpointer:
         *,
         runner: Runner,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
-        tell: Callable[[str, Mapping[str, Any]], None],
+        write: Callable[[StoryRecord], None],
     ) -> None:
         self.place = place
         self._every_s = every_s
@@ -95,7 +103,7 @@ class Checkpointer:
         self._driver = driver
         self._runner = runner
         self._spawn = spawn
-        self._tell = tell
+        self._append = write
         self._latest: ResumePoint | None = None
         #: The last resume point that was written, or tried.
         self._written: ResumePoint | None = None
@@ -135,9 +143,9 @@ class Checkpointer:
         self._latest = self._session.resume_point(self._driver, now_s, tuned)
         self.look(now_s)
 
-    def noted(self, event: str) -> None:
-        """Note an event of the story: a change of owners makes a checkpoint due immediately."""
-        self._is_urgent = self._is_urgent or event in OWNERSHIP_EVENTS
+    def noted(self, record: StoryRecord) -> None:
+        """Note a record of the story: a change of owners makes a checkpoint due immediately."""
+        self._is_urgent = self._is_urgent or isinstance(record, OWNERSHIP_RECORDS)
 
     def look(self, now_s: float) -> None:
         """Start to write a checkpoint if one is due and no write is in progress."""
@@ -217,18 +225,19 @@ class Checkpointer:
             self._written = None  # retried when the next one is due
             if not (self._failed or self._is_over):
                 self._failed = True
-                fields = {"round": task.resume_point.round, "error": str(error)}
-                self._tell("CheckpointFailed", fields)
+                number = task.resume_point.round
+                self._append(CheckpointFailed(cause="checkpoint", round=number, error=str(error)))
         else:
             self._failed = False
-            fields = {
-                "round": task.resume_point.round,
-                "checkpoint": number,
-                "bytes": nbytes,
-                "seconds": round(time.perf_counter() - began_s, 6),
-            }
+            written = CheckpointWritten(
+                cause="checkpoint",
+                round=task.resume_point.round,
+                checkpoint=number,
+                bytes=nbytes,
+                seconds=round(time.perf_counter() - began_s, 6),
+            )
             if not self._is_over:
-                self._tell("CheckpointWritten", fields)
+                self._append(written)
         finally:
             self._idle.set()
 

@@ -50,7 +50,7 @@ def test_source_sends_one_batch_at_a_time():
     )
     assert copies.pump() == []
     told, second = hold(copies, came(first))
-    assert (told.event, told.fields["chunks"]) == ("ChunksCopied", COPY_BATCH)
+    assert (told.record.event, told.record.chunks) == ("ChunksCopied", COPY_BATCH)
     assert second.chunks == (chunk(COPY_BATCH),)
     assert second.order != first.order
     assert len(hold(copies, came(second))) == 1

@@ -51,7 +51,7 @@ def readmit(moves: ChunkMoves, now_s: float, *policies) -> list[Command]:
     return [
         c
         for c in policy_engine(moves, *policies).readmit(now_s)
-        if not (isinstance(c, Record) and c.event == "PolicyDecided")
+        if not (isinstance(c, Record) and c.record.event == "PolicyDecided")
     ]
 
 
@@ -100,7 +100,7 @@ def test_owner_changes_when_the_receiver_acknowledges_and_not_before():
     assert ledger.owner(chunk(0, 0)) == A
     told, drop = moves.loaded(loaded(C, chunk(0, 0), source=A, order=1))
     assert drop == DropChunks(member=A, chunks=(chunk(0, 0),))
-    assert (told.event, told.fields["chunks"], told.fields["examples"]) == ("ChunksMoved", 1, 10)
+    assert (told.record.event, told.record.chunks, told.record.examples) == ("ChunksMoved", 1, 10)
     assert ledger.owner(chunk(0, 0)) == C
     assert ledger.holders[chunk(0, 0)] == {C}
     assert moves.moves == {}
@@ -125,7 +125,7 @@ def test_failed_move_leaves_the_chunk_and_pauses_moves():
     moves = chunk_moves()
     moves.move({chunk(0, 0): C})
     failed = MoveFailed(member=A, target=C, chunks=(chunk(0, 0),), reason="closed", order=1)
-    assert [told.event for told in moves.failed(failed, 5.0)] == ["MoveFailed"]
+    assert [told.record.event for told in moves.failed(failed, 5.0)] == ["MoveFailed"]
     assert (moves.moves, moves.next_move_s) == ({}, 5.0 + MOVE_PAUSE_S)
     assert moves.state.ledger.owner(chunk(0, 0)) == A
 
@@ -150,12 +150,12 @@ def test_group_is_loaded_by_its_target_and_returns_when_all_of_it_is_there():
     moves = chunk_moves()
     lose(moves, B)
     told, order = readmit(moves, 10.0)
-    assert told.event == "GroupReadmitted"
+    assert told.record.event == "GroupReadmitted"
     assert order == LoadChunks(member=C, chunks=(chunk(1, 0), chunk(1, 1)))
     moves.loaded(loaded(C, chunk(1, 0)))
     assert moves.commit_returns(11.0) == []
     moves.loaded(loaded(C, chunk(1, 1)))
-    assert [told.event for told in moves.commit_returns(12.0)] == ["GroupReturned"]
+    assert [told.record.event for told in moves.commit_returns(12.0)] == ["GroupReturned"]
     assert moves.state.ledger.chunks_of(C) == (chunk(1, 0), chunk(1, 1))
     assert moves.state.ledger.absent_rows() == 0
 
@@ -280,7 +280,7 @@ def test_group_is_not_sent_where_it_does_not_fit_and_that_is_told_once():
     limited(moves, a=3, c=2)
     asked = policy_engine(moves, Reload())
     (_, told) = asked.readmit(0.0)
-    assert (told.event, told.fields["lacking_bytes"]) == ("GroupWithoutRoom", 1)
+    assert (told.record.event, told.record.lacking_bytes) == ("GroupWithoutRoom", 1)
     assert asked.readmit(1.0) == []
     assert (moves.returning, moves.loading) == ({}, {})
     limited(moves, c=3)

@@ -105,14 +105,14 @@ def test_straggler_is_given_up_for_the_round_and_comes_back_with_what_it_holds()
     made.tick(11.0)
     made.tick(3.0)
     (lost,) = [r for r in made.story if r.event == "MemberLost"]
-    assert (lost.fields["member"], lost.fields["reason"]) == (str(straggler.me), "deadline")
+    assert (lost.member, lost.reason) == (str(straggler.me), "deadline")
     straggler.worker.is_stopped = False
     returned = MemberId(straggler.me.slot, 2)
     until(made, lambda: returned in made.driver.state.membership.members)
     assert held == ledger.held[returned]
     made.run(lambda k: 0)
     (back,) = [r for r in made.story if r.event == "GroupReadmitted"]
-    assert back.fields["why"] == "copies"
+    assert back.why == "copies"
     assert {got.deliver.absent_examples for got in made.delivered} == {0}
 
 
@@ -248,10 +248,10 @@ def test_broken_invariant_is_named_with_its_cause(breaks, words):
 def test_a_round_tells_each_slots_examples_where_they_have_changed():
     made = world(3, n_blocks=3)
     made.run(lambda k: 0)
-    begun = [record.fields for record in made.story if record.event == "RoundStarted"]
+    begun = [record for record in made.story if record.event == "RoundStarted"]
     total = sum(info.rows for info in made.driver.state.ledger.info.values())
-    assert sum(begun[0]["rows"].values()) == total
-    assert [r for r, fields in enumerate(begun) if "rows" in fields] == [0]
+    assert sum(begun[0].rows.values()) == total
+    assert [r for r, record in enumerate(begun) if record.rows is not None] == [0]
 
 
 @pytest.mark.parametrize("n_entries", [0, 100])

@@ -8,6 +8,7 @@ from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.job_state import JobState
 from elasticml.control.rounds import ROUNDS_KEPT, History
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
+from elasticml.story.history import HistoryRow
 
 A = MemberId(0, 1)
 
@@ -25,7 +26,7 @@ def test_seconds_of_a_rounds_exchanges_add_up_and_a_sum_sent_again_counts_once()
     made.computed(1, {A: 2.0})
     made.computed(1, {A: 2.0})
     made.computed(2, {A: 3.0})
-    made.ended({}, 9.0)
+    made.ended(HistoryRow({}), 9.0)
     assert (made.seconds(A), made.seconds_per_row(A)) == ((5.0,), (0.5,))
 
 
@@ -33,7 +34,7 @@ def test_times_are_kept_of_the_last_rounds_and_of_the_living():
     made = history()
     for k in range(ROUNDS_KEPT + 3):
         made.computed(k, {A: float(k)})
-        made.ended({}, 9.0)
+        made.ended(HistoryRow({}), 9.0)
     assert made.seconds(A) == tuple(float(k) for k in range(3, ROUNDS_KEPT + 3))
     made.lost(A)
     assert made.seconds(A) == ()
@@ -42,8 +43,8 @@ def test_times_are_kept_of_the_last_rounds_and_of_the_living():
 def test_progress_is_of_the_model_at_the_end_of_a_round():
     made = history()
     row = {"objective": 3.0, "next_objective": 2.0, "gap": 1.0, "next_gap": 0.5}
-    made.ended({**row, "next_gap_is_bound": True}, 4.0)
-    made.ended({"objective": 2.0, "gap": 0.5}, 6.0)
+    made.ended(HistoryRow({**row, "next_gap_is_bound": True}), 4.0)
+    made.ended(HistoryRow({"objective": 2.0, "gap": 0.5}), 6.0)
     first, second = made.progress
     assert (first.seconds, first.objective, first.gap, first.gap_is_bound) == (4.0, 2.0, 0.5, True)
     assert (second.objective, second.gap, second.members) == (2.0, None, 1)
@@ -51,9 +52,9 @@ def test_progress_is_of_the_model_at_the_end_of_a_round():
 
 def test_what_a_policy_has_seen_does_not_grow_under_its_eyes():
     made = history()
-    made.ended({"objective": 1.0}, 1.0)
+    made.ended(HistoryRow({"objective": 1.0}), 1.0)
     seen = made.progress
-    made.ended({"objective": 2.0}, 2.0)
+    made.ended(HistoryRow({"objective": 2.0}), 2.0)
     assert (len(seen), seen[-1].objective, [p.objective for p in seen[0:9]]) == (1, 1.0, [1.0])
     with pytest.raises(IndexError):
         seen[1]

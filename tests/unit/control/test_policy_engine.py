@@ -21,6 +21,7 @@ from elasticml.policies.elastic_scaling import ElasticScaling
 from elasticml.policies.readmission import Reload, WholeGroup
 from elasticml.protocol.commands import DropChunks, GiveChunks, LoadChunks
 from elasticml.protocol.events import ChunksDropped, MembersRefused, WentOutOfCore
+from elasticml.story import records as story
 from tests.pure_world import PureWorld
 
 A, B, C = (MemberId(slot, 1) for slot in range(3))
@@ -69,11 +70,7 @@ def finish(made: PureWorld) -> PureWorld:
 
 
 def decided(made: PureWorld) -> list[tuple]:
-    return [
-        (r.fields["policy"], r.fields["suggestion"])
-        for r in made.story
-        if r.event == "PolicyDecided"
-    ]
+    return [(r.policy, r.suggestion) for r in made.story if r.event == "PolicyDecided"]
 
 
 def owners(made: PureWorld) -> dict[ChunkId, MemberId]:
@@ -245,7 +242,7 @@ def test_group_that_survivors_have_copies_of_is_back_before_the_next_round():
     made.kill(names[1])
     finish(made)
     (readmitted,) = [r for r in made.story if r.event == "GroupReadmitted"]
-    assert readmitted.fields["why"] == "copies"
+    assert readmitted.why == "copies"
     loads = [o for o in made.orders if isinstance(o, LoadChunks)]
     assert {o.member for o in loads} <= {A, C}
     assert {got.deliver.absent_examples for got in made.delivered} == {0}
@@ -286,8 +283,9 @@ def test_copies_do_not_go_to_a_members_disk():
 def test_the_story_tells_that_a_member_went_out_of_core():
     made = world()
     (told,) = made.driver.handle(WentOutOfCore(member=B, nbytes=99, limit_bytes=10), 1.0)
-    assert told.event == "WentOutOfCore"
-    assert told.fields == {"round": 0, "member": "1.1", "nbytes": 99, "limit_bytes": 10}
+    assert told.record == story.WentOutOfCore(
+        cause=told.cause, round=0, member="1.1", nbytes=99, limit_bytes=10
+    )
 
 
 def test_rules_that_are_always_at_work_are_standing_policies():
@@ -300,7 +298,7 @@ def test_no_more_members_are_asked_for_than_the_job_may_have():
     made = world(Request(count=3, why="more"), members_max=4)
     made.run(lambda k: 0)
     assert made.requested == 2
-    decided = [r.fields["count"] for r in made.story if r.event == "PolicyDecided"]
+    decided = [r.count for r in made.story if r.event == "PolicyDecided"]
     assert 2 in decided
 
 

@@ -103,7 +103,7 @@ class Scene:
         return sorted(r.id.slot for r in self.state.membership.stage("leaving"))
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        return [dict(r.fields) for r in self.told if r.event == name]
+        return [r.record.fields_json() for r in self.told if r.record.event == name]
 
 
 def test_cost_is_bodies_that_nobody_else_who_stays_has_and_states():
@@ -196,7 +196,8 @@ def test_too_late_for_a_substitute_the_marked_one_leaves_and_the_other_stays():
     assert scene.leaving() == [0]
     assert (scene.record(1).stage, scene.record(1).is_retiring) == ("active", False)
     assert scene.record(0).deadline_s == GRACE_S
-    assert scene.events("MemberKept") == [{"round": 0, "member": "1.1"}]
+    (kept,) = scene.events("MemberKept")
+    assert (kept["round"], kept["member"]) == (0, "1.1")
 
 
 def test_what_is_not_negotiable_is_a_notice():
@@ -354,7 +355,7 @@ def world(n: int = 3, **settings: Any) -> PureWorld:
 
 
 def told(made: PureWorld, event: str) -> list[dict[str, Any]]:
-    return [dict(r.fields) for r in made.story if r.event == event]
+    return [r.fields_json() for r in made.story if r.event == event]
 
 
 def test_substitute_is_emptied_and_its_container_given_back():

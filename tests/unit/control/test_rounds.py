@@ -10,6 +10,7 @@ from elasticml.control.rounds import PACE_S_MIN, UNPLANNED_PACE_S, Rounds
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.protocol.commands import AddRow, Inject
 from elasticml.protocol.events import FaultPerformed
+from elasticml.story.history import HistoryRow
 
 
 def rounds(n_members: int = 4, **settings) -> Rounds:
@@ -32,47 +33,54 @@ def injected(commands) -> list[Inject]:
 
 def test_row_gets_the_columns_that_only_the_driver_knows():
     book = rounds()
-    row = book.finish({"objective": 0.5}, 1.0)[0]
+    row = book.finish(HistoryRow({"objective": 0.5}), 1.0)[0]
     assert isinstance(row, AddRow)
-    assert row.fields == {"objective": 0.5, "round": 0, "members": 4, "absent_examples": 0}
+    assert row.row.columns == {"objective": 0.5, "round": 0, "members": 4, "absent_examples": 0}
     assert book.state.round == 1
 
 
 def test_gap_that_was_taken_at_the_end_of_a_round_stands_in_the_next_ones_row():
     book = rounds()
-    book.finish({"gap": 3.0, "gap_is_bound": False, "next_gap": 2.0, "next_gap_is_bound": True}, 1)
-    second = book.finish({"gap": None, "gap_is_bound": False}, 2.0)[0].fields
+    book.finish(
+        HistoryRow({"gap": 3.0, "gap_is_bound": False, "next_gap": 2.0, "next_gap_is_bound": True}),
+        1,
+    )
+    second = book.finish(HistoryRow({"gap": None, "gap_is_bound": False}), 2.0)[0].row.columns
     assert (second["gap"], second["gap_is_bound"]) == (2.0, True)
-    third = book.finish({"gap": None, "gap_is_bound": False, "next_gap": 1.0}, 3.0)[0].fields
+    third = book.finish(HistoryRow({"gap": None, "gap_is_bound": False, "next_gap": 1.0}), 3.0)[
+        0
+    ].row.columns
     assert third["gap"] is None
     assert not {"next_gap", "next_gap_is_bound"} & third.keys()
-    fourth = book.finish({"gap": 0.5, "gap_is_bound": False}, 4.0)[0].fields
+    fourth = book.finish(HistoryRow({"gap": 0.5, "gap_is_bound": False}), 4.0)[0].row.columns
     assert fourth["gap"] == 0.5
 
 
 def test_idle_round_has_the_gap_of_the_model_that_waits():
     book = rounds()
-    book.finish({"gap": 3.0, "next_gap": 2.0, "next_gap_is_bound": True}, 1.0)
-    idle = book.finish(book.last_row, 2.0, idle=True)[0].fields
+    book.finish(HistoryRow({"gap": 3.0, "next_gap": 2.0, "next_gap_is_bound": True}), 1.0)
+    idle = book.finish(book.last_row, 2.0, idle=True)[0].row.columns
     assert (idle["gap"], idle["gap_is_bound"]) == (2.0, True)
 
 
 def test_idle_round_says_nothing_of_another_model_than_the_one_that_waits():
     book = rounds()
     row = {"objective": 5.0, "objective_kind": "bound", "gap": 3.0, "visited": 9.0}
-    book.finish({**row, "next_gap": 2.0, "next_gap_is_bound": True}, 1.0)
-    idle = book.finish(book.last_row, 2.0, idle=True)[0].fields
+    book.finish(HistoryRow({**row, "next_gap": 2.0, "next_gap_is_bound": True}), 1.0)
+    idle = book.finish(book.last_row, 2.0, idle=True)[0].row.columns
     assert (idle["objective"], idle["objective_kind"], idle["gap"]) == (None, None, 2.0)
     assert "visited" not in idle
-    book.finish(row, 3.0)
-    idle = book.finish(book.last_row, 4.0, idle=True)[0].fields
+    book.finish(HistoryRow(row), 3.0)
+    idle = book.finish(book.last_row, 4.0, idle=True)[0].row.columns
     assert (idle["objective"], idle["gap"]) == (None, None)
 
 
 def test_idle_round_keeps_the_gap_of_a_model_that_has_not_changed():
     book = rounds()
-    book.finish({"objective": 5.0, "gap": 3.0, "next_objective": 5.0, "next_gap": None}, 1.0)
-    idle = book.finish(book.last_row, 2.0, idle=True)[0].fields
+    book.finish(
+        HistoryRow({"objective": 5.0, "gap": 3.0, "next_objective": 5.0, "next_gap": None}), 1.0
+    )
+    idle = book.finish(book.last_row, 2.0, idle=True)[0].row.columns
     assert (idle["objective"], idle["gap"], idle["gap_is_bound"]) == (5.0, 3.0, False)
 
 
@@ -95,7 +103,7 @@ def test_idle_round_keeps_the_gap_of_a_model_that_has_not_changed():
 )
 def test_reason_to_stop(settings, row, now_s, reason):
     book = rounds(**settings)
-    book.finish(row, now_s)
+    book.finish(HistoryRow(row), now_s)
     found = book.stop_reason(now_s)
     assert (found is None) == (reason is None)
     assert reason is None or found.startswith(reason)
@@ -105,15 +113,15 @@ def test_idle_rounds_go_at_the_pace_of_undisturbed_ones():
     book = rounds(faults=(lose(99),))
     assert book.pace_s() == 1.0
     for k in range(5):
-        book.finish({}, 0.2 * (k + 1))
+        book.finish(HistoryRow({}), 0.2 * (k + 1))
     assert book.pace_s() == pytest.approx(0.2)
-    book.finish({}, 100.0, idle=True)
+    book.finish(HistoryRow({}), 100.0, idle=True)
     assert book.pace_s() == pytest.approx(0.2)
 
 
 def test_idle_rounds_have_a_fastest_pace():
     book = rounds(faults=(lose(99),))
-    book.finish({}, 0.0)
+    book.finish(HistoryRow({}), 0.0)
     assert book.pace_s() == PACE_S_MIN
 
 
@@ -121,18 +129,18 @@ def test_waiting_for_a_cluster_uses_up_rounds_slowly():
     # A job of short rounds was over before the containers that it waited for had come.
     book = rounds()
     for k in range(5):
-        book.finish({}, 0.2 * (k + 1))
+        book.finish(HistoryRow({}), 0.2 * (k + 1))
     assert book.pace_s() == UNPLANNED_PACE_S
-    book.finish({}, 100.0)
+    book.finish(HistoryRow({}), 100.0)
     for k in range(20):
-        book.finish({}, 130.0 + 30.0 * k)
+        book.finish(HistoryRow({}), 130.0 + 30.0 * k)
     assert book.pace_s() == pytest.approx(30.0)
 
 
 def test_loss_waits_for_its_round_and_phase():
     book = rounds(faults=(lose(1, phase="compute"),))
     assert book.due_loss("compute") == []
-    book.finish({}, 1.0)
+    book.finish(HistoryRow({}), 1.0)
     assert book.due_loss("broadcast") == []
     assert injected(book.due_loss("compute"))[0].members == (MemberId(2, 1), MemberId(3, 1))
     assert book.due_loss("compute") == []
@@ -140,7 +148,7 @@ def test_loss_waits_for_its_round_and_phase():
 
 def test_loss_of_a_round_that_was_passed_over_still_comes():
     book = rounds(faults=(lose(0, phase="broadcast"),))
-    book.finish({}, 1.0)
+    book.finish(HistoryRow({}), 1.0)
     assert len(injected(book.due_loss("broadcast"))) == 1
 
 
@@ -177,7 +185,7 @@ def test_return_is_prepared_when_the_loss_comes_and_awaited_when_its_round_comes
     assert [i.kind for i in injected(book.due_loss("broadcast"))] == ["lose", "prepare"]
     book.performed(FaultPerformed(kind="lose"))
     assert book.due_return() == []
-    book.finish({}, 1.0)
+    book.finish(HistoryRow({}), 1.0)
     assert [(i.kind, i.count) for i in injected(book.due_return())] == [("return", 2)]
     assert book.expected == 2
     book.arrived()
@@ -200,7 +208,7 @@ def test_return_does_not_wait_beyond_its_round_for_a_phase_that_did_not_come():
     back = PlannedFault(round=0, kind="return", count=2)
     book = rounds(faults=(lose(0, phase="correct"), back))
     assert book.due_return() == []
-    book.finish({}, 1.0)
+    book.finish(HistoryRow({}), 1.0)
     assert [i.kind for i in injected(book.due_return())] == ["return"]
 
 

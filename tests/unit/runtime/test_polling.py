@@ -11,6 +11,7 @@ from elasticml.jobs.handle import Handle, story_batches
 from elasticml.jobs.status import JobStatus
 from elasticml.runtime import scheduler_plugin
 from elasticml.runtime.scheduler_plugin import ElasticmlScheduler
+from elasticml.story.records import MemberSpare
 from tests.memory_world import World, toy_record
 
 
@@ -69,14 +70,14 @@ def test_what_a_story_gains_meanwhile_goes_into_one_answer(monkeypatch):
         shell, plugin = world.shell, ElasticmlScheduler()
         plugin._jobs = {shell.job: shell}
         answer = asyncio.ensure_future(plugin.poll(shell.job, wait_s=3600.0))
-        for event in ("first", "second"):
+        for member in ("0.1", "1.1"):
             for _ in range(20):  # turns of the loop, so that an answer could go
                 await asyncio.sleep(0)
-            shell._note(event, {})
+            shell.write(MemberSpare(member=member))
         await asyncio.sleep(0)
         shell.ended.set()
         records = (await answer)["records"]
         await world.close()
         return list(records)
 
-    assert [record["event"] for record in asyncio.run(asked())] == ["first", "second"]
+    assert [record["member"] for record in asyncio.run(asked())] == ["0.1", "1.1"]

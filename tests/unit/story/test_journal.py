@@ -1,6 +1,8 @@
 """What a job's journal counts for the summary."""
 
+from elasticml.story.history import HistoryRow
 from elasticml.story.journal import Journal
+from elasticml.story.records import MemberLost, PolicyDecided
 
 
 def summary(journal):
@@ -10,7 +12,8 @@ def summary(journal):
         rounds=3,
         seconds=4.0,
         objective=0.5,
-        facts=None,
+        examples=None,
+        features=None,
         members=2,
     )
 
@@ -18,24 +21,24 @@ def summary(journal):
 def test_members_that_a_policy_gives_back_are_not_lost():
     journal = Journal({"name": "toy", "holders": 2})
     for reason in ("retired", "killed", "retired"):
-        journal.tell(1.0, "MemberLost", {"member": "0.1", "reason": reason}, "test")
+        journal.write(1.0, MemberLost(member="0.1", reason=reason, chunks=0, pid=1))
     for policy in ("knee", "redeal", "redeal"):
-        journal.tell(1.0, "PolicyDecided", {"policy": policy, "suggestion": "Move"}, "test")
+        journal.write(1.0, PolicyDecided(policy=policy, suggestion="Move", why=""))
     told = summary(journal)
-    assert (told["lost"], told["retired"], told["holders"]) == (1, 2, 2)
-    assert told["decisions"] == {"knee": 1, "redeal": 2}
+    assert (told.lost, told.retired, told.holders) == (1, 2, 2)
+    assert told.decisions == {"knee": 1, "redeal": 2}
 
 
 def test_container_seconds_are_members_times_time():
     journal = Journal({})
     for t, members in ((1.0, 4), (3.0, 2), (3.5, 2)):
-        journal.add_row(t, {"round": 0, "members": members}, 0)
-    assert summary(journal)["container_seconds"] == 4 * 1.0 + 2 * 2.0 + 2 * 0.5
+        journal.add_row(t, HistoryRow({"round": 0, "members": members}), 0)
+    assert summary(journal).container_seconds == 4 * 1.0 + 2 * 2.0 + 2 * 0.5
 
 
 def test_the_last_gap_says_whether_it_is_a_bound():
     journal = Journal({})
-    journal.add_row(1.0, {"round": 0, "gap": 0.5, "gap_is_bound": True}, 0)
-    assert (summary(journal)["gap"], summary(journal)["gap_is_bound"]) == (0.5, True)
-    journal.add_row(2.0, {"round": 1, "gap": None, "gap_is_bound": True}, 0)
-    assert (summary(journal)["gap"], summary(journal)["gap_is_bound"]) == (None, False)
+    journal.add_row(1.0, HistoryRow({"round": 0, "gap": 0.5, "gap_is_bound": True}), 0)
+    assert (summary(journal).gap, summary(journal).gap_is_bound) == (0.5, True)
+    journal.add_row(2.0, HistoryRow({"round": 1, "gap": None, "gap_is_bound": True}), 0)
+    assert (summary(journal).gap, summary(journal).gap_is_bound) == (None, False)
