@@ -1,4 +1,4 @@
-"""Who is there, and random choices among them."""
+"""The address book of a member: known peers, and random choices among them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def test_a_member_is_not_in_its_own_book_and_is_listed_while_others_send_to_it()
     assert book.is_listed
 
 
-def test_anew_forgets_who_was_there():
+def test_a_new_list_replaces_the_old_one():
     book = AddressBook(ME, 0)
     book.update(ALL, (), is_full=True)
     book.update({LAST: "d"}, (), is_full=True)
     assert (book.addresses, book.is_listed) == ({LAST: "d"}, False)
 
 
-def test_the_first_is_the_least_of_those_that_are_listed():
+def test_the_first_is_the_smallest_listed_id():
     book = AddressBook(ME, 0)
     book.update(ALL, (), is_full=True)
     assert not book.is_first()
@@ -43,7 +43,7 @@ def test_the_first_is_the_least_of_those_that_are_listed():
 
 
 @pytest.mark.parametrize("n", [0, 1, 5, 40])
-def test_choices_are_different_ones_and_those_of_the_seed(n):
+def test_random_choices_are_distinct_and_reproducible_from_the_seed(n):
     def drawn():
         book = AddressBook(ME, 7)
         book.update({MemberId(k, 1): str(k) for k in range(30)}, (), is_full=True)
@@ -56,7 +56,7 @@ def test_choices_are_different_ones_and_those_of_the_seed(n):
         assert len({tuple(some) for some in found}) > 10
 
 
-def test_a_choice_among_some_is_of_these():
+def test_a_choice_from_a_subset_stays_in_the_subset():
     book = AddressBook(ME, 7)
     book.update(ALL, (), is_full=True)
     assert {book.choose(1, {LAST})[0] for _ in range(5)} == {LAST}

@@ -1,4 +1,4 @@
-"""K-Means' steps and merges: against plain formulas, the paper's by hand, and the study's traps."""
+"""Steps and merges of K-means: against plain formulas, the paper's by hand, and known pitfalls."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_first_step_goes_to_the_means_of_the_nearest_rows():
     assert state["centres"][0, 0] == pytest.approx(2.0)
 
 
-def test_while_nothing_changes_sides_centres_are_the_means_of_all_rows_whatever_the_batches():
+def test_while_assignments_stay_fixed_centres_are_the_means_of_all_rows_whatever_the_batches():
     X, _ = drawn(0)
     X[:200] += 100.0
     ends = []
@@ -61,7 +61,7 @@ def test_while_nothing_changes_sides_centres_are_the_means_of_all_rows_whatever_
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_one_step_reduces_the_inertia_of_its_rows(problem):
-    """Pins the sign: equation (6) as printed, with line 7 of Algorithm 2, goes the other way."""
+    """Pins the sign: equation (6) as printed, with line 7 of Algorithm 2, ascends."""
     X, centres = drawn(2)
     state = problem.begin({"centres": centres})
     before = inertia(state["centres"], [chunk_of(X)])
@@ -94,7 +94,7 @@ def test_literal_steps_are_stable_at_every_batch_size(size):
 
 
 def test_the_parzen_window_by_hand():
-    """Equation (2) with w = 0, eps Delta = -1 (so that w goes to 1), and peers on both sides."""
+    """Equation (2) with w = 0, eps Delta = -1 (so that w moves to 1), and peers on both sides."""
     w, projected = np.zeros(1), np.ones(1)
     assert parzen_accepts(w, projected, np.array([3.0]))  # |1-3|^2 = 4 < 9
     assert parzen_accepts(w, projected, np.array([0.6]))  # 0.16 < 0.36
@@ -156,7 +156,7 @@ def test_centres_are_averaged_by_mass_and_masses_halved():
     assert state["counts"].tolist() == [2.0, 1.0, 0.0]
 
 
-def test_gossip_ends_with_the_mean_of_all_rows_that_anybody_has_seen():
+def test_gossip_converges_to_the_mean_of_all_rows_that_any_member_has_seen():
     rng = np.random.default_rng(3)
     problem = KMeans(clusters=1, columns=2)
     members = [rng.standard_normal((n, 2)) + n for n in (10, 100, 40, 250)]
@@ -174,7 +174,7 @@ def test_gossip_ends_with_the_mean_of_all_rows_that_anybody_has_seen():
         np.testing.assert_allclose(state["centres"][0], everything, rtol=1e-6)
 
 
-def test_a_part_of_a_state_travels_with_its_masses_and_leaves_the_rest_alone():
+def test_a_partial_state_carries_its_masses_and_leaves_the_other_rows_alone():
     problem = KMeans(clusters=10, columns=2, share=0.3)
     X, _ = drawn(0, d=2)
     state = problem.begin({"centres": X[:10]})
@@ -204,7 +204,7 @@ def test_a_message_is_a_copy():
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_a_mean_is_made_of_sums_and_keeps_what_nobody_has_seen(problem):
+def test_a_mean_is_made_of_sums_and_keeps_centres_without_rows(problem):
     X, centres = drawn(4)
     centres[0] = 1000.0
     states = [problem.begin({"centres": centres}) for _ in range(3)]
@@ -219,8 +219,8 @@ def test_a_mean_is_made_of_sums_and_keeps_what_nobody_has_seen(problem):
     np.testing.assert_allclose(one, states[0]["centres"], rtol=1e-11)
 
 
-def test_equal_centres_are_no_start():
-    """Line 5 of Algorithm 2: all ties go to the first centre, and K - 1 stay dead."""
+def test_equal_centres_are_rejected_as_a_start():
+    """Line 5 of Algorithm 2: all ties go to the first centre, so the other K - 1 never move."""
     for problem in PROBLEMS:
         with pytest.raises(ConfigError, match=r"all the same \(w = 0"):
             problem.begin({"centres": np.zeros((5, 3))})
@@ -234,13 +234,13 @@ def test_equal_centres_are_no_start():
         ({"centres": np.full((5, 3), np.nan)}, "not finite"),
     ],
 )
-def test_what_is_no_state_is_no_start(given, message):
+def test_invalid_states_are_rejected_as_a_start(given, message):
     with pytest.raises(ConfigError, match=message):
         PROBLEMS[0].begin(given)
 
 
 def test_ties_at_zero_leave_all_but_one_centre_dead():
-    """What the refusal is for: the rule itself, begun at w = 0, moves one centre only."""
+    """The reason for the refusal: started at w = 0, the rule moves one centre only."""
     problem = KMeans(clusters=5, columns=3)
     state = {"centres": np.zeros((5, 3)), "counts": np.zeros(5)}
     X, _ = drawn(0)

@@ -1,4 +1,4 @@
-"""Linear models of asynchronous SGD: gradients against differences, merges, and a known optimum."""
+"""Linear models of asynchronous SGD: gradients against differences, merges, a known optimum."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def rows_of(kind, n=40, d=6, weighted=False):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("loss", ["logistic", "squared", "squared_hinge"])
-def test_a_step_goes_along_the_gradient_of_the_objective(kind, weighted, intercept, loss):
+def test_a_step_follows_the_gradient_of_the_objective(kind, weighted, intercept, loss):
     """Central differences of ``value`` over the same rows."""
     problem = problem_of(loss, l2=0.3, intercept=intercept, rate=1.0, mode="paper")
     chunk = rows_of(kind, weighted=weighted)
@@ -60,7 +60,7 @@ def test_a_step_goes_along_the_gradient_of_the_objective(kind, weighted, interce
 
 
 @pytest.mark.parametrize("loss", sorted(LOSSES))
-def test_members_that_send_come_near_the_optimum(loss):
+def test_members_that_exchange_states_come_near_the_optimum(loss):
     if loss == "squared":
         given = make_linear(600, 8, 0, loss="squared", l2=0.1)
         X, y, l2 = given.values, given.labels, given.l2
@@ -85,7 +85,7 @@ def test_members_that_send_come_near_the_optimum(loss):
     if loss == "squared":
         best = given.objective
     else:
-        # Full gradient steps from there: what they still gain is what was missing.
+        # Full gradient steps from there: what they still gain is the remaining suboptimality.
         best = found
         full = problem_of(loss, d=8, l2=l2, rate=0.02, mode="paper")
         state = full.begin({"coef": problem.mean(states)["coef"]})
@@ -96,7 +96,7 @@ def test_members_that_send_come_near_the_optimum(loss):
     assert found - best < 0.02 * (begun - best)
 
 
-def test_models_are_averaged_half_and_half_whatever_the_rate():
+def test_models_are_averaged_with_equal_weights_whatever_the_rate():
     for rate in (1e-3, 10.0):
         problem = problem_of(d=2, rate=rate)
         state = problem.begin({"coef": [0.0, 4.0]})
@@ -105,7 +105,7 @@ def test_models_are_averaged_half_and_half_whatever_the_rate():
         assert state["coef"].tolist() == [1.0, 2.0]
 
 
-def test_the_paper_merges_with_half_the_rate_where_the_window_lets_it():
+def test_the_paper_merges_with_half_the_rate_inside_the_window():
     problem = problem_of("squared", d=1, rate=0.5, mode="paper")
     chunk = dense_chunk(ChunkId("test", 0, 0), np.array([4.0]), np.array([[1.0]]))
     state = problem.begin({"coef": [0.0]})
@@ -116,7 +116,7 @@ def test_the_paper_merges_with_half_the_rate_where_the_window_lets_it():
     assert state["coef"].tolist() == [4.0]
 
 
-def test_a_newcomer_takes_its_peers_model_and_count_of_steps():
+def test_a_newcomer_takes_its_peers_model_and_step_count():
     problem, chunk = problem_of(), rows_of("dense")
     peer = problem.begin({})
     for _ in range(5):
@@ -128,28 +128,28 @@ def test_a_newcomer_takes_its_peers_model_and_count_of_steps():
     assert {k: v.shape for k, v in mail.arrays.items()} == dict(problem.shapes())
 
 
-def test_an_average_of_all_steps_weighs_late_ones_more():
+def test_the_average_over_steps_weighs_late_steps_more():
     problem = problem_of("squared", d=1, rate=1.0)
     state = problem.begin({"coef": [7.0]})
     for target in (1.0, 2.0, 3.0):
         chunk = dense_chunk(ChunkId("test", 0, 0), np.array([target]), np.array([[1.0]]))
         problem.step(state, Batch(parts=[(chunk, np.array([0]))]))
-    # Weights of steps 1, 2, 3: 4/6 of the last, then 4/5 of the rest, then all of what is left.
+    # Weights of steps 1, 2, 3: 4/6 for the last, then 4/5 of the remainder, then the rest.
     assert state["average"][0] == pytest.approx(4 / 6 * 3 + 2 / 6 * (4 / 5 * 2 + 1 / 5 * 1))
 
 
-def test_models_that_have_run_away_are_pooled_and_not_called_a_wrong_start():
+def test_diverged_models_are_pooled_and_not_reported_as_a_wrong_start():
     total = {"coef": np.full(6, np.nan), "steps": np.ones(1)}
     assert np.isnan(problem_of().pooled(total, 2)["coef"]).all()
 
 
-def test_what_is_no_model_is_no_start():
+def test_invalid_models_are_rejected_as_a_start():
     with pytest.raises(ConfigError, match="wanted 6 finite numbers"):
         problem_of().begin({"coef": np.zeros(5)})
 
 
-def test_the_own_rate_of_one_row_ends_at_its_target():
-    """The squared loss along one row: the longest step that does not overshoot, 1/|x|^2."""
+def test_the_default_rate_for_one_row_reaches_its_target_in_one_step():
+    """The squared loss of one row: the longest step that does not overshoot, 1/|x|^2."""
     problem = problem_of("squared", d=2)
     chunk = dense_chunk(ChunkId("test", 0, 0), np.array([5.0]), np.array([[3.0, 4.0]]))
     state = problem.begin({})
@@ -158,7 +158,7 @@ def test_the_own_rate_of_one_row_ends_at_its_target():
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
-def test_the_own_rate_does_not_depend_on_the_scale_of_the_data(scale):
+def test_the_default_rate_does_not_depend_on_the_scale_of_the_data(scale):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((200, 4))
     y = np.sign(X @ np.array([1.0, -1.0, 0.5, 0.0]))

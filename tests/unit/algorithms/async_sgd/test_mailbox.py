@@ -1,4 +1,4 @@
-"""The mailbox: what is overwritten is counted, and nobody sees half of a state."""
+"""The mailbox: overwritten states are counted, and a reader never sees half of a state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def values(mails: list[Mail]) -> list[float]:
     return [float(m.arrays["w"][0]) for m in mails]
 
 
-def test_what_comes_replaces_the_oldest_and_is_counted_once():
+def test_a_new_message_replaces_the_oldest_and_is_counted_once():
     box = Mailbox(slots=2)
     for k in range(5):
         box.put(mail(k))
@@ -26,7 +26,7 @@ def test_what_comes_replaces_the_oldest_and_is_counted_once():
     assert box.count() == (0, 0)
 
 
-def test_what_still_lies_there_is_not_counted_as_overwritten():
+def test_a_message_still_in_the_mailbox_is_not_counted_as_overwritten():
     box = Mailbox()
     box.put(mail(1))
     assert box.count() == (1, 0)
@@ -36,7 +36,7 @@ def test_what_still_lies_there_is_not_counted_as_overwritten():
     assert box.count() == (0, 0)
 
 
-def test_everything_is_taken_or_overwritten_and_whole_whatever_the_threads_do():
+def test_concurrent_threads_take_or_overwrite_every_message_whole():
     box, n = Mailbox(), 20_000
     taken: list[float] = []
 

@@ -57,7 +57,7 @@ def test_a_batch_is_drawn_from_several_chunks():
     assert sizes == [8] * 8
 
 
-def test_a_chunk_that_moves_goes_on_where_it_stopped():
+def test_a_moved_chunk_continues_where_it_stopped():
     chunks = make_chunks([40, 40, 40])
     giver, taker = Sampler(chunks, seed=5), Sampler([], seed=5)
     seen = [giver.next(33)]
@@ -72,7 +72,7 @@ def test_a_chunk_that_moves_goes_on_where_it_stopped():
 
 
 def draws(sampler, until, size=10):
-    """Numbers of the chunks of the rows that are drawn until so many passes are made."""
+    """Draw rows until this many passes are complete; return their chunk numbers."""
     found = []
     while sampler.passes < until:
         found += [chunk for chunk, _ in visits([sampler.next(size)])]
@@ -85,7 +85,8 @@ def test_chunks_that_are_taken_over_join_the_pass_of_their_new_owner():
     assert len(draws(sampler, 7.0)) == 140
     sampler.next(5)
     sampler.change(own + taken)
-    # 15 of the first chunk's eighth pass are left, and all of the other's, which is as far on.
+    # 15 rows are left of the first chunk's eighth pass, and all of the other chunk, which is as
+    # far.
     assert sampler.passes == (7 * 50 + 5) / 50
     found = draws(sampler, 8.0)
     assert sorted(found) == [0] * 15 + [1] * 30
@@ -104,7 +105,7 @@ def test_chunks_that_have_been_visited_more_often_wait_for_one_pass_at_most():
     assert sorted(found[15:]) == [0] * 20 + [1] * 10
 
 
-def test_who_has_made_all_passes_visits_once_what_is_taken_over():
+def test_a_member_that_finished_its_passes_visits_new_chunks_once():
     own, taken = make_chunks([20]), make_chunks([20, 30])[1:]
     sampler = Sampler(own, seed=0)
     draws(sampler, 3.0)
@@ -112,7 +113,7 @@ def test_who_has_made_all_passes_visits_once_what_is_taken_over():
     assert draws(sampler, 3.0) == [1] * 30
 
 
-def test_a_newcomers_chunks_are_all_as_far_as_the_furthest_of_them():
+def test_all_chunks_of_a_newcomer_are_as_far_as_the_most_advanced():
     chunks = make_chunks([20, 20, 20])
     draws(Sampler(chunks[:1], seed=0), 5.5)
     draws(Sampler(chunks[1:2], seed=0), 3.0)
@@ -121,7 +122,7 @@ def test_a_newcomers_chunks_are_all_as_far_as_the_furthest_of_them():
     assert sorted(draws(sampler, 6.0)) == [0] * 10 + [1] * 20 + [2] * 20
 
 
-def test_nobody_to_visit_is_an_empty_batch():
+def test_a_sampler_without_chunks_draws_an_empty_batch():
     sampler = Sampler([], seed=0)
     assert sampler.next(10).size == 0
     assert sampler.passes == 0.0

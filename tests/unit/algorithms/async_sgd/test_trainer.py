@@ -1,4 +1,4 @@
-"""The driver's half of a free-running job, with the members' half answered here."""
+"""The driver's half of an asynchronous job; a fake answers for the members."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ X = np.random.default_rng(2).normal(size=(2 * ROWS, 3)) + 2.0
 
 
 def chunks() -> list[Chunk]:
-    """Make the two members' chunks, which nobody has visited."""
+    """Make the chunks of the two members; none has been visited."""
     return [
         dense_chunk(ChunkId("s", 0, k), np.zeros(ROWS), X[k * ROWS : (k + 1) * ROWS])
         for k in range(2)
@@ -48,7 +48,7 @@ ALGORITHM = free_running("toy", plan)
 
 
 class Member:
-    """A member that takes so many turns before each report."""
+    """A member that runs this many batches before each report."""
 
     def __init__(self, chunks: Sequence[Chunk], settings: dict[str, Any], is_first: bool) -> None:
         self.solver = ReportSolver(plan(settings, FACTS))
@@ -86,8 +86,8 @@ def members(**settings: Any) -> list[Member]:
     return [Member([chunk], settings, is_first=k == 0) for k, chunk in enumerate(chunks())]
 
 
-def answered(exchange: Exchange, there: Sequence[Member], opened: int | None = None) -> Outcome:
-    """Carry an exchange out over these members."""
+def run_exchange(exchange: Exchange, there: Sequence[Member], opened: int | None = None) -> Outcome:
+    """Run an exchange over these members."""
     total: dict[str, Any] = {}
     for member in there:
         work = Work(
@@ -112,7 +112,7 @@ def answered(exchange: Exchange, there: Sequence[Member], opened: int | None = N
 
 
 def run(there: list[Member], turns: int, rounds: int, **settings: Any) -> tuple[list, Model, list]:
-    """Run a job to its end; returns its round ends, its model and its exchanges."""
+    """Run a job to its end; return its round ends, its model and its exchanges."""
     trainer = ALGORITHM.trainer(settings, FACTS, "reload")
     ends: list[RoundEnd] = []
     exchanges: list[Exchange] = []
@@ -126,12 +126,12 @@ def run(there: list[Member], turns: int, rounds: int, **settings: Any) -> tuple[
             exchanges.append(request)
             for member in there:
                 member.turn(turns if request.paced else 0)
-            request = trainer.send(answered(request, there))
+            request = trainer.send(run_exchange(request, there))
     except StopIteration as stop:
         return ends, stop.value, exchanges
 
 
-def test_the_mean_is_the_answer_and_one_members_state_stands_beside_it():
+def test_the_mean_is_the_result_and_one_members_state_is_evaluated_beside_it():
     there = members(batch=10)
     ends, model, exchanges = run(there, turns=6, rounds=3, batch=10)
     assert model.objective == pytest.approx(BEST)
@@ -145,20 +145,20 @@ def test_the_mean_is_the_answer_and_one_members_state_stands_beside_it():
     assert ends[2].extra["passes"] == 4.0
 
 
-def test_a_rows_objective_is_that_of_the_mean_with_which_the_round_began():
+def test_a_rows_objective_is_that_of_the_mean_at_the_start_of_the_round():
     ends, _, _ = run(members(batch=10, start=5.0), turns=6, rounds=2, batch=10, start=5.0)
     assert ends[0].objective == pytest.approx(((X - 5.0) ** 2).sum() / len(X))
     assert ends[1].model["w"].tolist() == ends[0].next_model["w"].tolist()
 
 
-def test_the_objective_is_left_out_until_enough_has_been_visited():
+def test_the_objective_is_omitted_until_enough_examples_are_visited():
     settings = {"batch": 10, "visits": 4.0}
     ends, _, _ = run(members(**settings), turns=6, rounds=5, **settings)
-    # Two passes a round: after the first row there is one at every second report.
+    # Two passes a round: after the first row, every second report has an objective.
     assert [e.objective is not None for e in ends] == [True, False, False, True, False]
 
 
-def test_passes_end_the_job_by_themselves():
+def test_a_pass_limit_alone_ends_the_job():
     settings = {"batch": 10, "passes": 1.5}
     there = members(**settings)
     ends, model, _ = run(there, turns=50, rounds=100, **settings)
@@ -168,20 +168,20 @@ def test_passes_end_the_job_by_themselves():
     assert [m.looper.examples for m in there] == [45, 45]
 
 
-def test_vanished_chunks_are_made_a_group_by_the_next_exchange():
+def test_the_next_exchange_seals_lost_chunks_into_a_group():
     there = members()
     trainer = ALGORITHM.trainer({}, FACTS, "reload")
     first = next(trainer)
-    end = trainer.send(answered(first, there[:1], opened=3))
+    end = trainer.send(run_exchange(first, there[:1], opened=3))
     assert isinstance(end, RoundEnd)
     assert end.objective_kind == "estimated"
     second = trainer.send(Proceed(go_on=True))
     assert (first.seal, second.seal) == (False, True)
-    trainer.send(answered(second, there))
+    trainer.send(run_exchange(second, there))
     assert not trainer.send(Proceed(go_on=True)).seal
 
 
-def test_the_mean_is_kept_where_nobody_answers_for_a_while():
+def test_the_mean_is_kept_while_no_member_answers():
     there = members()
     trainer = ALGORITHM.trainer({"start": 4.0}, FACTS, "reload")
     request = next(trainer)
@@ -196,7 +196,7 @@ def test_the_mean_is_kept_where_nobody_answers_for_a_while():
     assert end.objective is None
 
 
-def test_without_a_first_member_the_mean_has_to_do():
+def test_without_a_first_member_the_mean_is_used():
     there = members(batch=10)
     there[0].is_first = False
     _, model, exchanges = run(there, turns=6, rounds=2, batch=10)
@@ -205,7 +205,7 @@ def test_without_a_first_member_the_mean_has_to_do():
     assert model.objective == pytest.approx(BEST)
 
 
-def test_a_job_goes_on_in_another_process_with_what_is_left_of_its_passes():
+def test_a_resumed_job_runs_only_the_remaining_passes():
     settings = {"batch": 10, "passes": 3.0}
     ends, _, _ = run(members(**settings), turns=3, rounds=2, **settings)
     resume = ends[1].resume
@@ -213,18 +213,18 @@ def test_a_job_goes_on_in_another_process_with_what_is_left_of_its_passes():
     request = next(trainer)
     assert request.parameters["passes"] == pytest.approx(3.0 - ends[1].extra["passes"])
     assert request.model["state.w"].tolist() == ends[1].next_model["w"].tolist()
-    end = trainer.send(answered(request, members(**settings)))
+    end = trainer.send(run_exchange(request, members(**settings)))
     assert end.extra["examples"] == ends[1].extra["examples"]
 
 
-def test_an_objective_that_is_not_finite_ends_the_job():
+def test_a_non_finite_objective_ends_the_job():
     settings = {"start": 1e200}
     trainer = ALGORITHM.trainer(settings, FACTS, "reload")
     with (
         np.errstate(over="ignore"),
         pytest.raises(JobFailedError, match=r"the objective is inf after 0\.00 passes"),
     ):
-        trainer.send(answered(next(trainer), members(**settings)))
+        trainer.send(run_exchange(next(trainer), members(**settings)))
 
 
 def test_stand_ins_are_refused():

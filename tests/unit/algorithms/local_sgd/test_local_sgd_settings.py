@@ -1,4 +1,4 @@
-"""Settings of local SGD: what a job may say, and the one line that names what it may not."""
+"""Settings of local SGD: valid values, and one-line errors for the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAPER = LocalSGDSettings(
 )
 
 
-def test_the_defaults_are_the_paper_s():
+def test_the_defaults_are_the_papers():
     assert read_settings({"name": "local_sgd"}) == PAPER
 
 
@@ -49,7 +49,7 @@ def test_a_wrong_setting_is_named(raw, text):
         read_settings(raw)
 
 
-def test_absent_examples_are_read_again_unless_the_job_says_otherwise():
+def test_absent_examples_are_reloaded_unless_the_job_says_otherwise():
     assert [read_absent(a) for a in ("auto", "reload", "ignore", "stall")] == [
         "reload",
         "reload",
@@ -75,7 +75,7 @@ except em.ConfigError as error:
 """
 
 
-def test_without_torch_everything_else_works_and_local_sgd_says_what_to_install():
+def test_without_torch_only_local_sgd_fails_and_says_what_to_install():
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH],
         capture_output=True,

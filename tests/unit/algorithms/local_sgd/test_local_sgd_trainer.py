@@ -1,4 +1,4 @@
-"""Local SGD in one thread: plain PyTorch's steps, means by samples, epochs, and another process."""
+"""Local SGD in one thread: plain PyTorch's steps, weighted means, epochs, and resuming."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def world(n_members: int, **changes: Any) -> World:
     )
 
 
-def order(member: int, n_members: int, epoch: int) -> np.ndarray:
-    """Rows of all the images that a member has, by ascending key."""
+def row_order(member: int, n_members: int, epoch: int) -> np.ndarray:
+    """Return the rows of all images that a member has, by ascending key."""
     chunks = parts_of(n_members)[member]
     keys = np.concatenate([order_keys(SEED, c.id, epoch, c.n_rows) for c in chunks])
     return np.argsort(keys) + 90 // n_members * member
 
 
-def plain(batches: list[np.ndarray]) -> tuple[list[float], np.ndarray]:
-    """What PyTorch alone does with these batches: losses, and the last weights."""
+def plain_pytorch(batches: list[np.ndarray]) -> tuple[list[float], np.ndarray]:
+    """Return what PyTorch alone computes for these batches: losses and final weights."""
     torch.manual_seed(SEED)
     module = cnn((1, 16, 16), 4)
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE, momentum=MOMENTUM)
@@ -75,10 +75,10 @@ def column(run: Run, name: str) -> list[Any]:
 
 
 def test_one_member_takes_plain_pytorch_s_steps_to_the_last_loss():
-    """K = 1, H = 1, two epochs of 12 batches, of which the last has 2 examples."""
+    """K = 1, H = 1, two epochs of 12 batches, the last of which has 2 examples."""
     run = world(1, batch=8, local_steps=1, epochs=2).run(100)
-    batches = [order(0, 1, epoch)[at : at + 8] for epoch in (0, 1) for at in range(0, 90, 8)]
-    losses, weights = plain(batches)
+    batches = [row_order(0, 1, epoch)[at : at + 8] for epoch in (0, 1) for at in range(0, 90, 8)]
+    losses, weights = plain_pytorch(batches)
     assert len(run.rows) == len(losses) == 24
     assert np.abs([row.objective for row in run.rows] - np.array(losses)).max() <= 1e-5
     assert np.abs(flat(run.model.arrays) - weights).max() <= 1e-5
@@ -87,9 +87,9 @@ def test_one_member_takes_plain_pytorch_s_steps_to_the_last_loss():
 
 def test_with_one_step_three_members_are_mini_batch_sgd_over_all_their_samples():
     run = world(3, batch=5, local_steps=1, rate_rule="constant", epochs=1).run(100)
-    orders = [order(member, 3, 0) for member in range(3)]
+    orders = [row_order(member, 3, 0) for member in range(3)]
     batches = [np.concatenate([o[at : at + 5] for o in orders]) for at in range(0, 30, 5)]
-    losses, weights = plain(batches)
+    losses, weights = plain_pytorch(batches)
     assert np.abs([row.objective for row in run.rows] - np.array(losses)).max() <= 1e-5
     assert np.abs(flat(run.model.arrays) - weights).max() <= 1e-5
 
@@ -101,7 +101,7 @@ def test_sixteen_steps_in_a_round_are_the_same_as_sixteen_rounds_bit_for_bit():
 
 
 def test_models_are_weighted_by_the_samples_that_were_really_taken():
-    """A member of two thirds of the data counts for two thirds, with its own number of samples."""
+    """A member with two thirds of the data has two thirds of the weight, by its own samples."""
     found = []
     parts = deal(IMAGES, LABELS, 3, chunk_rows=13)
     uneven = World(
@@ -131,7 +131,7 @@ def test_models_are_weighted_by_the_samples_that_were_really_taken():
     assert flat(run.model.arrays) == pytest.approx(summed / 24.0, rel=1e-15)
 
 
-def test_torch_computes_with_as_many_threads_as_the_member_has(monkeypatch):
+def test_torch_uses_as_many_threads_as_the_member_has(monkeypatch):
     found, train = [], Network.train
 
     def watched(network: Network, *arguments: Any) -> float:
@@ -146,18 +146,19 @@ def test_torch_computes_with_as_many_threads_as_the_member_has(monkeypatch):
     assert found == [2, 1]
 
 
-def test_a_warm_start_goes_on_where_another_run_has_ended():
-    """Without momentum, two epochs are one and then another, to the last bit."""
+def test_a_warm_start_continues_where_another_run_ended():
+    """Without momentum, two epochs equal one epoch and then another, to the last bit."""
     sizes = {"batch": 90, "local_steps": 1, "momentum": 0.0}
     whole = world(1, **sizes).run(2).model.arrays
     first = world(1, **sizes).run(1).model.arrays
     again = world(1, **sizes, warm_start=first).run(1)
     assert np.array_equal(flat(again.rows[0].model), flat(first))
-    # The order of a first epoch is another than a second one's: the same sums, added otherwise.
+    # The order of a first epoch differs from a second one's: the same terms, added in another
+    # order.
     assert flat(again.model.arrays) == pytest.approx(flat(whole), abs=1e-6)
 
 
-def test_a_warm_start_brings_what_its_inputs_were_normalised_by():
+def test_a_warm_start_brings_its_input_normalisation():
     given = {**world(1).run(1).model.arrays, "input_mean": np.array([2.0])}
     given["input_std"] = np.array([4.0])
     begun = world(1, warm_start=given, normalize="auto").run(1).model.arrays
@@ -181,7 +182,7 @@ def test_the_arrays_of_another_module_are_refused():
 
 
 def test_a_row_says_how_many_samples_were_computed_on_cuda(monkeypatch):
-    """No two runs of it have the same bits, which a replay must know."""
+    """No two runs on CUDA have the same bits; replay must know that."""
     assert "on_cuda" not in world(2, batch=4).run(1).rows[0].extra
     monkeypatch.setattr(Network, "is_on_cuda", True)
     (row,) = world(2, batch=4, local_steps=2).run(1).rows
@@ -196,14 +197,14 @@ def test_a_lost_member_s_update_is_left_out_and_its_samples_come_later_in_the_ep
         epochs=2,
         schedule=[Vanish(round=1, members=(2,), during="train"), Return(round=3)],
     ).run(100)
-    # In the third round two members share 20 samples with the third, who is not there; then the
-    # newcomer has 20 of the 30 examples that are left.
+    # In the third round two members take 20 samples without the third, which is absent; then the
+    # newcomer has 20 of the 30 remaining examples.
     assert column(run, "samples")[:4] == [30, 20, 10, 30]
     assert column(run, "skipped")[-1] == 0
     assert sum(column(run, "samples")) == 180
 
 
-def test_who_may_be_ignored_is_left_out_of_the_epoch():
+def test_examples_of_an_ignored_member_are_left_out_of_the_epoch():
     run = world(
         3,
         batch=5,
@@ -217,7 +218,7 @@ def test_who_may_be_ignored_is_left_out_of_the_epoch():
     assert run.asked[-1].outcome.absent_examples == 30
 
 
-def test_what_is_held_out_is_evaluated_at_the_beginning_of_every_epoch_and_never_trained_on():
+def test_the_holdout_is_evaluated_at_the_start_of_every_epoch_and_never_trained_on():
     run = world(2, batch=4, local_steps=2, holdout=0.3, epochs=3).run(100)
     firsts = [row for row in run.rows if "holdout_accuracy" in row.extra]
     assert [row.extra["epoch"] for row in firsts] == [0.0, 1.0, 2.0]
@@ -226,7 +227,7 @@ def test_what_is_held_out_is_evaluated_at_the_beginning_of_every_epoch_and_never
     assert evaluated == {90 - sum(column(run, "samples")) / 3}
 
 
-def test_evaluations_come_every_so_many_rounds_where_the_job_says_so():
+def test_evaluations_follow_the_interval_that_the_job_sets():
     run = world(2, holdout=0.3, holdout_every=3, batch=4, local_steps=2).run(8)
     due = [i for i, row in enumerate(run.rows) if "holdout_loss" in row.extra]
     assert due == [0, 3, 6]
@@ -238,7 +239,7 @@ def test_inputs_are_normalised_by_the_mean_and_deviation_of_all_values():
     assert found == pytest.approx([IMAGES.mean(), IMAGES.std()], rel=1e-9)
 
 
-def test_chance_within_a_module_is_the_seed_s_and_running_statistics_are_averaged():
+def test_random_layers_use_the_seed_and_running_statistics_are_averaged():
     kind = {"model": "tests.networks:noisy", "batch": 4, "local_steps": 3}
     runs = [world(3, **kind).run(4) for _ in range(2)]
     assert np.array_equal(*[flat(run.model.arrays) for run in runs])
@@ -248,19 +249,19 @@ def test_chance_within_a_module_is_the_seed_s_and_running_statistics_are_average
     assert runs[0].model.arrays["1.num_batches_tracked"] == 3 + 3 + 2 + 3
 
 
-def test_another_process_goes_on_where_one_stood_bit_for_bit():
+def test_a_job_resumed_in_another_process_has_the_same_bits():
     settings = {"seed": SEED, "batch": 4, "local_steps": 3, "learning_rate": RATE, "holdout": 0.2}
-    whole = played(settings, 20)
-    part = played(settings, 7)
-    rest = played(settings, 13, resume=part[0][-1].resume)
+    whole = run_from(settings, 20)
+    part = run_from(settings, 7)
+    rest = run_from(settings, 13, resume=part[0][-1].resume)
     rows = [*part[0], *rest[0]]
     assert [row.objective for row in rows] == [row.objective for row in whole[0]]
     assert [row.extra for row in rows] == [row.extra for row in whole[0]]
     assert np.array_equal(flat(rest[1].arrays), flat(whole[1].arrays))
 
 
-def played(settings: Any, rounds: int, resume: Any = None) -> tuple[list[RoundEnd], Model]:
-    """Run on two members, from a former one's end."""
+def run_from(settings: Any, rounds: int, resume: Any = None) -> tuple[list[RoundEnd], Model]:
+    """Run on two members, from the end of a former run."""
     from elasticml.algorithms.base import Outcome, Work
     from elasticml.algorithms.local_sgd.solver import LocalSGDSolver
     from elasticml.algorithms.parallel import Serial
@@ -303,7 +304,7 @@ def test_steps_that_are_too_long_end_the_job_with_the_remedy():
         world(1, learning_rate=1e30, batch=4).run(20)
 
 
-def test_sparse_rows_are_refused_before_anybody_computes():
+def test_sparse_rows_are_refused_before_any_member_computes():
     import scipy.sparse as sp
 
     parts = deal(sp.csr_array(IMAGES), LABELS, 1)
@@ -311,30 +312,30 @@ def test_sparse_rows_are_refused_before_anybody_computes():
         make_trainer({}, facts_of(parts[0]), "auto")
 
 
-def test_a_rule_for_absent_examples_that_is_another_s_is_named():
+def test_absent_rules_of_other_algorithms_are_refused_by_name():
     with pytest.raises(ConfigError, match="algorithm local_sgd cannot follow"):
         make_trainer({}, facts_of(parts_of(1)[0]), "taylor")
 
 
-def frozen_of(run: Run) -> list[int]:
-    """Values of what is frozen that went down in each round."""
+def frozen_values_of(run: Run) -> list[int]:
+    """Return the frozen values that each round broadcast."""
     return [a.exchange.model["frozen"].size for a in run.asked if a.exchange.operation == "train"]
 
 
-def test_what_is_frozen_goes_down_once_and_comes_up_never():
+def test_frozen_values_are_broadcast_once_and_never_returned():
     tied = {"model": "tests.networks:tied", "batch": 4, "local_steps": 2}
     run = world(3, **tied).run(4)
     n = 256 * 4 + 4
-    assert frozen_of(run) == [n, 0, 0, 0]
+    assert frozen_values_of(run) == [n, 0, 0, 0]
     up = run.asked[-1].exchange.returns
     assert sum(int(np.prod(shape)) for shape in up.values()) < n
-    # It was averaged with the rest, and came out rounded.
+    # It was averaged with the rest, and came back rounded.
     first = run.rows[0].model
     for name in ("before.weight", "before.bias"):
         assert np.array_equal(run.model.arrays[name], first[name])
 
 
-def test_a_newcomer_has_what_is_frozen_before_its_first_step():
+def test_a_newcomer_gets_frozen_values_before_its_first_step():
     def anew(world: World) -> None:
         if world.round == 2:
             world.solvers[1] = LocalSGDSolver(world.settings, world.facts)
@@ -344,17 +345,17 @@ def test_a_newcomer_has_what_is_frozen_before_its_first_step():
     sums = [a.outcome.arrays["sums"] for a in run.asked if a.exchange.operation == "train"]
     assert [int(s[local_sgd_exchanges.LACKING]) for s in sums] == [0, 0, 1, 0, 0, 0]
     n = 256 * 4 + 4
-    assert frozen_of(run) == [n, 0, 0, n, 0, 0]
+    assert frozen_values_of(run) == [n, 0, 0, n, 0, 0]
     samples = column(run, "samples")
     # Two of three take steps in its first round, all of them in the one after.
     assert samples[2] < samples[1] <= samples[3]
 
 
-def test_what_is_frozen_goes_down_while_somebody_is_away_who_may_not_have_had_it():
+def test_frozen_values_are_repeated_while_a_member_that_may_lack_them_is_absent():
     tied = {"model": "tests.networks:tied", "batch": 4, "local_steps": 2, "absent": "ignore"}
     gone = [Vanish(round=1, members=(2,), during="train"), Return(round=4)]
     run = world(3, **tied, schedule=gone).run(6)
     n = 256 * 4 + 4
-    assert frozen_of(run) == [n, 0, n, n, n, 0]
+    assert frozen_values_of(run) == [n, 0, n, n, n, 0]
     sums = [a.outcome.arrays["sums"] for a in run.asked if a.exchange.operation == "train"]
     assert not any(s[local_sgd_exchanges.LACKING] for s in sums)

@@ -1,4 +1,4 @@
-"""A module in one vector: filled, trained and asked as PyTorch itself would."""
+"""A module as one vector: filled, trained and evaluated as PyTorch itself does."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_paper_s_cnn_has_the_layers_that_the_paper_names():
     assert [kinds.count(k) for k in ("Conv2d", "MaxPool2d", "Linear", "ReLU")] == [2, 2, 3, 4]
 
 
-def test_the_first_weights_are_the_seed_s_and_leave_torch_s_own_chance_alone():
+def test_the_first_weights_come_from_the_seed_and_leave_torch_s_generator_alone():
     torch.manual_seed(3)
     wanted = torch.rand(1)
     torch.manual_seed(3)
@@ -47,7 +47,7 @@ def test_the_first_weights_are_the_seed_s_and_leave_torch_s_own_chance_alone():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_chunk_s_rows_are_tensors_where_they_lie(dtype):
+def test_a_chunk_s_rows_become_tensors_without_a_copy(dtype):
     held = chunk(dtype=dtype)
     rows = network().rows_of(held)
     assert rows.data_ptr() == held.values.ctypes.data
@@ -72,7 +72,7 @@ def test_steps_are_those_of_torch_s_own_optimizer():
     assert np.abs(made.weights() - flat).max() <= 1e-6
 
 
-def test_a_model_goes_out_and_in_by_its_names():
+def test_a_model_is_saved_and_loaded_by_parameter_names():
     facts = facts_of([chunk()])
     made = network(facts, model="tests.networks:noisy")
     x, y, _ = made.whole(chunk(), np.array([0.0, 1.0]))
@@ -92,7 +92,7 @@ def test_a_state_dict_with_frozen_and_tied_weights_is_taken_over():
     other.fill_named({name: tensor.double().numpy() for name, tensor in state.items()})
     for name, tensor in state.items():
         assert torch.equal(other.module.state_dict()[name], tensor), name
-    # Members and results come to it by weights, buffers and what is frozen.
+    # Members and results receive it as weights, buffers and frozen values.
     member = network(facts, model="tests.networks:tied", seed=3)
     member.fill(made.weights(), np.zeros(0), made.buffers())
     member.freeze(made.frozen())
@@ -112,14 +112,14 @@ def test_scores_are_weighted_sums():
     assert (found.weight, found.loss, found.correct) == pytest.approx(wanted, rel=1e-6)
 
 
-def test_labels_are_numbered_in_their_order_and_strange_ones_are_named():
+def test_labels_are_numbered_in_their_order_and_unknown_ones_are_named():
     made = network(facts_of([chunk(4, labels=np.array([7.0, -1.0, 30.0, 7.0]))]))
     assert made.targets(np.array([30.0, -1.0, 7.0])).tolist() == [2, 0, 1]
     with pytest.raises(DataError, match=r"the label 8, wanted one of the 3 labels"):
         made.targets(np.array([7.0, 8.0]))
 
 
-def test_a_loss_of_numbers_takes_them_as_they_are():
+def test_a_regression_loss_takes_targets_as_they_are():
     held = chunk(5, labels=np.array([0.5, 1.5, -2.0, 4.0, 0.25]))
     made = network(facts_of([held]), model="tests.networks:linear", loss="mse")
     x, y, _ = made.whole(held, np.array([0.0, 1.0]))
@@ -153,19 +153,19 @@ def test_images_too_small_for_the_cnn_are_named():
         network(facts_of([chunk(columns=100)]))
 
 
-def test_data_without_classes_want_another_loss():
+def test_data_without_classes_need_another_loss():
     with pytest.raises(DataError, match="the data have continuous; use loss: mse"):
         network(CONTINUOUS, model="tests.networks:linear")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_a_device_that_is_not_there_is_named():
+def test_a_missing_device_is_named():
     with pytest.raises(ConfigError, match=r"algorithm.device is cuda, and this process has no"):
         network(device="cuda")
 
 
-def test_a_step_of_one_example_is_measured_by_those_before_it():
-    # PyTorch refuses it, and the last step of an epoch has as many as are left.
+def test_batch_norm_of_a_single_example_uses_running_statistics():
+    # PyTorch refuses it, and the last step of an epoch has only the remaining examples.
     facts = facts_of([chunk()])
     made = network(facts, model="tests.networks:noisy")
     x, y, _ = made.whole(chunk(), np.array([0.0, 1.0]))
@@ -180,7 +180,7 @@ def test_a_step_of_one_example_is_measured_by_those_before_it():
 def test_a_module_that_changes_its_mode_by_itself_trains_in_training_mode_again():
     made = network(facts_of([chunk()]), model="tests.networks:hasty")
     x, y, _ = made.whole(chunk(), np.array([0.0, 1.0]))
-    # What was trained here before must make no difference: another member has not seen it.
+    # Earlier training in this process must make no difference: another member has not seen it.
     for _ in range(3):
         made.train(x[:6], y[:6], None, [6], 0.1)
     assert made.module[0].modes == (False, True, True, True)

@@ -1,4 +1,6 @@
-"""A member's order is one random permutation, whatever its chunks; positions say all of it."""
+"""A member's order is one random permutation, whatever its chunks; positions are all of its
+state.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def whole_epoch(chunks: list[Chunk], epoch: int, step: int) -> list[float]:
     return found
 
 
-def test_an_epoch_has_every_example_once_in_an_order_of_its_own():
+def test_an_epoch_has_every_example_once_in_its_own_order():
     chunks = chunks_of([7, 1, 12, 5])
     first, second = whole_epoch(chunks, 0, 3), whole_epoch(chunks, 1, 3)
     assert sorted(first) == sorted(second) == list(range(25))
@@ -48,19 +50,19 @@ def test_an_epoch_has_every_example_once_in_an_order_of_its_own():
     assert max(first.index(n) for n in range(7)) - min(first.index(n) for n in range(7)) > 7
 
 
-def test_the_order_is_the_keys_and_does_not_depend_on_the_steps():
+def test_the_order_follows_the_keys_and_does_not_depend_on_the_steps():
     chunks = chunks_of([7, 1, 12, 5])
     keys = np.concatenate([order_keys(SEED, c.id, 4, c.n_rows) for c in chunks])
     wanted = np.argsort(keys).astype(float).tolist()
     assert whole_epoch(chunks, 4, 1) == whole_epoch(chunks, 4, 25) == wanted
 
 
-def test_a_chunk_that_moves_is_gone_on_with_where_it_stood():
+def test_a_moved_chunk_continues_where_it_stopped():
     chunks = chunks_of([10, 10, 10])
     giver, taker = Sampler(SEED, 0.0), Sampler(SEED, 0.0)
     giver.begin(chunks, np.zeros(3, np.int64), 0)
     first, seen = giver.take(11)
-    # Two chunks go to another member, who has never seen them.
+    # Two chunks go to another member, which has never seen them.
     assert taker.begin(chunks[1:], seen[1:], 0) == 20 - seen[1:].sum()
     there, _ = taker.take(100)
     assert giver.begin(chunks[:1], seen[:1], 0) == 10 - seen[0]
@@ -69,7 +71,7 @@ def test_a_chunk_that_moves_is_gone_on_with_where_it_stood():
     assert sorted(found) == list(range(30))
 
 
-def test_what_was_taken_but_not_merged_is_taken_again():
+def test_samples_that_were_taken_but_not_merged_are_taken_again():
     chunks = chunks_of([10, 10])
     sampler, start = Sampler(SEED, 0.0), np.zeros(2, np.int64)
     sampler.begin(chunks, start, 0)
@@ -79,7 +81,7 @@ def test_what_was_taken_but_not_merged_is_taken_again():
     assert numbers(chunks, again) == numbers(chunks, first)
 
 
-def test_what_is_held_out_is_never_taken_and_the_same_in_every_epoch():
+def test_the_holdout_is_never_taken_and_the_same_in_every_epoch():
     chunks = chunks_of([40, 40])
     sampler, zeros = Sampler(SEED, 0.3), np.zeros(2, np.int64)
     kept = []
@@ -93,7 +95,7 @@ def test_what_is_held_out_is_never_taken_and_the_same_in_every_epoch():
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
-def test_a_member_without_chunks_has_nothing_to_take(share):
+def test_a_member_without_chunks_takes_no_samples(share):
     assert Sampler(SEED, share).begin([], np.zeros(0, np.int64), 0) == 0
 
 

@@ -1,4 +1,4 @@
-"""Starts of K-Means: good, reproducible wherever the chunks are, and refused where impossible."""
+"""Seeding of K-means: good, reproducible for any placement of chunks, refused where impossible."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def starting(how, chunks, clusters=12, seed=0, n_blocks=3):
     )
 
 
-def asked_of(questions, members):
-    """Answer by several members, whose answers are merged as a collective merges them."""
+def merged_answers(questions, members):
+    """Answer for several members, and merge the answers as a collective does."""
     try:
         exchange = next(questions)
         while True:
@@ -59,28 +59,30 @@ def asked_of(questions, members):
 
 
 @pytest.mark.parametrize("how", ["kmeans++", "kmeans||"])
-def test_well_parted_clusters_are_each_given_a_centre(how):
+def test_each_of_well_separated_clusters_gets_a_centre(how):
     chunks = chunks_of(SOURCE)
     found = run_locally(starting(how, chunks), chunks)["centres"]
     assert centre_error(found, SOURCE.centres()) < 0.1
 
 
 @pytest.mark.parametrize("how", ["kmeans++", "kmeans||", "sample"])
-def test_a_start_does_not_depend_on_who_has_which_chunk(how):
+def test_seeding_does_not_depend_on_which_member_has_which_chunk(how):
     chunks = chunks_of(SOURCE)
     one = run_locally(starting(how, chunks), chunks)["centres"]
-    several = asked_of(starting(how, chunks), [chunks[5:], chunks[:2], chunks[2:5], []])["centres"]
-    # Sums over members are in another order; rows that are drawn are the same ones.
+    several = merged_answers(starting(how, chunks), [chunks[5:], chunks[:2], chunks[2:5], []])[
+        "centres"
+    ]
+    # Sums over members are added in another order; the drawn rows are the same.
     np.testing.assert_allclose(several, one, rtol=1e-12)
 
 
-def test_another_seed_is_another_start():
+def test_another_seed_gives_other_centres():
     chunks = chunks_of(SOURCE)
     found = [run_locally(starting("sample", chunks, seed=s), chunks)["centres"] for s in (0, 1)]
     assert not np.array_equal(*found)
 
 
-def test_centres_are_rows_and_small_data_are_taken_whole():
+def test_centres_are_rows_and_small_data_are_used_whole():
     X = np.random.default_rng(0).standard_normal((30, 2))
     chunks = [
         dense_chunk(ChunkId("test", k, 0), np.zeros(10), X[10 * k : 10 * k + 10]) for k in range(3)
@@ -98,7 +100,7 @@ def test_fewer_different_rows_than_centres_are_refused(how):
         run_locally(starting(how, chunks, clusters=5, n_blocks=1), chunks)
 
 
-def test_plus_plus_is_better_than_scikit_learns_for_the_swaps():
+def test_swaps_make_plus_plus_better_than_scikit_learns():
     X = np.random.default_rng(1).standard_normal((2000, 5))
     chunk = dense_chunk(ChunkId("test", 0, 0), np.zeros(2000), X)
     ours, theirs = [], []
@@ -109,7 +111,7 @@ def test_plus_plus_is_better_than_scikit_learns_for_the_swaps():
     assert np.median(ours) < 0.98 * np.median(theirs)
 
 
-def test_swaps_find_the_cluster_that_two_centres_in_another_one_left_without():
+def test_swaps_find_the_cluster_left_without_a_centre():
     rng = np.random.default_rng(2)
     truth = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
     rows = truth[np.arange(300) % 3] + 0.1 * rng.standard_normal((300, 2))
@@ -118,8 +120,8 @@ def test_swaps_find_the_cluster_that_two_centres_in_another_one_left_without():
     assert centre_error(centres, truth) < 0.5
 
 
-def test_a_swap_always_leaves_less_inertia():
-    """Against inertia taken anew after every single number."""
+def test_every_swap_lowers_the_inertia():
+    """Against an inertia that is recomputed after every swap."""
     rng = np.random.default_rng(3)
     rows, weights = rng.standard_normal((400, 3)), rng.random(400)
     chunk = dense_chunk(ChunkId("test", 0, 0), np.zeros(400), rows, weights)
@@ -132,7 +134,7 @@ def test_a_swap_always_leaves_less_inertia():
     assert swaps >= 5
     assert np.count_nonzero(np.diff(values) < 0.0) == swaps
     assert np.diff(values).max() <= 0.0
-    # All numbers at once keep their tables of who is nearest right.
+    # Applying all swaps at once keeps the tables of nearest centres correct.
     at_once = rows[:15].copy()
     assert swap_centres(rows, weights, at_once, numbers) == swaps
     np.testing.assert_array_equal(at_once, centres)
@@ -148,7 +150,7 @@ def test_rows_without_weight_are_never_chosen():
 # --- baselines -----------------------------------------------------------------------------------
 
 
-def test_lloyd_never_makes_the_inertia_larger_and_ends_at_means():
+def test_lloyd_never_increases_the_inertia_and_ends_at_means():
     chunks = chunks_of(SOURCE)
     centres = run_locally(starting("sample", chunks), chunks)["centres"]
     values = [inertia(centres, chunks)]
@@ -165,7 +167,7 @@ def test_lloyd_never_makes_the_inertia_larger_and_ends_at_means():
 
 @pytest.mark.parametrize("kind", [KMeans, PaperKMeans])
 def test_without_messages_a_run_is_simu_parallel_sgd_bit_for_bit(kind):
-    """The communication interval goes to infinity: what is left is SimuParallelSGD."""
+    """As the communication interval goes to infinity, the method becomes SimuParallelSGD."""
     problem = kind(clusters=12, columns=4)
     begun = run_locally(starting("kmeans++", chunks_of(SOURCE)), chunks_of(SOURCE))
 
@@ -197,7 +199,7 @@ class Unchanged:
         return batch
 
 
-def test_one_batch_of_everything_is_a_pass_of_lloyds():
+def test_a_batch_of_all_rows_is_one_iteration_of_lloyd():
     chunks = chunks_of(SOURCE)
     begun = run_locally(starting("sample", chunks), chunks)
     problem = KMeans(clusters=12, columns=4)
@@ -208,32 +210,32 @@ def test_one_batch_of_everything_is_a_pass_of_lloyds():
     )
 
 
-# --- distance to the truth -----------------------------------------------------------------------
+# --- distance from the true centres --------------------------------------------------------------
 
 
-def test_the_error_matches_each_true_centre_with_one_found():
+def test_the_error_matches_each_true_centre_with_one_estimate():
     truth = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
     found = truth[[2, 0, 1]] + np.array([[0.0, 1.0], [0.0, 2.0], [3.0, 0.0]])
     assert centre_error(found, truth) == pytest.approx(2.0)
-    # Two near one true centre: the one that was missed counts in full.
+    # Two estimates near one true centre: the missed centre counts in full.
     doubled = np.array([[0.0, 0.0], [0.0, 0.0], [10.0, 0.0]])
     assert centre_error(doubled, truth) == pytest.approx(10.0 / 3.0)
     with pytest.raises(ValueError, match=r"shape \(2, 2\), wanted \(3, 2\)"):
         centre_error(found[:2], truth)
 
 
-def test_what_a_start_keeps_in_chunks_is_gone_when_it_has_ended():
+def test_temporary_chunk_state_of_seeding_is_removed_at_its_end():
     chunks = chunks_of(SOURCE)
     run_locally(starting("kmeans||", chunks), chunks)
     assert [chunk.state for chunk in chunks] == [{}] * len(chunks)
 
 
-def test_chunks_that_are_read_anew_in_the_middle_of_a_start_change_nothing():
+def test_chunks_that_are_reloaded_during_seeding_change_nothing():
     chunks = chunks_of(SOURCE)
     expected = run_locally(starting("kmeans||", chunks), chunks)["centres"]
 
-    class Forgetful:
-        """Chunks of which some come back without their state, now and then."""
+    class LosesState:
+        """Chunks, some of which occasionally return without their state."""
 
         def __init__(self):
             self.asked = 0
@@ -251,5 +253,5 @@ def test_chunks_that_are_read_anew_in_the_middle_of_a_start_change_nothing():
         def __getitem__(self, which):
             return chunks[which]
 
-    again = run_locally(starting("kmeans||", chunks), Forgetful())["centres"]
+    again = run_locally(starting("kmeans||", chunks), LosesState())["centres"]
     np.testing.assert_allclose(again, expected, rtol=1e-12)

@@ -1,4 +1,4 @@
-"""Rates by the paper's rule and its kin; members' samples by their shares of what is left."""
+"""Learning rates by the paper's rule and others; samples in proportion to remaining examples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_the_rate_follows_the_members_by_its_rule():
 
 
 @pytest.mark.parametrize("n_members", [1, 2, 3, 7, 16])
-def test_equal_members_take_h_steps_of_l(n_members):
+def test_equal_members_take_h_steps_of_l_samples(n_members):
     found = steps(
         rule="sqrt",
         batch=8,
@@ -30,13 +30,13 @@ def test_equal_members_take_h_steps_of_l(n_members):
     assert found == [8] * 16
 
 
-def test_who_has_twice_the_examples_takes_twice_the_samples():
+def test_a_member_with_twice_the_examples_takes_twice_the_samples():
     kind = {"rule": "sqrt", "batch": 8, "local_steps": 16, "n_members": 3, "n_left": 4000}
     one, two = steps(n_local=1000, **kind), steps(n_local=2000, **kind)
     assert (sum(one), sum(two), len(one), len(two)) == (96, 192, 16, 16)
 
 
-def test_all_members_together_take_one_batch_where_it_is_constant():
+def test_with_a_constant_total_all_members_together_take_one_batch():
     found = steps(
         rule="constant_global_batch",
         batch=64,
@@ -60,10 +60,8 @@ def test_the_last_round_of_an_epoch_has_fewer_steps_and_not_smaller_ones():
     st.lists(st.integers(0, 500), min_size=1, max_size=9),
 )
 @example("sqrt", 1, 1, [0, 20, 20, 20])
-def test_an_epoch_ends_with_every_example_taken_and_members_end_together(
-    rule, batch, local_steps, left
-):
-    """However the examples are spread, an epoch takes as many rounds as its samples ask for."""
+def test_members_end_an_epoch_together_with_every_example_taken(rule, batch, local_steps, left):
+    """For any placement of examples, an epoch takes as many rounds as its samples need."""
     rounds, total = 0, sum(left)
     a_round = local_steps * batch * (1 if rule == "constant_global_batch" else len(left))
     while sum(left):

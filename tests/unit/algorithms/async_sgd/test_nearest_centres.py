@@ -48,7 +48,7 @@ def test_dense_rows_find_their_centres(n, d, k, dtype):
     assert inertia(centres, [chunk]) == pytest.approx(squares @ weights, rel=1e-5)
 
 
-def test_equally_near_centres_leave_a_row_to_the_first_of_them():
+def test_ties_go_to_the_first_centre():
     chunk = dense_chunk(ID, np.zeros(3), np.array([[0.0], [1.0], [2.0]]))
     centres = np.array([[2.0], [0.0], [0.0], [2.0]])
     assert nearest_of(centres, whole([chunk])).lookup(whole([chunk]))[0].tolist() == [1, 0, 0]
@@ -88,7 +88,7 @@ def test_sparse_rows_are_those_of_the_dense_matrix(binary):
     np.testing.assert_allclose(apart, squares, rtol=1e-12)
 
 
-def test_narrow_rows_have_zeros_in_the_columns_that_they_lack():
+def test_narrow_rows_have_zeros_in_missing_columns():
     X, centres = np.array([[1.0], [2.0]]), np.array([[1.0, 0.5], [2.0, 3.0]])
     chunk = dense_chunk(ID, np.zeros(2), X)
     _, squares, _, _ = plainly(np.hstack([X, np.zeros((2, 1))]), centres)
@@ -104,7 +104,7 @@ def test_sequences_are_refused_in_one_line():
 
 @pytest.mark.parametrize(("dtype", "large"), [("float64", 1e32), ("float32", 1e25)])
 def test_rows_of_any_magnitude_get_one_of_the_centres(dtype, large):
-    # With scores beyond the padding's, sums were written behind the last centre's.
+    # When scores exceeded the padding's, sums were written past the last centre.
     X = large * np.array([[0.01, 1.0], [0.01, 0.01], [-1.0, 1.0]])
     centres = large * np.array([[1.0, 1.0], [-1.0, 1.2], [0.5, -1.0]])
     chunk = dense_chunk(ID, np.zeros(3), X, dtype=dtype)

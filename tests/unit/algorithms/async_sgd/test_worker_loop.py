@@ -1,4 +1,4 @@
-"""One member's turns: a limit of passes that changes in their midst."""
+"""A member's worker loop: batches, and a pass limit that changes in the middle of a pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.async_toy import MeanOfRows
 
 
 class Doubling:
-    """Takes twice as many where messages wait, else half as many."""
+    """Double the batch while messages wait, else halve it."""
 
     def next(self, batch, queue):
         return 2 * batch if queue.fill else batch // 2
@@ -28,31 +28,31 @@ def make_looper(passes, controller=Fixed, rows=40):
     return looper
 
 
-def turns(looper):
-    """Take all turns that are due; returns their examples."""
+def run_batches(looper):
+    """Run all batches that are due; return their examples."""
     found = []
     while looper.is_due():
         found.append(looper.step())
     return found
 
 
-def test_a_limit_that_is_lowered_in_the_midst_of_a_pass_is_kept():
+def test_a_limit_that_is_lowered_in_the_middle_of_a_pass_is_kept():
     looper = make_looper(5.0)
     assert looper.is_due()
     looper.step()
     looper.limit(0.75)
-    assert turns(looper) == [10, 10]
+    assert run_batches(looper) == [10, 10]
     assert looper.has_ended()
 
 
 def test_a_limit_that_is_raised_is_kept():
     looper = make_looper(0.5)
-    assert turns(looper) == [10, 10]
+    assert run_batches(looper) == [10, 10]
     looper.limit(1.125)
-    assert turns(looper) == [10, 10, 5]
+    assert run_batches(looper) == [10, 10, 5]
 
 
-def test_a_batch_size_does_not_grow_beyond_the_examples_that_there_are():
+def test_a_batch_size_does_not_grow_beyond_the_available_examples():
     looper = make_looper(None, controller=Doubling)
     for _ in range(10):
         looper.step()
@@ -73,10 +73,10 @@ def test_a_fixed_batch_is_not_made_smaller_by_few_examples():
     assert looper.step() == 10
 
 
-def test_a_limit_that_is_said_again_and_again_takes_no_example_more():
+def test_a_repeated_limit_processes_no_further_examples():
     for rows in range(30, 60):
         looper = make_looper(10.0, rows=rows)
-        # One that came from a peer is ahead: it is in the eleventh pass, the other in the tenth.
+        # The chunk from a peer is ahead: it is in the eleventh pass, the other in the tenth.
         ahead = dense_chunk(ChunkId("s", 0, 1), np.zeros(23), np.ones((23, 2)))
         ahead.state[POSITION] = np.array([10, 7], np.int64)
         own = dense_chunk(ChunkId("s", 0, 0), np.zeros(rows), np.ones((rows, 2)))

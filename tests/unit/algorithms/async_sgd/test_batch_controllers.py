@@ -1,4 +1,4 @@
-"""Controllers of the batch size, as pure functions of what they are told."""
+"""Batch-size controllers as pure functions of their readings."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def followed(controller, batch, readings, places=16):
     return batches
 
 
-def test_adaptive_b_is_integral_control_on_the_reading_before_the_last_but_one():
-    """Delta_q = q_opt - q2: the present length cancels, and history moves one place a step."""
+def test_adaptive_b_is_integral_control_on_the_second_last_reading():
+    """Delta_q = q_opt - q2: the present length cancels, and the history shifts by one each step."""
     batches = followed(AdaptiveB(target=4.0, gamma=10.0), 1000, [8, 8, 0, 0, 0, 0])
     # q2 before each step: 0, 0, 8, 8, 0, 0.
     changes = np.diff([1000, *batches]).tolist()
@@ -37,7 +37,7 @@ def test_the_printed_gradient_does_not_depend_on_the_present_length(now):
     assert controller.next(before, told(now, 16)) == before - round((4.0 - 7.0) * 10.0)
 
 
-def test_adaptive_b_keeps_to_its_bounds():
+def test_adaptive_b_stays_within_its_bounds():
     batches = followed(AdaptiveB(target=16.0, gamma=1e6, least=5, most=500), 100, [0] * 3)
     assert batches == [5, 5, 5]
     batches = followed(AdaptiveB(target=0.0, gamma=1e6, least=5, most=500), 100, [9] * 4)
@@ -60,12 +60,12 @@ def test_log_pi_follows_its_formula():
 
 
 def test_small_relative_steps_of_a_small_batch_add_up():
-    """Rounded at every step, a batch of 10 would never grow by 2.5 %."""
+    """With rounding at every step, a batch of 10 would never grow by 2.5 %."""
     batches = followed(LogPI(target=0.5, gain=0.05, places=2), 10, [1] * 60, places=2)
     assert batches[-1] > 30
 
 
-def test_a_size_that_was_set_by_somebody_else_is_begun_with_anew():
+def test_control_restarts_from_a_size_that_was_set_from_outside():
     controller = LogPI(places=2)
     controller.next(100, told(1, 2))
     assert controller.next(5000, told(1, 2)) > 5000
@@ -88,7 +88,7 @@ def test_log_pi_finds_the_critical_batch(share, seconds, rest):
 
 
 def test_adaptive_b_with_a_large_gamma_runs_into_a_limit_cycle():
-    """Pins the paper's rule: two readings of delay and a large gain do not come to rest."""
+    """Pins the paper's rule: with two readings of delay and a large gain it does not settle."""
     costs = Costs(link=GIGABIT, seconds_per_sample=5.1e-6, message_bytes=40_064)
     run = replay(costs, lambda: AdaptiveB(gamma=50.0), batch=1000, places=16, seconds=4.0)
     sizes = run.sizes_after(2.0)

@@ -1,4 +1,4 @@
-"""Settings of asynchronous SGD: checked in one line, and the loop that follows from them."""
+"""Settings of asynchronous SGD: one-line errors, and the worker loop that they configure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def loop_of(*problem, **given):
     return make_loop(read_settings(AsyncSGD(*problem, **given).section()), FACTS)
 
 
-def test_by_default_a_fixed_batch_and_one_slot_for_the_newest_state():
+def test_the_default_is_a_fixed_batch_and_one_slot_for_the_newest_state():
     loop = loop_of("kmeans", k=100)
     assert loop.problem == KMeans(clusters=100, columns=7)
     assert (loop.batch, loop.queue, loop.newest, loop.sends) == (300, 1, True, 1)
@@ -49,7 +49,7 @@ def test_by_default_a_fixed_batch_and_one_slot_for_the_newest_state():
     assert loop_of("linear").batch == 32
 
 
-def test_the_paper_waits_for_a_deep_queue_and_moves_by_a_twentieth():
+def test_the_papers_controller_keeps_a_deep_queue_and_moves_by_a_twentieth():
     loop = loop_of("kmeans", k=4, mode="paper", batch="adaptive")
     assert loop.problem == PaperKMeans(clusters=4, columns=7, rate=0.05)
     assert (loop.queue, loop.newest) == (16, False)
@@ -57,7 +57,7 @@ def test_the_paper_waits_for_a_deep_queue_and_moves_by_a_twentieth():
     assert loop.controller() is not loop.controller()
 
 
-def test_log_pi_begins_high_with_a_short_queue():
+def test_log_pi_starts_high_with_a_short_queue():
     loop = loop_of("kmeans", k=4, batch="auto")
     assert (loop.batch, loop.queue, loop.newest) == (1024, 2, False)
     assert isinstance(loop.controller(), LogPI)
@@ -71,7 +71,7 @@ def test_an_infinite_batch_sends_nothing(batch):
     assert (loop.sends, loop.batch) == (0, 256)
 
 
-def test_a_mailbox_has_one_slot_or_as_many_as_are_asked_for():
+def test_a_mailbox_has_one_slot_by_default_or_as_many_as_requested():
     assert [
         make_loop(read_settings({"k": 2, **given}), FACTS).slots for given in ({}, {"slots": 3})
     ] == [1, 3]
@@ -92,7 +92,7 @@ def test_a_linear_problem_has_its_loss_and_targets():
     assert loop_of("linear", mode="paper").problem.rate == 0.05
 
 
-def test_a_section_of_a_job_file_is_read_as_the_class_is():
+def test_a_section_of_a_job_file_is_parsed_like_the_class():
     section = {"problem": "kmeans", "k": 3, "batch": "auto", "share": 0.125}
     read = read_section(AsyncSGD, section, "algorithm")
     assert read == AsyncSGD("kmeans", k=3, batch="auto", share=0.125)
@@ -147,7 +147,7 @@ def test_a_wrong_setting_is_one_line_that_names_it(given, message):
         *(({"batch": "inf"}, given) for given in ({"sends": 2}, {"slots": 2}, {"queue": 4})),
     ],
 )
-def test_a_baseline_refuses_what_it_would_take_no_notice_of(how, given):
+def test_a_baseline_refuses_settings_that_it_would_ignore(how, given):
     ((key, value),) = given.items()
     with pytest.raises(ConfigError, match=f"{key} is {value}, wanted .*(mode|batch): "):
         read_section(AsyncSGD, {"k": 3, **how, **given}, "algorithm")
@@ -163,7 +163,7 @@ def test_a_baseline_refuses_what_it_would_take_no_notice_of(how, given):
         ({"k": 3, "passes": 0.0}, "algorithm.passes is 0.0"),
     ],
 )
-def test_a_record_is_checked_again_where_it_is_read(given, message):
+def test_a_record_is_validated_again_when_it_is_read(given, message):
     with pytest.raises(ConfigError, match=message):
         read_settings(given)
 
@@ -173,7 +173,7 @@ def begun(section):
     return found.loop.problem.begin(run_locally(found.start(), []))
 
 
-def test_a_warm_start_is_begun_with_and_nobody_asked():
+def test_a_warm_start_is_used_without_asking_the_members():
     state = begun({"warm_start": {"centres": np.eye(2, 7).tolist(), "counts": [3, 4]}})
     assert state["counts"].tolist() == [3.0, 4.0]
     linear = {"problem": "linear", "k": None, "intercept": True}
@@ -191,12 +191,12 @@ def test_a_warm_start_is_begun_with_and_nobody_asked():
         ({"centres": [["a"] * 7] * 2}, "not numbers"),
     ],
 )
-def test_what_learns_nothing_is_no_warm_start(given, message):
+def test_baselines_that_do_not_learn_are_rejected_as_warm_start(given, message):
     with pytest.raises(ConfigError, match=message):
         begun({"warm_start": given})
 
 
-def test_a_linear_plan_begins_at_zero_and_answers_with_coef_and_intercept():
+def test_a_linear_plan_starts_at_zero_and_returns_coef_and_intercept():
     found = plan({"problem": "linear", "intercept": True}, FACTS)
     state = found.loop.problem.begin(run_locally(found.start(), []))
     state["average"][:] = np.arange(8.0)
@@ -205,7 +205,7 @@ def test_a_linear_plan_begins_at_zero_and_answers_with_coef_and_intercept():
     assert result["intercept"].tolist() == [7.0]
 
 
-def test_batch_mode_reports_by_rounds_and_goes_over_all_examples():
+def test_batch_mode_reports_by_rounds_and_covers_all_examples():
     assert "report_every" not in AsyncSGD("kmeans", k=3, mode="batch").section()
     with pytest.raises(ConfigError, match="absent is 'ignore', wanted reload"):
         algorithm("async_sgd").trainer({"k": 2, "mode": "batch"}, FACTS, "ignore")

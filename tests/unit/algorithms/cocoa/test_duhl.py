@@ -13,7 +13,7 @@ from elasticml.algorithms.cocoa.permutation import VisitOrder
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.ids import ChunkId
 from tests.unit.algorithms.cocoa.local_problem import problem
-from tests.unit.algorithms.cocoa.test_streamed import streamed
+from tests.unit.algorithms.cocoa.test_out_of_core_passes import streamed
 
 
 def chunks(n: int, rows: Sequence[int] | None = None) -> list[Chunk]:

@@ -1,4 +1,4 @@
-"""What turns take besides their examples, learned from turns of known cost."""
+"""The cost model of batches: the fixed cost of a batch, learned from batches of known duration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from elasticml.algorithms.async_sgd.batch_controllers import (
 )
 from examples.papers.support.nic_model import GIGABIT, INFINIBAND, Costs, critical_batch, replay
 
-#: Seconds of a turn, and of an example.
+#: Seconds of a batch, and of an example.
 FIXED_S, EACH_S = 40e-6, 1e-6
 
 
@@ -26,7 +26,7 @@ def seen(sizes, more_s=lambda k: 0.0) -> IterationCostModel:
     return costs
 
 
-def test_the_least_batch_is_that_of_the_share():
+def test_the_smallest_batch_keeps_fixed_costs_to_the_given_share():
     costs = seen([1000] * SEEN_MIN + [100] * SEEN_MIN)
     for share in (0.5, 0.1, 0.01):
         n = costs.least(share)
@@ -38,33 +38,33 @@ def test_the_least_batch_is_that_of_the_share():
     [
         [],
         [500] * 99,
-        # Not far enough apart; one of them seen too rarely.
+        # Sizes too close to each other; and one of them seen too rarely.
         [500] * SEEN_MIN + [1000] * SEEN_MIN,
         [100] * (SEEN_MIN - 1) + [1000] * SEEN_MIN,
     ],
 )
-def test_nothing_is_known_of_turns_of_one_size(sizes):
+def test_batches_of_one_size_give_no_estimate(sizes):
     assert seen(sizes).least(0.1) == 0.0
 
 
-def test_turns_that_were_held_up_count_for_nothing_beside_quick_ones():
+def test_delayed_batches_do_not_count_beside_quick_ones():
     held_up = seen([1000] * 40 + [100] * 40, more_s=lambda k: 5e-3 * (k % 8 != 3))
     assert held_up.least(0.1) == pytest.approx(9 * FIXED_S / EACH_S)
 
 
-def test_turns_without_a_fixed_part_have_no_least_batch():
+def test_batches_without_a_fixed_cost_have_no_smallest_size():
     costs = IterationCostModel()
     for n in [1000] * SEEN_MIN + [100] * SEEN_MIN:
         costs.add(n, EACH_S * n)
     assert costs.least(0.1) == pytest.approx(0.0, abs=1e-6)
     for _ in range(SEEN_MIN):
-        # More examples in less time: no line of costs.
+        # More examples in less time: no linear cost.
         costs.add(100_000, 1e-6)
     assert costs.least(0.1) == 0.0
 
 
 @pytest.mark.parametrize("faster", [0.1, 10.0])
-def test_turns_of_long_ago_tell_nothing_of_a_member_whose_speed_has_changed(faster):
+def test_old_batches_are_ignored_after_a_member_changed_speed(faster):
     costs = seen([1000] * SEEN_MIN + [100] * SEEN_MIN + [400] * STRETCH)
     before = costs.least(0.1)
     for n in [1000] * STRETCH + [100] * STRETCH:
@@ -73,13 +73,13 @@ def test_turns_of_long_ago_tell_nothing_of_a_member_whose_speed_has_changed(fast
     assert costs.least(0.1) == pytest.approx(faster * before)
 
 
-def test_a_size_that_has_not_been_seen_for_long_is_compared_with_nothing():
+def test_a_size_not_seen_for_long_is_not_compared():
     costs = seen([1000] * SEEN_MIN + [100] * 2 * STRETCH)
     assert costs.least(0.1) == 0.0
 
 
-def test_the_least_batch_is_no_wild_guess():
-    # All of it fixed, but for a thousandth.
+def test_the_smallest_batch_is_bounded():
+    # Nearly all of it is fixed cost; a thousandth is not.
     costs = IterationCostModel()
     for n in [1000] * SEEN_MIN + [100] * SEEN_MIN:
         costs.add(n, 1.0 + 1e-6 * n)
@@ -98,13 +98,13 @@ def test_log_pi_follows_a_member_that_becomes_slower_or_faster():
             )
             sizes.append(batch)
         wanted = 9 * FIXED_S / EACH_S
-        # Now and then it goes down for some turns, to look how long smaller ones take.
+        # Occasionally it goes down for some batches, to measure smaller ones.
         assert np.median(sizes[2 * STRETCH : 3 * STRETCH]) == pytest.approx(wanted, rel=0.01)
         assert np.median(sizes[-2 * STRETCH :]) == pytest.approx(faster * wanted, rel=0.01)
 
 
-def told(controller, turns):
-    """Sizes after turns of (examples, fill), each of which takes what it costs."""
+def sizes_after(controller, turns):
+    """Return the sizes after batches of (examples, fill), each with its true duration."""
     examples, seconds, batch, sizes = 0, 1.0, 4096, []
     for n, fill in turns:
         examples, seconds = examples + n, seconds + FIXED_S + EACH_S * n
@@ -113,32 +113,32 @@ def told(controller, turns):
     return sizes
 
 
-def test_log_pi_goes_no_lower_than_the_share_lets_it_and_follows_the_queue_above():
+def test_log_pi_respects_the_smallest_batch_and_follows_the_queue_above_it():
     turns = [(4096, 0.0)] * (SEEN_MIN + 1) + [(64, 0.0)] * 200 + [(400, 0.5)] * 400
-    free, bound = (told(LogPI(fixed_share=share), turns) for share in (None, 0.1))
+    free, bound = (sizes_after(LogPI(fixed_share=share), turns) for share in (None, 0.1))
     wanted = round(9 * FIXED_S / EACH_S)
     assert min(free) < wanted / 4
     assert min(bound[2 * SEEN_MIN :]) == wanted
     assert bound[-1] > 4 * wanted
 
 
-def test_turns_that_waited_for_a_place_tell_nothing():
+def test_batches_that_waited_for_a_slot_are_ignored():
     turns = [(4096, 1.0)] * 40 + [(64, 1.0)] * 40 + [(64, 0.0)] * 400
-    assert min(told(LogPI(fixed_share=0.1), turns)) < 9 * FIXED_S / EACH_S / 4
+    assert min(sizes_after(LogPI(fixed_share=0.1), turns)) < 9 * FIXED_S / EACH_S / 4
 
 
 @pytest.mark.parametrize("share", [None, 0.1])
-def test_where_the_network_is_no_limit_little_time_goes_to_turns(share):
+def test_without_a_network_limit_fixed_costs_take_little_time(share):
     costs = Costs(INFINIBAND, EACH_S, 9824, post_s=5e-6, batch_s=25e-6, merge_s=10e-6)
     assert critical_batch(costs) < 1
     run = replay(costs, lambda: LogPI(fixed_share=share), batch=1200, places=2, seconds=0.4)
     late = run.sizes_after(0.2)
     speed = late.sum() * EACH_S / (16 * 0.2)
-    # The quickest turns have no merge: what merges take comes on top of the tenth.
+    # The quickest batches have no merge: the time of merges adds to the tenth.
     assert speed < 0.5 if share is None else speed > 0.86
 
 
-def test_where_it_is_one_the_critical_batch_stays():
+def test_with_a_network_limit_the_critical_batch_stays():
     costs = Costs(GIGABIT, 5.1e-6, 40_064, post_s=5e-6, batch_s=25e-6, merge_s=10e-6)
     controller = lambda: LogPI(fixed_share=0.1)  # noqa: E731
     run = replay(costs, controller, batch=4000, places=2, seconds=6.0)
