@@ -1,4 +1,4 @@
-"""Work in pieces: the same ones whatever the threads."""
+"""Work is split into the same pieces for any number of threads."""
 
 from __future__ import annotations
 

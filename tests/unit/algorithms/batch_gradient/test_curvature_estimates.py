@@ -1,4 +1,4 @@
-"""What ``absent: auto`` asks for, what it may cost in memory, and what it makes of the answers."""
+"""``absent: auto``: the curvature that it requests, its memory limit, and its estimates."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ LOSE = (Vanish(round=8, members=(0, 1)), Return(round=20))
 
 
 def train(*schedule: Vanish | Return) -> Run:
-    """Run members that are unlike: their rows are sorted by a feature."""
+    """Run members with dissimilar data: the rows are sorted by a feature."""
     parts = deal(ROWS[ORDER], LABELS[ORDER], 4)
     settings = {"optimizer": "gd", "l2": 0.01}
     return World(settings=settings, parts=parts, absent="auto", schedule=schedule).run(25)
 
 
-# --- what is asked for ----------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
-def test_what_costs_far_more_bears_another_name() -> None:
-    """A member far beyond its operation's median duration is given up as stuck."""
+def test_operations_of_very_different_cost_have_different_names() -> None:
+    """A member far beyond its operation's median duration is declared stuck."""
     asked = [a.exchange for a in train(*LOSE).asked]
     sketches = {"products" in exchange.returns for exchange in asked}
     names = {
@@ -49,20 +49,20 @@ def test_what_costs_far_more_bears_another_name() -> None:
     assert names[False] == {"gradient", "probe", "curvature", "survey"}
 
 
-# --- what it may cost -----------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("columns", "rank"),
     [(4, 32), (47_028, 32), (131_072, 32), (524_288, 8), (1_048_576, 4), (3_200_000, 0)],
 )
-def test_the_wider_the_model_the_fewer_directions(columns: int, rank: int) -> None:
+def test_wider_models_get_fewer_directions(columns: int, rank: int) -> None:
     made = curvatures_for(read_settings({}), Columns(n_columns=columns, intercept=False))
     assert made.rank == rank
     assert 8 * rank * columns <= curvature_estimates.BASIS_BYTES_MAX
 
 
-def test_models_too_wide_for_a_sketch_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_too_wide_for_a_sketch_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curvature_estimates, "BASIS_BYTES_MAX", 8 * 5 * 3)
     run = train(*LOSE)
     assert "sketch" not in {a.exchange.operation for a in run.asked}
@@ -99,15 +99,15 @@ def test_a_sketch_takes_the_memory_of_its_sums_and_their_total() -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    vectors = 8  # moments, and what they are summed in
+    vectors = 8  # moments, and the buffer of their sum
     assert peak <= 2 * basis.nbytes + vectors * 8 * d
 
 
-# --- what is made of it ---------------------------------------------------------------------------
+# --- estimates ------------------------------------------------------------------------------------
 
 
-def known(**changes: Any) -> Curvatures:
-    """Make what is known before the first loss."""
+def state_before_losses(**changes: Any) -> Curvatures:
+    """Make the state before the first loss."""
     made = curvatures_for(read_settings({}), Columns(n_columns=3, intercept=False))
     made.majorant = np.ones(3)
     for name, value in changes.items():
@@ -116,16 +116,16 @@ def known(**changes: Any) -> Curvatures:
 
 
 def lose(made: Curvatures, left: float, changes: Any = None) -> Any:
-    """Lose examples of weight 2; ``left`` is the weight of those who stay."""
+    """Lose examples of weight 2; ``left`` is the weight of the remaining ones."""
     lost = Sums(loss=1.0, gradient=np.ones(3), weight=2.0)
     present = Sums(loss=left, gradient=left * np.ones(3), weight=left)
     answer = {"majorant": np.zeros(3)}
     return made.choose(np.zeros(3), lost, present, changes, answer, is_exact=True)
 
 
-def test_where_nobody_is_left_nothing_is_learnt_of_likeness() -> None:
-    """The change of nothing is nothing: rho would be 1, and every later loss seem unlike."""
-    made, change = known(), np.array([1.0, 2.0, 3.0])
+def test_similarity_stays_unknown_when_no_member_is_left() -> None:
+    """The change of zero is zero: rho would be 1, and every later loss would seem dissimilar."""
+    made, change = state_before_losses(), np.array([1.0, 2.0, 3.0])
     assert lose(made, 0.0, (change, 0.0 * change)).mode == "taylor"
     assert made.likeness is None
     made.majorant = np.ones(3)
@@ -142,5 +142,7 @@ def test_where_nobody_is_left_nothing_is_learnt_of_likeness() -> None:
         (0.5, 0.1, "taylor"),
     ],
 )
-def test_the_last_loss_tells_or_else_the_members_themselves(likeness, differ, mode) -> None:
-    assert lose(known(likeness=likeness, differ=differ), 4.0).mode == mode
+def test_similarity_comes_from_the_last_loss_or_else_from_the_members(
+    likeness, differ, mode
+) -> None:
+    assert lose(state_before_losses(likeness=likeness, differ=differ), 4.0).mode == mode

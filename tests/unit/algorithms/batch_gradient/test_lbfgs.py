@@ -30,7 +30,7 @@ def written_out(steps: np.ndarray) -> np.ndarray:
     return inverse
 
 
-def test_two_loops_are_the_bfgs_formula() -> None:
+def test_the_two_loop_recursion_is_the_bfgs_formula() -> None:
     steps = RNG.normal(size=(4, D))
     vector = RNG.normal(size=D)
     got = of_steps(steps).times(vector)
@@ -38,7 +38,7 @@ def test_two_loops_are_the_bfgs_formula() -> None:
 
 
 def test_conjugate_steps_that_span_the_space_give_the_inverse() -> None:
-    # Along the Hessian's own axes, updates do not disturb one another.
+    # Along the eigenvectors of the Hessian, updates do not interfere.
     axes = np.linalg.eigh(HESSIAN)[1].T
     got = np.stack([of_steps(axes).times(unit) for unit in np.eye(D)])
     np.testing.assert_allclose(got, np.linalg.inv(HESSIAN), rtol=1e-9, atol=1e-12)
@@ -51,7 +51,7 @@ def test_only_the_last_pairs_are_kept() -> None:
     np.testing.assert_array_equal(kept[0].step, steps[3])
 
 
-def test_a_step_along_which_the_gradient_does_not_rise_makes_no_pair() -> None:
+def test_a_step_with_a_gradient_that_does_not_rise_makes_no_pair() -> None:
     step = RNG.normal(size=D)
     pairs = of_steps(RNG.normal(size=(2, D)))
     assert pairs.with_step(step, -step) is pairs
@@ -59,7 +59,7 @@ def test_a_step_along_which_the_gradient_does_not_rise_makes_no_pair() -> None:
     assert pairs.with_step(np.zeros(D), np.zeros(D)) is pairs
 
 
-def test_without_pairs_the_direction_is_the_gradients() -> None:
+def test_without_pairs_the_direction_is_the_negative_gradient() -> None:
     vector = RNG.normal(size=D)
     got = Pairs().times(vector)
     np.testing.assert_array_equal(got, vector)

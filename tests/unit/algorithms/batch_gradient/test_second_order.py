@@ -1,4 +1,4 @@
-"""L-BFGS and TRON: scikit-learn's optimum, and what they do where the set of examples changes."""
+"""L-BFGS and TRON: scikit-learn's optimum, and steps over a set of examples that changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def solution(run: Run) -> np.ndarray:
 
 @BOTH
 @pytest.mark.parametrize("scale", ["none", "standard"])
-def test_logistic_regression_ends_at_scikit_learns_optimum(optimizer: str, scale: str) -> None:
+def test_logistic_regression_reaches_scikit_learns_optimum(optimizer: str, scale: str) -> None:
     run = train(optimizer=optimizer, scale=scale)
     z = X @ solution(run)[:D] + solution(run)[D]
     scaled = X if scale == "none" else (X - X.mean(axis=0)) / X.std(axis=0)
@@ -63,12 +63,12 @@ def test_the_other_losses_end_where_the_gradient_vanishes(optimizer: str) -> Non
 
 @BOTH
 @pytest.mark.parametrize("absent", ["auto", "taylor", "ignore", "stall", "reload"])
-def test_elasticity_costs_nothing_while_nobody_leaves(optimizer: str, absent: str) -> None:
-    """Not a bit of any model depends on the rule for absent examples, nor what is asked."""
+def test_elasticity_costs_nothing_while_no_member_leaves(optimizer: str, absent: str) -> None:
+    """Not a bit of any model or request depends on the absent rule."""
     runs = [train(optimizer=optimizer, absent=rule) for rule in ("ignore_rescaled", absent)]
     models = [[row.model["coef"].tobytes() for row in run.rows] for run in runs]
     assert models[0] == models[1]
-    # Sketches, which are made ahead of losses, are the one thing that some rules ask for besides.
+    # The exception is sketches, which some rules request ahead of losses.
     asked = [[a.exchange.operation for a in run.asked] for run in runs]
     assert asked[0] == [
         operation for operation in asked[1] if operation not in ("survey", "sketch")
@@ -78,7 +78,7 @@ def test_elasticity_costs_nothing_while_nobody_leaves(optimizer: str, absent: st
 @BOTH
 @pytest.mark.parametrize("absent", ["auto", "taylor", "ignore", "stall"])
 @pytest.mark.parametrize("during", ["gradient", "probe", "product"])
-def test_losses_and_returns_leave_the_optimum_where_it_was(
+def test_losses_and_returns_do_not_change_the_optimum(
     optimizer: str, absent: str, during: str
 ) -> None:
     schedule = (
@@ -132,12 +132,12 @@ def test_every_pair_is_of_one_function() -> None:
 
 
 @pytest.mark.parametrize("during", ["product", "probe"])
-def test_conjugate_gradients_that_meet_a_loss_are_given_up(during: str) -> None:
+def test_conjugate_gradients_are_discarded_after_a_loss(during: str) -> None:
     schedule = (Vanish(round=2, members=(3,), during=during, nth=0 if during == "probe" else 1),)
     run = train(*schedule, optimizer="tron", absent="taylor", rounds=4)
     phases = [p for p in run.phases(2) if p != "correct"]
-    # The gradient at the same point again, for the stand-in's function, and all products anew.
-    # A probe is repeated over the survivors first; it belongs to the former products.
+    # The gradient at the same point again, for the function with its stand-in, and all products
+    # again. A probe is repeated over the survivors first; it belongs to the former products.
     at = phases.index("probe") + 1 if during == "probe" else phases.index("product") + 1
     assert phases[at + 1 : at + 3] == ["gradient", "product"]
     again = [a for a in run.asked if a.round == 2 and a.phase == "gradient"]
@@ -158,7 +158,7 @@ def test_the_radius_after_a_change_is_the_last_steps_length() -> None:
     assert run().rows[4].extra["radius"] != radii[4]
 
 
-def test_a_change_at_an_estimated_optimum_costs_no_rounds_in_a_tiny_ball() -> None:
+def test_a_change_at_an_estimated_optimum_wastes_no_rounds_with_a_tiny_radius() -> None:
     schedule = (Vanish(round=2, members=(1, 2)), Return(round=12))
     run = train(*schedule, optimizer="tron", absent="taylor")
     assert run.rows[11].extra["gradient_norm"] < 1e-8
@@ -166,7 +166,7 @@ def test_a_change_at_an_estimated_optimum_costs_no_rounds_in_a_tiny_ball() -> No
 
 
 @BOTH
-def test_all_that_makes_one_step_is_over_one_set_of_examples(optimizer: str) -> None:
+def test_all_sums_of_a_step_are_over_one_set_of_examples(optimizer: str) -> None:
     """Sums of a round after its last gradient contain exactly that gradient's examples."""
     asked: list[tuple[int, str, int]] = []
 
@@ -186,7 +186,7 @@ def test_all_that_makes_one_step_is_over_one_set_of_examples(optimizer: str) -> 
         assert len({n for _, n in of_round[last:]}) == 1
 
 
-def test_a_length_whose_double_is_refused_is_taken_however_steep_the_slope_is_there() -> None:
+def test_a_step_length_is_accepted_when_its_double_is_rejected_even_on_a_steep_slope() -> None:
     steps = np.array([2.0, 1.0, 0.5, 0.25])
     values, slopes = np.array([9.0, -0.96, -0.49, -0.25]), np.array([20.0, -0.95, -0.96, -0.98])
     found = choose_flat(steps, values, slopes, value=0.0, slope=-1.0)

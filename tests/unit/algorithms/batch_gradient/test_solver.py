@@ -1,4 +1,6 @@
-"""The member's half: exact sums, caches that change nothing, any kind of chunk, any threads."""
+"""The member's solver: exact sums, caches without effect on results, any chunk kind, any
+threads.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ KINDS: dict[str, Any] = {"dense": X, "csr": sp.csr_matrix(X), "binary_csr": BINA
 
 
 class Threads:
-    """Cuts the work as if there were three threads."""
+    """Split the work as if there were three threads."""
 
     n_threads = 3
 
@@ -79,7 +81,7 @@ def test_loss_gradient_and_weight_are_the_sums_over_the_chunks(kind: str, parall
     np.testing.assert_allclose(came["weight"], S.sum(), rtol=1e-14)
 
 
-def test_a_step_along_the_probed_direction_multiplies_nothing_and_changes_nothing() -> None:
+def test_a_step_along_the_probed_direction_needs_no_product_and_changes_nothing() -> None:
     solver, chunks = make(X)
     ask(solver, chunks, "gradient", {"w": W}, point=0)
     ask(solver, chunks, "probe", {"direction": P, "steps": np.array([0.5])}, point=0, direction=1)
@@ -102,7 +104,7 @@ def test_the_same_exchange_computed_twice_gives_the_same_bits() -> None:
     np.testing.assert_array_equal(first["gradient"], again["gradient"])
 
 
-def test_a_correction_leaves_the_caches_for_the_probe_that_follows() -> None:
+def test_a_correction_keeps_the_caches_for_the_next_probe() -> None:
     solver, chunks = make(X)
     ask(solver, chunks, "gradient", {"w": W}, point=3)
     there = ask(solver, chunks, "gradient", {"w": P}, point=2, scratch=True)
@@ -114,13 +116,13 @@ def test_a_correction_leaves_the_caches_for_the_probe_that_follows() -> None:
     assert came["uncached"] == 0.0
 
 
-def test_a_chunk_that_came_after_the_point_is_counted_as_uncached() -> None:
+def test_a_chunk_that_arrived_after_the_gradient_is_counted_as_uncached() -> None:
     solver, chunks = make(X)
     ask(solver, chunks[1:], "gradient", {"w": W}, point=0)
     probe = {"direction": P, "steps": np.array([1.0])}
     assert ask(solver, chunks, "probe", probe, point=0, direction=1)["uncached"] == 7.0
     ask(solver, chunks, "gradient", {"w": W}, point=0)
-    # The direction is not sent a second time: only chunks that have it take part.
+    # The direction is not sent again: only chunks that have it take part.
     steps = {"steps": np.array([1.0])}
     assert ask(solver, chunks, "probe", steps, point=0, direction=1)["uncached"] == 7.0
     came = ask(solver, chunks, "probe", probe, point=0, direction=1)
@@ -172,7 +174,7 @@ def test_a_product_with_the_hessian_is_the_gradients_difference(kind: str, loss:
     )
 
 
-def test_a_product_counts_chunks_without_the_points_margins_as_uncached() -> None:
+def test_a_product_counts_chunks_without_cached_margins_as_uncached() -> None:
     solver, chunks = make(X)
     ask(solver, chunks[1:], "gradient", {"w": W}, point=0)
     assert ask(solver, chunks, "product", {"v": P}, point=0)["uncached"] == 7.0

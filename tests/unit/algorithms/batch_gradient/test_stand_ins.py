@@ -1,4 +1,4 @@
-"""Stand-ins with curvature: one function, its derivatives, carrying, choosing, and the guard."""
+"""Stand-ins with curvature: consistent derivatives, updates, selection, and the guard."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def spd(rank: int = N) -> np.ndarray:
     return root @ root.T
 
 
-#: The present's summed loss: a quadratic.
+#: The present members' summed loss: a quadratic.
 H, G = spd(), RNG.normal(size=N)
 
 
@@ -67,7 +67,7 @@ def test_value_gradient_search_and_curvature_are_of_one_function() -> None:
     got_values, got_slopes = stand_ins.along(w, p, steps, values, slopes)
     np.testing.assert_allclose(got_values, [total(w + t * p).loss for t in steps])
     np.testing.assert_allclose(got_slopes, [total(w + t * p).gradient @ p for t in steps])
-    # Everything is quadratic here, so that differences are exact.
+    # Everything is quadratic here, so differences are exact.
     np.testing.assert_allclose(
         stand_ins.curvature(H @ p, p), total(w + p).gradient - total(w).gradient
     )
@@ -93,7 +93,7 @@ def test_a_second_loss_does_not_corrupt_the_first_ones_anchor() -> None:
     assert stand_ins.theta == pytest.approx(3.0 / 2.0)
 
 
-def test_where_nobody_is_left_there_is_no_curvature_to_borrow() -> None:
+def test_when_no_member_is_left_there_is_no_curvature_to_borrow() -> None:
     entry = StandIn(w=np.zeros(N), sums=sums())
     nobody = Sums(loss=0.0, gradient=np.zeros(N), weight=0.0)
     assert entry.borrowing(np.ones(N), sums(3.0), nobody).theta == 0.0
@@ -107,7 +107,7 @@ def test_nystrom_is_exact_where_its_basis_spans_the_range() -> None:
     np.testing.assert_allclose(made.times(v), hessian @ v, atol=1e-9)
 
 
-def test_nystrom_keeps_the_diagonal_and_is_nowhere_negative() -> None:
+def test_nystrom_keeps_the_diagonal_and_is_positive_semidefinite() -> None:
     hessian = spd()
     basis = first_basis(N, 2)
     made = nystrom(basis, basis @ hessian, np.diag(hessian))
@@ -118,14 +118,14 @@ def test_nystrom_keeps_the_diagonal_and_is_nowhere_negative() -> None:
     np.testing.assert_array_equal(nothing.times(np.ones(N)), 0.0)
 
 
-def test_likeness_is_zero_for_copies_and_unknown_without_a_change() -> None:
+def test_similarity_is_zero_for_copies_and_unknown_without_a_change() -> None:
     y = RNG.normal(size=N)
     assert likeness(2.0 * y, y, 2.0) == 0.0
     assert likeness(y, -y, 1.0) == pytest.approx(2.0)
     assert likeness(0.0 * y, y, 1.0) is None
 
 
-def test_scatter_is_the_members_root_mean_square_likeness() -> None:
+def test_scatter_is_the_members_root_mean_square_dissimilarity() -> None:
     weights, changes = np.array([1.0, 2.0, 3.0]), RNG.normal(size=(3, N))
     whole = changes.sum(axis=0)
     own = [w * np.sum((y / w - whole / 6.0) ** 2) for w, y in zip(weights, changes, strict=True)]
@@ -141,7 +141,7 @@ def test_a_gap_is_bounded_only_where_everything_is_penalised() -> None:
     assert gap_bound(1.0, g, 0.0, 2) is None
 
 
-def test_a_proof_encloses_a_quadratic_with_its_curvature() -> None:
+def test_the_bound_encloses_a_quadratic_with_its_curvature() -> None:
     w, v = RNG.normal(size=(2, N))
     proof = LossBound(w=w, loss=present(w).loss, gradient=present(w).gradient, diagonal=np.zeros(N))
     rows = np.abs(H).sum(axis=0)  # H <= diag(rows), by Gershgorin
@@ -166,7 +166,7 @@ def train(*schedule: Vanish | Return, is_sorted: bool = False, **settings: Any) 
     return world.run(40)
 
 
-def test_alike_members_borrow_and_unlike_ones_have_their_own() -> None:
+def test_similar_members_borrow_curvature_and_dissimilar_ones_use_their_own() -> None:
     lose = (Vanish(round=8, members=(0, 1)), Return(round=20))
     alike, unlike = train(*lose), train(*lose, is_sorted=True)
     assert alike.rows[10].extra["curvature_from"] == "borrowed 1"
@@ -177,7 +177,7 @@ def test_alike_members_borrow_and_unlike_ones_have_their_own() -> None:
 
 
 @pytest.mark.parametrize("during", [None, "probe", "gradient"])
-def test_a_stand_in_goes_with_the_first_gradient_that_has_its_examples(during: str | None) -> None:
+def test_a_stand_in_ends_with_the_first_gradient_that_has_its_examples(during: str | None) -> None:
     lose, back = Vanish(round=5, members=(0,)), Return(round=9, during=during)
     run = train(lose, back, is_sorted=True)
     gradients = [a for a in run.asked if a.phase == "gradient"]
@@ -189,7 +189,7 @@ def test_a_stand_in_goes_with_the_first_gradient_that_has_its_examples(during: s
 
 
 def test_a_flat_stand_in_is_guarded_then_borrows_then_the_model_stays() -> None:
-    """The sketch of unlike members is lost with those who vanish while it is made."""
+    """The sketch of dissimilar members is lost with members that vanish while it is computed."""
     first = (Vanish(round=8, members=(0,)), Return(round=10))
     second = Vanish(round=10, members=(0, 1), during="sketch")
     run = train(*first, second, Return(round=38), is_sorted=True)
@@ -206,7 +206,7 @@ def test_a_flat_stand_in_is_guarded_then_borrows_then_the_model_stays() -> None:
     assert run.rows[39].objective_kind == "exact"
 
 
-def test_where_nothing_is_certain_of_somebody_flat_ones_borrow_and_the_model_goes_on() -> None:
+def test_flat_stand_ins_borrow_when_no_absent_share_is_certain() -> None:
     """One group is flat and certain; another vanishes as a third returns: it is an estimate."""
     first = (Vanish(round=8, members=(0,)), Vanish(round=9, members=(1,)))
     flat = (Return(round=10, oldest=True), Vanish(round=10, members=(0,), during="sketch"))
@@ -236,12 +236,12 @@ def linear_loss(at: np.ndarray, w: np.ndarray, member: int) -> float:
 @pytest.mark.parametrize("has_anchors", [True, False])
 @pytest.mark.parametrize("during", ["gradient", "probe"])
 @pytest.mark.parametrize("absent", ["auto", "taylor"])
-def test_a_loss_as_others_return_who_were_never_seen_is_no_difference_of_both(
+def test_a_loss_during_the_first_return_is_not_computed_as_a_difference(
     absent: str, during: str, has_anchors: bool
 ) -> None:
-    """Who vanished before the first gradient is in no sum: their return hides what is lost.
+    """Members lost before the first gradient are in no sum: their return hides the lost share.
 
-    The sums that are known afterwards are of whoever is there: a later loss is told from them.
+    Later sums contain all present members, so that a later loss is a difference of them.
     """
     unseen = (Vanish(round=0, members=(0, 1)), Return(round=5, during=during))
     lost = Vanish(round=5, members=(2,), during=during)
@@ -254,11 +254,11 @@ def test_a_loss_as_others_return_who_were_never_seen_is_no_difference_of_both(
         has_anchors=has_anchors,
     )
     run = world.run(8)
-    # A cached anchor is the very share of who vanished; without one it is anybody's guess.
+    # A cached anchor is exactly the lost members' share; without one it cannot be known.
     told = int(has_anchors) + (during == "probe")
     assert [row.stand_ins for row in run.rows[5:]] == [told] * 3
     there = (0, 1, 2, 3) if has_anchors else (0, 1, 3)
-    if during == "probe":  # stand-ins are anchored at the very model of this round
+    if during == "probe":  # stand-ins are anchored at this round's own model
         assert run.rows[5].objective == pytest.approx(mean_loss(run.w(5), there))
     elif has_anchors:
         missed = linear_loss(run.w(4), run.w(5), 2) - mean_loss(run.w(5), (2,))
@@ -278,7 +278,7 @@ def test_a_job_that_rolls_back_means_the_papers_stand_ins() -> None:
     assert "curvature_from" not in auto.rows[10].extra
 
 
-def test_taylor_asks_for_nothing_new() -> None:
+def test_taylor_makes_no_new_requests() -> None:
     lose = (Vanish(round=8, members=(0, 1)), Return(round=20))
     run = train(*lose, absent="taylor", is_sorted=True)
     assert {a.exchange.operation for a in run.asked} == {"gradient", "probe", "curvature"}

@@ -1,4 +1,4 @@
-"""The whole algorithm against scikit-learn's optima, its settings, its ends and its errors."""
+"""The whole algorithm: scikit-learn's optima, settings, stopping rules and errors."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def solution(run: Run) -> np.ndarray:
 
 @pytest.mark.parametrize("scale", ["none", "maxabs", "standard"])
 @pytest.mark.parametrize("intercept", [True, False])
-def test_logistic_regression_finds_scikit_learns_optimum(scale: str, intercept: bool) -> None:
+def test_logistic_regression_reaches_scikit_learns_optimum(scale: str, intercept: bool) -> None:
     run = train(scale=scale, intercept=intercept, weights=S, class_weight="balanced")
     scaler = {"none": None, "maxabs": MaxAbsScaler(), "standard": StandardScaler()}[scale]
     scaled = X if scaler is None else scaler.fit_transform(X)
-    # Balanced by the numbers of examples; scikit-learn's own balances their weights.
+    # Balanced by the numbers of examples; scikit-learn's own option balances their weights.
     balanced = {label: 120 / (2 * np.sum(label == Y)) for label in (3.0, 7.0)}
     total = sum(S[label == Y].sum() * weight for label, weight in balanced.items())
     model = LogisticRegression(
@@ -58,7 +58,7 @@ def test_logistic_regression_finds_scikit_learns_optimum(scale: str, intercept: 
     np.testing.assert_allclose(got, wanted, atol=1e-6)
 
 
-def test_squared_loss_finds_ridges_optimum() -> None:
+def test_squared_loss_reaches_ridges_optimum() -> None:
     run = train(y=SIGNAL, loss="squared", intercept=True, scale="standard")
     model = Ridge(alpha=L2 * 120, tol=1e-14).fit(StandardScaler().fit_transform(X), SIGNAL)
     wanted = model.predict(StandardScaler().fit_transform(X))
@@ -87,14 +87,14 @@ def test_the_result_after_the_last_return_is_the_undisturbed_optimum() -> None:
     assert run.model.objective == pytest.approx(plain.model.objective, rel=1e-12)
 
 
-def test_a_step_size_left_out_is_safe() -> None:
+def test_the_default_step_size_is_safe() -> None:
     for scale in ("none", "standard"):
         run = train(step="constant", scale=scale, intercept=True, rounds=40)
         objectives = [row.objective for row in run.rows]
         assert np.all(np.diff(objectives) < 0)
 
 
-def test_convergence_is_declared_only_when_nobody_is_absent() -> None:
+def test_convergence_is_declared_only_when_no_example_is_absent() -> None:
     schedule = (Vanish(round=5, members=(1,)), Return(round=1500))
     run = train(schedule=schedule, tolerance=1e-4)
     assert len(run.rows) > 1500
@@ -102,7 +102,7 @@ def test_convergence_is_declared_only_when_nobody_is_absent() -> None:
     assert run.model.reason == "gradient norm <= 0.0001 of the first"
 
 
-def test_a_run_that_is_stopped_tells_its_final_objective() -> None:
+def test_a_stopped_run_reports_its_final_objective() -> None:
     for settings in ({}, {"step": "constant", "step_size": 0.05}):
         run = train(rounds=4, **settings)
         w = np.append(run.model.arrays["coef"][0], 0.0)
@@ -123,7 +123,7 @@ def test_a_diverging_step_is_an_error_that_names_the_remedy() -> None:
         train(y=SIGNAL, loss="squared", step="constant", step_size=1e3, rounds=500)
 
 
-def test_a_search_that_can_gain_nothing_more_ends_the_run() -> None:
+def test_a_line_search_without_possible_gain_ends_the_run() -> None:
     run = train(tolerance=0.0, rounds=3000, scale="standard")
     assert len(run.rows) < 3000
     assert run.model.reason.startswith("no step lowers the objective")
@@ -159,18 +159,18 @@ def test_other_than_two_labels_are_a_data_error(labels: np.ndarray, message: str
         ({"class_weight": {"7": 0}}, r"wanted weights above 0"),
     ],
 )
-def test_wrong_settings_say_what_was_wanted(settings: dict[str, Any], message: str) -> None:
+def test_wrong_settings_are_one_line_errors(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_settings(settings)
 
 
-def test_a_class_weight_for_a_label_that_is_not_there_is_an_error() -> None:
+def test_a_class_weight_for_an_unknown_label_is_an_error() -> None:
     facts = facts_of(deal(X, Y, 1)[0])
     with pytest.raises(ConfigError, match="names label 5, wanted labels among 3 and 7"):
         algorithm("batch_gradient").trainer({"class_weight": {"5": 2.0}}, facts, "taylor")
 
 
-def test_unknown_algorithms_and_absences_are_named() -> None:
+def test_unknown_algorithms_and_absent_rules_are_named() -> None:
     facts = facts_of(deal(X, Y, 1)[0])
     with pytest.raises(ConfigError, match="'sgd', wanted one of async_sgd, batch_gradient"):
         algorithm("sgd")

@@ -1,4 +1,4 @@
-"""Conjugate gradients in a ball and its radius, against linear algebra and the rules themselves."""
+"""Trust-region conjugate gradients and the radius, against linear algebra and the rules."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def test_an_unbounded_step_is_newtons() -> None:
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.9])
-def test_a_step_that_would_leave_the_ball_ends_on_it(share: float) -> None:
+def test_a_step_that_would_leave_the_region_ends_on_its_boundary(share: float) -> None:
     radius = share * float(np.linalg.norm(NEWTON))
     found = solve(HESSIAN, radius)
     assert found.is_on_boundary
     assert np.linalg.norm(found.step) == pytest.approx(radius, rel=1e-12)
     assert found.promised == pytest.approx(fall(HESSIAN, found.step), rel=1e-9)
-    # At least what the gradient alone would reach within the ball.
+    # At least as far as the gradient alone would reach within the region.
     along = -GRADIENT / np.linalg.norm(GRADIENT)
     best = min(radius, np.linalg.norm(GRADIENT) / (along @ HESSIAN @ along))
     assert found.promised >= fall(HESSIAN, best * along) * (1 - 1e-12)
@@ -73,7 +73,7 @@ def test_a_coarse_residual_needs_fewer_products() -> None:
 
 
 @pytest.mark.parametrize("hessian", [-HESSIAN, np.zeros((D, D))])
-def test_without_curvature_the_step_goes_to_the_boundary_or_is_the_gradients(
+def test_without_curvature_the_step_goes_to_the_boundary_or_along_the_gradient(
     hessian: np.ndarray,
 ) -> None:
     bounded = solve(hessian, 3.0)
@@ -84,17 +84,17 @@ def test_without_curvature_the_step_goes_to_the_boundary_or_is_the_gradients(
 @pytest.mark.parametrize(
     ("ratio", "on_boundary", "radius"),
     [
-        (1.0, True, 8.0),  # as promised, and the ball was in the way: four times as long
-        (1.0, False, 2.0),  # the ball was not in the way
+        (1.0, True, 8.0),  # as predicted, and the boundary was active: four times as long
+        (1.0, False, 2.0),  # the boundary was not active
         (0.5, True, 2.0),
         (0.1, True, 1.0),  # half of it at most, but never below a quarter
         (-1.0, True, 0.5),
     ],
 )
-def test_the_radius_follows_how_much_of_the_promise_was_kept(
+def test_the_radius_follows_the_ratio_of_actual_to_predicted_reduction(
     ratio: float, on_boundary: bool, radius: float
 ) -> None:
-    # A step of length 2 in a ball of 2 whose quadratic model is exact but for the ratio.
+    # A step of length 2 in a radius of 2 whose quadratic model is exact except for the ratio.
     newton = stepped(on_boundary, radius=2.0)
     slope = -2.0
     got = next_radius(2.0, slope, -ratio, newton)
@@ -106,7 +106,7 @@ def test_the_radius_follows_how_much_of_the_promise_was_kept(
 
 
 @pytest.mark.parametrize("change", [math.nan, math.inf])
-def test_a_step_that_overflows_shrinks_the_ball(change: float) -> None:
+def test_a_step_that_overflows_shrinks_the_radius(change: float) -> None:
     assert next_radius(4.0, -2.0, change, stepped(True, radius=8.0)) == 1.0
 
 
@@ -114,7 +114,7 @@ def test_an_infinite_radius_becomes_the_steps_length() -> None:
     assert next_radius(3.0, -2.0, -1.0, stepped(False, radius=math.inf)) == 3.0
 
 
-def test_a_ball_that_is_too_small_for_the_gradient_is_widened_on_demand() -> None:
+def test_a_radius_too_small_for_the_gradient_is_widened_on_request() -> None:
     tiny = solve(HESSIAN, 1e-9)
     wide = solve(HESSIAN, 1e-9, widens=True)
     along = GRADIENT @ GRADIENT / (GRADIENT @ HESSIAN @ GRADIENT) * np.linalg.norm(GRADIENT)

@@ -1,6 +1,6 @@
-"""What ``test_cuda.py`` runs in a process of its own, on numba's simulator of a GPU.
+"""Cases that ``test_cuda.py`` runs in a separate process, on numba's GPU simulator.
 
-The simulator's threads are Python's, and its barriers take a switch of threads each.
+The simulator's threads are Python threads, and each barrier costs a thread switch per thread.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def on_cuda(p: Problem, *, blocks: int = 1, threads: int = 4, **more: Any) -> Cu
 
 
 def gap_after(p: Problem, solver: CudaSolver, epochs: int) -> float:
-    """Return the gap after so many passes, or after as many as it takes."""
+    """Return the gap after this many passes, or the passes until a gap is reached."""
     v, gap = np.zeros(p.X.shape[1]), np.inf
     for serial in range(epochs):
         v = v + p.run(solver, v, serial).dv
@@ -120,7 +120,7 @@ def test_several_blocks_reach_the_certified_optimum(loss: str, dtype: str) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_pass_says_what_it_did(kind: str) -> None:
+def test_the_pass_reports_its_sums(kind: str) -> None:
     p = problem(kind, "squared_hinge", n=70)
     solver, v = on_cuda(p, blocks=5), np.zeros(p.X.shape[1])
     for serial in range(2):
@@ -189,8 +189,8 @@ def test_a_batch_has_left_the_device_before_the_next_one_comes(
     assert len(sent) == 3
 
 
-class Full:
-    """Stands in for ``send_rows`` of a device with room for so many pieces at a time."""
+class DeviceWithRoomFor:
+    """A ``send_rows`` for a device with room for this many pieces at a time."""
 
     def __init__(self, room: int, error: Exception) -> None:
         self._room, self._error = room, error
@@ -206,12 +206,12 @@ class Full:
 
 def refused(code: int) -> CudaAPIError:
     error = CudaAPIError(code, "refused")
-    error.code = code  # which the simulator's does not keep
+    error.code = code  # which the simulator does not free
     return error
 
 
-def test_rows_that_no_longer_fit_are_cut_until_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    full = Full(1, refused(cuda_solver.OUT_OF_MEMORY))
+def test_rows_that_no_longer_fit_are_split_until_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = DeviceWithRoomFor(1, refused(cuda_solver.OUT_OF_MEMORY))
     monkeypatch.setattr(cuda_solver, "send_rows", full)
     p = problem("csr", "hinge", n=190)
     solver, v = on_cuda(p, threads=1), np.zeros(p.X.shape[1])
@@ -224,17 +224,19 @@ def test_rows_that_no_longer_fit_are_cut_until_they_do(monkeypatch: pytest.Monke
     assert full.sent[7:] == [1, 1, 1, 1]
 
 
-def test_a_chunk_that_does_not_fit_by_itself_is_told_in_one_line(
+def test_a_chunk_that_does_not_fit_alone_is_a_one_line_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     p = problem("csr", "hinge", n=70)
-    monkeypatch.setattr(cuda_solver, "send_rows", Full(0, refused(cuda_solver.OUT_OF_MEMORY)))
+    monkeypatch.setattr(
+        cuda_solver, "send_rows", DeviceWithRoomFor(0, refused(cuda_solver.OUT_OF_MEMORY))
+    )
     with pytest.raises(DataError, match=r"1 MiB of GPU memory, .* device: cpu") as found:
         p.run(on_cuda(p), np.zeros(p.X.shape[1]), 0)
     assert "\n" not in str(found.value)
-    # What else the driver says is no matter of room.
+    # Other errors of the CUDA driver are not about memory.
     other = refused(700)
-    monkeypatch.setattr(cuda_solver, "send_rows", Full(0, other))
+    monkeypatch.setattr(cuda_solver, "send_rows", DeviceWithRoomFor(0, other))
     with pytest.raises(CudaAPIError) as raised:
         p.run(on_cuda(p), np.zeros(p.X.shape[1]), 0)
     assert raised.value is other
@@ -243,8 +245,8 @@ def test_a_chunk_that_does_not_fit_by_itself_is_told_in_one_line(
 # --- damping ----------------------------------------------------------------------------------
 
 
-class Instead:
-    """Stands in for a kernel: ``kernel[grid](...)`` calls a function with arrays of the host."""
+class HostKernel:
+    """Replace a kernel: ``kernel[grid](...)`` calls a function with host arrays."""
 
     def __init__(self, function: Callable[..., None]) -> None:
         self._function = function
@@ -261,11 +263,11 @@ class Instead:
 
 
 def worse(r: np.ndarray, before: np.ndarray, sums: np.ndarray) -> None:
-    """Say that the model's square has grown by more than the dual variables gain."""
+    """Report that the model's square grew by more than the dual variables gained."""
     sums[4:] = 1e9
 
 
-def test_a_sub_epoch_that_loses_is_undone_and_steps_are_halved(
+def test_a_sub_epoch_that_lowers_the_dual_is_undone_and_steps_are_halved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     p = problem("dense", "squared", n=70)
@@ -273,13 +275,13 @@ def test_a_sub_epoch_that_loses_is_undone_and_steps_are_halved(
     v = v + p.run(solver, v, 0).dv
     known = p.alpha
     with monkeypatch.context() as patch:
-        patch.setattr(cuda_kernels, "compare", Instead(worse))
+        patch.setattr(cuda_kernels, "compare", HostKernel(worse))
         update = p.run(solver, v, 1)
     np.testing.assert_array_equal(p.alpha, known)
     np.testing.assert_array_equal(update.dv, np.zeros(v.size))
     assert (update.dual, update.curvature, update.visited) == (0.0, 0.0, 70)
     assert solver.damping == 0.5
-    # The first row of the next pass goes half the way.
+    # The first row of the next pass takes half a step.
     first = int(cuda_solver._order(70, 1.0, (3, 2, 0))[0])
     p.run(solver, v, 2, epochs=1 / 70)
     unit = p.s[first] / (p.l2 * p.s.sum())
@@ -290,20 +292,20 @@ def test_a_sub_epoch_that_loses_is_undone_and_steps_are_halved(
     assert np.count_nonzero(step) == 1
 
 
-def test_other_rows_begin_with_whole_steps_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_rows_start_with_whole_steps_again(monkeypatch: pytest.MonkeyPatch) -> None:
     p = problem("csr", "hinge", n=130)
     solver, v = on_cuda(p, blocks=2), np.zeros(p.X.shape[1])
     with monkeypatch.context() as patch:
-        patch.setattr(cuda_kernels, "compare", Instead(worse))
+        patch.setattr(cuda_kernels, "compare", HostKernel(worse))
         for serial in range(3):
             p.run(solver, v, serial)
-    assert solver.damping == 0.5  # one in two: both blocks' rows gain together whatever they are
+    assert solver.damping == 0.5  # one in two: the rows of both blocks gain together in any case
     solver.bind(p.pieces[:1])
     assert solver.damping == 1.0
 
 
 def blind(*given: Any) -> None:
-    """Ascend as so many blocks at once do that none of them sees a step of another."""
+    """Ascend like this many concurrent blocks of which none sees another's steps."""
     order, indptr, _, values, targets, weights, norms, alpha, code, _, unit, *rest = given
     intercept, share, r, sums = rest
     stale = r.copy()
@@ -323,7 +325,7 @@ def blind(*given: Any) -> None:
         sums[2] += 1
 
 
-def test_steps_that_do_not_see_each_other_are_damped_until_they_gain(
+def test_concurrent_steps_are_damped_until_they_gain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     p = problem("dense", "squared", n=24)
@@ -333,27 +335,27 @@ def test_steps_that_do_not_see_each_other_are_damped_until_they_gain(
         values = np.array(piece.chunk.values)
         values[:] = p.X[0, :-1]
         piece.chunk.values = values
-    monkeypatch.setattr(cuda_kernels, "ascend", Instead(blind))
+    monkeypatch.setattr(cuda_kernels, "ascend", HostKernel(blind))
     solver = on_cuda(p, blocks=24, threads=1)
     gap = gap_after(p, solver, 150)
     assert 1 / 24 <= solver.damping <= 1 / 2
     assert gap <= GAP
 
 
-# --- what lies at the edges -------------------------------------------------------------------
+# --- edge cases -------------------------------------------------------------------------------
 
 
 def test_no_rows_are_no_work() -> None:
     p = problem("csr", "hinge", n=70)
     solver, v = on_cuda(p), np.arange(13.0)
     solver.bind([])
-    update = solver.run(v, p.asked(0), Serial())
+    update = solver.run(v, p.request(0), Serial())
     np.testing.assert_array_equal(update.dv, np.zeros(13))
     assert update.visited == 0
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_an_empty_row_a_weightless_one_and_a_single_column(loss: str) -> None:
+def test_empty_rows_rows_without_weight_and_a_single_column_work(loss: str) -> None:
     chunk = csr_chunk(
         ChunkId("edge", 0, 0),
         np.array([1.0, -1.0, 1.0]),
@@ -379,7 +381,7 @@ def test_the_columns_of_sequences_are_those_of_their_products() -> None:
     np.testing.assert_array_equal(X, p.X[:60, :-1])
 
 
-def test_blocks_are_a_warp_or_more_and_as_many_as_a_device_can_hold() -> None:
+def test_blocks_have_at_least_a_warp_and_fit_the_device() -> None:
     assert [threads_for(n) for n in (0, 10, 255, 256, 1023, 10**6)] == [32, 32, 32, 64, 128, 256]
     assert [blocks_for(132, n) for n in (32, 64, 256)] == [2112, 1056, 264]
     assert blocks_for(1, 256) >= 1
@@ -402,22 +404,22 @@ def test_groups_on_one_device_take_the_steps_of_groups_on_the_cpu_and_rows_stay_
     assert all(one._solver._resident is not None for one in chosen)
 
 
-def test_there_are_as_many_groups_as_devices_unless_the_job_says() -> None:
+def test_there_are_as_many_groups_as_devices_unless_the_job_says_otherwise() -> None:
     given = {"loss": "hinge", "dtype": "float64", "intercept_scaling": None}
     counts = [len(cuda_solver.cuda_solvers(n, **given)) for n in (None, 1, 3)]
     assert counts == [len(cuda.gpus), 1, 3]
 
 
-def test_a_device_that_computes_nothing_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_fails_to_compute_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_not_cuda() is None
-    monkeypatch.setattr(cuda_kernels, "_touch", Instead(lambda out: None))
+    monkeypatch.setattr(cuda_kernels, "_touch", HostKernel(lambda out: None))
     assert why_not_cuda() == "numba cannot compute on it: a kernel ran without effect"
     assert device_of("auto", AUTO_VALUES_MIN) == "cpu"
     with pytest.raises(ConfigError, match=r"cannot use .numba cannot compute on it: a kernel"):
         device_of("cuda", 1)
 
 
-def test_the_simulator_is_taken_for_a_device() -> None:
+def test_the_simulator_counts_as_a_device() -> None:
     assert cuda.is_available()
     for n, auto in ((AUTO_VALUES_MIN - 1, "cpu"), (AUTO_VALUES_MIN, "cuda")):
         devices = [device_of(wanted, n) for wanted in ("auto", "cpu", "cuda")]

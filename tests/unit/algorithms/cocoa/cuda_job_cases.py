@@ -1,4 +1,4 @@
-"""Whole jobs that ``test_cuda.py`` runs in a process of its own, on numba's simulator of a GPU."""
+"""Whole jobs that ``test_cuda.py`` runs in a separate process, on numba's GPU simulator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Y = np.sign(X @ _rng.normal(size=4) + 0.1 * _rng.normal(size=48))
 
 @pytest.fixture(autouse=True)
 def _threads(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    # Python's threads are no warp: four of them say the same.
+    # Python threads are slow: four per block show the same as a warp.
     monkeypatch.setattr(cuda_solver, "_WARP", 4)
     with alternating_threads(monkeypatch):
         yield
@@ -41,7 +41,7 @@ def record(device: str, loss: str = "hinge", **more: Any) -> dict[str, Any]:
 
 
 async def ended(world: World, kills: int = 0) -> list[dict[str, Any]]:
-    """Run the world's job to its end; after so many rounds a member is killed, if any is to be.
+    """Run the world's job to its end; optionally kill a member after this many rounds.
 
     Returns
     -------
@@ -78,7 +78,7 @@ async def test_a_job_on_cuda_is_certified_and_says_where_it_was_solved(loss: str
 
 
 @pytest.mark.asyncio
-async def test_a_member_that_is_killed_takes_nothing_of_the_certificate_along(
+async def test_certificates_stay_exact_when_a_member_is_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(device_selection, "AUTO_VALUES_MIN", 1)
@@ -90,7 +90,7 @@ async def test_a_member_that_is_killed_takes_nothing_of_the_certificate_along(
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("device", ["cpu", "auto"])
-async def test_the_processor_is_chosen_where_it_is_asked_for_or_there_is_little_to_do(
+async def test_the_cpu_is_used_on_request_or_for_small_data(
     device: str,
 ) -> None:
     rows = await ended(World(record(device), source=from_arrays(X, Y)))

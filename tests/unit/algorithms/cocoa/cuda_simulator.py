@@ -1,4 +1,6 @@
-"""What tests on numba's simulator of a GPU need of it: threads that alternate, and one memory."""
+"""Patches that numba's GPU simulator needs: alternating threads, and one shared memory per
+block.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from numba.np import numpy_support
 
 @contextmanager
 def alternating_threads(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    """Let the simulator's threads, which are Python's, pass the interpreter to each other."""
+    """Switch between the simulator's threads, which are Python threads, often."""
     assert config.ENABLE_CUDASIM, "run by test_cuda.py, with NUMBA_ENABLE_CUDASIM=1"
     monkeypatch.setattr(kernelapi.FakeCUDAShared, "array", _shared_array)
     before = sys.getswitchinterval()
@@ -26,10 +28,10 @@ def alternating_threads(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 
 
 def _shared_array(memory: kernelapi.FakeCUDAShared, shape: int, dtype: Any) -> np.ndarray:
-    """Return the array that belongs to the caller's line, the same for all threads of a block.
+    """Return the shared array of the caller's line, the same for all threads of a block.
 
-    The simulator's own looks for one, and makes it where there is none, in two steps: two threads
-    that ask at once get an array each, and the block's sums miss what is in the other.
+    The simulator looks the array up and creates it in two steps: two threads that call at once get
+    an array each, and the block's sums miss one of them.
     """
     frame = sys._getframe(1)
     place = (frame.f_code.co_filename, frame.f_lineno)

@@ -1,4 +1,4 @@
-"""Small problems for the local solver, and what a dense reading of them says."""
+"""Small problems for the local solver, and their dense counterparts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from elasticml.objectives.conjugates import dual_loss_named
 KINDS = ("dense", "csr", "binary_csr", "sequence")
 
 
-class InTurn:
-    """Several threads' worth of parts, done one after another."""
+class SerialExecutor:
+    """Run the work of several threads one after another."""
 
     n_nodes = 1
 
@@ -40,8 +40,10 @@ class InTurn:
         return [function(item) for item in items]
 
     def in_teams(self, function: Callable[[int, Any], Any], n: int) -> list[Any]:
-        """Call it for each team, with its share of the threads."""
-        return [function(k, InTurn(share)) for k, share in enumerate(shares(self.n_threads, n))]
+        """Call the function for each team, with its share of the threads."""
+        return [
+            function(k, SerialExecutor(share)) for k, share in enumerate(shares(self.n_threads, n))
+        ]
 
 
 def chunk_of(kind: str, k: int, X: np.ndarray, y: np.ndarray, dtype: str) -> Chunk:
@@ -96,10 +98,10 @@ class Problem:
     def run(self, solver: LocalSolver, v: np.ndarray, serial: int, **changed: Any) -> PassResult:
         parallel = changed.pop("parallel", Serial())
         solver.bind(self.pieces)
-        return solver.run(v, self.asked(serial, **changed), parallel)
+        return solver.run(v, self.request(serial, **changed), parallel)
 
-    def asked(self, serial: int, **changed: Any) -> PassRequest:
-        """Return one pass, of a member that holds all."""
+    def request(self, serial: int, **changed: Any) -> PassRequest:
+        """Return one pass of a member that holds all rows."""
         total = float(self.s.sum())
         one = PassRequest(
             l2_total=self.l2 * total,

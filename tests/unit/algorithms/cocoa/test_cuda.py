@@ -1,4 +1,4 @@
-"""The GPU solver, on numba's simulator in a process of its own; and machines without a GPU."""
+"""The GPU solver on numba's simulator in a separate process, and machines without a GPU."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.unit.algorithms.cocoa.test_solver import ask
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
-#: Whatever else this machine does: the simulator's threads pass the interpreter to each other.
+#: The simulator's threads switch often; a busy machine makes that slow.
 WAIT_S = 900
 NO_GPU = pytest.mark.skipif(why_not_cuda() is None, reason="needs a machine without a GPU")
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a process of its own."""
+    """Run Python in a separate process."""
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
@@ -46,7 +46,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.slow
 @pytest.mark.timeout(WAIT_S + 60)
 @pytest.mark.parametrize("cases", ["cuda_cases.py", "cuda_job_cases.py"])
-def test_the_gpu_solver_holds_on_the_simulator(cases: str) -> None:
+def test_the_gpu_solver_is_correct_on_the_simulator(cases: str) -> None:
     found = run(
         "-m",
         "pytest",
@@ -64,7 +64,7 @@ def test_the_gpu_solver_holds_on_the_simulator(cases: str) -> None:
 
 
 @NO_GPU
-def test_a_process_without_a_gpu_says_so_and_computes_on_its_processor() -> None:
+def test_a_process_without_a_gpu_reports_it_and_computes_on_the_cpu() -> None:
     assert [device_of(wanted, AUTO_VALUES_MIN) for wanted in ("auto", "cpu")] == ["cpu", "cpu"]
     facts = facts_of(deal(np.eye(4), np.array([1.0, -1.0, 1.0, -1.0]), 1, chunk_rows=2)[0])
     with pytest.raises(ConfigError, match=r"algorithm\.device is cuda, which this process cannot"):
@@ -88,7 +88,7 @@ async def test_a_job_that_asks_for_a_gpu_fails_in_one_line_where_there_is_none()
 
 
 @NO_GPU
-def test_a_solver_that_computes_on_the_processor_does_not_load_cuda() -> None:
+def test_a_solver_on_the_cpu_does_not_load_cuda() -> None:
     found = run(
         "-c",
         "import sys; from elasticml.algorithms.cocoa.solver import CocoaSolver\n"
@@ -100,7 +100,7 @@ def test_a_solver_that_computes_on_the_processor_does_not_load_cuda() -> None:
     assert found.returncode == 0, found.stderr
 
 
-def test_a_gpu_is_taken_unasked_only_for_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_uses_a_gpu_only_for_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[None] = []
     monkeypatch.setattr(device_selection, "why_not_cuda", lambda: asked.append(None))
     assert device_of("auto", AUTO_VALUES_MIN - 1) == "cpu"
@@ -117,7 +117,7 @@ def test_estimators_that_fit_here_have_the_same_bits_with_and_without_a_gpu() ->
     assert problem.section(4.0, 0.1)["device"] == "cpu"
 
 
-def test_a_device_is_tried_by_the_first_pass_and_not_before(
+def test_a_device_is_opened_by_the_first_pass_and_not_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(device_selection, "_why_no_driver", lambda: None)
@@ -129,7 +129,7 @@ def test_a_device_is_tried_by_the_first_pass_and_not_before(
         ask(solver, [chunk], "pass", np.zeros(2), serial=2, settle=1)
 
 
-def test_a_device_that_nobody_has_is_refused() -> None:
+def test_an_unknown_device_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"algorithm\.device is 'tpu', wanted one of auto, cpu"):
         read_settings({"device": "tpu"})
     assert read_settings({}).device == "auto"
@@ -138,7 +138,7 @@ def test_a_device_that_nobody_has_is_refused() -> None:
 # --- damping ----------------------------------------------------------------------------------
 
 
-def test_damping_is_halved_by_what_loses_and_by_nothing_else() -> None:
+def test_damping_is_halved_only_by_losses() -> None:
     damping = AdaptiveDamping(least=0.2)
     assert damping.accepts(1.0, 1.0, 1e-7)
     assert damping.accepts(0.0, 1.0, 1e-7)
@@ -157,7 +157,7 @@ def test_damping_is_halved_by_what_loses_and_by_nothing_else() -> None:
 
 
 def gains(damping: AdaptiveDamping, n: int) -> list[float]:
-    """Return the shares after each of so many sub-epochs that gain."""
+    """Return the step shares after each of this many sub-epochs that gain."""
     shares = []
     for _ in range(n):
         assert damping.accepts(1.0, 1.0, 1e-7)
@@ -173,7 +173,7 @@ def test_damped_steps_are_doubled_again_after_some_that_gain() -> None:
     assert gains(damping, 200) == [1.0] * 200
 
 
-def test_a_doubling_that_is_taken_back_is_tried_again_ever_later() -> None:
+def test_a_failed_doubling_is_retried_after_ever_longer_waits() -> None:
     damping, waits = AdaptiveDamping(least=0.1), []
     assert not damping.accepts(-1.0, 1.0, 1e-7)
     for _ in range(7):
@@ -196,7 +196,7 @@ def test_newton_steps_from_the_old_value_reach_the_root_that_many_steps_find() -
                 low, high = 0.0, 1.0
                 for _ in range(200):
                     middle = 0.5 * (low + high)
-                    # d/da of the entropy, less margin and quadratic term, falls in a.
+                    # The derivative of the entropy, less margin and quadratic term, decreases in a.
                     slope = np.log((1.0 - middle) / middle) - m - q * (middle - a)
                     low, high = (middle, high) if slope > 0.0 else (low, middle)
                 new = a
@@ -207,7 +207,7 @@ def test_newton_steps_from_the_old_value_reach_the_root_that_many_steps_find() -
                 assert new == pytest.approx(low, rel=1e-6, abs=1e-12)
 
 
-def test_a_newton_step_in_the_middle_is_newton_s() -> None:
+def test_an_inner_newton_step_is_the_exact_newton_step() -> None:
     a, m, q = 0.4, 0.1, 2.0
     slope = np.log((1.0 - a) / a) - m
     assert logistic_newton_step(a, m, q) == pytest.approx(a + slope / (1 / (a * (1 - a)) + q))

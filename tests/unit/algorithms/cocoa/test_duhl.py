@@ -1,4 +1,4 @@
-"""DuHL on chunks from a disk: passes read those that matter, and each chunk now and then."""
+"""DuHL on out-of-core chunks: passes read those with most of the gap, and each chunk sometimes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elasticml.algorithms.cocoa.permutation import VisitOrder
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.ids import ChunkId
 from tests.unit.algorithms.cocoa.local_problem import problem
-from tests.unit.algorithms.cocoa.test_out_of_core_passes import streamed
+from tests.unit.algorithms.cocoa.test_out_of_core_passes import out_of_core_problem
 
 
 def chunks(n: int, rows: Sequence[int] | None = None) -> list[Chunk]:
@@ -32,7 +32,7 @@ def key(serial: int, epoch: int = 0) -> tuple[int, int, int]:
     return 7, serial, epoch
 
 
-def begun(
+def selection_after_certificate(
     some: Sequence[Chunk], gaps: Sequence[float]
 ) -> tuple[DuhlSelection, dict[ChunkId, float]]:
     """Return the selection after a pass over all chunks and a certificate."""
@@ -47,30 +47,32 @@ def ten(
     return np.flatnonzero(turns.next(key(serial), some, known, set())).tolist()
 
 
-def test_a_pass_goes_over_those_that_hold_most_of_the_gap() -> None:
+def test_a_pass_reads_the_chunks_that_hold_most_of_the_gap() -> None:
     some = chunks(10)
-    turns, known = begun(some, [0.1, 50.0, 0.1, 39.0, 1.0, 1.0, 1.0, 1.0, 1.0, 5.8])
+    turns, known = selection_after_certificate(
+        some, [0.1, 50.0, 0.1, 39.0, 1.0, 1.0, 1.0, 1.0, 1.0, 5.8]
+    )
     assert ten(turns, some, known) == [1, 3, 9]
 
 
-def test_after_its_turn_a_chunk_counts_for_less_until_the_next_certificate() -> None:
+def test_a_visited_chunk_counts_for_less_until_the_next_certificate() -> None:
     some = chunks(10)
-    turns, known = begun(some, [100.0, 20.0, *[0.5] * 8])
+    turns, known = selection_after_certificate(some, [100.0, 20.0, *[0.5] * 8])
     assert ten(turns, some, known) == [0, 1]
     # 10, 2 and eight times 0.5 are left: 90 % of it takes more than half of them, so all.
     assert ten(turns, some, known, 2) == list(range(10))
     assert ten(turns, some, dict(known), 3) == [0, 1]
 
 
-def test_a_pass_that_is_repeated_goes_over_the_same_chunks_and_counts_once() -> None:
+def test_a_repeated_pass_reads_the_same_chunks_and_counts_once() -> None:
     some = chunks(10)
-    turns, known = begun(some, [100.0, 20.0, *[0.5] * 8])
-    for _ in range(EVERY):  # more often than a chunk may wait
+    turns, known = selection_after_certificate(some, [100.0, 20.0, *[0.5] * 8])
+    for _ in range(EVERY):  # more often than the longest wait of a chunk
         assert [np.flatnonzero(turns.next(key(1, e), some, known, set())).size for e in (0, 1)] == [
             2,
             10,
         ]
-    once, _ = begun(some, [100.0, 20.0, *[0.5] * 8])
+    once, _ = selection_after_certificate(some, [100.0, 20.0, *[0.5] * 8])
     for epoch in (0, 1):
         once.next(key(1, epoch), some, known, set())
     again = dict(known)
@@ -78,21 +80,21 @@ def test_a_pass_that_is_repeated_goes_over_the_same_chunks_and_counts_once() -> 
         assert ten(turns, some, again, serial) == ten(once, some, again, serial)
 
 
-def test_a_pass_that_is_undone_is_no_turn_and_its_number_is_kept() -> None:
+def test_an_undone_pass_is_no_visit_and_keeps_its_number() -> None:
     some = chunks(10)
     gaps = [100.0, 20.0, *[0.5] * 8]
-    turns, known = begun(some, gaps)
+    turns, known = selection_after_certificate(some, gaps)
     for serial in range(1, 1 + EVERY - 1):
         assert ten(turns, some, known, serial) == [0, 1]
         turns.undo()
-    # Nothing of the gap has gone, but the others have waited for as long as they may, and so have
-    # these two, whose turns were none.
+    # Nothing of the gap was removed, but the others have reached the longest wait, and so have
+    # these two, whose visits did not count.
     assert ten(turns, some, known, EVERY) == list(range(10))
 
 
-def test_a_pass_that_is_undone_is_undone_again_where_it_is_repeated() -> None:
+def test_an_undone_pass_is_undone_again_when_repeated() -> None:
     some = chunks(10)
-    turns, known = begun(some, [100.0, 20.0, *[0.5] * 8])
+    turns, known = selection_after_certificate(some, [100.0, 20.0, *[0.5] * 8])
     for _ in range(EVERY):
         assert ten(turns, some, known) == [0, 1]
         turns.undo()
@@ -100,8 +102,10 @@ def test_a_pass_that_is_undone_is_undone_again_where_it_is_repeated() -> None:
 
 
 @pytest.mark.parametrize("is_undone", [False, True])
-def test_orders_take_the_turns_of_their_last_epoch_back(tmp_path: Path, is_undone: bool) -> None:
-    p = streamed(problem("csr", "hinge"), tmp_path)
+def test_a_new_order_takes_back_the_visits_of_the_last_epoch(
+    tmp_path: Path, is_undone: bool
+) -> None:
+    p = out_of_core_problem(problem("csr", "hinge"), tmp_path)
     orders, here = VisitOrder(8, skips=True), p.pieces[0].chunk.out_of_core
     orders.bind(p.pieces)
     assert here is not None
@@ -117,34 +121,34 @@ def test_orders_take_the_turns_of_their_last_epoch_back(tmp_path: Path, is_undon
     assert visited(1) == {1}
     if is_undone:
         orders.undo()
-    visited(2, 0.5)  # of chunks at random, which is no turn: there is nothing to take back
+    visited(2, 0.5)  # chunks at random, which count as no visit: there is nothing to take back
     orders.undo()
     assert visited(3) == ({1} if is_undone else set(range(len(p.pieces))))
 
 
-def test_a_pass_that_is_repeated_over_other_chunks_has_a_choice_of_its_own() -> None:
+def test_a_pass_repeated_over_other_chunks_chooses_again() -> None:
     some = chunks(10)
-    turns, known = begun(some, [100.0, 50.0, *[0.5] * 8])
+    turns, known = selection_after_certificate(some, [100.0, 50.0, *[0.5] * 8])
     assert ten(turns, some, known) == [0, 1]
     assert turns.next(key(1), some, known, set(), whole=True).all()
     assert ten(turns, some[1:], known) == [0]
-    # What the discarded attempts went over has not had its turn.
+    # The chunks of discarded attempts were not visited.
     assert ten(turns, some, known) == [0, 1]
 
 
-def test_where_all_matter_alike_nothing_is_left_out() -> None:
+def test_with_equal_shares_no_chunk_is_left_out() -> None:
     some = chunks(10)
-    turns, known = begun(some, [1.0] * 10)
+    turns, known = selection_after_certificate(some, [1.0] * 10)
     for serial in range(1, 6):
         assert ten(turns, some, known, serial) == list(range(10))
 
 
-def test_every_chunk_has_its_turn_in_one_of_a_few_passes() -> None:
+def test_every_chunk_is_visited_within_a_few_passes() -> None:
     some = chunks(40)
-    turns, _ = begun(some, [0.0] * 40)
+    turns, _ = selection_after_certificate(some, [0.0] * 40)
     last = [0] * 40
     for number in range(1, 30):
-        # A certificate before each pass says that one chunk alone matters.
+        # Before each pass a certificate gives all of the gap to one chunk.
         chosen = turns.next(key(number), some, named(some, [1.0, *[0.0] * 39]), set())
         assert chosen[0]
         for k in np.flatnonzero(chosen):
@@ -153,16 +157,16 @@ def test_every_chunk_has_its_turn_in_one_of_a_few_passes() -> None:
     assert min(last) >= 29 - EVERY
 
 
-def test_what_is_in_memory_has_its_turn_and_counts_for_what_it_holds() -> None:
+def test_chunks_in_memory_are_visited_and_count_with_their_share() -> None:
     some = chunks(10)
-    turns, known = begun(some, [0.0, 95.0, 0.0, 4.0, 1.0, *[0.0] * 5])
+    turns, known = selection_after_certificate(some, [0.0, 95.0, 0.0, 4.0, 1.0, *[0.0] * 5])
     staying = {some[0].id, some[1].id}
     assert np.flatnonzero(turns.next(key(1), some, known, staying)).tolist() == [0, 1, 3]
 
 
 def test_small_chunks_come_before_large_ones_of_the_same_share() -> None:
     some = chunks(6, [8, 800, 8, 8, 8, 800])
-    turns, known = begun(some, [30.0, 30.0, 30.0, 30.0, 0.0, 0.0])
+    turns, known = selection_after_certificate(some, [30.0, 30.0, 30.0, 30.0, 0.0, 0.0])
     known[some[1].id] = 10.0
     assert ten(turns, some, known) == [0, 2, 3]
 
@@ -170,21 +174,21 @@ def test_small_chunks_come_before_large_ones_of_the_same_share() -> None:
 @pytest.mark.parametrize(
     "gaps", [[0.0] * 10, [np.nan] * 10, [np.inf, *[0.0] * 9], [-1e-12] * 10, [1.0, *[np.nan] * 9]]
 )
-def test_a_gap_that_is_no_number_leaves_nothing_out(gaps: list[float]) -> None:
+def test_a_gap_that_is_not_a_number_leaves_nothing_out(gaps: list[float]) -> None:
     some = chunks(10)
-    turns, known = begun(some, gaps)
+    turns, known = selection_after_certificate(some, gaps)
     assert ten(turns, some, known) == list(range(10))
 
 
-def test_chunks_that_have_come_since_are_not_left_out() -> None:
+def test_chunks_that_arrived_since_are_not_left_out() -> None:
     some = chunks(10)
-    turns, known = begun(some, [100.0, *[0.1] * 9])
+    turns, known = selection_after_certificate(some, [100.0, *[0.1] * 9])
     more = chunks(11)
     assert turns.next(key(1), more, known, set()).all()
     assert ten(turns, more, named(more, [100.0, *[0.1] * 10]), 2) == [0]
 
 
-def test_no_chunks_and_one_chunk() -> None:
+def test_zero_chunks_and_one_chunk_work() -> None:
     turns = DuhlSelection()
     assert turns.next(key(0), [], {}, set()).size == 0
     (one,) = chunks(1)
@@ -192,8 +196,8 @@ def test_no_chunks_and_one_chunk() -> None:
         assert turns.next(key(serial), [one], {one.id: 1.0}, set()).tolist() == [True]
 
 
-def test_a_pass_reads_only_what_has_its_turn(tmp_path: Path) -> None:
-    p = streamed(problem("csr", "hinge"), tmp_path)
+def test_a_pass_reads_only_the_selected_chunks(tmp_path: Path) -> None:
+    p = out_of_core_problem(problem("csr", "hinge"), tmp_path)
     here = p.pieces[0].chunk.out_of_core
     assert here is not None
     orders = {skips: VisitOrder(8, skips=skips) for skips in (False, True)}
@@ -215,12 +219,12 @@ def test_a_pass_reads_only_what_has_its_turn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loss", ["hinge", "logistic"])
 def test_passes_that_leave_chunks_out_reach_the_optimum(tmp_path: Path, loss: str) -> None:
-    p = streamed(problem("csr", loss), tmp_path, batch_bytes=1)
+    p = out_of_core_problem(problem("csr", loss), tmp_path, batch_bytes=1)
     here, solver, v = p.pieces[0].chunk.out_of_core, p.solver(), np.zeros(p.X.shape[1])
     assert here is not None
     visited = []
     for serial in range(240):
-        # Said wrongly, too: what is left out comes back all the same.
+        # With wrong shares, too: chunks that are left out return all the same.
         here.set_importance(
             {piece.chunk.id: float(k == serial % 2) for k, piece in enumerate(p.pieces)}
         )

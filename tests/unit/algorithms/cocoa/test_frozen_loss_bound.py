@@ -1,4 +1,4 @@
-"""The bound of what absent examples lose is never below the truth, whatever the data."""
+"""The bound on the loss of absent examples is never below the true loss, whatever the data."""
 
 from __future__ import annotations
 
@@ -121,13 +121,13 @@ def losses(loss, z, y):
 
 
 def plan_of(loss, form, n_sent):
-    """The finest plan of a form."""
+    """Return the finest plan of this form."""
     best = plan_statistics(loss, n_sent)
     return BoundPlan(loss=loss, n_sent=n_sent, form=form, edges=best.edges)
 
 
 def frozen(case, plan, v0, *, cancelled=True):
-    """The second chunk is absent; its statistics are what is left of everybody's."""
+    """Make the second chunk absent: its statistics are the total less the rest."""
     kept, lost = (case.statistics(plan, v0, chunk) for chunk in (0, 1))
     whole = {name: kept[name] + lost[name] for name in plan.shapes}
     absent = {name: whole[name] - kept[name] for name in whole} if cancelled else lost
@@ -156,7 +156,7 @@ def test_the_bound_is_never_below_the_true_loss(
     v = v0 + away * case.rng.standard_normal(d)
     truth = case.truth(v, case.part(1))
     bound = frozen(case, plan, v0).upper(v)
-    # The truth here is itself rounded: by a few units a row.
+    # The true loss is itself rounded, by a few units a row.
     assert bound >= truth * (1.0 - 1e-14)
     weight = float(np.sum(case.weights[case.part(1)])) if weighted else case.chunks[1].n_rows
     norm = case.maxima()[0]
@@ -172,17 +172,17 @@ def test_ridge_is_exact_with_second_moments(kind, mapped):
     v0, v = case.rng.standard_normal((2, d))
     truth = case.truth(v, case.part(1))
     bound = frozen(case, plan_of("squared", "matrix", case.rows.n_sent), v0).upper(v)
-    # Shifts larger than the columns' spread cost digits.
+    # Shifts larger than the spread of the columns cost digits.
     assert bound == pytest.approx(truth, rel=1e-8 if mapped == "shifted" else 1e-9)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("loss", frozen_loss_bound.LOSSES)
-def test_nothing_is_lost_where_the_model_has_not_moved(loss, form):
+def test_the_bound_is_exact_where_the_model_has_not_moved(loss, form):
     case = Case(4, "csr", loss)
     v0 = case.rng.standard_normal(7)
     bound = frozen(case, plan_of(loss, form, 7), v0).upper(v0)
-    # Only rows within rounding of the hinge cannot be told apart.
+    # Only rows within rounding of the hinge cannot be classified.
     assert bound == pytest.approx(case.truth(v0, case.part(1)), rel=1e-9)
 
 
@@ -235,7 +235,7 @@ def test_a_loss_without_a_bound_is_refused():
         plan_statistics("absolute", 3)
 
 
-def test_statistics_of_chunks_add_up():
+def test_statistics_of_chunks_are_additive():
     case = Case(6, "csr", "hinge", weighted=True, mapped="intercept")
     plan = plan_of("hinge", "matrix", case.rows.n_sent)
     v0 = case.rng.standard_normal(8)
@@ -257,9 +257,9 @@ def test_statistics_of_chunks_add_up():
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("loss", frozen_loss_bound.LOSSES)
-def test_what_is_left_of_sums_of_much_larger_rows_is_still_a_bound(loss, form):
-    # The members that stay have rows 1e7 times as long: of what the others left in the sums, hardly
-    # a digit survives the subtraction.
+def test_the_bound_holds_when_subtraction_cancels_nearly_all_digits(loss, form):
+    # The remaining members have rows 1e7 times as long: subtraction leaves hardly a digit of the
+    # absent members' share.
     too_low_without_allowance = 0
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -280,7 +280,7 @@ def test_what_is_left_of_sums_of_much_larger_rows_is_still_a_bound(loss, form):
         longest = np.maximum(*(row_maxima(chunk, rows) for chunk in chunks))
         truth = math.fsum(losses(loss, x[40:] @ v, y[40:]))
         assert FrozenLoss(plan, v0, left, whole, longest).upper(v) >= truth
-        # Measured against themselves alone, as if they had been summed apart, they may deceive.
+        # Without the error of the total the subtracted statistics may be too low.
         too_low_without_allowance += FrozenLoss(plan, v0, left, lost, longest).upper(v) < truth
     if form == "matrix" and loss == "squared":
         assert too_low_without_allowance > 0

@@ -1,4 +1,4 @@
-"""The driver's small parts: settings, the line search, when a certificate is due."""
+"""The driver's small components: settings, the line search, the schedule of certificates."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ LOSSES = ("hinge", "squared_hinge", "logistic", "squared")
         ({"warm_start": {"coef": [np.nan]}}, r"warm_start\.coef is 'not finite'"),
     ],
 )
-def test_wrong_settings_say_what_was_wanted(settings: dict[str, Any], message: str) -> None:
+def test_wrong_settings_are_one_line_errors(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_settings(settings)
 
 
-def test_auto_and_a_useless_l1_are_settings_like_none() -> None:
+def test_auto_and_an_ineffective_l1_equal_the_defaults() -> None:
     auto = {"sigma": "auto", "gap_every": "auto", "bucket": "auto", "l1": 0.0, "name": "cocoa"}
     assert read_settings(auto) == read_settings({})
     assert read_settings({"mode": "paper"}).aggregation == "fixed"
 
 
-def test_auto_reads_absent_examples_again() -> None:
+def test_auto_reloads_absent_examples() -> None:
     assert [read_absent(rule) for rule in ("auto", "reload", "stall", "freeze")] == [
         "reload",
         "reload",
@@ -107,7 +107,7 @@ def test_the_dual_objective_along_a_step_is_never_overestimated(loss: str) -> No
     np.testing.assert_allclose(along.gain(1.0), objective(1.0) - objective(0.0), atol=1e-12)
 
 
-def test_members_become_more_timid_when_the_step_was_too_long_and_bolder_when_too_short() -> None:
+def test_damping_grows_after_steps_that_were_too_long_and_shrinks_after_short_ones() -> None:
     start = Aggregation.of(read_settings({}))
     assert start.length(LineModel(slope=3.0, curvature=2.0)) == 1.0
     assert start.length(LineModel(slope=1.0, curvature=2.0)) == 0.5
@@ -136,10 +136,10 @@ def cadence(**settings: Any) -> GapSchedule:
     return made
 
 
-def due(
+def rounds_due(
     made: GapSchedule, gaps: dict[int, float], passes: int, visited: float = 100.0
 ) -> list[int]:
-    """Rounds in which a certificate was due; their gaps are those of ``gaps`` from there on."""
+    """Return the rounds in which a certificate was due; their gaps are taken from ``gaps``."""
     found = []
     for number in range(1, passes + 1):
         made.passed(visited)
@@ -149,38 +149,38 @@ def due(
     return found
 
 
-def test_every_means_every() -> None:
-    assert due(cadence(every=3), {}, 9) == [3, 6, 9]
+def test_an_interval_of_n_certifies_every_nth_round() -> None:
+    assert rounds_due(cadence(every=3), {}, 9) == [3, 6, 9]
 
 
 def test_without_a_target_a_fifth_of_the_work_certifies() -> None:
-    rounds = due(cadence(), {}, 60)
-    # A certificate counts for half a pass.
+    rounds = rounds_due(cadence(), {}, 60)
+    # A certificate costs as much as half a pass.
     share = 0.5 * len(rounds) / (60 + 0.5 * len(rounds))
     assert 0.18 <= share <= 0.22
 
 
 def test_passes_that_visit_few_rows_are_certified_less_often() -> None:
-    assert due(cadence(), {}, 17, visited=10.0) == [1, 16]
+    assert rounds_due(cadence(), {}, 17, visited=10.0) == [1, 16]
 
 
-def test_with_a_target_the_round_that_reaches_it_is_hit() -> None:
+def test_with_a_target_the_round_that_reaches_it_is_certified() -> None:
     exponential = {number: 0.5**number for number in range(1, 40)}
-    rounds = due(cadence(target=0.5**13.5), exponential, 14)
+    rounds = rounds_due(cadence(target=0.5**13.5), exponential, 14)
     assert rounds[-1] == 14
     assert len(rounds) <= 6
 
 
-def test_a_certificate_is_taken_where_passes_tell_that_the_target_is_near() -> None:
-    assert certified_when_told(cadence(target=0.5**13.5, is_seldom=True)) == [8, 14]
-    assert certified_when_told(cadence(target=0.5**13.5)) == [1, 6, 8, 10, 12, 14]
+def test_a_certificate_is_taken_when_passes_estimate_a_gap_near_the_target() -> None:
+    assert certified_round(cadence(target=0.5**13.5, is_seldom=True)) == [8, 14]
+    assert certified_round(cadence(target=0.5**13.5)) == [1, 6, 8, 10, 12, 14]
 
 
-def certified_when_told(made: GapSchedule) -> list[int]:
+def certified_round(made: GapSchedule) -> list[int]:
     """Return in which of 14 passes that halve the gap a certificate was due."""
     found = []
     for number in range(1, 15):
-        # What rows add as they are met is twice the gap that they leave.
+        # The rows' contributions, measured as they are visited, are twice the gap that they leave.
         made.passed(100.0, gap_estimate=2.0 * 0.5**number)
         if made.is_due():
             found.append(number)
@@ -188,7 +188,7 @@ def certified_when_told(made: GapSchedule) -> list[int]:
     return found
 
 
-def test_what_a_certificate_finds_corrects_what_passes_tell() -> None:
+def test_a_certificate_corrects_the_estimate_of_passes() -> None:
     made = cadence(target=0.01, is_seldom=True)
     made.passed(100.0, gap_estimate=0.01)
     assert made.is_due()
@@ -206,7 +206,7 @@ def test_the_hinge_loss_is_certified_at_a_mean_of_two_models() -> None:
     assert smoothed_model("logistic", after, before) is after
 
 
-def test_the_lowest_primal_and_the_highest_dual_objective_belong_together() -> None:
+def test_the_lowest_primal_and_the_highest_dual_objective_give_the_gap() -> None:
     first = Certificate(primal=1.0, dual=0.2, v=np.zeros(1))
     later = Certificate(primal=1.5, dual=0.9, v=np.ones(1), is_bound=True)
     best = later.better(first)
@@ -215,7 +215,7 @@ def test_the_lowest_primal_and_the_highest_dual_objective_belong_together() -> N
     assert Certificate(primal=1.0, dual=1.0 + 1e-16, v=np.zeros(1)).gap == 0.0
 
 
-# --- what a round says of groups ----------------------------------------------------------------
+# --- what a round reports of groups -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -225,12 +225,12 @@ def test_the_lowest_primal_and_the_highest_dual_objective_belong_together() -> N
         ({"groups": 6, "dampings": 6}, {"groups": 6}),
         ({"on_cuda": 40}, {"on_cuda": 40}),
         ({"discarded": 2, "dampings": 2}, {"discarded": 2, "group_damping": 2 / 3}),
-        # Nothing was undone in this round, but threads are still held back.
+        # Nothing was undone in this round, but threads are still limited.
         ({"groups": 4, "dampings": 3}, {"groups": 4, "discarded": 0, "group_damping": 0.75}),
         ({"groups": 0, "dampings": 0}, {}),
     ],
 )
-def test_a_round_says_of_groups_what_is_out_of_the_ordinary(arrays, told) -> None:
+def test_a_round_reports_groups_only_when_something_is_unusual(arrays, told) -> None:
     plain = {"visited": 50, "on_cuda": 0, "groups": 3, "dampings": 3, "discarded": 0}
     outcome = Outcome(
         exchange=ExchangeId(1),

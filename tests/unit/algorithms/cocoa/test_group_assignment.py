@@ -1,4 +1,4 @@
-"""Chunks in groups: even, the same in any order, and hardly moved by one that goes."""
+"""Assignment of chunks to groups: even, independent of order, and stable when a chunk leaves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ids_of(numbers: list[int]) -> list[ChunkId]:
 
 
 @given(CHUNKS, st.integers(1, 6), st.randoms(use_true_random=False))
-def test_chunks_are_dealt_evenly_and_alike_in_any_order(
+def test_chunks_are_assigned_evenly_and_independently_of_their_order(
     chunks: list[tuple[int, int]], n: int, random: Any
 ) -> None:
     numbers, sizes = [c[0] for c in chunks], [float(c[1]) for c in chunks]
@@ -37,7 +37,7 @@ def test_chunks_are_dealt_evenly_and_alike_in_any_order(
 
 
 @pytest.mark.parametrize("n", [2, 4])
-def test_a_chunk_that_goes_takes_few_others_to_another_group(n: int) -> None:
+def test_a_leaving_chunk_moves_few_others_to_another_group(n: int) -> None:
     rng = np.random.default_rng(1)
     moved = []
     for _ in range(40):
@@ -48,6 +48,6 @@ def test_a_chunk_that_goes_takes_few_others_to_another_group(n: int) -> None:
         kept = [k for k in range(64) if k != gone]
         left = assign_chunks(ids_of([numbers[k] for k in kept]), [sizes[k] for k in kept], n)
         moved.append(sum(groups[k] != new for k, new in zip(kept, left, strict=True)))
-    # Dealt anew, (n - 1) / n of the 63 would move.
+    # A new assignment would move (n - 1) / n of the 63.
     assert np.mean(moved) <= 3.0
     assert max(moved) <= 8

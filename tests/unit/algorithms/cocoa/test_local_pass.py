@@ -1,4 +1,4 @@
-"""The local solver: its sums are true, its fixed point is the optimum, its order repeatable."""
+"""The local solver: true sums, a fixed point at the optimum, a reproducible order."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from elasticml.algorithms.parallel import FixedPieces
 from elasticml.objectives.conjugates import DUAL_LOSSES
 from elasticml.objectives.dual_kernels import gap_of
 from elasticml.runtime.executors import ThreadParallel
-from tests.unit.algorithms.cocoa.local_problem import KINDS, InTurn, chunk_of, problem
+from tests.unit.algorithms.cocoa.local_problem import KINDS, SerialExecutor, chunk_of, problem
 
 LOSSES = list(DUAL_LOSSES)
-#: Passes within which a gap of rounding is reached, whatever the order of rows.
+#: Passes that reach a gap of rounding, whatever the order of rows.
 GAP_PASSES_MAX = 20_000
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("threads", [1, 3])
-def test_the_pass_says_what_it_did(kind: str, loss: str, threads: int) -> None:
+def test_the_pass_reports_its_sums(kind: str, loss: str, threads: int) -> None:
     p = problem(kind, loss)
     solver, v = p.solver(), np.zeros(p.X.shape[1])
     for serial in range(3):
         before, dual = p.alpha, p.dual() + 0.5 * p.l2 * float(v @ v)
-        update = p.run(solver, v, serial, parallel=InTurn(threads), epochs=2)
+        update = p.run(solver, v, serial, parallel=SerialExecutor(threads), epochs=2)
         v = v + update.dv
         np.testing.assert_allclose(v, p.image(), rtol=0, atol=1e-13 * np.abs(v).max())
         after = p.dual() + 0.5 * p.l2 * float(p.image() @ p.image())
@@ -46,7 +46,7 @@ def test_the_pass_says_what_it_did(kind: str, loss: str, threads: int) -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_what_rows_add_to_the_gap_adds_up_to_it(loss: str) -> None:
+def test_row_contributions_sum_to_the_gap(loss: str) -> None:
     p = problem("csr", loss)
     p.run(p.solver(), np.zeros(p.X.shape[1]), 0)
     v, folds = p.image(), loss != "squared"
@@ -59,15 +59,16 @@ def test_what_rows_add_to_the_gap_adds_up_to_it(loss: str) -> None:
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_pass_tells_about_the_gap_that_it_met(loss: str, threads: int) -> None:
+def test_a_pass_estimates_the_gap_at_its_start(loss: str, threads: int) -> None:
     p = problem("csr", loss)
     solver, v = p.solver(), np.zeros(p.X.shape[1])
     for serial in range(12):
         met = p.primal(v) - p.dual()
-        update = p.run(solver, v, serial, parallel=InTurn(threads))
+        update = p.run(solver, v, serial, parallel=SerialExecutor(threads))
         v = v + update.dv
         told = update.gap / p.s.sum()
-        # Rows are met half a pass, in the mean, after its beginning; the first pass is like none.
+        # On average, rows are visited half a pass after its start; the first pass differs from all
+        # others.
         assert serial == 0 or 0.02 * met <= told <= 2.0 * met
 
 
@@ -91,7 +92,7 @@ def test_the_same_chunks_threads_and_seed_give_the_same_bits(threads: int) -> No
         p = problem("csr", "hinge", "float32")
         solver, v = p.solver(), np.zeros(p.X.shape[1])
         for serial in range(4):
-            v = v + p.run(solver, v, serial, parallel=InTurn(threads), epochs=1.5).dv
+            v = v + p.run(solver, v, serial, parallel=SerialExecutor(threads), epochs=1.5).dv
         results.append((v, p.alpha))
     np.testing.assert_array_equal(results[0][0], results[1][0])
     np.testing.assert_array_equal(results[0][1], results[1][1])
@@ -107,7 +108,7 @@ def test_the_seed_and_the_serial_change_the_order() -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_resting_rows_do_not_change_what_is_reached(loss: str) -> None:
+def test_shrinking_does_not_change_the_optimum(loss: str) -> None:
     models, gaps, visited, early = [], [], [], []
     for shrink in (True, False):
         p = problem("csr", loss)
@@ -125,12 +126,13 @@ def test_resting_rows_do_not_change_what_is_reached(loss: str) -> None:
         models.append(v)
         gaps.append(max(gap, 1e-15))
         visited.append(rows / (230 * (serial + 1)))
-    # The primal objective is l2-strongly convex: so near the best model is whoever has such a gap.
+    # The primal objective is l2-strongly convex: any model with such a gap is this close to the
+    # optimum.
     reach = sum(np.sqrt(2.0 * gap / p.l2) for gap in gaps)
     assert float(np.linalg.norm(models[0] - models[1])) <= reach
     assert visited[1] == 1.0
     if loss == "hinge":
-        # Before nothing but rounding is left, which wakes all rows.
+        # Until only rounding is left, which wakes all rows.
         assert early[0] < 0.25 * early[1]
     if loss in ("logistic", "squared"):
         assert visited[0] == 1.0
@@ -142,7 +144,7 @@ def first_models(l2: float, *, grow: bool) -> tuple[float, np.ndarray]:
     return p.primal(v), v
 
 
-def test_a_first_pass_grows_where_rows_move_their_own_margins_little() -> None:
+def test_a_first_pass_takes_longer_steps_where_rows_hardly_change_their_own_margins() -> None:
     (grown, _), (plain, _) = first_models(0.2, grow=True), first_models(0.2, grow=False)
     assert grown < plain
     (_, grown), (_, plain) = first_models(0.01, grow=True), first_models(0.01, grow=False)
@@ -168,7 +170,7 @@ def test_a_pass_that_is_repeated_gives_the_same_bits() -> None:
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("bucket", [1, 8, 64, 1000])
-def test_every_row_has_its_turn_once_an_epoch(loss: str, bucket: int) -> None:
+def test_every_row_is_visited_once_an_epoch(loss: str, bucket: int) -> None:
     p = problem("dense", loss)
     update = p.run(p.solver(bucket=bucket, shrink=False), np.zeros(p.X.shape[1]), 0, epochs=3)
     assert update.visited == 3 * 230
@@ -176,10 +178,12 @@ def test_every_row_has_its_turn_once_an_epoch(loss: str, bucket: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_first_pass_from_nothing_is_worth_several(threads: int) -> None:
+def test_a_first_pass_from_zero_is_worth_several(threads: int) -> None:
     def primal_after_one_pass(grow: bool) -> float:
         p = problem("csr", "hinge", n=2000)
-        v = p.run(p.solver(grow=grow), np.zeros(p.X.shape[1]), 0, parallel=InTurn(threads)).dv
+        v = p.run(
+            p.solver(grow=grow), np.zeros(p.X.shape[1]), 0, parallel=SerialExecutor(threads)
+        ).dv
         return p.primal(v)
 
     p = problem("csr", "hinge", n=2000)
@@ -196,18 +200,18 @@ def test_the_dual_never_falls_with_safe_sigma(loss: str) -> None:
     solver, v = p.solver(grow=False), np.zeros(p.X.shape[1])
     duals = [p.dual()]
     for serial in range(30):
-        v = v + p.run(solver, v, serial, parallel=InTurn(4)).dv
+        v = v + p.run(solver, v, serial, parallel=SerialExecutor(4)).dv
         duals.append(p.dual())
     assert np.diff(duals).min() >= -1e-13
 
 
-def test_small_data_are_not_dealt_to_many_threads() -> None:
+def test_small_data_are_not_split_over_many_threads() -> None:
     p, zero = problem("dense", "hinge"), np.zeros(13)
     stored = 12 * 230
 
     def parts(values_per_thread: int) -> int:
         solver, counts = p.solver(values_per_thread=values_per_thread), []
-        parallel = InTurn(4)
+        parallel = SerialExecutor(4)
         parallel.map = lambda function, items: (
             counts.append(len(items)) or list(map(function, items))
         )
@@ -217,15 +221,15 @@ def test_small_data_are_not_dealt_to_many_threads() -> None:
     assert [parts(each) for each in (0, stored // 3, stored, 10 * stored)] == [4, 3, 1, 1]
 
 
-def test_a_fixed_sigma_takes_the_place_of_the_damped_one() -> None:
+def test_a_fixed_sigma_replaces_the_damped_one() -> None:
     p, q = problem("csr", "hinge"), problem("csr", "hinge")
     zero = np.zeros(p.X.shape[1])
     fixed = p.run(p.solver(grow=False), zero, 0, sigma=2.0).dv
     # This member owns half of the weight: sigma' = 2 either way.
     solver = q.solver(grow=False)
     solver.bind(q.pieces)
-    asked = q.asked(0, total_weight=2.0 * float(q.s.sum()))
-    damped = solver.run(zero, asked, InTurn(1)).dv
+    asked = q.request(0, total_weight=2.0 * float(q.s.sum()))
+    damped = solver.run(zero, asked, SerialExecutor(1)).dv
     np.testing.assert_allclose(damped, fixed, rtol=1e-14)
 
 
@@ -237,13 +241,13 @@ def test_members_with_shares_of_the_chunks_add_up() -> None:
         changes = []
         for solver, pieces in halves:
             solver.bind(pieces)
-            changes.append(solver.run(v, p.asked(serial), InTurn(1)).dv)
+            changes.append(solver.run(v, p.request(serial), SerialExecutor(1)).dv)
         v = v + changes[0] + changes[1]
     np.testing.assert_allclose(v, p.image(), atol=1e-12)
     assert p.primal(v) - p.dual() <= 1e-9
 
 
-def test_chunks_that_come_and_go_are_bound_anew() -> None:
+def test_chunks_that_come_and_go_get_new_pointers() -> None:
     p = problem("csr", "hinge")
     solver, v = p.solver(), np.zeros(p.X.shape[1])
     solver.bind(p.pieces[:2])
@@ -258,12 +262,12 @@ def test_empty_rows_rows_without_weight_and_no_rows_are_fine() -> None:
     solver = LocalSolver(loss="hinge", dtype="float64", bucket=2, intercept_scaling=None)
     solver.bind([piece])
     asked = PassRequest(l2_total=0.4, total_weight=4.0, damping=1.0, epochs=1, seed=0, serial=0)
-    update = solver.run(np.zeros(12), asked, InTurn(2))
+    update = solver.run(np.zeros(12), asked, SerialExecutor(2))
     np.testing.assert_array_equal(piece.alpha, [1.0, 0.0, 1.0, 0.0, 1.0])
     assert (update.dual, update.visited) == (4.0, 5)
     np.testing.assert_array_equal(update.dv, np.zeros(12))
     solver.bind([])
-    update = solver.run(np.zeros(12), asked, InTurn(2))
+    update = solver.run(np.zeros(12), asked, SerialExecutor(2))
     assert (update.dual, update.visited, update.dv.size) == (0.0, 0, 12)
 
 
@@ -284,11 +288,11 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_models_brought_together_within_an_epoch_stay_those_of_their_duals(loss: str) -> None:
+def test_models_merged_within_an_epoch_stay_those_of_their_duals(loss: str) -> None:
     p = problem("csr", loss)
     solver, v = p.solver(values_per_thread=100), np.zeros(p.X.shape[1])
     for serial in range(300):
-        update = p.run(solver, v, serial, parallel=InTurn(3), epochs=1.3)
+        update = p.run(solver, v, serial, parallel=SerialExecutor(3), epochs=1.3)
         v = v + update.dv
         assert update.partitions == 1
         if serial < 5:
@@ -301,15 +305,15 @@ def test_a_repeated_pass_of_several_slices_gives_the_same_bits() -> None:
     solver, v = p.solver(values_per_thread=100), np.zeros(p.X.shape[1])
     for serial in range(6):
         before = [piece.alpha.copy() for piece in p.pieces]
-        first = p.run(solver, v, serial, parallel=InTurn(2))
+        first = p.run(solver, v, serial, parallel=SerialExecutor(2))
         for piece, old in zip(p.pieces, before, strict=True):
             piece.alpha[:] = old
-        again = p.run(solver, v, serial, parallel=InTurn(2))
+        again = p.run(solver, v, serial, parallel=SerialExecutor(2))
         np.testing.assert_array_equal(again.dv, first.dv)
         v = v + first.dv
 
 
-def test_threads_become_bolder_until_they_are_in_each_others_way() -> None:
+def test_threads_take_larger_slices_until_they_contend() -> None:
     crowding = Contention()
     crowding.begin(0, 3)
     assert crowding.factor[0] == 3.0
@@ -326,10 +330,10 @@ def test_threads_become_bolder_until_they_are_in_each_others_way() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_it_makes_no_difference_how_many_threads_share_in_the_work(dtype: str) -> None:
+def test_results_do_not_depend_on_how_many_threads_share_the_work(dtype: str) -> None:
     models = []
     pool = ThreadParallel(3)
-    for parallel in (InTurn(3), pool, FixedPieces(pool, 3)):
+    for parallel in (SerialExecutor(3), pool, FixedPieces(pool, 3)):
         p = problem("csr", "hinge", dtype)
         solver, v = p.solver(values_per_thread=100), np.zeros(p.X.shape[1])
         for serial in range(20):
@@ -342,7 +346,7 @@ def test_it_makes_no_difference_how_many_threads_share_in_the_work(dtype: str) -
 
 
 @pytest.mark.timeout(120)
-def test_a_thread_that_fails_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_thread_leaves_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     real, calls, has_drawn = parallel_epoch.run_tasks, itertools.count(), threading.Event()
 
     def failing(*given: Any) -> None:

@@ -1,4 +1,4 @@
-"""Passes over rows that stream from a disk: every row once, true sums, the same optimum."""
+"""Passes over rows that stream from disk: every row once, true sums, the same optimum."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from elasticml.algorithms.cocoa.solver_groups import GroupedSolver
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.out_of_core import mapped_memory
 from elasticml.data.out_of_core.store import OutOfCoreStore
-from tests.unit.algorithms.cocoa.local_problem import KINDS, InTurn, Problem, problem
+from tests.unit.algorithms.cocoa.local_problem import KINDS, Problem, SerialExecutor, problem
 from tests.unit.algorithms.cocoa.test_solver import ZERO, ask, image, make
 from tests.unit.data.test_packed import packed
 
@@ -29,8 +29,8 @@ def out_of_core(folder: Path, batch_bytes: int) -> OutOfCoreStore:
     return made
 
 
-def streamed(p: Problem, folder: Path, batch_bytes: int = 10_000) -> Problem:
-    """The same problem with its chunks on a disk, two or so in a batch."""
+def out_of_core_problem(p: Problem, folder: Path, batch_bytes: int = 10_000) -> Problem:
+    """Return the same problem with its chunks on disk, about two in a batch."""
     chunks = out_of_core(folder, batch_bytes).settle([piece.chunk for piece in p.pieces])
     pieces = [
         Piece(chunk, piece.targets, piece.weights, np.zeros(chunk.n_rows))
@@ -40,8 +40,8 @@ def streamed(p: Problem, folder: Path, batch_bytes: int = 10_000) -> Problem:
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])
-def test_each_bucket_has_its_turn_once_whatever_stays(tmp_path: Path, share: float) -> None:
-    p = streamed(problem("csr", "hinge"), tmp_path)
+def test_each_bucket_is_visited_once_whatever_stays_in_memory(tmp_path: Path, share: float) -> None:
+    p = out_of_core_problem(problem("csr", "hinge"), tmp_path)
     orders, here = VisitOrder(8), p.pieces[0].chunk.out_of_core
     orders.bind(p.pieces)
     assert here is not None
@@ -61,14 +61,14 @@ def test_each_bucket_has_its_turn_once_whatever_stays(tmp_path: Path, share: flo
 @pytest.mark.parametrize("loss", ["hinge", "logistic"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_streamed_pass_says_what_it_did(
+def test_a_streamed_pass_reports_its_sums(
     tmp_path: Path, kind: str, loss: str, threads: int
 ) -> None:
-    p = streamed(problem(kind, loss), tmp_path)
+    p = out_of_core_problem(problem(kind, loss), tmp_path)
     solver, v = p.solver(), np.zeros(p.X.shape[1])
     for serial in range(4):
         dual = p.dual() + 0.5 * p.l2 * float(v @ v)
-        update = p.run(solver, v, serial, parallel=InTurn(threads), epochs=1.5)
+        update = p.run(solver, v, serial, parallel=SerialExecutor(threads), epochs=1.5)
         v = v + update.dv
         np.testing.assert_allclose(v, p.image(), rtol=0, atol=1e-13 * np.abs(v).max())
         after = p.dual() + 0.5 * p.l2 * float(p.image() @ p.image())
@@ -77,7 +77,10 @@ def test_a_streamed_pass_says_what_it_did(
 
 def test_the_optimum_is_that_of_rows_in_memory(tmp_path: Path) -> None:
     found = []
-    for p in (problem("csr", "logistic"), streamed(problem("csr", "logistic"), tmp_path)):
+    for p in (
+        problem("csr", "logistic"),
+        out_of_core_problem(problem("csr", "logistic"), tmp_path),
+    ):
         solver, v = p.solver(), np.zeros(p.X.shape[1])
         for serial in range(60):
             v = v + p.run(solver, v, serial).dv
@@ -87,16 +90,16 @@ def test_the_optimum_is_that_of_rows_in_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("l2", [0.01, 0.2])
-def test_a_first_pass_grows_where_it_would_in_memory(tmp_path: Path, l2: float) -> None:
+def test_a_first_pass_grows_as_it_does_in_memory(tmp_path: Path, l2: float) -> None:
     models = []
     for grow in (True, False):
-        p = replace(streamed(problem("dense", "hinge"), tmp_path), l2=l2)
+        p = replace(out_of_core_problem(problem("dense", "hinge"), tmp_path), l2=l2)
         zero = np.zeros(p.X.shape[1])
         solver = p.solver(grow=grow)
         models.append(p.run(solver, zero, 0).dv)
         for piece in p.pieces:
             piece.alpha[:] = 0.0
-        # Once more, with all norms known.
+        # Again, with all norms known.
         np.testing.assert_array_equal(p.run(solver, zero, 0).dv, models[-1])
     assert np.array_equal(*models) == (l2 == 0.01)
 
@@ -117,10 +120,10 @@ def test_certificates_rank_chunks_by_their_share_of_the_gap(tmp_path: Path) -> N
     assert min(ranked.values()) > -1e-12
 
 
-def test_a_job_from_nothing_reads_bodies_in_its_first_pass_and_once(
+def test_a_new_job_reads_bodies_once_in_its_first_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The certificate at zero takes no reading of its own, and rows' norms that of a sample."""
+    """The certificate at zero reads nothing, and rows' norms come from a sample."""
     solver, loose = make()
     chunks = out_of_core(tmp_path, 1).settle(loose)
     fetched: list[int] = []
@@ -131,7 +134,7 @@ def test_a_job_from_nothing_reads_bodies_in_its_first_pass_and_once(
     assert fetched == []
     step = ask(solver, chunks, "pass", ZERO, serial=2, settle=1)["dv"]
     assert sorted(fetched) == sorted(id(chunk.body) for chunk in chunks)
-    # Asked for once more, and with states that are not zero, everything is looked at.
+    # A repeated exchange with nonzero states reads everything.
     ask(solver, chunks, "certify", step, serial=3, settle=2, gamma=1.0)
     assert len(fetched) == 2 * len(chunks)
     ask(solver, chunks, "certify", ZERO, serial=4, settle=3)
@@ -146,8 +149,8 @@ def test_a_start_from_a_models_duals_reads_the_rows(tmp_path: Path) -> None:
     assert np.abs(came["image"]).max() > 0.1
 
 
-def test_norms_of_chunks_that_had_no_turn_are_made_when_they_have(tmp_path: Path) -> None:
-    whole, parts = problem("csr", "hinge"), streamed(problem("csr", "hinge"), tmp_path)
+def test_norms_of_unvisited_chunks_are_computed_at_their_first_visit(tmp_path: Path) -> None:
+    whole, parts = problem("csr", "hinge"), out_of_core_problem(problem("csr", "hinge"), tmp_path)
     solver, v = parts.solver(), np.zeros(parts.X.shape[1])
     for serial in range(200):
         v = v + parts.run(solver, v, serial, epochs=0.25).dv
@@ -155,7 +158,7 @@ def test_norms_of_chunks_that_had_no_turn_are_made_when_they_have(tmp_path: Path
     assert parts.primal(v) - parts.dual() < 1e-6
 
 
-def test_scaled_rows_are_on_the_disk_as_well(tmp_path: Path) -> None:
+def test_scaled_rows_are_on_disk_as_well(tmp_path: Path) -> None:
     found = []
     for folder in (None, tmp_path):
         solver, chunks = make()
@@ -181,7 +184,7 @@ def test_compressed_rows_give_the_bits_of_mapped_ones(tmp_path: Path, kind: str)
             chunks = [packed(piece.chunk) for piece in p.pieces]
             pieces = zip(p.pieces, chunks, strict=True)
             p = replace(p, pieces=[replace(piece, chunk=chunk) for piece, chunk in pieces])
-        p = streamed(p, tmp_path)
+        p = out_of_core_problem(p, tmp_path)
         solver, v = p.solver(), np.zeros(p.X.shape[1])
         for serial in range(4):
             v = v + p.run(solver, v, serial).dv
@@ -190,8 +193,10 @@ def test_compressed_rows_give_the_bits_of_mapped_ones(tmp_path: Path, kind: str)
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("parallel", [Serial(), InTurn(2)], ids=["one thread", "two threads"])
-def test_what_is_kept_of_streamed_rows_is_in_files(tmp_path: Path, parallel: Parallel) -> None:
+@pytest.mark.parametrize(
+    "parallel", [Serial(), SerialExecutor(2)], ids=["one thread", "two threads"]
+)
+def test_row_arrays_of_streamed_chunks_are_in_files(tmp_path: Path, parallel: Parallel) -> None:
     solver, loose = make()
     here = out_of_core(tmp_path, 1)
     chunks = here.settle(loose)
@@ -210,37 +215,37 @@ def test_what_is_kept_of_streamed_rows_is_in_files(tmp_path: Path, parallel: Par
 
 
 @pytest.mark.parametrize("n", [2, 3])
-def test_rows_that_stream_are_one_groups_with_all_threads(tmp_path: Path, n: int) -> None:
+def test_streamed_rows_belong_to_one_group_with_all_threads(tmp_path: Path, n: int) -> None:
     found = []
     for n_groups in (1, n):
-        p = streamed(problem("csr", "hinge"), tmp_path)
+        p = out_of_core_problem(problem("csr", "hinge"), tmp_path)
         solvers = [p.solver() for _ in range(n_groups)]
         solver: Any = GroupedSolver(solvers, loss=p.loss, searches=True, caches={})
         v = np.zeros(p.X.shape[1])
         for serial in range(4):
-            update = p.run(solver, v, serial, parallel=InTurn(4))
+            update = p.run(solver, v, serial, parallel=SerialExecutor(4))
             assert update.groups == 1
             v = v + update.dv
         found.append(v)
     np.testing.assert_array_equal(*found)
 
 
-def test_groups_forget_the_rows_of_theirs_that_stream_from_now_on(tmp_path: Path) -> None:
+def test_groups_forget_rows_that_stream_from_now_on(tmp_path: Path) -> None:
     p = problem("csr", "hinge")
     solvers = [p.solver() for _ in range(2)]
     solver: Any = GroupedSolver(solvers, loss=p.loss, searches=True)
-    v = p.run(solver, np.zeros(p.X.shape[1]), 0, parallel=InTurn(2)).dv
+    v = p.run(solver, np.zeros(p.X.shape[1]), 0, parallel=SerialExecutor(2)).dv
     assert all(own._pieces for own in solvers)
-    out = streamed(p, tmp_path)
+    out = out_of_core_problem(p, tmp_path)
     for piece, old in zip(out.pieces, p.pieces, strict=True):
         piece.alpha[:] = old.alpha
-    v = v + out.run(solver, v, 1, parallel=InTurn(2)).dv
+    v = v + out.run(solver, v, 1, parallel=SerialExecutor(2)).dv
     np.testing.assert_allclose(v, out.image(), rtol=0, atol=1e-13)
     assert [len(own._pieces) for own in solvers] == [len(p.pieces), 0]
 
 
 @pytest.mark.parametrize("sigma", [None, 2.0])
-def test_one_thread_on_a_wide_model_goes_on_with_its_copy(
+def test_one_thread_on_a_wide_model_continues_with_its_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sigma: float | None
 ) -> None:
     found, merges = [], []
@@ -255,7 +260,7 @@ def test_one_thread_on_a_wide_model_goes_on_with_its_copy(
     for least in (0, 10**9):
         monkeypatch.setattr(parallel_epoch, "VALUES_PER_MERGE", least)
         merges.append(0)
-        p = streamed(problem("csr", "logistic"), tmp_path)
+        p = out_of_core_problem(problem("csr", "logistic"), tmp_path)
         solver, v = p.solver(), np.zeros(p.X.shape[1])
         for serial in range(5):
             v = v + p.run(solver, v, serial, epochs=2.5, sigma=sigma).dv

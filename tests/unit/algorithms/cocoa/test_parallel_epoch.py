@@ -1,4 +1,4 @@
-"""What a pass does besides visiting rows: merging copies, products of models, work on chunks."""
+"""The parts of a pass besides visiting rows: merging copies, model products, work on chunks."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ from tests.unit.algorithms.cocoa.local_problem import chunk_of
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("begin", "end"), [(0, 100), (7, 7), (5, 93), (33, 48)])
-def test_merging_adds_up_what_copies_have_moved_and_leaves_the_rest(
-    dtype: Any, begin: int, end: int
-) -> None:
+def test_merging_adds_the_changes_of_all_copies(dtype: Any, begin: int, end: int) -> None:
     rng = np.random.default_rng(0)
     v, whole, shares = rng.normal(size=100), 1.5, np.array([0.5, 0.25])
     dv = rng.normal(size=100)
     rows = np.empty((3, 100), dtype)
     rows[:] = v + whole * dv
-    # Two lines of memory that nobody has moved, and single coordinates.
+    # Two cache lines that no thread changed, and single coordinates.
     is_moved = rng.random((2, 100)) < 0.3
     is_moved[:, 16:48] = False
     rows[1:] += np.where(is_moved, rng.normal(size=(2, 100)), 0.0).astype(dtype)
@@ -45,7 +43,7 @@ def test_merging_adds_up_what_copies_have_moved_and_leaves_the_rest(
     np.testing.assert_allclose(sums, [before @ step, step @ step], rtol=1e-12, atol=1e-14)
 
 
-def test_the_line_search_has_the_same_bits_whatever_threads_the_algebra_library_has() -> None:
+def test_the_line_search_has_the_same_bits_for_any_number_of_blas_threads() -> None:
     v, dv = np.random.default_rng(1).normal(size=(2, 200_001))
 
     def found(n_threads: int) -> LineModel:
@@ -55,8 +53,8 @@ def test_the_line_search_has_the_same_bits_whatever_threads_the_algebra_library_
     assert found(1) == found(2) == found(3)
 
 
-class _Counted(Serial):
-    """Counts what it is given to do at the same time."""
+class CountingExecutor(Serial):
+    """Record how many tasks run at the same time."""
 
     n_threads = 4
 
@@ -78,15 +76,15 @@ def chunks() -> Sequence[Chunk]:
     ("numbers", "n_runs"),
     [(0, 1), (2 * NUMBERS_PER_THREAD - 1, 1), (2 * NUMBERS_PER_THREAD, 2), (10**9, 4)],
 )
-def test_threads_share_chunks_only_where_there_is_work_enough(
+def test_chunks_are_split_over_threads_only_for_enough_work(
     chunks: Sequence[Chunk], numbers: int, n_runs: int
 ) -> None:
-    counted = _Counted()
+    counted = CountingExecutor()
     assert map_chunks(lambda chunk: chunk.id, chunks, numbers, counted) == [c.id for c in chunks]
     assert counted.n_items == n_runs
 
 
-def test_results_come_in_the_order_of_chunks_whoever_makes_them(chunks: Sequence[Chunk]) -> None:
+def test_results_are_in_the_order_of_chunks_for_any_scheduling(chunks: Sequence[Chunk]) -> None:
     pool, at_once = ThreadParallel(2), threading.Barrier(2)
     first_of_each = {chunks[0].id, chunks[len(chunks) // 2].id}
 
@@ -101,5 +99,5 @@ def test_results_come_in_the_order_of_chunks_whoever_makes_them(chunks: Sequence
         pool.close()
 
 
-def test_no_chunks_are_nothing_to_do() -> None:
+def test_without_chunks_there_is_no_work() -> None:
     assert map_chunks(lambda chunk: chunk.id, [], 10**9, Serial()) == []

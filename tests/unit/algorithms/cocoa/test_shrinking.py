@@ -1,12 +1,14 @@
-"""When rows rest, and when they are woken."""
+"""Shrinking: when rows are skipped, and when they are woken."""
 
 import numpy as np
 
 from elasticml.algorithms.cocoa.shrinking import Shrinking
 
 
-def rests_after(steps: list[float]) -> int:
-    """Rest left of a row that was given 64 epochs before the last of these steps of the model."""
+def skipped_after(steps: list[float]) -> int:
+    """Return the epochs left of a row that was to be skipped for 64 before the last of these
+    steps.
+    """
     rests = Shrinking(is_used=True)
     rests.bind([1], [None])
     v = np.zeros(2)
@@ -19,16 +21,16 @@ def rests_after(steps: list[float]) -> int:
 
 
 def test_a_jump_of_the_model_wakes_every_row() -> None:
-    # Members were away: the others had all but converged, and their rows rested for long. When the
-    # absent came back the model jumped, and a job took 175 rounds instead of 25.
-    assert rests_after([1.0, 0.01, 0.01, 0.5]) == 0
+    # Members were absent: the others had nearly converged, and their rows were skipped for long.
+    # When the absent members returned the model jumped, and a job took 175 rounds instead of 25.
+    assert skipped_after([1.0, 0.01, 0.01, 0.5]) == 0
 
 
-def test_steps_that_stay_alike_wake_nobody() -> None:
-    assert rests_after([1.0, 0.9, 1.1, 1.0]) == 64
+def test_steps_of_similar_length_wake_no_row() -> None:
+    assert skipped_after([1.0, 0.9, 1.1, 1.0]) == 64
 
 
-def test_a_repeated_pass_finds_the_rests_as_they_were() -> None:
+def test_a_repeated_pass_starts_from_the_same_skip_counts() -> None:
     rests = Shrinking(is_used=True)
     rests.bind([1], [None])
     rests.begin(np.ones(2), 1)
@@ -38,7 +40,7 @@ def test_a_repeated_pass_finds_the_rests_as_they_were() -> None:
     assert rests.views([1])[0][0] == 0
 
 
-def test_a_repeated_pass_after_a_jump_finds_all_rows_awake_again() -> None:
+def test_a_repeated_pass_after_a_jump_starts_with_all_rows_awake() -> None:
     rests, v = Shrinking(is_used=True), np.zeros(3)
     rests.bind([4], [None])
     (left,) = rests.views([4])

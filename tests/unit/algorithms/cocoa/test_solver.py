@@ -1,4 +1,4 @@
-"""The member's half: settled once, filled where unknown, the same sums when asked again."""
+"""The member's solver: updates applied once, missing states filled, repeatable exchanges."""
 
 from __future__ import annotations
 
@@ -64,15 +64,17 @@ def image(chunks: list[Chunk]) -> np.ndarray:
 ZERO = np.zeros(5)
 
 
-def begun(**settings: Any) -> tuple[CocoaSolver, list[Chunk], dict[str, np.ndarray]]:
-    """After a certificate and a pass under serials 1 and 2."""
+def solver_after_two_passes(
+    **settings: Any,
+) -> tuple[CocoaSolver, list[Chunk], dict[str, np.ndarray]]:
+    """Return a solver after a certificate and passes with serials 1 and 2."""
     solver, chunks = make(**settings)
     ask(solver, chunks, "certify", ZERO, serial=1, settle=0)
     return solver, chunks, ask(solver, chunks, "pass", ZERO, serial=2, settle=1)
 
 
-def test_the_step_waits_in_the_chunk_until_the_next_exchange_says_how_much_of_it_counts() -> None:
-    solver, chunks, came = begun()
+def test_the_step_is_kept_in_the_chunk_until_the_next_exchange_gives_its_scale() -> None:
+    solver, chunks, came = solver_after_two_passes()
     assert all(not chunk.state["alpha"].any() for chunk in chunks)
     again = ask(solver, chunks, "pass", 0.4 * came["dv"], serial=3, settle=2, gamma=0.4)
     np.testing.assert_allclose(image(chunks), 0.4 * came["dv"], rtol=1e-12, atol=1e-15)
@@ -80,8 +82,8 @@ def test_the_step_waits_in_the_chunk_until_the_next_exchange_says_how_much_of_it
     assert {int(chunk.state["serial"][0]) for chunk in chunks} == {3}
 
 
-def test_an_exchange_that_is_repeated_settles_nothing_twice() -> None:
-    solver, chunks, came = begun()
+def test_a_repeated_exchange_applies_nothing_twice() -> None:
+    solver, chunks, came = solver_after_two_passes()
     given = {"serial": 3, "settle": 2, "gamma": 0.4}
     first = ask(solver, chunks, "pass", 0.4 * came["dv"], **given)
     again = ask(solver, chunks, "pass", 0.4 * came["dv"], **given)
@@ -95,7 +97,7 @@ def test_an_exchange_that_is_repeated_settles_nothing_twice() -> None:
 
 
 def test_a_chunk_that_missed_the_last_exchange_takes_no_part_in_a_pass() -> None:
-    solver, chunks, came = begun(shrink=False)
+    solver, chunks, came = solver_after_two_passes(shrink=False)
     missed, others = chunks[0], chunks[1:]
     ask(solver, others, "pass", came["dv"], serial=3, settle=2, gamma=1.0)
     came = ask(solver, chunks, "pass", came["dv"], serial=4, settle=3, gamma=1.0)
@@ -104,7 +106,7 @@ def test_a_chunk_that_missed_the_last_exchange_takes_no_part_in_a_pass() -> None
 
 
 def test_a_certificate_keeps_recent_duals_and_maps_the_others_from_the_model() -> None:
-    solver, chunks, _ = begun()
+    solver, chunks, _ = solver_after_two_passes()
     v = RNG.normal(size=5)
     chunks[0].state.clear()
     kept = chunks[1].state["alpha"] = np.full(12, 0.25)
@@ -114,7 +116,7 @@ def test_a_certificate_keeps_recent_duals_and_maps_the_others_from_the_model() -
     margins = chunks[0].labels * (chunks[0].values @ v)
     np.testing.assert_array_equal(chunks[0].state["alpha"], (margins < 1.0) * 1.0)
     np.testing.assert_array_equal(chunks[1].state["alpha"], kept)
-    # Two exchanges later they are worth less than the model.
+    # Two exchanges later they are worse than those from the model.
     chunks[1].state["serial"][0] = 2
     ask(solver, chunks[:2], "certify", v, serial=8, **{**given, "settle": 7})
     margins = chunks[1].labels * (chunks[1].values @ v)
@@ -122,7 +124,7 @@ def test_a_certificate_keeps_recent_duals_and_maps_the_others_from_the_model() -
 
 
 def test_certified_sums_are_those_over_the_rows() -> None:
-    solver, chunks, came = begun()
+    solver, chunks, came = solver_after_two_passes()
     v = came["dv"]
     sums = ask(solver, chunks, "certify", v, serial=3, settle=2, gamma=1.0)
     assert float(sums["primal"]) == pytest.approx(np.maximum(1 - Y * (X @ v), 0.0).sum())
@@ -131,8 +133,8 @@ def test_certified_sums_are_those_over_the_rows() -> None:
     assert float(sums["weight"]) == 60.0
 
 
-def test_a_state_that_travels_goes_on_where_it_was() -> None:
-    solver, chunks, came = begun()
+def test_a_moved_state_continues_where_it_was() -> None:
+    solver, chunks, came = solver_after_two_passes()
     moved = [Chunk(chunk.id, chunk.body) for chunk in chunks]
     for chunk, old in zip(moved, chunks, strict=True):
         send_state(old, chunk)

@@ -1,4 +1,4 @@
-"""Groups of a member: sums are true, losses are undone, bits depend on groups, not on threads."""
+"""Solver groups of a member: true sums, undone losses, bits that depend on groups, not threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from elasticml.algorithms.cocoa.solver_groups import GroupedSolver
 from elasticml.algorithms.parallel import Serial
 from elasticml.objectives.conjugates import DUAL_LOSSES
 from elasticml.runtime.executors import ThreadParallel
-from tests.unit.algorithms.cocoa.local_problem import KINDS, InTurn, Problem, problem
+from tests.unit.algorithms.cocoa.local_problem import KINDS, Problem, SerialExecutor, problem
 
 LOSSES = list(DUAL_LOSSES)
 
@@ -30,13 +30,13 @@ def grouped(
     return GroupedSolver(solvers, loss=p.loss, searches=searches, caches=caches)
 
 
-# --- what groups do together --------------------------------------------------------------------
+# --- a pass of several groups --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("n", "threads"), [(1, 2), (2, 1), (2, 5), (3, 3)])
-def test_a_pass_of_groups_says_what_it_did_and_never_loses(
+def test_a_pass_of_groups_reports_its_sums_and_never_lowers_the_dual(
     kind: str, loss: str, n: int, threads: int
 ) -> None:
     p = problem(kind, loss)
@@ -44,7 +44,7 @@ def test_a_pass_of_groups_says_what_it_did_and_never_loses(
     dual = p.dual()
     for serial in range(4):
         before = p.dual() + 0.5 * p.l2 * float(v @ v)
-        update = p.run(solver, v, serial, parallel=InTurn(threads), epochs=2)
+        update = p.run(solver, v, serial, parallel=SerialExecutor(threads), epochs=2)
         v = v + update.dv
         np.testing.assert_allclose(v, p.image(), rtol=0, atol=1e-13 * np.abs(v).max())
         after = p.dual() + 0.5 * p.l2 * float(v @ v)
@@ -76,7 +76,7 @@ def test_inner_rounds_bring_a_member_nearer_to_the_optimum_of_its_subproblem() -
         # Half of the data are elsewhere: sigma' of the member is 2.
         solver, total = grouped(p, 2), 2.0 * p.s.sum()
         solver.bind(p.pieces)
-        asked = p.asked(0, l2_total=p.l2 * total, total_weight=total, epochs=epochs)
+        asked = p.request(0, l2_total=p.l2 * total, total_weight=total, epochs=epochs)
         update = solver.run(np.zeros(p.X.shape[1]), asked, Serial())
         assert update.sigma == 2.0
         duals.append(update.dual - p.l2 * total * update.dv @ update.dv)
@@ -84,19 +84,19 @@ def test_inner_rounds_bring_a_member_nearer_to_the_optimum_of_its_subproblem() -
     assert duals[-1] > duals[0]
 
 
-def test_a_fixed_sigma_counts_for_members_and_once_more_for_each_group() -> None:
+def test_a_fixed_sigma_covers_members_and_is_multiplied_by_the_number_of_groups() -> None:
     seen: list[float | None] = []
     p = problem("csr", "hinge")
     solver = GroupedSolver(
-        [Recorded(p.solver(), seen) for _ in range(2)], loss=p.loss, searches=False
+        [RecordingSolver(p.solver(), seen) for _ in range(2)], loss=p.loss, searches=False
     )
     p.run(solver, np.zeros(p.X.shape[1]), 0, sigma=4.0)
     assert seen == [8.0, 8.0]
 
 
 @dataclass
-class Recorded:
-    """A solver that notes the sigma' it is asked for."""
+class RecordingSolver:
+    """A solver that records the sigma' of its calls."""
 
     inner: DualSolver
     seen: list[float | None]
@@ -126,7 +126,7 @@ def after(n: int, parallel: Parallel) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("n", [2, 4])
 def test_groups_give_the_same_bits_for_any_threads_up_to_their_number(n: int) -> None:
     pools = [ThreadParallel(k) for k in range(2, n + 1)]
-    results = [after(n, parallel) for parallel in (Serial(), InTurn(n), *pools)]
+    results = [after(n, parallel) for parallel in (Serial(), SerialExecutor(n), *pools)]
     for pool in pools:
         pool.close()
     for v, alpha in results[1:]:
@@ -134,9 +134,9 @@ def test_groups_give_the_same_bits_for_any_threads_up_to_their_number(n: int) ->
         np.testing.assert_array_equal(alpha, results[0][1])
 
 
-def test_groups_of_several_threads_give_the_same_bits_whoever_does_the_work() -> None:
+def test_groups_of_several_threads_give_the_same_bits_for_any_scheduling() -> None:
     pool = ThreadParallel(5)
-    (v, alpha), (w, beta) = after(2, InTurn(5)), after(2, pool)
+    (v, alpha), (w, beta) = after(2, SerialExecutor(5)), after(2, pool)
     pool.close()
     np.testing.assert_array_equal(v, w)
     np.testing.assert_array_equal(alpha, beta)
@@ -149,7 +149,7 @@ def test_one_group_of_several_threads_gives_the_bits_of_its_solver_alone() -> No
         solver: Any = grouped(p, 1) if wraps else p.solver()
         v = np.zeros(p.X.shape[1])
         for serial in range(20):
-            update = p.run(solver, v, serial, parallel=InTurn(3))
+            update = p.run(solver, v, serial, parallel=SerialExecutor(3))
             assert update.discarded == 0
             v = v + update.dv
         models.append(v)
@@ -165,11 +165,11 @@ def test_a_pass_of_groups_that_is_repeated_gives_the_same_bits(
     solver, v = grouped(p, n, redeals=redeals, values_per_thread=100), np.zeros(p.X.shape[1])
     for serial in range(12):
         before = [piece.alpha.copy() for piece in p.pieces]
-        first = p.run(solver, v, serial, parallel=InTurn(threads), epochs=3)
+        first = p.run(solver, v, serial, parallel=SerialExecutor(threads), epochs=3)
         after = p.alpha
         for piece, old in zip(p.pieces, before, strict=True):
             piece.alpha[:] = old
-        again = p.run(solver, v, serial, parallel=InTurn(threads), epochs=3)
+        again = p.run(solver, v, serial, parallel=SerialExecutor(threads), epochs=3)
         assert again.visited == first.visited
         np.testing.assert_array_equal(again.dv, first.dv)
         np.testing.assert_array_equal(p.alpha, after)
@@ -180,8 +180,8 @@ def test_a_pass_of_groups_that_is_repeated_gives_the_same_bits(
 
 
 @dataclass
-class Bold:
-    """A solver that overdoes its steps for the first so many passes, as threads may that race."""
+class OvershootingSolver:
+    """A solver that overshoots in its first passes, as racing threads may."""
 
     inner: DualSolver
     losses: int
@@ -205,17 +205,17 @@ class Bold:
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_a_pass_that_loses_leaves_everything_as_it_was(n: int) -> None:
+def test_a_pass_that_lowers_the_dual_is_undone(n: int) -> None:
     p = problem("csr", "hinge")
-    bold = [Bold(p.solver(), 0) for _ in range(n)]
+    bold = [OvershootingSolver(p.solver(), 0) for _ in range(n)]
     solver, v = GroupedSolver(bold, loss=p.loss, searches=True), np.zeros(p.X.shape[1])
     for serial in range(6):
-        v = v + p.run(solver, v, serial, parallel=InTurn(2 * n)).dv
+        v = v + p.run(solver, v, serial, parallel=SerialExecutor(2 * n)).dv
     before = [piece.alpha.copy() for piece in p.pieces]
-    resting = [rests(one.inner) for one in bold]
+    resting = [skipped_epochs(one.inner) for one in bold]
     for one in bold:
         one.losses = 1
-    update = p.run(solver, v, 6, parallel=InTurn(2 * n))
+    update = p.run(solver, v, 6, parallel=SerialExecutor(2 * n))
     assert (update.discarded, [one.undone for one in bold]) == (n, [1] * n)
     assert not update.dv.any()
     assert (update.dual, update.curvature) == (0.0, 0.0)
@@ -223,21 +223,21 @@ def test_a_pass_that_loses_leaves_everything_as_it_was(n: int) -> None:
     for piece, old in zip(p.pieces, before, strict=True):
         np.testing.assert_array_equal(piece.alpha, old)
     for one, old in zip(bold, resting, strict=True):
-        np.testing.assert_array_equal(rests(one.inner), old)
-    # And it goes on from there.
+        np.testing.assert_array_equal(skipped_epochs(one.inner), old)
+    # It continues from there.
     for serial in range(7, 200):
-        v = v + p.run(solver, v, serial, parallel=InTurn(2 * n)).dv
+        v = v + p.run(solver, v, serial, parallel=SerialExecutor(2 * n)).dv
     assert p.primal(v) - p.dual() <= 1e-6
 
 
-def rests(solver: Any) -> np.ndarray:
-    """Epochs that each row still rests."""
+def skipped_epochs(solver: Any) -> np.ndarray:
+    """Return the epochs for which each row is still skipped."""
     return np.concatenate([cached.skips for cached in solver._caches.values()])
 
 
-def test_one_group_that_loses_does_not_hold_up_the_others() -> None:
+def test_a_group_that_fails_does_not_hold_up_the_others() -> None:
     p = problem("csr", "hinge")
-    solvers = [Bold(p.solver(), 1), Bold(p.solver(), 0)]
+    solvers = [OvershootingSolver(p.solver(), 1), OvershootingSolver(p.solver(), 0)]
     solver = GroupedSolver(solvers, loss=p.loss, searches=True)
     update = p.run(solver, np.zeros(p.X.shape[1]), 0)
     assert (update.discarded, update.groups) == (1, 2)
@@ -246,20 +246,20 @@ def test_one_group_that_loses_does_not_hold_up_the_others() -> None:
     np.testing.assert_allclose(update.dv, p.image(), rtol=0, atol=1e-14)
 
 
-def alike() -> Problem:
-    """Rows of which a few say nearly all: threads that each fit it, as if alone, overshoot."""
+def similar_rows() -> Problem:
+    """Make rows that are nearly all the same few: threads that each fit them alone overshoot."""
     p = replace(problem("dense", "squared"), l2=1e-3, y=np.full(230, 3.0))
     p.pieces[:] = [replace(piece, targets=np.full(piece.alpha.size, 3.0)) for piece in p.pieces]
     return p
 
 
-def test_threads_whose_pass_loses_are_told_from_those_whose_pass_gains_and_held_back() -> None:
-    p = alike()
+def test_only_the_groups_whose_pass_loses_get_fewer_threads() -> None:
+    p = similar_rows()
     solver, v, said = p.solver(grow=False), np.zeros(p.X.shape[1]), []
     for serial in range(4):
         for piece in p.pieces:
             piece.alpha[:] = 0.0
-        update = p.run(solver, v, serial, parallel=InTurn(4), damping=0.01)
+        update = p.run(solver, v, serial, parallel=SerialExecutor(4), damping=0.01)
         gain = update.dual / p.s.sum() - 0.5 * p.l2 * float(update.dv @ update.dv)
         assert update.is_loss == (gain < 0.0)
         said.append((update.is_loss, update.dampings))
@@ -268,16 +268,16 @@ def test_threads_whose_pass_loses_are_told_from_those_whose_pass_gains_and_held_
     assert said[-1][1] in (0.25, 0.5)
 
 
-def test_losses_of_real_threads_are_undone_and_the_gap_closes_all_the_same() -> None:
-    p = alike()
+def test_losses_of_real_threads_are_undone_and_the_gap_still_closes() -> None:
+    p = similar_rows()
     solver, v = grouped(p, 1, grow=False), np.zeros(p.X.shape[1])
     discarded, dual = 0, p.dual()
     for serial in range(2000):
-        update = p.run(solver, v, serial, parallel=InTurn(4), damping=0.01)
+        update = p.run(solver, v, serial, parallel=SerialExecutor(4), damping=0.01)
         v, discarded = v + update.dv, discarded + update.discarded
         assert p.dual() >= dual - 1e-13
         dual = p.dual()
-    # At last one pass in so many tries to be bolder.
+    # Finally only one pass in many tries more threads.
     assert 0 < discarded < 2000 / PATIENCE_MAX + 10
     assert p.primal(v) - p.dual() <= 1e-6
 
@@ -299,17 +299,20 @@ def test_the_dual_objective_never_falls_whatever_the_groups_and_threads(
     solver, v = grouped(p, n, values_per_thread=values), np.zeros(p.X.shape[1])
     dual = p.dual()
     for serial in range(5):
-        update = p.run(solver, v, serial, parallel=InTurn(threads), damping=damping, epochs=epochs)
+        update = p.run(
+            solver, v, serial, parallel=SerialExecutor(threads), damping=damping, epochs=epochs
+        )
         v = v + update.dv
         np.testing.assert_allclose(v, p.image(), rtol=0, atol=1e-12)
-        if serial > 0 or n > 1:  # a lone group's first pass is for the members' line search
+        # the first pass of a lone group is left to the members' line search
+        if serial > 0 or n > 1:
             assert p.dual() >= dual - 1e-13
         dual = p.dual()
         if threads <= n:
             assert update.discarded == 0
 
 
-def test_threads_are_held_back_after_a_loss_and_recover_slowly() -> None:
+def test_threads_are_limited_after_a_loss_and_recover_slowly() -> None:
     crowding = Contention()
     crowding.begin(0, 4)
     crowding.factor[0] = 1.0
@@ -317,12 +320,12 @@ def test_threads_are_held_back_after_a_loss_and_recover_slowly() -> None:
     assert (crowding.damping, crowding.factor.tolist()) == (0.5, [2.0, 2.0])
     assert not crowding.accepts(-1.0, 1.0, 1e-9)
     assert (crowding.damping, crowding.factor.tolist()) == (0.25, [4.0, 4.0])
-    # As timid as can be, only rounding is lost.
+    # With full damping, only rounding is lost.
     assert crowding.accepts(-1.0, 1.0, 1e-9)
     for _ in range(PATIENCE):
         assert crowding.accepts(1.0, 1.0, 1e-9)
     assert crowding.damping == 0.5
-    # A repeated pass begins as it did; another number of threads, with whole steps.
+    # A repeated pass starts in the same state; another number of threads, with whole steps.
     crowding.begin(1, 4)
     assert not crowding.accepts(-1.0, 1.0, 1e-9)
     crowding.begin(1, 4)
@@ -331,12 +334,12 @@ def test_threads_are_held_back_after_a_loss_and_recover_slowly() -> None:
     assert crowding.damping == 1.0
 
 
-# --- who has which chunk ------------------------------------------------------------------------
+# --- assignment of chunks to groups --------------------------------------------------------------
 
 
-def test_groups_have_other_chunks_in_each_pass_and_keep_what_is_known_of_them() -> None:
+def test_groups_get_other_chunks_in_each_pass_and_keep_their_row_state() -> None:
     p, caches = problem("csr", "hinge"), {}
-    solvers = [Bold(p.solver(caches=caches), 0) for _ in range(2)]
+    solvers = [OvershootingSolver(p.solver(caches=caches), 0) for _ in range(2)]
     solver = GroupedSolver(solvers, loss=p.loss, searches=True, caches=caches)
     v, had, norms = np.zeros(p.X.shape[1]), set(), []
     for serial in range(8):
@@ -348,14 +351,14 @@ def test_groups_have_other_chunks_in_each_pass_and_keep_what_is_known_of_them() 
         norms.append([id(cached.norms) for _, cached in sorted(caches.items())])
     assert len(had) > 2
     assert norms[1:] == norms[:-1]
-    # Of a chunk that has gone nothing is kept.
+    # Nothing is kept of a chunk that has left.
     solver.bind(p.pieces[1:])
     assert [key[0] for key in sorted(caches)] == [piece.chunk.id for piece in p.pieces[1:]]
 
 
 def test_groups_that_share_nothing_keep_their_chunks() -> None:
     p = problem("csr", "hinge")
-    solvers = [Bold(p.solver(), 0) for _ in range(2)]
+    solvers = [OvershootingSolver(p.solver(), 0) for _ in range(2)]
     solver, v = GroupedSolver(solvers, loss=p.loss, searches=True), np.zeros(p.X.shape[1])
     v = v + p.run(solver, v, 0).dv
     before = [list(one.pieces) for one in solvers]

@@ -16,7 +16,7 @@ from sklearn.svm import LinearSVC
 from elasticml.errors import ConfigError, JobFailedError
 from tests.cocoa_referee import Referee, world_of
 from tests.serial_world import Return, Run, Vanish, World, deal
-from tests.unit.algorithms.cocoa.local_problem import InTurn
+from tests.unit.algorithms.cocoa.local_problem import SerialExecutor
 
 RNG = np.random.default_rng(4)
 N, D, K, L2 = 240, 6, 6, 0.02
@@ -45,7 +45,7 @@ def train(
     return world.run(rounds), referee, world
 
 
-def redeal(seed: int, share: float = 1.0) -> Callable[[World], None]:
+def reshuffle(seed: int, share: float = 1.0) -> Callable[[World], None]:
     """Give a share of the chunks to random members at the beginning of every round."""
 
     def between(world: World) -> None:
@@ -79,7 +79,7 @@ def test_the_optimum_is_that_of_liblinear_and_scikit_learn(loss: str, intercept:
         weights=S,
         tolerance=1e-7,
         rounds=3000,
-        between=redeal(1),
+        between=reshuffle(1),
     )
     total = float(S.sum())
     if loss == "logistic":
@@ -105,7 +105,7 @@ def test_the_optimum_is_that_of_liblinear_and_scikit_learn(loss: str, intercept:
 
 
 def test_ridge_is_the_closed_form() -> None:
-    run, _, _ = train("squared", tolerance=1e-12, weights=S, rounds=3000, between=redeal(2))
+    run, _, _ = train("squared", tolerance=1e-12, weights=S, rounds=3000, between=reshuffle(2))
     wanted = np.linalg.solve((X.T * S) @ X + L2 * S.sum() * np.eye(D), X.T @ (S * SIGNAL))
     np.testing.assert_allclose(w_of(run)[:D], wanted, atol=1e-5)
 
@@ -145,7 +145,7 @@ def test_balanced_classes_weigh_the_same() -> None:
 def test_the_model_belongs_to_the_duals_after_a_hundred_rounds_of_moves_and_flaps(
     loss: str,
 ) -> None:
-    flaps = redeal(5, 0.3)
+    flaps = reshuffle(5, 0.3)
 
     def between(world: World) -> None:
         flaps(world)
@@ -167,7 +167,7 @@ def test_the_model_belongs_to_the_duals_after_a_hundred_rounds_of_moves_and_flap
     ids=["line search", "n/n_k", "paper", "average"],
 )
 def test_the_dual_objective_never_falls_and_the_gap_closes(loss: str, settings: dict) -> None:
-    run, referee, _ = train(loss, rounds=60, between=redeal(3), gap_every=1, **settings)
+    run, referee, _ = train(loss, rounds=60, between=reshuffle(3), gap_every=1, **settings)
     duals = np.array(referee.duals)
     assert np.all(np.diff(duals) >= -1e-12 * np.abs(duals[1:]))
     gaps = np.array(referee.primals) - duals
@@ -189,7 +189,9 @@ def test_reported_certificates_are_the_full_computation(loss: str) -> None:
 
 
 def test_members_with_several_threads_are_partitions_of_their_own() -> None:
-    run, referee, _ = train("hinge", parallel=InTurn(3), tolerance=1e-4, between=redeal(1))
+    run, referee, _ = train(
+        "hinge", parallel=SerialExecutor(3), tolerance=1e-4, between=reshuffle(1)
+    )
     assert run.model.gap <= 1e-4
     assert max(referee.errors) <= 1e-12
 
@@ -213,7 +215,7 @@ def test_a_kill_at_any_phase_ends_at_the_target(
         rounds=2000,
         schedule=(kill,),
         reloads=True,
-        between=redeal(6),
+        between=reshuffle(6),
     )
     assert run.model.gap <= 1e-6
     assert not run.model.gap_is_bound
@@ -224,7 +226,7 @@ def test_a_kill_at_any_phase_ends_at_the_target(
     referee.check_rows(run.rows)
 
 
-def test_stall_waits_for_those_that_vanished() -> None:
+def test_stall_waits_for_lost_members() -> None:
     schedule = (Vanish(round=4, members=(1, 2), during="pass"), Return(round=9))
     run, referee, _ = train(absent="stall", schedule=schedule, rounds=60, gap_every=1)
     assert [run.phases(r) for r in range(3, 10)] == [
@@ -273,7 +275,7 @@ def test_a_frozen_gap_is_a_bound_in_every_round(loss: str, has_anchors: bool, ph
     assert (max(away), away[-1]) == (2, 0)
 
 
-def test_what_is_absent_for_good_ends_under_a_bound_that_includes_it() -> None:
+def test_permanent_absence_ends_under_a_bound_that_includes_it() -> None:
     gone = Vanish(round=0, members=(5,), during="pass")
     run, referee, _ = train("logistic", absent="freeze", schedule=(gone,), rounds=40)
     assert run.model.gap_is_bound
@@ -285,7 +287,7 @@ def test_what_is_absent_for_good_ends_under_a_bound_that_includes_it() -> None:
 # --- settings -------------------------------------------------------------------------------------
 
 
-def test_paper_mode_adds_with_sigma_of_as_many_as_there_are_members() -> None:
+def test_paper_mode_adds_with_sigma_equal_to_the_number_of_members() -> None:
     """ "The algorithm parameter sigma is set to the number of tasks."."""
     run, _, _ = train(mode="paper", rounds=4)
     assert [run.phases(r) for r in range(4)] == [
@@ -300,7 +302,7 @@ def test_paper_mode_adds_with_sigma_of_as_many_as_there_are_members() -> None:
     assert [row.gap for row in run.rows] == pytest.approx(gaps)
 
 
-def test_a_warm_start_begins_where_the_model_was() -> None:
+def test_a_warm_start_starts_from_the_given_model() -> None:
     first, _, _ = train("logistic", intercept=True, tolerance=1e-8)
     model = {name: array.tolist() for name, array in first.model.arrays.items()}
     again, _, _ = train("logistic", intercept=True, tolerance=1e-6, warm_start=model)
@@ -321,7 +323,7 @@ def test_float32_data_are_certified_in_float64() -> None:
     wide = [chunk for part in deal(X, Y, K, chunk_rows=8) for chunk in part]
     narrow = [single(chunk) for chunk in wide]
     parts = [narrow[k::2] for k in range(2)]
-    run, referee, _ = train(parts=parts, l2=0.1, tolerance=1e-8, rounds=3000, between=redeal(1))
+    run, referee, _ = train(parts=parts, l2=0.1, tolerance=1e-8, rounds=3000, between=reshuffle(1))
     assert run.model.gap <= 1e-8
     assert max(referee.errors) <= 1e-4
     referee.check_rows(run.rows)
@@ -342,12 +344,12 @@ def test_a_sigma_that_is_too_small_is_an_error_that_names_the_remedy() -> None:
 
 
 @pytest.mark.parametrize("absent", ["taylor", "ignore", "ignore_rescaled"])
-def test_rules_that_a_dual_method_has_no_use_for_are_errors_that_name_others(absent: str) -> None:
+def test_absent_rules_that_dual_methods_cannot_use_are_errors_that_name_others(absent: str) -> None:
     with pytest.raises(ConfigError, match=r"wanted reload .* freeze .* stall"):
         train(absent=absent)
 
 
-def test_every_exchange_has_a_serial_of_its_own() -> None:
+def test_every_exchange_has_its_own_serial() -> None:
     run, _, _ = train(rounds=5, gap_every=2)
     serials = [asked.exchange.parameters["serial"] for asked in run.asked]
     assert serials == list(range(1, len(serials) + 1))

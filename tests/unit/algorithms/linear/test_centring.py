@@ -1,4 +1,4 @@
-"""Columns far from zero next to how much they vary: models and gaps are those of centred ones."""
+"""Columns far from zero compared to their spread: the same models and gaps as when centred."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 
 RNG = np.random.default_rng(0)
 N = 80
-#: Multiples of a power of two, which a column keeps exactly wherever it is moved to.
+#: Multiples of a power of two, which a column represents exactly after any shift.
 X = np.round(RNG.normal(size=(N, 5)) * 2.0**10) / 2.0**10
 Y = 3.0 * X[:, 0] + X[:, 1] + RNG.normal(size=N)
 S = RNG.uniform(0.5, 2.0, N)
@@ -54,8 +54,8 @@ def test_constant_sparse_columns_stay_constant_and_rows_without_an_entry_count(v
 
 
 @pytest.mark.parametrize("share", [1e-7, 1e-3])
-def test_a_row_without_an_entry_is_moved_with_its_column(share):
-    # Of hardly any weight: the column hardly varies, and yet that row is far off.
+def test_a_row_without_an_entry_is_shifted_with_its_column(share):
+    # The row has hardly any weight: the column hardly varies, and yet that row is far off.
     weights = np.ones(40)
     weights[3] = share
     A = np.arange(40.0)[:, None] % 2.0 * 1e-4 + 1.0
@@ -68,7 +68,7 @@ def test_a_row_without_an_entry_is_moved_with_its_column(share):
 
 
 @pytest.mark.parametrize("d", [2, 5])
-def test_the_gap_of_a_lasso_far_from_zero_is_no_false_one(d):
+def test_the_gap_of_a_lasso_far_from_zero_is_correct(d):
     given = {"alpha": 0.05, "tol": 1e-9}
     best = em.Lasso(**given).fit(X[:, :d], Y)
     model = em.Lasso(**given).fit(sp.csr_array(X[:, :d] + OFFSETS[:d]), Y)
@@ -103,7 +103,7 @@ def test_classifiers_find_the_same_coefficients_far_from_zero(labels, make):
         losses = logsumexp(z, axis=1) - z[np.arange(N), y]
         return 0.9 * np.abs(w).sum() + 0.05 * (w**2).sum() + losses.sum()
 
-    # Intercepts at the columns themselves are that far from zero, too.
+    # Intercepts for the raw columns are that far from zero, too.
     own = objective(model.coef_, model.intercept_ + model.coef_ @ OFFSETS)
     left = own - objective(best.coef_, best.intercept_)
     assert left <= model.dual_gap_ + 1e-5

@@ -1,4 +1,4 @@
-"""Coordinate descent on columns: what the estimators' tests do not reach."""
+"""Coordinate descent on columns: cases that the estimators' tests do not reach."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.parallel import Serial
 
 
-def test_a_step_on_dependent_columns_leaves_the_warnings_filters_alone(monkeypatch):
+def test_a_step_on_dependent_columns_leaves_the_warning_filters_alone(monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((50, 4))
     X = np.column_stack([X, X + 1e-9 * rng.standard_normal((50, 4))])
@@ -28,7 +28,7 @@ def test_a_step_on_dependent_columns_leaves_the_warnings_filters_alone(monkeypat
             G, linear, yy, Penalty(a1=0.1, a2=0.0), 1e-12, 200, np.zeros(8), 1.0 * linear
         )
 
-    run()  # The compiler sets filters of its own.
+    run()  # The compiler sets its own filters.
     entered, enter = [], warnings.catch_warnings.__enter__
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -52,13 +52,13 @@ def test_inner_products_by_dense_blocks_are_those_of_the_columns(monkeypatch, n:
         np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
 
 
-def test_dense_blocks_pay_for_columns_that_are_full_and_not_for_nearly_empty_ones() -> None:
+def test_dense_blocks_are_used_for_full_columns_and_not_for_nearly_empty_ones() -> None:
     indptr, columns = np.array([0, 1000, 2000, 2010, 2020], np.int32), np.arange(4)
     assert gram.pays(indptr, 1000, columns[:2], columns[:2])
     assert not gram.pays(indptr, 1000, columns[2:], columns[2:])
 
 
-def test_a_quadratic_function_takes_one_newton_step_that_is_as_exact_as_was_asked() -> None:
+def test_a_quadratic_function_takes_one_newton_step_of_the_requested_accuracy() -> None:
     rng = np.random.default_rng(1)
     X = rng.standard_normal((300, 20)) * np.linspace(0.1, 10.0, 20)
     rows, y = RowBlocks(X, Serial()), rng.standard_normal(300)

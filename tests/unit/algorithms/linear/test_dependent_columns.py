@@ -1,4 +1,4 @@
-"""Steps on columns that depend on each other: models must not depend on rounding."""
+"""Steps on linearly dependent columns: models must not depend on rounding."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import elasticml
 from elasticml.algorithms.linear.gram_descent import Penalty, descend, descent_direction
 
 
-def nudged(G, seed):
-    """Inner products with another rounding: of another order of rows, or another processor."""
+def perturbed(G, seed):
+    """Perturb inner products by rounding, like another order of rows or another CPU."""
     noise = np.random.default_rng(seed).standard_normal(G.shape)
     return G * (1.0 + 4.0 * np.finfo(float).eps * (noise + noise.T))
 
 
-# Found by scikit-learn's check of weights against repeated rows: the models were 1e-9 or so apart
-# where OpenBLAS has one kernel, and passed where it has another. With more columns than rows the
-# first step, on equations made solvable by 1e-11 on their diagonal, blew rounding up to 1e-6.
+# Found by scikit-learn's check of weights against repeated rows: the models differed by about 1e-9
+# with one OpenBLAS kernel, and passed with another. With more columns than rows the first step, on
+# equations made solvable by 1e-11 on their diagonal, amplified rounding to 1e-6.
 def test_rounding_of_inner_products_stays_rounding_of_the_model():
     rng = np.random.default_rng(42)
     X, y = rng.random((15, 30)), rng.integers(0, 3, 15).astype(float)
@@ -34,10 +34,10 @@ def test_rounding_of_inner_products_stays_rounding_of_the_model():
     for gap in (1e-3, 1e-5, 1e-9):
         expected = model(G, gap)
         for seed in range(3):
-            np.testing.assert_allclose(model(nudged(G, seed), gap), expected, atol=1e-10)
+            np.testing.assert_allclose(model(perturbed(G, seed), gap), expected, atol=1e-10)
 
 
-def test_a_quadratic_function_with_a_least_value_falls_to_it():
+def test_a_step_reaches_the_minimum_of_a_quadratic_function():
     rng = np.random.default_rng(0)
     X, gradient = rng.standard_normal((30, 10)), rng.standard_normal(10)
     expected = -np.linalg.solve(X.T @ X, gradient)
@@ -54,7 +54,7 @@ def test_scales_of_columns_do_not_make_them_dependent(scale):
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
-def test_where_a_gradient_leads_out_of_all_curvature_it_is_followed_there():
+def test_a_gradient_without_curvature_is_followed():
     rng = np.random.default_rng(2)
     X, gradient = rng.standard_normal((4, 9)), rng.standard_normal(9)
     X /= np.linalg.norm(X, axis=0)
@@ -64,7 +64,7 @@ def test_where_a_gradient_leads_out_of_all_curvature_it_is_followed_there():
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-def test_of_many_least_values_the_nearest_is_gone_to():
+def test_of_many_minima_the_nearest_is_chosen():
     rng = np.random.default_rng(3)
     X = rng.standard_normal((20, 4))
     X = np.concatenate([X, X], axis=1)
@@ -74,8 +74,8 @@ def test_of_many_least_values_the_nearest_is_gone_to():
     np.testing.assert_allclose(descent_direction(X.T @ X, gradient), expected, atol=1e-12)
 
 
-def repeated():
-    """Columns that are sums of others, in one order of rows and in three more."""
+def dependent_columns():
+    """Make columns that are sums of others, in one order of rows and in three more."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((50, 6))
     X = np.concatenate([X, X[:, :3], X[:, :1] + X[:, 1:2]], axis=1)
@@ -83,10 +83,10 @@ def repeated():
     return X, y, [np.random.default_rng(seed).permutation(50) for seed in range(4)]
 
 
-# At the optimum a gradient is rounding, and so is its part along open directions. It was followed,
-# to where nothing but rounding's curvature ended it: coefficients of 1e16 in one order of four.
-def test_rounding_is_not_followed_where_nothing_would_end_it():
-    X, y, orders = repeated()
+# At the optimum the gradient is rounding, and so is its part along flat directions. It was followed
+# until the curvature of rounding ended it: coefficients of 1e16 in one order of four.
+def test_rounding_is_not_followed_along_flat_directions():
+    X, y, orders = dependent_columns()
     for positive in (False, True):
         found = []
         for rows in orders:
@@ -101,13 +101,13 @@ def test_rounding_is_not_followed_where_nothing_would_end_it():
 
 @pytest.mark.filterwarnings("ignore:alpha=0")
 def test_a_lasso_without_penalty_is_as_small_in_every_order_of_rows():
-    X, y, orders = repeated()
+    X, y, orders = dependent_columns()
     models = [elasticml.Lasso(alpha=0.0).fit(X[rows], y[rows]) for rows in orders]
     np.testing.assert_allclose([m.coef_ for m in models], [models[0].coef_] * 4, atol=1e-6)
 
 
 def test_three_classes_have_the_same_model_in_every_order_of_rows():
-    X, y, orders = repeated()
+    X, y, orders = dependent_columns()
     labels = np.digitize(y, np.quantile(y, [0.3, 0.6]))
     found = [
         elasticml.LogisticRegression(l1_ratio=1.0, tol=1e-8).fit(X[rows], labels[rows]).coef_

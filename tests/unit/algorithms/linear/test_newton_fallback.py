@@ -1,4 +1,4 @@
-"""Newton steps of sparse classifiers, where rounding has made the parabola's solution useless."""
+"""Newton steps of sparse classifiers when rounding has made the quadratic model useless."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_bad_step_on_two_classes_is_not_taken(bad, monkeypatch):
     assert not model.w.any()
     assert (model.b, model.value) == (b, value)
     assert np.array_equal(model.z, z)
-    # The next one is none the worse for it.
+    # The next step is not affected.
     assert model.newton_step(PENALTY, np.arange(3), 1e-9)
     assert model.value + PENALTY.of(model.w) < value
 

@@ -1,4 +1,4 @@
-"""Normal equations of sparse rows: those of the same rows as dense columns."""
+"""Normal equations of sparse rows equal those of the same rows as dense columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from elasticml.algorithms.linear.normal_equations import equations
 
 
 def rows(density, n=400, d=60):
-    """Return rows whose entries are neither sorted nor each the whole of a value, and targets."""
+    """Return rows with unsorted and repeated entries, and their targets."""
     rng = np.random.default_rng(3)
     one = sp.random(n, d, density, "csr", rng=rng)
     lengths = 2 * np.diff(one.indptr)
@@ -26,7 +26,7 @@ def rows(density, n=400, d=60):
 @pytest.mark.parametrize("density", [0.02, 0.5], ids=["pairs", "blocks"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("centred", [False, True])
-def test_they_are_those_of_dense_columns(density, weighted, centred):
+def test_sparse_rows_have_the_equations_of_dense_columns(density, weighted, centred):
     X, y = rows(density)
     s = np.random.default_rng(4).integers(0, 3, len(y)).astype(float) if weighted else None
     found = equations(X, y, s, centred=centred)
@@ -38,18 +38,18 @@ def test_they_are_those_of_dense_columns(density, weighted, centred):
     np.testing.assert_allclose(found.linear, (A.T * each) @ b, atol=1e-10)
 
 
-def test_columns_that_hardly_vary_next_to_their_mean_are_left_to_others():
+def test_columns_that_hardly_vary_next_to_their_mean_use_another_method():
     X, y = rows(0.3)
     X = sp.csr_matrix(sp.hstack([X, sp.csr_matrix(1e7 + y[:, None])]))
     assert equations(X, y, None, centred=True) is None
     assert equations(X, y, None, centred=False) is not None
-    # What is left to them they find.
+    # The other method solves them.
     ours = em.Ridge(0.1).fit(X, y)
     dense = em.Ridge(0.1).fit(X.toarray(), y)
     np.testing.assert_allclose(ours.coef_, dense.coef_, atol=1e-7)
 
 
-def test_what_has_no_sums_of_squares_has_no_equations():
+def test_data_without_sums_of_squares_have_no_equations():
     X, y = rows(0.1)
     assert equations(X.tocsc(), y, None, centred=False) is None
     assert equations(X.toarray(), y, None, centred=False) is None

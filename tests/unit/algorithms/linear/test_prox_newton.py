@@ -1,4 +1,4 @@
-"""Steps on sparse columns as they are stored: the best of a loss's parabola."""
+"""Proximal Newton steps on sparse columns: the minimum of the loss's quadratic model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOLERATED = 1e-3
 
 
 def problem(seed=0):
-    """Columns, coefficients of some of them, and what is known of the loss there."""
+    """Return columns, some of their coefficients, and the derivatives of the loss there."""
     rng = np.random.default_rng(seed)
     X = sp.random(N, D, 0.1, "csc", random_state=rng, data_rvs=rng.standard_normal)
     X.sort_indices()
@@ -31,7 +31,7 @@ def stored(X):
 
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("a2", [0.0, 0.7])
-def test_a_fine_step_goes_where_no_coordinate_can_be_bettered(intercept, a2):
+def test_a_fine_step_leaves_no_coordinate_to_improve(intercept, a2):
     X, features, w, slopes, curvature = problem()
     penalty = Penalty(a1=2.0, a2=a2)
     new, rise = solve_quadratic_model(
@@ -49,7 +49,7 @@ def test_a_fine_step_goes_where_no_coordinate_can_be_bettered(intercept, a2):
         assert rise == 0.0
 
 
-def test_a_plain_step_leaves_at_most_a_tenth_of_how_far_slopes_lean():
+def test_a_plain_step_leaves_at_most_a_tenth_of_the_subgradient():
     X, features, w, slopes, curvature = problem(3)
     A = X[:, features].toarray()
 
@@ -65,7 +65,7 @@ def test_a_plain_step_leaves_at_most_a_tenth_of_how_far_slopes_lean():
     assert leaning(new) <= 0.1 * leaning(w)
 
 
-def test_the_model_at_hand_is_left_as_it_is():
+def test_the_given_model_is_not_modified():
     X, features, w, slopes, curvature = problem()
     before = [array.copy() for array in (w, slopes, curvature, X.data)]
     solve_quadratic_model(
@@ -76,7 +76,7 @@ def test_the_model_at_hand_is_left_as_it_is():
         assert np.array_equal(one, other)
 
 
-def test_a_column_that_the_intercept_leaves_nothing_of_is_told():
+def test_a_column_that_equals_the_intercept_is_reported():
     X, features, w, slopes, curvature = problem()
     X = sp.hstack([X, sp.csc_matrix(np.full((N, 1), 3.0))], format="csc")
     features = np.append(features, D)
@@ -85,7 +85,7 @@ def test_a_column_that_the_intercept_leaves_nothing_of_is_told():
     assert solve_quadratic_model(*given, intercept=False, share=SHARE) is not None
 
 
-# Where the loss bends much, rough steps alone took 1111 steps instead of 141.
+# With strong curvature, rough steps alone took 1111 steps instead of 141.
 def test_steps_become_finer_where_rough_ones_gain_little():
     rng = np.random.default_rng(1)
     X = sp.random(300, 2000, 0.02, "csr", random_state=rng, data_rvs=rng.standard_normal)

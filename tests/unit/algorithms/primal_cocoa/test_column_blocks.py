@@ -1,4 +1,4 @@
-"""What is measured of columns: as sparse columns as it is of the same columns when dense."""
+"""Column statistics: equal for sparse columns and for the same columns stored dense."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def test_squares_of_sparse_columns_are_those_of_centred_columns(root):
 
 
 @pytest.mark.parametrize("root", [np.ones(N), ROOT], ids=["plain", "weighted"])
-def test_constant_sparse_columns_have_no_square(root):
+def test_constant_sparse_columns_have_a_square_of_zero(root):
     X = np.column_stack([np.full(N, 0.1), np.full(N, 1e9), np.zeros(N)])
     norms, _ = measure(columns(X, root), root, float(root @ root), centred=True)
     assert not norms.any()
 
 
-def test_a_sparse_column_that_lacks_one_light_example_has_that_ones_square():
+def test_a_sparse_column_that_lacks_one_light_example_has_that_examples_square():
     root = np.ones(N)
     root[3] = 1e-9
     X = np.full((N, 1), 1e3)

@@ -136,7 +136,7 @@ def test_screened_columns_are_in_no_solution():
 @pytest.mark.parametrize("counted", [True, False])
 def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, round, counted):
     judge = referee()
-    # Columns are gathered in round 1, and nowhere in the other cases.
+    # Columns are gathered in round 1, and in no other round of these cases.
     gather = round == 1
     world = judge.world(
         3,
@@ -156,19 +156,19 @@ def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, round, 
     judge.check_rows(run.rows)
 
 
-def test_a_job_goes_on_in_another_process_from_its_last_model():
+def test_a_resumed_job_continues_from_its_last_model():
     judge = referee()
     resume = judge.world(2, gap_every=2, gather=False).run(6).rows[-1].resume
     again = resumed(judge, resume)
     assert np.count_nonzero(resume.arrays["coef"]) > 0
-    # What was proved stays so, and the first look may prove a little more.
+    # Screened columns stay screened, and the first certificate may screen a few more.
     best = resume.values["best"]
     assert again["gap"] <= best["primal"] - best["dual"]
     np.testing.assert_array_equal(again["coef"], resume.arrays["coef"])
     assert_same(again["run"], judge)
 
 
-def test_a_model_to_start_from_is_started_from():
+def test_a_warm_start_starts_from_the_given_model():
     judge = referee()
     first = judge.world(2, tolerance=1e-11).run(500).model
     start = {"coef": first.arrays["coef"][0].tolist(), "intercept": [0.0]}
@@ -178,7 +178,7 @@ def test_a_model_to_start_from_is_started_from():
     assert run.model.arrays["intercept"][0] == pytest.approx(first.arrays["intercept"][0])
 
 
-def test_a_search_that_ends_early_is_judged_by_the_point_where_it_ends(monkeypatch):
+def test_a_line_search_that_ends_early_is_judged_at_its_last_point(monkeypatch):
     problem = MarginProblem.of(
         np.array([-1.0, 1.0]),
         None,
@@ -205,7 +205,8 @@ def test_work_on_gathered_columns_is_announced_as_long(members):
         asked = [a.exchange for a in run.asked if a.round == r]
         worked = any("taken" in exchange.model for exchange in asked)
         gathers = [exchange for exchange in asked if exchange.operation == "gather"]
-        # It follows the columns, or, where they are at hand, the end of the round before.
+        # It follows the gathering, or, if columns are gathered already, the end of the round
+        # before.
         announced = gathers[0].is_long if gathers else r > 0 and run.rows[r - 1].is_long
         assert announced or not worked
         long.append((worked, bool(gathers)))
@@ -249,7 +250,7 @@ def test_labels_are_any_two_numbers(labels, weights):
 
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("empty", [1.0, 3.0])
-def test_a_class_may_be_without_weight(empty, intercept):
+def test_a_class_may_have_no_weight(empty, intercept):
     weights = np.where(empty == Y, 0.0, S)
     settings = {"loss": "logistic", "l1": 0.02, "intercept": intercept, "tolerance": 1e-9}
     parts = dealt(X, Y, weights, 2, 2)
@@ -260,12 +261,12 @@ def test_a_class_may_be_without_weight(empty, intercept):
     assert run.model.converged
     np.testing.assert_allclose(run.model.arrays["coef"], here.coef_, atol=1e-5)
     np.testing.assert_array_equal(run.model.arrays["classes"], [1.0, 3.0])
-    # An intercept alone has all of this on one side.
+    # An intercept alone explains all of it.
     margins = X @ run.model.arrays["coef"][0] + run.model.arrays["intercept"][0]
     assert not intercept or np.all((margins > 10.0) == (empty == 1.0))
 
 
-def test_where_two_classes_have_weight_a_third_without_does_not_count():
+def test_a_third_class_without_weight_does_not_count():
     y, weights = Y.copy(), np.ones(N)
     y[:4], weights[:4] = 7.0, 0.0
     settings = {"loss": "logistic", "l1": 0.02, "class_weight": "balanced", "tolerance": 1e-9}

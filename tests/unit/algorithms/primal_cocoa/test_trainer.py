@@ -61,7 +61,7 @@ def test_the_model_is_scikit_learns(X, y, l1, l2, weights, intercept, members):
     judge.check_rows(run.rows)
 
 
-def test_coefficients_that_must_not_be_negative_are_not():
+def test_positive_keeps_coefficients_from_being_negative():
     judge = referee(positive=True, l1=0.05)
     run = judge.world(2, tolerance=1e-11, between=moves(1.0)).run(2000)
     assert_same(run, judge)
@@ -71,7 +71,7 @@ def test_coefficients_that_must_not_be_negative_are_not():
     )
 
 
-def test_a_start_with_negative_coefficients_ends_where_none_may_be():
+def test_a_start_with_negative_coefficients_ends_without_them():
     judge = referee(positive=True, l1=0.05)
     start = {"coef": referee(l1=0.05).best.coef_.tolist()}
     assert min(start["coef"]) < -0.1
@@ -93,7 +93,7 @@ def test_constant_and_zero_columns_are_left_at_zero():
     assert not run.model.arrays["coef"][0, D:].any()
 
 
-def test_the_gap_of_sparse_columns_far_from_zero_is_none_too_small():
+def test_the_gap_of_sparse_columns_far_from_zero_is_not_understated():
     near = referee(X=X[:, :8], l1=0.05)
     far = referee(X=sp.csr_array(X[:, :8] + 1e7), l1=0.05)
     run = far.world(2, tolerance=1e-7).run(40)
@@ -111,7 +111,7 @@ def test_the_gap_of_sparse_columns_far_from_zero_is_none_too_small():
 @pytest.mark.parametrize("made", [np.asarray, sp.csr_array], ids=["dense", "sparse"])
 def test_columns_far_from_zero_take_few_rounds(made, members, gather):
     moved = X[:, :8] + 1e7
-    # The same columns but for what the large numbers have rounded off.
+    # The same columns, except for rounding of the large numbers.
     near = referee(X=moved - 1e7, l1=0.05)
     far = referee(X=made(moved), l1=0.05)
     run = far.world(members, tolerance=1e-8, gather=gather).run(150)
@@ -128,7 +128,7 @@ def test_fewer_columns_than_members_are_fitted(columns):
     assert_same(judge.world(5, tolerance=1e-11).run(500), judge)
 
 
-def test_targets_that_are_constant_need_no_round():
+def test_constant_targets_need_no_round():
     judge = referee(y=np.full(N, 2.5))
     run = judge.world(2, tolerance=0.0).run(10)
     assert (len(run.rows), run.model.gap, run.model.objective) == (0, 0.0, 0.0)
@@ -142,7 +142,7 @@ def test_a_penalty_above_all_correlations_needs_no_round():
     assert run.model.objective == pytest.approx(judge.optimum, rel=1e-12)
 
 
-def test_the_objective_never_rises_and_steps_are_whole_in_the_end():
+def test_the_objective_never_rises_and_final_steps_are_whole():
     judge = referee()
     run = judge.world(4, tolerance=1e-11, gap_every=1, gather=False).run(3000)
     primals = [row.extra["primal"] for row in run.rows]
@@ -175,7 +175,7 @@ def test_screened_columns_are_in_no_solution_and_cost_nothing():
 @pytest.mark.parametrize("counted", [True, False])
 def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, round, counted):
     judge = referee()
-    # Columns are gathered in round 1, and nowhere in the other cases.
+    # Columns are gathered in round 1, and in no other round of these cases.
     gather = round == 1
     schedule = [
         Vanish(round=round, members=(1,), during=during, counted=counted),
@@ -198,7 +198,7 @@ def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, round, 
 
 
 @pytest.mark.parametrize("absent", ["reload", "freeze", "stall"])
-def test_coefficients_that_must_not_be_negative_are_not_when_columns_come_and_go(absent):
+def test_positive_holds_when_columns_come_and_go(absent):
     judge = referee(positive=True, l1=0.05)
     schedule = [
         Vanish(round=1, members=(0,), during="certify"),
@@ -234,28 +234,28 @@ def test_with_frozen_columns_the_certificates_stay_those_of_the_whole_problem():
     frozen = {int(j) for chunk in world.chunks[1] for j in chunk.labels if j >= 0}
     values = {tuple(row.next_model["coef"][0][sorted(frozen)]) for row in run.rows[5:]}
     assert (len(values), len(run.rows)) == (1, 60)
-    # Those that are here go on to their own optimum.
+    # The remaining columns go on to their own optimum.
     assert run.rows[-1].extra["primal"] < run.rows[5].extra["primal"]
     assert run.model.objective == pytest.approx(
         judge.objective(run.model.arrays["coef"][0], float(run.model.arrays["intercept"][0]))
     )
 
 
-def test_a_job_goes_on_in_another_process_from_its_last_model():
+def test_a_resumed_job_continues_from_its_last_model():
     judge = referee()
     first = judge.world(2, gap_every=2, gather=False).run(6)
     resume = first.rows[-1].resume
     coef = resume.arrays["coef"]
     again = resumed(judge, resume)
     assert np.count_nonzero(coef) > 0
-    # One member adds up what two added up before: the last bits depend on the processor.
+    # One member sums what two members summed before: the last bits depend on the CPU.
     best = resume.values["best"]
     assert again["gap"] == pytest.approx(best["primal"] - best["dual"], rel=1e-12)
     np.testing.assert_array_equal(again["coef"], coef)
     assert_same(again["run"], judge)
 
 
-def test_a_model_to_start_from_is_started_from():
+def test_a_warm_start_starts_from_the_given_model():
     judge = referee()
     start = {"coef": judge.best.coef_.tolist(), "intercept": [0.0]}
     run = judge.world(2, tolerance=1e-9, warm_start=start).run(10)
@@ -307,6 +307,6 @@ def test_data_by_rows_or_of_float32_are_refused():
         World(settings={}, parts=[rows], absent="reload", algorithm="primal_cocoa").run(1)
 
 
-def test_a_rule_that_no_certificate_goes_with_is_refused():
+def test_an_absent_rule_without_certificates_is_refused():
     with pytest.raises(ConfigError, match="algorithm primal_cocoa cannot follow"):
         referee().world(1, absent="taylor").run(1)
