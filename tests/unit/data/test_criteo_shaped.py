@@ -32,7 +32,7 @@ def test_every_row_has_a_value_of_each_of_39_fields(drawn):
     assert X.dtype == np.float32
     assert X.shape == (2 * BLOCK_ROWS, WIDTH)
     np.testing.assert_allclose(X.sum(axis=1), np.sqrt(len(SIZES)), rtol=1e-5)
-    # Fields share columns, of which rows are wide enough that few meet.
+    # Fields share columns; rows are wide enough that few collide.
     assert 38.9 < X.nnz / X.shape[0] < 39
 
 
@@ -66,7 +66,7 @@ def test_fewer_columns_are_shared_by_more_values():
     np.testing.assert_allclose(X.sum(axis=1), np.sqrt(len(SIZES)), rtol=1e-5)
 
 
-def test_rows_do_not_depend_on_their_number_and_blocks_can_be_left_out(drawn):
+def test_rows_do_not_depend_on_their_number_and_blocks_can_be_skipped(drawn):
     X, y = drawn
     few, labels = matrix(criteo_shaped(BLOCK_ROWS + 7))
     assert (few != X[: BLOCK_ROWS + 7]).nnz == 0

@@ -1,4 +1,4 @@
-"""Facts merge, chunk sizes follow the rule, chunks are read again."""
+"""Dataset statistics merge, chunk sizes follow the rule, chunks are read again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_rows_go_to_chunks_that_fit_and_a_large_row_has_its_own() -> None:
     assert row_bounds(sizes[:0], 1000).tolist() == [0]
 
 
-def test_facts_are_the_same_in_any_order_of_summaries() -> None:
+def test_statistics_are_the_same_in_any_order_of_summaries() -> None:
     parts = [
         summary(0, counts={"{} rows were odd": 2}, vocabularies={"c": ["b", "a"]}),
         summary(1, n_columns=5, labels={1.0: 2}, counts={"{} rows were odd": 3}),
@@ -100,17 +100,17 @@ def test_blocks_that_do_not_fit_together_are_named() -> None:
         merge_summaries([])
     with pytest.raises(DataError, match="d: the weights of all examples are 0"):
         merge_summaries([summary(0, weight_sum=0.0)], name="d")
-    # A survey has looked at no weights.
+    # A survey does not read weights.
     surveyed = summary(0, weight_sum=0.0, n_chunks=0, vocabularies={"c": ["a"]})
     assert merge_summaries([surveyed]).n_rows == 2
 
 
-def test_an_empty_block_has_no_say_in_the_layout() -> None:
+def test_an_empty_block_does_not_affect_the_layout() -> None:
     empty = summary(0, rows=0, n_columns=0, layout=Layout(kind="dense", n_columns=0), labels={})
     assert merge_summaries([empty, summary(1)]).layout == CSR
 
 
-def test_summaries_and_facts_survive_json() -> None:
+def test_summaries_and_statistics_survive_json() -> None:
     one = summary(3, vocabularies={"c": ["a"]}, counts={"{} x": 1}, index_base=1)
     assert BlockSummary.from_json(json.loads(json.dumps(one.to_json()))) == one
     facts = merge_summaries([one])

@@ -25,7 +25,7 @@ MODELS = [{"coef": RNG.normal(size=(1, 12)), "intercept": RNG.normal(size=1)} fo
 
 
 class Batches:
-    """A reader of batches that knows how many of them are still held when another one is due."""
+    """A reader of batches that counts how many of them are alive when the next is requested."""
 
     n_threads = 1
 
@@ -51,7 +51,7 @@ def _facts():
 
 
 @pytest.mark.slow
-def test_batches_add_up_and_none_is_held_but_the_last():
+def test_batches_are_summed_and_only_the_last_is_alive():
     reader = Batches(JUDGE.parts(6))
     scores = scorer().training(reader, MODELS)
     assert (len(reader.held), max(reader.held)) == (6, 1)

@@ -1,4 +1,4 @@
-"""The evaluator against scikit-learn and sums by hand, over every way to read the data."""
+"""The evaluator against scikit-learn and sums by hand, for every way of reading the data."""
 
 import numpy as np
 import pytest
@@ -130,7 +130,7 @@ def test_data_that_are_not_kept_between_passes_score_the_same(monkeypatch):
     assert evaluator.score_training(source, models) == kept
 
 
-def test_wider_test_data_are_cut_and_it_is_said(tmp_path):
+def test_wider_test_data_are_cut_with_a_note(tmp_path):
     (tmp_path / "train.svm").write_text("1 1:1 2:1\n-1 1:2 2:3\n")
     (tmp_path / "test.svm").write_text("1 1:1 3:9\n-1 2:1\n")
     from elasticml.data.readers.svmlight import read_svmlight
@@ -159,7 +159,7 @@ def test_test_data_without_any_weight_are_refused():
         Evaluator({}, facts_of(from_arrays(X, y))).score_test(weightless, [model(1)])
 
 
-def test_rankings_of_one_class_are_left_out():
+def test_rankings_of_one_class_are_omitted():
     X, y, _ = problem(11)
     facts = facts_of(from_arrays(X, y))
     scores, _ = Evaluator({}, facts).score_test(from_arrays(X, np.ones(y.size)), [model(1)])

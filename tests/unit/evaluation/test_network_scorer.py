@@ -1,4 +1,4 @@
-"""Test data of a network: rows of another length are refused, before training where that shows."""
+"""Test data of a network: rows of another length are refused, before training if possible."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from elasticml.errors import DataError
 from elasticml.evaluation.evaluator import Evaluator
 from elasticml.jobs.result import evaluate, make_result
 from elasticml.jobs.rpc import JobOutcome
-from tests.unit.data.test_images import write
+from tests.unit.data.readers.test_images import write
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -40,7 +40,7 @@ def test_rows_of_the_training_data_s_length_are_scored():
     assert (score.metrics["accuracy"], notes) == (0.5, ())
 
 
-# What is cut off may be 0: the picture is another one all the same.
+# The values cut off may be 0: it is another image all the same.
 @pytest.mark.parametrize(
     ("test", "found"), [(data(2), "2"), (data(4), "more"), (data(4, 0.0), "more")]
 )
@@ -57,7 +57,7 @@ def test_a_job_whose_test_rows_do_not_fit_is_refused_before_it_trains(shape):
         em.Job(algorithm, data(3), test=data(5)).check_data()
     (info,) = data(5).blocks()
     assert info.columns == 5
-    # A linear model says later what it has left out.
+    # A linear model reports later what it left out.
     em.Job(em.BatchGradient(), data(3), test=data(5)).check_data()
 
 
@@ -69,8 +69,8 @@ def pictures(folder, *dimensions: int):
 
 
 @pytest.mark.parametrize("dimensions", [(2, 3), (3, 2)])
-def test_pictures_that_have_another_shape_when_they_are_evaluated_are_not(tmp_path, dimensions):
-    # They were looked at before the job alone, and may be others when it ends.
+def test_images_whose_shape_has_changed_by_the_evaluation_are_refused(tmp_path, dimensions):
+    # They were only checked before the job, and may have changed when it ends.
     train, test = pictures(tmp_path / "train", 2, 3), pictures(tmp_path / "test", *dimensions)
     facts = merge_summaries([train.read(b.index, None, 1)[1] for b in train.blocks()])
     arrays = {**model(), "weight": np.zeros((2, 6))}

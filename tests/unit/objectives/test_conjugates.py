@@ -13,7 +13,7 @@ ALL = pytest.mark.parametrize("dual", list(DUAL_LOSSES.values()), ids=list(DUAL_
 
 
 def feasible(dual: DualLoss) -> np.ndarray:
-    """Dual variables all over the feasible interval, its finite ends among them."""
+    """Dual variables over the whole feasible interval, including its finite ends."""
     return np.linspace(max(dual.low, -4.0), min(dual.high, 4.0), 101)
 
 
@@ -27,7 +27,7 @@ def minus(dual: DualLoss, a: np.ndarray, y: float) -> np.ndarray:
 def test_minus_conjugate_is_the_negative_conjugate_at_the_negative_dual(dual: DualLoss) -> None:
     a = feasible(dual)
     for y in (1.0, -1.0) if dual.folds_labels() else (0.3, -2.0):
-        # The conjugate takes the slope by the unfolded margin.
+        # The conjugate takes the derivative with respect to the signed margin.
         slope = -a * y if dual.folds_labels() else -a
         conjugate = np.empty(a.size)
         dual.loss.conjugate(slope, np.full(a.size, y), conjugate)
@@ -96,7 +96,7 @@ def test_a_step_maximises_the_dual_of_one_row(dual: DualLoss, q: float) -> None:
 
 
 def minus_grid(dual: DualLoss, a: np.ndarray, y: float) -> np.ndarray:
-    """``minus`` of many at once, by the conjugate of the loss."""
+    """``minus`` of many values at once, by the conjugate of the loss."""
     out = np.empty(a.size)
     dual.loss.conjugate(-a * (y if dual.folds_labels() else 1.0), np.full(a.size, y), out)
     return -out

@@ -1,4 +1,4 @@
-"""The logistic loss's exponential and logarithm keep to their bounds."""
+"""The logistic loss's exponential and logarithm stay within their error bounds."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_fenchel_young_holds_with_equality_at_the_slope(loss: Loss) -> None:
 
 
 @ALL
-def test_no_weights_are_weights_of_one(loss: Loss) -> None:
+def test_missing_weights_are_weights_of_one(loss: Loss) -> None:
     z, y = grid(loss)
     a, b = np.empty(z.size), np.empty(z.size)
     ones = np.ones(z.size)
@@ -124,7 +124,7 @@ def test_the_conjugate_is_what_it_says() -> None:
 
 
 def logistic_margins() -> np.ndarray:
-    """Margins of every size and sign, more of them than a tile of rows has."""
+    """Margins of every size and sign, more than a tile of rows."""
     rng = np.random.default_rng(0)
     sizes = 10.0 ** rng.uniform(-12, 2.8, 1500)
     return np.concatenate([sizes * rng.choice([-1.0, 1.0], sizes.size), [0.0, -0.0]])
@@ -157,7 +157,7 @@ def test_the_bits_of_a_logistic_row_do_not_depend_on_the_rows_beside_it() -> Non
     np.testing.assert_array_equal(whole, alone)
 
 
-def test_the_logistic_loss_of_no_number_is_no_number() -> None:
+def test_the_logistic_loss_of_nan_is_nan() -> None:
     slope = np.empty(2)
     value = LOSSES["logistic"].value_and_slope(np.array([1.0, np.nan]), np.ones(2), None, slope)
     assert math.isnan(value)

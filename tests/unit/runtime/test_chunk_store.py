@@ -16,7 +16,7 @@ from elasticml.data.out_of_core.store import OutOfCoreStore
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId
 from elasticml.runtime.chunks.chunk_store import ChunkStore
-from tests.unit.data.test_packed import packed, smooth
+from tests.unit.data.chunks.test_compressed_body import chunk_worth_shuffling, compressed_chunk
 
 
 def chunk(ordinal: int) -> Chunk:
@@ -198,7 +198,7 @@ def test_no_file_is_made_for_a_body_that_is_received(tmp_path: Path) -> None:
 def test_compressed_bodies_are_unpacked_once_in_memory_and_not_copied_out_of_core(
     tmp_path: Path,
 ) -> None:
-    given = [packed(smooth(k)) for k in range(4)]
+    given = [compressed_chunk(chunk_worth_shuffling(k)) for k in range(4)]
     store = ChunkStore(3 * given[0].nbytes, OutOfCoreStore(2**20, tmp_path, lambda: 0))
     store.put(given[:3])
     assert all(chunk.is_loaded and chunk.out_of_core is None for chunk in given[:3])
@@ -211,7 +211,7 @@ def test_compressed_bodies_are_unpacked_once_in_memory_and_not_copied_out_of_cor
 
 
 def test_a_damaged_body_is_found_as_it_is_taken_into_memory(tmp_path: Path) -> None:
-    chunk = packed(smooth(0))
+    chunk = compressed_chunk(chunk_worth_shuffling(0))
     assert chunk.lazy_body is not None
     chunk.lazy_body.expected ^= 1
     store = ChunkStore()

@@ -20,7 +20,7 @@ from elasticml.protocol import events as ev
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 from elasticml.runtime.chunks.chunk_transport import ChunkTransport
 from tests.in_memory_network import FaultyNetwork
-from tests.unit.data.test_packed import packed, smooth
+from tests.unit.data.chunks.test_compressed_body import compressed_chunk, chunk_worth_shuffling
 
 pytestmark = pytest.mark.asyncio
 
@@ -170,7 +170,7 @@ async def test_compressed_chunks_move_as_they_are(tmp_path: Path, taker_limit: i
     for member, limit in ((GIVER, 10), (TAKER, taker_limit)):
         store = pair.stores[member]
         store.limit_bytes, store.out_of_core = limit, OutOfCoreStore(2**20, tmp_path, lambda: 0)
-    given = [packed(smooth(k)) for k in range(3)]
+    given = [compressed_chunk(chunk_worth_shuffling(k)) for k in range(3)]
     pair.stores[GIVER].put(given)
     ids = [chunk.id for chunk in given]
     order = cmd.GiveChunks(
@@ -183,7 +183,9 @@ async def test_compressed_chunks_move_as_they_are(tmp_path: Path, taker_limit: i
     assert pair.ends[GIVER].sent_bytes < 0.8 * sum(chunk.nbytes for chunk in given)
     assert [got[id].is_compressed for id in ids] == [taker_limit is not None] * 3
     assert [got[id].is_loaded for id in ids] == [taker_limit is None] * 3
-    assert [bytes(got[id].body) for id in ids] == [bytes(smooth(k).body) for k in range(3)]
+    assert [bytes(got[id].body) for id in ids] == [
+        bytes(chunk_worth_shuffling(k).body) for k in range(3)
+    ]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -20,7 +20,7 @@ from elasticml.data.out_of_core import mapped_memory
 from elasticml.data.out_of_core.store import OutOfCoreStore
 from tests.unit.algorithms.cocoa.local_problem import KINDS, Problem, SerialExecutor, problem
 from tests.unit.algorithms.cocoa.test_solver import ZERO, ask, image, make
-from tests.unit.data.test_packed import packed
+from tests.unit.data.chunks.test_compressed_body import compressed_chunk
 
 
 def out_of_core(folder: Path, batch_bytes: int) -> OutOfCoreStore:
@@ -181,7 +181,7 @@ def test_compressed_rows_give_the_bits_of_mapped_ones(tmp_path: Path, kind: str)
     for is_compressed in (False, True):
         p = problem(kind, "hinge")
         if is_compressed:
-            chunks = [packed(piece.chunk) for piece in p.pieces]
+            chunks = [compressed_chunk(piece.chunk) for piece in p.pieces]
             pieces = zip(p.pieces, chunks, strict=True)
             p = replace(p, pieces=[replace(piece, chunk=chunk) for piece, chunk in pieces])
         p = out_of_core_problem(p, tmp_path)

@@ -1,4 +1,4 @@
-"""Files wherever fsspec finds them: what tells versions apart, and how often they are looked at."""
+"""Files through fsspec: what identifies a version, and how often metadata are requested."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATH = "memory://data/a.txt"
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch):
-    """Give a remote store; what it says of files besides their sizes."""
+    """Make a remote store with this metadata besides file sizes."""
     said: dict[str, str] = {}
     info = MemoryFileSystem.info
     monkeypatch.setattr(
@@ -41,7 +41,7 @@ def values(source: Source, folder: Path) -> list[float]:
 
 
 @pytest.mark.parametrize("key", ["ETag", "Content-MD5", "Last-Modified", "updated", "modify"])
-def test_a_file_of_the_same_size_is_told_from_the_former_one(store, tmp_path, key) -> None:
+def test_a_changed_file_of_the_same_size_has_another_identity(store, tmp_path, key) -> None:
     source = read_svmlight(PATH)
     for version, value in enumerate((3.0, 4.0)):
         store[key] = f"version {version}"
@@ -50,7 +50,7 @@ def test_a_file_of_the_same_size_is_told_from_the_former_one(store, tmp_path, ke
     assert len(list(tmp_path.glob("*.chunks"))) == 2
 
 
-def test_a_file_of_which_nothing_tells_the_version_is_not_remembered(store, tmp_path) -> None:
+def test_a_file_without_a_version_is_not_remembered(store, tmp_path) -> None:
     source = read_csv(PATH, "y")
     write("y,a,b\n1,3,5\n")
     assert values(source, tmp_path) == [3.0, 5.0]
@@ -59,7 +59,7 @@ def test_a_file_of_which_nothing_tells_the_version_is_not_remembered(store, tmp_
     assert list(tmp_path.glob("*.chunks")) == []
 
 
-def test_a_block_is_read_by_one_look_into_a_remote_file(store, tmp_path, monkeypatch) -> None:
+def test_a_block_is_read_with_one_request_to_a_remote_file(store, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(files, "BLOCK_BYTES", 100)
     store["ETag"] = "one look"
     write("1 1:2\n" * 100)
@@ -75,7 +75,7 @@ def test_a_block_is_read_by_one_look_into_a_remote_file(store, tmp_path, monkeyp
     assert len(opened) == 1
 
 
-def test_what_several_threads_want_to_know_of_a_file_one_of_them_looks_up() -> None:
+def test_concurrent_threads_request_metadata_once() -> None:
     reached, release, looks = threading.Event(), threading.Event(), []
 
     @once_per_version
@@ -106,7 +106,7 @@ def test_what_several_threads_want_to_know_of_a_file_one_of_them_looks_up() -> N
 
 
 class Remote(AbstractBufferedFile):
-    """A file of a store that keeps count of the bytes asked of it."""
+    """A file of a remote store that counts the requested bytes."""
 
     fetched = 0
     content = b"first line\n" + b"x" * 10_000_000 + b"\nlast"

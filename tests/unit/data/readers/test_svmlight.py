@@ -1,4 +1,4 @@
-"""svmlight text becomes the right rows, in any blocks, and wrong text names its place."""
+"""svmlight text becomes the right rows, in any blocks; errors name the line."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_decimals_of_any_length_are_rounded_as_python_rounds_them(
         point = rng.integers(0, digits + 1)
         exponent = rng.choice(["", "e5", "E-9", f"e{rng.integers(-40, 40)}"])
         words.append(f"{rng.choice(['', '-', '+'])}{whole[:point]}.{whole[point:]}{exponent}")
-    # Ties between two doubles, and their neighbours: 2**53 + 1 and so on, with digits to spare.
+    # Ties between two doubles, and their neighbours: 2**53 + 1 and so on, with extra digits.
     words += [f"{2**53 + i}{'0' * (digits % 3)}e-{digits % 3}" for i in range(8)]
     words += [f"{(2**54 + 2 * i) * 5 + j}e-1" for i in range(8) for j in (-1, 0, 1)]
     path = write(tmp_path / "a", "".join(f"{word} 1:{word}\n" for word in words))
@@ -111,7 +111,7 @@ def test_every_row_is_in_exactly_one_block(
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
-def test_a_compressed_file_is_read_in_pieces_as_the_plain_one(
+def test_a_compressed_file_is_read_in_pieces_like_the_plain_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compress: Callable[[bytes], bytes]
 ) -> None:
     text = "".join(f"{i} 1:{i} 3:0.5\n" for i in range(1, 200))
@@ -148,7 +148,7 @@ def test_unsorted_indices_are_sorted_with_a_note(tmp_path: Path) -> None:
     assert summary.notes == ("2 rows with unsorted indices were sorted",)
 
 
-def test_the_first_eight_mebibytes_decide_where_columns_begin(
+def test_the_first_eight_mebibytes_decide_whether_columns_start_at_zero_or_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zero = read_svmlight(write(tmp_path / "zero", "1 1:2\n1 0:3\n"))
@@ -170,13 +170,13 @@ def test_test_data_are_read_as_the_training_data_were(tmp_path: Path) -> None:
     assert summary.notes == ("2 values in columns beyond the 3 of the model were dropped",)
 
 
-def test_a_lone_return_before_a_wrong_row_ends_no_row(tmp_path: Path) -> None:
+def test_a_lone_carriage_return_before_a_wrong_row_ends_no_row(tmp_path: Path) -> None:
     path = write(tmp_path / "a", "1 1:2\r2:3\n1 1:1 # a\rb\n1 3:1 3:2\n")
     with pytest.raises(DataError, match=r"line 3: feature index 3 occurs twice"):
         load_all(read_svmlight(path))
 
 
-def test_chunks_are_at_most_as_large_as_asked_or_one_row(tmp_path: Path) -> None:
+def test_chunks_have_at_most_the_requested_size_or_one_row(tmp_path: Path) -> None:
     text = "".join(f"{i} " + " ".join(f"{j}:0.5" for j in range(1, 60)) + "\n" for i in range(300))
     data = read_svmlight(write(tmp_path / "a", text))
     chunks, _ = data.read(0, 16 * 1024, 1)

@@ -34,7 +34,7 @@ def margins_of(chunks, w):
 
 
 def fit_logistic(chunks, l2, rounds):
-    """A few rounds of L-BFGS on mean logistic loss plus l2 / 2 |w|^2."""
+    """Take a few L-BFGS steps on mean logistic loss plus l2 / 2 |w|^2."""
     y = np.concatenate([chunk.labels for chunk in chunks])
     layout, bounds = chunks[0].layout, np.cumsum([0] + [chunk.n_rows for chunk in chunks])
 
@@ -72,7 +72,7 @@ def test_blocks_can_be_drawn_alone_in_any_order_and_do_not_depend_on_the_number_
     assert (other[0].codes != whole[0].codes).mean() > 0.5
 
 
-def test_facts_have_the_papers_features_and_the_asked_share_of_positives():
+def test_statistics_have_the_papers_features_and_the_requested_share_of_positives():
     source = synthetic_splice(20_000, positive_share=0.05)
     facts = merge_summaries([source.read(block.index, None, 4)[1] for block in source.blocks()])
     assert (facts.n_rows, facts.n_columns, facts.classes) == (20_000, 47_028, (-1.0, 1.0))

@@ -1,4 +1,4 @@
-"""Arrays in memory and in .npz files become chunks, whole and checked."""
+"""Arrays in memory and in .npz files become chunks, complete and checked."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_matrix_of_ones_is_stored_without_values() -> None:
     assert {c.layout.kind for c in load_all(from_arrays(ones, y))} == {"binary_csr"}
 
 
-def test_integers_booleans_and_lists_are_numbers_too() -> None:
+def test_integers_booleans_and_lists_are_accepted_as_numbers() -> None:
     (chunk,) = load_all(from_arrays([[1, 2], [3, 4]], [True, False]))
     assert chunk.values.tolist() == [[1, 2], [3, 4]]
     assert chunk.labels.tolist() == [1, 0]
@@ -93,14 +93,14 @@ def test_integers_booleans_and_lists_are_numbers_too() -> None:
         ([[1.0], [2.0]], [1, 2], [1], r"1 weights for 2 rows"),
     ],
 )
-def test_wrong_arrays_are_refused_with_the_place(
+def test_wrong_arrays_are_refused_with_the_position(
     X: object, y: object, weights: object, words: str
 ) -> None:
     with pytest.raises(DataError, match=words):
         from_arrays(X, y, weights)
 
 
-def test_huge_values_are_not_taken_for_infinite_ones() -> None:
+def test_huge_values_are_not_treated_as_infinite() -> None:
     (chunk,) = load_all(from_arrays([[1e308, 1e308], [1e308, -1.0]], [0, 1]))
     assert chunk.values[0].tolist() == [1e308, 1e308]
 

@@ -1,4 +1,4 @@
-"""Chunks on a disk: read ahead, let go, kept where they matter; the same bodies at any time."""
+"""The out-of-core store: read-ahead, release, retention of important chunks, constant bodies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from elasticml.ids import ChunkId
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 
 MIB = 2**20
-#: Pages at the ends of bodies, and what a look at one brings with it; bodies are many times larger.
+#: Pages at the ends of bodies, and the read-ahead of an access; bodies are many times larger.
 EDGES = 64 * 2**10
 
 
@@ -51,7 +51,7 @@ def out_of_core(folder: Path, limit: int = 64 * MIB, anonymous: int = 0) -> OutO
 
 
 def resident(body: memoryview) -> int:
-    """Bytes of a body's pages that are in this process."""
+    """Return the bytes of a body's pages that are resident in this process."""
     address = np.frombuffer(body, np.uint8).ctypes.data
     for line in Path("/proc/self/smaps").read_text().split("VmFlags")[:-1]:
         head = next(part for part in line.splitlines() if "-" in part.split(" ")[0])
@@ -61,7 +61,7 @@ def resident(body: memoryview) -> int:
     raise AssertionError("no mapping there")
 
 
-def test_bodies_and_states_are_the_same_on_the_shelf(tmp_path: Path) -> None:
+def test_bodies_and_states_are_the_same_in_the_store(tmp_path: Path) -> None:
     chunks = [chunk(k) for k in range(6)]
     settled = out_of_core(tmp_path).settle(chunks)
     assert [(c.id, bytes(c.body)) for c in settled] == [(c.id, bytes(c.body)) for c in chunks]
@@ -76,17 +76,18 @@ def test_no_file_has_a_name_and_none_is_left(tmp_path: Path) -> None:
     assert len(settled) == 6
 
 
-def test_a_pass_gives_all_chunks_in_order_and_lets_them_go(tmp_path: Path) -> None:
+def test_a_pass_yields_all_chunks_in_order_and_releases_them(tmp_path: Path) -> None:
     here = out_of_core(tmp_path)
     chunks = here.settle([chunk(k, rows=40_000) for k in range(8)])
     here.batch_bytes = 3 * MIB
     seen = [c.values[0, 0] for c in stream_chunks(chunks)]
     assert seen == [float(k) for k in range(8)]
     assert resident(chunks[0].body) < EDGES
-    assert here.streamed_bytes == 2 * sum(c.nbytes for c in chunks)  # once when they were settled
+    # once when the layout was decided
+    assert here.streamed_bytes == 2 * sum(c.nbytes for c in chunks)
 
 
-def test_what_matters_most_stays(tmp_path: Path) -> None:
+def test_the_most_important_chunks_stay_in_memory(tmp_path: Path) -> None:
     here = out_of_core(tmp_path)
     chunks = here.settle([chunk(k) for k in range(8)])
     nbytes = chunks[0].nbytes
@@ -99,7 +100,7 @@ def test_what_matters_most_stays(tmp_path: Path) -> None:
     assert here.streamed_bytes - before == 5 * nbytes
 
 
-def test_batches_of_a_chunk_that_is_larger_than_a_batch_count_for_what_they_are(
+def test_batches_of_one_oversized_chunk_count_with_their_true_size(
     tmp_path: Path,
 ) -> None:
     here = out_of_core(tmp_path)
@@ -108,13 +109,13 @@ def test_batches_of_a_chunk_that_is_larger_than_a_batch_count_for_what_they_are(
     here.limit_bytes = 9 * chunks[0].nbytes
     plan_residency(chunks)
     assert len(here.resident) == 3
-    # A chunk's other form may be the larger one.
+    # A chunk's second form may be the larger one.
     here.add_form(chunk(5, rows=8000))
     plan_residency(chunks)
     assert here.resident == frozenset()
 
 
-def test_further_forms_of_chunks_count_where_they_stay(tmp_path: Path) -> None:
+def test_derived_forms_of_chunks_count_towards_memory(tmp_path: Path) -> None:
     here = out_of_core(tmp_path)
     chunks = here.settle([chunk(k) for k in range(8)])
     forms = [here.add_form(chunk(k)) for k in range(8)]
@@ -128,7 +129,7 @@ def test_further_forms_of_chunks_count_where_they_stay(tmp_path: Path) -> None:
     assert resident(forms[0].body) >= 4 * chunks[0].nbytes
 
 
-def test_a_full_disk_is_told_where_further_forms_do_not_fit(
+def test_a_full_disk_is_reported_when_derived_forms_do_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -141,7 +142,7 @@ def test_a_full_disk_is_told_where_further_forms_do_not_fit(
         out_of_core(tmp_path).add_form(chunk(0))
 
 
-def test_other_memory_pushes_bodies_out(tmp_path: Path) -> None:
+def test_other_memory_evicts_bodies(tmp_path: Path) -> None:
     taken = [0]
     here = OutOfCoreStore(64 * MIB, tmp_path, lambda: taken[0])
     chunks = here.settle([chunk(k, rows=40_000) for k in range(4)])
@@ -153,7 +154,7 @@ def test_other_memory_pushes_bodies_out(tmp_path: Path) -> None:
     assert resident(chunks[0].body) < EDGES
 
 
-def test_reading_is_two_batches_ahead_of_work_and_no_more(
+def test_reading_is_at_most_two_batches_ahead_of_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = out_of_core(tmp_path)
@@ -186,7 +187,7 @@ def test_an_error_in_the_thread_that_reads_reaches_the_pass(tmp_path: Path) -> N
         list(here.stages([chunks], fail))
 
 
-def test_what_was_fetched_before_an_error_is_let_go(tmp_path: Path) -> None:
+def test_prefetched_chunks_are_released_after_an_error(tmp_path: Path) -> None:
     here = out_of_core(tmp_path)
     chunks = here.settle([chunk(k, rows=40_000) for k in range(6)])
     before = here.streamed_bytes
@@ -198,11 +199,11 @@ def test_what_was_fetched_before_an_error_is_let_go(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="torn"):
         list(here.stages([[c] for c in chunks], fail))
     assert resident(chunks[0].body) < EDGES
-    # The first was worked on; the one that failed and up to two behind it had been fetched.
+    # The first was processed; the one that failed and up to two behind it had been fetched.
     assert 2 <= (here.streamed_bytes - before) / chunks[0].nbytes <= 4
 
 
-def test_a_pass_that_is_given_up_lets_everything_go(tmp_path: Path) -> None:
+def test_an_abandoned_pass_releases_everything(tmp_path: Path) -> None:
     here = out_of_core(tmp_path)
     chunks = here.settle([chunk(k, rows=40_000) for k in range(4)])
     here.batch_bytes = 1
@@ -212,7 +213,7 @@ def test_a_pass_that_is_given_up_lets_everything_go(tmp_path: Path) -> None:
     assert resident(chunks[0].body) < EDGES
 
 
-def test_chunks_in_memory_need_no_shelf() -> None:
+def test_chunks_in_memory_need_no_store() -> None:
     chunks = [chunk(k) for k in range(3)]
     assert list(stream_chunks(chunks)) == chunks
     assert store_of(chunks) is None
@@ -220,7 +221,7 @@ def test_chunks_in_memory_need_no_shelf() -> None:
     assert chunks[1].values[0, 0] == 1.0
 
 
-def test_a_slabs_places_are_given_back_one_by_one(
+def test_spans_of_a_spill_file_are_freed_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, nameless = [], mapped_memory._nameless
@@ -250,7 +251,7 @@ def test_a_slabs_places_are_given_back_one_by_one(
         slab.take(1)
 
 
-def test_a_full_disk_is_found_before_anything_is_written(
+def test_a_full_disk_is_detected_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*arguments: int) -> None:
@@ -262,7 +263,9 @@ def test_a_full_disk_is_found_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_memory_is_no_disk_to_spill_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_in_memory_is_refused_for_spilling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mapped_memory, "file_system_of", lambda folder: "tmpfs")
     assert disk_room(tmp_path) == 0
     assert file_system_of(Path("/proc")) == "proc"
@@ -280,7 +283,7 @@ def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.Mo
         spill_folder("/here")
 
 
-def test_numbers_of_rows_on_the_shelf_are_in_files_and_their_places_serve_again(
+def test_row_arrays_of_the_store_are_in_files_and_their_space_is_reused(
     tmp_path: Path,
 ) -> None:
     here = out_of_core(tmp_path)
@@ -300,7 +303,7 @@ def test_numbers_of_rows_on_the_shelf_are_in_files_and_their_places_serve_again(
     assert kept(settled, first)[0] == 7.0
 
 
-def test_numbers_of_rows_in_memory_and_on_a_full_disk_are_in_memory(tmp_path: Path) -> None:
+def test_row_arrays_of_chunks_in_memory_or_with_a_full_disk_are_in_memory(tmp_path: Path) -> None:
     loose = chunk(0)
     mine = np.ones(loose.n_rows)
     assert row_array(loose).shape == (loose.n_rows,)
@@ -334,7 +337,7 @@ def test_mapped_bodies_are_checked_in_the_first_pass_and_not_before(tmp_path: Pa
     assert all(chunk.is_loaded for chunk in chunks)
 
 
-def test_numbers_of_rows_leave_less_room_for_bodies_and_go_where_there_is_none(
+def test_row_arrays_leave_less_memory_for_bodies_and_move_to_files_when_it_is_exhausted(
     tmp_path: Path,
 ) -> None:
     here = out_of_core(tmp_path)

@@ -1,4 +1,4 @@
-"""Which name node a URL of HDFS means, who asks it, and through what."""
+"""HDFS: which name node a URL means, which user asks, and by which route."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def conf(**values):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A configuration whose default file system is HDFS, named by the environment."""
+    """Write a configuration whose default file system is HDFS, named by the environment."""
     (tmp_path / "core-site.xml").write_text(
         "<configuration><property><name>fs.defaultFS</name><value>hdfs://nn:9000</value>"
         "</property></configuration>"
@@ -40,7 +40,7 @@ def test_a_url_without_a_host_means_the_default_file_system(folder):
     assert absolute("s3://bucket/a") == "s3://bucket/a"
 
 
-def test_without_a_default_the_remedy_is_said(monkeypatch):
+def test_without_a_default_the_error_names_the_remedy(monkeypatch):
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     monkeypatch.delenv("YARN_CONF_DIR", raising=False)
     with pytest.raises(ConfigError, match=r"names no host, .*; export HADOOP_CONF_DIR="):
@@ -89,11 +89,11 @@ def test_without_a_default_the_remedy_is_said(monkeypatch):
         ),
     ],
 )
-def test_the_web_service_is_found_where_the_configuration_says(values, authority, addresses):
+def test_the_web_address_comes_from_the_configuration(values, authority, addresses):
     assert web_addresses(conf(**values), authority, {}) == addresses
 
 
-def test_a_process_without_configuration_is_told_by_a_variable():
+def test_a_process_without_configuration_reads_a_variable():
     assert web_addresses(
         HadoopConf(), "nn:9000", {"ELASTICML_WEBHDFS": "http://a:1,http://b:2"}
     ) == (
@@ -110,7 +110,7 @@ def test_a_process_without_configuration_is_told_by_a_variable():
         ("hdfs://nn/x", {"CONTAINER_ID": "container_1", "USER": "cid"}, "cid"),
     ],
 )
-def test_who_asks(place, environment, user):
+def test_the_user_of_a_request(place, environment, user):
     system, path = hdfs_system(place, environment)
     assert (system._who, path) == ({"user.name": user}, "/x")
 
@@ -120,8 +120,8 @@ def test_the_web_service_can_be_named_directly():
     assert hdfs_system("swebhdfs://h:50470/x", {})[0].addresses == ("https://h:50470",)
 
 
-def test_a_containers_token_takes_the_place_of_the_user(tmp_path):
-    from tests.unit.data.test_hadoop_tokens import FILE, OF_HDFS
+def test_a_containers_token_replaces_the_user(tmp_path):
+    from tests.unit.data.storage.test_hadoop_tokens import FILE, OF_HDFS
 
     (tmp_path / "tokens").write_bytes(FILE)
     environment = {"HADOOP_TOKEN_FILE_LOCATION": str(tmp_path / "tokens"), "USER": "me"}
@@ -129,7 +129,7 @@ def test_a_containers_token_takes_the_place_of_the_user(tmp_path):
     assert system._who == {"delegation": OF_HDFS}
 
 
-def test_libhdfs_is_taken_where_it_can_be_used(tmp_path):
+def test_libhdfs_is_used_if_available(tmp_path):
     assert route({}) == "webhdfs"
     environment = {"HADOOP_HOME": str(tmp_path), "PATH": ""}
     assert libhdfs_missing(environment).startswith("no libhdfs.so in")

@@ -1,4 +1,4 @@
-"""Shapes of pictures, which the number of their columns does not tell."""
+"""Shapes of images, which their number of columns does not determine."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import elasticml as em
 from elasticml.data.readers.images import image_shape
 from elasticml.errors import DataError
-from tests.unit.data.test_images import write
-from tests.unit.data.test_pictures import every_place, png
+from tests.unit.data.readers.test_image_folder import every_place, png
+from tests.unit.data.readers.test_images import write
 
 
 def idx_file(folder, *dimensions: int) -> str:
@@ -21,14 +21,12 @@ def idx_file(folder, *dimensions: int) -> str:
 @pytest.mark.parametrize(
     ("dimensions", "shape"), [((4, 6), (1, 4, 6)), ((3, 2, 5), (3, 2, 5)), ((24,), None)]
 )
-def test_an_idx_file_s_dimensions_are_a_shape_where_they_are_those_of_a_picture(
-    tmp_path, dimensions, shape
-):
+def test_idx_dimensions_are_a_shape_if_they_are_those_of_an_image(tmp_path, dimensions, shape):
     assert image_shape(em.read_images(idx_file(tmp_path / "a", *dimensions))) == shape
 
 
 @every_place
-def test_pictures_have_the_shape_in_which_they_are_read(tmp_path, put):
+def test_images_have_the_shape_in_which_they_are_read(tmp_path, put):
     files = {"a/1.png": png(np.zeros((4, 6, 3), np.uint8)), "b/1.png": b"never read"}
     path = put(tmp_path, files)
     assert image_shape(em.read_images(path)) == (3, 4, 6)
@@ -37,18 +35,18 @@ def test_pictures_have_the_shape_in_which_they_are_read(tmp_path, put):
 
 
 @every_place
-def test_a_place_without_pictures_is_named(tmp_path, put):
+def test_a_source_without_images_is_named(tmp_path, put):
     path = put(tmp_path, {"a/notes.txt": b"no"})
     with pytest.raises(DataError, match="has no pictures in folders"):
         image_shape(em.read_images(path))
 
 
-def test_other_data_have_none():
+def test_other_data_have_no_shape():
     assert image_shape(em.from_arrays(np.zeros((2, 16)), np.zeros(2))) is None
 
 
 @pytest.mark.torch
-def test_a_network_s_test_pictures_of_equal_area_and_another_shape_are_refused(tmp_path):
+def test_a_networks_test_images_of_equal_area_and_another_shape_are_refused(tmp_path):
     train = em.read_images(idx_file(tmp_path / "train", 4, 6))
     test = em.read_images(idx_file(tmp_path / "test", 3, 8))
     algorithm = em.LocalSGD(model="tests.networks:linear")
@@ -56,7 +54,7 @@ def test_a_network_s_test_pictures_of_equal_area_and_another_shape_are_refused(t
     told = r"data\.test: .*pictures have shape \[1, 3, 8\], wanted \[1, 4, 6\] as in training"
     with pytest.raises(DataError, match=told):
         em.Job(algorithm, train, test=test).check_data()
-    # Without training pictures the shape that is set tells, where it is a picture's.
+    # Without training images the configured shape is used, if it is that of an image.
     rows = em.from_arrays(np.zeros((2, 24)), np.arange(2))
     em.Job(algorithm, rows, test=test).check_data()
     shaped = em.LocalSGD(model="tests.networks:linear", shape=(1, 4, 6))
@@ -66,7 +64,7 @@ def test_a_network_s_test_pictures_of_equal_area_and_another_shape_are_refused(t
     em.Job(flat, rows, test=test).check_data()
 
 
-def test_a_linear_model_takes_test_pictures_of_another_shape_and_equal_area(tmp_path):
+def test_a_linear_model_takes_test_images_of_another_shape_and_equal_area(tmp_path):
     train = em.read_images(idx_file(tmp_path / "train", 4, 6))
     test = em.read_images(idx_file(tmp_path / "test", 3, 8))
     em.Job(em.BatchGradient(), train, test=test).check_data()

@@ -1,4 +1,4 @@
-"""Compressed bodies: the same bytes whenever they are looked at, and damage that is told."""
+"""Compressed bodies: the same bytes at every access, and damage that is reported."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from elasticml.data.synthetic.sparse import synthetic
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import ChunkId
 from elasticml.runtime.chunks.chunk_transport import prepare_to_send
-from tests.unit.data.test_chunk import ID, example
+from tests.unit.data.chunks.test_chunk import ID, example
 
 KINDS = ("dense", "csr", "binary_csr", "sequence")
 
 
-def packed(chunk: Chunk, level: int = -3) -> Chunk:
-    """The same chunk, compressed, in a file."""
+def compressed_chunk(chunk: Chunk, level: int = -3) -> Chunk:
+    """Return the same chunk, compressed, in a file."""
     whole = pack(chunk.body, level)
     place = FileSlab(len(whole), Path(tempfile.gettempdir())).take(len(whole))
     place[:] = whole
@@ -40,8 +40,8 @@ def packed(chunk: Chunk, level: int = -3) -> Chunk:
     return made
 
 
-def smooth(k: int, rows: int = 2000, dtype: str = "float64") -> Chunk:
-    """A chunk whose values' bytes are worth putting in another order."""
+def chunk_worth_shuffling(k: int, rows: int = 2000, dtype: str = "float64") -> Chunk:
+    """Make a chunk whose values compress better with their bytes reordered."""
     rng = np.random.default_rng(k)
     indptr = np.arange(rows + 1) * 6
     indices = np.sort(rng.choice(500, (rows, 6)), axis=1).ravel()
@@ -51,8 +51,8 @@ def smooth(k: int, rows: int = 2000, dtype: str = "float64") -> Chunk:
     return csr_chunk(id, labels, indptr, indices, values, 500, dtype=dtype)
 
 
-def folder_of(tmp_path: Path, rows: int = 3000, level: int | None = -3) -> list[Chunk]:
-    """Chunks of a compressed conversion."""
+def chunks_in_folder(tmp_path: Path, rows: int = 3000, level: int | None = -3) -> list[Chunk]:
+    """Return the chunks of a compressed conversion."""
     source = synthetic("rcv1", rows, seed=1, dtype="float32")
     place = tmp_path / f"made{level}"
     return load_all(convert(source, place, chunk_bytes=2**17, level=level))
@@ -62,11 +62,9 @@ def folder_of(tmp_path: Path, rows: int = 3000, level: int | None = -3) -> list[
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_body_is_the_same_after_it_was_compressed(
-    kind: str, weighted: bool, dtype: str, level: int
-) -> None:
+def test_a_body_survives_compression(kind: str, weighted: bool, dtype: str, level: int) -> None:
     chunk = example(kind, dtype, weighted)
-    made = packed(chunk, level)
+    made = compressed_chunk(chunk, level)
     assert (made.n_rows, made.nbytes, made.n_stored) == (3, chunk.nbytes, chunk.n_stored)
     assert bytes(made.body) == bytes(chunk.body)
     assert made.content_id == chunk.content_id
@@ -74,25 +72,25 @@ def test_a_body_is_the_same_after_it_was_compressed(
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_numbers_are_put_in_another_order_where_that_makes_them_smaller(dtype: str) -> None:
-    chunk = smooth(0, dtype=dtype)
+def test_bytes_of_numbers_are_reordered_where_that_saves_space(dtype: str) -> None:
+    chunk = chunk_worth_shuffling(0, dtype=dtype)
     rng = np.random.default_rng(0)
     rows = rng.random((20, 8))[rng.integers(0, 20, 500)]
     alike = dense_chunk(ID, np.ones(500), rows, dtype=dtype)
     for each, is_shuffled in ((chunk, True), (alike, False)):
         found = read_compressed(memoryview(pack(each.body)), "x")
         assert found.is_shuffled == is_shuffled
-        assert bytes(packed(each).body) == bytes(each.body)
-    assert packed(chunk).stored.nbytes < 0.8 * chunk.nbytes
+        assert bytes(compressed_chunk(each).body) == bytes(each.body)
+    assert compressed_chunk(chunk).stored.nbytes < 0.8 * chunk.nbytes
 
 
 def test_an_empty_chunk_is_compressed_like_any_other() -> None:
     chunk = csr_chunk(ID, [], [0], [], [], 5)
-    assert bytes(packed(chunk).body) == bytes(chunk.body)
+    assert bytes(compressed_chunk(chunk).body) == bytes(chunk.body)
 
 
-def test_labels_are_had_without_the_rest() -> None:
-    chunk, made = example("csr", weighted=True), packed(example("csr", weighted=True))
+def test_labels_are_read_without_decompressing_the_rest() -> None:
+    chunk, made = example("csr", weighted=True), compressed_chunk(example("csr", weighted=True))
     assert made.labels.tolist() == chunk.labels.tolist()
     assert made.weights is not None
     assert made.weights.tolist() == [0.5, 1.0, 2.0]
@@ -102,8 +100,8 @@ def test_labels_are_had_without_the_rest() -> None:
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.5, 0.7, 0.98])
-def test_a_bit_that_has_changed_is_told_with_the_file(tmp_path: Path, share: float) -> None:
-    chunks = folder_of(tmp_path, rows=400)
+def test_a_flipped_bit_is_reported_with_the_file(tmp_path: Path, share: float) -> None:
+    chunks = chunks_in_folder(tmp_path, rows=400)
     path = tmp_path / "made-3" / "000000.chunks"
     content = bytearray(path.read_bytes())
     bodies = sum(chunk.stored.nbytes for chunk in chunks)
@@ -114,9 +112,9 @@ def test_a_bit_that_has_changed_is_told_with_the_file(tmp_path: Path, share: flo
     assert "\n" not in str(raised.value)
 
 
-def test_a_body_that_is_sent_before_anybody_looked_at_it_is_checked(tmp_path: Path) -> None:
+def test_a_body_is_checked_when_it_is_sent_before_its_first_use(tmp_path: Path) -> None:
     out_of_core = OutOfCoreStore(2**20, tmp_path, lambda: 0)
-    good, bad = out_of_core.settle([packed(smooth(k)) for k in range(2)])
+    good, bad = out_of_core.settle([compressed_chunk(chunk_worth_shuffling(k)) for k in range(2)])
     lazy_body = bad.lazy_body
     assert lazy_body is not None
     lazy_body.expected ^= 1
@@ -126,8 +124,8 @@ def test_a_body_that_is_sent_before_anybody_looked_at_it_is_checked(tmp_path: Pa
         prepare_to_send(bad)
 
 
-def test_a_file_that_was_cut_is_told(tmp_path: Path) -> None:
-    folder_of(tmp_path)
+def test_a_truncated_file_is_reported(tmp_path: Path) -> None:
+    chunks_in_folder(tmp_path)
     path = tmp_path / "made-3" / "000000.chunks"
     path.write_bytes(path.read_bytes()[:-64])
     with pytest.raises(DataError, match=r"000000\.chunks is damaged: it is cut short"):
@@ -140,22 +138,22 @@ def look_at(chunks: list[Chunk]) -> None:
 
 
 def test_compressed_and_other_conversions_are_the_same_data(tmp_path: Path) -> None:
-    small, large = folder_of(tmp_path), folder_of(tmp_path, level=None)
+    small, large = chunks_in_folder(tmp_path), chunks_in_folder(tmp_path, level=None)
     assert [(c.id, c.content_id) for c in small] == [(c.id, c.content_id) for c in large]
     assert [bytes(c.body) for c in small] == [bytes(c.body) for c in large]
     sizes = [sum(c.stored.nbytes for c in chunks) for chunks in (small, large)]
     assert sizes[0] < 0.8 * sizes[1]
 
 
-def test_a_level_that_there_is_not_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_level_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="level is 20, wanted a whole number from -7 to 19"):
-        folder_of(tmp_path, level=20)
+        chunks_in_folder(tmp_path, level=20)
 
 
-def test_what_was_looked_at_stays_as_it_was_when_the_body_goes(tmp_path: Path) -> None:
+def test_views_stay_valid_when_the_body_is_released(tmp_path: Path) -> None:
     out_of_core = OutOfCoreStore(2**20, tmp_path, lambda: 0)
-    chunks = out_of_core.settle([packed(smooth(k)) for k in range(4)])
-    kept, expected = chunks[0].values, smooth(0).values
+    chunks = out_of_core.settle([compressed_chunk(chunk_worth_shuffling(k)) for k in range(4)])
+    kept, expected = chunks[0].values, chunk_worth_shuffling(0).values
     assert chunks[0].evict()
     for chunk in chunks[1:]:
         chunk.load()
@@ -164,7 +162,7 @@ def test_what_was_looked_at_stays_as_it_was_when_the_body_goes(tmp_path: Path) -
 
 
 def test_a_pinned_body_stays() -> None:
-    chunk = packed(smooth(0))
+    chunk = compressed_chunk(chunk_worth_shuffling(0))
     chunk.load(pin=True)
     chunk.load(pin=True)
     assert not chunk.evict()
@@ -175,8 +173,8 @@ def test_a_pinned_body_stays() -> None:
     assert not chunk.is_loaded
 
 
-def test_threads_that_look_at_once_see_the_same_body() -> None:
-    chunk, found = packed(smooth(0)), []
+def test_concurrent_threads_see_the_same_body() -> None:
+    chunk, found = compressed_chunk(chunk_worth_shuffling(0)), []
     gate = threading.Barrier(4)
 
     def look() -> None:
@@ -193,32 +191,32 @@ def test_threads_that_look_at_once_see_the_same_body() -> None:
 
 def test_a_pass_over_compressed_bodies_takes_a_few_batches_of_memory(tmp_path: Path) -> None:
     out_of_core = OutOfCoreStore(2**20, tmp_path, lambda: 0)
-    chunks = out_of_core.settle([packed(smooth(k)) for k in range(40)])
+    chunks = out_of_core.settle([compressed_chunk(chunk_worth_shuffling(k)) for k in range(40)])
     out_of_core.batch_bytes = 2 * chunks[0].nbytes
     seen = []
     for _ in range(2):
         seen = [float(chunk.values.sum()) for chunk in stream_chunks(chunks)]
-    assert seen == [float(smooth(k).values.sum()) for k in range(40)]
+    assert seen == [float(chunk_worth_shuffling(k).values.sum()) for k in range(40)]
     assert not any(chunk.is_loaded for chunk in chunks)
     assert out_of_core.streamed_bytes == 2 * sum(chunk.nbytes for chunk in chunks)
-    # The batch in hand, two on their way, and one that goes.
+    # The current batch, two read ahead, and one being released.
     assert out_of_core.pool.held_bytes <= 4 * 2 * 1.5 * chunks[0].nbytes
 
 
-def test_a_body_in_hand_is_not_let_go_by_others(tmp_path: Path) -> None:
+def test_a_body_in_use_is_not_released(tmp_path: Path) -> None:
     out_of_core = OutOfCoreStore(2**20, tmp_path, lambda: 0)
-    chunks = out_of_core.settle([packed(smooth(k)) for k in range(3)])
+    chunks = out_of_core.settle([compressed_chunk(chunk_worth_shuffling(k)) for k in range(3)])
     for chunk in stream_chunks(chunks):
         out_of_core.release(chunks)
         assert chunk.is_loaded
     assert not any(chunk.is_loaded for chunk in chunks)
 
 
-def test_unpacked_bodies_that_stay_count_as_bodies_and_not_as_other_memory(
+def test_decompressed_bodies_that_stay_count_as_bodies_and_not_as_other_memory(
     tmp_path: Path,
 ) -> None:
     out_of_core = OutOfCoreStore(2**20, tmp_path, lambda: 1000 + out_of_core.pool.held_bytes)
-    chunks = out_of_core.settle([packed(smooth(k)) for k in range(8)])
+    chunks = out_of_core.settle([compressed_chunk(chunk_worth_shuffling(k)) for k in range(8)])
     size = BufferPool.size_of(chunks[0].nbytes)
     window = 6 * -(-out_of_core.batch_bytes * size // chunks[0].nbytes)
     out_of_core.limit_bytes = 1000 + 3 * size + window
@@ -231,26 +229,26 @@ def test_unpacked_bodies_that_stay_count_as_bodies_and_not_as_other_memory(
     ]
 
 
-def test_what_was_looked_at_besides_a_pass_goes_before_the_next(tmp_path: Path) -> None:
+def test_bodies_touched_outside_a_pass_are_released_before_the_next(tmp_path: Path) -> None:
     out_of_core = OutOfCoreStore(0, tmp_path, lambda: 0)
-    chunks = out_of_core.settle([packed(smooth(k)) for k in range(3)])
+    chunks = out_of_core.settle([compressed_chunk(chunk_worth_shuffling(k)) for k in range(3)])
     look_at(chunks)
     plan_residency(chunks)
     assert not any(chunk.is_loaded for chunk in chunks)
 
 
-def test_for_who_does_not_stream_bodies_are_unpacked_to_the_disk(tmp_path: Path) -> None:
+def test_without_streaming_bodies_are_decompressed_to_disk(tmp_path: Path) -> None:
     out_of_core = OutOfCoreStore(0, tmp_path, lambda: 0, streams=False)
-    (settled,) = out_of_core.settle([packed(smooth(0))])
+    (settled,) = out_of_core.settle([compressed_chunk(chunk_worth_shuffling(0))])
     assert settled.is_mapped
     assert not settled.is_compressed
     assert out_of_core.maps(memoryview(settled.body))
-    assert bytes(settled.body) == bytes(smooth(0).body)
+    assert bytes(settled.body) == bytes(chunk_worth_shuffling(0).body)
 
 
 def test_a_body_that_fails_in_a_pass_ends_it_and_nothing_stays_pinned(tmp_path: Path) -> None:
     out_of_core = OutOfCoreStore(2**20, tmp_path, lambda: 0)
-    chunks = [packed(smooth(k)) for k in range(4)]
+    chunks = [compressed_chunk(chunk_worth_shuffling(k)) for k in range(4)]
     lazy_body = chunks[2].lazy_body
     assert lazy_body is not None
     lazy_body.expected ^= 1
@@ -260,7 +258,7 @@ def test_a_body_that_fails_in_a_pass_ends_it_and_nothing_stays_pinned(tmp_path: 
 
 
 @pytest.mark.parametrize("size", [1000, 70_000])
-def test_a_buffer_serves_again_when_nobody_looks_at_it(size: int) -> None:
+def test_a_buffer_is_reused_when_nothing_refers_to_it(size: int) -> None:
     pool = BufferPool(2**20)
     first = pool.take(size)
     kept = np.frombuffer(first, np.uint8)[10:]
@@ -273,7 +271,7 @@ def test_a_buffer_serves_again_when_nobody_looks_at_it(size: int) -> None:
     assert (pool.held_bytes, len(some)) == (held, 2)
 
 
-def test_buffers_of_other_sizes_are_given_up() -> None:
+def test_buffers_of_other_sizes_are_freed() -> None:
     pool = BufferPool(0)
     for k in (1, 2, 4):
         pool.take(k << 20)

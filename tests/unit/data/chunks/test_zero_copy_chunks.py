@@ -1,4 +1,4 @@
-"""Chunks that look at their lender's arrays: the same rows as copied ones, without the copies."""
+"""Zero-copy chunks: views of the caller's arrays with the same rows as copies."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_no_value_is_copied_and_none_can_be_written(kind):
     assert np.shares_memory(again.values, held)
 
 
-def test_repeated_and_unsorted_columns_are_put_right_in_a_copy():
+def test_repeated_and_unsorted_columns_are_fixed_in_a_copy():
     X = sp.csr_array(
         (np.array([1.0, 2.0, 3.0]), np.array([4, 1, 4]), np.array([0, 3, 3])), shape=(2, 5)
     )
@@ -68,7 +68,7 @@ def test_repeated_and_unsorted_columns_are_put_right_in_a_copy():
     np.testing.assert_array_equal(X.indices, before)
 
 
-def test_labels_belong_to_the_relabelled_chunk_alone():
+def test_new_labels_belong_to_the_relabelled_chunk_alone():
     (chunk,) = view_rows(rows("csr"), "here", 10**6)
     chunk.state["alpha"] = np.ones(57)
     labels, weights = np.resize([1.0, -1.0], 57), np.arange(57.0)

@@ -1,4 +1,4 @@
-"""Decimals in bytes become the doubles that Python's ``float`` makes of them, bit for bit."""
+"""Decimals in bytes become the same doubles as with Python's ``float``, bit for bit."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ def numbers_at(text, starts, values, ends, hows):
         values[i], ends[i], hows[i] = number_at(text, starts[i], text.size)
 
 
-def read(words: list[str], end: str = " ") -> tuple[list[float], list[int], list[int]]:
-    """Value, length and outcome of each word, read from one text that ends with the last one."""
+def parse_words(words: list[str], end: str = " ") -> tuple[list[float], list[int], list[int]]:
+    """Return value, length and outcome of each word, parsed from one text that ends with the
+    last.
+    """
     text = np.frombuffer(end.join(words).encode(), np.uint8)
     starts = np.cumsum([0, *(len(word) + len(end) for word in words[:-1])])
     values, ends = np.empty(len(words)), np.empty(len(words), np.int64)
@@ -30,8 +32,8 @@ def read(words: list[str], end: str = " ") -> tuple[list[float], list[int], list
 
 
 def check(words: list[str]) -> list[int]:
-    """Assert that no number is wrong; returns how each was read."""
-    values, lengths, hows = read(words)
+    """Assert that no number is wrong; return how each was parsed."""
+    values, lengths, hows = parse_words(words)
     assert lengths == [len(word) for word in words]
     wrong = [
         (word, value)
@@ -55,19 +57,19 @@ EXPONENTS = st.one_of(
 @example("-", "0", 1, "")
 @example("", "9007199254740993", 16, "")
 @example("", "24703282292062327208299690410708", 1, "e-324")
-def test_any_decimal_is_right_to_the_last_bit(sign, digits, point, exponent):
+def test_any_decimal_is_exact_to_the_last_bit(sign, digits, point, exponent):
     check([f"{sign}{digits}{exponent}", f"{sign}{digits[:point]}.{digits[point:]}{exponent}"])
 
 
 @settings(max_examples=300)
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 25))
-def test_what_programs_print_is_right_to_the_last_bit(number, places):
+def test_printed_numbers_are_exact_to_the_last_bit(number, places):
     check([repr(number), f"{number:.{places}e}", f"{number:.{places}g}"])
 
 
 @settings(max_examples=300)
 @given(st.integers(2**52, 2**53 - 1), st.integers(-120, 60), st.sampled_from(["", "0", "1", "01"]))
-def test_half_way_between_two_doubles_is_even_and_beyond_it_is_up(mantissa, power, more):
+def test_ties_round_to_even_and_beyond_rounds_up(mantissa, power, more):
     tie = Fraction(2 * mantissa + 1) * Fraction(2) ** power
     if power >= 0:
         words = [f"{int(tie)}.{more}", str(int(tie) - 1)]
@@ -77,7 +79,7 @@ def test_half_way_between_two_doubles_is_even_and_beyond_it_is_up(mantissa, powe
     check(words)
 
 
-def test_hardly_a_number_is_left_to_python():
+def test_hardly_any_number_is_left_to_python():
     rng = np.random.default_rng(0)
     words = [repr(value) for value in rng.standard_normal(20_000).tolist()]
     words += [f"{value:.18e}" for value in rng.standard_normal(20_000).tolist()]
@@ -87,15 +89,15 @@ def test_hardly_a_number_is_left_to_python():
 
 
 @pytest.mark.parametrize("word", ["", "-", "+", ".", "-.", "e5", "1e", "1e+", "1e-", ".e1", "nan"])
-def test_what_is_no_number_is_told(word):
-    assert read([word])[2] == [MALFORMED]
+def test_text_that_is_no_number_is_reported(word):
+    assert parse_words([word])[2] == [MALFORMED]
 
 
 @pytest.mark.parametrize("n", range(1, 40))
-def test_a_number_ends_with_the_text_or_with_what_follows(n):
+def test_a_number_ends_with_the_text_or_at_the_next_character(n):
     digits = ("1234567890" * 4)[:n]
     for word in (digits, f"{digits}.5", f".{digits}", f"-{digits}e-3"):
         check([word])
-        values, lengths, hows = read([f"{word}:", f"{word}/", f"{word}\x80"])
+        values, lengths, hows = parse_words([f"{word}:", f"{word}/", f"{word}\x80"])
         assert lengths == [len(word)] * 3
         assert all(v == float(word) or h == INEXACT for v, h in zip(values, hows, strict=True))

@@ -1,4 +1,4 @@
-"""Tokens that are read from whole words say what they say, and others are left alone."""
+"""Fast parsing of common tokens from whole words: exact values, and no guess for others."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def pairs(text, starts, found):
         found[i, 0], found[i, 1], found[i, 2], found[i, 3] = pair_at(text, starts[i])
 
 
-def fraction(word: str, behind: str = " ") -> tuple[float, int] | None:
-    """Value and width of a number that is read at once; None of another."""
+def parse_fraction(word: str, behind: str = " ") -> tuple[float, int] | None:
+    """Return value and width of a number that the fast path parses, else None."""
     text = np.frombuffer(f"3{word}{behind}".encode() + b"7" * FRACTION_BYTES, np.uint8)
     value, end, is_read = np.empty(1), np.empty(1, np.int64), np.empty(1, np.bool_)
     fractions(text, np.array([1]), value, end, is_read)
@@ -47,9 +47,9 @@ def pair(text: str) -> tuple[int, int, int, int]:
 @example("-", "0", "000000000", " ")
 @example("", "9", "999999999999999999", " ")
 @example("", "9", "007199254740993", " ")
-def test_a_fraction_that_is_read_is_right_to_the_last_bit(sign, whole, digits, behind):
+def test_a_parsed_fraction_is_exact_to_the_last_bit(sign, whole, digits, behind):
     word = f"{sign}{whole}.{digits}"
-    found = fraction(word, behind)
+    found = parse_fraction(word, behind)
     if found is not None:
         assert (found[0].hex(), found[1]) == (float(word).hex(), len(word))
     if not 9 <= len(digits) <= 18:
@@ -58,11 +58,11 @@ def test_a_fraction_that_is_read_is_right_to_the_last_bit(sign, whole, digits, b
 
 @pytest.mark.parametrize("n", range(9, 19))
 @pytest.mark.parametrize("sign", ["", "-"])
-def test_fractions_as_programs_print_them_are_read(sign, n):
+def test_common_printed_fractions_are_parsed(sign, n):
     rng = np.random.default_rng(n)
     for word in (f"{sign}{x:.{n}f}" for x in 10 * rng.random(50)):
         if len(word) == n + 2 + len(sign):
-            assert fraction(word) == (float(word), len(word))
+            assert parse_fraction(word) == (float(word), len(word))
 
 
 @pytest.mark.parametrize(
@@ -79,17 +79,17 @@ def test_fractions_as_programs_print_them_are_read(sign, n):
         *("1.12345678", "1.2345678x9", "1.1234567890123456789", "", " 1.234567890", "-", "1e-5"),
     ],
 )
-def test_other_numbers_are_left_alone(word):
-    assert fraction(word) is None
+def test_other_numbers_are_not_parsed(word):
+    assert parse_fraction(word) is None
 
 
 @pytest.mark.parametrize("digit", [0, 1, 9])
 @pytest.mark.parametrize("number", [0, 7, 10, 409, 1234, 99999])
-def test_pairs_of_a_number_and_a_digit_are_read(number, digit):
+def test_pairs_of_a_number_and_a_digit_are_parsed(number, digit):
     index = f"{number}:"
     token = f"{index}{digit}"
     assert pair(f"{token} ") == (number, len(index), digit, len(token) + 1)
-    # A newline ends a row: whoever reads rows must see it.
+    # A newline ends a row: the reader of rows must see it.
     assert pair(f"{token}\n") == (number, len(index), digit, len(token))
 
 
@@ -97,13 +97,13 @@ def test_pairs_of_a_number_and_a_digit_are_read(number, digit):
     "text",
     ["7:12 ", "7:1.5 ", "7:1e3 ", "7:1#", "7:1\t", "7:1\r\n", "7:1", "7:-1 ", "7:a ", "7:/ "],
 )
-def test_other_values_are_left_alone(text):
+def test_other_values_are_not_parsed(text):
     number, index_width, _, width = pair(text)
     assert (number, index_width, width) == (7, 2, 0)
 
 
 @pytest.mark.parametrize("number", [0, 123456, 9999999])
-def test_indices_of_up_to_seven_digits_are_read(number):
+def test_indices_of_up_to_seven_digits_are_parsed(number):
     index = f"{number}:"
     assert pair(f"{index}2.5")[:2] == (number, len(index))
 
@@ -112,6 +112,6 @@ def test_indices_of_up_to_seven_digits_are_read(number):
     "text",
     [":1 ", "1 :1 ", "-1:1 ", "+1:1 ", "a:1 ", "12345678:1 ", "qid:1 ", "/:1 ", "1;1 ", "\n1:1 "],
 )
-def test_other_indices_are_left_alone(text):
+def test_other_indices_are_not_parsed(text):
     _, index_width, _, width = pair(text)
     assert (index_width, width) == (0, 0)

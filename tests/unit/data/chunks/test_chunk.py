@@ -1,4 +1,4 @@
-"""A chunk's body survives being written, sent and looked at again."""
+"""A chunk's body survives writing, sending and repeated reading."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_an_unaligned_buffer_is_copied_once() -> None:
     np.testing.assert_array_equal(Chunk.from_body(ID, shifted).values, chunk.values)
 
 
-def test_equal_contents_have_equal_ids_wherever_they_were_read() -> None:
+def test_equal_contents_have_equal_ids_wherever_they_are_read() -> None:
     other = csr_chunk(
         ChunkId("f" * 16, 0, 0), [1, -1, 2.5], [0, 2, 2, 4], [0, 3, 1, 4], [1, 2, 3, 4], 5
     )
@@ -74,7 +74,7 @@ def test_equal_contents_have_equal_ids_wherever_they_were_read() -> None:
 
 
 @pytest.mark.parametrize("kind", ["dense", "csr", "binary_csr", "sequence"])
-def test_a_body_cut_short_is_a_data_error(kind: str) -> None:
+def test_a_truncated_body_is_a_data_error(kind: str) -> None:
     body = bytes(example(kind).body)
     for n in (0, 7, 255, 256, len(body) - 1):
         with pytest.raises(DataError, match="chunk 0123456789abcdef/2/3"):
@@ -92,7 +92,7 @@ def test_a_flipped_bit_is_found_by_verify() -> None:
     ("indptr", "indices"),
     [([0, 2, 1, 4], [0, 3, 1, 4]), ([0, 2, 2, 4], [0, 3, 1, 5]), ([0, 2, 2, 3], [0, 1, 2, 3])],
 )
-def test_rows_that_point_outside_are_refused(indptr: list[int], indices: list[int]) -> None:
+def test_rows_with_indices_out_of_range_are_refused(indptr: list[int], indices: list[int]) -> None:
     with pytest.raises(ValueError, match=r"row pointers|indices"):
         binary_csr_chunk(ID, [1, 2, 3], indptr, indices, 5)
 

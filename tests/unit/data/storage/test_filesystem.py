@@ -1,4 +1,4 @@
-"""Places: files that are whole or not there, on local disks and wherever fsspec reaches."""
+"""Files that are complete or absent, on local disks and through fsspec."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ def place(request, tmp_path):
         yield f"file://{tmp_path}" if request.param == "file" else str(tmp_path)
 
 
-def test_names_are_joined_by_slashes_whatever_the_kind_of_place():
+def test_names_are_joined_by_slashes_on_every_file_system():
     assert join("/a/b/", "c", "d.json") == "/a/b/c/d.json"
     assert join("/", "tmp") == "/tmp"
     assert join("runs", "x") == "runs/x"
@@ -41,7 +41,7 @@ def test_names_are_joined_by_slashes_whatever_the_kind_of_place():
     assert join("memory://", "runs") == "memory:///runs"
 
 
-def test_what_is_written_is_read_back_and_leaves_nothing_else(place):
+def test_a_written_file_is_read_back_and_nothing_else_remains(place):
     file = join(place, "deep", "below", "file")
     assert (exists(file), names(join(place, "deep"))) == (False, [])
     write_whole(file, b"one")
@@ -50,7 +50,7 @@ def test_what_is_written_is_read_back_and_leaves_nothing_else(place):
     assert names(join(place, "deep")) == ["below"]
 
 
-def test_what_is_absent_is_no_error_but_when_it_is_read(place):
+def test_absent_files_are_an_error_only_when_read(place):
     absent = join(place, "absent")
     remove(absent)
     assert (exists(absent), names(absent)) == (False, [])
@@ -58,7 +58,7 @@ def test_what_is_absent_is_no_error_but_when_it_is_read(place):
         read_bytes(absent)
 
 
-def test_a_directory_is_made_once_or_twice_and_removed_with_all_in_it(place):
+def test_making_a_directory_twice_is_fine_and_removing_takes_all_in_it(place):
     make_directory(join(place, "a", "b"))
     make_directory(join(place, "a", "b"))
     write_whole(join(place, "a", "b", "c"), b"1")
@@ -67,7 +67,7 @@ def test_a_directory_is_made_once_or_twice_and_removed_with_all_in_it(place):
     assert exists(join(place, "a")) is False
 
 
-def test_only_an_empty_directory_is_removed_as_one(place):
+def test_remove_empty_removes_only_empty_directories(place):
     folder = join(place, "a", "b")
     write_whole(join(folder, "c"), b"1")
     remove_empty(folder)
@@ -94,7 +94,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_remains(tmp_path, monkeypatch
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_failed_write_elsewhere_leaves_the_old_file_and_no_remains(tmp_path, monkeypatch):
+def test_a_failed_remote_write_leaves_the_old_file_and_no_remains(tmp_path, monkeypatch):
     place = f"memory://places-{tmp_path.name}"
     write_whole(join(place, "file"), b"old")
 
@@ -108,7 +108,7 @@ def test_a_failed_write_elsewhere_leaves_the_old_file_and_no_remains(tmp_path, m
     remove(place)
 
 
-def test_threads_that_write_the_same_file_leave_one_of_their_contents_whole(tmp_path):
+def test_of_concurrent_writes_one_whole_content_remains(tmp_path):
     file = str(tmp_path / "file")
     contents = [bytes([i]) * 100_000 for i in range(8)]
     threads = [threading.Thread(target=write_whole, args=(file, c)) for c in contents]
@@ -128,7 +128,7 @@ def test_errors_are_one_line_with_the_remedy(tmp_path):
         read_bytes("nosuch://host/file")
 
 
-def test_a_name_node_in_safe_mode_has_a_remedy_of_its_own():
+def test_a_name_node_in_safe_mode_has_its_own_remedy():
     error = OSError(errno.EROFS, "Name node is in safe mode.")
     assert "hdfs dfsadmin -safemode leave" in remedy_of("hdfs://nn:8020/runs", error)
     assert "safemode" not in remedy_of("/mnt/cdrom", error)

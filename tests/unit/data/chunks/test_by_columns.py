@@ -1,4 +1,4 @@
-"""Arrays by columns: what the rows of their chunks are."""
+"""Arrays partitioned by columns: the rows of their chunks."""
 
 import numpy as np
 import pytest
@@ -13,8 +13,8 @@ X, Y = RNG.normal(size=(7, 3)), RNG.normal(size=7)
 S = np.array([0.0, 1.0, 4.0, 1.0, 0.25, 2.0, 1.0])
 
 
-def table(source):
-    """Rows and labels of all chunks."""
+def all_rows(source):
+    """Return rows and labels of all chunks."""
     chunks = load_all(source)
     rows = [
         chunk.values
@@ -27,20 +27,20 @@ def table(source):
 
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_array, sp.csc_matrix])
 def test_chunks_hold_columns_and_a_row_of_targets(make):
-    rows, labels = table(from_arrays(make(X), Y, by="columns"))
+    rows, labels = all_rows(from_arrays(make(X), Y, by="columns"))
     np.testing.assert_array_equal(labels, [0, 1, 2, -1])
     np.testing.assert_array_equal(rows, np.vstack([X.T, Y]))
 
 
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_array])
 def test_features_are_multiplied_by_the_roots_of_weights_and_targets_are_not(make):
-    rows, labels = table(from_arrays(make(X), Y, S, by="columns"))
+    rows, labels = all_rows(from_arrays(make(X), Y, S, by="columns"))
     root = np.sqrt(S)
     np.testing.assert_array_equal(labels, [0, 1, 2, -1, -2])
     np.testing.assert_allclose(rows, np.vstack([X.T * root, Y, root]), rtol=1e-15)
 
 
-def test_a_stand_in_knows_the_blocks_and_another_cut_has_another_fingerprint():
+def test_a_source_without_arrays_knows_the_blocks_and_another_cut_changes_the_fingerprint():
     source = from_arrays(X, Y, by="columns")
     again = source_from_spec(source.spec())
     assert (again.blocks(), again.fingerprint()) == (source.blocks(), source.fingerprint())
@@ -49,8 +49,8 @@ def test_a_stand_in_knows_the_blocks_and_another_cut_has_another_fingerprint():
     assert "by" not in from_arrays(X, Y).spec()
 
 
-def test_test_data_of_other_examples_keep_them_all():
-    rows, _ = table(from_arrays(X, Y, by="columns").with_columns(3))
+def test_test_data_with_other_examples_keep_all_of_them():
+    rows, _ = all_rows(from_arrays(X, Y, by="columns").with_columns(3))
     assert rows.shape == (4, 7)
 
 

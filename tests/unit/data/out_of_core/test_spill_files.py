@@ -1,4 +1,4 @@
-"""Places in files: gone when nobody looks at them, and what a full disk takes."""
+"""Spill files: freed when nothing refers to them, and behaviour on a full disk."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from elasticml.data.out_of_core.store import FILE_BYTES, OutOfCoreStore, plan_residency
-from tests.unit.data.test_packed import packed, smooth
-from tests.unit.data.test_shelf import chunk
+from tests.unit.data.chunks.test_compressed_body import chunk_worth_shuffling, compressed_chunk
+from tests.unit.data.out_of_core.test_store import chunk
 
 FULL = os.strerror(errno.ENOSPC)
 
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """Nothing is freed but what nobody refers to."""
+    """Disable the collector, so that only reference counts free objects."""
     gc.collect()
     gc.disable()
     yield
@@ -29,12 +29,12 @@ def no_collector() -> Iterator[None]:
 
 
 def n_mapped(folder: Path) -> int:
-    """Files in this folder, with a name or without, that this process maps."""
+    """Return how many files of this folder, named or unlinked, this process maps."""
     return Path("/proc/self/maps").read_text().count(f"{folder}/")
 
 
 @pytest.mark.usefixtures("no_collector")
-def test_a_closed_shelf_leaves_no_file_once_nobody_looks_at_its_places(tmp_path: Path) -> None:
+def test_a_closed_store_leaves_no_file_once_nothing_refers_to_its_arrays(tmp_path: Path) -> None:
     out_of_core = OutOfCoreStore(2**30, tmp_path, lambda: 0)
     kept, dropped = out_of_core.row_array(1000), out_of_core.row_array(1000)
     del dropped
@@ -46,10 +46,10 @@ def test_a_closed_shelf_leaves_no_file_once_nobody_looks_at_its_places(tmp_path:
 
 
 @pytest.mark.usefixtures("no_collector")
-def test_a_shelf_that_nobody_has_leaves_no_file_and_no_thread(tmp_path: Path) -> None:
+def test_an_unreferenced_store_leaves_no_file_and_no_thread(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     out_of_core = OutOfCoreStore(2**30, tmp_path, lambda: 0)
-    chunks = out_of_core.settle([chunk(0), packed(smooth(1))])
+    chunks = out_of_core.settle([chunk(0), compressed_chunk(chunk_worth_shuffling(1))])
     assert len(list(out_of_core.stream_chunks(chunks))) == 2
     out_of_core.row_array(1000)
     threads = [t for t in threading.enumerate() if t not in before and "em-out-of-core" in t.name]
@@ -63,10 +63,10 @@ def test_a_shelf_that_nobody_has_leaves_no_file_and_no_thread(tmp_path: Path) ->
     assert n_mapped(tmp_path) == 0
 
 
-def refused_from(
+def limit_file_size(
     nbytes: int, monkeypatch: pytest.MonkeyPatch, seen: list[int] | None = None
 ) -> None:
-    """Have a disk that takes no files of so many bytes."""
+    """Make the disk refuse files from this size on."""
     allocate = os.posix_fallocate
 
     def take(descriptor: int, offset: int, size: int) -> None:
@@ -79,10 +79,10 @@ def refused_from(
     monkeypatch.setattr(os, "posix_fallocate", take)
 
 
-def test_a_disk_that_is_nearly_full_takes_what_is_needed(
+def test_a_nearly_full_disk_takes_what_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused_from(FILE_BYTES, monkeypatch)
+    limit_file_size(FILE_BYTES, monkeypatch)
     out_of_core = OutOfCoreStore(2**30, tmp_path, lambda: 0)
     (settled,) = out_of_core.settle([chunk(0)])
     assert out_of_core.maps(memoryview(settled.body))
@@ -94,8 +94,8 @@ def test_a_full_disk_is_asked_once_between_plans(
 ) -> None:
     seen: list[int] = []
     out_of_core = OutOfCoreStore(2**30, tmp_path, lambda: 0)
-    chunks = out_of_core.settle([packed(smooth(0))])
-    refused_from(0, monkeypatch, seen)
+    chunks = out_of_core.settle([compressed_chunk(chunk_worth_shuffling(0))])
+    limit_file_size(0, monkeypatch, seen)
     for _ in range(2):
         plan_residency(chunks)
         some = [out_of_core.row_array(1000) for _ in range(20)]
@@ -107,16 +107,16 @@ def test_a_full_disk_is_asked_once_between_plans(
     assert out_of_core.maps(memoryview(out_of_core.row_array(1000)))
 
 
-def test_numbers_that_a_full_disk_does_not_take_count_once(
+def test_row_arrays_that_a_full_disk_refuses_count_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = [0]
     out_of_core = OutOfCoreStore(2**30, tmp_path, lambda: taken[0])
     chunks = out_of_core.settle([chunk(k) for k in range(8)])
     nbytes = chunks[0].nbytes
-    refused_from(0, monkeypatch)
+    limit_file_size(0, monkeypatch)
     mine = out_of_core.row_array(FILE_BYTES // 8)
-    taken[0] = mine.nbytes  # the measure sees what is in no file
+    taken[0] = mine.nbytes  # counted as memory, because they are in no file
     out_of_core.limit_bytes = mine.nbytes + 4 * nbytes + 6 * out_of_core.batch_bytes
     plan_residency(chunks)
     assert len(out_of_core.resident) == 4

@@ -35,7 +35,7 @@ def test_centres_keep_their_distance():
     assert 0.0 <= centres.min() < centres.max() <= 1.0
 
 
-def test_another_seed_gives_other_rows_around_the_same_centres_and_another_problem_others():
+def test_the_seed_changes_the_rows_and_the_problem_changes_the_centres():
     base, seed, problem = (
         synthetic_clusters(500, columns=2, clusters=3, **given)
         for given in ({}, {"seed": 1}, {"problem": 1})
@@ -45,7 +45,7 @@ def test_another_seed_gives_other_rows_around_the_same_centres_and_another_probl
     assert not np.array_equal(base.centres(), problem.centres())
 
 
-def test_the_first_rows_do_not_depend_on_how_many_there_are():
+def test_the_first_rows_do_not_depend_on_the_number_of_rows():
     few, many = (arrays(synthetic_clusters(n, columns=3))[0] for n in (100, BLOCK_ROWS + 1))
     assert np.array_equal(few, many[:100])
     assert len(many) == BLOCK_ROWS + 1

@@ -1,4 +1,4 @@
-"""Pictures in folders and archives become rows channel by channel, labelled by their folder."""
+"""Images in folders and archives become rows channel by channel, labelled by their folder."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ every_place = pytest.mark.parametrize("put", [in_folder, in_zip, in_tar])
 
 @every_place
 @pytest.mark.parametrize("n_bytes", [1, 200, 2**23])
-def test_every_picture_is_in_exactly_one_block(tmp_path, monkeypatch, put, n_bytes):
+def test_every_image_is_in_exactly_one_block(tmp_path, monkeypatch, put, n_bytes):
     monkeypatch.setattr(image_folder, "BLOCK_BYTES", n_bytes)
     wanted = drawn()
     files = {name: png(pixels) for name, pixels in wanted.items()} | {"cat/notes.txt": b"no"}
@@ -84,7 +84,7 @@ def test_every_picture_is_in_exactly_one_block(tmp_path, monkeypatch, put, n_byt
 
 
 @every_place
-def test_pictures_of_several_sizes_are_resized_where_the_job_says_so(tmp_path, put):
+def test_images_of_several_sizes_are_resized_on_request(tmp_path, put):
     files = {"a/0.png": png(np.full((8, 6, 3), 7, np.uint8)), "b/1.png": png(drawn()["cat/0.png"])}
     path = put(tmp_path, files)
     with pytest.raises(DataError, match=r"b/1.png is 3 x 4 pixels, wanted 8 x 6 .*set data.size"):
@@ -94,7 +94,7 @@ def test_pictures_of_several_sizes_are_resized_where_the_job_says_so(tmp_path, p
 
 
 @pytest.mark.parametrize("put", [in_zip, in_tar])
-def test_a_cut_archive_is_named(tmp_path, put):
+def test_a_truncated_archive_is_named(tmp_path, put):
     path = Path(put(tmp_path, {name: png(pixels) for name, pixels in drawn().items()}))
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(DataError, match="is damaged"):
@@ -102,7 +102,7 @@ def test_a_cut_archive_is_named(tmp_path, put):
 
 
 @every_place
-def test_a_file_that_is_no_picture_is_named(tmp_path, put):
+def test_a_file_that_is_no_image_is_named(tmp_path, put):
     path = put(tmp_path, {"a/0.png": png(drawn()["cat/0.png"]), "b/1.png": b"nonsense"})
     with pytest.raises(
         DataError, match=r"1.png cannot be decoded .*Pillow does not know its format"
@@ -111,14 +111,14 @@ def test_a_file_that_is_no_picture_is_named(tmp_path, put):
 
 
 @every_place
-def test_a_place_without_pictures_says_what_is_wanted(tmp_path, put):
+def test_a_folder_without_images_says_what_is_expected(tmp_path, put):
     with pytest.raises(DataError, match="wanted one folder for each class"):
         load_all(read_images(put(tmp_path, {"a/notes.txt": b"no"})))
 
 
 @pytest.mark.parametrize("put", [in_folder, in_zip])
-def test_pictures_have_one_size_in_all_blocks(tmp_path, monkeypatch, put):
-    """Each block's own pictures may be alike, and the blocks not."""
+def test_images_have_one_size_in_all_blocks(tmp_path, monkeypatch, put):
+    """Images may agree within each block, but not between blocks."""
     monkeypatch.setattr(image_folder, "BLOCK_BYTES", 1)
     small, large = png(drawn()["cat/0.png"]), png(np.zeros((8, 6, 3), np.uint8))
     source = read_images(put(tmp_path, {"a/0.png": small, "b/1.png": large}))
@@ -128,7 +128,7 @@ def test_pictures_have_one_size_in_all_blocks(tmp_path, monkeypatch, put):
 
 
 @every_place
-def test_test_pictures_are_numbered_as_the_training_pictures(tmp_path, monkeypatch, put):
+def test_test_images_are_labelled_as_the_training_images(tmp_path, monkeypatch, put):
     monkeypatch.setattr(image_folder, "BLOCK_BYTES", 1)
     files = {name: png(pixels) for name, pixels in drawn().items()}
     training = read_images(put(tmp_path, files))
@@ -145,7 +145,7 @@ def test_test_pictures_are_numbered_as_the_training_pictures(tmp_path, monkeypat
 
 
 @every_place
-def test_test_pictures_of_another_size_are_refused(tmp_path, put):
+def test_test_images_of_another_size_are_refused(tmp_path, put):
     source = read_images(put(tmp_path, {"a/0.png": png(drawn()["cat/0.png"])}))
     for n_columns in (35, 37):
         with pytest.raises(DataError, match=rf"3 x 4 pixels, 36 values, wanted {n_columns} as in"):
@@ -160,8 +160,8 @@ def test_a_change_of_a_file_changes_the_fingerprint(tmp_path):
     assert source.fingerprint() != before
 
 
-def test_a_picture_written_over_another_is_not_taken_from_the_cache(tmp_path):
-    """No folder tells of it: neither names nor their number have changed."""
+def test_an_overwritten_image_is_not_taken_from_the_cache(tmp_path):
+    """The folder listing does not show it: neither names nor their number have changed."""
     files = {name: png(np.full((3, 4, 3), 7, np.uint8)) for name in ("deep/a/0.png", "b/0.png")}
     source, cache = read_images(in_folder(tmp_path, files)), tmp_path / "cache"
     before = read_block(source, 0, 2**20, 1, cache)[0][0].values[1].tolist()
@@ -172,7 +172,7 @@ def test_a_picture_written_over_another_is_not_taken_from_the_cache(tmp_path):
     assert (before, after) == ([7.0] * 36, [8.0] * 36)
 
 
-def test_pictures_whose_changes_nobody_can_tell_are_not_cached(tmp_path, monkeypatch):
+def test_images_whose_changes_cannot_be_detected_are_not_cached(tmp_path, monkeypatch):
     source = read_images(in_folder(tmp_path, {"a/0.png": png(drawn()["cat/0.png"])}))
     assert source.is_costly
     monkeypatch.setattr(image_files, "version_of", lambda inner, info: "")
@@ -180,10 +180,12 @@ def test_pictures_whose_changes_nobody_can_tell_are_not_cached(tmp_path, monkeyp
     assert len(load_all(source)) == 1
 
 
-def test_a_large_folder_is_listed_again_when_that_is_cheap_beside_the_wait(tmp_path, monkeypatch):
+def test_a_large_folder_is_listed_again_when_that_is_cheap_compared_to_the_wait(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(image_files, "LISTED_ANEW_MAX", 1)
     path = in_folder(tmp_path, {name: b"x" for name in ("a/0.png", "a/1.png")})
-    # Listing takes from 10 to 12: it is believed until 18.
+    # Listing takes from 10 to 12: it is valid until 18.
     times = iter([10.0, 12.0, 17.9, 18.0, 18.5])
     folders = Folders(clock=lambda: next(times))
     assert len(folders.listing(path).names) == 2
@@ -192,7 +194,7 @@ def test_a_large_folder_is_listed_again_when_that_is_cheap_beside_the_wait(tmp_p
     assert len(folders.listing(path).names) == 3
 
 
-def test_a_picture_that_changes_after_it_was_listed_is_an_error(tmp_path):
+def test_an_image_that_changes_after_it_was_listed_is_an_error(tmp_path):
     path = in_folder(tmp_path, {"a/0.png": png(drawn()["cat/0.png"])})
     listing = image_files.listing_of(path)
     os.utime(Path(path) / "a" / "0.png", (1, 1))
@@ -201,7 +203,7 @@ def test_a_picture_that_changes_after_it_was_listed_is_an_error(tmp_path):
 
 
 def test_a_folder_on_hdfs_is_read_from_its_host(tmp_path):
-    """Paths that a file system lists are without the host of the URL."""
+    """The paths that a file system lists lack the host of the URL."""
     files = {f"/data/{name}": png(pixels) for name, pixels in drawn().items()}
 
     def status(path: str) -> dict[str, object]:
@@ -230,8 +232,8 @@ def test_a_folder_on_hdfs_is_read_from_its_host(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
-def test_links_in_a_tar_archive_are_pictures_too(tmp_path, kind):
-    """Of two names of one file, tar packs the second as a link to the first."""
+def test_links_in_a_tar_archive_are_images_too(tmp_path, kind):
+    """If one file has two names, tar stores the second as a link to the first."""
     first, path = drawn()["cat/0.png"], tmp_path / "pictures.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
         for name, to in (("a/1.png", "b/0.png"), ("b/0.png", None), ("b/2.png", "b/0.png")):
@@ -290,8 +292,8 @@ def twice_in_zip(path: Path) -> None:
             archive.writestr("train/a/0.png", png(np.full((3, 4, 3), value, np.uint8)))
 
 
-def flagged(path: Path, at: int, value: int) -> None:
-    """Write a zip archive whose entry says something else, in both of its headers."""
+def zip_with_flags(path: Path, at: int, value: int) -> None:
+    """Write a zip archive whose entry has other flags, in both of its headers."""
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("train/a/0.png", png(drawn()["cat/0.png"]))
     packed = bytearray(path.read_bytes())
@@ -309,15 +311,19 @@ def flagged(path: Path, at: int, value: int) -> None:
         ("p.zip", twice_in_zip, r"contains train/a/0.png twice, wanted every name once"),
         ("p.tar.xz", damaged_xz, r"ends early or is damaged"),
         ("p.zip", damaged_lzma, r"ends early or is damaged"),
-        ("p.zip", lambda path: flagged(path, 6, 1), r"train/a/0.png is encrypted, wanted it"),
         (
             "p.zip",
-            lambda path: flagged(path, 8, 97),
+            lambda path: zip_with_flags(path, 6, 1),
+            r"train/a/0.png is encrypted, wanted it",
+        ),
+        (
+            "p.zip",
+            lambda path: zip_with_flags(path, 8, 97),
             r"compressed in a way that Python cannot read",
         ),
     ],
 )
-def test_an_archive_that_cannot_be_read_is_named_in_one_line(tmp_path, name, write, text):
+def test_an_unreadable_archive_is_named_in_one_line(tmp_path, name, write, text):
     write(tmp_path / name)
     with pytest.raises(DataError, match=text) as caught:
         load_all(read_images(str(tmp_path / name), size=[3, 4]))
@@ -344,7 +350,7 @@ def test_idx_files_have_no_size_to_be_set(tmp_path):
         read_images(str(tmp_path / "a-images-idx3-ubyte"), size=[32, 32])
 
 
-def test_the_cifar_archive_is_what_it_says(data_dir):
+def test_the_cifar_archive_has_the_documented_content(data_dir):
     source = read_images(str(data_dir / "cifar10_jpeg" / "cifar10_test.tar.xz"), dtype="float32")
     chunks, summary = source.read(0, 200 * 2**10, 1)
     assert (summary.rows, summary.n_columns) == (10_000, 3072)

@@ -1,4 +1,4 @@
-"""Memory for bodies that are unpacked: what is allowed and no more, whatever their sizes."""
+"""The buffer pool of decompressed bodies stays within its memory limit for any body sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from elasticml.data.out_of_core.buffer_pool import BufferPool
 from elasticml.data.out_of_core.store import OutOfCoreStore, plan_residency, stream_chunks
 from elasticml.data.storage.block_file import write_block
 from elasticml.ids import ChunkId
-from tests.unit.data.test_packed import packed
+from tests.unit.data.chunks.test_compressed_body import compressed_chunk
 
 MIB = 2**20
 _PASSES = """
@@ -50,12 +50,12 @@ def numbers_chunk(k: int, rows: int) -> Chunk:
 
 
 @pytest.mark.parametrize(("least", "most"), [(40, 40), (130, 130)])
-def test_passes_over_compressed_bodies_keep_to_the_memory_that_is_allowed(
+def test_passes_over_compressed_bodies_stay_within_the_memory_limit(
     tmp_path: Path, least: int, most: int
 ) -> None:
     """Within a tenth, for small bodies and for ones of odd sizes.
 
-    In a process of its own, in which nothing else comes and goes.
+    In a separate process, which allocates nothing else.
     """
     rng, chunks, nbytes = np.random.default_rng(0), [], 0
     while nbytes < 80 * MIB:
@@ -77,7 +77,7 @@ def test_passes_over_compressed_bodies_keep_to_the_memory_that_is_allowed(
     assert held >= 15 * MIB
 
 
-def test_a_body_gets_the_smallest_idle_buffer_that_serves() -> None:
+def test_a_body_gets_the_smallest_sufficient_idle_buffer() -> None:
     pool = BufferPool(MIB)
     sizes = (40 << 12, 36 << 12, 38 << 12)
     some = [pool.take(size) for size in sizes]
@@ -88,7 +88,7 @@ def test_a_body_gets_the_smallest_idle_buffer_that_serves() -> None:
     assert np.frombuffer(found, np.uint8).ctypes.data == places[2]
 
 
-def test_what_a_smaller_body_leaves_over_of_a_buffer_is_no_memory() -> None:
+def test_the_unused_rest_of_a_buffer_is_no_resident_memory() -> None:
     pool = BufferPool(MIB)
     first = pool.take(40 << 12)
     place = np.frombuffer(first, np.uint8).ctypes.data
@@ -103,9 +103,9 @@ def test_what_a_smaller_body_leaves_over_of_a_buffer_is_no_memory() -> None:
     assert pool.held_bytes == 40 << 12
 
 
-def test_bodies_that_were_unpacked_in_memory_count_once_and_stay(tmp_path: Path) -> None:
-    """A member that goes out of core keeps what it computes over where it is."""
-    chunks = [packed(numbers_chunk(k, 40)) for k in range(8)]
+def test_bodies_decompressed_in_memory_count_once_and_stay(tmp_path: Path) -> None:
+    """A member that goes out of core keeps its computed arrays in place."""
+    chunks = [compressed_chunk(numbers_chunk(k, 40)) for k in range(8)]
     size = BufferPool.size_of(chunks[0].nbytes)
     for chunk in chunks[:5]:
         chunk.load()
@@ -121,10 +121,10 @@ def test_bodies_that_were_unpacked_in_memory_count_once_and_stay(tmp_path: Path)
     assert out_of_core.streamed_bytes == 0
 
 
-def test_bodies_that_were_unpacked_in_memory_and_let_go_come_back_to_the_pool(
+def test_released_bodies_return_to_the_pool(
     tmp_path: Path,
 ) -> None:
-    chunks = [packed(numbers_chunk(k, 40)) for k in range(4)]
+    chunks = [compressed_chunk(numbers_chunk(k, 40)) for k in range(4)]
     for chunk in chunks[:2]:
         chunk.load()
     out_of_core = OutOfCoreStore(0, tmp_path, lambda: 0)

@@ -1,4 +1,4 @@
-"""Digests of arrays: every bit, every place and the order count."""
+"""Digests of arrays depend on every bit, every position and the order."""
 
 import numpy as np
 from hypothesis import given
@@ -18,7 +18,7 @@ def test_a_single_bit_changes_the_digest(array, data):
     assert digest_of(other) != digest_of(array)
 
 
-def test_zeros_signs_lengths_and_places_count():
+def test_zeros_signs_lengths_and_positions_count():
     made = [np.zeros(0), np.zeros(1), -np.zeros(1), np.zeros(2), np.eye(2)[0], np.eye(2)[1]]
     assert len({digest_of(array) for array in made}) == len(made)
 
@@ -29,5 +29,5 @@ def test_the_order_of_arrays_counts_and_that_of_names_does_not():
     assert digest_of_arrays({"a": one, "b": two}) == digest_of_arrays({"b": two, "a": one})
 
 
-def test_it_is_the_same_in_every_process():
+def test_the_digest_is_the_same_in_every_process():
     assert f"{digest_of(np.arange(7.0)):016x}" == "3b18aa68320a20cc"

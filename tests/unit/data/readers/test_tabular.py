@@ -1,4 +1,4 @@
-"""CSV and Parquet tables become chunks: categories one-hot, and wrong cells named."""
+"""CSV and Parquet tables become chunks: one-hot categories, and wrong cells named."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_categorical_columns_must_be_surveyed_first(tmp_path: Path) -> None:
     assert again.fingerprint() == ready.fingerprint()
 
 
-def test_values_that_training_did_not_see_become_zeros_with_a_note(tmp_path: Path) -> None:
+def test_values_not_seen_in_training_become_zeros_with_a_note(tmp_path: Path) -> None:
     train = survey_all(mixed(write(tmp_path / "a.csv", MIXED)))
     facts = merge_summaries([train.read(0, None, 1)[1]])
     other = mixed(write(tmp_path / "b.csv", "a,colour,b,y,w\n1,pink,2,1,1\n1,red,2,1,1\n"))
@@ -85,7 +85,7 @@ def test_values_that_training_did_not_see_become_zeros_with_a_note(tmp_path: Pat
     )
 
 
-def test_a_label_of_texts_is_numbered_in_sorted_order(tmp_path: Path) -> None:
+def test_text_labels_are_numbered_in_sorted_order(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "1,no\n2,yes\n3,no\n")
     data = survey_all(read_csv(path, -1, header=False, categorical=[-1]))
     (chunk,) = load_all(data)
@@ -164,8 +164,8 @@ def test_parquet_categories_may_be_texts_numbers_or_dictionaries(tmp_path: Path)
     assert array(load_all(data)).tolist() == [[1, 0, 0, 1], [0, 1, 1, 0], [1, 0, 0, 1]]
 
 
-def test_row_numbers_that_pandas_stores_are_no_feature(tmp_path: Path) -> None:
-    # A table of which rows had been dropped brought its row numbers with it as a feature.
+def test_the_row_index_that_pandas_stores_is_no_feature(tmp_path: Path) -> None:
+    # A table after dropping rows brought its row numbers with it as a feature.
     path = str(tmp_path / "table.parquet")
     pq.write_table(pa.table({"a": [1.0, 2.0], "y": [0, 1], "__index_level_0__": [5, 7]}), path)
     np.testing.assert_array_equal(array(load_all(read_parquet(path, "y"))), [[1.0], [2.0]])

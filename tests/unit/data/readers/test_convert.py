@@ -1,4 +1,4 @@
-"""Converted data are the data: the same rows, facts and tests, whole or not there at all."""
+"""Converted data equal the source: the same rows, statistics and test data, complete or absent."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def sequences(folder: Path) -> Source:
     return read_sequences(str(folder / "s.txt"), ngrams=(1, 2))
 
 
-def columns(chunks: list[Chunk], width: int) -> np.ndarray:
-    """All rows side by side as they were told: label, then values."""
+def all_columns(chunks: list[Chunk], width: int) -> np.ndarray:
+    """Return all rows side by side as they were passed: label, then values."""
     rows = []
     for chunk in chunks:
         for i in range(chunk.n_rows):
@@ -59,7 +59,7 @@ def columns(chunks: list[Chunk], width: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["svmlight", "csv", "sequences", "dense", "weighted"])
-def test_converted_data_are_the_data(tmp_path: Path, kind: str) -> None:
+def test_converted_data_equal_the_source(tmp_path: Path, kind: str) -> None:
     X = np.random.default_rng(0).normal(size=(200, 6))
     source: Source = {
         "svmlight": lambda: svmlight(tmp_path),
@@ -75,8 +75,8 @@ def test_converted_data_are_the_data(tmp_path: Path, kind: str) -> None:
     for fact in ("n_rows", "n_columns", "label_counts", "layout", "weight_sum", "vocabularies"):
         assert getattr(got, fact) == getattr(want, fact)
     assert (got.index_base, got.classes) == (want.index_base, want.classes)
-    rows = columns(load_all(made), want.n_columns)
-    assert np.array_equal(rows, columns(load_all(source), want.n_columns))
+    rows = all_columns(load_all(made), want.n_columns)
+    assert np.array_equal(rows, all_columns(load_all(source), want.n_columns))
     if kind == "weighted":
         weights = [chunk.weights for chunk in load_all(made)]
         assert np.array_equal(np.concatenate([w for w in weights if w is not None]),
@@ -116,14 +116,14 @@ def test_the_same_data_have_the_same_name_and_changed_data_another(tmp_path: Pat
     assert len({names[0], other, later}) == 3
 
 
-def test_what_is_there_already_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_conversion_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     with pytest.raises(ConfigError, match="exists already; name another folder"):
         convert(svmlight(tmp_path), tmp_path / "made")
     assert list((tmp_path / "made").iterdir()) == []
 
 
-def test_nothing_is_left_when_it_goes_wrong(tmp_path: Path) -> None:
+def test_a_failed_conversion_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "bad.svm").write_text("1 1:2\n" * 1000 + "1 1:oops\n")
     before = sorted(tmp_path.iterdir())
     with pytest.raises(DataError, match="line 1001"):
@@ -138,7 +138,7 @@ def test_nothing_is_left_when_it_goes_wrong(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "data.svm.gz"])
 
 
-def test_errors_that_are_not_the_folders_are_not_blamed_on_it(
+def test_errors_of_the_source_are_not_blamed_on_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = svmlight(tmp_path)
@@ -176,7 +176,7 @@ def parts(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob(".*.part"))
 
 
-def test_what_a_killed_process_has_left_goes_with_the_next_attempt(tmp_path: Path) -> None:
+def test_remains_of_a_killed_process_are_removed_by_the_next_attempt(tmp_path: Path) -> None:
     source = svmlight(tmp_path)
     killed = [sys.executable, "-c", _KILLED, source.path, str(tmp_path / "made")]
     assert subprocess.run(killed, check=False, cwd=Path.cwd()).returncode == -signal.SIGKILL
@@ -187,7 +187,7 @@ def test_what_a_killed_process_has_left_goes_with_the_next_attempt(tmp_path: Pat
     assert parts(tmp_path) == [".other.1.part"]
 
 
-def test_an_empty_folder_of_a_process_that_was_killed_goes_too(tmp_path: Path) -> None:
+def test_an_empty_folder_of_a_killed_process_is_removed_too(tmp_path: Path) -> None:
     (tmp_path / ".made.0123456789ab.part").mkdir()
     convert(svmlight(tmp_path), tmp_path / "made")
     assert parts(tmp_path) == []
@@ -215,7 +215,7 @@ def test_a_folder_that_another_process_removes_before_it_is_locked_is_made_again
     assert parts(tmp_path) == []
 
 
-def test_an_attempt_that_is_under_way_is_nobodys_to_remove(tmp_path: Path) -> None:
+def test_an_attempt_in_progress_is_not_removed(tmp_path: Path) -> None:
     source, inner = svmlight(tmp_path), []
 
     def at_the_same_time(written: ConversionProgress) -> None:
@@ -224,14 +224,14 @@ def test_an_attempt_that_is_under_way_is_nobodys_to_remove(tmp_path: Path) -> No
         assert parts(tmp_path) == before
         assert len(before) == 1
 
-    # Who comes last finds the folder there.
+    # The later process finds the folder.
     with pytest.raises(ConfigError, match="made cannot be written: Directory not empty"):
         convert(source, tmp_path / "made", on_progress=at_the_same_time)
     assert len(load_all(inner[0])) > 0
     assert parts(tmp_path) == []
 
 
-def test_data_that_change_meanwhile_are_not_kept(tmp_path: Path) -> None:
+def test_data_that_change_during_the_conversion_are_not_kept(tmp_path: Path) -> None:
     source = svmlight(tmp_path)
     with pytest.raises(DataError, match="changed while being read"):
         convert(
@@ -253,8 +253,8 @@ def test_test_data_get_the_columns_and_categories_of_the_training_data(tmp_path:
 def test_columns_beyond_the_models_are_dropped_and_counted(tmp_path: Path) -> None:
     made = convert(svmlight(tmp_path), tmp_path / "made", chunk_bytes=2000)
     narrow = made.with_columns(4)
-    rows = columns(load_all(narrow), 4)
-    assert np.array_equal(rows, columns(load_all(made), 7)[:, :5])
+    rows = all_columns(load_all(narrow), 4)
+    assert np.array_equal(rows, all_columns(load_all(made), 7)[:, :5])
     facts = compute_stats(narrow)
     assert facts.n_columns == 4
     assert facts.notes == ("180 values in columns beyond the 4 of the model were dropped",)
@@ -272,7 +272,7 @@ def test_columns_beyond_the_models_are_dropped_and_counted(tmp_path: Path) -> No
         (lambda f: _flip(f / "000000.chunks"), "000000.chunks is damaged: chunk"),
     ],
 )  # fmt: skip
-def test_a_damaged_folder_is_told_in_one_line(tmp_path: Path, spoil, says: str) -> None:
+def test_a_damaged_folder_is_a_one_line_error(tmp_path: Path, spoil, says: str) -> None:
     made = convert(svmlight(tmp_path), tmp_path / "made")
     spoil(tmp_path / "made")
     with pytest.raises((ConfigError, DataError), match=says) as raised:

@@ -1,4 +1,6 @@
-"""Parsed blocks are found again, whole and right, or parsed again; whoever was killed meanwhile."""
+"""The cache of parsed blocks: exact hits, damage, changed files, concurrent and killed
+processes.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def test_a_damaged_cache_is_parsed_again(tmp_path: Path) -> None:
         assert path.read_bytes() == whole
 
 
-def test_members_that_want_the_same_block_parse_it_once(tmp_path: Path) -> None:
+def test_members_that_need_the_same_block_parse_it_once(tmp_path: Path) -> None:
     data = packed(tmp_path)
     reached, release, parses = threading.Event(), threading.Event(), []
 
@@ -95,8 +97,8 @@ def test_a_failed_parse_leaves_nothing_in_the_cache(tmp_path: Path) -> None:
     assert list((tmp_path / "cache").glob("*.chunks")) == []
 
 
-def kept(folder: Path) -> list[str]:
-    """Chunk sizes of the blocks in a cache."""
+def cached_chunk_sizes(folder: Path) -> list[str]:
+    """Return the chunk sizes of the blocks in a cache."""
     return sorted(path.stem.rpartition("-")[2] for path in folder.glob("*.chunks"))
 
 
@@ -125,12 +127,12 @@ def test_every_format_of_text_is_cached(tmp_path: Path, make, monkeypatch) -> No
     source, folder = make(tmp_path), tmp_path / "cache"
     wanted = [bytes(chunk.body) for chunk in source.read(0, 2000, 4)[0]]
     assert read(source, folder) == wanted
-    assert kept(folder) == ["2000"]
+    assert cached_chunk_sizes(folder) == ["2000"]
     monkeypatch.setattr(type(source), "read", None)
     assert read(source, folder) == wanted
 
 
-def test_a_file_that_has_changed_is_parsed_again(tmp_path: Path) -> None:
+def test_a_changed_file_is_parsed_again(tmp_path: Path) -> None:
     source, folder = text(tmp_path), tmp_path / "cache"
     before = read(source, folder)
     path = Path(source.path)
@@ -154,7 +156,7 @@ def test_a_file_that_changes_while_it_is_parsed_is_not_kept(tmp_path: Path, monk
 
     monkeypatch.setattr(SvmlightSource, "read", changing)
     read(source, folder)
-    assert kept(folder) == []
+    assert cached_chunk_sizes(folder) == []
 
 
 def test_other_settings_are_other_blocks(tmp_path: Path) -> None:
@@ -162,10 +164,10 @@ def test_other_settings_are_other_blocks(tmp_path: Path) -> None:
     double = read(source, folder)
     single = read(read_svmlight(source.path, dtype="float32"), folder)
     assert single != double
-    assert len(kept(folder)) == 2
+    assert len(cached_chunk_sizes(folder)) == 2
 
 
-def test_a_summary_that_is_not_what_was_written_is_not_trusted(tmp_path: Path) -> None:
+def test_a_summary_that_differs_from_the_written_one_is_not_trusted(tmp_path: Path) -> None:
     source, folder = text(tmp_path), tmp_path / "cache"
     _, summary = read_block(source, 0, 2000, 4, folder)
     (path,) = folder.glob("*.chunks")
@@ -176,7 +178,7 @@ def test_a_summary_that_is_not_what_was_written_is_not_trusted(tmp_path: Path) -
     assert path.read_bytes() == whole
 
 
-def test_the_block_used_longest_ago_goes_when_the_cache_is_full(
+def test_a_full_cache_evicts_the_least_recently_used_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, folder = packed(tmp_path), tmp_path / "cache"
@@ -188,7 +190,7 @@ def test_the_block_used_longest_ago_goes_when_the_cache_is_full(
     room = 3 * path.stat().st_size - 1
     monkeypatch.setenv("ELASTICML_CACHE_SIZE", str(room))
     read(data, folder, 2003)
-    assert kept(folder) == ["2000", "2003"]
+    assert cached_chunk_sizes(folder) == ["2000", "2003"]
     assert sorted(path.name for path in folder.glob("*.lock")) == sorted(
         f"{data.fingerprint()}-0-{size}.lock" for size in (2000, 2003)
     )
@@ -216,22 +218,22 @@ def test_text_that_grows_beyond_the_cache_leaves_it_alone(tmp_path: Path, monkey
     n_parsed = sum(chunk.nbytes for chunks in parsed for chunk in chunks)
     room = 2 * n_text
     assert n_text < room < n_parsed
-    held = kept(folder)
+    held = cached_chunk_sizes(folder)
     monkeypatch.setenv("ELASTICML_CACHE_SIZE", str(room))
     for info in source.blocks():
         read_block(source, info.index, 2001, 4, folder)
-    assert kept(folder) == held
+    assert cached_chunk_sizes(folder) == held
     monkeypatch.setenv("ELASTICML_CACHE_SIZE", str(2 * n_parsed))
     for info in source.blocks():
         read_block(source, info.index, 2001, 4, folder)
-    assert kept(folder) == held + ["2001"] * len(parsed)
+    assert cached_chunk_sizes(folder) == held + ["2001"] * len(parsed)
 
 
-def test_a_disk_that_is_nearly_full_gets_no_cache(tmp_path: Path, monkeypatch) -> None:
+def test_a_nearly_full_disk_gets_no_cache(tmp_path: Path, monkeypatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(block_cache.shutil, "disk_usage", lambda _: usage(10**9, 10**9, 10**8))
     read(text(tmp_path), tmp_path / "cache")
-    assert kept(tmp_path / "cache") == []
+    assert cached_chunk_sizes(tmp_path / "cache") == []
 
 
 @pytest.mark.parametrize("setting", [None, True])
@@ -245,16 +247,16 @@ def test_the_environment_names_the_cache_or_switches_it_off(
     read(source, False)
     assert not folder.exists()
     read(source, setting)
-    assert kept(folder) == ["2000"]
+    assert cached_chunk_sizes(folder) == ["2000"]
     monkeypatch.setenv("ELASTICML_CACHE", "off")
     read(source, setting, 2001)
-    assert kept(folder) == ["2000"]
+    assert cached_chunk_sizes(folder) == ["2000"]
     read(source, folder, 2001)
-    assert kept(folder) == ["2000", "2001"]
+    assert cached_chunk_sizes(folder) == ["2000", "2001"]
     monkeypatch.delenv("ELASTICML_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
     read(source, setting)
-    assert kept(tmp_path / ".cache" / "elasticml") == ["2000"]
+    assert cached_chunk_sizes(tmp_path / ".cache" / "elasticml") == ["2000"]
 
 
 READER = """
@@ -275,7 +277,7 @@ assert sum(chunk.n_rows for chunks, _ in held for chunk in chunks) == 400
 """
 
 
-def test_more_blocks_are_mapped_than_files_may_usually_be_open(tmp_path: Path) -> None:
+def test_more_blocks_are_mapped_than_the_usual_limit_of_open_files(tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", READER, text(tmp_path).path, str(tmp_path / "cache")]
     subprocess.run(arguments, check=True)
 
@@ -290,7 +292,7 @@ for size in range(10**5, 10**6):
 """
 
 
-def test_a_writer_that_is_killed_leaves_nothing_wrong_behind(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_no_wrong_block(tmp_path: Path) -> None:
     line = "1 " + " ".join(f"{j}:0.5" for j in range(1, 200)) + "\n"
     (tmp_path / "a.svm").write_text(line * 5000)
     source, folder = read_svmlight(str(tmp_path / "a.svm")), tmp_path / "cache"

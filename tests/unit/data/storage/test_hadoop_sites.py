@@ -17,7 +17,7 @@ def write(folder, name, *properties, more=""):
     (folder / name).write_text(f"<?xml version='1.0'?><configuration>{items}{more}</configuration>")
 
 
-def test_of_two_files_of_a_name_the_first_folders_counts(tmp_path):
+def test_of_two_files_with_one_name_the_first_folders_counts(tmp_path):
     write(tmp_path / "yarn", "yarn-site.xml", ("a", "1"))
     write(tmp_path / "hadoop", "yarn-site.xml", ("a", "2"), ("b", "2"))
     write(tmp_path / "hadoop", "core-site.xml", ("c", "3"))
@@ -25,7 +25,7 @@ def test_of_two_files_of_a_name_the_first_folders_counts(tmp_path):
     assert conf.values == {"c": "3", "a": "1"}
 
 
-def test_later_files_win_but_over_what_is_final(tmp_path):
+def test_later_files_win_except_over_final_properties(tmp_path):
     write(tmp_path / "c", "core-site.xml", ("a", "core"), ("b", "core", "final"))
     write(tmp_path / "c", "yarn-site.xml", ("a", "yarn"), ("b", "yarn"))
     assert read_folders([tmp_path / "c"]).values == {"a": "yarn", "b": "core"}
@@ -38,13 +38,13 @@ def test_included_files_are_read_in_place(tmp_path):
     assert read_folders([tmp_path / "c"]).values == {"a": "2", "b": "2"}
 
 
-def test_a_file_that_includes_itself_ends(tmp_path):
+def test_a_file_that_includes_itself_terminates(tmp_path):
     include = '<include xmlns="http://www.w3.org/2001/XInclude" href="core-site.xml"/>'
     write(tmp_path / "c", "core-site.xml", ("a", "1"), more=include)
     assert read_folders([tmp_path / "c"]).values == {"a": "1"}
 
 
-def test_references_are_filled_in_and_unknown_ones_left():
+def test_known_references_are_replaced_and_unknown_ones_kept():
     conf = HadoopConf(
         values={"host": "h", "at": "${host}:${port}", "deep": "x${at}", "loop": "${loop}"}
     )
@@ -59,7 +59,7 @@ def test_times_have_units(text, seconds):
     assert HadoopConf(values={"t": text}).seconds("t", 9.0) == seconds
 
 
-def test_what_is_not_set_is_what_the_reader_says():
+def test_an_unset_property_has_the_callers_default():
     conf = HadoopConf(values={"empty": " "})
     assert (conf.text("empty", "x"), conf.number("n", 2), conf.flag("f", True)) == ("x", 2, True)
     assert (conf.seconds("t", 9.0), conf.words("w")) == (9.0, ())

@@ -50,7 +50,7 @@ def expand(letters, sigma, lo, hi):
 
 
 def make_chunk(kind, rng, n, d, *, dtype="float64"):
-    """A chunk of the kind with random content, its matrix as scipy CSR, and its layout."""
+    """Return a chunk of this kind with random content, its matrix as scipy CSR, and its layout."""
     labels = np.ones(n)
     if kind == "sequence":
         letters = rng.integers(0, 3, (n, d)).astype(np.uint8)
@@ -145,7 +145,7 @@ def test_table_of_codes_equals_the_explicit_expansion_up_to_the_tail(alphabet, l
     layout = sequence_layout(alphabet, length, (lo, hi))
     chunk = sequence_chunk(ID, np.ones(23), codes_of_letters(letters, sigma, hi), layout)
     matrix = expand(letters, sigma, lo, hi)
-    # Powers of two sum without rounding: each feature must be met exactly once.
+    # Powers of two add without rounding: each feature must be counted exactly once.
     w = 2.0 ** rng.integers(-8, 8, matrix.shape[1])
     assert layout.n_columns == matrix.shape[1]
     np.testing.assert_array_equal(forward_of(chunk, w), matrix @ w)

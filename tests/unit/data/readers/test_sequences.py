@@ -1,4 +1,4 @@
-"""Sequence files: what is read from them, where blocks are cut, and what errors say."""
+"""Sequence files: their rows, their blocks, and errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fasta_of(rows, width):
 
 
 def rows_of(source):
-    """Labels and words of a source, all blocks in order."""
+    """Return labels and words of a source, all blocks in order."""
     rows = []
     for chunk in load_all(source):
         letters = letters_of_codes(chunk.codes, chunk.layout)
@@ -98,7 +98,7 @@ def test_celegans_like_fasta_and_window_give_the_papers_features(tmp_path):
     assert (summary.n_columns, summary.rows, len(chunks)) == (47_028, 5, 1)
 
 
-def test_columns_are_taken_by_number_from_either_end_or_by_name(tmp_path):
+def test_columns_are_chosen_by_index_from_either_end_or_by_name(tmp_path):
     rows = random_rows(9, 8)
     by_number = "".join(f"{word}\tx\t{label}\n" for label, word in rows)
     path = write(tmp_path / "n.tsv", by_number)
@@ -158,7 +158,7 @@ def test_compressed_file_is_parsed_once_then_taken_from_the_cache(tmp_path):
     assert summary == same
 
 
-def test_row_with_an_unknown_letter_is_an_error_that_names_the_place(tmp_path):
+def test_row_with_an_unknown_letter_is_an_error_that_names_the_position(tmp_path):
     path = write(tmp_path / "a.tsv", "1\tACGT\n-1\tACNT\n")
     assert message_of(read_sequences(path)) == (
         f"{path}, line 2: letter 'N' at position 2 is not in the alphabet ACGT; "
@@ -238,7 +238,7 @@ def test_test_sequences_of_another_length_are_refused(tmp_path):
 
 def test_test_sequences_of_another_length_are_refused_when_they_are_in_the_cache(tmp_path):
     source = read_sequences(write(tmp_path / "b.tsv", tsv_of(random_rows(5, 13))))
-    # A job looks at its test data before it knows how many features its training data have.
+    # A job checks its test data before it knows how many features its training data have.
     chunks, _ = read_block(source, 0, None, 1, tmp_path / "cache")
     n_columns = chunks[0].layout.n_columns
     with pytest.raises(DataError, match=f"the training data {n_columns - 4}"):

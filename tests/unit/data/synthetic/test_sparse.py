@@ -12,7 +12,7 @@ from elasticml.data.source import load_all, source_from_spec
 from elasticml.data.synthetic.sparse import BLOCK_ROWS, SHAPES, field_sizes, synthetic
 from elasticml.errors import ConfigError
 
-#: Table 1 of the elastic-CoCoA paper; of KDDA the columns are what it lists as examples.
+#: Table 1 of the elastic-CoCoA paper; for KDDA, the columns are what it lists as examples.
 PUBLISHED = {
     "rcv1": (47_236, 0.0016),
     "criteo": (999_999, 3.9e-5),
@@ -48,7 +48,7 @@ def test_rows_are_sorted_and_of_length_one(drawn):
     np.testing.assert_allclose(np.sqrt(X.multiply(X).sum(axis=1)), 1.0, rtol=1e-5)
 
 
-def test_labels_are_both_with_the_published_share(drawn):
+def test_both_labels_occur_with_the_published_share(drawn):
     name, _, y = drawn
     assert set(np.unique(y)) == {-1.0, 1.0}
     assert np.mean(y > 0) == pytest.approx(SHAPES[name].positive_share, abs=0.02)
@@ -60,7 +60,7 @@ def test_columns_follow_a_power_law(drawn):
     rows = np.sort(counts)[::-1]
     ranks = np.arange(50, 2000)
     slope = np.polyfit(np.log(ranks), np.log(rows[ranks]), 1)[0]
-    # Fields of different sizes lie above one another.
+    # Fields of different sizes overlap.
     assert -1.35 < slope < -0.85
     assert 0.4 < rows[0] / X.shape[0] < 0.7
     # Frequent columns are spread over the whole width.
@@ -69,7 +69,7 @@ def test_columns_follow_a_power_law(drawn):
     assert frequent.max() > 0.85 * X.shape[1]
 
 
-def test_numbers_of_values_vary_as_they_should(drawn):
+def test_the_number_of_values_varies_as_specified(drawn):
     name, X, _ = drawn
     stored = np.diff(X.indptr)
     if name == "criteo":
@@ -82,7 +82,7 @@ def test_numbers_of_values_vary_as_they_should(drawn):
 
 
 @pytest.mark.parametrize(("name", "least", "most"), [("rcv1", 0.9, 0.99), ("criteo", 0.72, 0.85)])
-def test_fresh_rows_are_told_apart_by_what_was_learnt(name, least, most):
+def test_a_fitted_model_classifies_fresh_rows(name, least, most):
     X, y = matrix(synthetic(name, 2 * BLOCK_ROWS, dtype="float32"))
     fresh, labels = matrix(synthetic(name, BLOCK_ROWS, seed=1, dtype="float32"))
     margins = LinearSVC(C=0.3, tol=1e-2).fit(X, y).decision_function(fresh)
@@ -106,7 +106,7 @@ def test_a_block_is_the_same_wherever_and_whenever_it_is_drawn():
     assert len(set(ids)) == len(ids)
 
 
-def test_the_first_rows_do_not_depend_on_how_many_there_are():
+def test_the_first_rows_do_not_depend_on_the_number_of_rows():
     few, labels_few = matrix(synthetic("kdda", 100, columns=1000))
     many, labels_many = matrix(synthetic("kdda", BLOCK_ROWS + 1, columns=1000))
     assert (few != many[:100]).nnz == 0
@@ -119,7 +119,7 @@ def test_seed_and_columns_give_other_rows():
     assert (base != other).nnz > 0
 
 
-def test_sizes_of_blocks_are_estimated_well():
+def test_block_sizes_are_estimated_well():
     for name in SHAPES:
         source = synthetic(name, 3000, dtype="float32")
         real = sum(chunk.nbytes for chunk in load_all(source))

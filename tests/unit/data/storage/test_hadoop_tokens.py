@@ -1,4 +1,4 @@
-"""Token files that Hadoop's own Credentials class has written (3.4.2)."""
+"""Token files written by Hadoop's own Credentials class (3.4.2)."""
 
 import base64
 
@@ -18,7 +18,7 @@ FILE = base64.b64decode(
 OF_HDFS = "AmlkAnB3FUhERlNfREVMRUdBVElPTl9UT0tFTg0xMC4wLjAuMjo4MDIw"
 
 
-def test_tokens_read_as_hadoop_writes_them():
+def test_tokens_are_read_as_hadoop_writes_them():
     tokens = read_tokens(FILE, "container_tokens")
     assert [(token.kind, token.service) for token in tokens] == [
         ("HDFS_DELEGATION_TOKEN", "10.0.0.2:8020"),
@@ -40,12 +40,12 @@ def test_the_token_of_a_file_system_is_chosen_by_its_service():
 
 
 @pytest.mark.parametrize("length", [5, 6, 20, 120, 200])
-def test_a_file_that_is_cut_short_is_refused(length):
+def test_a_truncated_file_is_refused(length):
     with pytest.raises(ConfigError, match="container_tokens is cut short; write it again"):
         read_tokens(FILE[:length], "container_tokens")
 
 
-def test_another_file_is_refused():
+def test_a_file_of_another_format_is_refused():
     with pytest.raises(
         ConfigError, match=r"is not a Hadoop token file .*; write it with hdfs fetchdt"
     ):

@@ -1,4 +1,4 @@
-"""IDX files become the images and labels that were written, in any blocks; wrong ones are named."""
+"""IDX files become the written images and labels, in any blocks; wrong files are named."""
 
 from __future__ import annotations
 

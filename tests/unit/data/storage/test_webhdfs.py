@@ -1,4 +1,4 @@
-"""HDFS over HTTP where it does not answer as it should; what it does answer is in tests/yarn."""
+"""Errors of HDFS over HTTP; its normal answers are tested in tests/yarn."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from elasticml.data.storage.webhdfs import WebHdfs, _GrowingCache
 from elasticml.errors import ConfigError
 from tests.small_web import closed_url, serving
 
-#: As a name node on standby says it (Hadoop 3.4.2).
+#: The answer of a standby name node (Hadoop 3.4.2).
 STANDBY = {
     "exception": "StandbyException",
     "javaClassName": "org.apache.hadoop.ipc.StandbyException",
@@ -51,7 +51,7 @@ def test_the_active_name_node_is_found_and_remembered():
     assert asked == ["standby", "active", "active"]
 
 
-def test_all_name_nodes_on_standby_is_an_error_of_its_own():
+def test_only_standby_name_nodes_is_a_distinct_error():
     with (
         serving(lambda *request: failing(403, STANDBY)) as url,
         pytest.raises(ConfigError, match="the name node is on standby; start the server"),
@@ -59,7 +59,7 @@ def test_all_name_nodes_on_standby_is_an_error_of_its_own():
         exists(place_of(url))
 
 
-def test_a_data_node_that_is_gone_is_left_out_of_the_next_attempt():
+def test_a_dead_data_node_is_excluded_from_the_next_attempt():
     gone = closed_url()
     asked = []
 
@@ -79,7 +79,7 @@ def test_a_data_node_that_is_gone_is_left_out_of_the_next_attempt():
     assert asked == [None, [urlsplit(gone).netloc]]
 
 
-def test_data_nodes_that_are_all_gone_are_an_error():
+def test_only_dead_data_nodes_is_an_error():
     gone = closed_url()
     with (
         serving(lambda *request: (307, {"Location": f"{gone}/data"}, b"")) as url,
@@ -112,7 +112,7 @@ def test_data_nodes_that_are_all_gone_are_an_error():
         (500, {"exception": "IOException", "message": "odd"}, "odd; check the host and the path"),
     ],
 )
-def test_what_the_server_says_is_one_line_with_a_remedy(status, exception, said):
+def test_server_errors_are_one_line_with_a_remedy(status, exception, said):
     with (
         serving(lambda *request: failing(status, exception)) as url,
         pytest.raises(ConfigError, match=re.escape(said)) as raised,
@@ -121,7 +121,7 @@ def test_what_the_server_says_is_one_line_with_a_remedy(status, exception, said)
     assert "\n" not in raised.value.message
 
 
-def test_another_server_is_told_from_hdfs():
+def test_another_server_is_not_mistaken_for_hdfs():
     with (
         serving(lambda *request: (404, {}, b"<html>not here</html>")) as url,
         pytest.raises(ConfigError, match="the server answers 404, wanted WebHDFS"),
@@ -139,7 +139,7 @@ def test_kerberos_without_its_library_has_a_remedy(monkeypatch):
         exists(place_of(url))
 
 
-def test_whoever_has_signed_on_once_sends_the_cookie(monkeypatch):
+def test_an_authenticated_client_sends_the_cookie(monkeypatch):
     monkeypatch.setattr(hadoop_http, "_ticket", lambda host: "ticket")
     seen = []
 
@@ -154,7 +154,7 @@ def test_whoever_has_signed_on_once_sends_the_cookie(monkeypatch):
     assert seen == [(None, None), ("Negotiate ticket", None), (None, "hadoop.auth=signed")]
 
 
-def test_reading_on_reads_ahead_twice_as_far_and_a_look_is_cheap():
+def test_sequential_reads_double_the_read_ahead_and_a_single_read_is_cheap():
     content = bytes(range(256)) * 4096
     fetched = []
 
