@@ -1,4 +1,4 @@
-"""What the doctor looks at, each thing present, missing and broken."""
+"""Checks of ``elasticml doctor``: each requirement present, missing and broken."""
 
 import subprocess
 
@@ -16,7 +16,7 @@ from elasticml.cli import checks
         ("no number at all", 1, "broken", "no number at all"),
     ],
 )
-def test_programs_are_known_by_their_first_number(answer, least, state, found):
+def test_program_versions_are_recognised(answer, least, state, found):
     check = checks.check_program(
         "It", ["it"], "tests", "install it", version_min=least, ask=lambda command: answer
     )
@@ -36,7 +36,7 @@ def test_programs_are_known_by_their_first_number(answer, least, state, found):
         (subprocess.TimeoutExpired(["it"], 20), "broken"),
     ],
 )
-def test_programs_that_cannot_be_asked_have_a_remedy(error, state):
+def test_programs_that_fail_have_a_remedy(error, state):
     def ask(command):
         raise error
 

@@ -1,4 +1,4 @@
-"""What the doctor says of a YARN cluster that is missing, silent, or sparing with what it gives."""
+"""Doctor's report on a YARN cluster that is missing, silent, or short of resources."""
 
 import json
 import subprocess
@@ -61,7 +61,7 @@ def by_name(checks):
     return {check.name: check for check in checks}
 
 
-def test_without_settings_nothing_of_the_cluster_is_asked():
+def test_without_settings_the_cluster_is_not_checked():
     found = by_name(checks_yarn.yarn_checks({}))
     assert (found["Settings"].state, found["Settings"].required) == ("broken", True)
     assert found["Settings"].remedy.startswith("export HADOOP_CONF_DIR=")
@@ -104,14 +104,14 @@ def test_another_default_file_system_leaves_jobs_a_shared_folder(tmp_path):
     assert check.remedy == "give jobs a shared folder as result: /shared/runs"
 
 
-def test_what_answers_in_the_resource_managers_place_is_told():
+def test_another_server_on_the_resource_managers_port_is_reported():
     with serving(lambda *request: (404, {}, b"")) as url:
         (only,) = checks_yarn.cluster_checks(ResourceManager([url]), "ml", (GIB, 1, ""))
     assert (only.name, only.state, only.required) == ("Manager", "broken", True)
     assert only.found == f"{url} answers 404, wanted its web service"
 
 
-def test_nodes_that_are_sick_say_why():
+def test_unhealthy_nodes_are_shown_with_their_reason():
     sick = node(state="UNHEALTHY", health="1/1 local-dirs usable space is below threshold")
     check = checks_yarn.check_nodes([sick])
     assert (check.state, check.found) == ("broken", "0 of 1 running")
@@ -122,7 +122,7 @@ def test_nodes_that_are_sick_say_why():
     assert labelled.found.endswith("labels gpu")
 
 
-def test_a_queue_without_room_says_what_it_may_hold():
+def test_a_queue_without_capacity_is_shown_with_its_limit():
     room = Resources(memory_mib=6 * GIB, vcores=4)
     full = Queue(
         name="ml",
@@ -160,7 +160,7 @@ def test_a_queue_without_room_says_what_it_may_hold():
         (checks_yarn.check_recovery, {"is_recovering": False}, "missing", "off:", "recovery.en"),
     ],
 )
-def test_settings_of_grace_say_what_they_mean(check, settings, state, found, remedy):
+def test_grace_settings_are_explained(check, settings, state, found, remedy):
     said = check(grace(**settings))
     assert (said.state, found in said.found, remedy in said.remedy) == (state, True, True)
     assert (said.remedy == "") == (state == "ok")
@@ -180,7 +180,7 @@ def test_an_agent_that_is_not_built_has_a_remedy(tmp_path):
         (subprocess.TimeoutExpired(["yarn"], 20), "broken"),
     ],
 )
-def test_a_program_yarn_that_does_not_run_has_a_remedy(error, state):
+def test_a_yarn_program_that_does_not_run_has_a_remedy(error, state):
     def ask(command):
         raise error
 
@@ -196,7 +196,7 @@ def test_a_program_yarn_that_does_not_run_has_a_remedy(error, state):
         (None, "ok", ""),
     ],
 )
-def test_a_ticket_is_there_or_to_be_had(error, state, remedy):
+def test_a_kerberos_ticket_is_found_or_has_a_remedy(error, state, remedy):
     def ask(command):
         if error is not None:
             raise error

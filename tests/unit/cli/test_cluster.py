@@ -1,4 +1,4 @@
-"""Clusters of commands: what they keep off the terminal."""
+"""Clusters started by commands keep Dask's logs off the terminal."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import logging
 from elasticml.cli.cluster import quieten
 
 
-def test_nothing_of_dask_is_said_though_its_loggers_have_levels_of_their_own(monkeypatch):
-    # Dask gives distributed.client a level when it is imported: a killed scheduler was forty lines
-    # of traceback before the one line that counts.
+def test_dasks_loggers_are_silent_despite_their_own_levels(monkeypatch):
+    # Dask gives distributed.client a level when it is imported: a killed scheduler printed forty
+    # lines of traceback before the one useful line.
     names = ["distributed", "distributed.client", "distributed.core", "tornado", "asyncio"]
     for name in names:
         monkeypatch.setattr(logging.getLogger(name), "level", logging.INFO)

@@ -1,4 +1,4 @@
-"""``elasticml convert``: formats by name, settings, job files, and what it says."""
+"""``elasticml convert``: formats by name, settings, job files, and output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_file_is_converted_by_its_name_with_the_readers_settings(tmp_path: Pat
     assert load_all(read_converted(str(tmp_path / "made")))[0].values.tolist() == [[2.0], [3.0]]
 
 
-def test_chunks_are_compressed_when_it_is_asked_for(tmp_path: Path) -> None:
+def test_chunks_are_compressed_on_request(tmp_path: Path) -> None:
     (tmp_path / "a.svm").write_text("1 1:2\n-1 2:3\n" * 2000)
     many = ("--compress", "zstd", "--level", "3")
     said = json.loads(ask(str(tmp_path / "a.svm"), str(tmp_path / "made"), *many, "--json"))
@@ -65,7 +65,7 @@ def test_a_job_files_data_are_converted(tmp_path: Path) -> None:
         (("job.yaml", "made"), "job.yaml"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(
+def test_errors_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Ctrl-C held back: one is kept for later, a second one is heard at once."""
+"""Deferred interrupts: the first SIGINT is deferred, the second raises."""
 
 import signal
 
@@ -21,13 +21,13 @@ def test_an_interrupt_is_kept_until_it_is_asked_for(number):
     held.act()  # once is enough
 
 
-def test_without_an_interrupt_there_is_nothing_to_act_on():
+def test_without_an_interrupt_nothing_is_raised():
     with defer_interrupts() as held:
         pass
     held.act()
 
 
-def test_whoever_insists_is_heard_at_once():
+def test_a_second_interrupt_raises_at_once():
     before = signal.getsignal(signal.SIGINT)
     with defer_interrupts():
         signal.raise_signal(signal.SIGTERM)

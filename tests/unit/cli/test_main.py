@@ -1,4 +1,4 @@
-"""The command line: exit codes, one-line errors, help that teaches."""
+"""The command line: exit codes, one-line errors, help with examples."""
 
 import json
 
@@ -50,7 +50,7 @@ def test_help_has_an_example(command, arguments):
     assert "elasticml " + (arguments[0] if len(arguments) > 1 else "run job.yaml") in out
 
 
-def test_the_version_is_told(command):
+def test_the_version_is_printed(command):
     assert command("--version")[:2] == (0, "elasticml, version 0.1.0\n")
 
 
@@ -70,45 +70,49 @@ def test_a_wrong_command_line_is_exit_2(command, arguments, text):
     assert text in err
 
 
-def refused(command, path, *more):
-    """The one line with which a job is refused."""
+def error_line(command, path, *more):
+    """Return the one line with which a job is refused."""
     code, out, err = command("run", path, *more)
     assert (code, out, err.count("\n")) == (2, "", 1)
     return err.removeprefix("elasticml: ")
 
 
 def test_wrong_jobs_are_one_line_and_exit_2(command, tmp_path):
-    assert refused(command, job_file(tmp_path, cluster={"workers": 0})) == (
+    assert error_line(command, job_file(tmp_path, cluster={"workers": 0})) == (
         "cluster.workers: got 0, wanted at least 1\n"
     )
-    assert "did you mean 'rounds'?" in refused(command, job_file(tmp_path), "--set", "stop.rouns=1")
+    assert "did you mean 'rounds'?" in error_line(
+        command, job_file(tmp_path), "--set", "stop.rouns=1"
+    )
 
 
 def test_missing_and_empty_files_are_exit_2_before_anything_starts(command, tmp_path):
     path = job_file(tmp_path, **svmlight(tmp_path))
-    assert "train.svm" in refused(command, path)
+    assert "train.svm" in error_line(command, path)
     (tmp_path / "train.svm").write_text("")
-    assert "train.svm" in refused(command, path)
+    assert "train.svm" in error_line(command, path)
 
 
 def test_missing_test_data_are_exit_2_before_anything_starts(command, tmp_path):
     (tmp_path / "train.svm").write_text("1 1:1\n-1 1:2\n")
     data = {**svmlight(tmp_path)["data"], "test": "test.svm"}
-    assert "test.svm" in refused(command, job_file(tmp_path, data=data))
+    assert "test.svm" in error_line(command, job_file(tmp_path, data=data))
 
 
 def test_a_chunk_larger_than_a_worker_is_exit_2(command, tmp_path):
     data = {**SMALL["data"], "chunk_size": "2 GiB"}
     path = job_file(tmp_path, data=data, cluster={"workers": 2, "memory": "1 GiB"})
-    assert refused(command, path).startswith("data.chunk_size: got 2.0 GiB, wanted at most 614.4")
+    assert error_line(command, path).startswith(
+        "data.chunk_size: got 2.0 GiB, wanted at most 614.4"
+    )
 
 
 def test_a_scheduler_that_does_not_answer_is_exit_2(command, tmp_path):
-    text = refused(command, job_file(tmp_path, cluster="nonsense://here"))
+    text = error_line(command, job_file(tmp_path, cluster="nonsense://here"))
     assert text.startswith("cluster.address: no scheduler answers at 'nonsense://here'")
 
 
-def test_an_error_of_ours_is_one_line_and_exit_3(command, monkeypatch, tmp_path):
+def test_an_internal_error_is_one_line_and_exit_3(command, monkeypatch, tmp_path):
     def fail(*_):
         raise RuntimeError("two\nlines")
 
@@ -181,26 +185,26 @@ def test_cocoa_and_its_policies_are_simulated(command, tmp_path):
     assert read_run(tmp_path / "run").state == "finished"
 
 
-def test_a_world_of_which_only_costs_are_known_reads_nothing(command, tmp_path):
+def test_a_simulation_with_only_costs_reads_no_data(command, tmp_path):
     path = job_file(tmp_path, **svmlight(tmp_path), simulate={"costs": {"rows": 1000}})
     code, out, _ = command("simulate", path, "--set", "stop.rounds=3", "--out", tmp_path / "run")
     assert (code, out.splitlines()[0].split()[:2]) == (0, ["rounds", "3"])
 
 
-def test_an_impossible_world_is_exit_2(command, tmp_path):
+def test_an_invalid_simulation_is_exit_2(command, tmp_path):
     code, _, err = command("simulate", job_file(tmp_path, simulate={"jitter": -1}))
     assert (code, err.count("\n")) == (2, 1)
     assert err.startswith("elasticml: simulate.jitter: got -1, wanted ")
 
 
-def test_doctor_can_be_read_by_a_program(command):
+def test_doctor_has_machine_readable_output(command):
     code, out, _ = command("doctor", "--json")
     found = json.loads(out)
     assert (code, found["usable"]) == (0, True)
     assert {"name", "state", "found", "serves", "required", "remedy"} == set(found["checks"][0])
 
 
-def test_doctor_names_a_remedy_for_all_that_is_amiss(command, monkeypatch):
+def test_doctor_names_a_remedy_for_every_problem(command, monkeypatch):
     monkeypatch.setenv("ELASTICML_DATA", "/nowhere")
     monkeypatch.delenv("YARN_CONF_DIR", raising=False)
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
@@ -216,10 +220,11 @@ def test_doctor_names_a_remedy_for_all_that_is_amiss(command, monkeypatch):
         (["what there is is in a"], "elasticml: interrupted; what there is is in a"),
     ],
 )
-def test_an_interrupt_says_what_is_left_where_something_is(
+def test_an_interrupt_names_the_remains_if_there_are_any(
     command, monkeypatch, tmp_path, notes, told
 ):
-    # It said that the run stays in its directory, before there was one, and of doctor, too.
+    # The message claimed that the run stays in its directory before there was one, and for doctor,
+    # too.
     def interrupted(*_):
         error = KeyboardInterrupt()
         for note in notes:

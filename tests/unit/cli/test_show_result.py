@@ -1,4 +1,4 @@
-"""What is told of a submitted job that is over, and where its run is fetched to."""
+"""The result of a finished submitted job, and where its run is fetched to."""
 
 import json
 
@@ -26,7 +26,7 @@ def write(folder, name, content):
     path.write_text(content)
 
 
-def test_the_last_line_is_a_summary_although_the_job_has_not_begun(application, tmp_path, capsys):
+def test_the_last_line_is_a_summary_even_if_the_job_has_not_started(application, tmp_path, capsys):
     show_result(application, CANCELLED, tmp_path / "run", as_json=True)
     out, err = capsys.readouterr()
     assert json.loads(out.splitlines()[-1]) == {
@@ -37,7 +37,7 @@ def test_the_last_line_is_a_summary_although_the_job_has_not_begun(application, 
     assert err == f"elasticml: {application.id}: cancelled after {CANCELLED.reason}\n"
 
 
-def test_a_job_that_was_to_go_on_says_how_far_it_had_come(application, tmp_path, capsys):
+def test_a_job_that_can_be_resumed_shows_its_progress(application, tmp_path, capsys):
     rounds = [{"event": "RoundEnded", "round": r, "t": r} for r in range(7)]
     kept = tmp_path / "kept"
     write(kept, "story.jsonl", "".join(json.dumps(record) + "\n" for record in rounds))
@@ -48,9 +48,7 @@ def test_a_job_that_was_to_go_on_says_how_far_it_had_come(application, tmp_path,
     assert f"kept as a checkpoint in {kept}/checkpoint\n" in err
 
 
-def test_a_run_that_another_client_has_put_there_meanwhile_is_not_written_over(
-    application, tmp_path
-):
+def test_a_run_that_another_client_has_fetched_meanwhile_is_not_overwritten(application, tmp_path):
     # Both had found the directory free, hours before.
     write(tmp_path / "kept", "story.jsonl", "mine")
     write(tmp_path / "run", "story.jsonl", "another's")
@@ -64,7 +62,7 @@ def test_a_run_that_another_client_has_put_there_meanwhile_is_not_written_over(
     assert (tmp_path / "run" / "story.jsonl").read_text() == "another's"
 
 
-def test_what_made_a_job_fail_matters_more_than_where_its_run_is(application, tmp_path, capsys):
+def test_the_cause_of_a_failure_comes_before_the_place_of_the_run(application, tmp_path, capsys):
     write(tmp_path / "kept", "story.jsonl", "mine")
     write(tmp_path / "run", "story.jsonl", "another's")
     failed = Verdict.of_error(DataError("line 3 is wrong"))

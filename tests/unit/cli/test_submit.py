@@ -55,14 +55,14 @@ def test_a_job_for_another_kind_of_cluster_is_refused_with_the_remedy(submit):
     )
 
 
-def test_nothing_is_fetched_by_who_does_not_wait(submit):
+def test_without_waiting_nothing_is_fetched(submit):
     code, line = submit("--detach", "--out", "runs/a")
     assert code == 2
     assert "elasticml result APPLICATION_ID --out DIR" in line
 
 
-def test_options_are_short_for_settings(submit):
-    # pack and environment cannot be both; --pack takes the place of the file's environment.
+def test_options_override_settings(submit):
+    # pack and environment exclude each other; --pack replaces the file's environment.
     cluster = {"environment": "venv:///opt/env"}
     assert submit("--pack", cluster=cluster)[1].startswith("no YARN cluster is configured")
     code, line = submit("--set", "cluster.pack=true", cluster=cluster)
@@ -79,7 +79,7 @@ def test_run_takes_a_yarn_cluster_too(command, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["status", "result"])
-def test_an_application_is_looked_up_in_the_cluster_that_is_configured(command, name, monkeypatch):
+def test_an_application_is_looked_up_in_the_configured_cluster(command, name, monkeypatch):
     for variable in ("YARN_CONF_DIR", "HADOOP_CONF_DIR"):
         monkeypatch.delenv(variable, raising=False)
     code, out, err = command(name, APPLICATION)
@@ -88,7 +88,7 @@ def test_an_application_is_looked_up_in_the_cluster_that_is_configured(command, 
 
 
 def test_commands_without_yarn_do_not_import_its_libraries(tmp_path):
-    """What is not needed is not loaded: the extra may be missing."""
+    """Libraries that are not needed are not loaded: the extra may be missing."""
     code = (
         "import json, sys\n"
         "import elasticml.cli.main, elasticml.cli.submit, elasticml.cli.applications\n"

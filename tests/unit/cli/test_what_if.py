@@ -31,7 +31,7 @@ JOB = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command has said, and its exit code."""
+    """Output of a command, and its exit code."""
 
     exit_code: int
     output: str
@@ -62,7 +62,7 @@ def run(tmp_path_factory) -> Path:
     return path
 
 
-def test_ghost_of_the_runs_own_rule_has_its_objective_in_every_round(run):
+def test_simulating_the_runs_own_rule_gives_its_objective_in_every_round(run):
     own, ghost = read_run(run), read_run(run / "what-if" / "taylor")
     for column in ("round", "members", "absent_examples"):
         assert np.array_equal(ghost.history.column(column), own.history.column(column))
@@ -71,7 +71,7 @@ def test_ghost_of_the_runs_own_rule_has_its_objective_in_every_round(run):
     )
 
 
-def test_other_rules_leave_the_run_where_its_losses_begin(run):
+def test_other_rules_differ_from_the_run_from_its_first_loss(run):
     own = read_run(run).history.column("objective")
     for rule in ("stall", "ignore", "no-failure"):
         other = read_run(run / "what-if" / rule).history.column("objective")
@@ -79,14 +79,14 @@ def test_other_rules_leave_the_run_where_its_losses_begin(run):
         assert not np.array_equal(other, own)
 
 
-def test_page_has_pictures_and_a_table_of_all_rules(run):
+def test_page_has_figures_and_a_table_of_all_rules(run):
     page = (run / "report.html").read_text()
     for words in ("Under other rules, by round", "rounds lost", "this run (taylor)", "no-failure"):
         assert words in page
     assert (run / "what-if.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_a_run_that_waits_loses_the_rounds_that_it_waited(run):
+def test_a_run_that_stalls_loses_the_rounds_that_it_waits(run):
     names = ("no-failure", "stall")
     free, stalled = what_if_rows([read_run(run / "what-if" / n) for n in names], names)
     assert free.rounds_lost == 0
@@ -106,7 +106,7 @@ def test_second_report_simulates_only_what_is_new(run):
     assert kept.stat().st_mtime_ns > before
 
 
-def test_what_cannot_be_done_is_said_in_one_line(run, tmp_path):
+def test_what_cannot_be_simulated_is_a_one_line_error(run, tmp_path):
     for modes, words in (
         (",", "got no rule, wanted some of auto"),
         ("never", "'never', wanted some of auto"),
@@ -120,7 +120,7 @@ def test_what_cannot_be_done_is_said_in_one_line(run, tmp_path):
     assert "not a run" in asked("report", tmp_path, "--what-if", "stall").output.lower()
 
 
-def test_data_that_are_gone_are_named(tmp_path):
+def test_missing_data_are_named(tmp_path):
     data = tmp_path / "points.svm"
     data.write_text("".join(f"{k % 2} 1:{k % 7} 2:{k % 3}\n" for k in range(200)))
     path = made(tmp_path, data={"format": "svmlight", "path": str(data)})

@@ -25,7 +25,7 @@ from elasticml.errors import ConfigError, LocalProtocolError, RemoteProtocolErro
 
 pytestmark = pytest.mark.asyncio
 
-#: How a link is opened, and what it must be: the scheme, the choice, the kind.
+#: How a link is opened and what results: scheme, configured choice, kind of link.
 WAYS = [
     pytest.param("tcp", "stream", SocketLink, id="tcp-socket"),
     pytest.param("tcp", "auto", SharedLink, id="tcp-shm"),
@@ -67,7 +67,7 @@ async def servers(scheme: str = "tcp"):
 
 
 async def pair(there: Servers, choice: str = "stream"):
-    """Open a link from the first worker to the scheduler; both ends."""
+    """Open a link from the first worker to the scheduler; return both ends."""
     accepted: asyncio.Future = asyncio.get_running_loop().create_future()
 
     async def on_link(link) -> None:
@@ -129,7 +129,7 @@ async def test_frames_of_any_size_arrive_whole_and_in_order(scheme, choice, kind
 
 
 @pytest.mark.parametrize(("scheme", "choice", "kind"), WAYS)
-async def test_payload_is_read_into_the_buffer_given(scheme, choice, kind):
+async def test_payload_is_read_into_the_given_buffer(scheme, choice, kind):
     async with servers(scheme) as there:
         near, far = await pair(there, choice)
         model, buffer = np.arange(1_000.0), np.zeros(1_000)
@@ -152,7 +152,7 @@ async def test_both_ends_know_the_hello_of_the_opener(scheme, choice, kind):
 
 @pytest.mark.parametrize("closer", ["opener", "accepter"])
 @pytest.mark.parametrize(("scheme", "choice", "kind"), WAYS)
-async def test_close_raises_in_calls_that_wait_at_both_ends(scheme, choice, kind, closer):
+async def test_close_raises_in_waiting_calls_at_both_ends(scheme, choice, kind, closer):
     async with servers(scheme) as there:
         near, far = await pair(there, choice)
         waiting = [asyncio.create_task(link.receive(fresh)) for link in (near, far)]
@@ -171,7 +171,7 @@ async def test_close_raises_in_calls_that_wait_at_both_ends(scheme, choice, kind
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "tls"])
-async def test_stream_notices_a_lost_peer_though_nobody_reads(scheme):
+async def test_stream_notices_a_lost_peer_without_a_reader(scheme):
     async with servers(scheme) as there:
         near, far = await pair(there)
 
@@ -194,7 +194,7 @@ async def test_closing_server_closes_its_links(scheme, choice, kind):
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "tls"])
-async def test_comm_that_its_server_aborts_takes_the_link_with_it(scheme):
+async def test_comm_aborted_by_its_server_closes_the_link(scheme):
     async with servers(scheme) as there:
         near, far = await pair(there)
         waiting = [asyncio.create_task(link.receive(fresh)) for link in (near, far)]
@@ -224,7 +224,7 @@ async def test_frames_sent_as_soon_as_the_link_is_open_arrive(scheme, choice, ki
             link.close()
 
 
-async def test_two_tasks_on_one_end_are_our_own_fault():
+async def test_two_tasks_on_one_end_are_a_local_protocol_error():
     async with servers() as there:
         near, far = await pair(there)
         waiting = asyncio.create_task(far.receive(fresh))
@@ -254,12 +254,12 @@ async def test_closing_scheduler_closes_the_links_it_accepted():
         assert far.closed.is_set()
 
 
-async def test_sender_that_waits_for_room_learns_of_a_lost_peer():
+async def test_sender_that_waits_for_buffer_space_learns_of_a_lost_peer():
     async with servers() as there:
         near, far = await pair(there)
         payload = memoryview(bytes(64 * 2**20))
         sender = asyncio.create_task(near.send(Frame(kind=Kind.CHUNK, prefix={}, payload=payload)))
-        # Nobody reads on the other side; the kernel takes less than that.
+        # The other side does not read; the kernel's buffers take less than that.
         await asyncio.sleep(0)
         assert not sender.done()
 
@@ -290,7 +290,7 @@ async def test_foreign_message_is_a_protocol_error_and_closes_the_link():
 
 
 @pytest.mark.parametrize(("scheme", "choice", "kind"), WAYS)
-async def test_buffer_of_the_wrong_size_is_our_own_fault(scheme, choice, kind):
+async def test_buffer_of_the_wrong_size_is_a_local_protocol_error(scheme, choice, kind):
     async with servers(scheme) as there:
         near, far = await pair(there, choice)
         await near.send(Frame(kind=Kind.MODEL, prefix={}, payload=memoryview(bytes(8))))
@@ -309,7 +309,7 @@ async def test_tcp_comm_still_has_a_stream_that_we_may_use():
         comm.abort()
 
 
-async def test_stream_demanded_where_there_is_none_is_a_config_error():
+async def test_required_stream_that_is_not_available_is_a_config_error():
     async with servers("inproc") as there:
         with pytest.raises(ConfigError, match="transport: auto"):
             await pair(there, "stream")
@@ -327,7 +327,7 @@ async def test_server_without_elasticml_refuses():
             await transport_of(there.workers[0]).connect(there.scheduler.address, {"job": "j"})
 
 
-async def test_server_on_which_nobody_listens_refuses():
+async def test_server_without_a_listener_refuses():
     async with servers() as there:
         transport_of(there.scheduler)
 
@@ -351,7 +351,7 @@ async def test_another_version_of_the_protocol_is_named(monkeypatch):
         comm.abort()
 
 
-async def test_gone_server_is_given_up(monkeypatch):
+async def test_dead_server_times_out(monkeypatch):
     monkeypatch.setattr(dask_transport, "CONNECT_S_MAX", 0.1)
     async with servers() as there:
         address = there.workers[1].address
@@ -361,7 +361,7 @@ async def test_gone_server_is_given_up(monkeypatch):
             await transport_of(there.workers[0]).connect(address, {"job": "j"})
 
 
-async def test_silent_server_is_given_up(monkeypatch):
+async def test_silent_server_times_out(monkeypatch):
     monkeypatch.setattr(dask_transport, "CONNECT_S_MAX", 0.1)
     given_up = asyncio.Event()
 
@@ -410,7 +410,7 @@ async def test_jobs_share_the_listener_and_workers_reach_each_other():
         assert set(greeted) == {"a", "b"}
 
 
-async def test_listener_that_fails_loses_its_link():
+async def test_failing_listener_loses_its_link():
     async def on_link(link) -> None:
         raise RuntimeError("a fault of the listener")
 
@@ -440,7 +440,7 @@ async def test_cancelled_receive_closes_the_link():
 @pytest.mark.parametrize(
     ("host", "pieces"), [("127.0.0.1", None), ("127.0.0.2", PIECE_BYTES)], ids=["same", "other"]
 )
-async def test_long_vectors_are_cut_between_hosts_and_on_none(choice, host, pieces):
+async def test_long_vectors_are_segmented_between_hosts_and_not_within_one(choice, host, pieces):
     async with (
         Scheduler(dashboard=False, port=0, host="127.0.0.1") as scheduler,
         Worker(scheduler.address, nthreads=1, dashboard=False, host=host) as worker,
@@ -468,14 +468,14 @@ async def test_processes_that_cannot_share_memory_use_streams_and_say_why_once(c
             await pair(there, "shm")
 
 
-async def test_memory_demanded_where_there_is_no_stream_is_a_config_error():
+async def test_required_shared_memory_without_a_stream_is_a_config_error():
     async with servers("inproc") as there:
         with pytest.raises(ConfigError, match="'shm' needs a byte stream"):
             await pair(there, "shm")
 
 
 @pytest.mark.parametrize("is_probe_there", [True, False])
-async def test_sharing_ends_only_where_the_peer_cannot_be_read_at_all(is_probe_there):
+async def test_sharing_ends_only_when_the_peers_memory_cannot_be_read_at_all(is_probe_there):
     async with servers() as there:
         near, far = await pair(there, "shm")
         pools = [transport_of(server)._pool for server in (there.workers[0], there.scheduler)]
@@ -484,7 +484,7 @@ async def test_sharing_ends_only_where_the_peer_cannot_be_read_at_all(is_probe_t
         if not is_probe_there:
             shut.append(pools[0].offer()["fd"])
         await near.send(Frame(kind=Kind.PARTIAL, prefix={}, payload=memoryview(vector)))
-        # The slots are shut, and their numbers given to other files, before the frame is read.
+        # The slots are closed, and their numbers given to other files, before the frame is read.
         with open(os.devnull) as other:
             for fd in shut:
                 os.dup2(other.fileno(), fd)
@@ -494,7 +494,7 @@ async def test_sharing_ends_only_where_the_peer_cannot_be_read_at_all(is_probe_t
         assert (pools[1].closed_because == "") == is_probe_there
 
 
-async def test_link_that_breaks_as_it_opens_is_no_link_over_which_vectors_are_lent(monkeypatch):
+async def test_link_that_breaks_while_opening_lends_no_vectors(monkeypatch):
     async def break_off(link, frame) -> None:
         raise LinkClosedError("the peer is gone")
 
@@ -508,7 +508,7 @@ async def test_link_that_breaks_as_it_opens_is_no_link_over_which_vectors_are_le
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "tls"])
-async def test_vector_in_a_slot_stays_where_it_is_under_tls_too(scheme):
+async def test_vector_in_a_slot_is_not_copied_under_tls_either(scheme):
     async with servers(scheme) as there:
         near, far = await pair(there, "auto")
         vector = transport_of(there.workers[0]).lendable(8 * 47_028)
@@ -516,7 +516,7 @@ async def test_vector_in_a_slot_stays_where_it_is_under_tls_too(scheme):
         await near.send(Frame(kind=Kind.PARTIAL, prefix={}, payload=memoryview(vector)))
         arrived = (await far.receive(fresh)).payload.obj
         assert not arrived.flags.writeable
-        vector[5] = 8.0  # seen there: it is the same memory
+        vector[5] = 8.0  # visible there: it is the same memory
         assert arrived[5] == 8.0
         near.close()
         far.close()

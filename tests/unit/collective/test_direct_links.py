@@ -1,4 +1,4 @@
-"""Links without tasks: sent by whoever posts a frame, handled by the callback that reads it."""
+"""Links without tasks: the poster of a frame sends it, a read callback handles it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def framed(exchange: int, nbytes: int = 0) -> Frame:
     return Frame(kind=Kind.PARTIAL, exchange=exchange, prefix={"n": exchange}, payload=payload)
 
 
-class Served:
-    """A peer, what has come to it, and how it ended."""
+class ServedPeer:
+    """A peer, the frames that it received, and how it ended."""
 
     def __init__(self, link, wanted: int = 1) -> None:
         self.frames: list[tuple[int, int]] = []
@@ -71,7 +71,7 @@ def in_slot(pool: SlotPool, exchange: int, nbytes: int) -> Frame:
 
 async def test_frame_is_in_the_kernel_when_post_returns():
     near, far = socket_line()
-    there = Served(near)
+    there = ServedPeer(near)
     await asyncio.sleep(0)
     there.peer.send(framed(1))
     assert far._socket.recv(4, socket.MSG_PEEK) == b"emlc"
@@ -80,9 +80,9 @@ async def test_frame_is_in_the_kernel_when_post_returns():
     far.close()
 
 
-async def test_what_the_kernel_has_no_room_for_follows_in_its_order():
+async def test_frames_beyond_the_kernels_buffer_follow_in_order():
     near, far = socket_line()
-    here, there = Served(near), Served(far, wanted=6)
+    here, there = ServedPeer(near), ServedPeer(far, wanted=6)
     await asyncio.sleep(0)
     sizes = [0, LONG, 80, LONG, 0, 8]
     for exchange, nbytes in enumerate(sizes):
@@ -99,7 +99,7 @@ async def test_frames_read_ahead_by_receive_are_served():
     for exchange in range(3):
         await near.send(framed(exchange))
     assert (await far.receive(fresh)).exchange == 0
-    there = Served(far, wanted=2)
+    there = ServedPeer(far, wanted=2)
     await there.complete.wait()
     assert there.frames == [(1, 0), (2, 0)]
     near.close()
@@ -107,20 +107,20 @@ async def test_frames_read_ahead_by_receive_are_served():
     assert there.reasons == ["closed"]
 
 
-async def test_frame_read_ahead_is_received_though_the_other_end_has_closed_meanwhile():
+async def test_frame_read_ahead_is_received_although_the_other_end_has_closed():
     near, far = socket_line()
     for k in range(2):
         await near.send(framed(k))
     near.close()
     assert (await far.receive(fresh)).prefix == {"n": 0}
     for _ in range(20):
-        await asyncio.sleep(0)  # the loop sees that there is an end behind the second frame
+        await asyncio.sleep(0)  # the loop sees the end of the stream behind the second frame
     assert (await far.receive(fresh)).prefix == {"n": 1}
     with pytest.raises(LinkClosedError):
         await far.receive(fresh)
 
 
-async def test_fault_of_a_handler_comes_out_of_serve_and_closes_the_link():
+async def test_fault_of_a_handler_propagates_from_serve_and_closes_the_link():
     near, far = socket_line()
 
     def refuse(frame: Frame) -> None:
@@ -135,7 +135,7 @@ async def test_fault_of_a_handler_comes_out_of_serve_and_closes_the_link():
         await near.receive(fresh)
 
 
-async def test_nothing_is_handed_over_after_the_handler_has_closed_the_link():
+async def test_no_frame_is_handled_after_the_handler_has_closed_the_link():
     near, far = socket_line()
     came = []
 
@@ -151,9 +151,9 @@ async def test_nothing_is_handed_over_after_the_handler_has_closed_the_link():
     near.close()
 
 
-async def test_peer_that_vanishes_while_the_kernel_is_full_is_told_once():
+async def test_peer_that_vanishes_while_the_kernel_buffer_is_full_is_reported_once():
     near, far = socket_line()
-    here = Served(near)
+    here = ServedPeer(near)
     await asyncio.sleep(0)
     here.peer.send(framed(1, LONG))
     here.peer.send(framed(2))
@@ -164,7 +164,7 @@ async def test_peer_that_vanishes_while_the_kernel_is_full_is_told_once():
     assert near.closed.is_set()
 
 
-async def test_second_task_on_one_end_is_our_own_fault():
+async def test_second_task_on_one_end_is_a_local_protocol_error():
     near, far = socket_line()
     serving = asyncio.create_task(far.serve(fresh, lambda frame: None))
     await asyncio.sleep(0)
@@ -178,10 +178,10 @@ async def test_second_task_on_one_end_is_our_own_fault():
         await serving
 
 
-async def test_vectors_in_slots_are_lent_and_given_back_without_a_task():
+async def test_vectors_in_slots_are_lent_and_returned_without_a_task():
     (near, far), (pool, _) = shared_line()
     assert near.direct is near
-    here, there = Served(near), Served(far)
+    here, there = ServedPeer(near), ServedPeer(far)
     await asyncio.sleep(0)
     frame = in_slot(pool, 1, 2**16)
     place = frame.payload.obj.ctypes.data
@@ -190,7 +190,7 @@ async def test_vectors_in_slots_are_lent_and_given_back_without_a_task():
     await there.complete.wait()
     assert there.frames == [(1, 2**16)]
     assert far.borrowed_bytes == 2**16
-    # It is given back with the next frame that goes there, whatever that is.
+    # The return travels with the next frame to that peer, whatever it is.
     there.peer.send(framed(7))
     await here.complete.wait()
     assert pool.take(2**16).ctypes.data == place
@@ -198,13 +198,13 @@ async def test_vectors_in_slots_are_lent_and_given_back_without_a_task():
     there.peer.close()
 
 
-async def test_loans_given_back_through_a_full_link_go_before_the_frame_they_came_with():
+async def test_loans_returned_through_a_full_link_precede_the_frame_they_came_with():
     (near, far), (pool, _) = shared_line()
-    there = Served(far)
+    there = ServedPeer(far)
     await asyncio.sleep(0)
     await near.send(in_slot(pool, 1, 2**16))
     await there.complete.wait()
-    # The kernel of the way back is full, to the last byte.
+    # The kernel's buffer of the return path is full, to the last byte.
     filler = os.dup(far._inner._socket.fileno())
     n_filled = 0
     try:
@@ -222,7 +222,7 @@ async def test_loans_given_back_through_a_full_link_go_before_the_frame_they_cam
     assert not there.peer.is_idle
     while n_filled:
         n_filled -= len(near._inner._socket.recv(min(n_filled, 2**16)))
-    here = Served(near, wanted=2)
+    here = ServedPeer(near, wanted=2)
     await here.complete.wait()
     assert here.frames == [(7, 0), (8, 0)]
     assert not near._lent

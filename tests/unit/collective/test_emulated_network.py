@@ -1,4 +1,4 @@
-"""A slower network than there is: what is sent leaves at a rate and arrives a latency later."""
+"""An emulated slower network: frames leave at a rate and arrive after a latency."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from elasticml.collective.transport import LinkClosedError
 from tests.in_memory_network import FaultyNetwork
 
 
-class Time:
-    """Time that passes only while somebody waits for it."""
+class ManualClock:
+    """Time that passes only while a task waits for it."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -36,7 +36,7 @@ def allocate(header, prefix):
 
 
 async def linked(rates, clock):
-    """Open a limited link; returns both its ends."""
+    """Open a limited link; return both its ends."""
     network = FaultyNetwork()
     far = asyncio.get_running_loop().create_future()
     there = network.endpoint("b")
@@ -51,7 +51,7 @@ async def linked(rates, clock):
 
 def test_frames_leave_one_after_the_other_at_the_rate():
     async def run():
-        clock = Time()
+        clock = ManualClock()
         link, _, _ = await linked({"bandwidth": 1e6}, clock)
         for _ in range(4):
             await link.send(frame(100_000 - 32))
@@ -62,7 +62,7 @@ def test_frames_leave_one_after_the_other_at_the_rate():
 
 def test_all_links_of_a_process_share_its_uplink():
     async def run():
-        clock = Time()
+        clock = ManualClock()
         network = FaultyNetwork()
         links = []
 
@@ -79,9 +79,9 @@ def test_all_links_of_a_process_share_its_uplink():
     assert asyncio.run(run()) == pytest.approx(100.2 - SLACK_S)
 
 
-def test_a_frame_arrives_whole_and_a_latency_later_though_its_memory_is_written_to():
+def test_a_frame_arrives_unchanged_and_later_even_if_its_memory_is_overwritten():
     async def run():
-        clock = Time()
+        clock = ManualClock()
         link, far, _ = await linked({"bandwidth": 1e6, "latency_s": 0.5}, clock)
         array = np.arange(1000.0)
         await link.send(Frame(kind=Kind.MAIL, prefix={"a": 1}, payload=array.data.cast("B")))
@@ -96,9 +96,9 @@ def test_a_frame_arrives_whole_and_a_latency_later_though_its_memory_is_written_
     assert prefix == {"a": 1}
 
 
-def test_what_has_not_left_is_counted_and_a_closed_link_says_so():
+def test_queued_bytes_are_counted_and_a_closed_link_reports_them():
     async def run():
-        clock = Time()
+        clock = ManualClock()
         link, _, _ = await linked({"bandwidth": 1e6}, clock)
         sending = asyncio.ensure_future(link.send(frame(100_000 - 32)))
         held = asyncio.Event()
@@ -125,4 +125,4 @@ def test_what_has_not_left_is_counted_and_a_closed_link_says_so():
 def test_a_job_without_rates_keeps_its_transport():
     network = FaultyNetwork()
     transport = network.endpoint("a")
-    assert limited(transport, {"bandwidth": None, "latency_s": 0.0}, Time()) is transport
+    assert limited(transport, {"bandwidth": None, "latency_s": 0.0}, ManualClock()) is transport

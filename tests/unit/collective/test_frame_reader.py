@@ -1,4 +1,4 @@
-"""Frames off a socket, however their bytes arrive."""
+"""Frames are read whole from a socket, however their bytes arrive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elasticml.errors import LocalProtocolError, RemoteProtocolError
 PAYLOADS = (0, 8, 80, AHEAD_BYTES - 32, AHEAD_BYTES, 5 * AHEAD_BYTES)
 
 
-class Counted:
+class CountingSocket:
     """A socket that counts its calls."""
 
     def __init__(self, own: socket.socket) -> None:
@@ -22,7 +22,7 @@ class Counted:
         self.n_calls = 0
 
     def recv_into(self, buffer: memoryview) -> int:
-        """Read what is there."""
+        """Read the available bytes."""
         self.n_calls += 1
         return self.own.recv_into(buffer)
 
@@ -76,7 +76,7 @@ def test_frames_come_whole_and_in_order_however_their_bytes_arrive(ends, step):
 
 def test_short_frames_that_have_arrived_take_one_call(ends):
     near, far = ends
-    counted = Counted(far)
+    counted = CountingSocket(far)
     reader = FrameReader(counted)
     short = Frame(kind=Kind.PARTIAL, prefix={"of": "1"}, payload=memoryview(bytes(80)))
     near.sendall(3 * raw(short))
@@ -84,7 +84,7 @@ def test_short_frames_that_have_arrived_take_one_call(ends):
     assert (counted.n_calls, reader.has_more) == (1, False)
 
 
-def test_long_payload_goes_into_the_buffer_given(ends):
+def test_long_payload_goes_into_the_given_buffer(ends):
     near, far = ends
     vector, buffer = np.arange(5_000.0), np.zeros(5_000)
     near.sendall(raw(Frame(kind=Kind.MODEL, prefix={}, payload=memoryview(vector))))
@@ -93,7 +93,7 @@ def test_long_payload_goes_into_the_buffer_given(ends):
     assert frame.payload.obj is buffer
 
 
-def test_closed_peer_is_told_behind_its_last_frame(ends):
+def test_closed_peer_is_reported_after_its_last_frame(ends):
     near, far = ends
     last = Frame(kind=Kind.CONTROL, prefix={"type": "bye"})
     near.sendall(raw(last) + raw(last)[:10])

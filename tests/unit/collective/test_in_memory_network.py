@@ -1,4 +1,4 @@
-"""The in-process network does what its faults promise, and the same for the same seed."""
+"""The in-memory network: its faults behave as specified and are the same for a seed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def control(**prefix) -> Frame:
 
 
 async def pair(network: FaultyNetwork, source: str, target: str) -> tuple[Link, Link]:
-    """Open a link and give out both of its ends."""
+    """Open a link and return both of its ends."""
     accepted: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
 
     async def on_link(link: Link) -> None:
@@ -41,7 +41,7 @@ async def pair(network: FaultyNetwork, source: str, target: str) -> tuple[Link, 
 
 
 async def drain(link: Link) -> list[int]:
-    """Exchange ids of all frames that arrive until the link closes."""
+    """Return the exchange ids of all frames that arrive until the link closes."""
     seen = []
     while True:
         try:
@@ -51,13 +51,13 @@ async def drain(link: Link) -> list[int]:
 
 
 async def settle() -> None:
-    """Let everything that can move do so."""
+    """Let every possible transfer happen."""
     for _ in range(200):
         await asyncio.sleep(0)
 
 
 async def star(seed: int) -> list[str]:
-    """Senders in the order in which the frames of four links arrived."""
+    """Return the senders in the order in which the frames of four links arrived."""
     network = FaultyNetwork(seed)
     arrived: list[str] = []
 
@@ -89,7 +89,7 @@ async def test_same_seed_gives_the_same_order_and_another_seed_another():
         assert mine == [f"{name}:{exchange}" for exchange in range(5)]
 
 
-async def test_frame_arrives_whole_in_the_buffer_given_and_is_a_copy():
+async def test_frame_arrives_whole_in_the_given_buffer_and_is_a_copy():
     near, far = await pair(FaultyNetwork(), "1.0", "driver")
     model, buffer = np.arange(5.0), np.zeros(5)
     await near.send(
@@ -111,7 +111,7 @@ async def test_both_ends_know_the_hello_of_the_opener():
     assert (near.peer, far.peer) == ("driver", "1.0")
 
 
-async def test_gate_stops_the_matching_frame_and_those_behind_it_only():
+async def test_gate_stops_only_the_matching_frame_and_those_behind_it():
     network = FaultyNetwork()
     near, far = await pair(network, "1.0", "driver")
     other, other_far = await pair(network, "2.0", "driver")
@@ -148,7 +148,7 @@ async def test_gate_can_ask_for_a_prefix():
     assert (await reader).prefix == {"type": "Done"}
 
 
-async def killed_with_ten_underway(seed: int) -> list[int]:
+async def kill_with_ten_frames_in_flight(seed: int) -> list[int]:
     network = FaultyNetwork(seed)
     near, far = await pair(network, "1.0", "driver")
     for exchange in range(10):
@@ -161,15 +161,15 @@ async def killed_with_ten_underway(seed: int) -> list[int]:
     return arrived
 
 
-async def test_killed_peer_leaves_a_seeded_beginning_of_what_it_sent():
-    outcomes = [await killed_with_ten_underway(seed) for seed in range(20)]
+async def test_killed_peer_leaves_a_seeded_prefix_of_its_frames():
+    outcomes = [await kill_with_ten_frames_in_flight(seed) for seed in range(20)]
 
-    assert outcomes == [await killed_with_ten_underway(seed) for seed in range(20)]
+    assert outcomes == [await kill_with_ten_frames_in_flight(seed) for seed in range(20)]
     assert all(arrived == list(range(len(arrived))) for arrived in outcomes)
     assert len({len(arrived) for arrived in outcomes}) > 5
 
 
-async def test_kill_raises_in_calls_that_wait_at_both_ends():
+async def test_kill_raises_in_waiting_calls_at_both_ends():
     network = FaultyNetwork()
     near, far = await pair(network, "1.0", "driver")
     waiting = [asyncio.create_task(link.receive(fresh)) for link in (near, far)]
@@ -247,7 +247,7 @@ async def test_paused_peer_neither_moves_nor_closes():
     await opening
 
 
-async def test_sender_waits_while_too_much_is_underway():
+async def test_sender_waits_while_too_much_is_in_flight():
     network = FaultyNetwork()
     near, far = await pair(network, "1.0", "driver")
 
@@ -300,7 +300,7 @@ async def test_slow_peer_takes_its_multiple_of_virtual_time():
     assert clock.now_s == 2.0
 
 
-async def test_slow_without_time_is_refused():
+async def test_slowness_without_a_clock_is_refused():
     with pytest.raises(ValueError, match="call_later"):
         FaultyNetwork().slow("1.0", 2.0)
 
@@ -319,7 +319,7 @@ async def test_connecting_to_a_paused_peer_times_out_in_virtual_time():
         await opening
 
 
-async def test_nobody_there_and_nobody_listening_refuse():
+async def test_unknown_address_and_missing_listener_refuse():
     network = FaultyNetwork()
     network.endpoint("deaf")
 
@@ -328,7 +328,7 @@ async def test_nobody_there_and_nobody_listening_refuse():
             await network.endpoint("driver").connect(address, {})
 
 
-async def test_buffer_of_the_wrong_size_is_our_own_fault():
+async def test_buffer_of_the_wrong_size_is_a_local_protocol_error():
     near, far = await pair(FaultyNetwork(), "1.0", "driver")
     await near.send(Frame(kind=Kind.MODEL, prefix={}, payload=memoryview(bytes(8))))
 
@@ -336,7 +336,7 @@ async def test_buffer_of_the_wrong_size_is_our_own_fault():
         await far.receive(lambda header, prefix: memoryview(bytearray(7)))
 
 
-async def test_listener_that_fails_loses_its_link():
+async def test_failing_listener_loses_its_link():
     network = FaultyNetwork()
 
     async def on_link(link: Link) -> None:
@@ -349,7 +349,7 @@ async def test_listener_that_fails_loses_its_link():
         await near.receive(fresh)
 
 
-async def test_clock_runs_what_falls_due_in_order():
+async def test_clock_runs_due_events_in_order():
     clock, ran = VirtualClock(), []
     clock.call_later(2.0, lambda: ran.append(("b", clock.now_s)))
     clock.call_later(1.0, lambda: clock.call_later(1.0, lambda: ran.append(("c", clock.now_s))))

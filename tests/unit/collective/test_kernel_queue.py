@@ -1,4 +1,4 @@
-"""What the kernel has taken and not sent."""
+"""Bytes that the kernel has accepted and not sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from elasticml.collective.socket_link import unsent_socket_bytes
 
 
 def fill(near: socket.socket) -> int:
-    """Send until the kernel takes nothing more; returns the bytes that it has taken."""
+    """Send until the kernel accepts nothing more; return the accepted bytes."""
     near.setblocking(False)
     sent = 0
     while True:
@@ -22,7 +22,7 @@ def fill(near: socket.socket) -> int:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel of Linux is asked")
-def test_bytes_that_the_receiver_has_no_room_for_are_unsent_until_it_reads():
+def test_bytes_beyond_the_receivers_buffer_are_unsent_until_it_reads():
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         near = socket.create_connection(server.getsockname())
@@ -36,6 +36,6 @@ def test_bytes_that_the_receiver_has_no_room_for_are_unsent_until_it_reads():
             assert unsent_socket_bytes(near.fileno()) == 0
 
 
-def test_what_is_no_socket_has_nothing_unsent(tmp_path):
+def test_a_file_that_is_no_socket_has_nothing_unsent(tmp_path):
     with (tmp_path / "file").open("w") as file:
         assert unsent_socket_bytes(file.fileno()) == 0

@@ -1,4 +1,4 @@
-"""Pauses by a timer of the kernel: none ends too early, and nothing is left of any."""
+"""Precise sleep by a kernel timer: never too short, and no timer left open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="timers that are file
 
 
 class Timers:
-    """Timers of the kernel that were opened, and those that were closed."""
+    """Kernel timers that were opened, and those that were closed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened: list[int] = []
@@ -43,8 +43,8 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> Timers:
     return Timers(monkeypatch)
 
 
-def lasted(seconds: float) -> float:
-    """Pause; return how much longer than that it was."""
+def oversleep(seconds: float) -> float:
+    """Sleep; return how much longer it took."""
 
     async def paused() -> float:
         began_ns = time.monotonic_ns()
@@ -69,7 +69,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @LINUX
-def test_short_pauses_are_the_kernel_s_and_none_ends_too_early(
+def test_short_sleeps_use_the_kernel_s_timer_and_are_never_too_short(
     slept: list[float], timers: Timers
 ) -> None:
     async def several() -> None:
@@ -87,17 +87,17 @@ def test_short_pauses_are_the_kernel_s_and_none_ends_too_early(
 
 
 @LINUX
-def test_long_pauses_end_by_the_kernel_s_timer_too(slept: list[float], timers: Timers) -> None:
-    # What is slept here takes no time: the timer has all of it.
+def test_long_sleeps_end_by_the_kernel_s_timer_too(slept: list[float], timers: Timers) -> None:
+    # asyncio's share takes no time here: the timer waits for all of it.
     seconds = 1.5 * FINE_S_MAX
-    assert lasted(seconds) >= -1.0
+    assert oversleep(seconds) >= -1.0
     assert slept == [seconds - ASYNCIO_EARLY_S]
     assert len(timers.opened) == 1
     assert timers.closed == timers.opened
 
 
 @LINUX
-def test_a_long_pause_that_asyncio_ends_too_late_has_no_timer(
+def test_a_long_sleep_that_asyncio_ends_too_late_needs_no_timer(
     timers: Timers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = asyncio.sleep
@@ -114,7 +114,7 @@ def test_a_long_pause_that_asyncio_ends_too_late_has_no_timer(
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
-def test_none_at_all_is_the_loop_s(slept: list[float], timers: Timers, seconds: float) -> None:
+def test_a_sleep_of_zero_is_the_loop_s(slept: list[float], timers: Timers, seconds: float) -> None:
     asyncio.run(precise_sleep(seconds))
     assert (slept, timers.opened) == ([seconds], [])
 
@@ -123,7 +123,7 @@ def test_none_at_all_is_the_loop_s(slept: list[float], timers: Timers, seconds: 
     ("library", "seconds"),
     [(None, 0.001), (None, 5.0), ((lambda *_: -1, lambda *_: 0), 0.001)],
 )
-def test_without_a_timer_all_are_the_loop_s(
+def test_without_timers_all_sleeps_are_the_loop_s(
     slept: list[float], monkeypatch: pytest.MonkeyPatch, library: Any, seconds: float
 ) -> None:
     monkeypatch.setattr(module, "_library", lambda: library)
@@ -132,7 +132,7 @@ def test_without_a_timer_all_are_the_loop_s(
 
 
 @LINUX
-def test_a_pause_that_is_cancelled_leaves_no_timer(timers: Timers) -> None:
+def test_a_cancelled_sleep_leaves_no_timer(timers: Timers) -> None:
     async def cancelled() -> None:
         pause = asyncio.ensure_future(precise_sleep(FINE_S_MAX))
         await asyncio.sleep(0)

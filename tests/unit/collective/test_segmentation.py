@@ -1,4 +1,4 @@
-"""Attempts: what is cut, what arrives, what is refused."""
+"""Segmented vectors: splitting, reassembly by attempts, and refusals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fresh(header, prefix) -> memoryview:
 
 
 class Receiver:
-    """Does with frames what a link's reader does: asks for a buffer, fills it, hands over."""
+    """Handle frames like a link's reader: request a buffer, fill it, hand it over."""
 
     def __init__(self) -> None:
         self.arrivals = IncomingVectors("there")
@@ -53,7 +53,7 @@ class Receiver:
 
 
 @pytest.mark.parametrize("kind", [Kind.MODEL, Kind.PARTIAL])
-def test_cut_vector_arrives_whole_with_its_trailer(kind):
+def test_segmented_vector_arrives_whole_with_its_trailer(kind):
     there = Receiver()
     *pieces, trailer = cut(frame(kind), 1, PIECE)
     assert [there.take(piece) for piece in pieces] == [None] * 4
@@ -62,20 +62,20 @@ def test_cut_vector_arrives_whole_with_its_trailer(kind):
     assert np.array_equal(whole.payload.obj, VECTOR)
 
 
-def test_first_piece_makes_room_for_the_whole_and_knows_a_models_prefix():
+def test_first_segment_reserves_the_whole_and_contains_a_models_prefix():
     there = Receiver()
     for piece in list(cut(frame(Kind.MODEL), 1, PIECE))[:2]:
         there.take(piece)
     assert there.asked == [(VECTOR.nbytes, {"of": "0x5"})]
 
 
-def test_contributors_of_a_partial_are_known_with_the_trailer_alone():
+def test_contributors_of_a_partial_are_known_only_with_the_trailer():
     *pieces, trailer = cut(frame(), 1, PIECE)
     assert all("of" not in piece.prefix for piece in pieces)
     assert trailer.prefix == {"of": "0x5"}
 
 
-def test_newer_attempt_takes_the_place_of_one_that_was_not_committed():
+def test_newer_attempt_replaces_one_that_was_not_committed():
     there = Receiver()
     stale = list(cut(frame(vector=-VECTOR), 1, PIECE))
     for piece in stale[:3]:
@@ -94,7 +94,7 @@ def test_attempts_of_two_exchanges_may_alternate():
     assert there.take(two[-1]).exchange == 5
 
 
-def test_trailer_gives_up_older_vectors_that_were_never_committed():
+def test_trailer_discards_older_vectors_that_were_never_committed():
     there = Receiver()
     old = list(cut(frame(exchange=2), 1, PIECE))
     there.take(old[0])
@@ -105,7 +105,7 @@ def test_trailer_gives_up_older_vectors_that_were_never_committed():
 
 
 @pytest.mark.parametrize("missing", [1, 2])
-def test_missing_piece_is_refused(missing):
+def test_missing_segment_is_refused(missing):
     there = Receiver()
     sent = list(cut(frame(), 1, PIECE))
     for piece in sent[:missing]:
@@ -115,7 +115,7 @@ def test_missing_piece_is_refused(missing):
 
 
 @pytest.mark.parametrize("n_pieces", [0, 3])
-def test_trailer_of_what_is_not_whole_is_refused(n_pieces):
+def test_trailer_of_an_incomplete_vector_is_refused(n_pieces):
     there = Receiver()
     sent = list(cut(frame(), 1, PIECE))
     for piece in sent[:n_pieces]:
@@ -142,7 +142,7 @@ def test_more_bytes_than_announced_are_refused():
         there.take(sent[1])
 
 
-def test_only_long_models_and_partials_on_far_links_are_cut():
+def test_only_long_models_and_partials_on_remote_links_are_segmented():
     assert is_cut(frame(), VECTOR.nbytes // 2)
     assert not is_cut(frame(), VECTOR.nbytes // 2 + 1)
     assert not is_cut(frame(), None)
@@ -150,7 +150,7 @@ def test_only_long_models_and_partials_on_far_links_are_cut():
     assert not is_cut(Frame(kind=Kind.PARTIAL, prefix={}), 8)
 
 
-def test_attempts_are_counted_from_one_again_after_the_last():
+def test_attempt_numbers_wrap_around_to_one():
     numbers = attempt_numbers()
     seen = [next(numbers) for _ in range(ATTEMPT_MAX + 1)]
     assert (seen[0], seen[-2], seen[-1]) == (1, ATTEMPT_MAX, 1)

@@ -1,4 +1,4 @@
-"""Slots of shared memory: who may write where, what is announced, what is refused."""
+"""Slots of shared memory: write access, announcements, refusals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def announced(pool: SlotPool, array: np.ndarray, exchange: int = 1):
     return None if raw is None else unpack_descriptor(raw)
 
 
-def test_dropped_vector_is_written_to_again_and_a_held_one_is_not():
+def test_dropped_vector_is_overwritten_and_a_held_one_is_not():
     pool = make_pool()
     first = pool.take(NBYTES)
     view = first[10:20]
@@ -52,7 +52,7 @@ def test_dropped_vector_is_written_to_again_and_a_held_one_is_not():
     assert address(pool.take(NBYTES)) == place
 
 
-def test_reader_sees_the_vector_where_it_lies():
+def test_reader_sees_the_vector_without_a_copy():
     pool = make_pool()
     vector = pool.take(NBYTES)
     vector[:] = np.arange(N)
@@ -64,7 +64,7 @@ def test_reader_sees_the_vector_where_it_lies():
     assert not read.flags.writeable
 
 
-def test_vector_that_is_only_part_of_a_slot_is_no_shared_one():
+def test_vector_that_is_only_part_of_a_slot_is_not_shared():
     pool = make_pool()
     vector = pool.take(NBYTES)
     assert pool.lease_of(memoryview(vector[:10])) is None
@@ -80,7 +80,7 @@ def test_vector_announced_for_one_exchange_is_not_announced_for_another():
     assert announced(pool, vector, 8) is None
 
 
-def test_slot_that_is_being_written_to_again_holds_nothing_that_was_announced():
+def test_slot_that_is_being_overwritten_holds_no_announced_vector():
     pool = make_pool()
     vector = pool.take(NBYTES)
     place = announced(pool, vector)
@@ -94,7 +94,7 @@ def test_slot_that_is_being_written_to_again_holds_nothing_that_was_announced():
     assert slot_mismatch(memory, newer.pack()) is None
 
 
-def test_slot_of_another_process_with_the_same_number_is_told_apart():
+def test_slot_of_another_process_with_the_same_number_is_distinguished():
     mine, other = make_pool(), make_pool()
     vector, foreign = mine.take(NBYTES), other.take(NBYTES)
     place, theirs = announced(mine, vector), announced(other, foreign)
@@ -115,7 +115,7 @@ def test_longer_vector_than_the_slot_is_refused():
     )
 
 
-def test_vector_that_a_vanished_reader_had_is_never_written_to_again():
+def test_vector_that_a_vanished_reader_held_is_never_overwritten():
     pool = make_pool()
     vector = pool.take(NBYTES)
     vector[:] = 1.0
@@ -130,7 +130,7 @@ def test_vector_that_a_vanished_reader_had_is_never_written_to_again():
     assert np.all(np.frombuffer(memory, np.float64, N, HEAD_BYTES) == 1.0)
 
 
-def test_pool_gives_out_no_more_than_it_may():
+def test_pool_stays_within_its_limit():
     pool = make_pool(slots_max=2)
     held = [pool.take(NBYTES) for _ in range(3)]
     assert [array is None for array in held] == [False, False, True]
@@ -139,7 +139,7 @@ def test_pool_gives_out_no_more_than_it_may():
     assert [array is None for array in held] == [False, True]
 
 
-def test_idle_slots_of_another_size_make_room():
+def test_idle_slots_of_another_size_are_freed_for_a_new_one():
     pool = make_pool(slots_max=2)
     held = [pool.take(NBYTES) for _ in range(2)]
     held.clear()
@@ -147,7 +147,7 @@ def test_idle_slots_of_another_size_make_room():
     assert [array.nbytes for array in held] == [10 * NBYTES] * 2
 
 
-def test_memory_goes_back_with_the_last_link():
+def test_memory_is_freed_with_the_last_link():
     pool = make_pool()
     pool.link_opened()
     held, dropped = pool.take(NBYTES), pool.take(NBYTES)
@@ -172,8 +172,8 @@ def test_short_vectors_and_closed_pools_have_no_slots():
         pool.offer()
 
 
-class Meanwhile:
-    """Lets something happen when it is asked for its length, as the garbage collector may."""
+class CallsOnLength:
+    """Calls a function when its length is asked for, as the garbage collector may at any time."""
 
     def __init__(self, length: int, happen) -> None:
         self._length, self._happen = length, [happen]
@@ -185,13 +185,13 @@ class Meanwhile:
 
 
 class WatchedDeque(deque):
-    """A queue whose length is asked for as ``Meanwhile``'s."""
+    """A queue that does the same."""
 
     def __len__(self) -> int:
-        return len(Meanwhile(super().__len__(), self.happen))
+        return len(CallsOnLength(super().__len__(), self.happen))
 
 
-def test_slots_discarded_while_one_is_looked_for_are_done_without():
+def test_slots_discarded_during_a_search_are_skipped():
     pool = make_pool()
     pool.take(NBYTES)
     pool.idle = WatchedDeque(pool.idle)
@@ -199,7 +199,7 @@ def test_slots_discarded_while_one_is_looked_for_are_done_without():
     assert pool.take(NBYTES) is not None
 
 
-def test_vector_dropped_while_a_slot_is_made_gives_its_memory_back():
+def test_vector_dropped_while_a_slot_is_created_frees_its_memory():
     pool = make_pool()
     held = [pool.take(NBYTES), pool.take(NBYTES)]
     slots = [pool.lease_of(memoryview(array)).slot for array in held]
@@ -208,7 +208,7 @@ def test_vector_dropped_while_a_slot_is_made_gives_its_memory_back():
         pool.link_closed()
         held.pop()
 
-    slots[0].memory = Meanwhile(NBYTES, drop)
+    slots[0].memory = CallsOnLength(NBYTES, drop)
     assert pool.take(NBYTES) is not None
     assert not os.path.exists(f"/proc/self/fd/{slots[1].fd}")
 
@@ -230,7 +230,7 @@ def test_vector_dropped_while_the_pool_closes_is_closed_once(monkeypatch):
     assert closed == [fd]
 
 
-def test_slots_are_files_of_this_user_alone_that_have_no_name():
+def test_slots_are_unnamed_files_of_this_user_alone():
     before = set(os.listdir("/dev/shm"))
     pool = make_pool()
     place = announced(pool, pool.take(NBYTES))
@@ -250,7 +250,7 @@ def test_memory_that_others_may_open_is_refused():
 
 
 @pytest.mark.parametrize("become", ["/dev/null", "socket", "empty"])
-def test_number_that_is_another_file_by_now_is_said_to_be_one(become, tmp_path):
+def test_number_that_now_is_another_file_is_reported_as_such(become, tmp_path):
     pool = make_pool()
     vector = pool.take(NBYTES)
     place = announced(pool, vector)
@@ -266,8 +266,8 @@ def test_number_that_is_another_file_by_now_is_said_to_be_one(become, tmp_path):
     assert (caught.value.is_gone, caught.value.is_other) == (False, True)
 
 
-def test_pipe_behind_a_number_is_not_waited_for():
-    # Were it waited for, nobody in the process could end the call.
+def test_pipe_behind_a_number_does_not_block():
+    # If the call waited for the pipe, nothing in the process could end it.
     script = (
         "import os, tempfile\n"
         "from elasticml.collective.shared_memory import NoSharedMemoryError, map_slot\n"
@@ -284,7 +284,7 @@ def test_pipe_behind_a_number_is_not_waited_for():
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
-def test_offer_is_taken_by_whoever_can_open_it_and_by_nobody_else():
+def test_offer_is_accepted_only_by_processes_that_can_open_it():
     pool = make_pool()
     offer = pool.offer()
     check_offer(offer)
@@ -295,8 +295,8 @@ def test_offer_is_taken_by_whoever_can_open_it_and_by_nobody_else():
         check_offer(offer)
 
 
-def test_memory_that_the_system_does_not_give_is_done_without():
-    # A limit on files' lengths makes the reservation of pages fail, as a full memory does.
+def test_without_system_memory_vectors_go_through_the_link():
+    # A limit on file length makes the reservation of pages fail, as full memory does.
     script = (
         "import resource\n"
         "from elasticml.collective.shared_memory import SlotPool\n"

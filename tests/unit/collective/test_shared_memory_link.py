@@ -1,4 +1,4 @@
-"""Vectors that stay in shared memory while frames say where: who holds them, until when."""
+"""Vectors in shared memory, announced by frames: who holds them, and for how long."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from tests.shared_line import N, filled, framed, fresh, is_lent, line, returned,
 pytestmark = pytest.mark.asyncio
 
 
-async def test_vector_is_read_where_it_lies():
+async def test_vector_is_read_without_a_copy():
     there = await line()
     vector = filled(there, "a", 3.0)
     arrived = await send(there, "ab", vector)
     assert is_lent(arrived)
     assert np.array_equal(arrived, vector)
-    # Another mapping of the same memory: what the owner writes (it must not) is seen.
+    # Another mapping of the same memory: a write by the owner (which must not happen) would be
+    # seen.
     vector[5] = 8.0
     assert arrived[5] == 8.0
 
 
-async def test_array_of_no_slot_goes_through_the_link():
+async def test_array_outside_slots_goes_through_the_link():
     there = await line()
     arrived = await send(there, "ab", np.ones(N))
     assert not is_lent(arrived)
     assert arrived.sum() == N
 
 
-async def test_slot_is_free_when_the_last_view_at_the_reader_is_gone():
+async def test_slot_is_free_when_the_readers_last_view_is_gone():
     there = await line()
     vector = filled(there, "a", 1.0)
     place = vector.ctypes.data
@@ -65,7 +66,7 @@ async def test_one_vector_has_many_readers():
     assert np.all(down == 4.0)
 
 
-async def test_borrowed_vector_is_passed_on_without_a_copy_and_held_until_the_last_has_it():
+async def test_borrowed_vector_is_forwarded_without_a_copy_and_held_until_the_last_reader_is_done():
     there = await line()
     vector = filled(there, "a", 6.0)
     place = vector.ctypes.data
@@ -84,7 +85,7 @@ async def test_borrowed_vector_is_passed_on_without_a_copy_and_held_until_the_la
 
 
 @pytest.mark.parametrize("closer", ["ab", "ba"])
-async def test_what_a_vanished_reader_had_is_not_written_to_again(closer):
+async def test_vector_that_a_vanished_reader_held_is_not_overwritten(closer):
     there = await line()
     vector = filled(there, "a", 1.0)
     arrived = await send(there, "ab", vector)
@@ -98,7 +99,7 @@ async def test_what_a_vanished_reader_had_is_not_written_to_again(closer):
     assert np.all(arrived == 1.0)
 
 
-async def test_owner_hears_of_a_reader_further_on_that_vanished():
+async def test_owner_learns_of_a_vanished_indirect_reader():
     there = await line()
     vector = filled(there, "a", 1.0)
     middle = await send(there, "ab", vector)
@@ -111,7 +112,7 @@ async def test_owner_hears_of_a_reader_further_on_that_vanished():
     assert np.all(last == 1.0)
 
 
-async def test_more_loans_than_a_link_may_have_go_through_the_link():
+async def test_vectors_beyond_the_limit_of_loans_go_through_the_link():
     there = await line()
     arrived = [await send(there, "ab", filled(there, "a", k), k) for k in range(LOANS_MAX + 2)]
     assert [is_lent(array) for array in arrived] == [True] * LOANS_MAX + [False] * 2
@@ -138,7 +139,7 @@ async def test_slot_that_holds_anything_else_is_refused(word, value, message):
         await there.ends["ba"].send(Frame(kind=Kind.CONTROL, prefix={}))
 
 
-async def test_slot_that_was_shut_before_it_was_opened_is_a_closed_link():
+async def test_slot_closed_before_it_was_opened_is_a_closed_link():
     there = await line()
     vector = filled(there, "a", 1.0)
     await there.ends["ab"].send(framed(vector))
@@ -147,32 +148,32 @@ async def test_slot_that_was_shut_before_it_was_opened_is_a_closed_link():
         await there.ends["ba"].receive(fresh)
 
 
-def mapped(there, way: str) -> list[int]:
+def mapped_slots(there, way: str) -> list[int]:
     """Numbers of the slots that a link's end has mapped."""
     return sorted(struct.unpack("<16sQ", whose)[1] for whose in there.ends[way]._maps)
 
 
-async def test_of_many_slots_the_one_used_longest_ago_is_mapped_no_more(monkeypatch):
+async def test_the_least_recently_used_slot_is_unmapped(monkeypatch):
     monkeypatch.setattr(shared_memory_link, "MAPS_MAX", 2)
     there = await line()
     vectors = [filled(there, "a", value) for value in (1.0, 2.0, 3.0)]
     for k in (0, 1, 0, 2):
         assert np.array_equal(await send(there, "ab", vectors[k]), vectors[k])
-    assert mapped(there, "ba") == [1, 3]
+    assert mapped_slots(there, "ba") == [1, 3]
 
 
-async def test_no_more_bytes_stay_mapped_than_a_process_has_in_slots(monkeypatch):
+async def test_mapped_bytes_stay_within_the_limit_of_a_process(monkeypatch):
     monkeypatch.setattr(shared_memory_link, "MAPS_BYTES_MAX", 40 * N)
     there = await line()
     vectors = [filled(there, "a", value) for value in (1.0, 2.0, 3.0)]
     for vector in vectors:
         await send(there, "ab", vector)
-    assert mapped(there, "ba") == [2, 3]
-    # A longer one is mapped all the same, alone.
+    assert mapped_slots(there, "ba") == [2, 3]
+    # A longer one is mapped nevertheless, alone.
     longer = there.pool("a").take(80 * N)
     longer[:] = 4.0
     assert np.array_equal(await send(there, "ab", longer), longer)
-    assert mapped(there, "ba") == [4]
+    assert mapped_slots(there, "ba") == [4]
 
 
 async def test_borrowed_vector_is_copied_once_its_owners_link_is_closed():
@@ -186,7 +187,7 @@ async def test_borrowed_vector_is_copied_once_its_owners_link_is_closed():
     assert np.all(last == 6.0)
 
 
-async def test_vector_of_a_killed_process_that_was_not_opened_yet_is_a_closed_link():
+async def test_unopened_vector_of_a_killed_process_is_a_closed_link():
     there = await line()
     gate = there.network.gate(kind=Kind.MODEL)
     await there.ends["ab"].send(framed(filled(there, "a", 1.0)))
@@ -198,7 +199,7 @@ async def test_vector_of_a_killed_process_that_was_not_opened_yet_is_a_closed_li
         await reading
 
 
-async def test_loan_given_back_twice_is_refused():
+async def test_loan_returned_twice_is_refused():
     there = await line()
     arrived = await send(there, "ab", filled(there, "a", 1.0))
     there.ends["ba"].returned.extend([1, 1])

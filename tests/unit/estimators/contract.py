@@ -1,4 +1,4 @@
-"""scikit-learn's checks of an estimator's contract, and no excuse that is not needed."""
+"""scikit-learn's checks of the estimator contract, with only the excuses that are needed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 
 def assert_contract(estimator, excused=None, least=40):
-    """Have scikit-learn check an estimator; every excused check must fail."""
+    """Run scikit-learn's checks on an estimator; every excused check must fail."""
     excused = excused or {}
     done = check_estimator(estimator, expected_failed_checks=excused, on_skip=None, on_fail=None)
     assert len(done) > least

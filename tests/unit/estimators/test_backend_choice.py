@@ -1,4 +1,4 @@
-"""Threads of an estimator: as many as were asked for, where they pay."""
+"""Threads of an estimator: the requested number, if it pays off."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def test_rows_of_too_few_values_have_one_thread():
     assert threads_for(None, X, 0) == 1
 
 
-def test_no_threads_at_all_are_refused_however_few_the_values():
+def test_zero_threads_are_refused_however_few_the_values():
     with pytest.raises(ValueError, match="n_jobs=0 has no meaning"):
         threads_for(0, np.zeros((1, 1)), 1000)

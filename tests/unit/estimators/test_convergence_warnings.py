@@ -1,4 +1,4 @@
-"""Warnings name the line that asked for the fit."""
+"""Warnings name the line that called fit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_warning_names_the_caller_s_line(name: str) -> None:
     assert {one.filename for one in told} == {__file__}
 
 
-def test_a_pipeline_is_the_caller_of_what_is_in_it() -> None:
+def test_a_pipeline_counts_as_the_caller_of_its_steps() -> None:
     with pytest.warns(ConvergenceWarning, match="duality gap") as told:
         make_pipeline(StandardScaler(), HURRIED["hinge"]).fit(X, Y)
     assert [one.filename.rpartition("/")[2] for one in told] == ["pipeline.py"]

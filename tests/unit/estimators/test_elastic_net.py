@@ -1,4 +1,4 @@
-"""Lasso and ElasticNet: scikit-learn's contract and models, with a gap that proves them."""
+"""Lasso and ElasticNet: scikit-learn's contract and models, certified by a duality gap."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_it_keeps_scikit_learns_contract(estimator):
 
 
 def wide(n=60, d=800, seed=0):
-    """More columns than rows; ten of them make the targets."""
+    """More columns than rows; ten of them make up the targets."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, d)) + rng.standard_normal(d)
     return X, 3.0 + X[:, :10] @ np.arange(1.0, 11.0) + 0.1 * rng.standard_normal(n)
@@ -45,7 +45,7 @@ def tall(n=300, d=12, seed=0):
 
 
 def objective(X, y, model, weights=None):
-    """scikit-learn's, for any model with these settings."""
+    """scikit-learn's objective, for any model with these settings."""
     l1 = model.get_params().get("l1_ratio", 1.0)
     squares = np.average((y - model.predict(X)) ** 2, weights=weights)
     penalty = l1 * np.abs(model.coef_).sum() + 0.5 * (1.0 - l1) * (model.coef_**2).sum()
@@ -77,7 +77,7 @@ def test_it_finds_scikit_learns_model(data, make, weighted, intercept, given):
 
 @pytest.mark.parametrize("data", [wide, tall], ids=["wide", "tall"])
 @pytest.mark.parametrize("l1_ratio", [1.0, 0.5, 0.0])
-def test_the_gap_bounds_what_is_left_to_gain(data, l1_ratio):
+def test_the_gap_bounds_the_suboptimality(data, l1_ratio):
     X, y = data()
     best = em.ElasticNet(0.05, l1_ratio=l1_ratio, tol=1e-13, max_iter=100_000).fit(X, y)
     least = objective(X, y, best)
@@ -133,7 +133,7 @@ def test_several_targets_are_fitted_one_by_one():
     assert ours.dual_gap_.shape == ours.intercept_.shape == (3,)
 
 
-def test_a_warm_start_has_nothing_left_to_do():
+def test_a_warm_start_at_the_optimum_takes_no_iteration():
     X, y = wide()
     model = em.Lasso(0.3, tol=1e-10, warm_start=True).fit(X, y)
     swept = model.n_iter_
@@ -145,7 +145,7 @@ def test_a_warm_start_has_nothing_left_to_do():
 
 @pytest.mark.parametrize("data", [wide, tall], ids=["wide", "tall"])
 @pytest.mark.parametrize("make", [np.asarray, sp.csc_array])
-def test_a_warm_start_outside_of_the_restriction_ends_within_it(data, make):
+def test_a_warm_start_outside_the_constraint_ends_within_it(data, make):
     X, y = data()
     y = y - 5.0 * X[:, 0]
     model = em.Lasso(0.05, tol=1e-8, warm_start=True).fit(make(X), y)
@@ -155,7 +155,7 @@ def test_a_warm_start_outside_of_the_restriction_ends_within_it(data, make):
     fresh = em.Lasso(0.05, tol=1e-8, positive=True).fit(make(X), y)
     assert model.coef_.min() == 0.0
     assert abs(objective(X, y, model) - objective(X, y, fresh)) <= 1e-8 * float(np.mean(y**2))
-    # Likewise where one solver is given one penalty after another.
+    # The same if one solver is given one penalty after another.
     matrix = ColumnMatrix(make(X), y, None, centred=True)
     for by_products in (True, False):
         solver = ElasticNetSolver(matrix, former, by_products=by_products)
@@ -174,7 +174,7 @@ def test_constant_columns_and_targets_get_zeros():
     assert model.intercept_ == pytest.approx(7.0)
 
 
-def test_the_data_are_not_changed():
+def test_the_data_are_not_modified():
     X, y = wide()
     X, before, targets = np.asfortranarray(X), X.copy(), y.copy()
     em.Lasso(0.3).fit(X, y, sample_weight=np.linspace(0.0, 2.0, len(y)))
@@ -187,7 +187,7 @@ def test_it_works_in_a_pipeline():
     assert make_pipeline(StandardScaler(), em.Lasso(0.01)).fit(X, y).score(X, y) > 0.9
 
 
-def test_a_gap_is_of_the_model_after_columns_were_dropped():
+def test_the_gap_is_that_of_the_model_after_columns_were_dropped():
     X = np.linalg.qr(np.random.default_rng(0).standard_normal((150, 120)))[0]
     model = em.Lasso(1 / 150, warm_start=True, tol=1e-6, fit_intercept=False)
     model.fit(X, 5.0 * X[:, 0] + 1.02 * X[:, 1])
@@ -253,14 +253,14 @@ def test_a_column_of_targets_has_the_shapes_of_scikit_learn(ours, theirs):
     ids=["lasso", "ridge", "svm", "logistic"],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_values_without_squares_get_no_certificate(model, make):
+def test_values_whose_squares_overflow_get_no_certificate(model, make):
     X, y = tall()
     with pytest.raises(ValueError, match="squares of column 0 of X add up to more than float64"):
         model.fit(make(X * 1e200), y > y.mean())
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_targets_without_squares_get_no_certificate():
+def test_targets_whose_squares_overflow_get_no_certificate():
     X, y = tall()
     with pytest.raises(ValueError, match="squares of y add up to more than float64"):
         em.Lasso().fit(X, y * 1e200)

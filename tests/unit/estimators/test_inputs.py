@@ -1,4 +1,4 @@
-"""What estimators take besides arrays: Dask collections, files by name, and sources."""
+"""Inputs of estimators besides arrays: Dask collections, files by name, and sources."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_files_are_read_by_name(name, folder):
     same(MODELS[name]().fit(folder / "X.npy", y, sample_weight=folder / "weights.npy"), weighted)
 
 
-def test_a_file_is_predicted_and_scored(folder):
+def test_a_model_predicts_and_scores_a_file(folder):
     X, y, _ = data()
     model = em.LogisticRegression().fit(X, y)
     expected = model.predict(X)
@@ -166,7 +166,7 @@ def test_paths_take_files(folder):
         ),
     ],
 )
-def test_what_cannot_be_read_is_said(given, error, message, folder):
+def test_unreadable_inputs_are_one_line_errors(given, error, message, folder):
     (folder / "broken.npy").write_bytes(b"no numbers")
     (folder / "header.csv").write_text("a,b,c\n")
     (folder / "words.csv").write_text("a,b,c\n1,2,yes\n2,3,no\n")
@@ -174,7 +174,7 @@ def test_what_cannot_be_read_is_said(given, error, message, folder):
         em.Lasso().fit(folder / given[0], *given[1:])
 
 
-def test_rows_of_a_table_do_not_say_which_column_is_the_label(folder):
+def test_a_table_needs_the_name_of_its_label_column(folder):
     X, y, _ = data()
     model = em.Ridge().fit(X, y)
     with pytest.raises(ConfigError, match="does not say which of its columns holds labels"):
@@ -184,7 +184,7 @@ def test_rows_of_a_table_do_not_say_which_column_is_the_label(folder):
 
 
 @pytest.mark.parametrize("make", [em.Lasso, em.Ridge, em.LinearSVC, em.LogisticRegression])
-def test_features_by_columns_are_not_taken_for_examples(make):
+def test_column_partitioned_features_are_not_taken_for_examples(make):
     X, y, _ = data()
     turned = em.from_arrays(X, y, by="columns")
     with pytest.raises(ConfigError, match=r"the source is by columns, .*leave by='columns' out"):
@@ -196,7 +196,7 @@ def test_features_by_columns_are_not_taken_for_examples(make):
         em.KMeans(2).fit(turned)
 
 
-def test_sequences_are_no_numbers():
+def test_sequences_are_refused_as_numbers():
     with pytest.raises(DataError, match="rows are sequences"):
         em.LinearSVC().fit(synthetic_splice(50))
 

@@ -14,8 +14,8 @@ from sklearn.metrics import adjusted_rand_score
 import elasticml as em
 from tests.unit.estimators.contract import assert_contract
 
-#: Mini-batches and the draws of a start depend on the order and number of rows: a row of weight 2
-#: is not two rows. scikit-learn's own mini-batches are excused from the same checks.
+#: Mini-batches and random draws of the seeding depend on the order and number of rows: a row of
+#: weight 2 is not two rows. scikit-learn's own mini-batches are excused from the same checks.
 EXPECTED = {
     "check_sample_weight_equivalence_on_dense_data": "rows are drawn",
     "check_sample_weight_equivalence_on_sparse_data": "rows are drawn",
@@ -47,7 +47,7 @@ def test_it_finds_clusters(init, dtype):
     assert np.array_equal(distances.argmin(axis=1), model.labels_)
 
 
-def test_sparse_rows_give_what_dense_ones_do():
+def test_sparse_rows_give_the_result_of_dense_ones():
     X, _ = blobs()
     X[np.abs(X) < 3.0] = 0.0
     dense = em.KMeans(5, random_state=1).fit(X)
@@ -66,7 +66,7 @@ def test_without_structure_it_is_as_good_as_mini_batches_of_scikit_learn():
     assert ours <= 1.01 * theirs
 
 
-def test_rows_that_come_in_parts_end_near_all_at_once():
+def test_partial_fits_end_near_one_fit_of_all_rows():
     X, y = blobs()
     model = em.KMeans(8, random_state=0)
     order = np.random.default_rng(0).permutation(3000)
@@ -76,7 +76,7 @@ def test_rows_that_come_in_parts_end_near_all_at_once():
     assert adjusted_rand_score(y, model.predict(X)) > 0.99
 
 
-def test_rows_without_weight_have_no_say():
+def test_rows_without_weight_have_no_effect():
     X, _ = blobs()
     s = np.zeros(3000)
     s[:900] = 1.0
@@ -114,7 +114,7 @@ def test_a_wrong_setting_is_named(given, message):
         em.KMeans(**given).fit(np.random.default_rng(0).random((10, 2)))
 
 
-def test_a_second_fit_wants_enough_rows_too():
+def test_a_second_fit_needs_enough_rows_too():
     X = np.random.default_rng(0).random((20, 2))
     model = em.KMeans(8).fit(X)
     with pytest.raises(ValueError, match="n_samples=3 should be >= n_clusters=8"):
@@ -135,7 +135,7 @@ def test_fewer_different_rows_than_clusters_are_warned_of(init, kind, different)
     assert model.inertia_ == 0.0
 
 
-def test_different_rows_that_the_sample_has_not_are_found_all_the_same():
+def test_different_rows_missing_from_the_sample_are_still_found():
     X = np.zeros((100_000, 2))
     X[::10_000] = np.arange(20.0).reshape(10, 2) + 1.0
     model = em.KMeans(11, random_state=0).fit(X)

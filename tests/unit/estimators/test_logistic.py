@@ -1,4 +1,4 @@
-"""LogisticRegression: scikit-learn's contract and models, with a gap that proves them."""
+"""LogisticRegression: scikit-learn's contract and models, certified by a duality gap."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_it_finds_scikit_learns_model(name, make, given):
 
 
 def test_threads_do_not_change_the_model(monkeypatch):
-    # So few values are worth a thread here.
+    # Even so few values are worth a thread here.
     monkeypatch.setattr(logistic, "PRODUCT_VALUES_MIN", 0)
     X, y = load_digits(return_X_y=True)
     X = sp.csr_matrix(X / 16.0)
@@ -63,7 +63,7 @@ def test_threads_do_not_change_the_model(monkeypatch):
     assert not np.array_equal(two.coef_, one.coef_)
 
 
-def test_few_rows_are_one_threads_whatever_n_jobs():
+def test_few_rows_use_one_thread_whatever_n_jobs():
     X, y = load_digits(return_X_y=True)
     for labels in (y, y > 4):
         one, two = (em.LogisticRegression(C=0.1, n_jobs=n).fit(X / 16.0, labels) for n in (1, 2))
@@ -84,7 +84,7 @@ def many_rows(rows=110_000, each=75, columns=5_000):
     return X, np.sign(margins + margins.std() * rng.standard_normal(rows))
 
 
-def test_many_rows_are_fitted_by_steps_on_dual_variables():
+def test_many_rows_are_fitted_by_dual_coordinate_ascent():
     X, y = many_rows()
     dual = em.LogisticRegression(fit_intercept=False, tol=1e-5).fit(X, y)
     newton = em.LogisticRegression(fit_intercept=False, tol=1e-9, warm_start=True).fit(X, y)
@@ -98,28 +98,28 @@ def test_many_rows_are_fitted_by_steps_on_dual_variables():
     assert np.array_equal(two.coef_, again.coef_)
 
 
-def test_newton_steps_go_on_where_passes_end():
+def test_newton_steps_continue_where_passes_end():
     X, y = many_rows()
     model = em.LogisticRegression(fit_intercept=False, tol=1e-6, max_iter=3).fit(X, y)
     assert model.method_ == "newton"
     assert model.dual_gap_ <= 1e-6 * len(y) * math.log(2.0)
 
 
-def test_an_intercept_or_a_weak_penalty_is_for_newton_steps():
+def test_an_intercept_or_a_weak_penalty_uses_newton_steps():
     X, y = many_rows()
     for given in ({"fit_intercept": True}, {"fit_intercept": False, "C": 1000.0}):
         assert em.LogisticRegression(tol=1e-2, **given).fit(X, y).method_ == "newton"
 
 
 def objective(model, X, y):
-    """scikit-learn's."""
+    """scikit-learn's objective."""
     losses = log_loss(y, model.predict_proba(X), normalize=False, labels=model.classes_)
     return 0.5 * float((model.coef_**2).sum()) + model.C * losses
 
 
 @pytest.mark.parametrize("name", DATA)
 @pytest.mark.parametrize("intercept", [True, False])
-def test_the_gap_bounds_what_is_left_to_gain(name, intercept):
+def test_the_gap_bounds_the_suboptimality(name, intercept):
     X, y = DATA[name]()
     # Classes of unequal size: the free intercept's dual variables must be made feasible.
     X, y = X[25:], y[25:]
@@ -134,7 +134,7 @@ def test_the_gap_bounds_what_is_left_to_gain(name, intercept):
         assert math.isfinite(rough.dual_gap_)
 
 
-def test_a_warm_start_goes_on_from_the_last_model():
+def test_a_warm_start_continues_from_the_last_model():
     X, y = load_iris(return_X_y=True)
     model = em.LogisticRegression(warm_start=True, tol=1e-10).fit(X, y)
     first = model.n_iter_[0]
@@ -156,7 +156,7 @@ def test_without_a_penalty_a_warning_names_no_gap():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         em.LogisticRegression(C=np.inf).fit(X, X[:, 0] + X[:, 1] ** 2 > 0.5)
-    # The first column parts the classes: the longer the model, the better.
+    # The first column separates the classes: the longer the model, the better.
     with pytest.warns(ConvergenceWarning, match="no certificate") as told:
         em.LogisticRegression(C=np.inf, max_iter=5).fit(X, X[:, 0] > 0.0)
     assert "gap" not in str(told[0].message)
@@ -177,17 +177,17 @@ def test_it_is_scored_like_any_other():
     np.testing.assert_allclose(ours, theirs)
 
 
-def test_no_threads_have_no_meaning():
+def test_zero_threads_are_refused():
     X, y = load_iris(return_X_y=True)
     with pytest.raises(ValueError, match="n_jobs=0 has no meaning"):
         em.LogisticRegression(n_jobs=0).fit(X, y)
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.5])
-def test_a_client_that_is_of_no_use_is_warned_of(ratio):
+def test_a_useless_client_is_warned_of(ratio):
     X, y = np.random.default_rng(0).standard_normal((30, 2)), np.tile([0, 1, 2], 10)
     with pytest.warns(UserWarning, match="LogisticRegression with 3 classes is fitted in this"):
-        # Nobody is asked: nothing listens there.
+        # The client is not asked: nothing listens there.
         model = em.LogisticRegression(l1_ratio=ratio, client="tcp://127.0.0.1:1").fit(X, y)
     assert model.solver_path_ == "in-process"
     with warnings.catch_warnings():
@@ -196,7 +196,7 @@ def test_a_client_that_is_of_no_use_is_warned_of(ratio):
 
 
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
-def test_a_class_of_no_weight_is_no_obstacle_to_a_certificate(ratio):
+def test_a_class_of_no_weight_does_not_prevent_a_certificate(ratio):
     X, y = load_iris(return_X_y=True)
     given, counts = {"l1_ratio": ratio, "C": 0.5}, y != 1
 

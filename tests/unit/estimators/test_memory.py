@@ -1,4 +1,4 @@
-"""What a fit has taken of the rows' memory is free when they are, without a search for cycles."""
+"""Memory of a fit is freed with the rows' last reference, without a garbage collection."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def _no_search() -> Generator[None]:
 
 
 def values_after(model: Any, kind: str, classes: int) -> weakref.ref[np.ndarray]:
-    """Fit rows that nobody else has; return what tells whether their values are still there."""
+    """Fit rows without other references; return a function that tells whether their values are
+    alive.
+    """
     rng = np.random.default_rng(4)
     X: Any = np.round(rng.normal(size=(N, D)) * (rng.random((N, D)) < 0.5), 1)
     y = np.argmax(X @ rng.normal(size=(D, classes)), axis=1)
@@ -55,5 +57,5 @@ def values_after(model: Any, kind: str, classes: int) -> weakref.ref[np.ndarray]
     "kind", ["dense", "float64", pytest.param("float32", marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("name", MODELS)
-def test_rows_are_freed_with_their_last_name(name: str, kind: str, classes: int) -> None:
+def test_rows_are_freed_with_their_last_reference(name: str, kind: str, classes: int) -> None:
     assert values_after(MODELS[name], kind, classes)() is None

@@ -33,7 +33,7 @@ def test_a_path_has_scikit_learns_models(data, make, l1_ratio):
     assert not coefs[:, 0].any()
 
 
-def test_a_path_through_more_columns_than_products_are_kept_of(monkeypatch):
+def test_a_path_over_more_columns_than_cached_products(monkeypatch):
     X, y = wide()
     expected = em.lasso_path(X, y, alphas=20, eps=1e-2, tol=1e-12, max_iter=100_000)[1]
     monkeypatch.setattr("elasticml.algorithms.linear.elastic_net.PRODUCTS_MAX", 60)
@@ -78,7 +78,7 @@ def test_a_path_that_ends_too_early_says_so():
         em.lasso_path(X, y, alphas=[1e-3], tol=1e-14, max_iter=2)
 
 
-def test_a_ridge_has_no_grid_of_its_own():
+def test_a_ridge_path_needs_given_penalties():
     X, y = tall()
     with pytest.raises(ValueError, match="l1_ratio=0 has no grid"):
         em.enet_path(X, y, l1_ratio=0.0)
@@ -117,7 +117,7 @@ def test_parameters_of_a_path_are_checked(given, what):
         ({"cv": [([0, 1], [])]}, "split 0 of cv has no test rows"),
     ],
 )
-def test_what_cannot_be_cross_validated_is_said_beforehand(given, what):
+def test_what_cannot_be_cross_validated_is_refused_beforehand(given, what):
     with pytest.raises(ValueError, match=what):
         em.ElasticNetCV(**given).fit(*tall())
 

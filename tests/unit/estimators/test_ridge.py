@@ -1,4 +1,4 @@
-"""Ridge: scikit-learn's contract and models, with a gap that proves them."""
+"""Ridge: scikit-learn's contract and models, certified by a duality gap."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_it_finds_scikit_learns_model(data, solver, make, weighted, intercept):
     assert 0.0 <= ours.dual_gap_ <= 1e-10 * len(y) * np.average(y * y, weights=weights)
 
 
-def test_targets_have_penalties_of_their_own():
+def test_each_target_has_its_own_penalty():
     X, y = tall()
     Y, alpha = np.stack([y, y * y], axis=1), [0.1, 30.0]
     ours, theirs = em.Ridge(alpha).fit(X, Y), Theirs(alpha).fit(X, Y)
@@ -56,7 +56,7 @@ def test_without_a_penalty_it_is_least_squares_and_has_no_certificate():
     assert math.isnan(ours.dual_gap_)
 
 
-def test_coefficients_are_not_negative_where_they_must_not_be():
+def test_positive_keeps_coefficients_from_being_negative():
     X, y = tall()
     ours = em.Ridge(2.0, positive=True, tol=1e-13).fit(X, y)
     theirs = Theirs(2.0, positive=True, tol=1e-12, max_iter=100_000).fit(X, y)
@@ -64,7 +64,7 @@ def test_coefficients_are_not_negative_where_they_must_not_be():
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-5)
 
 
-def test_steps_that_end_early_are_bounded_by_their_gap():
+def test_fits_that_end_early_are_bounded_by_their_gap():
     X, y = tall()
     best = em.Ridge(1.0).fit(X, y)
 
@@ -76,7 +76,7 @@ def test_steps_that_end_early_are_bounded_by_their_gap():
     assert 0.0 <= objective(rough) - objective(best) <= rough.dual_gap_ + 1e-9
 
 
-def test_a_stalled_fit_is_no_converged_one():
+def test_a_stalled_fit_is_not_converged():
     rng = np.random.default_rng(0)
     X = 0.01 * rng.standard_normal((300, 5))
     y = 100.0 * X @ np.arange(1.0, 6.0) + rng.standard_normal(300)
@@ -96,7 +96,7 @@ def test_a_stalled_fit_is_no_converged_one():
 )
 def test_a_model_without_a_certificate_is_fitted_here_whatever_the_client(model, what):
     X = np.random.default_rng(1).standard_normal((30, 3))
-    # Nobody is asked: nothing listens there.
+    # The client is not asked: nothing listens there.
     model.client = "tcp://127.0.0.1:1"
     with pytest.warns(UserWarning, match=f"{what}, which has no certificate, is fitted") as told:
         model.fit(X, X @ [1.0, 2.0, 3.0])
@@ -105,7 +105,7 @@ def test_a_model_without_a_certificate_is_fitted_here_whatever_the_client(model,
 
 
 @pytest.mark.parametrize("alpha", [[1.0, -1.0], [np.nan], [1.0, np.inf]])
-def test_penalties_that_are_none_are_refused(alpha):
+def test_invalid_penalties_are_refused(alpha):
     X, y = tall()
     with pytest.raises(ValueError, match=r"alpha: got .*, wanted finite numbers not below 0"):
         em.Ridge(alpha).fit(X, np.stack([y, y], axis=1))

@@ -1,4 +1,4 @@
-"""An estimator's rows as kernels want them: counted, and multiplied."""
+"""An estimator's rows prepared for kernels: labels encoded, products computed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def some_rows(n: int = 40, d: int = 7) -> sp.csr_matrix:
     return sp.random(n, d, density=0.4, format="csr", random_state=3)
 
 
-def test_other_labels_than_two_signs_are_counted() -> None:
+def test_labels_other_than_two_signs_are_encoded() -> None:
     chunked = RowTable(np.ones((4, 1))).chunked.with_labels(np.array([2.0, 0.5, 2.0, 1.0]), None)
     assert chunked.facts.label_counts == {0.5: 1, 1.0: 1, 2.0: 2}
 

@@ -1,4 +1,4 @@
-"""LogisticRegression with an L1 penalty: saga's models, with a gap that proves them."""
+"""LogisticRegression with an L1 penalty: saga's models, certified by a duality gap."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_it_finds_sagas_model(name, make, ratio, given):
 
 
 def objective(model, X, y):
-    """scikit-learn's."""
+    """scikit-learn's objective."""
     losses = log_loss(y, model.predict_proba(X), normalize=False, labels=model.classes_)
     w = model.coef_.ravel()
     share = model.l1_ratio
@@ -66,7 +66,7 @@ def objective(model, X, y):
 @pytest.mark.parametrize("name", DATA)
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("ratio", [1.0, 0.4])
-def test_the_gap_bounds_what_is_left_to_gain(name, intercept, ratio):
+def test_the_gap_bounds_the_suboptimality(name, intercept, ratio):
     X, y = DATA[name]()
     # Classes of unequal size: the free intercept's dual variables must be made feasible.
     X, y = X[12:], y[12:]
@@ -101,7 +101,7 @@ def test_ten_classes_of_sparse_rows_end_certified():
 
 
 @pytest.mark.parametrize("name", ["two classes", "three classes"])
-def test_a_large_penalty_leaves_the_classes_shares(name):
+def test_a_large_penalty_leaves_only_the_class_shares(name):
     X, y = DATA[name]()
     model = em.LogisticRegression(C=1e-4, l1_ratio=1.0, tol=1e-10).fit(X, y)
     assert not model.coef_.any()
@@ -120,7 +120,7 @@ def test_separable_rows_and_hardly_any_penalty_end_certified(name):
     assert model.score(X, y) == 1.0
 
 
-def test_a_column_of_zeros_and_a_constant_one_stay_out():
+def test_zero_and_constant_columns_have_zero_coefficients():
     X, y = DATA["two classes"]()
     X = np.hstack([np.zeros((300, 1)), np.full((300, 1), 7.0), X])
     for make in (np.asarray, sp.csr_matrix):
@@ -129,7 +129,7 @@ def test_a_column_of_zeros_and_a_constant_one_stay_out():
         assert model.coef_[0, 2:].any()
 
 
-def test_a_warm_start_goes_on_from_the_last_model():
+def test_a_warm_start_continues_from_the_last_model():
     for name in ("two classes", "three classes"):
         X, y = DATA[name]()
         model = em.LogisticRegression(l1_ratio=1.0, warm_start=True, tol=1e-8).fit(X, y)
@@ -140,8 +140,8 @@ def test_a_warm_start_goes_on_from_the_last_model():
 
 @pytest.mark.parametrize("name", ["two classes", "three classes"])
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
-def test_a_warm_start_far_off_ends_as_near_as_a_cold_one(name, make):
-    # Far on the wrong side of the margins the loss is flat, and steps from there led nowhere.
+def test_a_distant_warm_start_ends_as_near_as_a_cold_one(name, make):
+    # Far on the wrong side of the margins the loss is flat, and steps from there made no progress.
     X, y = DATA[name]()
     model = em.LogisticRegression(l1_ratio=1.0, warm_start=True, tol=1e-8, max_iter=50)
     cold = em.LogisticRegression(l1_ratio=1.0, tol=1e-8).fit(make(X), y)
@@ -154,7 +154,7 @@ def test_a_warm_start_far_off_ends_as_near_as_a_cold_one(name, make):
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-def test_many_sparse_columns_end_where_dense_ones_do(intercept):
+def test_many_sparse_columns_give_the_result_of_dense_ones(intercept):
     rng = np.random.default_rng(2)
     X = sp.random(400, 600, 0.05, "csr", random_state=rng, data_rvs=rng.standard_normal)
     y = X @ (rng.standard_normal(600) * (rng.random(600) < 0.1)) > 0.1
@@ -166,7 +166,7 @@ def test_many_sparse_columns_end_where_dense_ones_do(intercept):
     np.testing.assert_allclose(sparse.coef_, dense.coef_, atol=1e-4)
 
 
-def test_without_a_penalty_the_ratio_does_not_count():
+def test_without_a_penalty_the_ratio_has_no_effect():
     X, y = make_classification(300, 5, n_redundant=0, flip_y=0.3, random_state=0)
     ours = em.LogisticRegression(C=np.inf, l1_ratio=1.0, tol=1e-12).fit(X, y)
     other = em.LogisticRegression(C=np.inf, tol=1e-12).fit(X, y)
@@ -180,6 +180,6 @@ def test_a_wrong_ratio_is_named():
 
 @pytest.mark.parametrize("client", [5, ["tcp://nowhere:1"]])
 @pytest.mark.parametrize("make", [em.LogisticRegression, em.LinearSVC, em.Lasso, em.Ridge])
-def test_a_client_that_is_none_is_named(make, client):
+def test_an_invalid_client_is_named(make, client):
     with pytest.raises(TypeError, match=r"client is .*, wanted a distributed.Client, a scheduler"):
         make(client=client).fit(np.eye(4), np.array([0, 1, 0, 1]))

@@ -1,4 +1,4 @@
-"""LinearSVC: scikit-learn's contract and LIBLINEAR's models, with a gap that proves them."""
+"""LinearSVC: scikit-learn's contract and LIBLINEAR's models, certified by a duality gap."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from elasticml.algorithms.cocoa.local_pass import LocalSolver
 from elasticml.estimators import svm
 from tests.unit.estimators.contract import assert_contract
 
-#: Rows of weight 2 and rows that stand twice are visited in other orders, and dual steps end within
-#: the tolerance: scikit-learn's own LinearSVC fails the same two.
+#: Rows of weight 2 and repeated rows are visited in other orders, and dual steps end within the
+#: tolerance: scikit-learn's own LinearSVC fails the same two.
 EXCUSED = {
     "check_sample_weight_equivalence_on_dense_data": "ends within a tolerance",
     "check_sample_weight_equivalence_on_sparse_data": "ends within a tolerance",
 }
 
-#: Of a local solver: threads for any work.
+#: Make the local solver use threads for any amount of work.
 FEW_VALUES = {**LocalSolver.__init__.__kwdefaults__, "values_per_thread": 0}
 
 
@@ -100,7 +100,7 @@ def test_it_finds_liblinears_model_with_an_l1_penalty(make, scaling, C):
     assert 0.0 <= ours.dual_gap_ <= 1e-13 * C * 4 * 300
 
 
-def test_the_gap_of_an_l1_penalty_bounds_what_is_left_to_gain():
+def test_the_gap_of_an_l1_penalty_bounds_the_suboptimality():
     X, y = make_classification(300, 12, random_state=1)
 
     def objective(model):
@@ -126,7 +126,7 @@ def test_each_of_three_classes_has_liblinears_sparse_model():
 
 
 @pytest.mark.parametrize("dual", [True, False])
-def test_the_gap_bounds_what_is_left_to_gain(dual):
+def test_the_gap_bounds_the_suboptimality(dual):
     X, y = make_classification(300, 12, random_state=1)
     best = em.LinearSVC(C=0.1, dual=False, tol=1e-14).fit(X, y)
     with warnings.catch_warnings():
@@ -153,7 +153,7 @@ def test_each_of_three_classes_has_liblinears_model_against_the_rest(class_weigh
 
 
 @pytest.mark.parametrize("dual", [True, False])
-def test_classes_that_are_fitted_at_a_time_have_the_same_bits(dual, monkeypatch):
+def test_classes_fitted_in_parallel_have_the_same_bits(dual, monkeypatch):
     monkeypatch.setattr(svm, "MODEL_VALUES_MIN", 0)
     X, y = make_classification(200, 9, n_informative=6, n_classes=5, random_state=3)
     given = {"dual": dual, "tol": 1e-3, "random_state": 0}
@@ -166,8 +166,8 @@ def test_classes_that_are_fitted_at_a_time_have_the_same_bits(dual, monkeypatch)
 @pytest.mark.parametrize(
     ("loss", "dual"), [("hinge", True), ("squared_hinge", True), ("squared_hinge", False)]
 )
-def test_threads_of_one_model_end_at_the_same_one(loss, dual, monkeypatch):
-    # So few values are worth a thread here, so that rows are dealt to three.
+def test_any_number_of_threads_reaches_the_same_model(loss, dual, monkeypatch):
+    # Even so few values are worth a thread here, so that rows are split over three.
     monkeypatch.setattr(LocalSolver.__init__, "__kwdefaults__", FEW_VALUES)
     monkeypatch.setattr(svm, "STEP_VALUES_MIN", 0)
     monkeypatch.setattr(svm, "PRODUCT_VALUES_MIN", 0)
@@ -181,8 +181,8 @@ def test_threads_of_one_model_end_at_the_same_one(loss, dual, monkeypatch):
 
 @pytest.mark.parametrize("loss", ["squared_hinge", "hinge"])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_few_rows_are_one_threads_whatever_n_jobs(loss, classes, monkeypatch):
-    # What a second thread would be given, it would take.
+def test_few_rows_use_one_thread_whatever_n_jobs(loss, classes, monkeypatch):
+    # If a second thread were started, it would take its share.
     monkeypatch.setattr(LocalSolver.__init__, "__kwdefaults__", FEW_VALUES)
     X, y = make_classification(400, 12, n_informative=6, n_classes=classes, random_state=0)
     alone, beside = (em.LinearSVC(loss=loss, random_state=0, n_jobs=n).fit(X, y) for n in (1, 3))

@@ -1,4 +1,4 @@
-"""Bodies wander slowly, in the background."""
+"""Background shuffle: bodies slowly move to random other holders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from elasticml.policies.reshuffle import Redeal
 from tests.policy_world import PolicyWorld, member
 
 
-def test_about_a_share_of_the_chunks_is_copied_in_a_round():
+def test_about_the_configured_share_of_chunks_is_copied_in_a_round():
     world = PolicyWorld(
         [GlobalShuffle(share=0.1), Redeal()],
         dict.fromkeys(range(8), 1.0),
@@ -19,7 +19,7 @@ def test_about_a_share_of_the_chunks_is_copied_in_a_round():
     )
     world.play(40)
     copied = [len(said.targets) for _, said in world.said if isinstance(said, Replicate)]
-    # A quarter of the draws falls on a member that has the chunk already.
+    # A quarter of the draws hit a member that has the chunk already.
     assert 0.6 * 51 < sum(copied) / 40 < 51
     assert max(copied) < 2 * 51
 
@@ -40,14 +40,14 @@ def test_pairs_of_holders_change_and_stay_pairs():
     assert world.imbalance < 1.1
 
 
-def test_only_copies_that_nobody_owns_are_discarded():
+def test_only_copies_that_no_member_owns_are_discarded():
     world = PolicyWorld(
         [GlobalShuffle(share=0.3), Redeal()],
         dict.fromkeys(range(4), 1.0),
         n_chunks=64,
         holders=2,
     )
-    world.play(50)  # the world refuses to discard what is owned
+    world.play(50)  # the world refuses to discard owned chunks
     assert any(isinstance(said, Discard) for _, said in world.said)
     assert world.moved_bodies == 0
 
@@ -71,7 +71,7 @@ def test_chunk_that_is_being_copied_is_not_copied_again():
     assert again == []
 
 
-def test_where_everybody_holds_everything_nothing_is_copied():
+def test_where_every_member_holds_everything_nothing_is_copied():
     world = PolicyWorld(
         [GlobalShuffle(share=1.0)], dict.fromkeys(range(2), 1.0), n_chunks=16, holders=2
     )

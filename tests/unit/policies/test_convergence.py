@@ -1,4 +1,4 @@
-"""Slopes of the gap, and what counts as a knee."""
+"""Slopes of the gap, and the rules that detect a knee."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def exponential(q: float, n: int) -> list[Point]:
 
 
 def fires_at(found: list[Point], **settings) -> int | None:
-    """The round at which the rule fires first, as it sees one gap after the other."""
+    """Return the round at which the rule first fires, seeing one gap after the other."""
     seen = (i for i in range(1, len(found) + 1) if is_knee(found[:i], **settings))
     first = next(seen, None)
     return None if first is None else found[first - 1].rounds
@@ -61,10 +61,10 @@ def test_gap_of_zero_has_a_slope():
     assert slope(points([1.0, 0.0]), "rounds") == pytest.approx(300.0)
 
 
-def test_slope_fades_as_it_did_and_a_straight_line_does_not():
+def test_a_fading_slope_is_extrapolated_and_a_straight_line_is_not():
     straight = [Point(rounds=i, seconds=i, gap=10.0**-i) for i in range(5)]
     assert extrapolated_slope(straight, 4) == pytest.approx(1.0)
-    # 2 decades in two seconds, 1 in the next two: over the four that come, a fourth of 3/4.
+    # 2 decades in two seconds, 1 in the next two: over the next four, a quarter of 3/4.
     decades = [0.0, 1.0, 2.0, 2.5, 3.0]
     bent = [Point(rounds=i, seconds=i, gap=10.0**-d) for i, d in enumerate(decades)]
     assert extrapolated_slope(bent, 4) == pytest.approx(0.75 / 4)
@@ -79,19 +79,19 @@ def rows(*gaps, members=4, first=0, **more) -> list[Progress]:
     ]
 
 
-def test_stay_begins_with_the_gap_that_the_last_number_of_members_ended_with():
+def test_a_stage_starts_with_the_last_gap_of_the_previous_number_of_members():
     history = [*rows(1.0, 0.5, members=8), *rows(0.2, 0.1, first=2)]
     assert [(p.rounds, p.gap) for p in gap_points(history, 4)] == [(2, 0.5), (3, 0.2), (4, 0.1)]
     assert gap_points(history, 8) == []
 
 
-def test_stay_begins_anew_where_it_is_told_to():
+def test_a_stage_restarts_on_request():
     history = rows(1.0, 0.5, 0.2, 0.1)
     assert [p.rounds for p in gap_points(history, 4, since_round=3)] == [3, 4]
     assert gap_points(history, 4, since_round=4) == []
 
 
-def test_rounds_without_a_gap_and_bounds_are_left_out():
+def test_rounds_without_a_gap_and_bounds_are_skipped():
     history = [*rows(1.0, None, 0.5, None), *rows(0.1, first=4, gap_is_bound=True)]
     assert [(p.rounds, p.gap) for p in gap_points(history, 4)] == [(1, 1.0), (3, 0.5)]
 

@@ -1,4 +1,4 @@
-"""Constants of costs and rates are found again in what they bring about."""
+"""Constants of the cost and progress models are recovered from their own predictions."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ def observed(inner: float, certificates_s: float = 0.0) -> Observed:
     )
 
 
-def test_rounds_cost_and_bring_what_the_paper_says():
+def test_rounds_cost_and_gain_what_the_paper_says():
     assert TRUE.seconds(4) == pytest.approx(0.9 + 0.4)
     assert TRUE.decades(4) == pytest.approx(-math.log10(1 - 0.8 * (1 - 0.6**4)))
     assert TRUE.rate(4) == TRUE.decades(4) / TRUE.seconds(4)
 
 
 @pytest.mark.parametrize("inners", [(1, 4), (1, 2, 8), (2, 3, 4)])
-def test_constants_are_found_from_two_values_or_more(inners):
+def test_constants_are_fitted_from_two_values_or_more(inners):
     found = fit([observed(inner) for inner in inners])
     for name in ("outer_s", "inner_s", "theta", "rho"):
         assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=1e-6)
 
 
-def test_certificates_cost_the_same_whatever_the_passes():
+def test_certificates_cost_the_same_for_any_number_of_passes():
     found = fit([observed(inner, certificates_s=0.05) for inner in (1, 4)])
     assert found.inner_s == pytest.approx(TRUE.inner_s)
     assert found.outer_s == pytest.approx(TRUE.outer_s + 0.05)
 
 
-def test_of_one_value_all_passes_are_taken_to_bring_as_much():
+def test_with_one_value_all_passes_are_assumed_to_gain_the_same():
     found = fit([observed(2)])
     assert found.decades(6) == pytest.approx(3 * TRUE.decades(2))
 
@@ -50,7 +50,7 @@ def test_one_exact_solution_needs_no_further_pass():
     assert best_inner(exact, (1, 2, 4), {}, 4) == 1
 
 
-def test_best_is_the_fastest_within_reach():
+def test_the_best_value_is_the_fastest_within_reach():
     rates = {inner: TRUE.rate(inner) for inner in (1, 2, 4, 8, 16)}
     best = max(rates, key=rates.__getitem__)
     assert best == 4
@@ -58,7 +58,7 @@ def test_best_is_the_fastest_within_reach():
     assert best_inner(TRUE, (1, 2, 4, 8, 16), {}, 2) == 2
 
 
-def test_what_was_measured_goes_before_the_model():
+def test_measurements_take_precedence_over_the_model():
     assert best_inner(TRUE, (1, 2, 4, 8), {4: 0.0}, 8) != 4
     assert best_inner(TRUE, (1, 2, 4, 8), {8: 10.0}, 8) == 8
 

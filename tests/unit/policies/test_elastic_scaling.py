@@ -1,4 +1,4 @@
-"""Elastic scaling: leavers are emptied as far as there is time, newcomers get an equal share."""
+"""Elastic scaling: leaving members are emptied if time allows, newcomers get an equal share."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def moved(seen: View) -> dict[ChunkId, MemberId]:
     return dict(found[0].targets) if found else {}
 
 
-def test_leavers_chunks_go_to_those_that_stay_in_turn():
+def test_leavers_chunks_go_to_the_remaining_members_in_turn():
     book = Book({A: 4, B: 2, C: 2})
     assert Counter(moved(view(book, [B, C], leaving=[(A, 100.0)])).values()) == {B: 2, C: 2}
 
 
-def test_as_many_are_moved_as_fit_half_of_the_grace():
+def test_as_many_chunks_are_moved_as_fit_half_of_the_grace_period():
     book = Book({A: 9, B: 1})
     assert len(moved(view(book, [B], leaving=[(A, 6.0)]))) == 3
 
@@ -79,12 +79,12 @@ def test_chunks_with_a_copy_elsewhere_go_there_at_once():
     assert moved(view(book, [B, C], leaving=[(A, 0.1)])) == {c: C for c in book.of(A)}
 
 
-def test_retired_member_without_a_deadline_gives_all_it_has():
+def test_leaver_without_a_deadline_gives_all_its_chunks():
     book = Book({A: 9, B: 1})
     assert len(moved(view(book, [B], leaving=[(A, None)]))) == 9
 
 
-def test_newcomers_get_an_equal_share_drawn_from_everybody():
+def test_newcomers_get_an_equal_share_drawn_from_all_members():
     book = Book({A: 6, B: 6})
     moves = moved(view(book, [A, B], [C, D]))
     assert Counter(moves.values()) == {C: 3, D: 3}
@@ -94,7 +94,7 @@ def test_newcomers_get_an_equal_share_drawn_from_everybody():
     assert moved(view(book, [A, B], [C])) == moved(view(book, [A, B], [C]))
 
 
-def test_newcomer_gets_back_what_it_still_holds():
+def test_newcomer_gets_back_chunks_that_it_still_holds():
     book = Book({A: 4}, {ChunkId("s", 0, 1): B, ChunkId("s", 0, 2): B})
     assert set(moved(view(book, [A], [B]))) == {ChunkId("s", 0, 1), ChunkId("s", 0, 2)}
 
@@ -105,7 +105,7 @@ def test_newcomers_wait_while_others_are_expected_or_examples_are_absent_or_on_t
         assert moved(view(book, [A], [B], **wait)) == {}
 
 
-def test_spares_are_left_to_what_is_absent_while_there_are_others():
+def test_spares_are_reserved_for_absent_chunks_while_there_are_others():
     book = Book({A: 2, B: 2})
     found = moved(view(book, [B], [C], [(A, None)], absent_rows=3))
     assert set(found.values()) == {B}

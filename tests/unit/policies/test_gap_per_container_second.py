@@ -1,4 +1,4 @@
-"""The number of members follows from what their seconds bring."""
+"""Gap per container-second: the number of members follows from the progress that they buy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.policy_world import PolicyWorld, member
 
 
 def world_of(policy, members: int, brings, **more) -> PolicyWorld:
-    """Rounds of 6.4 s divided by the members."""
+    """Rounds of 6.4 s divided by the number of members."""
     cost = dict.fromkeys(range(members), 1e-3)
     return PolicyWorld([policy], cost, brings=brings, **more)
 
@@ -24,18 +24,18 @@ def sizes(world: PolicyWorld) -> list[int]:
     return [n for i, n in enumerate(found) if i == 0 or n != found[i - 1]]
 
 
-def better_with_fewer(members: int, gap: float, tuned: dict) -> float:
-    """Decades of a round: the same data in fewer parts bring more, as of CoCoA."""
+def faster_progress_with_fewer(members: int, gap: float, tuned: dict) -> float:
+    """Decades per round: the same data in fewer parts gain more, as with CoCoA."""
     return {16: 0.1, 4: 0.2, 1: 0.5}[members]
 
 
-def test_fewer_members_stay_where_a_container_second_brings_more():
-    world = world_of(GapPerContainerSecond(), 16, better_with_fewer)
+def test_scale_in_is_kept_where_a_container_second_gains_more():
+    world = world_of(GapPerContainerSecond(), 16, faster_progress_with_fewer)
     world.play(40)
     assert sizes(world) == [16, 4, 1]
 
 
-def test_fewer_members_go_back_where_a_container_second_brings_less():
+def test_scale_in_is_undone_where_a_container_second_gains_less():
     brings = lambda members, gap, tuned: 0.1 if members == 16 else 0.05  # noqa: E731
     world = world_of(GapPerContainerSecond(), 16, brings)
     world.play(12)
@@ -46,7 +46,7 @@ def test_fewer_members_go_back_where_a_container_second_brings_less():
     assert second.count == 12
 
 
-def test_what_was_no_good_is_tried_ever_more_rarely():
+def test_failed_trials_are_repeated_ever_more_rarely():
     brings = lambda members, gap, tuned: 0.1 if members == 16 else 0.05  # noqa: E731
     world = world_of(GapPerContainerSecond(avoid=[]), 16, brings)
     world.play(300)
@@ -58,15 +58,15 @@ def test_what_was_no_good_is_tried_ever_more_rarely():
     assert few < 0.1 * 300
 
 
-def test_for_seconds_members_stay_that_make_rounds_shorter():
-    """Fewer members bring more a container-second, but not a second, and there is no knee."""
+def test_for_seconds_members_that_shorten_rounds_are_kept():
+    """Fewer members gain more per container-second, but not per second, and there is no knee."""
     policy = GapPerContainerSecond(objective="seconds")
-    world = world_of(policy, 16, better_with_fewer)
+    world = world_of(policy, 16, faster_progress_with_fewer)
     world.play(60)
     assert sizes(world) == [16]
 
 
-def test_for_seconds_more_members_are_asked_for_and_stay_where_they_help():
+def test_for_seconds_more_members_are_requested_and_kept_where_they_help():
     policy = GapPerContainerSecond(objective="seconds", maximum=16)
     world = world_of(policy, 16, lambda members, gap, tuned: 0.1)
     few = [member(slot) for slot in range(4)]
@@ -77,7 +77,7 @@ def test_for_seconds_more_members_are_asked_for_and_stay_where_they_help():
     assert sizes(world) == [4, 16]
 
 
-def test_for_seconds_more_members_are_given_back_where_they_do_not_help():
+def test_for_seconds_more_members_are_released_where_they_do_not_help():
     policy = GapPerContainerSecond(objective="seconds", maximum=16)
     world = world_of(policy, 16, lambda members, gap, tuned: {4: 0.1, 16: 0.02}.get(members, 0))
     few = [member(slot) for slot in range(4)]
@@ -99,19 +99,19 @@ def test_for_seconds_fewer_members_are_tried_at_a_knee():
 
 
 def test_near_the_target_nothing_is_tried():
-    far = world_of(GapPerContainerSecond(target=1e-30), 16, better_with_fewer)
+    far = world_of(GapPerContainerSecond(target=1e-30), 16, faster_progress_with_fewer)
     far.play(7)
     assert [type(said) for _, said in far.said] == [Retire]
     # 6.4 MB a member take 6.4 s at 1 MB/s, a round 0.4 s: six rounds are left.
     near = world_of(
-        GapPerContainerSecond(target=1e-1), 16, better_with_fewer, chunk_bytes=1_600_000
+        GapPerContainerSecond(target=1e-1), 16, faster_progress_with_fewer, chunk_bytes=1_600_000
     )
     near.play(7)
     assert near.said == []
 
 
 def test_the_reason_names_the_rates_and_the_prediction():
-    world = world_of(GapPerContainerSecond(target=1e-6), 16, better_with_fewer)
+    world = world_of(GapPerContainerSecond(target=1e-6), 16, faster_progress_with_fewer)
     world.play(6)
     assert world.said[0][1].why == (
         "16 members bring 0.25 decades/s, 0.0156 a container-second; 4 members would do with "
@@ -119,8 +119,8 @@ def test_the_reason_names_the_rates_and_the_prediction():
     )
 
 
-def test_nothing_is_decided_while_members_are_coming_or_going():
-    world = world_of(GapPerContainerSecond(), 16, better_with_fewer)
+def test_nothing_is_decided_while_members_join_or_leave():
+    world = world_of(GapPerContainerSecond(), 16, faster_progress_with_fewer)
     world.policies = []
     world.play(6)
     view = world.view()
@@ -131,10 +131,10 @@ def test_nothing_is_decided_while_members_are_coming_or_going():
 
 
 def test_minimum_and_memory_are_respected():
-    world = world_of(GapPerContainerSecond(minimum=4), 16, better_with_fewer)
+    world = world_of(GapPerContainerSecond(minimum=4), 16, faster_progress_with_fewer)
     world.play(40)
     assert sizes(world) == [16, 4]
-    world = world_of(GapPerContainerSecond(), 16, better_with_fewer, limit_bytes=16_000)
+    world = world_of(GapPerContainerSecond(), 16, faster_progress_with_fewer, limit_bytes=16_000)
     world.play(40)
     assert sizes(world) == [16, 4]
 

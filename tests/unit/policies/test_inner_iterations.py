@@ -1,4 +1,4 @@
-"""Passes between two merges are chosen by what merging costs beside them."""
+"""Passes between two merges are chosen by the relative cost of merging."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COSTS = {0: 2e-4, 1: 2e-4}
 
 
 def world_of(policy, model: CostModel, **settings) -> PolicyWorld:
-    """Rounds that cost and bring what the model says."""
+    """Rounds with the cost and progress of the model."""
     of = lambda tuned: tuned.get("local_epochs", policy.start)  # noqa: E731
     return PolicyWorld(
         [policy],
@@ -40,7 +40,7 @@ def fastest(policy, model: CostModel) -> float:
 
 @pytest.mark.parametrize("outer_s", [0.3, 1.0, 5.0])
 @pytest.mark.parametrize("theta", [0.3, 0.8])
-def test_the_fastest_value_is_found_and_stays(outer_s, theta):
+def test_the_fastest_value_is_found_and_kept(outer_s, theta):
     model = CostModel(outer_s=outer_s, inner_s=0.1, theta=theta, rho=0.5)
     policy = ChooseInnerIterations(hysteresis=1.02)
     world = world_of(policy, model)
@@ -52,7 +52,7 @@ def test_the_fastest_value_is_found_and_stays(outer_s, theta):
     assert len(world.said) == said
 
 
-def test_gain_that_is_said_is_the_gain_that_comes():
+def test_the_reported_gain_is_the_actual_gain():
     model = CostModel(outer_s=2.0, inner_s=0.1, theta=0.7, rho=0.6)
     world = world_of(ChooseInnerIterations(), model)
     world.play(40)
@@ -63,7 +63,7 @@ def test_gain_that_is_said_is_the_gain_that_comes():
     assert last.why.startswith("a pass takes 0.1 s, the rest of a round 2 s: ")
 
 
-def test_where_merging_is_cheap_nothing_is_tried():
+def test_nothing_is_tried_where_merging_is_cheap():
     world = world_of(
         ChooseInnerIterations(), CostModel(outer_s=0.005, inner_s=0.1, theta=0.5, rho=0.5)
     )
@@ -71,7 +71,7 @@ def test_where_merging_is_cheap_nothing_is_tried():
     assert values(world) == []
 
 
-def test_more_passes_that_bring_nothing_are_taken_back():
+def test_more_passes_without_gain_are_undone():
     world = world_of(
         ChooseInnerIterations(), CostModel(outer_s=0.3, inner_s=0.1, theta=0.0, rho=0.5)
     )
@@ -79,7 +79,7 @@ def test_more_passes_that_bring_nothing_are_taken_back():
     assert values(world) == [4, 1]
 
 
-def test_a_job_that_begins_below_all_choices_comes_to_one():
+def test_a_job_that_starts_below_all_candidates_reaches_one():
     model = CostModel(outer_s=2.0, inner_s=0.1, theta=0.7, rho=0.6)
     world = world_of(ChooseInnerIterations(start=0.2), model)
     world.play(60)
@@ -89,7 +89,7 @@ def test_a_job_that_begins_below_all_choices_comes_to_one():
     )
 
 
-def test_rounds_without_a_certificate_are_averaged_over():
+def test_progress_is_averaged_over_rounds_without_a_certificate():
     model = CostModel(outer_s=2.0, inner_s=0.1, theta=0.7, rho=0.6)
     world = world_of(ChooseInnerIterations(), model, gap_every=3)
     world.play(90)
@@ -98,7 +98,7 @@ def test_rounds_without_a_certificate_are_averaged_over():
     )
 
 
-def test_other_members_are_measured_anew():
+def test_another_set_of_members_is_measured_again():
     model = CostModel(outer_s=2.0, inner_s=0.1, theta=0.7, rho=0.6)
     policy = ChooseInnerIterations()
     world = world_of(policy, model)
@@ -111,7 +111,7 @@ def test_other_members_are_measured_anew():
     assert policy.state()["members"] == 3
 
 
-def test_another_life_goes_on_where_the_former_stood():
+def test_a_resumed_job_continues_the_search():
     model = CostModel(outer_s=2.0, inner_s=0.1, theta=0.7, rho=0.6)
     whole, first, second = (ChooseInnerIterations() for _ in range(3))
     unbroken, world = world_of(whole, model), world_of(first, model)

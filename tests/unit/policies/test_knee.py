@@ -1,4 +1,4 @@
-"""Members are given back where the gap falls more slowly than it did."""
+"""Knee: release members when the gap falls more slowly than before."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from elasticml.policies.reshuffle import Redeal
 from tests.policy_world import PolicyWorld, member
 
 
-def kinked(members: int, gap: float, tuned: dict) -> float:
+def gap_with_knee(members: int, gap: float, tuned: dict) -> float:
     """Fast to a gap that is lower with fewer members, and a quarter as fast below it."""
     knee = {16: 1e-2, 4: 1e-4, 1: 1e-6}[members]
     return 0.5 if gap > knee else 0.1
 
 
-def world_of(policy, members: int = 16, brings=kinked, **more) -> PolicyWorld:
+def world_of(policy, members: int = 16, brings=gap_with_knee, **more) -> PolicyWorld:
     return PolicyWorld([policy], dict.fromkeys(range(members), 1.0), brings=brings, **more)
 
 
 def sizes(world: PolicyWorld) -> list[int]:
-    """The numbers of members, each once in their order."""
+    """The distinct numbers of members, in order."""
     found = [p.members for p in world.history]
     return [n for i, n in enumerate(found) if i == 0 or n != found[i - 1]]
 
@@ -34,7 +34,7 @@ def test_sixteen_members_become_four_and_then_one():
     assert [round for round, _ in world.said] == [6, 10]
 
 
-def test_nobody_goes_while_the_gap_is_a_straight_line():
+def test_members_stay_while_the_gap_is_a_straight_line():
     world = world_of(ScaleInAtKnee(), brings=lambda members, gap, tuned: 0.3)
     world.play(60)
     assert world.said == []
@@ -48,15 +48,15 @@ def test_on_the_linear_gap_a_straight_line_is_a_knee_at_epochs_4_and_7():
     assert [round for round, _ in world.said] == [4, 7]
 
 
-def test_minimum_stops_it_even_where_that_is_two():
+def test_the_minimum_stops_scale_in_even_at_two():
     world = world_of(
-        ScaleInAtKnee(minimum=2), brings=lambda k, gap, tuned: kinked(max(k, 4), gap, tuned)
+        ScaleInAtKnee(minimum=2), brings=lambda k, gap, tuned: gap_with_knee(max(k, 4), gap, tuned)
     )
     world.play(60)
     assert sizes(world) == [16, 4, 2]
 
 
-def test_two_and_three_members_are_passed_over():
+def test_sizes_of_two_and_three_can_be_skipped():
     assert first_size(ScaleInAtKnee(), 8) == 1
     assert first_size(ScaleInAtKnee(avoid=[]), 8) == 2
     assert first_size(ScaleInAtKnee(factor=2), 8) == 4
@@ -72,35 +72,35 @@ def first_size(policy, members: int, **more) -> int | None:
     return next((n for n in sizes(world) if n != members), None)
 
 
-def test_as_many_stay_as_the_data_need():
-    # 64 chunks of 1000 B: on 16 kB fit four members' worth, on 8 kB eight's.
+def test_enough_members_stay_to_hold_the_data():
+    # 64 chunks of 1000 B: 16 kB hold four members' worth, 8 kB eight's.
     assert first_size(ScaleInAtKnee(), 16, limit_bytes=64_000) == 4
     assert first_size(ScaleInAtKnee(), 16, limit_bytes=8_000) == 8
     assert first_size(ScaleInAtKnee(), 8, limit_bytes=32_000) == 4
     assert first_size(ScaleInAtKnee(), 8, limit_bytes=8_000) is None
 
 
-def test_a_ladder_is_gone_down_step_by_step_and_ends():
+def test_a_ladder_of_sizes_is_descended_step_by_step():
     world = world_of(ScaleInAtKnee(to=[4, 1]))
     world.play(60)
     assert sizes(world) == [16, 4, 1]
 
 
-def test_gaps_taken_now_and_then_are_enough():
-    world = world_of(ScaleInAtKnee(), brings=lambda k, gap, tuned: kinked(k, gap, tuned) / 5)
+def test_occasional_gaps_are_enough():
+    world = world_of(ScaleInAtKnee(), brings=lambda k, gap, tuned: gap_with_knee(k, gap, tuned) / 5)
     world.gap_every = 5
     world.play(300)
     assert sizes(world) == [16, 4, 1]
     assert all(round % 5 == 0 for round, _ in world.said)
 
 
-def test_chunks_of_those_that_go_are_spread_evenly():
+def test_chunks_of_released_members_are_spread_evenly():
     world = world_of(ScaleInAtKnee())
     world.play(8)
     assert [len(world.chunks.of(m)) for m in world.members] == [16] * 4
 
 
-def test_partitions_go_whole_to_a_neighbour():
+def test_partitions_move_whole_to_a_neighbour():
     world = world_of(ScaleInAtKnee(layout="partitions"))
     before = {slot: world.chunks.of(member(slot)) for slot in range(16)}
     world.play(8)
@@ -125,7 +125,7 @@ def test_partitions_are_the_least_common_multiple():
     assert partitions_for(7, []) == 7
 
 
-def test_dealing_anew_is_the_first_remedy():
+def test_reshuffling_is_the_first_remedy():
     world = world_of(ScaleInAtKnee(redeal_first=True))
     world.policies = [*world.policies, Redeal(share=0)]
     # Every share helps for a decade, and no longer.
@@ -144,14 +144,14 @@ def knee_after_every_remedy(members: int, gap: float, tuned: dict) -> float:
     return 0.25 if gap > reach else 0.02
 
 
-def test_where_everything_is_dealt_anew_the_remedy_is_spent():
+def test_with_a_full_reshuffle_that_remedy_is_spent():
     policy = ScaleInAtKnee(redeal_first=True, redeal_share=1.0)
     world = world_of(policy)
     world.play(60)
     assert sizes(world) == [16, 4, 1]
 
 
-def test_scale_in_that_makes_it_worse_is_taken_back_once_and_then_left_alone_for_longer():
+def test_scale_in_that_makes_it_worse_is_undone_once_and_then_delayed():
     def worse_with_fewer(members: int, gap: float, tuned: dict) -> float:
         return (0.5 if gap > 1e-2 else 0.1) if members == 16 else 0.01
 
@@ -163,10 +163,10 @@ def test_scale_in_that_makes_it_worse_is_taken_back_once_and_then_left_alone_for
     assert "back to 16" in back.why
 
 
-def test_scale_in_that_helps_stays():
+def test_scale_in_that_helps_is_kept():
     world = world_of(
         ScaleInAtKnee(to=[4], revert=True),
-        brings=lambda k, gap, tuned: kinked(k, gap, tuned) * (16 / k),
+        brings=lambda k, gap, tuned: gap_with_knee(k, gap, tuned) * (16 / k),
     )
     world.play(40)
     assert sizes(world) == [16, 4]

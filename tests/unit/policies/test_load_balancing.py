@@ -1,4 +1,4 @@
-"""What an example costs each member, as balancing policies see it."""
+"""Seconds per example of each member, as balancing policies see them."""
 
 from elasticml.control.policy import MemberView
 from elasticml.ids import MemberId
@@ -17,14 +17,14 @@ def test_a_member_that_is_slower_every_time_is_slow() -> None:
     assert costs(member(0, 1, 1, 1), member(1, 1, 1, 1), member(2, 1.5, 1.6, 1.4)) == [1, 1, 1.5]
 
 
-def test_a_member_that_is_now_faster_and_now_slower_is_neither() -> None:
-    # On a loaded host equal members looked up to three times as fast as one another.
+def test_a_member_that_varies_is_neither_slow_nor_fast() -> None:
+    # On a loaded host equal members seemed up to three times as fast as one another.
     noisy = member(2, 0.5, 3.0, 1.2, 0.9)
     assert costs(member(0, 1, 1, 1), member(1, 1, 1, 1), noisy) == [1, 1, 1]
 
 
 def test_one_quick_round_does_not_hide_a_slow_member() -> None:
-    # Of two members the slow one was held for a usual one, and its load stayed.
+    # With two members the slow one was taken for normal, and its load stayed.
     assert costs(member(0, 1, 1, 1, 1), member(1, 1.5, 1.1, 1.6, 1.5)) == [1, 1.5]
 
 
@@ -33,8 +33,8 @@ def test_a_member_without_measurement_counts_as_the_median() -> None:
     assert costs(member(0), member(1)) == [1, 1]
 
 
-def test_rounds_that_cost_everybody_more_hide_no_slow_member() -> None:
-    # Every other round takes a certificate, too; the slow member's load stayed where it was.
+def test_rounds_that_cost_every_member_more_hide_no_slow_member() -> None:
+    # Every other round computes a certificate, too; the slow member's load stayed as it was.
     quick, slow = (1, 3, 1, 3, 1, 3, 1), (1.2, 3.6, 1.2, 3.6, 1.2, 3.6, 1.2)
     first, second = costs(member(0, *quick), member(1, *slow))
     assert round(second / first, 6) == 1.2

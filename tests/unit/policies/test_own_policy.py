@@ -1,4 +1,4 @@
-"""The policy that the documentation writes as an example does what it says."""
+"""The example policy of the documentation works as described."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.policy_world import PolicyWorld
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "policies.md"
 
 
-def test_example_of_the_page_gives_back_the_members_beyond_its_number():
+def test_example_of_the_page_releases_the_members_beyond_its_number():
     (text,) = re.findall(r"```python\n(from .*?)```", PAGE.read_text(), re.DOTALL)
     made: dict = {}
     exec(compile(text, str(PAGE), "exec"), made)

@@ -1,4 +1,4 @@
-"""When groups come back, and to whom."""
+"""Readmission: when groups of absent chunks return, and to which members."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_patience_ends():
     assert readmitted(WholeGroup(patience_s=math.inf), view(groups, seen(7), now_s=1e9)) == {}
 
 
-def test_nobody_free_means_nobody_comes_back_however_long_it_takes():
+def test_without_free_members_no_group_returns_however_long_it_takes():
     assert readmitted(WholeGroup(), view([group(1, 3)], now_s=1e9)) == {}
 
 
@@ -80,7 +80,7 @@ def test_policy_follows_the_absent_setting():
 
 
 def chunks_of_a_group(held_by: dict[int, int], survivors: dict[int, int]) -> FakeChunks:
-    """Chunks 0 to 3 have vanished; some are held by a slot still. Survivors own others, of 10 B."""
+    """Chunks 0 to 3 have vanished; some are still held by a slot. Survivors own others, of 10 B."""
     ids = [ChunkId("data", 0, k) for k in range(4 + sum(survivors.values()))]
     held: dict[ChunkId, set[MemberId]] = {c: set() for c in ids}
     for k, slot in held_by.items():
@@ -93,59 +93,59 @@ def chunks_of_a_group(held_by: dict[int, int], survivors: dict[int, int]) -> Fak
     return FakeChunks(infos=infos, owners=owners, held=held)
 
 
-def of_chunks(seen_group: GroupView, chunks: FakeChunks, start: int, stop: int) -> GroupView:
-    """The group of these chunks; its one former member owned them all."""
+def group_of(seen_group: GroupView, chunks: FakeChunks, start: int, stop: int) -> GroupView:
+    """Return the group of these chunks; its one former member owned them all."""
     ids = tuple(chunks.infos)[start:stop]
     return replace(seen_group, chunks=ids, shares=dict.fromkeys(seen_group.former, ids))
 
 
-def left_alone(limit_bytes: int = 1000, **facts: float) -> View:
+def unclaimed_group(limit_bytes: int = 1000, **facts: float) -> View:
     """Four chunks vanished at 10 s, of which slot 2 has a copy of one; three members survive."""
     chunks = chunks_of_a_group({3: 2}, {0: 5, 1: 6, 2: 6})
-    gone = of_chunks(group(1, 8, since_s=10.0), chunks, 0, 4)
+    gone = group_of(group(1, 8, since_s=10.0), chunks, 0, 4)
     rows = {0: 5, 1: 6, 2: 6}
     working = tuple(replace(seen(k, rows=n)[0], limit_bytes=limit_bytes) for k, n in rows.items())
     return replace(view([gone], (), working), chunks=chunks, start_members=4, **facts)
 
 
-def spread(policy: WholeGroup, seen_view: View) -> list[int]:
-    """Slots to which the four chunks go, in their order."""
+def slots_by_chunk(policy: WholeGroup, seen_view: View) -> list[int]:
+    """Return the slots to which the four chunks go, in their order."""
     return [r.owners[c].slot for r in policy.suggest(seen_view) for c in seen_view.groups[0].chunks]
 
 
-def test_group_for_which_nobody_comes_is_spread_over_those_who_work():
+def test_group_that_no_member_claims_is_spread_over_the_active_members():
     # One node of a cluster was lost for good, and its examples were absent for ever.
-    assert spread(WholeGroup(), left_alone(now_s=69.9)) == []
-    assert spread(WholeGroup(), left_alone(now_s=70.0)) == [0, 0, 1, 2]
-    assert spread(WholeGroup(alone_s=math.inf), left_alone(now_s=1e9)) == []
+    assert slots_by_chunk(WholeGroup(), unclaimed_group(now_s=69.9)) == []
+    assert slots_by_chunk(WholeGroup(), unclaimed_group(now_s=70.0)) == [0, 0, 1, 2]
+    assert slots_by_chunk(WholeGroup(alone_s=math.inf), unclaimed_group(now_s=1e9)) == []
 
 
-def test_it_is_spread_sooner_when_as_many_work_as_at_the_start():
-    # A cluster that had grown shrank again: nobody else came, and the job waited for ever.
-    seen_view = left_alone(now_s=40.0)
-    assert spread(WholeGroup(), seen_view) == []
-    assert spread(WholeGroup(), replace(seen_view, start_members=3)) == [0, 0, 1, 2]
-    assert spread(WholeGroup(), replace(seen_view, start_members=3, now_s=39.0)) == []
+def test_it_is_spread_sooner_when_as_many_members_work_as_at_the_start():
+    # A cluster that had grown shrank again: no other member came, and the job waited for ever.
+    seen_view = unclaimed_group(now_s=40.0)
+    assert slots_by_chunk(WholeGroup(), seen_view) == []
+    assert slots_by_chunk(WholeGroup(), replace(seen_view, start_members=3)) == [0, 0, 1, 2]
+    assert slots_by_chunk(WholeGroup(), replace(seen_view, start_members=3, now_s=39.0)) == []
 
 
-def test_it_waits_as_long_as_there_is_no_room_for_it():
-    assert spread(WholeGroup(), left_alone(now_s=99.0, limit_bytes=70)) == [0, 0, 1, 2]
-    assert spread(WholeGroup(), left_alone(now_s=99.0, limit_bytes=60)) == []
+def test_it_waits_while_no_member_has_memory_for_it():
+    assert slots_by_chunk(WholeGroup(), unclaimed_group(now_s=99.0, limit_bytes=70)) == [0, 0, 1, 2]
+    assert slots_by_chunk(WholeGroup(), unclaimed_group(now_s=99.0, limit_bytes=60)) == []
 
 
-def test_it_waits_while_its_memory_is_promised_to_a_group_that_is_on_its_way():
-    # Two groups, one after the other, were given the same free memory, and the job failed.
-    seen_view = left_alone(now_s=99.0, limit_bytes=70)
+def test_it_waits_while_its_memory_is_reserved_for_a_group_in_transit():
+    # Two successive groups were assigned the same free memory, and the job failed.
+    seen_view = unclaimed_group(now_s=99.0, limit_bytes=70)
     coming = ChunkId("data", 1, 0)
     chunks = seen_view.chunks
     chunks.infos[coming] = ChunkInfo(id=coming, rows=1, nbytes=10)
-    assert spread(WholeGroup(), replace(seen_view, coming={coming: MemberId(1, 2)})) == []
-    # The body that is there already takes memory, too, until the group is back.
+    assert slots_by_chunk(WholeGroup(), replace(seen_view, coming={coming: MemberId(1, 2)})) == []
+    # The body that has arrived takes memory, too, until the group is back.
     chunks.held[coming] = {MemberId(1, 2)}
-    assert spread(WholeGroup(), replace(seen_view, coming={coming: MemberId(1, 2)})) == []
-    # A copy that can be dropped does not.
+    assert slots_by_chunk(WholeGroup(), replace(seen_view, coming={coming: MemberId(1, 2)})) == []
+    # A copy that can be dropped takes none.
     chunks.owners[coming] = MemberId(3, 2)
-    assert spread(WholeGroup(), seen_view) == [0, 0, 1, 2]
+    assert slots_by_chunk(WholeGroup(), seen_view) == [0, 0, 1, 2]
 
 
 def three_groups(**facts: float) -> View:
@@ -156,19 +156,19 @@ def three_groups(**facts: float) -> View:
     ids = list(chunks.infos)
     order = (0, 4), (9, 12), (12, 13)
     assert len(ids) == 13
-    groups = [of_chunks(group(k, 7 + k), chunks, *order[k - 1]) for k in (1, 2, 3)]
+    groups = [group_of(group(k, 7 + k), chunks, *order[k - 1]) for k in (1, 2, 3)]
     survivor = replace(seen(0, rows=5)[0], limit_bytes=80)
     return replace(view(groups, (), (survivor,)), chunks=chunks, now_s=99.0, **facts)
 
 
 def test_group_that_does_not_fit_takes_no_memory_from_a_smaller_one():
-    # The first chunks of the large group counted as given, and the small one was refused.
+    # The first chunks of the large group counted as assigned, and the small one was refused.
     found = WholeGroup(first_fitting=True).suggest(three_groups())
     assert [(r.group, set(r.owners.values())) for r in found] == [(2, {MemberId(0, 2)})]
     assert WholeGroup().suggest(three_groups()) == []
 
 
-def test_newcomer_that_was_given_a_group_has_no_room_for_the_next_one():
+def test_newcomer_with_a_group_has_no_memory_for_the_next_one():
     # It counted as empty, got both groups, and the job failed.
     newcomer = replace(seen(7)[0], limit_bytes=50)
     first, *others = WholeGroup().suggest(three_groups(spares=(newcomer,)))
@@ -176,28 +176,28 @@ def test_newcomer_that_was_given_a_group_has_no_room_for_the_next_one():
     assert [[m.slot for m in r.owners.values()] for r in others] == [[7, 0, 0], [0]]
 
 
-def test_newcomer_that_is_too_small_shares_a_group_with_those_who_work():
+def test_newcomer_that_is_too_small_shares_a_group_with_active_members():
     newcomer = replace(seen(7)[0], limit_bytes=30)
     (first,) = WholeGroup().suggest(three_groups(spares=(newcomer,)))
     assert [m.slot for m in first.owners.values()] == [7, 7, 7, 0]
     assert WholeGroup(patience_s=1e3).suggest(three_groups(spares=(newcomer,))) == []
 
 
-def test_nobody_takes_over_what_planned_newcomers_will_want():
+def test_chunks_wait_for_planned_newcomers():
     # Rounds of a second, faults by round: members planned for round 200 found nothing to take.
-    seen_view = left_alone(now_s=1e9)
-    assert spread(WholeGroup(), replace(seen_view, planned=7)) == []
-    assert spread(WholeGroup(), replace(seen_view, expected=7, start_members=3)) == []
-    assert spread(WholeGroup(), seen_view) == [0, 0, 1, 2]
-    # The first of them to be there got the whole group.
+    seen_view = unclaimed_group(now_s=1e9)
+    assert slots_by_chunk(WholeGroup(), replace(seen_view, planned=7)) == []
+    assert slots_by_chunk(WholeGroup(), replace(seen_view, expected=7, start_members=3)) == []
+    assert slots_by_chunk(WholeGroup(), seen_view) == [0, 0, 1, 2]
+    # The first of them to arrive got the whole group.
     waiting = view([group(1, 3, 4)], seen(7), now_s=1e9)
     assert readmitted(WholeGroup(), replace(waiting, expected=1)) == {}
     assert readmitted(WholeGroup(), waiting) == {1: [7]}
 
 
-def reloaded(chunks: FakeChunks, limit_bytes: int) -> list[int]:
-    """Slots to which the four chunks go, in their order."""
-    gone = of_chunks(group(1, 8), chunks, 0, 4)
+def reload_slots(chunks: FakeChunks, limit_bytes: int) -> list[int]:
+    """Return the slots to which the four chunks go, in their order."""
+    gone = group_of(group(1, 8), chunks, 0, 4)
     working = tuple(replace(m, limit_bytes=limit_bytes, rows=5) for m in seen(0, 1))
     (found,) = Reload().suggest(replace(view([gone], (), working), chunks=chunks))
     if found.owners is None:
@@ -206,11 +206,11 @@ def reloaded(chunks: FakeChunks, limit_bytes: int) -> list[int]:
     return [found.owners[c].slot for c in gone.chunks]
 
 
-def test_reload_reads_only_those_chunks_again_that_nobody_has():
-    found = reloaded(chunks_of_a_group({0: 1, 2: 1, 3: 1}, {0: 5, 1: 5}), 1000)
+def test_reload_reads_only_chunks_that_no_member_has():
+    found = reload_slots(chunks_of_a_group({0: 1, 2: 1, 3: 1}, {0: 5, 1: 5}), 1000)
     assert found == [1, 0, 1, 1]
 
 
 def test_reload_spreads_what_does_not_fit_one_survivor():
-    assert reloaded(chunks_of_a_group({}, {0: 5, 1: 5}), 90) == [0]
-    assert reloaded(chunks_of_a_group({}, {0: 5, 1: 5}), 70) == [0, 0, 1, 1]
+    assert reload_slots(chunks_of_a_group({}, {0: 5, 1: 5}), 90) == [0]
+    assert reload_slots(chunks_of_a_group({}, {0: 5, 1: 5}), 70) == [0, 0, 1, 1]

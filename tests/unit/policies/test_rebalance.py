@@ -1,4 +1,4 @@
-"""Chunks go from slow members to fast ones until they take equally long."""
+"""Rebalancing: chunks move from slow to fast members until all take equally long."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.policy_world import PolicyWorld, member
 
 
 def moves(world: PolicyWorld) -> list[int]:
-    """How many chunks each round moved."""
+    """Return how many chunks each round moved."""
     by_round = [0] * world.round
     for round, said in world.said:
         assert isinstance(said, Move)
@@ -41,7 +41,7 @@ def test_eight_fast_and_eight_slow_members_reach_the_papers_relative_round_time(
     cost = {slot: 1.5 if slot % 2 else 1.0 for slot in range(16)}
     world = PolicyWorld([Rebalance()], cost, n_chunks=16 * 64)
     world.play(12)
-    # The unit is the round of 16 fast members; 1.2 is what no partition can beat.
+    # The unit is the round of 16 fast members; 1.2 is the optimum of any partition.
     assert max(world.times().values()) / (64 * 100) == pytest.approx(1.2, rel=0.02)
 
 
@@ -49,7 +49,7 @@ def test_moves_are_gradual_and_end():
     world = PolicyWorld([Rebalance(share=0.25)], {0: 1.5, 1: 1.0}, n_chunks=128)
     world.play(30)
     moved = moves(world)
-    # 12.8 chunks are out of place, and a quarter of them moves at first.
+    # 12.8 chunks are misplaced, and a quarter of them moves at first.
     assert moved[0] == 0
     assert moved[1] == 4
     assert sum(moved) == pytest.approx(13, abs=2)

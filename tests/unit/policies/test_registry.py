@@ -20,7 +20,7 @@ from elasticml.policies.registry import (
 from elasticml.policies.validation import entry_of, settings_of
 
 
-class Silent:
+class PassivePolicy:
     """A user's own policy."""
 
     name = "silent"
@@ -45,7 +45,7 @@ def test_every_job_has_elastic_scaling_and_a_rule_for_absent_chunks():
     assert names(absent="reload") == ["reload", "elastic_scaling"]
 
 
-def test_two_holders_bring_replicas_and_cocoa_re_dealing_with_them():
+def test_two_holders_enable_replicas_and_cocoas_reshuffling_with_them():
     assert names(holders=2) == ["whole_group", "elastic_scaling", "replicas"]
     both = ["reload", "elastic_scaling", "redeal", "replicas"]
     assert names(holders=2, absent="reload", algorithm="cocoa") == both
@@ -53,13 +53,13 @@ def test_two_holders_bring_replicas_and_cocoa_re_dealing_with_them():
     assert names(holders=1, absent="reload", algorithm="cocoa") == both[:2]
 
 
-def test_nothing_is_dealt_anew_by_itself_where_absent_chunks_are_frozen():
+def test_nothing_is_reshuffled_by_default_where_absent_chunks_are_frozen():
     cocoa = {"holders": 2, "absent": "freeze", "algorithm": "cocoa"}
     assert "redeal" not in names(**cocoa)
     assert "redeal" in names(["redeal"], **cocoa)
 
 
-def test_what_is_on_by_itself_can_be_switched_off():
+def test_default_policies_can_be_switched_off():
     left = names([{"redeal": "none"}], holders=2, algorithm="cocoa")
     assert left == ["whole_group", "elastic_scaling", "replicas"]
     written = check_entries([{"redeal": "none"}])
@@ -67,7 +67,7 @@ def test_what_is_on_by_itself_can_be_switched_off():
     assert names(written, holders=2, algorithm="cocoa") == left
 
 
-def test_policies_are_asked_in_the_order_of_their_urgency_and_not_of_the_entries():
+def test_policies_are_asked_by_urgency_and_not_in_the_order_of_entries():
     found = names(["tune_local_work", "redeal", "knee", "straggler", "rebalance", "shuffle"])
     assert found == [
         *("whole_group", "elastic_scaling", "knee", "straggler"),
@@ -75,7 +75,7 @@ def test_policies_are_asked_in_the_order_of_their_urgency_and_not_of_the_entries
     ]
 
 
-def test_entry_takes_the_place_of_a_default():
+def test_entry_replaces_a_default():
     assert names(["reload"]) == ["reload", "elastic_scaling"]
     found = make_policies(
         [{"name": "redeal", "share": 0.5}], absent="stall", holders=2, algorithm="cocoa"
@@ -83,12 +83,12 @@ def test_entry_takes_the_place_of_a_default():
     assert [p.share for p in found if p.name == "redeal"] == [0.5]
 
 
-def test_knee_that_deals_first_has_somebody_who_deals():
+def test_knee_that_reshuffles_first_brings_a_reshuffling_policy():
     found = make_policies([{"name": "knee", "redeal_first": True}], absent="stall")
     assert [(p.name, p.share) for p in found if p.name == "redeal"] == [("redeal", 0)]
 
 
-def test_knee_knows_where_everything_is_dealt_anew_already():
+def test_knee_recognises_a_full_reshuffle():
     entries = [{"name": "knee", "redeal_first": True}]
     found = make_policies(entries, absent="stall", holders=2, algorithm="cocoa")
     assert [p.redeal_share for p in found if isinstance(p, ScaleInAtKnee)] == [1.0]
@@ -112,7 +112,7 @@ def of_job(record):
     return policies_of_job(record, settings_from_record(record, 1, False))
 
 
-def test_record_says_it_all():
+def test_record_has_every_setting():
     record = {
         "policies": [{"name": "gap_per_container_second"}, {"name": "tune_local_work"}],
         "absent": "reload",
@@ -132,7 +132,7 @@ def test_record_says_it_all():
     assert [p.name for p in of_job({})] == ["whole_group", "elastic_scaling"]
 
 
-def test_by_the_papers_letter_absent_groups_wait_for_newcomers_unless_the_job_says_otherwise():
+def test_in_paper_mode_absent_groups_wait_for_newcomers_unless_the_job_says_otherwise():
     def patience(**more):
         return of_job({"algorithm": {"name": "batch_gradient"} | more})[0].alone_s
 
@@ -143,19 +143,19 @@ def test_by_the_papers_letter_absent_groups_wait_for_newcomers_unless_the_job_sa
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_policy_is_made_again_from_its_entry(name):
+def test_policy_is_rebuilt_from_its_entry(name):
     policy = make_policy(name)
     assert entry_of(policy) == {"name": name}
     assert settings_of(type(make_policy(entry_of(policy)))) == settings_of(type(policy))
 
 
-def test_entry_has_what_is_not_the_default():
+def test_entry_has_only_changed_settings():
     policy = ScaleInAtKnee(to=(4, 1), gap="linear")
     assert policy.entry() == {"name": "knee", "to": [4, 1], "gap": "linear"}
     assert make_policy(policy.entry()).to == (4, 1)
 
 
-def test_policy_of_the_users_own_is_named_by_where_it_is():
+def test_a_users_own_policy_is_named_by_its_import_path():
     entry = {"name": f"{__name__}:Silent", "level": 5}
     assert check_entries([entry]) == [entry]
     assert [(p.name, getattr(p, "level", None)) for p in make_policies([entry], absent="stall")][
@@ -181,6 +181,6 @@ def test_policy_of_the_users_own_is_named_by_where_it_is():
         ([{"name": "knee", "revert": 1}], "knee.revert: got 1, wanted true or false"),
     ],
 )
-def test_wrong_entries_are_named_with_what_was_wanted(entries, message):
+def test_wrong_entries_are_one_line_errors(entries, message):
     with pytest.raises(ConfigError, match=message):
         check_entries(entries)

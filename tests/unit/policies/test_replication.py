@@ -1,4 +1,4 @@
-"""Second holders: everywhere one, apart, spread evenly, within the memory; none too many."""
+"""Replication: one second holder for every chunk, on another host, balanced, within memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from elasticml.policies.replication import ChunkReplication
 
 
 class Book:
-    """Chunks of one example and 100 bytes: who holds them, the owner first."""
+    """Chunks of one example and 100 bytes: their holders, the owner first."""
 
     def __init__(self, holders: dict[int, list[int]]) -> None:
         self.there = {
@@ -71,7 +71,7 @@ def drops(found) -> list[tuple[int, list[int]]]:
     return [(s.member.slot, [c.ordinal for c in s.chunks]) for s in found if isinstance(s, Discard)]
 
 
-def test_every_chunk_gets_a_second_holder_and_everybody_about_as_many():
+def test_every_chunk_gets_a_second_holder_and_loads_are_balanced():
     n, n_chunks = 8, 400
     book = Book({k: [k % n] for k in range(n_chunks)})
     found = copies(ChunkReplication().suggest(view(book, n)))
@@ -79,7 +79,7 @@ def test_every_chunk_gets_a_second_holder_and_everybody_about_as_many():
     assert all(found[k] != k % n for k in found)
     per_member = Counter(found.values())
     assert max(per_member.values()) <= 1.25 * n_chunks / n
-    # What one member has is spread over all the others.
+    # The chunks of one member are spread over all others.
     assert {m for k, m in found.items() if k % n == 0} == set(range(1, n))
 
 
@@ -103,7 +103,7 @@ def test_nothing_is_copied_where_there_is_no_memory():
     assert len(copies(ChunkReplication().suggest(view(book, 2, limit_bytes=200)))) == 2
 
 
-def test_no_copies_are_made_for_the_disk():
+def test_no_copies_are_made_on_disk():
     book = Book({k: [0] for k in range(4)})
     seen = view(book, 2, limit_bytes=10_000, memory_bytes=200)
     assert len(copies(ChunkReplication().suggest(seen))) == 2
@@ -116,7 +116,7 @@ def test_owner_keeps_its_copy_when_there_are_too_many():
     assert chunks == [0]
 
 
-def test_what_is_being_copied_is_not_asked_for_again():
+def test_chunks_being_copied_are_not_requested_again():
     book = Book({0: [0]})
     seen = view(book, 3, copying={ChunkId("s", 0, 0): MemberId(1, 1)})
     assert ChunkReplication().suggest(seen) == []
@@ -128,7 +128,7 @@ def test_nothing_to_do_with_one_holder_or_one_member():
     assert ChunkReplication().suggest(view(book, 1)) == []
 
 
-def test_contented_policy_looks_again_when_something_has_changed():
+def test_satisfied_policy_runs_again_only_after_a_change():
     policy = ChunkReplication()
     assert policy.suggest(view(Book({0: [0, 1], 1: [1, 0]}), 2, changes=4)) == []
     assert copies(policy.suggest(view(Book({0: [0], 1: [1, 0]}), 2, changes=5))) == {0: 1}

@@ -1,4 +1,4 @@
-"""Chunks are dealt anew before every round, and members stay level."""
+"""Reshuffle: chunks change owners before every round, and loads stay balanced."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_share_of_zero_does_nothing_until_it_is_tuned():
     assert isinstance(world.said[0][1], Move)
 
 
-def test_nothing_is_dealt_anew_while_a_job_waits():
+def test_nothing_is_reshuffled_while_a_job_waits():
     world = PolicyWorld([Redeal()], dict.fromkeys(range(4), 1.0), n_chunks=64, holders=2)
     world.play(2)
     view = world.view()
@@ -61,7 +61,7 @@ def test_nothing_is_dealt_anew_while_a_job_waits():
     assert Redeal().suggest(replace(view, round=view.round + 1)) == []
 
 
-def test_drawing_balances_by_speed():
+def test_draws_are_balanced_by_speed():
     cost = dict.fromkeys(range(8), 1.0) | {3: 1.5}
     world = PolicyWorld([Redeal()], cost, n_chunks=512, holders=2)
     imbalance = world.play(11)
@@ -77,7 +77,7 @@ def test_eight_fast_and_eight_slow_members_reach_the_papers_relative_round_time(
     assert world.moved_bodies == 0
 
 
-def test_with_one_holder_a_share_changes_hands_with_its_bodies():
+def test_with_one_holder_a_share_changes_owners_with_its_bodies():
     world = PolicyWorld([Redeal(share=0.1)], dict.fromkeys(range(4), 1.0), n_chunks=200)
     imbalance = world.play(20)
     assert max(imbalance) <= 1 + 1 / 50 + 1e-9
@@ -95,13 +95,13 @@ def test_with_one_holder_the_automatic_share_costs_a_tenth_of_a_round():
     assert slow.moved_bodies == 20
 
 
-def test_nobody_is_emptied():
+def test_no_member_is_emptied():
     world = PolicyWorld([Redeal()], {0: 1.0, 1: 100.0}, n_chunks=6, holders=2)
     world.play(20)
     assert world.chunks.of(member(1))
 
 
-def test_other_rounds_and_seeds_draw_otherwise_and_the_same_view_draws_the_same():
+def test_draws_depend_on_round_and_seed_only():
     world = PolicyWorld([], dict.fromkeys(range(4), 1.0), n_chunks=64, holders=2)
     first = Redeal().suggest(world.view())
     assert first == Redeal().suggest(world.view())

@@ -1,4 +1,4 @@
-"""A member far beyond the others' round time is relieved at once."""
+"""Straggler: a member far beyond the others' round time is relieved at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def world_with_straggler(*policies, n_chunks: int = 256) -> PolicyWorld:
     return world
 
 
-def test_straggler_is_relieved_of_what_it_cannot_do_in_the_median_time_at_once():
+def test_straggler_gives_at_once_all_chunks_beyond_the_median_time():
     world = world_with_straggler(Straggler())
     world.play(2)
     assert world.said == []
@@ -37,7 +37,7 @@ def test_one_slow_round_is_not_enough():
     assert world.said == []
 
 
-def test_factor_is_what_it_takes():
+def test_the_factor_sets_the_threshold():
     world = PolicyWorld([Straggler(factor=3.0)], {0: 1.0, 1: 2.9, 2: 1.0}, n_chunks=63)
     world.play(6)
     assert world.said == []

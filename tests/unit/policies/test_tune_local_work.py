@@ -1,4 +1,4 @@
-"""How much is computed between two merges follows the progress that was measured."""
+"""The amount of local work between two merges follows measured progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.policy_world import PolicyWorld
 
 
 def world_of(policy, rate) -> PolicyWorld:
-    """Rounds of one second in which so many local epochs bring ``rate`` decades."""
+    """Rounds of one second in which this many local epochs gain ``rate`` decades."""
     brings = lambda members, gap, tuned: rate[tuned.get("local_epochs", policy.start)]  # noqa: E731
     return PolicyWorld([policy], {0: 1e-4, 1: 1e-4}, n_chunks=10, brings=brings, overhead_s=1.0)
 
@@ -28,7 +28,7 @@ def test_more_local_work_stays_while_it_helps():
     assert values(world) == [2, 4, 8, 4]
 
 
-def test_local_work_that_does_not_help_goes_back_and_rests():
+def test_local_work_that_does_not_help_is_undone_and_not_retried_for_a_while():
     world = world_of(TuneLocalWork(cool=16), {1: 0.1, 2: 0.1, 4: 0.1, 8: 0.1})
     world.play(24)
     assert values(world) == [2, 1]

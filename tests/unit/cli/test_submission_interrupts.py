@@ -1,4 +1,4 @@
-"""A job handed over to YARN while somebody presses Ctrl-C, or the home directory is away."""
+"""Submission to YARN during Ctrl-C, or without a writable home directory."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ APPLICATION = "application_1_0001"
 RECORD = {"data": {"format": "synthetic_splice"}}
 
 
-def press(times):
-    """Press Ctrl-C so often."""
+def send_interrupts(times):
+    """Send this many interrupts."""
     for _ in range(times):
         signal.raise_signal(signal.SIGINT)
 
 
 class Cluster:
-    """A client of a cluster that takes every application; each is over by the next look.
+    """A client of a cluster that accepts every application; each has ended at the next request.
 
     Parameters
     ----------
     presses : int
-        How often Ctrl-C is pressed while it thinks.
+        How many interrupts arrive during a request.
     """
 
     def __init__(self, presses=0):
         self.presses = presses
 
     def submit(self, spec):
-        press(self.presses)
+        send_interrupts(self.presses)
         return APPLICATION
 
     def application_report(self, application_id):
@@ -75,7 +75,7 @@ def plan(tmp_path, monkeypatch):
 
 @pytest.fixture
 def writing_down(monkeypatch):
-    """Have something happen whenever it is written down which application runs what."""
+    """Call a function whenever an application is recorded as running."""
 
     def happens(act):
         pipe_file = MemoryFileSystem.pipe_file
@@ -90,7 +90,7 @@ def writing_down(monkeypatch):
     return happens
 
 
-def test_a_job_that_is_left_alone_is_found_by_its_id(plan, capsys):
+def test_a_job_without_a_waiting_client_is_found_by_its_id(plan, capsys):
     assert submit_and_follow(Cluster(1), plan, RECORD, evaluates=True, detach=True) is None
     out, err = capsys.readouterr()
     assert out == f"{APPLICATION}\n"
@@ -98,7 +98,7 @@ def test_a_job_that_is_left_alone_is_found_by_its_id(plan, capsys):
     assert load_application(APPLICATION, plan.conf).place == plan.place
 
 
-def test_whoever_reads_the_id_may_use_it_at_once(plan, capsys, writing_down):
+def test_the_printed_id_can_be_used_at_once(plan, capsys, writing_down):
     said = []
     writing_down(lambda: said.append(capsys.readouterr()))
     submit_and_follow(Cluster(), plan, RECORD, evaluates=True, detach=True)
@@ -106,7 +106,7 @@ def test_whoever_reads_the_id_may_use_it_at_once(plan, capsys, writing_down):
     assert capsys.readouterr().out == f"{APPLICATION}\n"
 
 
-def test_the_id_of_a_job_that_cannot_be_written_down_is_said(plan, capsys, writing_down):
+def test_the_id_is_printed_when_it_cannot_be_recorded(plan, capsys, writing_down):
     # The home directory was read-only: exit 2 without the id, and the job ran on.
     def refuse():
         raise PermissionError(13, "Permission denied")
@@ -122,10 +122,8 @@ def test_the_id_of_a_job_that_cannot_be_written_down_is_said(plan, capsys, writi
 
 
 @pytest.mark.parametrize("detach", [True, False])
-def test_whoever_insists_while_the_job_is_written_down_knows_its_id(
-    plan, capsys, writing_down, detach
-):
-    writing_down(lambda: press(2))
+def test_a_second_interrupt_while_recording_prints_the_id(plan, capsys, writing_down, detach):
+    writing_down(lambda: send_interrupts(2))
     with pytest.raises(click.exceptions.Exit) as ended:
         submit_and_follow(Cluster(), plan, RECORD, evaluates=True, detach=detach)
     assert ended.value.exit_code == 130
@@ -135,7 +133,7 @@ def test_whoever_insists_while_the_job_is_written_down_knows_its_id(
     assert filesystem.names(plan.place) == ["driver"]
 
 
-def test_whoever_insists_while_yarn_is_asked_is_told_that_the_job_may_run(plan, capsys):
+def test_a_second_interrupt_while_yarn_is_asked_says_that_the_job_may_run(plan, capsys):
     with pytest.raises(click.exceptions.Exit) as ended:
         submit_and_follow(Cluster(2), plan, RECORD, evaluates=True)
     assert ended.value.exit_code == 130
@@ -145,10 +143,10 @@ def test_whoever_insists_while_yarn_is_asked_is_told_that_the_job_may_run(plan, 
     assert filesystem.names(plan.place) == ["driver"]
 
 
-def test_a_job_that_ctrl_c_is_to_end_is_ended_and_fetched(plan, tmp_path, capsys, writing_down):
+def test_an_interrupted_job_is_ended_and_fetched(plan, tmp_path, capsys, writing_down):
     def interrupted():
         filesystem.write_whole(f"{plan.place}/story.jsonl", b"")
-        press(2)
+        send_interrupts(2)
 
     writing_down(interrupted)
     with pytest.raises(KeyboardInterrupt):
