@@ -156,7 +156,7 @@ def test_entry_has_only_changed_settings():
 
 
 def test_a_users_own_policy_is_named_by_its_import_path():
-    entry = {"name": f"{__name__}:Silent", "level": 5}
+    entry = {"name": f"{__name__}:PassivePolicy", "level": 5}
     assert check_entries([entry]) == [entry]
     assert [(p.name, getattr(p, "level", None)) for p in make_policies([entry], absent="stall")][
         -1

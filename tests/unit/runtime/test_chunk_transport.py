@@ -20,7 +20,7 @@ from elasticml.protocol import events as ev
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 from elasticml.runtime.chunks.chunk_transport import ChunkTransport
 from tests.in_memory_network import FaultyNetwork
-from tests.unit.data.chunks.test_compressed_body import compressed_chunk, chunk_worth_shuffling
+from tests.unit.data.chunks.test_compressed_body import chunk_worth_shuffling, compressed_chunk
 
 pytestmark = pytest.mark.asyncio
 
