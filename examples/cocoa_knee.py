@@ -1,6 +1,6 @@
-"""Certified training in four cells: a fixed partition, chunks dealt anew, a knee, a warm start.
+"""Certified training in four cells: fixed partition, reshuffled chunks, warm start, knee.
 
-Run it as a script, or cell by cell in an editor that knows ``# %%``; it takes some seconds::
+Run it as a script, or cell by cell in an editor that supports ``# %%``; it takes a few seconds::
 
     ELASTICML_DATA=/folder/with/data/sets python examples/cocoa_knee.py
 """
@@ -21,10 +21,10 @@ FOLDER = Path(os.environ.get("ELASTICML_DATA", "../shared/data")) / "reuters2157
 
 
 def train(client: Client, name: str, **settings: Any) -> em.Result:
-    """Train to the gap and say what that took."""
+    """Train to the gap and print rounds and time."""
     data = em.read_svmlight(str(FOLDER / "reuters21578.train.svm.gz"))
     stop = em.Stop(rounds=300, gap=GAP)
-    # A gap after every round: the knee shows itself in them, and rounds are few here.
+    # Compute a gap after every round: the knee is detected from gaps, and rounds are few here.
     algorithm = em.CoCoA(loss="hinge", l2=1e-2, gap_every=1)
     job = em.Job(algorithm, data, name=name, stop=stop, **settings)
     result = job.run(client)
@@ -40,18 +40,18 @@ def main() -> dict[str, em.Result]:
     """Run the cells and return their results by name."""
     found: dict[str, em.Result] = {}
     with em.LocalCluster(workers=4) as cluster, Client(cluster) as client:
-        # %% Every member keeps the chunks that it was dealt: the partition is fixed.
+        # %% Every member keeps its chunks: the partition is fixed.
         found["fixed"] = train(client, "fixed", holders=1)
 
-        # %% Two members hold each chunk, and its owner is drawn anew before each round: only the
-        # dual variables travel. This is what CoCoA does by itself where memory allows.
+        # %% Two members hold each chunk, and its owner is drawn before each round: only the dual
+        # variables travel. CoCoA does this by default if memory allows.
         found["re-dealt"] = train(client, "re-dealt", holders=2)
 
-        # %% The same, from the model before, in other words from the optimum.
+        # %% The same, starting from the previous model, that is, from the optimum.
         found["warm"] = train(client, "warm", holders=2, warm_start=found["re-dealt"].model)
 
-        # %% And with a policy that gives members back once a round with fewer serves better. It
-        # comes last, as workers that are given back are gone. The story says why.
+        # %% With a policy that releases members once fewer members make faster progress. It comes
+        # last, because released workers are gone. The story has the reasons.
         knee = em.ScaleInAtKnee(factor=4)
         found["knee"] = train(client, "knee", holders=2, policies=[knee])
         for record in found["knee"].story:

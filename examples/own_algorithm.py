@@ -15,7 +15,7 @@ def trainer(settings, facts, absent):
     w, rounds, go_on = np.zeros(facts.n_columns), 0, True
     while go_on:
         step = settings["step"] / (1.0 + rounds)
-        updates = yield Exchange(  # broadcast the model, have everybody train, sum the updates
+        updates = yield Exchange(  # broadcast the model, let all members train, sum the updates
             operation="train",
             model={"w": w},
             parameters={"step": step, "round": rounds},
@@ -29,7 +29,7 @@ def trainer(settings, facts, absent):
 
 
 class Solver:
-    """Train on the chunks that this member has in this round, in a random order."""
+    """Train on this member's chunks of the round, in random order."""
 
     def __init__(self, settings, facts):
         self.l2, self.d = settings["l2"], facts.n_columns

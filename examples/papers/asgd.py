@@ -2,21 +2,21 @@
 
     python examples/papers/asgd.py [--figures 1 3 4 5 real-small ...] [--seeds 10] [--quick]
 
-* Figure 1: error by time of ASGD, SimuParallelSGD and BATCH on 1024 members, and what more members
-  bring. Figure 3: what messages cost, and convergence with many and with few of them.
+* Figure 1: error by time of ASGD, SimuParallelSGD and BATCH on 1024 members, and the gain from more
+  members. Figure 3: the cost of messages, and convergence with many and with few of them.
 * Figure 4 (D = 10, K = 10) and Figure 5 (D = 100, K = 100): run time and error against the
   mini-batch b, on Gigabit Ethernet and on InfiniBand. Figure 6: good messages against b, and fixed
-  against adaptive b; it comes with 5.
+  against adaptive b; it is computed with Figure 5.
 * ``methods-small``, ``methods-large``: time to the same error of all methods, on both networks, on
   the data of Figures 4 and 5.
 * ``real-small``, ``real-large``: real processes, two by default, on the data of Figures 4 and 5:
   time and error of ASGD, SimuParallelSGD and BATCH. ``real-links``: Figure 5 on them, run time and
-  error against b, over a transport that is limited to a rate, and over one that is not.
+  error against b, over a rate-limited transport and over an unlimited one.
 
-All but ``real-*`` are in virtual time: the arithmetic is done for real, with the product's own
-samplers, merges and controllers; what a turn takes is measured on this machine first, and a network
-card that sixteen members share has the rates of the paper's networks. Medians over seeds, each with
-its own data, start and chances. Writes ``tables.md``, ``figures.json`` and pictures.
+All except ``real-*`` are in virtual time: the arithmetic is real, with the product's own samplers,
+merges and controllers; the duration of a batch is measured on this machine first, and a network
+card shared by sixteen members has the rates of the paper's networks. Medians over seeds, each with
+its own data, start and random choices. Writes ``tables.md``, ``figures.json`` and plots.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pathlib import Path
 from support.asgd_figures import picture
 from support.asgd_methods import figure_1, figure_3, methods
 from support.asgd_real import REAL, real_figure
-from support.asgd_study import Budget, Figure, taken_rows
+from support.asgd_study import Budget, Figure, cost_rows
 from support.asgd_sweeps import figure_4, figures_5_and_6
 from support.asgd_virtual import LARGE, SMALL
 from support.cocoa_figures import write_files
@@ -44,7 +44,7 @@ FIGURES = ("1", "3", "4", "5", *METHODS, *REAL)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what the command line names; return the exit status."""
+    """Parse the command line and run its figures; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__.partition("\n\n")[0],
         epilog=__doc__.partition("\n\n")[2].partition("\n\n")[2],
@@ -97,7 +97,7 @@ def run(name: str, budget: Budget, members: int) -> dict[str, Figure]:
 
 
 def tables(figures: dict[str, Figure], budget: Budget) -> str:
-    """Write all tables, and what was measured for virtual time."""
+    """Format all tables, and the measured costs behind virtual time."""
     parts: list[str] = []
     for figure in figures.values():
         parts.append(f"## {figure.title}\n")
@@ -108,13 +108,13 @@ def tables(figures: dict[str, Figure], budget: Budget) -> str:
         parts += [
             "## What a turn takes on this machine\n",
             "Microseconds of one core, and bytes of a message:\n",
-            markdown(head, taken_rows(budget.measured)),
+            markdown(head, cost_rows(budget.measured)),
         ]
     return "\n".join(parts)
 
 
 def numbers(figures: dict[str, Figure]) -> str:
-    """Write the pictures' lines for machines."""
+    """Return the plotted lines as JSON values."""
     content = {
         name: [
             {"title": p.title, "x": p.x, "y": p.y, "lines": p.lines, "marks": p.marks or {}}

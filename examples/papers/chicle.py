@@ -5,28 +5,28 @@
     python examples/papers/chicle.py --data fashion             local SGD, hours of one core
     python examples/papers/chicle.py --data fashion --rows 6000 --epochs 10 --figures 4a 5
 
-The data say which algorithm is run. CoCoA (higgs, covtype, ijcnn1, a9a, reuters, kdd, tiny):
+The data set determines the algorithm. CoCoA (higgs, covtype, ijcnn1, a9a, reuters, kdd, tiny):
 
 * Figure 1b: rounds to a gap against the number of tasks K = 16, 24, 32, 64.
-* Figures 4 and 9: members come (2 to 16) or go (16 to 2), two every 20 seconds. Uni-tasks: the
-  simulator runs the job with arrivals and notices, chunks move to newcomers and from leavers.
-  Micro-tasks: K partitions on however many members there are, in waves.
+* Figures 4 and 9: members join (2 to 16) or leave (16 to 2), two every 20 seconds. Uni-tasks: the
+  simulator runs the job with arrivals and notices; chunks move to newcomers and from leavers.
+  Micro-tasks: K partitions run in waves on the present members.
 * Figures 5 and 10: 8 fast members and 8 that take 1.5 times as long. Uni-tasks: the rebalancing
-  policy moves chunks by the members' own reports. Micro-tasks: dealt as well as can be.
+  policy moves chunks by the members' own reports. Micro-tasks: assigned optimally.
 * Figures 6 and 11: load balancing on 16 members of which 4 run at 1.2 instead of 2.6 GHz.
-* Figure 8 needs the package snapml; without it the comparison is left out.
+* Figure 8 needs the package snapml; without it the comparison is omitted.
 
 Local SGD (fashion, cifar10, squares; needs PyTorch), the paper's CNN, L = 8, H = 16:
 
-* Figures 4, 5, 9, 10 and 11 likewise, as test accuracy; members come and go every two epochs.
-* Figure 1a: mini-batch SGD with several batches.
+* Figures 4, 5, 9, 10 and 11 likewise, as test accuracy; members join and leave every two epochs.
+* Figure 1a: mini-batch SGD with several batch sizes.
 * Figure 7: mini-batch SGD, and local SGD on one member, against PyTorch alone.
 * fixed: 1, 2, 4 and 8 members, and 8 to 2 to 8.
 
-What happens in a round is computed for real, by the same kernels for all (convergence per round is
+The computation of a round is real, with the same kernels for all (convergence per round is
 measured). Time is projected as in the paper: a round of 16 members is one unit, which for CoCoA is
 one second of the schedule. CoCoA's gap is a certificate. Writes ``tables.md``, ``figures.json`` and
-pictures; runs of local SGD are kept below ``runs``, and what is there is not computed again.
+plots; runs of local SGD are kept below ``runs`` and not computed again.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ ALGORITHM: dict[str, Any] = {"name": "cocoa", "loss": "hinge", "l2": 0.01, "mode
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How far every run goes."""
+    """Limits of every run."""
 
     rounds: int
     wall_s: float
@@ -85,7 +85,7 @@ class Budget:
     every_s: float = 20.0
 
     def plan(self, members: int) -> Plan:
-        """Plan a run of the papers' algorithm on so many members, or logical tasks."""
+        """Plan a run of the papers' algorithm on this many members, or logical tasks."""
         return Plan(
             algorithm=ALGORITHM,
             members=members,
@@ -99,7 +99,7 @@ class Budget:
 
 
 def scaling_plan(budget: Budget, start: int, end: int) -> Plan:
-    """Plan uni-tasks while members come or go; the schedule's seconds become the study's units."""
+    """Plan uni-tasks while members join or leave; the schedule's seconds become units."""
     trace: list[Taken | Granted] = []
     for (t, now), (_, before) in zip(
         schedule(budget, start, end)[1:], schedule(budget, start, end), strict=False
@@ -108,28 +108,28 @@ def scaling_plan(budget: Budget, start: int, end: int) -> Plan:
         if now > before:
             trace.append(Granted(at=at, grant=now - before))
         else:
-            # Moves take no time here; the grace only has to reach the end of a round.
+            # Moves take no time here; the grace period only has to reach the end of a round.
             trace.append(Taken(at=at, lose=before - now, how="notice", grace=2.0))
     return replace(budget.plan(start), trace=tuple(trace))
 
 
 def schedule(budget: Budget, start: int, end: int) -> list[tuple[float, int]]:
-    """Return from which second on there are how many members."""
+    """Return the number of members over time, as (from second, members)."""
     return stepwise(start, end, every=budget.every_s)
 
 
 def projected(curve: Curve, ends_s: Sequence[float]) -> Line:
-    """Put a run's gaps against the seconds at which its rounds end."""
+    """Return a run's gaps against the seconds at which its rounds end."""
     return [(t, p.gap) for t, p in zip(ends_s, curve.points, strict=False)]
 
 
 def uni_line(curve: Curve) -> Line:
-    """Gap against seconds of a simulated run: its virtual time is the projection."""
+    """Return gap against seconds of a simulated run: its virtual time is the projection."""
     return [(REFERENCE_MEMBERS * p.units, p.gap) for p in curve.points]
 
 
 def rounds_line(curve: Curve) -> Line:
-    """Gap against rounds; every round is an epoch."""
+    """Return gap against rounds; every round is an epoch."""
     return [(float(p.rounds), p.gap) for p in curve.points]
 
 
@@ -155,7 +155,7 @@ def micro(curves: Mapping[int, Curve], units: Mapping[int, Any], budget: Budget)
 def scaling(
     source: ArraySource, curves: Mapping[int, Curve], budget: Budget, start: int, end: int
 ) -> Lines:
-    """Compare uni-tasks with micro-tasks while members come or go."""
+    """Compare uni-tasks with micro-tasks while members join or leave."""
     when = schedule(budget, start, end)
     counts = {members for _, members in when}
     units = {k: (when, {n: micro_task_units(k, n) for n in counts}) for k in budget.tasks}
@@ -190,12 +190,12 @@ def last_round(curve: Curve) -> float:
 
 
 def first_at(line: Line, gap: float) -> float | None:
-    """Return where a line comes to a gap; None where it does not."""
+    """Return when a line reaches a gap; None if it does not."""
     return next((x for x, value in line if value <= gap), None)
 
 
 def lines_table(experiments: Mapping[str, Lines], axis: str) -> str:
-    """Write rounds or seconds to each gap, by data set and setting."""
+    """Format the rounds or seconds to each gap, by data set and setting."""
     rows = []
     for name, lines in experiments.items():
         for setting, line in getattr(lines, axis).items():
@@ -205,7 +205,7 @@ def lines_table(experiments: Mapping[str, Lines], axis: str) -> str:
 
 
 def units_table(reached: Mapping[str, float], budget: Budget) -> str:
-    """Write the round times on 8 fast and 8 slow members: projected, and reached by the policy."""
+    """Format the round times on 8 fast and 8 slow members: projected, and reached by the policy."""
     cells = [f"{micro_task_units_mixed(k, MIXED):.3f}" for k in budget.tasks]
     head = ["data", *(f"micro-tasks ({k})" for k in budget.tasks), f"{UNI}, ideal", f"{UNI}, run"]
     ideal = f"{uni_task_units_mixed(MIXED):.3f}"
@@ -213,7 +213,7 @@ def units_table(reached: Mapping[str, float], budget: Budget) -> str:
 
 
 def waves_table(budget: Budget) -> str:
-    """Write the round times by the number of members."""
+    """Format the round times by the number of members."""
     counts = [members for _, members in stepwise(16, 2)]
     rows = [
         [f"micro-tasks ({k})", *(f"{micro_task_units(k, n):.3f}" for n in counts)]
@@ -224,14 +224,14 @@ def waves_table(budget: Budget) -> str:
 
 
 def snap_ml_words() -> str:
-    """Say whether the comparison with Snap ML can be made here."""
+    """Return whether the comparison with Snap ML can run here, in words."""
     if importlib.util.find_spec("snapml") is None:
         return "Figure 8 (Snap ML): left out, the package snapml is not installed here.\n"
     return "Figure 8 (Snap ML): see `tests/bench/cocoa_speed.py`, which measures both.\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what the command line names; return the exit status."""
+    """Parse the command line and run it; return the exit status."""
     arguments = read_arguments(argv)
     budget = Budget(
         rounds=arguments.rounds,
@@ -266,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line; ``data`` are the sets to run."""
+    """Parse the command line; ``data`` are the sets to run."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -303,7 +303,7 @@ Balanced = dict[str, list[Busy]]
 
 
 def run_all(names: Sequence[str], budget: Budget) -> tuple[Experiments, dict[str, float], Balanced]:
-    """Run every experiment; return the lines, the round times reached, and who was busy."""
+    """Run every experiment; return the lines, the round times reached, and the busy times."""
     experiments: Experiments = {"scale-in": {}, "scale-out": {}, "mixed": {}}
     reached: dict[str, float] = {}
     busy: Balanced = {}
@@ -337,7 +337,7 @@ def pictures(experiments: Experiments, busy: Balanced) -> dict[str, bytes]:
 def tell(
     experiments: Experiments, reached: Mapping[str, float], busy: Balanced, budget: Budget
 ) -> str:
-    """Write all tables."""
+    """Format all tables."""
     per_round = {
         name: Lines(rounds={k: v for k, v in lines.rounds.items() if k != UNI}, seconds={})
         for name, lines in experiments["scale-in"].items()

@@ -3,15 +3,15 @@
     python examples/papers/elastic_cocoa.py [--data rcv1 reuters ijcnn1 ...] [--quick]
 
 A linear SVM (hinge loss, lambda 0.01) by CoCoA with 1, 2, 4, 8 and 16 members, and with members
-that are given back: 16, then 4, then 1 (or 2). Twice: by the paper's own rule (fixed partitions,
+that are released: 16, then 4, then 1 (or 2). Twice: by the paper's own rule (fixed partitions,
 gamma = 1, sigma' = K, scale-in at the knee), and by ours (line search, chunks with two holders
-dealt anew in every round, as many members as their container-seconds are worth).
+reshuffled in every round, the number of members that maximises progress per container-second).
 
-Every run is computed for real by the very machines, policies and solvers of a cluster job, all
+Every run is computed by the same machines, policies and solvers as a cluster job, with all
 members in one process: rounds and gaps are measured. Time is projected: 1 unit is a pass of one
 member over all examples; a round takes as long as its member with the most examples and c, a
 scale-in 0.05. Container-units are units times members. Certificates are free. Medians over seeds;
-``>x``: not reached within the limit. Writes ``tables.md``, ``figures.json`` and pictures.
+``>x``: not reached within the limit. Writes ``tables.md``, ``figures.json`` and plots.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ GAPS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 PENALTY = 0.01
 PAPER: dict[str, Any] = {"name": "cocoa", "loss": "hinge", "l2": PENALTY, "mode": "paper"}
 OURS: dict[str, Any] = {"name": "cocoa", "loss": "hinge", "l2": PENALTY}
-#: The paper's elastic settings: the name, the members that stay, the static rivals.
+#: The paper's elastic settings: name, remaining members, static settings to compare with.
 ELASTIC = {"16-4-1": (1, (1, 2, 4, 8, 16)), "16-4-2": (2, (2, 4, 8, 16))}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How far every run goes."""
+    """Limits of every run."""
 
     units: float
     wall_s: float
@@ -64,7 +64,7 @@ class Budget:
 
 
 def plans(budget: Budget) -> dict[str, dict[str, Plan]]:
-    """Name the runs: rule -> setting -> plan."""
+    """Return the runs: rule -> setting -> plan."""
     most = max(budget.members)
     base = Plan(
         algorithm=PAPER,
@@ -93,18 +93,18 @@ def plans(budget: Budget) -> dict[str, dict[str, Plan]]:
 
 @cache
 def source_of(name: str) -> ArraySource:
-    """Read a data set once in each process."""
+    """Read a data set once per process."""
     return load(name)
 
 
 def run(task: tuple[str, Plan]) -> Curve:
-    """Run one plan; its story stays behind, which nobody reads."""
+    """Run one plan and return its curve."""
     name, plan = task
     return replace(study(plan, source_of(name)), rows=())
 
 
 def run_all(names: Sequence[str], budget: Budget, jobs: int) -> Iterator[tuple[str, Runs]]:
-    """Run everything; yields each data set's runs when they are there."""
+    """Run everything; yield each data set's runs as they finish."""
     rules = plans(budget)
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         for name in names:
@@ -153,7 +153,7 @@ def _stored(source: ArraySource) -> int:
 
 
 def rounds_table(runs: Mapping[str, Runs], rule: str, members: Sequence[int]) -> str:
-    """Write the rounds (epochs) to each gap by K: the figures of Figure 1."""
+    """Format the rounds (epochs) to each gap by K: the figures of Figure 1."""
     rows = []
     for name, found in runs.items():
         for k in members:
@@ -166,7 +166,7 @@ def rounds_table(runs: Mapping[str, Runs], rule: str, members: Sequence[int]) ->
 def speed_table(
     runs: Mapping[str, Runs], rule: str, elastic: str, rivals: Sequence[int], unit: str
 ) -> str:
-    """Write Table 2: the best static setting's cost over the elastic one's."""
+    """Format Table 2: the best static setting's cost over the elastic one's."""
     rows, columns = [], {gap: [] for gap in GAPS}
     for name, found in runs.items():
         cells = []
@@ -181,7 +181,7 @@ def speed_table(
 
 
 def cost_table(runs: Mapping[str, Runs], unit: str, members: Sequence[int]) -> str:
-    """Write what every setting of both rules takes to come to 1e-5 and 1e-6."""
+    """Format the cost of every setting of both rules to reach 1e-5 and 1e-6."""
     rows = []
     for name, found in runs.items():
         for rule, settings in found.items():
@@ -192,7 +192,7 @@ def cost_table(runs: Mapping[str, Runs], unit: str, members: Sequence[int]) -> s
 
 
 def tables(runs: Mapping[str, Runs], budget: Budget) -> str:
-    """Write all tables."""
+    """Format all tables."""
     rule_words = {"paper": "the paper's rule", "ours": "our rule"}
     unit_words = {"units": "projected time", "member_units": "container-units"}
     parts = [table_1(list(runs))]
@@ -248,7 +248,7 @@ def pictures(runs: Mapping[str, Runs], members: Sequence[int]) -> dict[str, byte
 
 
 def figures_of(runs: Mapping[str, Runs]) -> dict[str, Any]:
-    """Write down every cost behind the tables, for machines."""
+    """Return every cost behind the tables, as JSON values."""
 
     def entry(cost: Cost) -> dict[str, Any]:
         return {"value": cost.value, "reached": cost.is_reached}
@@ -273,7 +273,7 @@ def figures_of(runs: Mapping[str, Runs]) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what the command line names; return the exit status."""
+    """Parse the command line and run it; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     names = [name for name in SETS if name != "tiny"]
     parser.add_argument("--data", nargs="+", default=names, choices=[*SETS])

@@ -3,12 +3,12 @@
     python examples/papers/resource_elastic.py [--data human celegans a9a w8a] [--quick]
 
 14 members train by batch gradient descent with Armijo's line search; 7 of them are killed (SIGKILL)
-in round 100 and 7 come back in round 200 of 300. For every data set and lambda one cluster is used
-for all ways of dealing with it: no failure, stall, ignore, ignore_rescaled, taylor, and taylor as
-the paper writes it (correction exchange and roll-back). Prints the objective over all examples and
-the test AUPRC at five rounds beside an earlier study's figures, the gap to the optimum relative to
-the undisturbed run's, and whether what was expected holds; writes them to ``figures.json`` and
-``tables.md``, and a picture for each experiment. Ends with status 1 where an expectation is missed.
+in round 100 and 7 return in round 200 of 300. For every data set and lambda one cluster runs all
+absent rules: no failure, stall, ignore, ignore_rescaled, taylor, and taylor as the paper writes it
+(correction exchange and roll-back). Prints the objective over all examples and the test AUPRC at
+five rounds beside an earlier study's figures, the gap to the optimum relative to the undisturbed
+run's, and whether the expectations hold; writes them to ``figures.json`` and ``tables.md``, and a
+plot for each experiment. Exits with status 1 if an expectation is missed.
 
 lambda is that of the paper's equation (1), a sum over examples: ``l2`` of a job is lambda / n.
 """
@@ -50,7 +50,7 @@ from elasticml.report.style import write_whole
 DATA = Path(os.environ.get("ELASTICML_DATA") or Path(__file__).parents[3] / "shared" / "data")
 #: The lambda at which the study compares test AUPRCs; at a smaller one the model over-fits.
 RANKED_AT = 100.0
-#: A way of dealing with absence: rule for absent examples (None: nobody goes), settings.
+#: A treatment of absence: the absent rule (None: no member is killed), and settings.
 MODES: dict[str, tuple[Any, dict[str, Any]]] = {
     "no failure": (None, {}),
     "stall": ("stall", {}),
@@ -93,9 +93,9 @@ def shuffled(
 ) -> list[str]:  # fmt: skip
     """Write a file's records in random order, once: members own stretches of the file.
 
-    ``stop`` parts them in two files; ``record`` is the number of lines of one; ``more`` is added
-    to every line. The order is that of ``np.random.default_rng(seed).permutation(n)``; with
-    seed 0 the C. elegans training examples are the study's.
+    ``stop`` splits them into two files; ``record`` is the number of lines of one; ``more`` is added
+    to every line. The order is that of ``np.random.default_rng(seed).permutation(n)``; with seed 0
+    the C. elegans training examples are the study's.
     """
     folder.mkdir(parents=True, exist_ok=True)
     stem, kind = path.name.split(".", 1)[0], path.name.split(".")[-2]
@@ -202,7 +202,7 @@ def run(
     experiment: Experiment, mode: str, plan: Plan, facts: Facts, cluster: em.LocalCluster,
     client: Client, folder: Path,
 ) -> dict[str, Any]:  # fmt: skip
-    """Run one job; return its figures by round and what its story says of the members."""
+    """Run one job; return its figures by round and its record of the members."""
     absent, settings = MODES[mode]
     job = em.Job(
         em.BatchGradient(optimizer="gd", l2=experiment.penalty / facts.n, **settings),
@@ -238,7 +238,7 @@ def run(
 
 
 def pids_of(cluster: em.LocalCluster) -> dict[str, int]:
-    """Process ids of the running workers, by name."""
+    """Return the process ids of the running workers, by name."""
     found = {worker.name: worker.pid for worker in cluster.workers() if worker.state == "running"}
     return {name: pid for name, pid in found.items() if pid is not None}
 
@@ -246,7 +246,7 @@ def pids_of(cluster: em.LocalCluster) -> dict[str, int]:
 def members_of(
     story: Iterable[Mapping[str, Any]], before: Mapping[str, int], after: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Read who was there, who was lost and who returned, with process ids.
+    """Read which members were present, lost and returned, with process ids.
 
     ``before`` and ``after``: the cluster's workers at the run's start and end.
     """
@@ -271,14 +271,14 @@ def members_of(
     }
 
 
-# --- all of it ---------------------------------------------------------------------------------
+# --- the study ---------------------------------------------------------------------------------
 
 
 def study(
     experiment: Experiment, modes: Sequence[str], plan: Plan, cluster: em.LocalCluster,
     client: Client, out: Path,
 ) -> tuple[dict[str, Any], str, bool]:  # fmt: skip
-    """Run an experiment in all modes; return its figures, its tables, and whether all holds."""
+    """Run an experiment in all modes; return figures, tables, and whether expectations hold."""
     facts, folder = facts_of(experiment), out / experiment.folder
     runs = {mode: run(experiment, mode, plan, facts, cluster, client, folder) for mode in modes}
     page = write_overlay([runs[mode]["run_dir"] for mode in modes], modes, folder / "overlay.html")
@@ -314,7 +314,7 @@ def study(
 
 
 def experiments_of(arguments: argparse.Namespace, out: Path) -> list[Experiment]:
-    """List what the command line asks for."""
+    """List the experiments that the command line selects."""
     if arguments.quick:
         train, test = tiny()
         return [Experiment(name="tiny", train=train, test=test, penalty=6.0)]
@@ -331,7 +331,7 @@ def experiments_of(arguments: argparse.Namespace, out: Path) -> list[Experiment]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what the command line names; return the exit status."""
+    """Parse the command line and run it; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", nargs="+", default=["all"], choices=[*PROBLEMS, "all"])
     parser.add_argument(

@@ -1,24 +1,24 @@
-"""The Snap ML paper's figures on processors: single node, hierarchy, streaming, and the scatter.
+"""The Snap ML paper's figures on CPUs: single node, hierarchy, streaming, and the scatter.
 
     python examples/papers/snapml.py [--figures single hierarchical streaming] [--limit 100]
         [--peers-python PEERS_VENV/bin/python] [--out runs/snapml] [--quick]
 
 * ``single``: the single-node benchmark and the scatter of test log-loss against time: logistic
-  regressions of elasticml, scikit-learn (LIBLINEAR's dual, lbfgs, SAGA) and, where the python
-  given with ``--peers-python`` has them, Snap ML, Vowpal Wabbit, dask-ml and Spark MLlib, each in a
-  process of its own, fitted anew with more and more effort. On a generated set of Criteo's shape
-  (39 fields, 1,000,000 hashed columns, power law), and on 200 rows of Criteo's own where
-  ``ELASTICML_DATA`` has them. Peers that are missing are listed, with the reason.
+  regressions of elasticml, scikit-learn (LIBLINEAR's dual, lbfgs, SAGA) and, if the python
+  given with ``--peers-python`` has them, Snap ML, Vowpal Wabbit, dask-ml and Spark MLlib, each in
+  a separate process, refitted with increasing effort. On a generated set of Criteo's shape
+  (39 fields, 1,000,000 hashed columns, power law), and on 200 rows of Criteo's own if
+  ``ELASTICML_DATA`` has them. Missing peers are listed, with the reason.
 * ``hierarchical``: time to a gap against t2, the passes of a round, over links of 1 and 10 Gbit/s:
-  real worker processes whose uplinks are limited to a rate. Beside it what the cost model of
-  ``policies: [inner_iterations]`` predicts, fitted to t2 = 1 and 4, and the policy itself.
+  real worker processes whose uplinks are limited to a rate. Beside it the prediction of the cost
+  model of ``policies: [inner_iterations]``, fitted to t2 = 1 and 4, and the policy itself.
 * ``streaming``: reading, permuting and computing alone, one after the other, and overlapped in an
-  epoch out of core, under three memory limits; the paper's slow and fast interconnect are here an
+  out-of-core epoch, under three memory limits; the paper's slow and fast interconnect are here an
   empty page cache, and one that has the files.
 
-Every run is kept in ``OUT/runs`` and not made again; ``--limit`` begins no further one after so
-many seconds, and the next call goes on. Figures that will be quoted want a quiet machine. Writes
-``tables.md``, ``figures.json`` and pictures.
+Every run is kept in ``OUT/runs`` and not repeated; ``--limit`` starts no further run after this
+many seconds, and the next call continues. Publishable figures need a quiet machine. Writes
+``tables.md``, ``figures.json`` and plots.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FIGURES = ("single", "hierarchical", "streaming")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what the command line names; return the exit status."""
+    """Parse the command line and run it; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__.partition("\n\n")[0],
         epilog=__doc__.partition("\n\n")[2].partition("\n\n")[2],
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/snapml"), help="folder to write to")
     parser.add_argument("--quick", action="store_true", help="toy sizes: some seconds")
     arguments = parser.parse_args(argv)
-    if wrong := what_is_wrong(arguments):
+    if wrong := check_arguments(arguments):
         parser.error(wrong)
     store = Store(folder=arguments.out.resolve(), quick=arguments.quick, limit_s=arguments.limit)
     figures: dict[str, Figure] = {}
@@ -79,14 +79,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         panels = [panel for panel in figures[name].panels if any(panel.lines.values())]
         if panels:
             files |= picture(f"snapml-{name}", figures[name].title, panels)
-        # Whatever becomes of the next figure, this one is there.
+        # Write after each figure: a later failure must not lose this one.
         write_files(arguments.out, files)
     print(tables(figures, store))
     return 0
 
 
-def what_is_wrong(arguments: argparse.Namespace) -> str | None:
-    """Look at what the command line says before anything is run; make the folder."""
+def check_arguments(arguments: argparse.Namespace) -> str | None:
+    """Validate the command line before anything is run; make the folder."""
     if arguments.members < 1:
         return f"--members: got {arguments.members}, wanted at least 1"
     if math.isnan(arguments.limit):
@@ -110,7 +110,7 @@ def run(name: str, store: Store, arguments: argparse.Namespace) -> Figure:
 
 
 def tables(figures: dict[str, Figure], store: Store) -> str:
-    """Write all tables, and how many runs there was no time for."""
+    """Format all tables, and the number of runs that the time limit left out."""
     parts: list[str] = []
     for figure in figures.values():
         parts.append(f"## {figure.title}\n")
@@ -122,7 +122,7 @@ def tables(figures: dict[str, Figure], store: Store) -> str:
 
 
 def numbers(figures: dict[str, Figure]) -> str:
-    """Write the pictures' lines for machines."""
+    """Return the plotted lines as JSON values."""
     content = {
         name: [{"title": p.title, "x": p.x, "y": p.y, "lines": p.lines} for p in figure.panels]
         for name, figure in figures.items()

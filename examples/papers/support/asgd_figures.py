@@ -1,4 +1,4 @@
-"""The pictures of the asynchronous SGD study: a few panels of lines side by side."""
+"""The plots of the asynchronous SGD study: a few panels of lines side by side."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Panel:
     x: str
     y: str
     lines: Mapping[str, Line]
-    #: Values of x at which a vertical line says what is there.
+    #: Values of x of labelled vertical lines.
     marks: Mapping[str, float] | None = None
 
 
@@ -50,7 +50,7 @@ def picture(stem: str, title: str, panels: Sequence[Panel]) -> dict[str, bytes]:
 
 def _draw(ax: Axes, panel: Panel) -> None:
     for k, (label, line) in enumerate(panel.lines.items()):
-        # What is at or below zero, such as an excess in a better minimum, has no logarithm.
+        # Values at or below zero, such as an excess in a better minimum, have no logarithm.
         points = [(x, y) for x, y in line if x > 0 and y > 0 and math.isfinite(y)]
         ax.plot(
             [x for x, _ in points],

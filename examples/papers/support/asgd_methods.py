@@ -26,7 +26,7 @@ from examples.papers.support.nic_model import INFINIBAND, Link
 
 #: Percent of inertia above that at the true centres.
 EXCESSES = (10.0, 3.0, 1.0, 0.3)
-#: At a run: each a seventh later than the one before.
+#: Evaluations of a run: each a seventh later than the one before.
 LOOKS = 54
 
 
@@ -34,7 +34,7 @@ LOOKS = 54
 
 
 def figure_1(budget: Budget) -> Figure:
-    """Convergence on many members, and what more of them bring; K = 100, D = 10, InfiniBand."""
+    """Convergence on many members, and the gain from more of them; K = 100, D = 10, InfiniBand."""
     counts = [16, 32] if budget.quick else [64, 256, 1024]
     rows = budget.few(1_024_000, 12_800)
     runs: dict[int, dict[str, list[Run]]] = {n: {} for n in counts}
@@ -82,7 +82,7 @@ def _to(runs: Sequence[Run], excess: float, mean: bool) -> float:
 
 
 def _reached(runs: Mapping[str, Sequence[Run]], excesses: Sequence[float]) -> list[list[str]]:
-    """Write the milliseconds to each excess, an answer a row."""
+    """Format the milliseconds to each excess, one result per row."""
     return [
         [_answer(name, mean), *(number(1e3 * _to(runs[name], x, mean)) for x in excesses)]
         for name, mean in _answers()
@@ -102,7 +102,7 @@ def _answer(name: str, mean: bool) -> str:
 def _methods(
     data: Data, lloyds: Lloyds, budget: Budget, n: int, samples: int, link: Link
 ) -> dict[str, Run]:
-    """Run all four on one data set; the paper's rule sends its share of a state."""
+    """Run all four methods on one data set; the paper's rule sends its share of a state."""
     looks = budget.few(LOOKS, 8)
     paper = {"mode": "paper", "batch": 500, "share": data.shape.share}
     ours = {"batch": None}
@@ -156,7 +156,7 @@ def methods(budget: Budget, shape: Shape) -> Figure:
 
 
 def figure_3(budget: Budget) -> Figure:
-    """Compare much communication with little: what it costs and brings; K = 100, D = 10."""
+    """Compare much communication with little: its cost and its gain; K = 100, D = 10."""
     sizes = [10, 30, 100, 300, 1000, 3000, 10_000, 100_000]
     sizes = sizes[2:6] if budget.quick else sizes
     samples = budget.few(200_000, 4000)

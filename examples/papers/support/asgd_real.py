@@ -27,7 +27,7 @@ F64 = NDArray[np.float64]
 
 #: Names of the experiments.
 REAL = ("real-small", "real-large", "real-links")
-#: Passes after which a free run's answer is looked at: each is a job of its own.
+#: Passes after which the result of an asynchronous run is evaluated: each is a separate job.
 PASSES = (0.1, 0.5, 2.0)
 ITERATIONS = 4
 #: Bytes per second of a member's link: its share of a card, and no limit.
@@ -38,7 +38,7 @@ RATES: dict[str, float | None] = {
 
 
 class Problem:
-    """The data of one seed, which members draw for themselves, and the start of all methods."""
+    """The data of one seed, which members generate themselves, and the start of all methods."""
 
     def __init__(self, shape: Shape, rows: int, seed: int) -> None:
         self.shape, self.rows, self.seed = shape, rows, seed
@@ -64,7 +64,7 @@ class Problem:
             warm_start={"centres": self.start},
             stop=em.Stop(seconds=120),
             seed=self.seed,
-            # Rows come in no order, and chunks on the move would wait for the link.
+            # Rows are in random order, and chunk moves would wait for the link.
             placement="contiguous",
             chunk_size="256 KiB",
             collective=em.Collective(**link),
@@ -78,21 +78,21 @@ class Problem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """Where a method stands after some seconds."""
+class MethodResult:
+    """The result of a method after some seconds."""
 
     seconds: float
-    #: Of the answer that the method gives: member 1's, or the only one.
+    #: Of the method's result: member 1's, or the only one.
     excess: float
     error: float
     mean_excess: float
 
 
-def free(problem: Problem, result: Result) -> Answer:
-    """Read a free run: from its first report, with which loops begin, to the end of the last."""
+def free(problem: Problem, result: Result) -> MethodResult:
+    """Read an asynchronous run, from its first report, when the loops start, to its end."""
     reports = [r for r in result.story if r.get("operation") == "async_report"]
     one = result.arrays.get("member_centres", result.arrays["centres"])
-    return Answer(
+    return MethodResult(
         seconds=reports[-1]["start_t"] - reports[0]["start_t"],
         excess=problem.excess(result.summary.get("member_objective")),
         error=centre_error(one, problem.truth),
@@ -100,13 +100,13 @@ def free(problem: Problem, result: Result) -> Answer:
     )
 
 
-def passes(problem: Problem, result: Result) -> list[Answer]:
+def passes(problem: Problem, result: Result) -> list[MethodResult]:
     """Read BATCH: before its first pass, and after each."""
     told = [r for r in result.story if r.get("operation") == "async_pass"]
     ends_s = [0.0, *(r["t"] - told[0]["start_t"] for r in told)]
     values = [problem.excess(row["objective"]) for row in result.history]
     return [
-        Answer(seconds=t, excess=value, error=math.nan, mean_excess=value)
+        MethodResult(seconds=t, excess=value, error=math.nan, mean_excess=value)
         for t, value in zip(ends_s, values, strict=False)
     ]
 
@@ -131,8 +131,8 @@ FREE: dict[str, dict[str, Any]] = {
 
 def _methods(shape: Shape, budget: Budget, client: Client, members: int) -> Figure:
     rows = budget.few(1_000_000 if shape is SMALL else 200_000, 20_000)
-    Problem(shape, min(rows, 20_000), 99).run(client, passes=1)  # loads what was compiled
-    found: dict[tuple[str, str], list[Answer]] = {}
+    Problem(shape, min(rows, 20_000), 99).run(client, passes=1)  # loads compiled code
+    found: dict[tuple[str, str], list[MethodResult]] = {}
     for seed in budget.each(f"real processes, {shape.name}"):
         problem = Problem(shape, rows, seed)
         for name, settings in FREE.items():
@@ -179,7 +179,7 @@ def _methods(shape: Shape, budget: Budget, client: Client, members: int) -> Figu
     )
 
 
-def _middle(answers: list[Answer], what: str) -> float:
+def _middle(answers: list[MethodResult], what: str) -> float:
     return median(float(getattr(answer, what)) for answer in answers)
 
 
@@ -195,8 +195,8 @@ def _links(budget: Budget, client: Client, members: int) -> Figure:
         "newest state, default": {},
     }
     rows, n = budget.few(16_000, 4000), budget.few(12, 4)
-    Problem(LARGE, min(rows, 20_000), 99).run(client, passes=1)  # loads what was compiled
-    found: dict[tuple[str, str], list[tuple[Answer, Mapping[str, Any]]]] = {}
+    Problem(LARGE, min(rows, 20_000), 99).run(client, passes=1)  # loads compiled code
+    found: dict[tuple[str, str], list[tuple[MethodResult, Mapping[str, Any]]]] = {}
     for seed in budget.each("real processes, limited links"):
         problem = Problem(LARGE, rows, seed)
         for link, rate in RATES.items():
@@ -207,7 +207,7 @@ def _links(budget: Budget, client: Client, members: int) -> Figure:
                 found.setdefault((link, way), []).append(told)
 
     def of(key: tuple[str, str], what: str) -> float:
-        """Return the median of an answer's field, or of a count by member."""
+        """Return the median of a result's field, or of a count by member."""
         values = [
             float(getattr(a, what)) if hasattr(a, what) else float(row[what]) / members
             for a, row in found[key]

@@ -1,4 +1,4 @@
-"""What asynchronous SGD is compared with: SimuParallelSGD and the true cluster centres.
+"""References for asynchronous SGD: SimuParallelSGD and the true cluster centres.
 
 Source: the asynchronous SGD paper. BATCH, its other baseline, is ``mode: batch`` of the algorithm.
 """
@@ -56,7 +56,7 @@ def centre_error(centres: F64, truth: F64) -> float:
     -------
     float
         The matching minimises the sum of distances: the order of centres is irrelevant, and two
-        found near one true centre do not make up for one that was missed.
+        estimates near one true centre do not make up for a missed one.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What all parts of the asynchronous SGD study share: its size, names, figures, and timed runs."""
+"""Common parts of the asynchronous SGD study: size, names, figures, and timed runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from support.asgd_figures import Panel
-from support.asgd_virtual import Run, Shape, Taken, free_run, loop_of, measure
+from support.asgd_virtual import MeasuredCosts, Run, Shape, free_run, loop_of, measure
 
 from examples.papers.support.nic_model import GIGABIT, INFINIBAND, Link
 
@@ -25,14 +25,14 @@ class Budget:
 
     seeds: int
     quick: bool = False
-    #: Seconds after which an experiment begins no further seed.
+    #: Seconds after which an experiment starts no further seed.
     limit_s: float = math.inf
     #: Seeds of the last experiment that were run.
     done: int = 0
-    measured: dict[str, Taken] = field(default_factory=dict)
+    measured: dict[str, MeasuredCosts] = field(default_factory=dict)
 
     def each(self, name: str) -> Iterator[int]:
-        """Yield seeds, and say on stderr how far the experiment is."""
+        """Yield seeds, and report progress on stderr."""
         began_s = time.perf_counter()
         self.done = 0
         for seed in range(self.seeds):
@@ -52,8 +52,8 @@ class Budget:
         """Choose a size."""
         return quick if self.quick else n
 
-    def taken(self, shape: Shape, **settings: Any) -> Taken:
-        """Measure, once, what a loop's turns take on this machine."""
+    def taken(self, shape: Shape, **settings: Any) -> MeasuredCosts:
+        """Measure, once, the duration of a worker loop's batches on this machine."""
         rule = "paper" if settings.get("mode") == "paper" else "default"
         name = f"{shape.name}, {rule}"
         if settings.get("share", 1.0) != 1.0:
@@ -66,7 +66,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """What an experiment has come to."""
+    """The result of an experiment."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -75,7 +75,7 @@ class Figure:
 
 
 def number(value: float) -> str:
-    """Write three digits; "–" for what was not reached."""
+    """Format three digits; "–" for a value that was not reached."""
     return f"{value:.3g}" if math.isfinite(value) else "–"
 
 
@@ -95,8 +95,8 @@ def timed(
     return free_run(None, loop, taken, link, n_members=n, samples=samples, seconds=seconds)
 
 
-def taken_rows(measured: Mapping[str, Taken]) -> list[list[str]]:
-    """Write what was measured as rows of a table, in microseconds and bytes."""
+def cost_rows(measured: Mapping[str, MeasuredCosts]) -> list[list[str]]:
+    """Return the measured costs as rows of a table, in microseconds and bytes."""
     return [
         [
             name,

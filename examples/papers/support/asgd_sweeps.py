@@ -22,7 +22,7 @@ from examples.papers.support.nic_model import (
 
 
 def sweep(budget: Budget, shape: Shape, sizes: Sequence[int], samples: int, rows: int) -> Sweep:
-    """Run every b on both networks, and the ways that choose it on Gigabit Ethernet."""
+    """Run every b on both networks, and the adaptive controllers on Gigabit Ethernet."""
     found = Sweep(shape=shape, samples=samples, n_members=budget.few(32, 16))
     ways: list[tuple[str, Link, str, dict[str, Any]]] = []
     for name, link in LINKS.items():
@@ -43,7 +43,7 @@ def sweep(budget: Budget, shape: Shape, sizes: Sequence[int], samples: int, rows
     return found
 
 
-#: Ways that choose when to send.
+#: Controllers that choose when to send.
 CHOOSERS: dict[str, dict[str, Any]] = {
     "adaptiveB (paper)": {"mode": "paper", "batch": "adaptive"},
     "log-PI": {"mode": "paper", "batch": "auto"},
@@ -67,7 +67,7 @@ class Sweep:
         return [(1 / b, middle(self.runs[link, f"{b:,}"], what)) for b in self.sizes]
 
     def marks(self) -> dict[str, float]:
-        """Return where a network is just full, if it is so for any b of these."""
+        """Return where a network is just saturated, if any of these b saturates it."""
         return {
             f"1/b_crit, {name}": 1 / b
             for name, b in self.critical.items()
@@ -176,7 +176,7 @@ def _scaling(budget: Budget) -> tuple[Panel, str]:
 
 
 def _shared(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the paper's messages, and its rule where settings do not name the default's."""
+    """Add the paper's messages, and its rule unless the settings name the default's."""
     return {
         **given,
         "mode": given.get("mode", "paper" if given else "default"),
@@ -185,7 +185,7 @@ def _shared(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bandwidths(budget: Budget) -> str:
-    """Say what each way makes of each network once it has settled."""
+    """Return the bandwidth that each controller uses on each network once it has settled."""
     links = {
         "Gigabit / 10": (GIGABIT.scaled(0.1), 10.0),
         "Gigabit Ethernet": (GIGABIT, 5.0),

@@ -30,11 +30,11 @@ from examples.papers.support.nic_model import Costs, Link, World
 
 F64 = NDArray[np.float64]
 
-#: Bytes around a state on the network.
+#: Overhead of a state on the network, in bytes.
 HEADER_BYTES = 64
 #: Rows on which the excess is evaluated.
 EVALUATED = 4000
-#: The first look at a run comes after this share of it, so that what is there early is seen early.
+#: The first evaluation of a run comes after this share of it, so that early progress is seen.
 FIRST_LOOK = 1 / 1000
 
 
@@ -50,7 +50,7 @@ class Shape:
     share: float = 1.0
 
     def source(self, rows: int, seed: int) -> ClusterSource:
-        """Name the data of a seed, which has centres and rows of its own."""
+        """Return the source of a seed's data, with its own centres and rows."""
         return synthetic_clusters(
             rows,
             columns=self.columns,
@@ -84,7 +84,7 @@ def loop_of(shape: Shape, **settings: Any) -> LoopConfig:
 
 
 class Data:
-    """The rows of one seed, dealt to members, and how far found centres are from the true ones."""
+    """The rows of one seed, assigned to members, and errors against the true centres."""
 
     def __init__(self, shape: Shape, rows: int, seed: int) -> None:
         source = shape.source(rows, seed)
@@ -100,8 +100,8 @@ class Data:
         #: k-means++ on 30 rows a centre.
         self.start = plus_plus(begun, np.ones(len(begun)), shape.clusters, rng)
 
-    def dealt(self, n_members: int) -> list[list[Chunk]]:
-        """Deal the rows evenly: one chunk each, of which nothing has been visited."""
+    def split_evenly(self, n_members: int) -> list[list[Chunk]]:
+        """Split the rows evenly: one chunk each, none of which has been visited."""
         if len(self._dealt) != n_members:
             parts = np.array_split(self._X, n_members)
             self._dealt = [
@@ -121,12 +121,12 @@ class Data:
         return centre_error(centres, self.truth)
 
 
-# --- what this machine takes -------------------------------------------------------------------
+# --- costs on this machine ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taken:
-    """Seconds of one core, measured: the least of several repeats, of the thread's own time."""
+class MeasuredCosts:
+    """Seconds of one core, measured: the least of several repeats, in thread time."""
 
     sample_s: float
     batch_s: float
@@ -138,7 +138,7 @@ class Taken:
     state_bytes: int
 
     def costs(self, link: Link) -> Costs:
-        """Put them on a network."""
+        """Combine them with a network."""
         return Costs(
             link=link,
             seconds_per_sample=self.sample_s,
@@ -149,10 +149,10 @@ class Taken:
         )
 
 
-def measure(shape: Shape, loop: LoopConfig, *, repeats: int = 7) -> Taken:
-    """Measure what a loop's turns take here."""
+def measure(shape: Shape, loop: LoopConfig, *, repeats: int = 7) -> MeasuredCosts:
+    """Measure the durations of a loop's steps here."""
     data = Data(shape, 20_000, 0)
-    (chunks,) = data.dealt(1)
+    (chunks,) = data.split_evenly(1)
     few, many = 64, 4096
     turns = {
         n: _least(lambda n=n: _stepping(loop, chunks, data.start, n), repeats) for n in (few, many)
@@ -174,7 +174,7 @@ def measure(shape: Shape, loop: LoopConfig, *, repeats: int = 7) -> Taken:
         nearest_of(data.start, parts).statistics(parts, squares=True)
         return (time.thread_time() - began_s) / 20_000
 
-    return Taken(
+    return MeasuredCosts(
         sample_s=sample_s,
         batch_s=max(0.0, turns[few] - few * sample_s),
         post_s=post_s,
@@ -186,12 +186,12 @@ def measure(shape: Shape, loop: LoopConfig, *, repeats: int = 7) -> Taken:
 
 
 def _least(action: Callable[[], float], repeats: int) -> float:
-    action()  # compiles, or loads what was compiled
+    action()  # compiles, or loads compiled code
     return min(action() for _ in range(repeats))
 
 
 def _stepping(loop: LoopConfig, chunks: Sequence[Chunk], start: F64, size: int) -> float:
-    """Seconds of a turn with so many samples, on average over 16,384 samples."""
+    """Seconds of a batch with this many samples, on average over 16,384 samples."""
     for chunk in chunks:
         chunk.state = {}
     looper = WorkerLoop(loop, seed=0, slot=0)
@@ -214,7 +214,7 @@ def _several(n: int, action: Callable[[], Any]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """A run at a moment: of member 1 (what the paper returns) and of the members' mean."""
+    """A run at a moment: of member 1 (which the paper returns) and of the members' mean."""
 
     seconds: float
     error: float
@@ -227,14 +227,14 @@ class Look:
 class Run:
     """A run in virtual time."""
 
-    #: Until the last member has ended, and a reduction where one belongs to the method.
+    #: Until the last member has ended, plus a reduction where the method has one.
     seconds: float
     looks: tuple[Look, ...]
-    #: What the mean of all members takes besides, where the answer is that.
+    #: Additional time of the mean over all members, where that is the result.
     reduction_s: float = 0.0
-    #: Of a member, on average.
+    #: Mean over members.
     samples: float = 0.0
-    #: Messages merged, and those of them that the Parzen window let through, per member.
+    #: Messages merged, and those of them that the Parzen window accepted, per member.
     merged: float = 0.0
     good: float = 0.0
     posted: float = 0.0
@@ -244,14 +244,14 @@ class Run:
     batch: float = 0.0
 
     def to(self, excess: float, *, mean: bool = False) -> float:
-        """Return when the excess was reached; infinite where it was not."""
+        """Return when the excess was reached; infinite if it was not."""
         for look in self.looks:
             if (look.mean_excess if mean else look.excess) <= excess:
                 return look.seconds + (self.reduction_s if mean else 0.0)
         return math.inf
 
 
-def reduction_s(taken: Taken, link: Link, n_members: int) -> float:
+def reduction_s(taken: MeasuredCosts, link: Link, n_members: int) -> float:
     """Return the seconds of a sum over a binary tree of members."""
     depth = math.ceil(math.log2(n_members)) if n_members > 1 else 0
     return depth * (link.latency_s + taken.state_bytes / link.bytes_per_second)
@@ -260,7 +260,7 @@ def reduction_s(taken: Taken, link: Link, n_members: int) -> float:
 def free_run(
     data: Data | None,
     loop: LoopConfig,
-    taken: Taken,
+    taken: MeasuredCosts,
     link: Link,
     *,
     n_members: int,
@@ -269,14 +269,14 @@ def free_run(
     looks: int = 0,
     seed: int = 0,
 ) -> Run:
-    """Run members free until each has processed so many samples, or time is over.
+    """Run members asynchronously until each has processed this many samples, or time is over.
 
     Parameters
     ----------
     data : Data, optional
         None: only times are computed.
     looks : int
-        How often the states are looked at on the way, at times that grow by a factor.
+        How often the states are evaluated on the way, at times that grow by a factor.
     """
     found: list[Look] = []
     world = World(
@@ -295,7 +295,7 @@ def free_run(
         ideal_s = samples * taken.sample_s + samples / loop.batch * taken.batch_s
         world.looks = tuple(np.geomspace(FIRST_LOOK * ideal_s, 1.3 * ideal_s, looks))
     world.look = lambda at: found.append(_look(data, world, loop, at))
-    world.prepare(None if data is None else data.dealt(n_members))
+    world.prepare(None if data is None else data.split_evenly(n_members))
     world.run(samples=samples, seconds=seconds)
     if data is not None:
         found = [look for look in found if look.seconds < world.now]
@@ -330,14 +330,14 @@ def _look(data: Data | None, world: World, loop: LoopConfig, at: float) -> Look:
 def silent_run(
     data: Data,
     loop: LoopConfig,
-    taken: Taken,
+    taken: MeasuredCosts,
     link: Link,
     *,
     n_members: int,
     samples: int,
     looks: int,
 ) -> Run:
-    """Run SimuParallelSGD: no messages, and one reduction whenever the answer is wanted."""
+    """Run SimuParallelSGD: no messages, and one reduction per result."""
     run = free_run(data, loop, taken, link, n_members=n_members, samples=samples, looks=looks)
     last_s = reduction_s(taken, link, n_members)
     some = [
@@ -355,15 +355,15 @@ def silent_run(
 
 @dataclass
 class Lloyds:
-    """BATCH's iterations on one data set: the same centres on however many members."""
+    """BATCH's iterations on one data set: the same centres for any number of members."""
 
     data: Data
     #: Error and excess before the first iteration, and after each.
     found: list[tuple[float, float]] = field(default_factory=list)
 
     def iterate(self, iterations: int) -> None:
-        """Compute so many iterations."""
-        parts = whole(self.data.dealt(1)[0])
+        """Compute this many iterations."""
+        parts = whole(self.data.split_evenly(1)[0])
         centres = self.data.start
         self.found = [(self.data.error(centres), self.data.excess(centres))]
         for _ in range(iterations):
@@ -371,8 +371,8 @@ class Lloyds:
             centres = moved(centres, sums.sums, sums.counts)
             self.found.append((self.data.error(centres), self.data.excess(centres)))
 
-    def on(self, taken: Taken, link: Link, *, n_members: int, rows: int) -> Run:
-        """Say when the iterations end on so many members: a pass, a sum up, and centres down."""
+    def on(self, taken: MeasuredCosts, link: Link, *, n_members: int, rows: int) -> Run:
+        """Return the run on this many members: a pass, a sum up, and centres down."""
         each_s = rows / n_members * taken.pass_s + 2 * reduction_s(taken, link, n_members)
         looks = tuple(
             Look(seconds=i * each_s, error=e, mean_error=e, excess=x, mean_excess=x)
@@ -387,7 +387,7 @@ def middle(runs: Sequence[Run], what: Callable[[Run], float]) -> float:
 
 
 def median_curve(runs: Sequence[Run], what: str) -> list[tuple[float, float]]:
-    """Return (seconds, value): medians over seeds, look by look, as far as all runs have them."""
+    """Return (seconds, value): medians over seeds at the evaluations that all runs have."""
     n = min(len(run.looks) for run in runs)
     return [
         (

@@ -17,18 +17,18 @@ WAYS = ("not balanced", "balanced")
 
 @dataclass(frozen=True, kw_only=True)
 class Busy:
-    """How long every slot computed in every round; in units of an epoch on one member."""
+    """Compute time of every slot in every round; in units of an epoch on one member."""
 
     rounds: tuple[Mapping[int, float], ...]
 
     def imbalance(self, k: int) -> float:
-        """Slowest over mean time of a round."""
+        """Return slowest over mean time of a round."""
         seconds = list(self.rounds[k].values())
         return max(seconds) / mean(seconds)
 
 
 def busy_of(curve: Curve) -> Busy:
-    """Read the members' compute times of the passes off a run's story."""
+    """Read the members' compute times of the passes from a run's story."""
     found = [
         {int(slot): float(s) for slot, s in record["compute_s"].items()}
         for record in curve.story
@@ -40,7 +40,7 @@ def busy_of(curve: Curve) -> Busy:
 def balance_table(
     busy: Mapping[str, Sequence[Busy]], rounds: Sequence[int] = tuple(range(10))
 ) -> str:
-    """Write the imbalance (slowest over mean time) of some rounds."""
+    """Format the imbalance (slowest over mean time) of some rounds."""
     rows = []
     for name, ways in busy.items():
         for way, found in zip(WAYS, ways, strict=True):
@@ -73,7 +73,7 @@ def _draw(name: str, ways: Sequence[Busy]) -> bytes:
     axes[1].set_xlim(axes[0].get_xlim())
     first = ways[1].rounds[0]
     for slot in sorted(first):
-        # A member's examples in proportion to the first round's: its time is theirs.
+        # A member's examples relative to the first round's are its time relative to that round's.
         loads = [times[slot] / first[slot] for times in ways[1].rounds if slot in times]
         colour = COLOURS["red" if loads[-1] < 1 else "blue"]
         axes[2].plot(range(len(loads)), loads, color=colour, lw=1.0)

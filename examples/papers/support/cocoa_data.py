@@ -18,7 +18,7 @@ import elasticml as em
 from elasticml.data.readers.arrays import ArraySource
 
 DATA = Path(os.environ.get("ELASTICML_DATA") or Path(__file__).parents[4] / "shared" / "data")
-#: Every so many rows of kddcup99, unless all are asked for.
+#: Every nth row of kddcup99, unless all are requested.
 KDD_STEP = 4
 
 
@@ -38,7 +38,10 @@ def ijcnn1() -> tuple[Any, NDArray[Any]]:
 
 
 def a9a() -> tuple[Any, NDArray[Any]]:
-    """32,561 adults, 123 features: who earns more than 50,000."""
+    """20,000 pieces of forest, 54 features: lodgepole pine against the rest.
+
+    The ten measured features are standardised, the indicators left as they are.
+    """
     return _svmlight("a9a/a9a.svm.gz")
 
 
@@ -85,7 +88,7 @@ def kdd(step: int = KDD_STEP) -> tuple[Any, NDArray[Any]]:
 
 
 def tiny() -> tuple[Any, NDArray[Any]]:
-    """1,600 seeded points of two classes that overlap a little, 12 features, for a quick look."""
+    """1,600 seeded points of two slightly overlapping classes, 12 features, for a quick look."""
     rng = np.random.default_rng(5)
     X = rng.standard_normal((1600, 12)) / np.sqrt(12)
     return X, np.sign(X @ rng.standard_normal(12) + 0.1 * rng.standard_normal(1600))

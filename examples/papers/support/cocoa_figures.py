@@ -1,4 +1,4 @@
-"""The pictures of the studies: gap or accuracy against rounds and against projected time."""
+"""The plots of the studies: gap or accuracy against rounds and against projected time."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ Line = Sequence[tuple[float, float]]
 
 
 def by_rounds(curve: Curve) -> Line:
-    """Gap after each round."""
+    """Return the gap after each round."""
     return [(float(p.rounds), p.gap) for p in curve.points]
 
 
 def by_units(curve: Curve) -> Line:
-    """Gap against projected time."""
+    """Return the gap against projected time."""
     return [(p.units, p.gap) for p in curve.points]
 
 
@@ -58,7 +58,7 @@ def gap_figure(
     panels : mapping
         Data set -> setting -> line.
     x_label : str
-        What is on the x axis, and whether it is measured or projected.
+        The x axis, and whether it is measured or projected.
     title : str
         Also the stem of the files' names, in lower case.
     marks : mapping, optional
@@ -100,7 +100,7 @@ def gap_figure(
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> Legend:
-    """Write a legend at the foot of a figure, in as many columns as are not cut off."""
+    """Draw a legend below a figure, in as many columns as fit."""
     for columns in range(min(8, len(labels)), 0, -1):
         legend = figure.legend(handles, labels, loc="lower center", ncols=columns, frameon=False)
         if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
@@ -135,5 +135,5 @@ def scale_marks(curve: Curve, *, rounds: bool = False) -> list[tuple[float, floa
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
-    """Write pictures and tables."""
+    """Write plots and tables."""
     return [write_whole(folder / name, content) for name, content in files.items()]

@@ -1,4 +1,4 @@
-"""What runs of the resource-elastic experiment are compared by: tables, and what is expected.
+"""Comparison of the runs of the resource-elastic experiment: tables and expectations.
 
 The study's figures are in ``resource_elastic.json`` beside this file: objective at rounds 100, 150,
 199, 250 and 300, test AUPRC at 199, and the optimum f*/n.
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: What a run has come to: ``rounds`` (objective and auprc by round) and ``members``.
+#: Result of a run: ``rounds`` (objective and auprc by round) and ``members``.
 Run = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Who goes when; half of the members are killed and come back."""
+    """When members leave; half of them are killed and return."""
 
     members: int = 14
     lost_at: int = 100
@@ -28,7 +28,7 @@ class Plan:
 
     @property
     def half(self) -> int:
-        """How many are killed."""
+        """Number of members that are killed."""
         return self.members // 2
 
     @property
@@ -56,7 +56,7 @@ class Study:
 
     @staticmethod
     def of(name: str, penalty: float, plan: Plan) -> Study:
-        """Look an experiment up; an empty study where it has none."""
+        """Look an experiment up; an empty study if it has none."""
         known = json.loads(Path(__file__).with_name("resource_elastic.json").read_text())
         found = known.get(name, {}).get(f"{penalty:g}") if plan == Plan() else None
         return Study(**{"objective": {}, "auprc_at_199": {}, **(found or {})})
@@ -71,12 +71,12 @@ class Study:
         return found
 
 
-# --- what is expected --------------------------------------------------------------------------
+# --- expectations ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """An expectation and what was measured."""
+    """An expectation and its measurement."""
 
     text: str
     measured: str
@@ -90,12 +90,12 @@ def gap_ratio(runs: Mapping[str, Run], mode: str, at: int, optimum: float) -> fl
 
 
 def judge(runs: Mapping[str, Run], optimum: float, plan: Plan, *, ranks: bool) -> list[Verdict]:
-    """Compare the runs with what the study found, and with what elasticity promises.
+    """Compare the runs with the study's results and with the expectations of elasticity.
 
     ``ranks``: test AUPRC is compared, too.
     """
     verdicts = [judge_members(mode, run["members"], plan) for mode, run in runs.items()]
-    # A run that goes on for longer comes as close to the optimum as an undisturbed one does.
+    # A run that continues longer comes as close to the optimum as an undisturbed one does.
     is_long = plan.rounds - plan.back_at > plan.back_at - plan.lost_at
     bounds: list[tuple[str, int, float, float]] = [
         ("taylor", plan.rounds, -math.inf, 1.0 if is_long else 0.9),
@@ -120,7 +120,7 @@ def judge(runs: Mapping[str, Run], optimum: float, plan: Plan, *, ranks: bool) -
 
 
 def judge_members(mode: str, members: Mapping[str, Any], plan: Plan) -> Verdict:
-    """Prove that exactly the planned members went, and that survivors kept their processes."""
+    """Check that exactly the planned members left, and that survivors kept their processes."""
     half = 0 if mode == "no failure" else plan.half
     lost, kept = members["lost"], members["kept"]
     holds = (
@@ -144,7 +144,7 @@ def auprc(run: Run, at: int) -> float:
 
 
 def tables(runs: Mapping[str, Run], optimum: float, plan: Plan, study: Study, *, test: bool) -> str:
-    """Write objective, gap ratio and test AUPRC, the study's figures in brackets."""
+    """Format objective, gap ratio and test AUPRC, the study's figures in brackets."""
     shown = plan.shown
     parts = [
         "Objective over all examples:\n",

@@ -1,4 +1,4 @@
-"""The pictures of the local SGD studies: Fashion-MNIST, CIFAR-10, and a small set made here."""
+"""The images of the local SGD studies: Fashion-MNIST, CIFAR-10, and a small generated set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from elasticml.data.source import load_all
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 
-#: Chunks of the small set: three pictures each.
+#: Chunks of the small set: three images each.
 _FEW_EXAMPLES = 4096
 
 
@@ -39,7 +39,7 @@ def cifar10() -> Images:
 
 
 def squares() -> Images:
-    """960 seeded pictures of 16 x 16 pixels, four classes by where they are bright."""
+    """960 seeded images of 16 x 16 pixels, four classes by where they are bright."""
     rng = np.random.default_rng(5)
     y = rng.integers(0, 4, 1200).astype(float)
     X = rng.standard_normal((1200, 16, 16)).astype(np.float32)
@@ -54,7 +54,7 @@ def squares() -> Images:
 def images(
     name: str, shape: tuple[int, int, int], X: F32, y: F64, test_X: F32, test_y: F64
 ) -> Images:
-    """Have a data set in memory."""
+    """Return a data set in memory."""
     return Images(
         name=name,
         shape=shape,
@@ -79,7 +79,7 @@ SETS: dict[str, Callable[[], Images]] = {"fashion": fashion, "cifar10": cifar10,
 
 @functools.cache
 def load(name: str, rows: int | None = None) -> Images:
-    """Have one of the sets in memory; ``rows``: so many of its training examples, evenly spread."""
+    """Load one of the sets; ``rows``: this many of its training examples, evenly spread."""
     whole = SETS[name]()
     if rows is None or rows >= whole.n_train:
         return whole

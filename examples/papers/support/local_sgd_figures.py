@@ -1,4 +1,4 @@
-"""Tables and pictures of the uni-task paper's experiments with local SGD."""
+"""Tables and plots of the uni-task paper's experiments with local SGD."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TARGETS: Final = {
     "cifar10": (0.30, 0.40, 0.50, 0.55, 0.60, 0.65),
     "squares": (0.5, 0.7, 0.9),
 }
-#: What can be asked for, and what it is.
+#: The figures that can be requested, and their descriptions.
 FIGURES: Final = {
     "1a": "Figure 1a, mini-batch SGD: epochs by the batch",
     "fixed": "Fixed members, and the largest number of them to 2 and back",
@@ -40,17 +40,17 @@ _SHOWN: Final = (0, 1, 2, 3, 4, 6, 8, 10, 15, 20, 30, 40, 49)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """What has been measured: figure -> data set -> lines."""
+class Measurements:
+    """All measurements: figure -> data set -> lines."""
 
     lines: dict[str, dict[str, Lines]] = field(default_factory=dict)
-    #: Data set -> units that a round of uni-tasks comes to on unequal members.
+    #: Data set -> units of a round of uni-tasks on unequal members.
     units: dict[str, float] = field(default_factory=dict)
-    #: Data set -> who was busy without and with the rebalancing policy.
+    #: Data set -> busy times without and with the rebalancing policy.
     busy: dict[str, list[Busy]] = field(default_factory=dict)
 
     def content(self) -> dict[str, Any]:
-        """Write the lines as plain values."""
+        """Return the lines as plain values."""
         lines = {
             figure: {name: asdict(lines) for name, lines in sets.items()}
             for figure, sets in self.lines.items()
@@ -58,9 +58,11 @@ class Found:
         return {"lines": lines, "units": self.units}
 
 
-def run_all(names: Sequence[str], figures: Sequence[str], store: Store, budget: Budget) -> Found:
+def run_all(
+    names: Sequence[str], figures: Sequence[str], store: Store, budget: Budget
+) -> Measurements:
     """Run what the figures need, one data set after the other."""
-    found = Found()
+    found = Measurements()
     for name in names:
         for figure in figures:
             sets = found.lines.setdefault(figure, {})
@@ -85,8 +87,8 @@ def run_all(names: Sequence[str], figures: Sequence[str], store: Store, budget: 
     return found
 
 
-def tell(found: Found) -> str:
-    """Write all tables."""
+def tell(found: Measurements) -> str:
+    """Format all tables."""
     parts = []
     for figure, sets in found.lines.items():
         if not sets:
@@ -106,7 +108,7 @@ def tell(found: Found) -> str:
 
 
 def _table(name: str, lines: Mapping[str, Line], *, ends: bool = True) -> str:
-    """Write where each line comes to the targets, its best value and its last."""
+    """Format where each line reaches the targets, its best value and its last."""
     rows = []
     for setting, line in lines.items():
         reached = [next((x for x, y in line if y >= target), None) for target in TARGETS[name]]
@@ -126,7 +128,7 @@ def _units_table(reached: Mapping[str, float]) -> str:
     return markdown(head, [[name, *cells, ideal, f"{run:.3f}"] for name, run in reached.items()])
 
 
-def pictures(found: Found) -> dict[str, bytes]:
+def pictures(found: Measurements) -> dict[str, bytes]:
     """Draw all figures; the titles before the colon are the files' names."""
     files = balance_pictures(found.busy, "figure-11") if found.busy else {}
     for figure, sets in found.lines.items():

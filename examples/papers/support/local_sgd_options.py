@@ -1,4 +1,4 @@
-"""The uni-task study's options for local SGD, and the study itself where they ask for it."""
+"""The uni-task study's options for local SGD, and the study itself where they request it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FIGURES: Final = ("1a", "fixed", "4a", "4b", "5", "7", "11")
 
 
 def add_local_sgd_options(group: argparse._ArgumentGroup) -> None:
-    """Add what can be said of local SGD on the command line."""
+    """Add the options of local SGD to the command line."""
     group.add_argument(
         "--figures", nargs="+", default=list(_FIGURES), choices=_FIGURES, metavar="FIGURE",
         help="which to draw (default: %(default)s); 4a and 9, 4b and 9, 5 and 10 come together",
@@ -45,7 +45,7 @@ def add_local_sgd_options(group: argparse._ArgumentGroup) -> None:
 def run_local_sgd(
     arguments: argparse.Namespace, names: Sequence[str]
 ) -> tuple[str, dict[str, Any], dict[str, bytes]]:
-    """Run the study on these sets; return its tables, its lines, and its pictures.
+    """Run the study on these sets; return its tables, its lines, and its plots.
 
     Runs are kept below ``runs`` in the folder of the results.
     """

@@ -1,4 +1,4 @@
-"""The baseline: the shortest loop that one writes with PyTorch, over the very same steps."""
+"""The baseline: the shortest PyTorch training loop, over the very same steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from elasticml.algorithms.local_sgd.sampler import order_keys
 from elasticml.data.chunks.chunk import Chunk
 
 MOMENTUM = 0.9
-#: Test images at once.
+#: Test images evaluated at once.
 _TESTED = 256
 
 

@@ -1,8 +1,8 @@
 """Runs of local SGD in one process: the real trainer, members and machines, in virtual time.
 
-Members take turns in this process, and what they compute is what processes of their own would: the
-same steps over the same samples, merged in the same order. Time is the paper's: a round of local
-SGD is one unit, however many members there are, for each of them takes L H samples in it.
+Members take turns in this process and compute the same as in separate processes: the same steps
+over the same samples, merged in the same order. Time is the paper's: a round of local SGD is one
+unit for any number of members, because each of them takes L H samples in it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from elasticml.errors import JobFailedError
 from elasticml.sim.simulation import Simulation
 from elasticml.sim.world_options import Granted, Taken, WorldOptions
 
-#: Between a notice and the end: whoever is to go stays to the end of its round.
+#: Between a notice and the end: a leaving member stays to the end of its round.
 _GRACE_UNITS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Images:
-    """A data set: pixels as they stand in the files, float32, and labels."""
+    """A data set: pixels as stored in the files, float32, and labels."""
 
     name: str
     #: (channels, height, width)
@@ -51,9 +51,9 @@ class Setting:
     members: int = 1
     batch: int = 8
     local_steps: int = 16
-    #: From which unit on there are how many members; the first entry is ``members``.
+    #: Number of members over time, as (from unit, members); the first entry is ``members``.
     schedule: Sequence[tuple[float, int]] = ()
-    #: Slot -> how many times longer its members take.
+    #: Slot -> slowness: how many times longer its member takes.
     slow: Mapping[int, float] = field(default_factory=dict)
     balances: bool = False
     model_options: Mapping[str, Any] = field(default_factory=dict)
@@ -76,15 +76,15 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """Who took part in a round."""
+    """The members of a round."""
 
     members: int
-    #: Slot -> units that it computed: its share of the round's samples, and how slow it is.
+    #: Slot -> units that it computed: its share of the round's samples, times its slowness.
     busy: Mapping[int, float]
 
     @property
     def units(self) -> float:
-        """Length of the round: its slowest member's; 1 where all are equal."""
+        """Length of the round: its slowest member's; 1 if all are equal."""
         return max(self.busy.values())
 
 
@@ -94,7 +94,7 @@ class Run:
 
     points: tuple[Point, ...]
     rounds: tuple[Round, ...]
-    #: Real seconds that it took here.
+    #: Real seconds of the computation.
     wall_s: float
 
 
@@ -117,7 +117,7 @@ def run(setting: Setting, images: Images, each: Callable[[Run], None] = lambda s
     simulation = Simulation(
         _record(setting, images), images.source, options=_world(setting, images)
     )
-    judge = _Judge(simulation, setting, images)
+    judge = _EpochTester(simulation, setting, images)
     for told in simulation.run():
         if judge.follow(told):
             each(judge.run(time.perf_counter() - began_s))
@@ -127,8 +127,8 @@ def run(setting: Setting, images: Images, each: Callable[[Run], None] = lambda s
     return judge.run(time.perf_counter() - began_s)
 
 
-class _Judge:
-    """Follows a job as it runs, and tests its model at the end of every epoch."""
+class _EpochTester:
+    """Follow a job as it runs, and test its model at the end of every epoch."""
 
     def __init__(self, simulation: Simulation, setting: Setting, images: Images) -> None:
         self._desk = simulation.world.driver_session
@@ -142,11 +142,11 @@ class _Judge:
         self._samples, self._loss, self._units = 0, 0.0, 0.0
 
     def run(self, wall_s: float) -> Run:
-        """Return what there is so far."""
+        """Return the run so far."""
         return Run(points=tuple(self._points), rounds=tuple(self._rounds), wall_s=wall_s)
 
     def follow(self, told: Sequence[Mapping[str, Any]]) -> bool:
-        """Take in what the story has told; say whether an epoch has ended."""
+        """Process new story records; return whether an epoch has ended."""
         for record in told:
             if record["event"] == "ExchangeEnded" and record["operation"] == "train":
                 self._rounds.append(_round(record))
@@ -184,13 +184,13 @@ class _Judge:
 
 
 def _round(record: Mapping[str, Any]) -> Round:
-    """Read a round off the story; a member's virtual seconds are its share of all examples."""
+    """Read a round from the story; a member's virtual seconds are its share of all examples."""
     seconds = {int(slot): float(s) for slot, s in record["compute_s"].items()}
     return Round(members=len(seconds), busy={slot: len(seconds) * s for slot, s in seconds.items()})
 
 
 def accuracy(network: Network, arrays: Mapping[str, NDArray[np.float64]], images: Images) -> float:
-    """Share of the test images whose class is the largest output."""
+    """Return the share of the test images whose class is the largest output."""
     network.fill_named(arrays)
     rows = network.tensor(images.test_X.copy())
     mean, std = float(arrays["input_mean"][0]), float(arrays["input_std"][0])
@@ -200,7 +200,7 @@ def accuracy(network: Network, arrays: Mapping[str, NDArray[np.float64]], images
 
 
 def _trace(setting: Setting) -> tuple[Taken | Granted, ...]:
-    """Say when members come and go, in virtual seconds: a unit on N members is 1 / N of one."""
+    """Return when members join and leave; a unit on N members is 1 / N virtual seconds."""
     trace: list[Taken | Granted] = []
     at = 0.0
     for (since, before), (until, now) in zip(setting.schedule, setting.schedule[1:], strict=False):

@@ -1,4 +1,4 @@
-"""Runs of local SGD that are kept: what has been computed once is read the next time."""
+"""Stored runs of local SGD: a finished run is read instead of computed again."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Loader = Callable[[str], Images]
 class Store:
     """A folder with a file for every run, written at the end of each of its epochs.
 
-    A file counts where it is of the same setting and data, and has as many epochs as are wanted:
-    begun anew, a study goes on with the first run that it has not. Its name ends with a digest of
-    setting and data, so that runs of other rows or seeds lie beside it.
+    A file counts if it has the same setting and data, and enough epochs: an interrupted study
+    continues with the first run that is missing. The name ends with a digest of setting and data,
+    so that runs of other rows or seeds are kept beside it.
     """
 
     folder: Path

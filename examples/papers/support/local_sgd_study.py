@@ -1,9 +1,9 @@
-"""The uni-task paper's experiments with local SGD: what is run, and how its time is projected.
+"""The uni-task paper's experiments with local SGD: the runs, and the projection of time.
 
 A unit is a round of one wave: the time in which a member takes L H samples. A round of K
 micro-tasks on N members is ``ceil(K / N)`` of them. (The paper counts a sixteenth of a *round's*
-samples as one; its ``16 / K ceil(K / N)`` is the same time for the same samples, for a round of K
-micro-tasks has K / 16 times as many.) Uni-tasks take a unit a round whatever N is.
+samples as one; its ``16 / K ceil(K / N)`` is the same time for the same samples, because a round of
+K micro-tasks has K / 16 times as many.) Uni-tasks take a unit a round for any N.
 
 Source: the uni-task paper, sections 5.1 to 5.4 and A.1.
 """
@@ -45,7 +45,7 @@ Line = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What is run, and for how long."""
+    """The runs, and their length."""
 
     epochs: int = 20
     #: K of micro-tasks.
@@ -54,7 +54,7 @@ class Budget:
     members: Sequence[int] = (1, 2, 4, 8)
     #: Batches of Figure 1a.
     batches: Sequence[int] = (64, 128, 256, 512)
-    #: Epochs on all members from one change of their number to the next.
+    #: Epochs between two changes of the number of members.
     every: float = 2.0
     #: H.
     local_steps: int = 16
@@ -65,7 +65,7 @@ class Budget:
     model_options: Mapping[str, Any] = field(default_factory=dict)
 
     def setting(self, data: str, name: str, **changes: Any) -> Setting:
-        """Set a run of local SGD up, with the paper's numbers."""
+        """Return a run of local SGD with the paper's numbers."""
         numbers = {
             "learning_rate": RATES[data],
             "batch": BATCH,
@@ -77,23 +77,23 @@ class Budget:
         return Setting(name=name, **{**numbers, **changes})
 
     def static(self, data: str, members: int) -> Setting:
-        """Set up a run on so many members, or logical tasks."""
+        """Return a run on this many members, or logical tasks."""
         return self.setting(data, f"members-{members}", members=members)
 
     def msgd(self, data: str, batch: int) -> Setting:
-        """Set up mini-batch SGD; the tasks that share a batch do not change what it computes."""
+        """Return mini-batch SGD; the tasks that share a batch do not change its result."""
         rate = MSGD_RATES[data] * (batch / MSGD_BATCH) ** 0.5
         changes = {"batch": batch, "local_steps": 1, "learning_rate": rate}
         return self.setting(data, f"msgd-{batch}", **changes)
 
     def scaling(self, data: str, counts: Sequence[int]) -> Setting:
-        """Set up uni-tasks whose members come and go."""
+        """Return uni-tasks with members that join and leave."""
         name = "-".join(str(n) for n in (counts[0], *_turns(counts), counts[-1]))
         schedule = self.schedule(data, counts)
         return self.setting(data, name, members=counts[0], schedule=schedule)
 
     def schedule(self, data: str, counts: Sequence[int]) -> list[tuple[float, int]]:
-        """Return from which unit on there are how many members."""
+        """Return the number of members over time, as (from unit, members)."""
         every = self.every * self.n_train(data) / (max(counts) * BATCH * self.local_steps)
         return [(k * every, n) for k, n in enumerate(counts)]
 
@@ -102,13 +102,13 @@ class Budget:
         return N_TRAIN[data] if self.rows is None else min(self.rows, N_TRAIN[data])
 
     def unequal(self, data: str, name: str, factors: Sequence[float], **changes: Any) -> Setting:
-        """Set up members of unequal speed."""
+        """Return members of unequal speed."""
         slow = {slot: factor for slot, factor in enumerate(factors) if factor != 1.0}
         return self.setting(data, name, members=len(factors), slow=slow, **changes)
 
 
 def counts(start: int, end: int) -> list[int]:
-    """Count members by twos: the papers' way from one number to another."""
+    """Count members by twos: the papers' steps from one number to another."""
     return [members for _, members in stepwise(start, end)]
 
 
@@ -125,7 +125,7 @@ class Lines:
     units: dict[str, Line] = field(default_factory=dict)
 
     def add(self, name: str, found: Run, ends: Sequence[float] | None = None) -> None:
-        """Add a run; ``ends``: when its rounds end, unless it says so itself."""
+        """Add a run; ``ends``: when its rounds end, unless the run has that itself."""
         self.epochs[name] = by_epoch(found)
         self.units[name] = [
             (p.units if ends is None else ends[p.rounds - 1], p.test_accuracy) for p in found.points
@@ -133,12 +133,12 @@ class Lines:
 
 
 def by_epoch(found: Run) -> Line:
-    """Test accuracy at the end of each epoch."""
+    """Return the test accuracy at the end of each epoch."""
     return [(float(p.epoch), p.test_accuracy) for p in found.points]
 
 
 def fixed(store: Store, data: str, budget: Budget) -> Lines:
-    """Members that neither come nor go, and the largest number of them to 2 and back."""
+    """Compare fixed numbers of members, and the largest number of them to 2 and back."""
     lines = Lines()
     for members in budget.members:
         lines.add(f"K = {members}", store.run(data, budget.static(data, members)))
@@ -157,7 +157,7 @@ def fixed(store: Store, data: str, budget: Budget) -> Lines:
 
 
 def scaling(store: Store, data: str, budget: Budget, start: int, end: int) -> Lines:
-    """Compare uni-tasks with micro-tasks while members come or go: Figures 4 and 9."""
+    """Compare uni-tasks with micro-tasks while members join or leave: Figures 4 and 9."""
     lines, steps = Lines(), counts(start, end)
     when = budget.schedule(data, steps)
     for tasks in budget.tasks:
@@ -170,7 +170,7 @@ def scaling(store: Store, data: str, budget: Budget, start: int, end: int) -> Li
 def mixed(store: Store, data: str, budget: Budget) -> tuple[Lines, float]:
     """Compare them on 8 fast and 8 slow members, Figures 5 and 10.
 
-    The number is the length that a round of uni-tasks comes to, in units.
+    The number is the length of a round of uni-tasks, in units.
     """
     lines = Lines()
     for tasks in budget.tasks:
@@ -203,7 +203,7 @@ def balanced(store: Store, data: str, budget: Budget) -> list[Run]:
 
 
 def parallelism(store: Store, data: str, budget: Budget) -> dict[str, Line]:
-    """Run mini-batch SGD with several batches: Figure 1a."""
+    """Run mini-batch SGD with several batch sizes: Figure 1a."""
     return {
         f"batch {batch}": by_epoch(store.run(data, budget.msgd(data, batch)))
         for batch in budget.batches
@@ -224,7 +224,7 @@ def baseline(store: Store, data: str, budget: Budget) -> dict[str, Line]:
 
 
 def _waves(found: Run, tasks: int, when: Sequence[tuple[float, int]]) -> list[float]:
-    """Say when rounds of micro-tasks end, in units."""
+    """Return when rounds of micro-tasks end, in units."""
     lengths = {
         n: micro_task_units(tasks, n) * tasks / REFERENCE_MEMBERS for n in {n for _, n in when}
     }

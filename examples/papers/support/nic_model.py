@@ -1,8 +1,8 @@
-"""Free-running members on shared network cards, in virtual time: sending rules without a job.
+"""Asynchronous members on shared network cards, in virtual time: sending rules without a job.
 
 For studies of asynchronous SGD: no driver, no loading, no reports, which take longer than a short
-run does. Members compute at a fixed cost a sample; so many share a network card, whose egress is
-served first come, first served; a mailbox has one place, which the next message overwrites. Ingress
+run does. Members compute at a fixed cost a sample; several share a network card, whose egress is
+served first come, first served; a mailbox has one slot, which the next message overwrites. Ingress
 is not modelled. Arithmetic, samplers and controllers are the product's own; without a problem only
 times are computed.
 """
@@ -40,11 +40,11 @@ class Link:
 
     bytes_per_second: float
     latency_s: float
-    #: That share it.
+    #: Members that share it.
     members: int = 16
 
     def scaled(self, share: float) -> Link:
-        """Return a card of that share of the rate."""
+        """Return a card with this share of the rate."""
         return replace(self, bytes_per_second=self.bytes_per_second * share)
 
 
@@ -57,26 +57,26 @@ SMALL_S, LARGE_S = 0.15e-6, 5.1e-6
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a member's turn takes, and its messages."""
+    """Costs of a member's batch and of its messages."""
 
     link: Link
     seconds_per_sample: float
     message_bytes: int
     #: Seconds to hand over one message.
     post_s: float = 2e-6
-    #: Seconds of a mini-batch that do not depend on its samples.
+    #: Fixed seconds of a mini-batch, independent of its samples.
     batch_s: float = 0.0
     #: Seconds to merge one message.
     merge_s: float = 0.0
 
 
 def state_bytes(clusters: int, columns: int, share: float = 1.0) -> int:
-    """Return the bytes of so many centres in single precision, with a header."""
+    """Return the bytes of this many centres in single precision, with a header."""
     return int(4 * clusters * columns * share) + 64
 
 
 def critical_batch(costs: Costs) -> float:
-    """Return the b at which a card's members fill it: ``g S = B (b c + c_0)``.
+    """Return the b at which a card's members saturate it: ``g S = B (b c + c_0)``.
 
     g members on a card of B bytes per second, S bytes a message, c seconds a sample, c_0 seconds a
     mini-batch with one message sent and one merged. At or below 0 no b is too small for the card.
@@ -95,9 +95,9 @@ class _Member:
     sampler: Sampler | None = None
     state: Arrays | None = None
     processed: int = 0
-    #: When it ended; infinite while it goes on.
+    #: When it ended; infinite while it runs.
     ended_s: float = math.inf
-    #: Ends of transmission of what is posted, in order.
+    #: Ends of transmission of posted messages, in order.
     unsent: deque[float] = field(default_factory=deque)
     #: (arrival, number, posted, mail), in order of arrival.
     coming: list[tuple[float, int, float, Mail | None]] = field(default_factory=list)
@@ -105,7 +105,7 @@ class _Member:
 
 @dataclass
 class World:
-    """``prepare``, then ``run`` until every member has processed so much, or time is over."""
+    """``prepare``, then ``run`` until every member has processed its samples, or time is over."""
 
     costs: Costs
     n_members: int
@@ -114,7 +114,7 @@ class World:
     batch: float
     #: Of the outgoing queue.
     places: int = 16
-    #: A full queue is not waited for: what is sent later is newer.
+    #: A full queue is not waited for: a later state is newer.
     newest: bool = False
     sends: int = 1
     #: None: only times are computed.
@@ -125,7 +125,7 @@ class World:
     newcomer: Literal["peer", "w0"] = "peer"
     start: Mapping[str, NDArray[np.float64]] | None = None
     window: int = 16
-    #: Called with each of these moments, ascending, when all turns up to it have ended.
+    #: Called with each of these moments, ascending, when all batches up to it have ended.
     looks: Sequence[float] = ()
     look: Callable[[float], None] | None = None
 
@@ -144,7 +144,7 @@ class World:
     sizes: list[tuple[float, int]] = field(default_factory=list)
 
     def prepare(self, chunks_of_members: Sequence[Sequence[Chunk]] | None = None) -> World:
-        """Make the members, who own these chunks; returns the world."""
+        """Make the members, which own these chunks; return the world."""
         self.members = [
             _Member(
                 controller=self.controller(),
@@ -169,7 +169,7 @@ class World:
         seconds: float = math.inf,
         passes: float | None = None,
     ) -> World:
-        """Run until each member has processed so many samples, or made so many passes.
+        """Run until each member has processed this many samples, or made this many passes.
 
         Returns
         -------
@@ -278,12 +278,12 @@ class World:
             self.posted += 1
             arrival = (self.free_at[card] + link.latency_s, self.posted, now, mail)
             heapq.heappush(self.members[to].coming, arrival)
-        # One place, to however many it goes.
+        # One slot in the queue, for any number of recipients.
         member.unsent.append(self.free_at[card])
         return now + len(chosen) * self.costs.post_s
 
     def _recipients(self, i: int) -> list[int]:
-        """Draw others to whom a member sends its next state, each once."""
+        """Draw the distinct recipients of a member's next state."""
         chosen: list[int] = []
         while len(chosen) < min(self.sends, self.n_members - 1):
             to = int(self.members[i].chance.integers(self.n_members - 1))
@@ -308,7 +308,7 @@ class World:
 
     @property
     def link_use(self) -> float:
-        """Share of the cards' time in which they sent."""
+        """Return the share of the cards' time in which they sent."""
         return self.link_busy_s / (len(self.free_at) * max(self.now, *self.free_at))
 
     def sizes_after(self, seconds: float) -> NDArray[np.int64]:
@@ -317,7 +317,7 @@ class World:
 
     @property
     def states(self) -> list[Arrays]:
-        """The members' states."""
+        """Return the members' states."""
         return [member.state for member in self.members if member.state is not None]
 
 

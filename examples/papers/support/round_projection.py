@@ -1,6 +1,6 @@
-"""How long a round takes: of micro-tasks in waves, and of uni-tasks with as many examples as fit.
+"""Projected round lengths: of micro-tasks in waves, and of uni-tasks with balanced examples.
 
-Convergence per round is measured; these functions say what a round costs on N members, as the
+Convergence per round is measured; these functions return what a round costs on N members, as the
 uni-task paper projects it. The unit is a round of 16 equal tasks on 16 ordinary members.
 
 Source: the uni-task paper, sections 5.2 (elastic scaling) and 5.3 (heterogeneous members).
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-#: Members of the papers' cluster: a round of so many tasks on so many members is one unit.
+#: Members of the papers' cluster: a round of this many tasks on as many members is one unit.
 REFERENCE_MEMBERS = 16
 
 
@@ -23,7 +23,7 @@ def micro_task_units(tasks: int, members: int, reference: int = REFERENCE_MEMBER
     Parameters
     ----------
     tasks : int, at least 1
-        K: constant, whoever comes and goes.
+        K: constant, whichever members are present.
     members : int, at least 1
         N, all equally fast; each runs one task at a time.
     reference : int
@@ -55,7 +55,7 @@ def uni_task_units(members: int, reference: int = REFERENCE_MEMBERS) -> float:
 def local_sgd_rounds(members: int, reference: int = REFERENCE_MEMBERS) -> float:
     """Return how many times more rounds an epoch of local SGD has on N members than on 16.
 
-    A round is one unit whatever N is, for each member takes as many samples in it: an epoch is
+    A round is one unit for any N, because each member takes as many samples in it: an epoch is
     ``16 / N`` times as long.
 
     Raises
@@ -69,7 +69,7 @@ def local_sgd_rounds(members: int, reference: int = REFERENCE_MEMBERS) -> float:
 def micro_task_units_mixed(
     tasks: int, factors: Sequence[float], reference: int = REFERENCE_MEMBERS
 ) -> float:
-    """Return the length of a round of equal tasks, dealt as well as can be to unequal members.
+    """Return the length of a round of equal tasks, assigned optimally to unequal members.
 
     For two speeds this is the paper's ``max(1.5 i, 1.0 j) * 16 / K`` at the best i and j.
 
@@ -89,7 +89,7 @@ def micro_task_units_mixed(
     counts: list[int] = [0] * len(factors)
     if min(factors) <= 0:
         raise ValueError(f"a member's factor is above 0, got {min(factors)}")
-    for _ in range(tasks):  # greedy is best for equal tasks: each ends as early as it can
+    for _ in range(tasks):  # greedy is optimal for equal tasks: each ends as early as it can
         k = min(range(len(factors)), key=lambda k: ((counts[k] + 1) * factors[k], k))
         counts[k] += 1
     longest = max(count * factor for count, factor in zip(counts, factors, strict=True))
@@ -113,7 +113,7 @@ def uni_task_units_mixed(factors: Sequence[float], reference: int = REFERENCE_ME
 
 
 def members_at(schedule: Sequence[tuple[float, int]], t: float) -> int:
-    """Return the members at a moment, of ``(from when, how many)`` in their order."""
+    """Return the members at a moment, of ``(from second, members)`` in order."""
     found = schedule[0][1]
     for since, members in schedule:
         if since <= t:
@@ -122,7 +122,7 @@ def members_at(schedule: Sequence[tuple[float, int]], t: float) -> int:
 
 
 def stepwise(start: int, end: int, *, by: int = 2, every: float = 20.0) -> list[tuple[float, int]]:
-    """Return the papers' schedule: so many members more, or fewer, at a time.
+    """Return the papers' schedule: a fixed number of members more, or fewer, at a time.
 
     >>> stepwise(2, 6)
     [(0.0, 2), (20.0, 4), (40.0, 6)]
@@ -135,13 +135,13 @@ def stepwise(start: int, end: int, *, by: int = 2, every: float = 20.0) -> list[
 def elapsed(
     rounds: int, schedule: Sequence[tuple[float, int]], units: Mapping[int, float], unit_s: float
 ) -> list[float]:
-    """Return when each round has ended, the members changing at round boundaries.
+    """Return when each round has ended, with members changing at round boundaries.
 
     Parameters
     ----------
     rounds : int
     schedule : sequence of (float, int)
-        Seconds from which on there are so many members.
+        Members over time, as (from second, members).
     units : mapping of int to float
         Length of a round by the number of members.
     unit_s : float

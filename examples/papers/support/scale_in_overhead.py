@@ -1,4 +1,4 @@
-"""What a scale-in takes on real worker processes: to decide, to copy, to start again."""
+"""The cost of a scale-in on real worker processes: to decide, to copy, to restart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.elastic_comparison import markdown
 import elasticml as em
 from elasticml.data.readers.arrays import ArraySource
 
-#: Members that every run begins with.
+#: Initial members of every run.
 MEMBERS = 16
 
 
@@ -23,22 +23,22 @@ class ScaleIn:
 
     before: int
     after: int
-    #: From the end of the round before to the policy's word.
+    #: From the end of the previous round to the policy's decision.
     decide_s: float
-    #: From there to the last chunk in its new place.
+    #: From there to the arrival of the last chunk.
     copy_s: float
-    #: From there to the next round's beginning: emptied members leave, the tree is laid anew.
+    #: From there to the next round's beginning: emptied members leave, the tree is rebuilt.
     restart_s: float
     copied_bytes: int
 
     @property
     def total_s(self) -> float:
-        """All of it: what the job stands still for."""
+        """Total time in which the job does not compute."""
         return self.decide_s + self.copy_s + self.restart_s
 
 
 def scale_ins(story: Sequence[Mapping[str, Any]]) -> list[ScaleIn]:
-    """Read the scale-ins that policies have ordered off a run's story."""
+    """Read the scale-ins that policies ordered from a run's story."""
     found: list[ScaleIn] = []
     ended_s = 0.0
     rows = [r for r in story if r["event"] == "RoundEnded"]
@@ -87,7 +87,7 @@ def overhead_table(names: Sequence[str], source_of: Callable[[str], ArraySource]
                             f"{rate:.0f}",
                         ]
                     )
-                cluster.scale(MEMBERS)  # the workers that were given back are gone
+                cluster.scale(MEMBERS)  # released workers are gone
     head = ["data", "members", "decide ms", "copy ms", "restart ms", "total ms", "MiB", "MiB/s"]
     words = "Table 3: overhead of each scale-in, on 16 real worker processes of this machine"
     return f"{words} (measured):\n\n{markdown(head, rows)}"
@@ -114,5 +114,5 @@ def run(name: str, source: ArraySource, least: int, client: Client) -> list[Scal
 
 
 def mean_total_s(scaled: Sequence[ScaleIn]) -> float:
-    """Average what a scale-in takes, as the elastic-CoCoA paper's Table 3 does."""
+    """Average the costs of scale-ins, as the elastic-CoCoA paper's Table 3 does."""
     return mean(s.total_s for s in scaled)

@@ -1,4 +1,4 @@
-"""Click logs as arrays on the disk, for peers: Criteo-shaped ones, and Criteo's own sample."""
+"""Click logs as arrays on disk, for peers: Criteo-shaped ones, and Criteo's own sample."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def generated(folder: Path, rows: int, columns: int) -> tuple[str, str]:
 
 
 def sample(folder: Path, columns: int = 2**16) -> tuple[str, str]:
-    """Write the 200 rows of Criteo that are public, hashed; return the names of both parts."""
+    """Write the 200 public rows of Criteo, hashed; return the names of both parts."""
     with gzip.open(DATA / "criteo_sample" / "criteo_sample.csv.gz", "rt") as file:
         rows = list(csv.DictReader(file))
     X, y = hashed(rows, columns), np.array([2.0 * float(row["label"]) - 1.0 for row in rows])
@@ -56,7 +56,7 @@ def hashed(rows: list[dict[str, str]], columns: int) -> sp.csr_matrix:
     Returns
     -------
     csr_matrix (n, columns)
-        Rows have length 1 but where two values share a column; what is missing is a value, too.
+        Rows have length 1 unless two values share a column; a missing value is a value, too.
     """
     places: list[NDArray[np.int64]] = []
     for row in rows:

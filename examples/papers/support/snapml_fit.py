@@ -1,11 +1,12 @@
-"""One peer's logistic regressions, in a process of its own: a line for each fit.
+"""One peer's logistic regressions, in a separate process: a line for each fit.
 
     python snapml_fit.py TASK
 
 TASK is JSON: ``folder``, ``train`` and ``test`` (names of sets there), ``peer``, ``threads``,
-``l2`` and ``limit_s``. A line has the seconds of a fit from scratch, the objective it came to, and
-the mean log-loss of the test set; a first one the seconds of the first fit, with any compilation,
-or why there is none. For pythons that have NumPy, SciPy and the peer; elasticml only for its own.
+``l2`` and ``limit_s``. A line has the seconds of a fit from scratch, its final objective, and
+the mean log-loss of the test set; the first line has the seconds of the first fit, including
+compilation, or the reason why there is none. For pythons that have NumPy, SciPy and the peer;
+elasticml is needed only for its own fits.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.bench.peers.problems import Data, Problem
 
 
 def main(task: dict[str, Any]) -> None:
-    """Fit with more and more effort until more iterations change nothing, or the time is over."""
+    """Fit with increasing effort until more iterations change nothing, or the time is over."""
     train, test = (Data(Path(task["folder"]), task[name]) for name in ("train", "test"))
     problem, no_penalty = Problem(model="logistic", l2=task["l2"]), Problem(model="logistic")
     try:
@@ -40,7 +41,7 @@ def main(task: dict[str, Any]) -> None:
         objective = train.objective(problem, w)
         logloss = test.objective(no_penalty, w)
         print(json.dumps({"s": seconds, "objective": objective, "logloss": logloss}), flush=True)
-        # Two efforts may come to the same model before a third one goes on.
+        # Two efforts may reach the same model before a third one improves it.
         is_still = fits.are_iterations and abs(last - objective) < 1e-8 * abs(objective)
         still = still + 1 if is_still else 0
         if still == 4 or time.perf_counter() - began_s > task["limit_s"]:

@@ -1,4 +1,4 @@
-"""The single-node benchmark and the scatter: logistic regressions of all peers at hand."""
+"""The single-node benchmark and the scatter: logistic regressions of all available peers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from support.elastic_comparison import markdown
 from support.snapml_store import Store
 
 OURS = "elasticml"
-#: Peers that scikit-learn brings, in our own python; the others may be in another one.
+#: Peers that come with scikit-learn, in this python; the others may be in another one.
 SCIKIT_LEARN = ("lbfgs", "liblinear", "saga")
 OTHERS = ("snapml", "vw", "dask-ml", "spark")
-#: Relative distance from the least objective that any peer came to.
+#: Relative distance from the best objective of any peer.
 TARGET = 1e-3
 #: Penalties: of the generated set, and of the sample, which is small.
 L2, SAMPLE_L2 = 1e-5, 1e-2
@@ -31,7 +31,7 @@ Runs = dict[str, list[dict[str, Any]]]
 
 
 def runs(store: Store, sets: tuple[str, str], l2: float, python: str, limit_s: float) -> Runs:
-    """Run all peers on one set; those for which there is no time are left out."""
+    """Run all peers on one set, as far as the time limit allows."""
     found: Runs = {}
     folder = store.folder / "data"
     ways = [(OURS, 1), (OURS, 2), (SCIKIT_LEARN[0], 1)]
@@ -54,12 +54,12 @@ def runs(store: Store, sets: tuple[str, str], l2: float, python: str, limit_s: f
 
 
 def has_ended(lines: list[dict[str, Any]]) -> bool:
-    """Whether a peer is there, and came to the end of its fits."""
+    """Return whether a peer is available and finished its fits."""
     return not any("none" in line for line in lines)
 
 
 def process(task: dict[str, Any], python: str) -> list[dict[str, Any]]:
-    """Run one peer in a process of its own."""
+    """Run one peer in a separate process."""
     program = Path(__file__).with_name("snapml_fit.py")
     environment = {**os.environ, **dict.fromkeys(_THREADS, str(task["threads"]))}
     patience_s = 60.0 + 4.0 * task["limit_s"]
@@ -121,7 +121,7 @@ def scatter(title: str, found: Runs) -> Panel:
 
 
 def table(found: Runs) -> str:
-    """Seconds to the target, the log-loss there, and the best log-loss; why others have none."""
+    """Seconds to the target, the log-loss there, and the best log-loss, or why there are none."""
     reached = [t["objective"] for told in found.values() for t in told if "objective" in t]
     least = min(reached, default=math.nan)
     rows = []

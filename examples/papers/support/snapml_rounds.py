@@ -1,4 +1,4 @@
-"""Rounds of CoCoA with a number of passes each: what they cost, and what they bring.
+"""Rounds of CoCoA with several passes each: their cost and their progress.
 
 For the hierarchical figure, time to a gap against t2, and for the bench with network namespaces.
 """
@@ -19,13 +19,13 @@ import elasticml as em
 from elasticml.data.synthetic.sparse import synthetic
 from elasticml.policies.inner_iterations import CostModel, Observed, fit
 
-#: The gap, relative to the objective, from which on rounds are taken to be alike; no smaller one
-#: than rounding leaves counts as smaller.
+#: The gap, relative to the objective, below which rounds are assumed to be alike; smaller gaps than
+#: rounding leaves count as that.
 BEGIN, GAP_MIN = 1e-1, 1e-15
 NOT_REACHED = "not reached"
 #: Passes a round to which the cost model is fitted.
 FITTED = (1, 4)
-#: Uplinks of each process: bytes a second, and seconds that a frame is under way.
+#: Uplinks of each process: bytes a second, and latency in seconds.
 LINKS: dict[str, dict[str, float]] = {
     "1 Gbit/s": {"bandwidth": 118e6, "latency_s": 100e-6},
     "10 Gbit/s": {"bandwidth": 1.18e9, "latency_s": 20e-6},
@@ -44,7 +44,7 @@ def train(
     stop: em.Stop,
     columns: int | None = None,
 ) -> dict[str, Any]:
-    """Run one job; return what rounds took and brought, and what the policy said.
+    """Run one job; return costs and progress of its rounds, and the policy's decisions.
 
     Parameters
     ----------
@@ -82,8 +82,7 @@ def train(
 def stretch(rounds: Rounds, gap: float) -> Rounds:
     """Return the rounds from the first gap below ``BEGIN`` to the first that reaches ``gap``.
 
-    There are none where they never come below ``BEGIN``; where they never reach ``gap``, to the
-    last one.
+    Empty if gaps never fall below ``BEGIN``; up to the last round if they never reach ``gap``.
     """
     gaps = [entry[1] for entry in rounds]
     first = next((k for k, value in enumerate(gaps) if value <= BEGIN), len(gaps))
@@ -92,7 +91,7 @@ def stretch(rounds: Rounds, gap: float) -> Rounds:
 
 
 def observed(passes: float, rounds: Rounds) -> Observed:
-    """Average over a stretch of rounds; needs two of them."""
+    """Average over a stretch of at least two rounds."""
     n, first, last = len(rounds) - 1, rounds[0], rounds[-1]
     return Observed(
         inner=passes,
@@ -103,12 +102,12 @@ def observed(passes: float, rounds: Rounds) -> Observed:
 
 
 def to_gap_s(o: Observed, gap: float) -> float:
-    """Return the seconds from ``BEGIN`` to a gap, at the pace that was observed."""
+    """Return the seconds from ``BEGIN`` to a gap, at the observed pace."""
     return math.log10(BEGIN / gap) * o.seconds / o.decades if o.decades > 0.0 else math.inf
 
 
 def predicted_s(model: CostModel, passes: float, gap: float) -> float:
-    """Return the seconds from ``BEGIN`` to a gap, as the model has them."""
+    """Return the seconds from ``BEGIN`` to a gap, as the model predicts."""
     rate = model.rate(passes)
     return math.log10(BEGIN / gap) / rate if rate > 0.0 else math.inf
 

@@ -1,4 +1,4 @@
-"""Runs that have been made are kept beside the tables, and are not made again."""
+"""Stored runs: a finished run is kept beside the tables and not repeated."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Any
 
 @dataclass(kw_only=True)
 class Store:
-    """Where runs are kept, and for how long new ones are begun."""
+    """The folder of stored runs, and the time limit for new ones."""
 
     folder: Path
     quick: bool = False
-    #: Seconds after which no run is begun.
+    #: Seconds after which no run is started.
     limit_s: float = math.inf
     began_s: float = field(default_factory=time.perf_counter)
-    #: Runs that were not begun.
+    #: Runs that were not started.
     missing: int = 0
 
     def few(self, n: Any, quick: Any) -> Any:
@@ -37,16 +37,16 @@ class Store:
         make: Callable[[], Any],
         keeps: Callable[[Any], bool] = lambda found: True,
     ) -> Any:
-        """Return what a run came to: kept, or made now; None where there is no time for it.
+        """Return the result of a run: stored, or computed now; None if there is no time for it.
 
         Parameters
         ----------
         settings : dict
             All that the result depends on; a change of them is another run.
         make : callable
-            What it returns can be written as JSON.
+            Returns values that can be written as JSON.
         keeps : callable, optional
-            Whether what a run came to is kept; what is not is made again by the next call.
+            Whether a result is stored; others are computed again by the next call.
         """
         words = json.dumps({"name": name, **settings}, sort_keys=True, default=str)
         digest = hashlib.blake2b(words.encode(), digest_size=4).hexdigest()

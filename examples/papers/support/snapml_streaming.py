@@ -1,7 +1,7 @@
-"""The streaming figure: reading, permuting and computing alone, and all of it at once.
+"""The streaming figure: reading, permuting and computing alone, and overlapped.
 
-In one process, with a member's own store and solver, as ``tests/bench/out_of_core.py`` has them.
-The paper's two interconnects are here a page cache that is empty, and one that has the files.
+In one process, with a member's own store and solver, like ``tests/bench/out_of_core.py``. The
+paper's two interconnects are here an empty page cache, and one that has the files.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from elasticml.data.readers.converted import read_converted
 from elasticml.data.synthetic.sparse import synthetic
 from tests.bench.out_of_core import Passes, forget, load, timed
 
-#: Memory for data besides what else the process takes, as shares of all bytes of theirs.
+#: Memory for data besides the process's other memory, as shares of all bytes of data.
 SHARES = (0.125, 0.25, 0.5)
-#: Epochs of which the last is told: the first makes the rows' norms, too.
+#: Epochs of which the last is reported: the first computes the rows' norms, too.
 EPOCHS = 3
 PARTS = ("read", "permute", "compute")
 CACHES = {"cold": "page cache empty", "warm": "files in the page cache"}
@@ -93,7 +93,7 @@ def measured(folder: Path, rows: int, share: float, is_cold: bool) -> dict[str, 
     Returns
     -------
     dict
-        Seconds of ``read`` (all bodies fetched and let go), ``permute`` (all orders drawn),
+        Seconds of ``read`` (all bodies fetched and released), ``permute`` (all orders drawn),
         ``compute`` (the same pass with everything in memory) and ``epoch``; ``streamed`` is the
         share of all bytes that the epoch fetched.
     """
@@ -109,11 +109,11 @@ def measured(folder: Path, rows: int, share: float, is_cold: bool) -> dict[str, 
 
     store, facts = load(source, 8 * total)
     inside = Passes(facts, store.own(store.ids()), 1)
-    # Later passes leave rows out: the same one is compared.
+    # Later passes skip rows: the same pass is compared.
     compute_s = [timed(inside.step) for _ in range(EPOCHS)][-1]
     del inside
     store.close()
-    # A limit is the whole process's: what else is in it comes on top of the data's share.
+    # A limit is the whole process's: its other memory is added to the data's share.
     limit = int(share * total) + anonymous_bytes()
     store, facts = load(source, limit)
     chunks = store.own(store.ids())

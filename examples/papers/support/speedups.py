@@ -1,4 +1,4 @@
-"""Times to a gap, medians over seeds, and the forms in which the papers' tables give ratios."""
+"""Times to a gap, medians over seeds, and the notation of ratios in the papers' tables."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from statistics import median
 
 from examples.papers.support.virtual_study import Curve
 
-#: Neither side has come to the gap.
+#: Neither side has reached the gap.
 NEITHER = "–"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a setting takes to come to a gap: exact, or more than that."""
+    """The cost of a setting to reach a gap: exact, or a lower bound."""
 
     value: float
     is_reached: bool = True
 
     def __str__(self) -> str:
-        """Write the cost, or ``>x`` where it is only known to be more."""
+        """Format the cost, or ``>x`` if it is only a lower bound."""
         return f"{'' if self.is_reached else '>'}{self.value:.3g}"
 
 
 def cost_of(curves: Sequence[Curve], gap: float, unit: str = "units") -> Cost:
-    """Return the median over seeds; where most have not come there, of what they have spent.
+    """Return the median over seeds; if most have not reached the gap, of the cost so far.
 
     Parameters
     ----------
@@ -45,10 +45,10 @@ def cost_of(curves: Sequence[Curve], gap: float, unit: str = "units") -> Cost:
 
 
 def speed_up(elastic: Cost, static: Mapping[int, Cost]) -> str:
-    """Write the best static cost over the elastic one as the elastic-CoCoA paper's Table 2 does.
+    """Format the best static cost over the elastic one as the elastic-CoCoA paper's Table 2 does.
 
     ``1.25 (4)``: the best static number of members in brackets. ``>1.25``: no static setting has
-    come to the gap, or one that has not might be better. ``<0.8``: the elastic one has not. ``–``:
+    reached the gap, or one that has not might be better. ``<0.8``: the elastic one has not. ``–``:
     neither has.
     """
     best = min(static, key=lambda k: (static[k].value, k))
@@ -65,14 +65,14 @@ def speed_up(elastic: Cost, static: Mapping[int, Cost]) -> str:
 
 
 def lower_bound(text: str) -> float | None:
-    """Read the number of an entry; None where it is no lower bound of a speed-up."""
+    """Parse the number of an entry; None if it is no lower bound of a speed-up."""
     if text == NEITHER or text.startswith("<"):
         return None
     return float(text.lstrip(">").split(" ")[0])
 
 
 def geometric_mean(texts: Iterable[str]) -> str:
-    """Average the exact entries; say how many of them there are."""
+    """Average the exact entries; also return their number."""
     texts = list(texts)
     exact = [lower_bound(t) for t in texts if not t.startswith((">", "<"))]
     known = [value for value in exact if value]
@@ -83,5 +83,5 @@ def geometric_mean(texts: Iterable[str]) -> str:
 
 
 def gap_words(gap: float) -> str:
-    """Write a gap as the papers do."""
+    """Format a gap as the papers do."""
     return f"1e{round(math.log10(gap))}"

@@ -1,4 +1,4 @@
-"""Studies: solvers run for real, in one process; time is that of a model, in units of an epoch.
+"""Studies with real solvers in one process and modelled time, in units of an epoch.
 
 One unit is one pass of one member over all examples. A round takes as long as the member with the
 most of them (times its slowness), and an overhead c; certificates and the network are free.
@@ -30,23 +30,22 @@ class Plan:
     #: CoCoA's settings with its ``name``, as in a job.
     algorithm: Mapping[str, Any]
     members: int
-    #: Entries as in a job; a study has no policies but those.
+    #: Entries as in a job; a study has no other policies.
     policies: tuple[Mapping[str, Any], ...] = ()
-    #: About so many chunks.
+    #: Approximate number of chunks.
     chunks: int = 128
     partitions: int | None = None
     placement: str = "random"
     holders: int = 1
     #: Units of a round that do not depend on its examples: the study's c.
     overhead: float = 0.0
-    #: Slot -> how many times longer its members take.
+    #: Slot -> how many times longer its member takes.
     slow: Mapping[int, float] = field(default_factory=dict)
-    #: Who comes and goes; times in units.
+    #: Members that join and leave; times in units.
     trace: tuple[Taken | Granted, ...] = ()
-    #: What a change in the number of members costs, in units.
+    #: Cost of a change in the number of members, in units.
     scale_units: float = SCALE_UNITS
-    #: Stop at this certified gap, after so many rounds or units, or when so many real seconds have
-    #: passed.
+    #: Stop at this certified gap, or after this many rounds, units or real seconds.
     gap: float = 1e-8
     rounds_max: int = 2000
     units_max: float | None = None
@@ -59,9 +58,9 @@ class Point:
     """The state after a round."""
 
     rounds: int
-    #: Units since the first round began; scale events are in it.
+    #: Units since the first round began, including scale events.
     units: float
-    #: Units times the members that were there.
+    #: Units times present members.
     member_units: float
     #: Of the round that has ended.
     members: int
@@ -83,7 +82,7 @@ class Scaled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """What it took to come to a gap."""
+    """The cost to reach a gap."""
 
     rounds: int
     units: float
@@ -98,11 +97,11 @@ class Curve:
     scaled: tuple[Scaled, ...]
     story: Sequence[Mapping[str, Any]]
     rows: Sequence[Mapping[str, Any]]
-    #: Real seconds that it took here.
+    #: Real seconds of the computation.
     wall_s: float
 
     def to(self, gap: float) -> Reached | None:
-        """Say what it took to come to a gap; None where the run did not."""
+        """Return the cost to reach a gap; None if the run did not."""
         for point in self.points:
             if point.gap <= gap:
                 return Reached(
@@ -162,9 +161,9 @@ def curve(
     scale_units: float = SCALE_UNITS,
     wall_s: float = 0.0,
 ) -> Curve:
-    """Read a run's curve off its story and history.
+    """Read a run's curve from its story and history.
 
-    A row's gap is the one with which its round begins, so that of the row after it belongs to its
+    A row's gap is that at the beginning of its round, so that the next row's gap belongs to its
     end. Every change in the number of members costs ``scale_units``.
     """
     start_s = next(r["t"] for r in story if r["event"] == "DataDealt")
@@ -204,7 +203,7 @@ def curve(
 
 
 def record_of(plan: Plan, source: ArraySource) -> dict[str, Any]:
-    """Write a plan as a job record."""
+    """Return a plan as a job record."""
     nbytes = sum(block.nbytes for block in source.blocks())
     return {
         "version": 1,
