@@ -109,7 +109,7 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_sum_over_members_takes_a_tree_of_messages(virtual) -> None:
     from examples.papers.support.nic_model import Link
 
-    taken = virtual.Taken(
+    taken = virtual.MeasuredCosts(
         sample_s=1e-6,
         batch_s=0.0,
         post_s=0.0,
