@@ -16,8 +16,9 @@ import numpy as np
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.ids import chunk_id
+from elasticml.runtime.block_registry import BlockRegistry
 from elasticml.runtime.checkpoints.checkpoint_store import checkpoint_of
-from elasticml.runtime.driver_agent import DriverAgent
+from elasticml.runtime.driver_agent import DriverAgent, DriverContext
 from elasticml.runtime.executors import Runner
 from elasticml.runtime.member_host import MemberHost
 from elasticml.runtime.scaler import Scaler
@@ -124,17 +125,17 @@ class World:
         resumed = checkpoint_of(record)
         self.shell = DriverAgent(
             {**record, "data": source.spec()},
+            DriverContext(
+                transport=self.network.endpoint("driver"),
+                runner=runner("driver"),
+                clock=self.clock,
+                injector=self._injector,
+                scaler=scaler,
+                io_runner=InlineRunner(),
+            ),
             source=source,
-            n_blocks=len(source.blocks()),
-            transport=self.network.endpoint("driver"),
-            runner=runner("driver"),
-            clock=self.clock,
-            injector=self._injector,
-            scaler=scaler,
-            bodies=bodies,
-            summaries=sent.summaries,
+            blocks=BlockRegistry(bodies, sent.summaries),
             resumed=resumed,
-            io_runner=InlineRunner(),
             check_every_event=True,
         )
         if resumed is not None:

@@ -29,7 +29,7 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,8 +77,7 @@ class NoSharedMemoryError(Exception):
         self.is_other = is_other
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptor:
+class Descriptor(NamedTuple):
     """The location of a vector, and the content expected there."""
 
     pid: int
@@ -92,23 +91,12 @@ class Descriptor:
 
     def pack(self) -> bytes:
         """Return the descriptor as bytes."""
-        return _DESCRIPTOR.pack(
-            self.pid, self.fd, self.life, self.slot, self.sequence, self.exchange, self.nbytes
-        )
+        return _DESCRIPTOR.pack(*self)
 
 
-def commit(
-    memory: mmap.mmap,
-    pid: int,
-    fd: int,
-    life: bytes,
-    slot: int,
-    sequence: int,
-    exchange: int,
-    nbytes: int,
-) -> bytes:
+def commit(memory: mmap.mmap, descriptor: Descriptor) -> bytes:
     """Write a slot's header, and return the packed descriptor."""
-    packed = _DESCRIPTOR.pack(pid, fd, life, slot, sequence, exchange, nbytes)
+    packed = descriptor.pack()
     memory[8 * SEQUENCE : DESCRIPTOR_BYTES] = packed[8 * SEQUENCE :]
     return packed
 
@@ -269,16 +257,10 @@ class OwnLease:
         """Commit the vector to its first exchange; see ``Lease``."""
         if self.exchange is None:
             slot, pool, self.exchange = self.slot, self.pool, exchange
-            self.descriptor = commit(
-                slot.memory,
-                pool.pid,
-                slot.fd,
-                pool.life,
-                slot.number,
-                slot.sequence,
-                exchange,
-                self.nbytes,
+            described = Descriptor(
+                pool.pid, slot.fd, pool.life, slot.number, slot.sequence, exchange, self.nbytes
             )
+            self.descriptor = commit(slot.memory, described)
         return self.descriptor if self.exchange == exchange else None
 
     def spoil(self) -> None:

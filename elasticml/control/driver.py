@@ -82,15 +82,15 @@ class Driver:
             self.state, self.loading, self.chunk_moves, self.rounds, self.scheduler
         )
         self.membership_changes = MembershipChanges(
-            self.state,
-            self.loading,
-            self.chunk_moves,
-            self.chunk_copies,
-            self.exchanges,
-            self.rounds,
-            self.history,
-            self.link_monitor,
-            self.placement,
+            state=self.state,
+            loading=self.loading,
+            chunk_moves=self.chunk_moves,
+            chunk_copies=self.chunk_copies,
+            exchanges=self.exchanges,
+            rounds=self.rounds,
+            history=self.history,
+            link_monitor=self.link_monitor,
+            placement=self.placement,
         )
         #: The requested exchange has had to wait for absent examples.
         self._stalled = False

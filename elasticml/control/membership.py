@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from elasticml.errors import LocalProtocolError
 from elasticml.ids import MemberId
+from elasticml.protocol.events import Arrived
 
 Stage = Literal["spare", "active", "leaving"]
 
@@ -73,37 +74,27 @@ class Membership:
         self._untried = 0
         self._stages: dict[Stage, _Aged] = {stage: _Aged() for stage in get_args(Stage)}
 
-    def admit(
-        self,
-        *,
-        address: str,
-        host: str,
-        pid: int,
-        threads: int,
-        slot: int | None,
-        now_s: float,
-        limit_bytes: int | None = None,
-        memory_bytes: int | None = None,
-    ) -> MemberRecord:
+    def admit(self, arrived: Arrived, now_s: float) -> MemberRecord:
         """Give a newcomer an id: its former slot if that is free, else the lowest free one."""
+        slot = arrived.slot
         if slot is None or slot in self._taken:
             slot = self._lowest_free()
         incarnation = self._incarnations.get(slot, 0) + 1
         self._incarnations[slot] = incarnation
         record = MemberRecord(
             id=MemberId(slot, incarnation),
-            address=address,
-            host=host,
-            pid=pid,
-            threads=threads,
+            address=arrived.address,
+            host=arrived.host,
+            pid=arrived.pid,
+            threads=arrived.threads,
             joined_s=now_s,
-            limit_bytes=limit_bytes,
-            memory_bytes=memory_bytes,
+            limit_bytes=arrived.limit_bytes,
+            memory_bytes=arrived.memory_bytes,
         )
         self.members[record.id] = record
         self.changes += 1
         self._taken.add(slot)
-        self._at[address] = record
+        self._at[record.address] = record
         self._stages[record.stage].add(record)
         return record
 

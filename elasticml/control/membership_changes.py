@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from elasticml.control.chunk_transfers import ChunkCopies, ChunkMoves
 from elasticml.control.exchange import ExchangeCoordinator
 from elasticml.control.failure_detector import LinkMonitor
@@ -17,32 +19,25 @@ from elasticml.protocol.commands import Command, Dismiss, ReleaseContainers, Wel
 from elasticml.story import records as story
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class MembershipChanges:
     """Admits and removes members, and informs every component of the driver."""
 
-    def __init__(
-        self,
-        state: JobState,
-        loading: BlockLoading,
-        chunk_moves: ChunkMoves,
-        chunk_copies: ChunkCopies,
-        exchanges: ExchangeCoordinator,
-        rounds: Rounds,
-        history: History,
-        reach: LinkMonitor,
-        dealing: InitialPlacement,
-    ) -> None:
-        self.state = state
-        self.loading = loading
-        self.chunk_moves = chunk_moves
-        self.chunk_copies = chunk_copies
-        self.exchanges = exchanges
-        self.rounds = rounds
-        self.history = history
-        self.reach = reach
-        self.dealing = dealing
+    state: JobState
+    loading: BlockLoading
+    chunk_moves: ChunkMoves
+    chunk_copies: ChunkCopies
+    exchanges: ExchangeCoordinator
+    rounds: Rounds
+    history: History
+    link_monitor: LinkMonitor
+    placement: InitialPlacement
+    preemption: PreemptionHandler = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Create the handler of preemptions, which changes the membership in turn."""
         self.preemption = PreemptionHandler(
-            state, chunk_copies, self.release, self.lost, self.noticed
+            self.state, self.chunk_copies, self.release, self.lost, self.noticed
         )
 
     def arrived(self, event: ev.Arrived, now_s: float) -> list[Command]:
@@ -52,16 +47,7 @@ class MembershipChanges:
         former = state.membership.at(event.address)
         if former is not None:
             commands += self.lost(former.id, "joined again", now_s)
-        record = state.membership.admit(
-            address=event.address,
-            host=event.host,
-            pid=event.pid,
-            threads=event.threads,
-            slot=event.slot,
-            now_s=now_s,
-            limit_bytes=event.limit_bytes,
-            memory_bytes=event.memory_bytes,
-        )
+        record = state.membership.admit(event, now_s)
         self.preemption.arrived(record)
         state.ledger.hold(record.id, event.holdings)
         if not self.rounds.arrived() and event.slot is None:
@@ -86,7 +72,7 @@ class MembershipChanges:
         ]
         if state.stage in ("dealing", "training"):
             # During the initial placement it may be the first one alive after all were lost.
-            commands += self.dealing.configure(record.id) + self.dealing.dealt()
+            commands += self.placement.configure(record.id) + self.placement.dealt()
         elif state.stage in ("surveying", "reading"):
             commands += self.loading.assign()
         elif len(state.membership.members) >= state.settings.start_members:
@@ -157,7 +143,7 @@ class MembershipChanges:
             return []  # a repeated report of the same loss
         state.announced_versions.pop(member, None)
         state.root.peer_lost(member)
-        self.reach.lost(member)
+        self.link_monitor.lost(member)
         chunks = state.ledger.lose(member)
         self.chunk_moves.lost(member)
         self.chunk_copies.lost(member)
@@ -174,7 +160,7 @@ class MembershipChanges:
         if state.stage in ("surveying", "reading"):
             commands += self.loading.lost(member)
         if state.stage in ("reading", "dealing"):
-            commands += self.chunk_moves.reread() + self.dealing.dealt()
+            commands += self.chunk_moves.reread() + self.placement.dealt()
         if member in state.parents:
             state.stale_layout = True
             commands += state.heal(member)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,9 +124,6 @@ def fit_primal_as_job(
     rows: tuple[Any, F64, F64 | None],
     client: Any,
     *,
-    loss: Any,
-    l2: float,
-    intercept: bool,
     gap: float,
     rounds: int,
 ) -> Minimum:
@@ -151,14 +148,18 @@ def fit_primal_as_job(
     """
     X, targets, weights = rows
     norm_at_zero = float(np.linalg.norm(function.at(np.zeros(function.n_model)).gradient))
-    is_scaled = norm_at_zero > 0.0 and l2 > 0.0
-    tolerance = math.sqrt(2.0 * l2 * gap) / norm_at_zero if is_scaled else gap
+    is_scaled = norm_at_zero > 0.0 and function.l2 > 0.0
+    tolerance = math.sqrt(2.0 * function.l2 * gap) / norm_at_zero if is_scaled else gap
     algorithm = BatchGradient(
-        loss=loss, l2=l2, optimizer="tron", intercept=intercept, tolerance=min(tolerance, 1.0)
+        loss=cast(Any, function.loss),
+        l2=function.l2,
+        optimizer="tron",
+        intercept=function.has_intercept,
+        tolerance=min(tolerance, 1.0),
     )
     result = run_job(algorithm, from_arrays(X, targets, weights), client, rounds)
     model = [np.ravel(result.arrays["coef"])]
-    if intercept:
+    if function.has_intercept:
         model.append(np.ravel(result.arrays["intercept"]))
     point = function.at(np.concatenate(model))
     used = int(result.summary.get("rounds", 0))

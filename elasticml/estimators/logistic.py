@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar, Final
@@ -115,17 +114,26 @@ class SparseFit:
     converged: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseGoal:
+    """What an L1-penalised fit minimises, and when it stops."""
+
+    penalty: Penalty
+    intercept: bool
+    #: Duality gap to reach, in units of the sum of losses plus penalty.
+    gap: float
+    #: The most steps.
+    steps: int
+
+
 def fit_binary(
     X: Any,
     targets: F64,
     weights: F64 | None,
     start: tuple[F64, float] | None,
+    goal: SparseGoal,
     *,
     loss: str,
-    intercept: bool,
-    penalty: Penalty,
-    gap: float,
-    steps: int,
 ) -> SparseFit:
     """Fit two classes.
 
@@ -139,10 +147,10 @@ def fit_binary(
     start : tuple of ndarray (d,) and float, optional
         Initial coefficients and intercept.
     """
-    solver = SparseClassifier(X, targets, weights, loss=loss, intercept=intercept)
+    solver = SparseClassifier(X, targets, weights, loss=loss, intercept=goal.intercept)
     if start is not None:
         solver.begin(*start)
-    fit = solver.solve(penalty, gap, steps)
+    fit = solver.solve(goal.penalty, goal.gap, goal.steps)
     return SparseFit(
         W=fit.w[None],
         b=np.array([fit.b]),
@@ -157,12 +165,9 @@ def fit_softmax(
     codes: NDArray[np.int64],
     weights: F64 | None,
     start: tuple[F64, F64] | None,
+    goal: SparseGoal,
     *,
     classes: int,
-    intercept: bool,
-    penalty: Penalty,
-    gap: float,
-    steps: int,
 ) -> SparseFit:
     """Fit a multinomial model; other parameters as in :func:`fit_binary`.
 
@@ -172,10 +177,10 @@ def fit_softmax(
         The class index of each row.
     start : tuple of ndarray (classes, d) and (classes,), optional
     """
-    solver = SparseSoftmax(X, codes, weights, classes=classes, intercept=intercept)
+    solver = SparseSoftmax(X, codes, weights, classes=classes, intercept=goal.intercept)
     if start is not None:
         solver.begin(*start)
-    fit = solver.solve(penalty, gap, steps)
+    fit = solver.solve(goal.penalty, goal.gap, goal.steps)
     return SparseFit(W=fit.W, b=fit.b, gap=fit.gap, steps=fit.turns, converged=fit.converged)
 
 
@@ -368,9 +373,6 @@ class LogisticRegression(LinearClassifier):
                 function,
                 (X, targets, weights),
                 client,
-                loss="logistic",
-                l2=1.0 / (self.C * total),
-                intercept=self.fit_intercept,
                 gap=target_gap,
                 rounds=self.max_iter,
             )
@@ -397,23 +399,23 @@ class LogisticRegression(LinearClassifier):
         n_classes, d = len(self.classes_), X.shape[1]
         a1, a2 = self.l1_ratio / self.C, (1.0 - self.l1_ratio) / self.C
         total = float(X.shape[0] if weights is None else weights.sum())
-        options: dict[str, Any] = {
-            "intercept": self.fit_intercept,
-            "penalty": Penalty(a1=a1, a2=a2),
-            "gap": self.tol * math.log(n_classes) * total,
-            "steps": self.max_iter,
-        }
+        goal = SparseGoal(
+            penalty=Penalty(a1=a1, a2=a2),
+            intercept=self.fit_intercept,
+            gap=self.tol * math.log(n_classes) * total,
+            steps=self.max_iter,
+        )
         if n_classes == 2:
             start = self._start(1, d)
             begin = (start[:d], float(start[d:].sum()))
             targets = np.where(codes == 1, 1.0, -1.0)
             with choose_client(self.client, stored_values(X)) as client:
-                fit = self._fit_two(X, targets, weights, begin, client, options)
+                fit = self._fit_two(X, targets, weights, begin, client, goal)
         else:
             W = self._start(n_classes, d).reshape(n_classes, -1)
             starts = (W[:, :d], W[:, d:].sum(axis=1))
             columns = by_columns(X)
-            fit = fit_softmax(columns, codes, weights, starts, classes=n_classes, **options)
+            fit = fit_softmax(columns, codes, weights, starts, goal, classes=n_classes)
             self.solver_path_ = "in-process"
         self.method_ = "columns"
         self.coef_, self.intercept_ = fit.W, fit.b
@@ -429,12 +431,12 @@ class LogisticRegression(LinearClassifier):
         weights: F64 | None,
         begin: tuple[F64, float],
         client: Any,
-        options: Mapping[str, Any],
+        goal: SparseGoal,
     ) -> SparseFit:
         """Fit two classes with an L1 penalty, here or as a job on column-partitioned data."""
         self.solver_path_ = "in-process" if client is None else "job"
         if client is None:
-            return fit_binary(by_columns(X), targets, weights, begin, loss="logistic", **options)
+            return fit_binary(by_columns(X), targets, weights, begin, goal, loss="logistic")
         # Imported here: loading what jobs need takes longer than most fits.
         from elasticml.estimators.job_backend import fit_columns_as_job
         from elasticml.jobs.algorithm_settings import PrimalCoCoA
@@ -448,10 +450,10 @@ class LogisticRegression(LinearClassifier):
             client,
             penalty=PrimalCoCoA(
                 loss="logistic",
-                l1=options["penalty"].a1 / total,
-                l2=options["penalty"].a2 / total,
+                l1=goal.penalty.a1 / total,
+                l2=goal.penalty.a2 / total,
                 intercept=self.fit_intercept,
-                tolerance=options["gap"] / total,
+                tolerance=goal.gap / total,
             ),
             rounds=self.max_iter,
         )

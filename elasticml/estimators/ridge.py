@@ -273,9 +273,6 @@ class Ridge(LinearRegressor):
                 function,
                 (X, y, weights),
                 client,
-                loss="squared",
-                l2=alpha / total,
-                intercept=self.fit_intercept,
                 gap=target_gap,
                 rounds=steps,
             )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from elasticml.algorithms.registry import forms, streams
@@ -29,7 +30,7 @@ from elasticml.protocol.codec import decode, encode
 from elasticml.protocol.commands import Command
 from elasticml.runtime.block_registry import BlockRegistry
 from elasticml.runtime.checkpoints.checkpoint_writer import Checkpointer
-from elasticml.runtime.driver_links import DriverLinks
+from elasticml.runtime.driver_links import DriverLinks, LinkHandlers
 from elasticml.runtime.executors import Long, Runner, parallel
 from elasticml.runtime.fault_injection import FaultInjector, carry_out
 from elasticml.runtime.frame_payloads import model_frame, partial_event, vector_of
@@ -154,6 +155,24 @@ def commands_after(driver: Driver, event: ev.Event, now_s: float, job: str) -> l
 messages = logging.getLogger(f"{__name__}.messages")
 
 
+@dataclass(slots=True, kw_only=True)
+class DriverContext:
+    """What the scheduler's process provides to the driver of a job."""
+
+    #: Reaches the members.
+    transport: Transport
+    #: Runs the trainer and sums partials.
+    runner: Runner
+    #: Seconds, monotonic.
+    clock: Callable[[], float]
+    #: Performs planned faults.
+    injector: FaultInjector | None = None
+    #: Starts members that policies request.
+    scaler: Scaler | None = None
+    #: Writes checkpoints if the job record asks for them.
+    io_runner: Runner | None = None
+
+
 class DriverAgent(JobDriver):
     """One job on the scheduler.
 
@@ -161,24 +180,12 @@ class DriverAgent(JobDriver):
     ----------
     record : mapping
         The job record.
-    transport : Transport
-        Reaches the members.
-    runner : Runner
-        Runs the trainer and sums partials.
-    clock : callable
-        Seconds, monotonic.
-    injector : FaultInjector, optional
-        Performs planned faults.
-    scaler : Scaler, optional
-        Starts members that policies request.
-    bodies : mapping, optional
-        Chunk ids and bodies of an in-memory source, by block.
-    summaries : sequence of BlockSummary, optional
-        Summaries of an in-memory source's blocks.
+    context : DriverContext
+    source : Source
+    blocks : BlockRegistry, optional
+        With the chunks of an in-memory source; by default empty.
     resumed : Checkpoint, optional
         The checkpoint from which the job resumes, with the next round.
-    io_runner : Runner, optional
-        Writes checkpoints if the job record asks for them.
     check_every_event : bool
         Check all invariants after every event (tests), or only at membership changes and round
         boundaries.
@@ -187,36 +194,29 @@ class DriverAgent(JobDriver):
     def __init__(
         self,
         record: Mapping[str, Any],
+        context: DriverContext,
         *,
         source: Source,
-        n_blocks: int,
-        transport: Transport,
-        runner: Runner,
-        clock: Callable[[], float],
-        injector: FaultInjector | None = None,
-        scaler: Scaler | None = None,
-        bodies: Mapping[int, list[tuple[str, Any]]] | None = None,
-        summaries: Sequence[BlockSummary] = (),
+        blocks: BlockRegistry | None = None,
         resumed: Checkpoint | None = None,
-        io_runner: Runner | None = None,
         check_every_event: bool = False,
     ) -> None:
         self.record = record
         self.job = str(record["job"])
-        self._blocks = BlockRegistry(bodies or {}, summaries)
-        settings = settings_from_record(record, n_blocks, source.needs_survey)
+        self._blocks = BlockRegistry({}, ()) if blocks is None else blocks
+        settings = settings_from_record(record, len(source.blocks()), source.needs_survey)
         policies = policies_of_job(record, settings)
         machine = Driver(settings, policies, check_every_event)
         super().__init__(DriverSession(record, source, resumed), machine)
         #: Set when the job is over; set, and then replaced, whenever the story has grown.
         self.ended = asyncio.Event()
         self.grown = asyncio.Event()
-        self._clock = clock
-        self._start_s = clock() - (0.0 if resumed is None else resumed.seconds)
-        self._injector = injector
-        self._containers = Containers(scaler, self.invite)
+        self._clock = context.clock
+        self._start_s = context.clock() - (0.0 if resumed is None else resumed.seconds)
+        self._injector = context.injector
+        self._containers = Containers(context.scaler, self.invite)
         collective = record.get("collective") or {}
-        transport = limited(transport, collective, clock)
+        transport = limited(context.transport, collective, context.clock)
         self._buffers = Buffers(transport.lendable)
         hello = {"job": record["job"], "kind": "driver", **hello_of(collective)}
         hello["memory_limit"] = record.get("memory_limit")
@@ -224,28 +224,30 @@ class DriverAgent(JobDriver):
         self._links = DriverLinks(
             transport,
             hello,
-            self._allocate,
-            self._on_frame,
-            self._on_arrival,
-            self._on_lost,
-            self._on_refused,
+            LinkHandlers(
+                allocate=self._allocate,
+                frame=self._on_frame,
+                arrival=self._on_arrival,
+                lost=self._on_lost,
+                refused=self._on_refused,
+            ),
         )
         self._compute_s: dict[str, float] = {}
         self._member_bytes: dict[str, int] = {}
         #: Number of computations of each member; more than its exchanges means repeated work.
         self._computations: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._steps = TrainerSteps(self, self._buffers, runner, self._spawn)
+        self._steps = TrainerSteps(self, self._buffers, context.runner, self._spawn)
         self._checkpoints: Checkpointer | None = None
         if resumed is not None:
             restore(machine, resumed.resume_point.machine, resumed.progress)
-        if record.get("checkpoint") and io_runner is not None:
+        if record.get("checkpoint") and context.io_runner is not None:
             self._checkpoints = Checkpointer(
                 record["checkpoint"]["path"],
                 record["checkpoint"]["every_s"],
                 self.driver_session,
                 machine,
-                runner=io_runner,
+                runner=context.io_runner,
                 spawn=self._spawn,
                 write=self._append,
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from elasticml.collective.frames import Frame
@@ -21,6 +22,22 @@ CONNECTS_MAX = 100
 PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 5.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkHandlers:
+    """What the driver does when something happens on a link."""
+
+    #: Allocates buffers for payloads.
+    allocate: Allocate
+    #: A frame from a current member.
+    frame: Callable[[MemberId, Frame], None]
+    #: A worker offers itself, with a number to pass to ``welcome``.
+    arrival: Callable[[int, Mapping[str, Any]], None]
+    #: The link of a current member has closed, and why.
+    lost: Callable[[MemberId, str], None]
+    #: A worker cannot take part, and retrying would not help.
+    refused: Callable[[ElasticmlError], None]
+
+
 class DriverLinks:
     """Links to workers, from the invitation to the end of each member.
 
@@ -29,16 +46,7 @@ class DriverLinks:
     transport : Transport
     hello : mapping
         The first message on each link that the driver opens.
-    allocate : Allocate
-        Allocates buffers for payloads.
-    on_frame : callable (MemberId, Frame)
-        Called for each frame from a current member.
-    on_arrival : callable (int, mapping)
-        Called when a worker offers itself, with a number to pass to ``welcome``.
-    on_lost : callable (MemberId, str)
-        Called when the link of a current member has closed.
-    on_refused : callable (ElasticmlError)
-        Called when a worker cannot take part and retrying would not help.
+    handlers : LinkHandlers
     pause : callable (float)
         Sleeps for a number of seconds.
     """
@@ -47,20 +55,12 @@ class DriverLinks:
         self,
         transport: Transport,
         hello: Mapping[str, Any],
-        allocate: Allocate,
-        on_frame: Callable[[MemberId, Frame], None],
-        on_arrival: Callable[[int, Mapping[str, Any]], None],
-        on_lost: Callable[[MemberId, str], None],
-        on_refused: Callable[[ElasticmlError], None],
+        handlers: LinkHandlers,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._transport = transport
         self._hello = hello
-        self._allocate = allocate
-        self._on_member_frame = on_frame
-        self._on_arrival = on_arrival
-        self._on_lost = on_lost
-        self._on_refused = on_refused
+        self._handlers = handlers
         self._pause = pause
         self._peers: dict[MemberId, Peer] = {}
         self._member_of: dict[Peer, MemberId] = {}
@@ -102,7 +102,7 @@ class DriverLinks:
                 logger.info("worker %s does not answer: %s", address, error)
             except ElasticmlError as error:
                 logger.warning("worker %s cannot take part: %s", address, error)
-                self._on_refused(error)
+                self._handlers.refused(error)
                 return None
             await self._pause(pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
@@ -113,7 +113,7 @@ class DriverLinks:
         link = await self._connect(address)
         if link is None:
             return
-        peer = Peer(link, self._allocate, self._on_frame, self._on_closed)
+        peer = Peer(link, self._handlers.allocate, self._on_frame, self._on_closed)
         self._address_of[peer] = address
         try:
             await peer.run()
@@ -124,18 +124,18 @@ class DriverLinks:
     def _on_frame(self, peer: Peer, frame: Frame) -> None:
         member = self._member_of.get(peer)
         if member is not None:
-            self._on_member_frame(member, frame)
+            self._handlers.frame(member, frame)
         elif frame.prefix.get("type") == "Arrive":
             self._n_arrivals += 1
             self._arrivals[self._n_arrivals] = peer
-            self._on_arrival(self._n_arrivals, frame.prefix)
+            self._handlers.arrival(self._n_arrivals, frame.prefix)
 
     def _on_closed(self, peer: Peer, reason: str) -> None:
         self._arrivals = {n: p for n, p in self._arrivals.items() if p is not peer}
         member = self._member_of.pop(peer, None)
         if member is not None:
             del self._peers[member]
-            self._on_lost(member, reason)
+            self._handlers.lost(member, reason)
 
     def welcome(self, arrival: int, member: MemberId) -> bool:
         """Assign an arrival to a member; return False if its link has closed meanwhile."""

@@ -21,9 +21,9 @@ from elasticml.data.source import source_from_spec
 from elasticml.errors import ConfigError, ElasticmlError, error_to_dict
 from elasticml.ids import VERSION, chunk_id
 from elasticml.protocol import events as ev
-from elasticml.runtime.block_registry import columns_that_fit
+from elasticml.runtime.block_registry import BlockRegistry, columns_that_fit
 from elasticml.runtime.checkpoints.checkpoint_store import checkpoint_of
-from elasticml.runtime.driver_agent import DriverAgent
+from elasticml.runtime.driver_agent import DriverAgent, DriverContext
 from elasticml.runtime.executors import BriefRunner, ThreadRunner
 from elasticml.runtime.fault_injection import FAULT_INJECTOR_EXTENSION
 from elasticml.runtime.member_plugin import NAME as MEMBER_NAME
@@ -148,7 +148,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         try:
             resumed = await asyncio.to_thread(checkpoint_of, record)
             known = [BlockSummary.from_json(s) for s in summaries]
-            shell = self._make(record, blocks, known, resumed)
+            shell = self._make(record, BlockRegistry(blocks, known), resumed)
         except ElasticmlError as error:
             return {"error": error_to_dict(error)}
         self._jobs[record["job"]] = shell
@@ -165,8 +165,7 @@ class ElasticmlScheduler(SchedulerPlugin):
     def _make(
         self,
         record: Mapping[str, Any],
-        bodies: Mapping[int, list[tuple[str, Any]]],
-        summaries: Sequence[BlockSummary],
+        blocks: BlockRegistry,
         resumed: Checkpoint | None,
     ) -> DriverAgent:
         if record.get("version") != RECORD_VERSION or record.get("package") != self.version:
@@ -192,20 +191,15 @@ class ElasticmlScheduler(SchedulerPlugin):
                 "another's; use cluster.kind: local, or leave faults out"
             )
         source = source_from_spec(record["data"])
-        shell = DriverAgent(
-            record,
-            source=source,
-            n_blocks=len(source.blocks()),
+        context = DriverContext(
             transport=transport_of(self._scheduler),
             runner=BriefRunner(f"em-driver-{record['job']}"),
             clock=time.monotonic,
             injector=injector,
             scaler=self._scheduler.extensions.get(SCALER_EXTENSION),
-            bodies=bodies,
-            summaries=summaries,
-            resumed=resumed,
             io_runner=ThreadRunner(f"em-checkpoint-{record['job']}"),
         )
+        shell = DriverAgent(record, context, source=source, blocks=blocks, resumed=resumed)
         members = [(w.memory_limit, w.nthreads) for w in self._scheduler.workers.values()]
         remembered = column_bytes(record["algorithm"])
         shell.driver_session.columns_max = columns_that_fit(MEMORY_LIMIT, members, remembered)

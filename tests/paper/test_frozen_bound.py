@@ -11,7 +11,12 @@ import scipy.sparse as sp
 from numba import njit
 
 from elasticml.algorithms.cocoa import frozen_loss_bound
-from elasticml.algorithms.cocoa.bound_statistics import RowMap, add_statistics, row_maxima
+from elasticml.algorithms.cocoa.bound_statistics import (
+    EvaluatedChunk,
+    RowMap,
+    add_statistics,
+    row_maxima,
+)
 from elasticml.algorithms.cocoa.frozen_loss_bound import FrozenLoss, plan_statistics
 from elasticml.data.chunks.chunk import csr_chunk, dense_chunk
 from elasticml.data.source import load_all, source_from_spec
@@ -124,7 +129,8 @@ def frozen_loss(run, y, loss="hinge", targets=None):
             longest = np.maximum(longest, row_maxima(chunk, seen))
             aims = y[part] if targets is None else targets[part]
             margins = (run.folded[part] if targets is None else some) @ run.v0
-            add_statistics(plan, seen, chunk, run.v0, aims, margins, None, kept[member])
+            evaluated = EvaluatedChunk(chunk=chunk, targets=aims, margins=margins)
+            add_statistics(plan, seen, run.v0, evaluated, kept[member])
     whole = {name: sum(k[name] for k in kept) for name in plan.shapes}
     lost = {name: whole[name] - sum(k[name] for k in kept[1:]) for name in whole}
     return FrozenLoss(plan, run.v0, lost, whole, longest)

@@ -73,15 +73,21 @@ def row_maxima(chunk: Chunk, rows: RowMap) -> F64:
     return most
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatedChunk:
+    """A chunk with the margins of its rows at the model v0."""
+
+    chunk: Chunk
+    #: (n,), -1 or +1; real for the squared loss.
+    targets: F64
+    #: (n,), ``y_i x~_i.v0``; for the squared loss ``x~_i.v0``.
+    margins: F64
+    #: (n,), nonnegative; None for ones.
+    weights: F64 | None = None
+
+
 def add_statistics(
-    plan: BoundPlan,
-    rows: RowMap,
-    chunk: Chunk,
-    sent: F64,
-    targets: F64,
-    margins: F64,
-    weights: F64 | None,
-    out: Mapping[str, F64],
+    plan: BoundPlan, rows: RowMap, sent: F64, evaluated: EvaluatedChunk, out: Mapping[str, F64]
 ) -> None:
     """Add a chunk's statistics to ``out``, arrays of the shapes ``plan.shapes``.
 
@@ -89,36 +95,24 @@ def add_statistics(
     ----------
     sent : ndarray (n_sent,)
         The model v0 in sent coordinates.
-    targets : ndarray (n,)
-        -1 or +1; real for the squared loss.
-    margins : ndarray (n,)
-        ``y_i x~_i.v0``; for the squared loss ``x~_i.v0``.
-    weights : ndarray (n,), optional
-        Nonnegative; ones by default.
     """
-    if chunk.n_rows == 0:
+    if evaluated.chunk.n_rows == 0:
         return
     if plan.is_staged:
         staged = plan.zeros()
-        _add(plan, rows, chunk, sent, targets, margins, weights, staged)
+        _add(plan, rows, sent, evaluated, staged)
         for name, array in staged.items():
             out[name][...] += array
     else:
-        _add(plan, rows, chunk, sent, targets, margins, weights, out)
+        _add(plan, rows, sent, evaluated, out)
 
 
 def _add(
-    plan: BoundPlan,
-    rows: RowMap,
-    chunk: Chunk,
-    sent: F64,
-    targets: F64,
-    margins: F64,
-    weights: F64 | None,
-    out: Mapping[str, F64],
+    plan: BoundPlan, rows: RowMap, sent: F64, evaluated: EvaluatedChunk, out: Mapping[str, F64]
 ) -> None:
-    s = np.ones(chunk.n_rows) if weights is None else weights
-    losses, slopes, keys = _losses(plan.loss, margins, targets)
+    chunk, targets = evaluated.chunk, evaluated.targets
+    s = np.ones(chunk.n_rows) if evaluated.weights is None else evaluated.weights
+    losses, slopes, keys = _losses(plan.loss, evaluated.margins, targets)
     at = np.searchsorted(np.array(plan.edges), keys, side="right").astype(np.int64)
     squares, reach = _squares(chunk, rows)
     moments = out[frozen_loss_bound.MOMENTS]
@@ -158,7 +152,8 @@ def warm_kernels() -> None:
         forms: tuple[frozen_loss_bound.Form, ...] = ("matrix", "diagonal", "scalar")
         for form in forms:
             plan = BoundPlan(loss="hinge", n_sent=1, form=form, edges=())
-            add_statistics(plan, rows, chunk, one, one, one, None, plan.zeros())
+            evaluated = EvaluatedChunk(chunk=chunk, targets=one, margins=one)
+            add_statistics(plan, rows, one, evaluated, plan.zeros())
 
 
 def _losses(loss: str, margins: F64, targets: F64) -> tuple[F64, F64, F64]:

@@ -346,9 +346,10 @@ class CocoaSolver:
                     held.margins = None  # keep the memory for bodies
                 if plan is not None:
                     folded = margins * held.targets if self._loss.folds_labels() else margins
-                    bound_statistics.add_statistics(
-                        plan, row_map, chunk, sent, held.targets, folded, held.weights, binned
+                    evaluated = bound_statistics.EvaluatedChunk(
+                        chunk=chunk, targets=held.targets, margins=folded, weights=held.weights
                     )
+                    bound_statistics.add_statistics(plan, row_map, sent, evaluated, binned)
             return sums, constant, adjoint, binned
 
         total, image = np.zeros(4), np.zeros(sent.size)

@@ -66,10 +66,16 @@ class LinearObjective:
         self._constant = intercept_scaling or 0.0
         self._n_model = self._d + (intercept_scaling is not None)
         self._penalty = np.full(self._n_model, l2)
-        self._l2 = l2
+        self.l2 = l2
+        self.has_intercept = intercept_scaling is not None
         self._frees = is_free and intercept_scaling is not None
         if self._frees:
             self._penalty[self._d :] = 0.0
+
+    @property
+    def loss(self) -> str:
+        """Name of the loss."""
+        return self._loss.name
 
     @property
     def n_model(self) -> int:
@@ -141,7 +147,7 @@ class LinearObjective:
 
         ``image`` (n_model,) is the gradient of the mean loss at these margins.
         """
-        if self._l2 <= 0.0:
+        if self.l2 <= 0.0:
             return math.nan
         alpha = np.empty(margins.size)
         self._loss.alpha_from_margin(margins, self._targets, alpha)
@@ -151,7 +157,7 @@ class LinearObjective:
             folded = s * self._targets if self._loss.folds_labels() else s
             image = self._rows.adjoint(folded / self._total)
         minus = self._loss.minus_conjugate(alpha, self._targets, self._weights) / self._total
-        return minus - 0.5 / self._l2 * float(image @ image)
+        return minus - 0.5 / self.l2 * float(image @ image)
 
     def _feasible(self, alpha: F64) -> F64:
         s = alpha if self._weights is None else alpha * self._weights

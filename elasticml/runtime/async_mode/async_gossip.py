@@ -103,8 +103,22 @@ STUCK_S = 1.0
 ASK = "AskState"
 
 
-class Loop(Protocol):
-    """Requests to the training loop's thread."""
+class GossipingMember(Protocol):
+    """The member that gossips: its mailbox, and requests to its training loop's thread."""
+
+    @property
+    def shapes(self) -> Shapes:
+        """Shapes of a state's arrays."""
+        ...
+
+    @property
+    def mailbox(self) -> Mailbox:
+        """Receives the states of peers."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """Report an error that ends the job."""
+        ...
 
     def copy_state(self, give: Callable[[Vector | None], None]) -> None:
         """Copy the whole state as a message and pass it to ``give`` on the event loop."""
@@ -122,6 +136,7 @@ class AsyncGossip:
     ----------
     book : AddressBook
         The member's peers.
+    member : GossipingMember
     hello : mapping
         First message on a link to a peer: job and transport.
     transport : Transport
@@ -129,29 +144,20 @@ class AsyncGossip:
         Seconds, monotonic.
     pause : callable
         Sleeps for a number of seconds of ``clock``.
-    shapes : mapping
-        Shapes of a state's arrays.
-    mailbox : Mailbox
-    loop : Loop
     sends : int
         Number of peers that each state is sent to.
-    fail : callable
-        Reports an error that ends the job.
     """
 
     def __init__(
         self,
         book: AddressBook,
+        member: GossipingMember,
         hello: Mapping[str, Any],
         *,
         transport: Transport,
         clock: Callable[[], float],
         pause: Callable[[float], Awaitable[None]],
-        shapes: Shapes,
-        mailbox: Mailbox,
-        loop: Loop,
         sends: int,
-        fail: Callable[[BaseException], None],
     ) -> None:
         #: Members that states are sent to.
         self.book = book
@@ -164,11 +170,8 @@ class AsyncGossip:
         self._transport = transport
         self._clock = clock
         self._pause = pause
-        self._shapes = shapes
-        self._mailbox = mailbox
-        self._loop = loop
+        self._member = member
         self._sends = sends
-        self._fail = fail
         self._links: dict[MemberId, Peer] = {}
         self._opening: dict[MemberId, asyncio.Task[Peer | None]] = {}
         self._shunned: dict[MemberId, float] = {}
@@ -239,7 +242,7 @@ class AsyncGossip:
             self._shunned[member] = self._clock() + SHUN_S
             return None
         except ElasticmlError as error:
-            self._fail(error)
+            self._member.fail(error)
             return None
         if member not in self.book.addresses:
             link.close()
@@ -357,16 +360,18 @@ class AsyncGossip:
     def _on_frame(self, peer: Peer, frame: Frame) -> None:
         if frame.kind == Kind.MAIL:
             try:
-                mail = unpack_message(vector_of(frame), self._shapes, frame.prefix.get("rows"))
+                mail = unpack_message(
+                    vector_of(frame), self._member.shapes, frame.prefix.get("rows")
+                )
             except ValueError as error:
-                self._fail(error)
+                self._member.fail(error)
                 return
             if frame.prefix.get("asked"):
                 self._begin(mail)
             else:
-                self._mailbox.put(mail)
+                self._member.mailbox.put(mail)
         elif frame.prefix.get("type") == ASK:
-            self._loop.copy_state(lambda vector: self._answer(peer, vector))
+            self._member.copy_state(lambda vector: self._answer(peer, vector))
 
     def _answer(self, peer: Peer, vector: Vector | None) -> None:
         if vector is not None:
@@ -395,7 +400,7 @@ class AsyncGossip:
     def _begin(self, mail: Mail) -> None:
         if not self._has_state.is_set():
             self._has_state.set()
-            self._loop.begin(mail)
+            self._member.begin(mail)
 
     def has_begun(self) -> None:
         """Stop asking for an initial state: the loop has one."""

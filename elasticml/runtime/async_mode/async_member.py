@@ -64,21 +64,20 @@ class AsyncMember:
         self.me = me
         self._feed = feed
         plan = solver.plan.loop
-        self._shapes = plan.problem.shapes()
+        #: Reports an error to the driver that ends the job.
+        self.fail = fail
+        self.shapes = plan.problem.shapes()
         self._on_loop = asyncio.get_running_loop().call_soon_threadsafe
         self._is_closed = False
-        self._mailbox = Mailbox(plan.slots)
+        self.mailbox = Mailbox(plan.slots)
         self._gossip = AsyncGossip(
             AddressBook(me, seed),
+            self,
             hello,
             transport=context.transport,
             clock=context.clock,
             pause=context.pause,
-            shapes=self._shapes,
-            mailbox=self._mailbox,
-            loop=self,
             sends=plan.sends,
-            fail=fail,
         )
         outbox = SendQueue(plan.queue, lambda: self._later(self._gossip.pump))
         self._gossip.outbox = outbox
@@ -86,9 +85,9 @@ class AsyncMember:
         self._loop = AsyncLoop(
             WorkerLoop(plan, seed=seed, slot=me.slot),
             LoopContext(
-                mailbox=self._mailbox,
+                mailbox=self.mailbox,
                 outbox=outbox,
-                shapes=self._shapes,
+                shapes=self.shapes,
                 newest=plan.newest,
                 sends=lambda: plan.sends > 0 and bool(self._gossip.book.addresses),
                 clock=context.clock,
@@ -161,8 +160,8 @@ class AsyncMember:
         def copy(worker: WorkerLoop) -> None:
             vector = None
             if worker.state is not None:
-                whole = {name: worker.state[name] for name in self._shapes}
-                vector = pack_message(Mail(arrays=whole), self._shapes)
+                whole = {name: worker.state[name] for name in self.shapes}
+                vector = pack_message(Mail(arrays=whole), self.shapes)
             self._later(give, vector)
 
         self._loop.request(copy)
@@ -214,7 +213,7 @@ class AsyncMember:
                 self._later(self._begun)
             else:
                 self._later(self._feed, fx.StateLacking())
-        received, overwritten = self._mailbox.count()
+        received, overwritten = self.mailbox.count()
         worker.counts["received"] += received
         worker.counts["overwritten"] += overwritten
         before, self._reported = self._reported, (gossip.n_sent, gossip.n_undelivered)

@@ -21,6 +21,7 @@ from elasticml.policies.gap_per_container_second import Trial as SizeTrial
 from elasticml.policies.knee import ScaleInAtKnee
 from elasticml.policies.tune_local_work import Trial as ValueTrial
 from elasticml.policies.tune_local_work import TuneLocalWork
+from elasticml.protocol.events import Arrived
 from elasticml.story.history import HistoryRow
 
 
@@ -35,7 +36,7 @@ def policies():
 def test_a_new_machine_remembers_what_the_old_one_did():
     old = Driver(DriverSettings(), policies())
     old.state.round, old.state.last_exchange, old.state.ledger.next_group = 17, 40, 3
-    old.state.membership.admit(address="a", host="h", pid=1, threads=1, slot=None, now_s=0.0)
+    old.state.membership.admit(Arrived(arrival=0, address="a", host="h", pid=1, threads=1), 0.0)
     old.policy_engine.tuned["local_epochs"] = 2.0
     old.rounds.last_row = HistoryRow({"next_gap": 0.25, "objective": 1.5})
     progress = [Progress(round=16, seconds=2.5, members=1, objective=1.5, gap=0.25)]
@@ -45,7 +46,7 @@ def test_a_new_machine_remembers_what_the_old_one_did():
     assert snapshot(new) == snapshot(old)
     assert list(new.history.progress) == progress
     record = new.state.membership.admit(
-        address="a", host="h", pid=2, threads=1, slot=None, now_s=0.0
+        Arrived(arrival=0, address="a", host="h", pid=2, threads=1), 0.0
     )
     assert str(record.id) == "0.2"
 

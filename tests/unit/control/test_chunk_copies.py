@@ -7,7 +7,7 @@ from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.job_state import JobState
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.protocol.commands import CopyChunks
-from elasticml.protocol.events import ChunksLoaded, MoveFailed
+from elasticml.protocol.events import Arrived, ChunksLoaded, MoveFailed
 
 A, B, C = (MemberId(slot, 1) for slot in range(3))
 
@@ -21,7 +21,7 @@ def chunk_copies(n_chunks: int = 2) -> ChunkCopies:
     state = JobState(settings=DriverSettings(copy_bytes_per_s=9.0))
     for slot in range(3):
         state.membership.admit(
-            address=f"w{slot}", host="h", pid=slot, threads=1, slot=None, now_s=0.0
+            Arrived(arrival=0, address=f"w{slot}", host="h", pid=slot, threads=1), 0.0
         )
     state.ledger.add(A, [ChunkInfo(id=chunk(k), rows=1, nbytes=1) for k in range(n_chunks)])
     return ChunkCopies(state)

@@ -16,7 +16,7 @@ from elasticml.control.rounds import History, Rounds
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.policies.readmission import Reload, WholeGroup
 from elasticml.protocol.commands import Command, DropChunks, GiveChunks, LoadChunks, Record
-from elasticml.protocol.events import ChunksLoaded, MoveFailed
+from elasticml.protocol.events import Arrived, ChunksLoaded, MoveFailed
 
 A, B, C = (MemberId(slot, 1) for slot in range(3))
 
@@ -30,7 +30,7 @@ def chunk_moves(n_chunks: int = 2, holders: int = 1) -> ChunkMoves:
     state = JobState(settings=DriverSettings(), holders=holders)
     for slot in range(3):
         record = state.membership.admit(
-            address=f"w{slot}", host="h", pid=slot, threads=1, slot=None, now_s=0.0
+            Arrived(arrival=0, address=f"w{slot}", host="h", pid=slot, threads=1), 0.0
         )
         record.configured = True
         if slot < 2:
@@ -234,7 +234,7 @@ def test_no_more_members_read_again_than_are_allowed_to():
     membership = moves.state.membership
     membership.enter(membership.members[A], "leaving")
     moves.state.membership.admit(
-        address="w3", host="h", pid=3, threads=1, slot=None, now_s=0.0
+        Arrived(arrival=0, address="w3", host="h", pid=3, threads=1), 0.0
     ).configured = True
     lose(moves, B, sealed=False)
     assert moves.reread(readers_max=1) == [LoadChunks(member=C, chunks=(chunk(1, 0), chunk(1, 1)))]

@@ -12,6 +12,7 @@ from elasticml.control.job_state import JobState
 from elasticml.ids import ChunkId, ChunkInfo, ExchangeId, Generation, Mask, MemberId
 from elasticml.protocol import events as ev
 from elasticml.protocol.commands import AskStatus, Gathered
+from elasticml.protocol.events import Arrived
 
 A, B, C = (MemberId(slot, 1) for slot in range(3))
 DEADLINE_S, STATUS_S = 10.0, 2.0
@@ -31,7 +32,7 @@ def exchanges() -> ExchangeCoordinator:
     )
     for slot in range(3):
         record = state.membership.admit(
-            address=f"w{slot}", host="h", pid=slot, threads=1, slot=None, now_s=0.0
+            Arrived(arrival=0, address=f"w{slot}", host="h", pid=slot, threads=1), 0.0
         )
         state.membership.enter(record, "active")
         state.ledger.add(record.id, [ChunkInfo(id=ChunkId("s", 0, slot), rows=10, nbytes=1)])

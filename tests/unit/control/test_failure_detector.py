@@ -6,6 +6,7 @@ from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.failure_detector import LinkMonitor, LivenessProbe
 from elasticml.control.job_state import JobState
 from elasticml.ids import MemberId
+from elasticml.protocol.events import Arrived
 
 A, B, C = (MemberId(slot, 1) for slot in range(3))
 LIVING = [A, B, C]
@@ -64,7 +65,7 @@ def reach() -> LinkMonitor:
     state = JobState(settings=DriverSettings(status_s_max=2.0))
     for slot in range(3):
         state.membership.admit(
-            address=f"w{slot}", host="h", pid=slot, threads=1, slot=None, now_s=0.0
+            Arrived(arrival=0, address=f"w{slot}", host="h", pid=slot, threads=1), 0.0
         )
     state.parents = {A: None, B: A, C: A}
     return LinkMonitor(state)

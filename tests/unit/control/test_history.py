@@ -8,6 +8,7 @@ from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.job_state import JobState
 from elasticml.control.rounds import ROUNDS_KEPT, History
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
+from elasticml.protocol.events import Arrived
 from elasticml.story.history import HistoryRow
 
 A = MemberId(0, 1)
@@ -15,7 +16,9 @@ A = MemberId(0, 1)
 
 def history(rows: int = 10) -> History:
     state = JobState(settings=DriverSettings())
-    record = state.membership.admit(address="w", host="h", pid=0, threads=1, slot=None, now_s=0.0)
+    record = state.membership.admit(
+        Arrived(arrival=0, address="w", host="h", pid=0, threads=1), 0.0
+    )
     state.membership.enter(record, "active")
     state.ledger.add(A, [ChunkInfo(id=ChunkId("s", 0, 0), rows=rows, nbytes=1)])
     return History(state)

@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 from elasticml.control.membership import MemberRecord, Membership
 from elasticml.errors import LocalProtocolError
 from elasticml.ids import MemberId
+from elasticml.protocol.events import Arrived
 
 
 def admit(membership: Membership, address: str, slot: int | None = None) -> MemberRecord:
-    return membership.admit(address=address, host="h", pid=1, threads=1, slot=slot, now_s=0.0)
+    return membership.admit(
+        Arrived(arrival=0, address=address, host="h", pid=1, threads=1, slot=slot), 0.0
+    )
 
 
 def test_newcomers_get_the_lowest_free_slot():

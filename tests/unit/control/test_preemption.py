@@ -11,6 +11,7 @@ from elasticml.control.preemption import PreemptionHandler, loss_bytes
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.protocol import events as ev
 from elasticml.protocol.commands import Command, Dismiss, Record
+from elasticml.protocol.events import Arrived
 from tests.pure_world import PureWorld
 
 GRACE_S = 10.0
@@ -32,7 +33,7 @@ class Scene:
 
     def admit(self, slot: int, count: int) -> None:
         record = self.state.membership.admit(
-            address=f"w{slot}", host="h", pid=slot, threads=1, slot=slot, now_s=0.0
+            Arrived(arrival=0, address=f"w{slot}", host="h", pid=slot, threads=1, slot=slot), 0.0
         )
         record.configured = True
         self.reclaims.arrived(record)

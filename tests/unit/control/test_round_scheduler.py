@@ -12,6 +12,7 @@ from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.policies.elastic_scaling import ElasticScaling
 from elasticml.policies.readmission import WholeGroup
 from elasticml.protocol.commands import GiveChunks
+from elasticml.protocol.events import Arrived
 
 
 def boundary(stages: str, policies=()) -> RoundScheduler:
@@ -19,7 +20,7 @@ def boundary(stages: str, policies=()) -> RoundScheduler:
     state = JobState(settings=DriverSettings())
     for slot, letter in enumerate(stages):
         record = state.membership.admit(
-            address=f"w{slot}", host="h", pid=slot, threads=1, slot=None, now_s=0.0
+            Arrived(arrival=0, address=f"w{slot}", host="h", pid=slot, threads=1), 0.0
         )
         record.configured = True
         if letter == "s":

@@ -9,7 +9,7 @@ from elasticml.control.job_state import JobState
 from elasticml.control.rounds import PACE_S_MIN, UNPLANNED_PACE_S, Rounds
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.protocol.commands import AddRow, Inject
-from elasticml.protocol.events import FaultPerformed
+from elasticml.protocol.events import Arrived, FaultPerformed
 from elasticml.story.history import HistoryRow
 
 
@@ -17,7 +17,7 @@ def rounds(n_members: int = 4, **settings) -> Rounds:
     state = JobState(settings=DriverSettings(**settings))
     for slot in range(n_members):
         record = state.membership.admit(
-            address=f"w{slot}", host="h", pid=slot, threads=1, slot=None, now_s=0.0
+            Arrived(arrival=0, address=f"w{slot}", host="h", pid=slot, threads=1), 0.0
         )
         state.membership.enter(record, "active")
     return Rounds(state)
@@ -269,13 +269,10 @@ def test_bodies_have_two_holders_where_they_fit_twice(limits, holders):
     state = JobState(settings=DriverSettings(holders=None))
     for slot, limit in enumerate(limits):
         state.membership.admit(
-            address=f"w{slot}",
-            host="h",
-            pid=slot,
-            threads=1,
-            slot=None,
-            now_s=0.0,
-            limit_bytes=limit,
+            Arrived(
+                arrival=0, address=f"w{slot}", host="h", pid=slot, threads=1, limit_bytes=limit
+            ),
+            0.0,
         )
     state.ledger.add(MemberId(0, 1), [ChunkInfo(id=ChunkId("s", 0, 0), rows=1, nbytes=100)])
     state.settle_holders()

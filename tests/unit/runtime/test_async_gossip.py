@@ -45,21 +45,20 @@ class Post:
         self.state: Vector | None = None
         self.began: list[Mail] = []
         self.errors: list[BaseException] = []
+        self.shapes = SHAPES
+        self.fail = self.errors.append
         transport = world.network.endpoint(self.address)
         if bytes_per_s < math.inf:
             uplink = Uplink(bytes_per_s, clock=lambda: world.now_s, pause=world.pause)
             transport = RateLimitedTransport(transport, uplink)
         self.letters = AsyncGossip(
             AddressBook(self.me, slot),
+            self,
             {"job": "j"},
             transport=transport,
             clock=lambda: world.now_s,
             pause=world.pause,
-            shapes=SHAPES,
-            mailbox=self.mailbox,
-            loop=self,
             sends=sends,
-            fail=self.errors.append,
         )
         self.outbox = self.letters.outbox = SendQueue(8, lambda: None)
         transport.listen(self.letters.accept)

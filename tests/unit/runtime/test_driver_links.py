@@ -11,7 +11,7 @@ import pytest
 from elasticml.collective.transport import Link, LinkClosedError
 from elasticml.errors import ConfigError, ElasticmlError
 from elasticml.runtime import driver_links as module
-from elasticml.runtime.driver_links import DriverLinks
+from elasticml.runtime.driver_links import DriverLinks, LinkHandlers
 from tests.in_memory_network import FaultyNetwork
 
 pytestmark = pytest.mark.asyncio
@@ -58,11 +58,13 @@ def roster(transport: Deaf, pauses: Pauses, refused: list[ElasticmlError]) -> Dr
     return DriverLinks(
         transport,
         {"job": "j"},
-        lambda header, prefix: memoryview(bytearray(header.payload_bytes)),
-        lambda member, frame: None,
-        lambda arrival, message: None,
-        lambda member, reason: None,
-        refused.append,
+        LinkHandlers(
+            allocate=lambda header, prefix: memoryview(bytearray(header.payload_bytes)),
+            frame=lambda member, frame: None,
+            arrival=lambda arrival, message: None,
+            lost=lambda member, reason: None,
+            refused=refused.append,
+        ),
         pauses,
     )
 

@@ -11,7 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticml.algorithms.cocoa import frozen_loss_bound
-from elasticml.algorithms.cocoa.bound_statistics import RowMap, add_statistics, row_maxima
+from elasticml.algorithms.cocoa.bound_statistics import (
+    EvaluatedChunk,
+    RowMap,
+    add_statistics,
+    row_maxima,
+)
 from elasticml.algorithms.cocoa.frozen_loss_bound import (
     BoundPlan,
     FrozenLoss,
@@ -94,8 +99,10 @@ class Case:
         sign = 1.0 if self.loss == "squared" else self.y[part]
         margins = sign * (self.seen[part] @ v0)
         s = None if self.weights is None else self.weights[part]
-        rest = (self.down(v0), self.y[part], margins, s, out)
-        add_statistics(plan, self.rows, self.chunks[chunk], *rest)
+        evaluated = EvaluatedChunk(
+            chunk=self.chunks[chunk], targets=self.y[part], margins=margins, weights=s
+        )
+        add_statistics(plan, self.rows, self.down(v0), evaluated, out)
         return out
 
     def part(self, chunk):
@@ -204,7 +211,8 @@ def test_bins_of_rows_far_from_the_hinge_stay_linear():
     for form in ("matrix", "diagonal", "scalar"):
         plan = plan_of("hinge", form, 1)
         out = plan.zeros()
-        add_statistics(plan, rows, chunk, v0, np.ones(2), x @ v0, None, out)
+        evaluated = EvaluatedChunk(chunk=chunk, targets=np.ones(2), margins=x @ v0)
+        add_statistics(plan, rows, v0, evaluated, out)
         bound = FrozenLoss(plan, v0, out, out, row_maxima(chunk, rows)).upper(v)
         assert bound == pytest.approx(1 - 0.5 * 1.05, rel=1e-10)
 
@@ -274,7 +282,10 @@ def test_the_bound_holds_when_subtraction_cancels_nearly_all_digits(loss, form):
         kept, lost = plan.zeros(), plan.zeros()
         for chunk, part, out in zip(chunks, (x[:40], x[40:]), (kept, lost), strict=True):
             sign = 1.0 if loss == "squared" else chunk.labels
-            add_statistics(plan, rows, chunk, v0, chunk.labels, sign * (part @ v0), None, out)
+            evaluated = EvaluatedChunk(
+                chunk=chunk, targets=chunk.labels, margins=sign * (part @ v0)
+            )
+            add_statistics(plan, rows, v0, evaluated, out)
         whole = {name: kept[name] + lost[name] for name in kept}
         left = {name: whole[name] - kept[name] for name in kept}
         longest = np.maximum(*(row_maxima(chunk, rows) for chunk in chunks))
