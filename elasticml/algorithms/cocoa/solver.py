@@ -336,9 +336,8 @@ class CocoaSolver:
                 sums[3] += 0.0 if self._give_duals(work, chunk, margins) else chunk.n_rows
                 before = sums[0] - sums[1]
                 coefficients = self._add_objectives(held, sums)
-                importance[chunk.id] = (
-                    sums[0] - sums[1] - before + products(margins, coefficients)[0]
-                )
+                growth = sums[0] - sums[1] - before
+                importance[chunk.id] = growth + products(margins, coefficients)[0]
                 if not is_blank:
                     adjoint.add(chunk, coefficients)
                 constant += float(coefficients.sum())
