@@ -23,7 +23,14 @@ from numpy.typing import NDArray
 from elasticml.collective.frames import HEADER_BYTES, Frame, Header, Kind, decode, unpack
 from elasticml.collective.shared_memory import SlotPool
 from elasticml.collective.shared_memory_link import SharedLink
-from elasticml.collective.transport import Allocate, Link, LinkClosedError, OnLink, payload_buffer
+from elasticml.collective.transport import (
+    CONNECT_S_MAX,
+    Allocate,
+    Link,
+    LinkClosedError,
+    OnLink,
+    payload_buffer,
+)
 from elasticml.errors import LocalProtocolError
 
 # Parts of the in-process network: frames in flight, channels, gates, and the ends of a link.
@@ -245,8 +252,6 @@ logger = logging.getLogger(__name__)
 
 #: Virtual seconds of a frame's transit if ``call_later`` is given without ``transit_s``.
 TRANSIT_S: Final = 1e-3
-#: Timeout of opening a link, in virtual seconds.
-CONNECT_S_MAX: Final = 5.0
 
 #: Runs the callback after a number of (virtual) seconds.
 CallLater = Callable[[float, Callable[[], None]], object]

@@ -21,11 +21,12 @@ from elasticml.cli.report import report
 from elasticml.cli.run import run
 from elasticml.cli.simulate import simulate
 from elasticml.cli.submit import submit
+from elasticml.cli.submit_flow import INTERRUPTED
 from elasticml.errors import ConfigError, DataError, ElasticmlError, SubmissionError
 from elasticml.ids import VERSION
 
-#: Exit codes: success; bad job, data or command line; failed at run time; interrupted.
-OK, BAD_INPUT, FAILED, INTERRUPTED = 0, 2, 3, 130
+#: Exit codes: success; bad job, data or command line; failed at run time.
+OK, BAD_INPUT, FAILED = 0, 2, 3
 
 _HELP = """Train models on a Dask cluster whose workers come and go.
 

@@ -30,9 +30,9 @@ from elasticml.report.story_to_faults import (
     initial_slots,
     measured_pace,
 )
+from elasticml.report.what_if import NO_FAILURE
 
 #: Rules for absent examples, and the same run without losses.
-NO_FAILURE = "no-failure"
 MODES = (
     "auto",
     "taylor",

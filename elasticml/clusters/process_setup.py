@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import importlib
-import importlib.util
 import logging
 import os
 import signal
@@ -146,18 +145,23 @@ def redirect_output(log_file: str) -> None:
 
 
 def load(modules: tuple[str, ...]) -> None:
-    """Import modules and warm up their kernels; skip modules that do not exist.
+    """Import modules and warm up their kernels.
 
     Calls ``warm_kernels()`` of each module that defines it: it compiles or loads the module's
-    compiled functions in the calling thread and starts no thread. A failed import is only a warning
-    here: the code that needs the module raises a better error.
+    compiled functions in the calling thread and starts no thread. If a library cannot be imported,
+    this is only a warning: the code that needs it raises a better error.
+
+    Raises
+    ------
+    ImportError
+        When a module of this package is missing.
     """
     for name in modules:
-        if importlib.util.find_spec(name) is None:
-            continue
         try:
             module = importlib.import_module(name)
         except ImportError as error:
+            if (error.name or "").partition(".")[0] == "elasticml":
+                raise
             logger.warning("cannot preload %s: %s", name, error)
             continue
         warm_kernels = getattr(module, "warm_kernels", None)

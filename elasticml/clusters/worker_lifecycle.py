@@ -7,8 +7,6 @@ what they will lose.
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.util
 import logging
 import os
 import sys
@@ -32,11 +30,10 @@ SWITCH_INTERVAL_S = 5e-4
 
 async def announce(worker: Worker, grace_s: float, reason: str) -> None:
     """Tell jobs that this worker leaves; return when they agree, at the latest after the grace."""
-    module = "elasticml.runtime.member_plugin"
-    if importlib.util.find_spec(module) is None:
-        return
+    # Here, not above: it imports distributed, which may need the process's settings before.
+    from elasticml.runtime.member_plugin import announce_notice
+
     try:
-        announce_notice = importlib.import_module(module).announce_notice
         await asyncio.wait_for(announce_notice(worker, grace_s, reason), grace_s)
     except TimeoutError:
         logger.info("worker %s: the grace of %g s has expired", worker.name, grace_s)

@@ -35,7 +35,14 @@ from elasticml.collective.segmentation import PIECE_BYTES
 from elasticml.collective.shared_memory import NoSharedMemoryError, SlotPool, check_offer
 from elasticml.collective.shared_memory_link import SharedLink
 from elasticml.collective.socket_link import SocketLink, StreamLink
-from elasticml.collective.transport import Allocate, Link, LinkClosedError, OnLink, payload_buffer
+from elasticml.collective.transport import (
+    CONNECT_S_MAX,
+    Allocate,
+    Link,
+    LinkClosedError,
+    OnLink,
+    payload_buffer,
+)
 from elasticml.errors import ConfigError, RemoteProtocolError
 
 # A link over Dask messages, for comms without a byte stream: ``inproc://``, ``ws://``, ``ucx``.
@@ -155,8 +162,6 @@ HANDLER: Final = "em_link"
 EXTENSION: Final = "elasticml-links"
 #: Values of ``hello["transport"]``.
 CHOICES: Final = ("auto", "stream", "comm", "shm")
-#: Timeout of opening a link, in seconds.
-CONNECT_S_MAX: Final = 5.0
 
 
 PlainLink = SocketLink | StreamLink | CommLink

@@ -406,8 +406,6 @@ class SocketLink:
         return error
 
 
-# A link over the tornado stream below a Dask comm; TLS needs it.
-
 #: A payload up to this size is appended to its header and sent by one call.
 STREAM_JOINED_BYTES_MAX: Final = 64 * 1024
 #: Longest single read or write of a stream: TLS accepts at most 2 GiB at once, and tornado refuses
@@ -416,7 +414,7 @@ PART_BYTES_MAX: Final = 64 * 2**20
 
 
 class StreamLink:
-    """Frames over the tornado stream below a Dask comm; see ``transport.Link``."""
+    """Frames over the tornado stream below a Dask comm, as TLS requires; see ``transport.Link``."""
 
     def __init__(self, comm: Any, hello: Mapping[str, Any], piece_bytes: int | None = None) -> None:
         self.hello = hello

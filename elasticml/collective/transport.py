@@ -1,21 +1,24 @@
 """The transport interface: open links, send frames in order, detect a dead peer.
 
-Implementations: ``memory.py`` (one process, with gates, kills and pauses, for tests) and
-``dask_links.py`` (opened as a Dask comm; frames use the byte stream below the comm, or Dask
-messages if there is none). ``shared_link.py`` wraps another link between processes of one host.
+Implementations: ``dask_transport.py`` (opened as a Dask comm; frames use the byte stream below the
+comm, or Dask messages if there is none) and ``tests/in_memory_network.py`` (one process, gates,
+kills and pauses). ``shared_memory_link.py`` wraps another link between processes of one host.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.collective.frames import Frame, Header
 from elasticml.errors import LocalProtocolError
+
+#: Timeout of opening a link, in seconds.
+CONNECT_S_MAX: Final = 5.0
 
 #: Returns the buffer for a payload, exactly ``header.payload_bytes`` long.
 Allocate = Callable[[Header, Mapping[str, Any]], memoryview]

@@ -108,13 +108,10 @@ class AsyncSGD(SettingsModel):
 
     def section(self) -> dict[str, Any]:
         """Return the settings as the ``algorithm`` section of a job record."""
-        section = {"name": self.name, **self.model_dump(exclude_none=True)}
+        section = _section(self.name, self.model_dump(exclude_none=True))
         if self.mode == "batch":
             # Synchronous rounds: two runs give the same bits.
             del section["report_every"]
-        if isinstance(self.class_weight, dict):
-            # JSON keys are strings.
-            section["class_weight"] = {str(k): v for k, v in self.class_weight.items()}
         return section
 
 
