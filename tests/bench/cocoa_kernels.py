@@ -1,19 +1,22 @@
-"""Bytes per second of the local pass for each kind of chunk.
+"""Measure the local pass in bytes per second for each kind of chunk.
 
     python tests/bench/cocoa_kernels.py [MiB of data, 256 by default]
 
-A pass goes through the rows of all chunks in random buckets; after some passes most rows are looked
-at and few changed. Beside it, by turns: reading the chunks' bytes from front to back once, which is
-what the memory gives one core, and the pass in order of the rows.
+A pass visits the rows of all chunks in random buckets; after some passes most rows are visited and
+few are changed. In turns with it: one sequential read of the chunks' bytes, which shows the memory
+bandwidth of a core, and a pass in the order of the rows. The fastest of each counts.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
-import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from elasticml.algorithms.cocoa import sdca_kernels
 from elasticml.algorithms.cocoa.chunk_pointers import Piece
@@ -23,12 +26,13 @@ from elasticml.data.chunks.chunk import binary_csr_chunk, dense_chunk, sequence_
 from elasticml.data.chunks.ngrams import sequence_layout
 from elasticml.data.synthetic.sparse import synthetic
 from elasticml.ids import ChunkId
+from tests.bench import harness
 
 PASSES, REPEATS = 3, 7
 
 
 def text(mib, kind, dtype):
-    """Rows with the shape of RCV1; as ones where ``kind`` is binary."""
+    """Yield chunks with the shape of RCV1; all values are 1 if ``kind`` is binary."""
     per_row = {"csr float32": 600, "csr float64": 900, "binary csr": 310}[kind]
     source = synthetic("rcv1", max(2000, mib * 2**20 // per_row), dtype=dtype)
     for block in source.blocks():
@@ -39,7 +43,7 @@ def text(mib, kind, dtype):
 
 
 def dense(mib, width, dtype):
-    """Rows of normal numbers with a planted model."""
+    """Yield chunks of normal numbers with a planted model."""
     rng = np.random.default_rng(0)
     itemsize = 4 if dtype == "float32" else 8
     rows = 2**20 // (width * itemsize)
@@ -51,7 +55,7 @@ def dense(mib, width, dtype):
 
 
 def sequences(mib):
-    """Letters without meaning, 141 a row, n-grams of 1 to 4."""
+    """Yield chunks of random sequences of 141 letters, with n-grams of 1 to 4."""
     rng = np.random.default_rng(0)
     layout = sequence_layout("ACGT", 141, (1, 4))
     for k in range(max(1, mib // 8)):
@@ -61,7 +65,7 @@ def sequences(mib):
 
 
 def measure(name, chunks, dtype):
-    """Print one line."""
+    """Print the line of one kind of chunk."""
     chunks = list(chunks)
     rows, nbytes = (sum(getattr(c, key) for c in chunks) for key in ("n_rows", "nbytes"))
     pieces = [Piece(c, np.array(c.labels), None, np.zeros(c.n_rows)) for c in chunks]
@@ -74,34 +78,40 @@ def measure(name, chunks, dtype):
     )
     solver.bind(pieces)
     words = [np.frombuffer(c.body[: len(c.body) // 8 * 8], np.uint64) for c in chunks]
-    v, serial = np.zeros(d), 0
+    v = np.zeros(d)
     for serial in range(PASSES):
         update = solver.run(v, replace(one, serial=serial), Serial())
         v = v + update.dv
+    serials = itertools.count(PASSES)
     shuffle = sdca_kernels.shuffle
-    times = {"read": [], "random": [], "in order": []}
-    for repeat in range(REPEATS):
-        for way, some in times.items():
-            sdca_kernels.shuffle = (lambda order, seed: None) if way == "in order" else shuffle
-            started = time.perf_counter()
-            if way == "read":
-                sum(int(part.max()) for part in words)
-            else:
-                serial += 1
-                solver.run(v, replace(one, seed=repeat, serial=serial), Serial())
-            some.append(time.perf_counter() - started)
-    sdca_kernels.shuffle = shuffle
-    best = {way: min(some) for way, some in times.items()}
-    rates = " | ".join(f"{nbytes / best[way] / 1e9:.1f}" for way in times)
+
+    def read():
+        sum(int(part.max()) for part in words)
+
+    def make_pass():
+        serial = next(serials)
+        solver.run(v, replace(one, seed=(serial - PASSES) // 2, serial=serial), Serial())
+
+    def in_order():
+        sdca_kernels.shuffle = lambda order, seed: None
+        try:
+            return harness.timed(make_pass)[1]
+        finally:
+            sdca_kernels.shuffle = shuffle
+
+    ways = {"read": harness.seconds_of(read), "random": harness.seconds_of(make_pass)}
+    figures = harness.interleaved({**ways, "in order": in_order}, REPEATS)
+    best = {way: min(seconds) for way, seconds in figures.items()}
+    rates = [f"{nbytes / seconds / 1e9:.1f}" for seconds in best.values()]
     each = best["random"] / update.stored * 1e9
-    print(f"{name} | {nbytes / 2**20:.0f} | {rates} | {best['read'] / best['random']:.2f} ", end="")
-    print(f"| {each:.2f}", flush=True)
+    share = best["read"] / best["random"]
+    harness.row(name, f"{nbytes / 2**20:.0f}", *rates, f"{share:.2f}", f"{each:.2f}")
 
 
 def main(mib):
     """Print the table."""
-    print("kind | MiB | read GB/s | pass GB/s | pass in order | pass / read | ns a value")
-    print("---|---|---|---|---|---|---")
+    columns = ("read GB/s", "pass GB/s", "pass in order", "pass / read", "ns a value")
+    harness.head("kind", "MiB", *columns)
     for kind, dtype in (
         ("csr float32", "float32"),
         ("csr float64", "float64"),

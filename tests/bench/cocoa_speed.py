@@ -3,15 +3,14 @@
     python tests/bench/cocoa_speed.py [--quick] [--sets reuters kdd rcv1] [--l2 0.01 1/n]
         [--threads 1 2] [--losses hinge] [--repeats 3] [--snap-python /tmp/snapvenv/bin/python]
 
-Every peer runs in a process of its own that loads the data first and then waits; the clock starts
-with the data in memory in the peer's own format for sparse rows, and covers all that the peer does
-with them: Snap ML and LIBLINEAR fit anew with more and more epochs until the objective, taken
-outside the clock, is near enough. elasticml runs passes of one member's local solver with the exact
-line search between them; "certified" is its trainer with one solver, with the certificates that a
-job takes, until the model that it reports is near enough. Peers take turns. The optimum is that of
-a long run, certified.
+Each peer runs in its own process, which first loads the data into the peer's own format for sparse
+rows; then the clock starts. Snap ML and LIBLINEAR are fitted from scratch with more and more epochs
+until the objective, computed outside the timed part, is close enough. elasticml makes passes of one
+member's local solver with the exact line search between them; "certified" is its trainer with one
+solver and a job's certificates, until the reported model is close enough. Peers take turns. The
+optimum is that of a long certified run.
 
-Snap ML wants a venv of its own: ``python -m venv /tmp/snapvenv && /tmp/snapvenv/bin/pip install
+Snap ML needs its own environment: ``python -m venv /tmp/snapvenv && /tmp/snapvenv/bin/pip install
 snapml scipy``; without it its columns stay empty.
 """
 
@@ -25,10 +24,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench import harness
+
 TARGETS = (1e-3, 1e-5)
 EPOCHS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 30, 40, 55, 75, 100, 150, 200, 300, 500)
 PEERS = ("elasticml", "certified", "snapml", "liblinear")
@@ -44,7 +47,6 @@ def prepare(name, folder, rows):
     """Write a data set as arrays that every peer can load; float32 values."""
     import scipy.sparse as sp
 
-    sys.path[:0] = [str(ROOT), str(ROOT / "examples" / "papers")]
     if name == "rcv1":
         from elasticml.data.synthetic.sparse import synthetic
 
@@ -76,7 +78,7 @@ def prepare(name, folder, rows):
 
 
 class Data:
-    """The arrays of a set in memory."""
+    """The arrays of a data set in memory."""
 
     def __init__(self, name, folder):
         for key in ("indptr", "indices", "values", "labels", "columns"):
@@ -84,7 +86,7 @@ class Data:
         self.n, self.d = self.labels.size, int(self.columns)
 
     def matrix(self):
-        """Make a SciPy matrix without copying, with 32-bit row pointers."""
+        """Return a SciPy matrix without copying the values, with 32-bit row pointers."""
         import scipy.sparse as sp
 
         arrays = (self.values, self.indices, self.indptr.astype(np.int32))
@@ -110,8 +112,7 @@ class Data:
 
 
 def run_elasticml(data, l2, loss, threads, settings):
-    """Make passes with one local solver, and follow them as far as the dual objective rises."""
-    sys.path.insert(0, str(ROOT))
+    """Make passes with one local solver, each followed by a line search on the dual objective."""
     from elasticml.algorithms.cocoa.chunk_pointers import Piece
     from elasticml.algorithms.cocoa.line_search import Aggregation
     from elasticml.algorithms.cocoa.local_pass import LocalSolver, warm_kernels
@@ -135,12 +136,12 @@ def run_elasticml(data, l2, loss, threads, settings):
 
 
 def one_pass(solver, pieces, v, aggregation, l2, weight, serial, parallel):
-    """Make a pass and follow it as the line search says; return model and aggregation."""
+    """Make a pass and a line search along its update; return model and aggregation."""
     from elasticml.algorithms.cocoa.line_search import LineModel
     from elasticml.algorithms.cocoa.local_pass import PassRequest
 
     before = [piece.alpha.copy() for piece in pieces]
-    asked = PassRequest(
+    request = PassRequest(
         l2_total=l2 * weight,
         total_weight=weight,
         damping=aggregation.damping,
@@ -148,7 +149,7 @@ def one_pass(solver, pieces, v, aggregation, l2, weight, serial, parallel):
         seed=0,
         serial=serial,
     )
-    update = solver.run(v, asked, parallel)
+    update = solver.run(v, request, parallel)
     along = LineModel.of(
         v, update.dv, dual=update.dual, curvature=update.curvature, weight=weight, l2=l2
     )
@@ -161,7 +162,6 @@ def one_pass(solver, pieces, v, aggregation, l2, weight, serial, parallel):
 
 def run_certified(data, l2, loss, threads, settings):
     """Train with the trainer and one solver in this process, certificates included."""
-    sys.path.insert(0, str(ROOT))
     from elasticml.algorithms.base import Exchange, Outcome, Proceed, Work
     from elasticml.algorithms.cocoa.local_pass import warm_kernels
     from elasticml.algorithms.registry import algorithm
@@ -181,12 +181,12 @@ def run_certified(data, l2, loss, threads, settings):
     record = {"name": "cocoa", "loss": loss, "l2": l2, **settings}
     labels, id = np.array([1.0, -1.0]), chunks[0].id
     tiny = chunk_like(id, labels, [0, 1, 2], [0, 1], [1.0, 1.0], data.d)
-    for some in ([tiny], chunks):
-        # The first time only compiles and loads what no clock should wait for.
-        facts = merge_summaries([summarise(0, some, some[0].layout)])
+    for part in ([tiny], chunks):
+        # The tiny chunk comes first, so that compiling and loading kernels is not timed.
+        facts = merge_summaries([summarise(0, part, part[0].layout)])
         trainer, solver = made.trainer(record, facts, "stall"), made.solver(record, facts)
         passes, rounds, spent, started, answer = 0, 0, 0.0, time.perf_counter(), None
-        while rounds < 3 or some is chunks:
+        while rounds < 3 or part is chunks:
             try:
                 item = trainer.send(answer)
             except StopIteration as stop:
@@ -195,7 +195,7 @@ def run_certified(data, l2, loss, threads, settings):
                 spent, rounds = spent + time.perf_counter() - started, rounds + 1
                 is_over = not hasattr(item, "next_model")
                 arrays = item.arrays if is_over else item.next_model
-                if some is chunks:
+                if part is chunks:
                     yield passes, spent, np.ravel(arrays["coef"]).astype(np.float64)
                 if is_over:
                     break
@@ -209,14 +209,14 @@ def run_certified(data, l2, loss, threads, settings):
                 parameters=item.parameters,
                 returns=item.returns,
             )
-            arrays = solver.compute(work, some, parallel)
+            arrays = solver.compute(work, part, parallel)
             answer = Outcome(
                 exchange=work.exchange, arrays=arrays, examples=facts.n_rows, absent_examples=0
             )
 
 
 def chunk_like(id, labels, indptr, indices, values, d):
-    """Make a chunk of float32 values."""
+    """Return a chunk of float32 values."""
     from elasticml.data.chunks.chunk import csr_chunk
 
     return csr_chunk(id, labels, indptr, indices, values, d, dtype="float32")
@@ -237,7 +237,7 @@ def chunks_of(data, chunk_rows=1700):
 
 
 def run_snapml(data, l2, loss, threads, settings):
-    """Fit from scratch with more and more epochs; the regulariser is not divided by n."""
+    """Fit from scratch with more and more epochs; its regularizer is not divided by n."""
     import snapml
 
     X, y = data.matrix(), data.labels.astype(np.float32)
@@ -278,7 +278,7 @@ def run_liblinear(data, l2, loss, threads, settings):
 
 
 def be_peer(task):
-    """Run one peer and print a line per try; stop at the last target or out of time."""
+    """Run one peer and print a line per attempt; stop at the last target or at the time limit."""
     folder, l2, loss = Path(task["folder"]), task["l2"], task["loss"]
     data = Data(task["set"], folder)
     judge = Data(task["set"], folder) if task["peer"] in OURS else data
@@ -291,12 +291,12 @@ def be_peer(task):
     began = time.perf_counter()
     for epochs, seconds, w in run[task["peer"]](data, l2, loss, task["threads"], task["settings"]):
         if task.get("blind"):
-            print(json.dumps({"epochs": epochs, "s": seconds}), flush=True)
+            harness.report({"epochs": epochs, "s": seconds})
             if epochs >= task["settings"]["epochs"][-1]:
                 return
             continue
         value = judge.objective(w, l2, loss)
-        print(json.dumps({"epochs": epochs, "s": seconds, "P": value}), flush=True)
+        harness.report({"epochs": epochs, "s": seconds, "P": value})
         if value <= task["goal"] or time.perf_counter() - began > task["limit_s"]:
             return
 
@@ -305,19 +305,16 @@ def be_peer(task):
 
 
 def ask(python, task):
-    """Run a peer in a process of its own; its lines."""
-    # Our threads are our own; a linear algebra library's would only get in their way.
+    """Run a peer in its own process; return its lines."""
+    # We start threads ourselves: those of a linear algebra library would only compete with them.
     threads = "1" if task["peer"] in OURS else str(task["threads"])
-    environment = {**os.environ, **dict.fromkeys(THREAD_SETTINGS, threads)}
+    environment = {**os.environ, **dict.fromkeys(harness.THREADS, threads)}
     command = [python, __file__, "--peer", json.dumps(task)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode:
         print(f"{task['peer']} failed: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
     return lines
-
-
-THREAD_SETTINGS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def optimum(base, pythons):
@@ -329,7 +326,7 @@ def optimum(base, pythons):
 
 
 def compare(base, threads, pythons, repeats):
-    """Return each peer's median seconds and epochs to each target; None where not reached."""
+    """Return each peer's median seconds and epochs to each target; None if it was not reached."""
     best = base["best"]
     goals = [best * (1 + target) for target in TARGETS]
     peers = [p for p in PEERS if pythons[p] and not (p == "liblinear" and threads > 1)]
@@ -349,8 +346,8 @@ def compare(base, threads, pythons, repeats):
                 seconds[peer][k] += [x["s"] for x in lines if x["epochs"] == count][:1]
     return {
         peer: [
-            (float(np.median(some)), count) if some else (None, None)
-            for some, count in zip(seconds[peer], counts[peer], strict=True)
+            (median(times), count) if times else (None, None)
+            for times, count in zip(seconds[peer], counts[peer], strict=True)
         ]
         for peer in peers
     }
@@ -363,10 +360,8 @@ def table(args):
         pythons["snapml"] = args.snap_python
     else:
         print(f"no Snap ML: {args.snap_python} is absent; see --help", file=sys.stderr)
-    print(
-        "set | loss | l2 | threads | to | elasticml s (passes) | certified | Snap ML (epochs) "
-        "| LIBLINEAR (epochs) | / Snap ML | LIBLINEAR /\n" + "|".join(["---"] * 11)
-    )
+    peers = ("elasticml s (passes)", "certified", "Snap ML (epochs)", "LIBLINEAR (epochs)")
+    harness.head("set", "loss", "l2", "threads", "to", *peers, "/ Snap ML", "LIBLINEAR /")
     if args.scratch:
         Path(args.scratch).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=args.scratch) as folder:
@@ -389,18 +384,17 @@ def table(args):
 def show(name, loss, l2, threads, results):
     """Print one line per target."""
     for k, target in enumerate(TARGETS):
-        found = [results.get(peer, [(None, None)] * len(TARGETS))[k] for peer in PEERS]
-        cells = ["-" if x is None else f"{x:.3g} ({count})" for x, count in found]
-        ours, _, snap, lib = (x for x, _ in found)
+        reached = [results.get(peer, [(None, None)] * len(TARGETS))[k] for peer in PEERS]
+        cells = ["-" if x is None else f"{x:.3g} ({count})" for x, count in reached]
+        ours, _, snap, lib = (x for x, _ in reached)
         ratio = f"{ours / snap:.2f}" if ours and snap else "-"
         times = f"{lib / ours:.1f}" if ours and lib else "-"
-        head = f"{name} | {loss} | {l2} | {threads} | {target:g}"
-        print(f"{head} | {' | '.join(cells)} | {ratio} | {times}", flush=True)
+        harness.row(name, loss, l2, threads, f"{target:g}", *cells, ratio, times)
 
 
 def main():
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Read the options; run one peer, or compare all of them."""
+    parser = harness.parser(__doc__)
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="a tenth of the generated rows")
     parser.add_argument("--sets", nargs="+", default=["reuters", "kdd", "rcv1"])

@@ -1,13 +1,13 @@
-"""Time one exchange without compute: our links against what else Dask and sockets offer.
+"""Time one exchange without compute: our links, and other ways with Dask, sockets and MPI.
 
     python tests/bench/exchange.py [--workers 4 8] [--blocks 10] [--quick] [--json FILE]
                                     [--only shm streams] [--mpi PYTHON]
 
-The root is in the scheduler's process, each worker is a process of its own, forked as a local
-cluster forks them; Dask is configured as every cluster of ours configures it. All ways take turns
-within one run, in an order drawn anew for each block: other figures of the same machine vary by
-more than the differences sought. Every sum is checked. With an interpreter that has mpi4py, MPI's
-allreduce among as many processes is timed before each block.
+The root is in the scheduler's process; each worker is a process, forked as by a local cluster, and
+Dask is configured as in our clusters. All ways take turns within one run, in random order in each
+block, because figures of separate runs vary by more than the differences of interest. Every sum is
+checked. With an interpreter that has mpi4py, MPI's allreduce among as many processes is timed
+before each block.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ import logging
 import os
 import platform
 import socket
-import statistics
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from distributed import Client, Scheduler, Worker
 from distributed.core import ConnectionPool
 from exchange_ways import (
@@ -53,6 +56,7 @@ from exchange_ways import (
 from elasticml.clusters.process_setup import configure_dask, freeze_memory
 from elasticml.collective.dask_transport import transport_of
 from elasticml.collective.transport import Link
+from tests.bench import harness
 
 HOST = "127.0.0.1"
 SIZES = (1_000, 47_028, 1_000_000)
@@ -66,7 +70,7 @@ Times = dict[str, dict[int, list[float]]]
 
 
 async def run_worker(address: str, port: int, index: int, sizes: tuple[int, ...]) -> None:
-    """Be a worker: answer in every way until the scheduler goes."""
+    """Run a worker: answer in every way until the scheduler closes."""
     parts = {size: ready_part(index, size) for size in sizes}
     async with Worker(address, nthreads=1, name=index, dashboard=False, host=HOST) as worker:
         worker.bench_parts = parts
@@ -90,7 +94,7 @@ async def run_worker(address: str, port: int, index: int, sizes: tuple[int, ...]
 
 
 def fork_workers(address: str, port: int, n_workers: int, sizes: tuple[int, ...]) -> None:
-    """Be the process from which all workers are forked, as a local cluster's are."""
+    """Fork all workers from this process, as a local cluster does."""
     freeze_memory()
     children = []
     for index in range(n_workers):
@@ -108,7 +112,7 @@ def fork_workers(address: str, port: int, n_workers: int, sizes: tuple[int, ...]
 async def accept_all(
     scheduler: Scheduler, listener: socket.socket, n_workers: int
 ) -> tuple[dict[str, list[Link]], list[socket.socket]]:
-    """Wait until every worker has opened its links and its socket; in the workers' order."""
+    """Return the links and sockets of all workers, in the order of workers."""
     links: dict[tuple[str, int], Link] = {}
     complete = asyncio.Event()
 
@@ -132,7 +136,7 @@ async def accept_all(
 
 @asynccontextmanager
 async def ways_of(n_workers: int, sizes: tuple[int, ...]) -> AsyncIterator[dict[str, Way]]:
-    """Start a scheduler and its workers; give out all ways of exchanging with them."""
+    """Start a scheduler and its workers; yield all ways of exchanging with them."""
     processes: list[subprocess.Popen[bytes]] = []
     try:
         async with AsyncExitStack() as stack:
@@ -215,7 +219,7 @@ async def measure(
         times: Times = {name: {size: [] for size in sizes} for name in names}
         for _ in range(n_blocks):
             if mpi is not None:
-                # In a thread: the scheduler goes on hearing its workers.
+                # In a thread, so that the scheduler still serves its workers.
                 for size, seconds in (
                     await asyncio.to_thread(time_mpi, mpi, n_workers, sizes)
                 ).items():
@@ -232,28 +236,25 @@ async def measure(
         return times
 
 
-def table(times: Times, n_workers: int) -> str:
-    """Write medians and minima as a Markdown table, with the medians' ratios to some ways."""
+def show(times: Times, n_workers: int) -> None:
+    """Print medians and minima, with the ratios of the medians to those of some ways."""
     sizes = list(next(iter(times.values())))
     against = [name for name in (RPC, BARE, MPI) if name in times]
-    lines = [
-        f"{n_workers} workers: median ms [min] ({', '.join(f'x {name}' for name in against)})",
-        "",
-        "| way | " + " | ".join(f"{size:,} doubles" for size in sizes) + " |",
-        "|---|" + "---|" * len(sizes),
-    ]
+    middle = {name: harness.medians(times[name]) for name in times}
+    print(f"{n_workers} workers: median ms [min] ({', '.join(f'x {name}' for name in against)})\n")
+    harness.head("way", *(f"{size:,} doubles" for size in sizes))
     for name in times:
         cells = []
         for size in sizes:
-            mid = statistics.median(times[name][size])
-            ratios = [mid / statistics.median(times[other][size]) for other in against]
+            ratios = [middle[name][size] / middle[other][size] for other in against]
             beside = f" ({', '.join(f'{ratio:.2f}' for ratio in ratios)})" if ratios else ""
-            cells.append(f"{mid * 1e3:.2f} [{min(times[name][size]) * 1e3:.2f}]{beside}")
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            least = min(times[name][size])
+            cells.append(f"{middle[name][size] * 1e3:.2f} [{least * 1e3:.2f}]{beside}")
+        harness.row(name, *cells)
+    print(flush=True)
 
 
-#: Workers, doubles, way, against, the most that is wanted of the medians' ratio.
+#: Workers, doubles, way, other way, and the target: the largest ratio of the medians.
 WANTED = [
     (4, 47_028, STREAM, RPC, 0.3),
     (4, 1_000_000, STREAM, BARE, 1.25),
@@ -264,14 +265,14 @@ WANTED = [
 
 
 def targets(results: dict[int, Times]) -> list[dict[str, Any]]:
-    """Compare with what was promised, where both were measured; medians, and minima beside them."""
-    found = []
+    """Compare with the targets if both ways were measured: ratios of medians and of minima."""
+    compared = []
     for n_workers, size, way, other, limit in WANTED:
         times = results.get(n_workers, {})
         if size in times.get(way, {}) and size in times.get(other, {}):
             ours, theirs = times[way][size], times[other][size]
-            ratio = statistics.median(ours) / statistics.median(theirs)
-            found.append(
+            ratio = median(ours) / median(theirs)
+            compared.append(
                 {
                     "workers": n_workers,
                     "doubles": size,
@@ -283,12 +284,12 @@ def targets(results: dict[int, Times]) -> list[dict[str, Any]]:
                     "met": ratio <= limit,
                 }
             )
-    return found
+    return compared
 
 
 def main() -> None:
     """Run the benchmark, or one of its workers."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = harness.parser(__doc__)
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="in doubles")
     parser.add_argument("--blocks", type=int, default=10, help="turns of each way")
@@ -311,7 +312,7 @@ def main() -> None:
         results[n_workers] = asyncio.run(
             measure(n_workers, sizes, n_blocks, options.quick, options.only, options.mpi)
         )
-        print(table(results[n_workers], n_workers), end="\n\n", flush=True)
+        show(results[n_workers], n_workers)
     for target in targets(results):
         print(
             f"{target['way']} / {target['against']}, {target['doubles']:,} doubles, "
@@ -325,7 +326,7 @@ def main() -> None:
             "targets": targets(results),
             "seconds": {str(k): times for k, times in results.items()},
         }
-        options.json.write_text(json.dumps(record))
+        harness.report(record, options.json)
 
 
 if __name__ == "__main__":

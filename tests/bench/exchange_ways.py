@@ -1,7 +1,7 @@
-"""The ways of one exchange without compute, both sides of each: see ``exchange.py``.
+"""Ways of one exchange without compute, with both sides of each: see ``exchange.py``.
 
-In every way the model really arrives at every worker (the answer depends on its ends), the partial
-lies ready there, and the root adds the partials in the order of the workers.
+In every way the model arrives at every worker (the answer depends on its first and last value), the
+partial exists there already, and the root adds the partials in the order of the workers.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ SIZE = struct.Struct("<q")
 
 
 def ready_part(index: int, size: int) -> Vector:
-    """Make the partial that lies ready at worker ``index``."""
+    """Return the partial of worker ``index``."""
     return np.arange(size, dtype=float) + index
 
 
 def answer(model: Vector, part: Vector) -> Vector:
-    """Make the partial depend on the model that arrived: its ends are the model's."""
+    """Copy the first and last value of the model into the partial."""
     part[0], part[-1] = model[0], model[-1]
     return part
 
 
-#: Up to this length a vector is added as soon as it is its turn; longer ones all at once, as that
-#: reads memory but once.
+#: Vectors up to this length are added one by one as they arrive; longer ones together, which reads
+#: memory only once.
 EAGER_BYTES_MAX = 2**20
 
 
 class Way(Protocol):
-    """One way of exchanging; returns the seconds it took."""
+    """One way of exchanging."""
 
     async def exchange(self, model: Vector, total: Vector) -> float:
-        """Send the model to all workers and leave the sum of their partials in ``total``."""
+        """Send the model to all workers, sum their partials in ``total``; return the seconds."""
         ...
 
 
@@ -77,7 +77,7 @@ async def serve_link(link: Link, parts: Parts) -> None:
 
 
 async def serve_shared(link: Link, parts: Parts, lendable: Lendable) -> None:
-    """Answer every model on a link with the partial, which lies ready in shared memory."""
+    """Answer every model on a link with the partial, which is in shared memory already."""
     filled: dict[int, Vector] = {}
     ready = {size: lying_ready(part, filled, lendable) for size, part in parts.items()}
 
@@ -91,27 +91,25 @@ async def serve_shared(link: Link, parts: Parts, lendable: Lendable) -> None:
 
 
 def partial_of(model: Frame, part: Vector) -> Frame:
-    """Make the frame that answers a model."""
+    """Return the frame that answers a model."""
     payload = memoryview(part)
     return Frame(kind=Kind.PARTIAL, exchange=model.exchange, prefix={}, payload=payload)
 
 
 def no_more(peer: Peer, reason: str) -> None:
-    """Take no note of the end of a link."""
+    """Ignore the end of a link."""
 
 
 def small_one(header: Header, prefix: Any) -> memoryview:
-    """Make room for a vector that comes through the link, as only short ones do here."""
+    """Return a buffer for a vector that comes through the link: only short ones do."""
     assert header.payload_bytes < SHARED_BYTES_MIN
     return memoryview(np.empty(header.payload_bytes // 8))
 
 
 def lying_ready(vector: Vector, ready: dict[int, Vector], lendable: Lendable) -> Vector:
-    """Take a slot; what was there before is the same vector but for its ends.
+    """Return the vector in a shared slot, which ``ready`` records as filled; short ones unchanged.
 
-    A short vector needs none.
-
-    ``ready`` knows which slots have been filled.
+    A slot that was filled before contains the same vector except for its first and last value.
     """
     slot = lendable(vector.nbytes)
     if slot is None:
@@ -125,7 +123,7 @@ def lying_ready(vector: Vector, ready: dict[int, Vector], lendable: Lendable) ->
 
 
 class SharedLinks:
-    """A star of links between processes that share memory; vectors are summed where they lie."""
+    """A star of links between processes that share memory; vectors are summed in place."""
 
     def __init__(self, links: Sequence[Link], lendable: Lendable) -> None:
         self._lendable = lendable
@@ -141,7 +139,7 @@ class SharedLinks:
         self._serving = [asyncio.create_task(peer.run()) for peer in self._peers]
 
     async def exchange(self, model: Vector, total: Vector) -> float:
-        """See ``Way``; as a trainer packs it there, the model lies in its slot beforehand."""
+        """See ``Way``; the model is put into its slot before, as a trainer packs it there."""
         slot = answer(model, lying_ready(model, self._ready, self._lendable))
         begin = time.perf_counter()
         self._exchange += 1
@@ -170,7 +168,7 @@ class SharedLinks:
             self._complete.set_result(None)
 
     def _add(self) -> None:
-        """Add what has arrived, in the order of the workers, while the others are on their way."""
+        """Add what has arrived, in the order of the workers, while others are still arriving."""
         n, parts, total = self._n_added, self._parts, self._total
         while n < len(parts) and (part := parts[n]) is not None:
             if n == 1:
@@ -182,7 +180,7 @@ class SharedLinks:
 
 
 class Links:
-    """A star of links with the root here; one reader per link is always armed."""
+    """A star of links with the root in this process and a reader per link."""
 
     def __init__(self, links: Sequence[Link], sizes: Sequence[int]) -> None:
         self._parts = {size: [np.empty(size) for _ in links] for size in sizes}
@@ -220,7 +218,7 @@ class Links:
         return Peer(link, allocate, on_partial, no_more)
 
     def _add(self) -> None:
-        """Add what has arrived, in the order of the workers; the first lies in the total."""
+        """Add what has arrived, in the order of the workers; the first is in the total."""
         parts = self._parts[self._total.size]
         while self._n_added < len(self._here) and self._here[self._n_added]:
             if self._n_added:
@@ -234,7 +232,7 @@ class Links:
 
 
 def rpc_handler(parts: Parts) -> Any:
-    """Make the handler that a worker registers as ``bench_partial``."""
+    """Return the handler that a worker registers as ``bench_partial``."""
 
     async def bench_partial(model: Vector) -> dict[str, Any]:
         return {"partial": to_serialize(answer(model, parts[model.size]))}
@@ -258,7 +256,7 @@ class Rpc:
         return time.perf_counter() - begin
 
 
-# --- Dask's own: futures with gather, actors ------------------------------------------------------
+# --- Dask: futures with gather, actors ------------------------------------------------------------
 
 
 def partial_task(model: Vector) -> Vector:
@@ -317,7 +315,7 @@ class Actors:
 
 
 def add_all(parts: Sequence[Vector], total: Vector) -> None:
-    """Leave the sum of the parts in ``total``."""
+    """Sum the parts in ``total``."""
     total[:] = parts[0]
     for part in parts[1:]:
         total += part
@@ -352,14 +350,14 @@ def read_exactly(peer: socket.socket, buffer: memoryview) -> bool:
 
 
 class Bare:
-    """Blocking sockets from one thread; no event loop, no frames but a size."""
+    """Blocking sockets from one thread; no event loop, and a size instead of frames."""
 
     def __init__(self, peers: Sequence[socket.socket], sizes: Sequence[int]) -> None:
         self._peers = peers
         self._parts = {size: np.empty(size) for size in sizes}
 
     async def exchange(self, model: Vector, total: Vector) -> float:
-        """See ``Way``; the time is that in the thread, without the way there."""
+        """See ``Way``; the time is that in the thread, without the switch to it."""
         return await asyncio.to_thread(self._exchange, model, total)
 
     def _exchange(self, model: Vector, total: Vector) -> float:

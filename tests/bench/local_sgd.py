@@ -3,20 +3,20 @@
     python tests/bench/local_sgd.py [--epochs 3] [--repeats 3] [--rows 60000] [--batch 8]
         [--local-steps 16] [--rate 5e-4] [--members 1] [--threads 1] [--peers elasticml ddp]
 
-One network (the uni-task paper's CNN), one learning rate, momentum 0.9, the same first weights, the
-same threads. "elasticml" is a job on a cluster of real processes, from history.csv; "plain" is the
-shortest loop that one writes with PyTorch: all data in one tensor, a random permutation an epoch,
-``torch.optim.SGD``; "loader" is the same with ``torch.utils.data.DataLoader``; "ddp" is that loop
-in as many processes as there are members, with ``torch.nn.parallel.DistributedDataParallel`` over
-gloo, each taking ``--batch`` examples of its part of the permutation a step. Each runs in processes
-of its own; they take turns, so that whatever else the machine does meets all of them. Ratios are
-those of medians of epochs, without each run's first, to "plain", or to "ddp" where there is more
-than one member.
+All use the CNN of the uni-task paper, one learning rate, momentum 0.9, the same initial weights and
+the same threads. "elasticml" is a job on a cluster of real processes, from history.csv. "plain" is
+the shortest loop in PyTorch: all data in one tensor, a random permutation per epoch,
+``torch.optim.SGD``. "loader" is the same with ``torch.utils.data.DataLoader``. "ddp" is that loop
+in one process per member, with ``torch.nn.parallel.DistributedDataParallel`` over gloo; each takes
+``--batch`` examples of its part of the permutation per step. Each runs in separate processes; they
+take turns, so that other load on the machine affects all of them. Ratios are of medians of epochs,
+without each run's first, to "plain", or to "ddp" if there is more than one member.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import socket
@@ -29,8 +29,11 @@ from statistics import median
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("ELASTICML_DATA") or ROOT.parent / "shared" / "data") / "fashion_mnist"
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench import harness
+
+DATA = harness.DATA / "fashion_mnist"
 PEERS = ("elasticml", "plain", "loader", "ddp")
 
 
@@ -98,7 +101,7 @@ def plain(arguments, loader=False):
     for _ in range(arguments.epochs):
         began_s, module = time.perf_counter(), module.train()
         rows = torch.randperm(len(labels)).split(size)
-        for batch, target in batches if loader else ((x[some], labels[some]) for some in rows):
+        for batch, target in batches if loader else ((x[part], labels[part]) for part in rows):
             optimizer.zero_grad()
             loss = loss_of(module(batch), target)
             loss.backward()
@@ -113,18 +116,18 @@ def ddp(arguments):
     import torch
 
     with tempfile.TemporaryDirectory() as folder:
-        told = Path(folder) / "told.json"
+        results = Path(folder) / "results.json"
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
         torch.multiprocessing.spawn(
-            ddp_rank, args=(arguments, address, told), nprocs=arguments.members
+            ddp_rank, args=(arguments, address, results), nprocs=arguments.members
         )
-        return json.loads(told.read_text())
+        return json.loads(results.read_text())
 
 
-def ddp_rank(rank, arguments, address, told):
-    """Train as one of the processes."""
+def ddp_rank(rank, arguments, address, results):
+    """Train as one of the processes; rank 0 writes its figures to ``results``."""
     import torch
 
     from elasticml.algorithms.local_sgd.module_factory import cnn
@@ -142,18 +145,18 @@ def ddp_rank(rank, arguments, address, told):
     for epoch in range(arguments.epochs):
         torch.distributed.barrier()
         began_s, module = time.perf_counter(), module.train()
-        chance = torch.Generator().manual_seed(epoch)
-        rows = torch.randperm(len(labels), generator=chance)[rank :: arguments.members]
-        for some in rows.split(arguments.batch):
+        generator = torch.Generator().manual_seed(epoch)
+        rows = torch.randperm(len(labels), generator=generator)[rank :: arguments.members]
+        for part in rows.split(arguments.batch):
             optimizer.zero_grad()
-            loss_of(module(x[some]), labels[some]).backward()
+            loss_of(module(x[part]), labels[part]).backward()
             optimizer.step()
         torch.distributed.barrier()
         seconds.append(time.perf_counter() - began_s)
         if rank == 0:
             accuracy.append(accuracy_of(module.module, *test))
     if rank == 0:
-        told.write_text(json.dumps({"seconds": seconds[1:], "accuracy": accuracy}))
+        harness.report({"seconds": seconds[1:], "accuracy": accuracy}, results)
     torch.distributed.destroy_process_group()
 
 
@@ -164,27 +167,26 @@ def tensors(arguments):
     (X, y), (test_X, test_y) = read("train", arguments.rows), read("t10k")
     mean, std = float(X.mean(dtype=np.float64)), float(X.std(dtype=np.float64))
     x, test_x = (
-        torch.from_numpy(some).sub(mean).div(std).view(-1, 1, 28, 28) for some in (X, test_X)
+        torch.from_numpy(each).sub(mean).div(std).view(-1, 1, 28, 28) for each in (X, test_X)
     )
     return (x, torch.from_numpy(y).long()), (test_x, test_y)
 
 
 def accuracy_of(module, x, y):
-    """Return the share of right answers; the module is in evaluation mode afterwards."""
+    """Return the accuracy; leave the module in evaluation mode."""
     import torch
 
     with torch.no_grad():
-        found = module.eval()(x).argmax(1).numpy()
-    return float(np.mean(found == y))
+        predicted = module.eval()(x).argmax(1).numpy()
+    return float(np.mean(predicted == y))
 
 
 def run_peer(peer, arguments):
-    """Run one peer in processes of its own."""
+    """Run one peer in its own processes; print and return its figures."""
     settings = ["--peer", peer]
     for name in ("epochs", "rows", "batch", "local_steps", "rate", "members", "threads", "seed"):
         settings += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    environment = {**os.environ, **dict.fromkeys(names, str(arguments.threads))}
+    environment = {**os.environ, **dict.fromkeys(harness.THREADS, str(arguments.threads))}
     done = subprocess.run(
         [sys.executable, __file__, *settings],
         stdout=subprocess.PIPE,
@@ -192,11 +194,14 @@ def run_peer(peer, arguments):
         text=True,
         env=environment,
     )
-    return json.loads(done.stdout.splitlines()[-1])
+    run = json.loads(done.stdout.splitlines()[-1])
+    print(peer, [round(s, 2) for s in run["seconds"]], run["accuracy"], flush=True)
+    return run
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Read the options; run one peer, or all of them in turns."""
+    parser = harness.parser(__doc__)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rows", type=int, default=60_000)
@@ -210,25 +215,20 @@ def main():
     parser.add_argument("--peer", choices=PEERS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.peer is not None:
-        sys.path.insert(0, str(ROOT))
         run = {"elasticml": ours, "ddp": ddp}.get(arguments.peer, plain)
         more = {"loader": True} if arguments.peer == "loader" else {}
-        print(json.dumps(run(arguments, **more)))
+        harness.report(run(arguments, **more))
         return
-    found = {peer: {"seconds": [], "accuracy": []} for peer in arguments.peers}
-    for _ in range(arguments.repeats):
-        for peer in arguments.peers:
-            came = run_peer(peer, arguments)
-            found[peer]["seconds"] += came["seconds"]
-            found[peer]["accuracy"].append(came["accuracy"])
-            print(peer, [round(s, 2) for s in came["seconds"]], came["accuracy"], flush=True)
+    ways = {peer: functools.partial(run_peer, peer, arguments) for peer in arguments.peers}
+    runs = harness.interleaved(ways, arguments.repeats)
+    seconds = {peer: [s for run in some for s in run["seconds"]] for peer, some in runs.items()}
     base_of = "ddp" if arguments.members > 1 else "plain"
-    base = median(found.get(base_of, found[arguments.peers[0]])["seconds"] or [1.0])
+    base = median(seconds.get(base_of, seconds[arguments.peers[0]]) or [1.0])
     print(f"{'':<12}s/epoch   to {base_of:<8}best test accuracy of each run")
-    for peer, came in found.items():
-        seconds = median(came["seconds"]) if came["seconds"] else float("nan")
-        best = ", ".join(f"{max(a, default=float('nan')):.4f}" for a in came["accuracy"])
-        print(f"{peer:<12}{seconds:7.2f}   {seconds / base:8.2f}   {best}")
+    for peer, some in runs.items():
+        middle = median(seconds[peer] or [float("nan")])
+        best = ", ".join(f"{max(run['accuracy'], default=float('nan')):.4f}" for run in some)
+        print(f"{peer:<12}{middle:7.2f}   {middle / base:8.2f}   {best}")
 
 
 if __name__ == "__main__":

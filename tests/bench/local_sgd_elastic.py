@@ -1,42 +1,43 @@
-"""Local SGD on Fashion-MNIST while real members go and come back, and the same in one process.
+"""Local SGD on Fashion-MNIST while real members leave and return, and the same in one process.
 
     python tests/bench/local_sgd_elastic.py [--rows 6000] [--epochs 8] [--members 8] [--every 6]
 
-The members are processes of their own; two leave with notice every few rounds until two are left,
-then two return at a time. "replayed" is the run computed again in one process from its story;
-"simulated" is a job of the same settings in one process, which knows nothing of the run. Says
-whether each has the run's model, bit for bit, and what its test accuracy is.
+Each member is a process. Two leave with notice every few rounds until two are left, then two return
+at a time. "replayed" is the run computed again in one process from its story; "simulated" is a job
+with the same settings in one process, independent of the run. Reports the run's test accuracy, and
+whether each has the run's model, bit for bit.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import os
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("ELASTICML_DATA") or ROOT.parent / "shared" / "data") / "fashion_mnist"
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench import harness
+
+DATA = harness.DATA / "fashion_mnist"
 
 
 def read(name, rows):
-    """Return so many pictures, evenly spread, and their labels."""
+    """Return ``rows`` evenly spread images and their labels."""
     import elasticml as em
     from elasticml.data.source import load_all
 
     chunks = load_all(em.read_images(str(DATA / f"{name}-images-idx3-ubyte.gz"), dtype="float32"))
     X = np.concatenate([chunk.values for chunk in chunks])
     y = np.concatenate([chunk.labels for chunk in chunks])
-    some = np.linspace(0, len(y) - 1, min(rows, len(y))).astype(int)
-    return X[some], y[some]
+    chosen = np.linspace(0, len(y) - 1, min(rows, len(y))).astype(int)
+    return X[chosen], y[chosen]
 
 
 def faults_of(members, every):
-    """Two leave at a time until two are left, then two return at a time."""
+    """Return faults by which two members leave at a time until two are left, then return."""
     times = range(1, (members - 2) // 2 + 1)
     leave = [{"round": k * every, "lose": 2, "how": "notice", "grace": 60.0} for k in times]
     back = [{"round": (len(times) + 1 + k) * every, "return": 2} for k in times]
@@ -44,13 +45,12 @@ def faults_of(members, every):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--rows", type=int, default=6000)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--every", type=int, default=6, help="rounds between two changes")
     arguments = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
     from distributed import Client
 
     import elasticml as em
@@ -75,8 +75,8 @@ def main():
     print(f"rounds {len(members)}, members {' '.join(map(str, changes))}")
     samples = sum(row["samples"] for row in ran.history[:-1])
     print(f"samples {samples} of {arguments.epochs * len(data.rows.labels)}")
-    found = np.mean(ran.model.predict(test_X) == test_y)
-    print(f"real       test accuracy {found:.4f}")
+    accuracy = np.mean(ran.model.predict(test_X) == test_y)
+    print(f"real       test accuracy {accuracy:.4f}")
     print(f"replayed   identical: {replayed.identical}")
     arrays = ran.model.arrays
     same = all(np.array_equal(arrays[name], simulated[name]) for name in arrays)

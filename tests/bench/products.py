@@ -1,16 +1,19 @@
-"""How fast the products are on one core: ``python tests/bench/products.py [rows]``.
+"""Time the products with chunks on one core: ``python tests/bench/products.py [rows]``.
 
 For each kind of chunk (1 MiB each): examples per second and milliseconds of ``X @ w`` and of
-``X.T @ c`` over all rows, and their time over that of reading the chunks' bytes once.
+``X.T @ c`` over all rows, and the ratio to the time of reading the chunks' bytes once. The three
+take turns; the fastest of each counts.
 """
 
 from __future__ import annotations
 
 import sys
-import time
+from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from elasticml.data.chunks.chunk import binary_csr_chunk, csr_chunk, dense_chunk, sequence_chunk
 from elasticml.data.chunks.ngrams import (
@@ -21,19 +24,10 @@ from elasticml.data.chunks.ngrams import (
 )
 from elasticml.data.chunks.products import make_adjoint, make_forward
 from elasticml.ids import ChunkId
+from tests.bench import harness
 
 MIB = 2**20
-
-
-def best_s(function, repeats=7):
-    """Least of several timings after one call to warm up, in seconds."""
-    function()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times)
+REPEATS = 7
 
 
 def in_chunks(n, row_bytes, build):
@@ -103,12 +97,18 @@ def main(n):
                 product.add(chunk, c)
             product.result(np.zeros(w.size))
 
-        read_s = best_s(lambda words=words: [int(part.max()) for part in words])
-        for label, function in (("X w", forward), ("X' c", adjoint)):
-            took_s = best_s(function)
+        ways = {
+            "read": lambda words=words: [int(part.max()) for part in words],
+            "X w": forward,
+            "X' c": adjoint,
+        }
+        timers = {label: harness.seconds_of(function) for label, function in ways.items()}
+        figures = harness.interleaved(timers, REPEATS, warm_up=1)
+        best_s = {label: min(seconds) for label, seconds in figures.items()}
+        for label in ("X w", "X' c"):
             print(
-                f"{name:24}{rows:8}{label:>9}{1e3 * took_s:9.2f}{rows / took_s:14,.0f}"
-                f"{took_s / read_s:9.1f}"
+                f"{name:24}{rows:8}{label:>9}{1e3 * best_s[label]:9.2f}"
+                f"{rows / best_s[label]:14,.0f}{best_s[label] / best_s['read']:9.1f}"
             )
 
 

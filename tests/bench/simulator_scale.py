@@ -1,13 +1,13 @@
-"""Time the simulator with thousands of members that come and go, without data and solvers.
+"""Time the simulator with thousands of members that leave and return, without data and solvers.
 
     python tests/bench/simulator_scale.py [--members 10000] [--rounds 100] [--probes 0]
         [--topology tree] [--rate 0] [--against OTHER_CHECKOUT] [--json FILE]
 
-The members of the trace are lost in blocks, spread over the run, and come back some rounds later;
-with ``--rate`` further ones are taken by chance. A line a run: members, rounds, what was lost and
-returned, chunks re-dealt, messages and events of the world, processor seconds (the machine may be
-busy), and the digest of the story. With ``--against`` the same record is run with the elasticml of
-another checkout, too, and the stories must be the same.
+The members of the trace are lost in groups, spread over the run, and return some rounds later;
+with ``--rate`` others are pre-empted at random. One line a run: members, rounds, losses, returns,
+chunks moved, events, processor seconds (the machine may be busy), and the digest of the story. With
+``--against`` the same record is also run with the elasticml of another checkout, and the stories
+must be equal.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+# As a script's neighbour, not as tests.bench: with --against PYTHONPATH is another checkout.
+import harness
+
 from elasticml.sim.simulation import Simulation
 
-#: Moments at which the trace takes members, and the share of all members that go at each.
+#: Times at which the trace takes members, and the share of all members that it takes each time.
 MOMENTS, SHARE = 10, 0.005
-#: Seconds that a round of 1000 examples a member takes, nearly.
+#: Approximate seconds of a round with 1000 examples per member.
 ROUND_S = 0.6
 
 
@@ -46,10 +49,10 @@ def trace(members: int, rounds: int, path: Path) -> str:
 
 
 def record(args: argparse.Namespace, file: Path) -> dict[str, Any]:
-    """Make the job's record."""
+    """Return the job's record."""
     from elasticml.sim.preemption_trace import read_preemptions
 
-    # Given entry by entry: an older checkout may not know the file.
+    # Entry by entry: an older checkout may not read the file's format.
     entries = read_preemptions(trace(args.members, args.rounds, file))
     chance = {"rate": args.rate, "away": [2, 8], "count": 10} if args.rate else None
     return {
@@ -81,15 +84,15 @@ def record(args: argparse.Namespace, file: Path) -> dict[str, Any]:
     }
 
 
-def run(job: dict[str, Any], says: bool) -> dict[str, Any]:
-    """Run a job; return what came of it."""
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """Run a job; return its figures."""
     gc.set_threshold(1_000_000, 50, 100)  # as ``elasticml simulate`` does
     began_s, simulation = time.process_time(), Simulation(job)
     for batch in simulation.run():
-        for told in batch:
-            if says and told["event"] == "RoundEnded" and told["round"] % 10 == 9:
+        for entry in batch:
+            if entry["event"] == "RoundEnded" and entry["round"] % 10 == 9:
                 spent_s = time.process_time() - began_s
-                print(f"  round {told['round'] + 1}: {spent_s:.1f} s", file=sys.stderr, flush=True)
+                print(f"  round {entry['round'] + 1}: {spent_s:.1f} s", file=sys.stderr, flush=True)
     seconds = time.process_time() - began_s
     result = simulation.result()
     story = json.dumps([result.state, result.story, result.rows]).encode()
@@ -118,13 +121,13 @@ def other(job: dict[str, Any], checkout: Path) -> dict[str, Any]:
             check=True,
             stdout=subprocess.PIPE,
         )
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
 
 
 def main() -> None:
-    """Run what is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    """Read the options and run the job."""
+    parser = harness.parser(__doc__)
     parser.add_argument("--members", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--probes", type=int, default=0, help="small exchanges after each gradient")
@@ -136,18 +139,18 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures there")
     args = parser.parse_args()
     if args.record:
-        print(json.dumps(run(json.loads(args.record.read_text()), says=True)))
+        harness.report(run(json.loads(args.record.read_text())))
         return
     with tempfile.TemporaryDirectory() as folder:
         job = record(args, Path(folder) / "trace.csv")
-        found = {"now": run(job, says=True)}
-        print(json.dumps(found["now"]), flush=True)
+        figures = {"now": run(job)}
+        harness.report(figures["now"])
         if args.against:
-            found["before"] = other(job, args.against)
-            print(json.dumps(found["before"]), flush=True)
-            assert found["before"]["story"] == found["now"]["story"], "the stories differ"
+            figures["before"] = other(job, args.against)
+            harness.report(figures["before"])
+            assert figures["before"]["story"] == figures["now"]["story"], "the stories differ"
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
+        harness.report(figures, args.json)
 
 
 if __name__ == "__main__":
