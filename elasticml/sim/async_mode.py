@@ -1,8 +1,8 @@
-"""A virtual member that runs free: the real loop's turns in virtual time, mail on the network.
+"""The training loop of a virtual asynchronous member: real mini-batches in virtual time.
 
-A mini-batch takes the time of its examples; what has come by its end is merged then. A state takes
-its bytes over the member's uplink, like everything else that it sends, and its place in the
-outgoing queue is free when it has left. Reports are computed beside the loop, which goes on.
+The time of a mini-batch depends on its examples; states that have arrived by its end are merged
+then. A state is sent over the member's uplink like all its messages, and its place in the send
+queue is free when it has left. Reports are computed beside the loop, without stopping it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from elasticml.training.message_codec import message_values
 if TYPE_CHECKING:
     from elasticml.sim.virtual_member import VirtualMember
 
-#: The operation that a mini-batch is, for ``simulate.compute_s``.
+#: The operation of a mini-batch, for ``simulate.compute_s``.
 BATCH = "batch"
 
 
@@ -51,20 +51,20 @@ class StateMessage:
 
 @dataclass(slots=True)
 class _Unsent:
-    """A state in the outgoing queue, and for how many it has not left yet."""
+    """A state in the send queue, and the number of peers that it is still to be sent to."""
 
     mail: Mail
     recipients: int
 
 
 class VirtualLoop:
-    """One life's loop.
+    """The training loop of one member.
 
     Parameters
     ----------
     member : VirtualMember
     solver : ReportSolver
-        Is given the loop, to answer reports.
+        Gets this object, to answer reports.
     """
 
     def __init__(self, member: VirtualMember, solver: ReportSolver) -> None:
@@ -78,21 +78,22 @@ class VirtualLoop:
         self._book = AddressBook(me, seed)
         self._ports: dict[MemberId, Port] = {}
         self._accepted: list[Port] = []
-        #: States in the outgoing queue, each in one place, to however many it goes.
+        #: Number of states in the send queue; a state takes one place, however many peers get it.
         self._unsent = 0
-        #: Share of its places that they filled at the end of the last mini-batch.
+        #: Fill of the queue at the end of the last mini-batch.
         self._fill = 0.0
         self._stalled_since_s: float | None = None
-        self._is_turning = False
+        #: A mini-batch is in progress.
+        self._is_stepping = False
         self._is_stopped = False
-        self._has_told_end = False
+        self._has_reported_end = False
         #: Peers that are still to be asked for a state; None before the first is asked.
         self._asked: list[MemberId] | None = None
         self._began_s = self._world.clock.now_s
         solver.running = self
 
     def close(self) -> None:
-        """End it with its life."""
+        """Stop the loop and close its connections."""
         self._is_stopped = True
         for port in [*self._ports.values(), *self._accepted]:
             port.close()
@@ -100,31 +101,31 @@ class VirtualLoop:
     # --- orders -----------------------------------------------------------------------------------
 
     def own(self, chunks: list[Chunk]) -> None:
-        """Visit these chunks from now on."""
+        """Train on these chunks from now on."""
         self._looper.own(chunks)
-        self._go_on()
+        self._continue()
 
     def know(self, order: cmd.Peers) -> None:
-        """Take note of the others."""
+        """Update the peers after the driver's order."""
         came = dict(zip(order.came, order.addresses, strict=True))
         self._book.update(came, order.gone, is_full=order.is_full)
         for member in [m for m in self._ports if m not in self._book.addresses]:
             self._ports.pop(member).close()
 
-    # --- turns ------------------------------------------------------------------------------------
+    # --- mini-batches -----------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
-        """Begin the next mini-batch, if there is something to do and none under way."""
+    def _continue(self) -> None:
+        """Start the next mini-batch if one is due and none is in progress."""
         looper = self._looper
-        if self._is_turning or self._is_stopped or self._stalled_since_s is not None:
+        if self._is_stepping or self._is_stopped or self._stalled_since_s is not None:
             return
         if not looper.is_due():
-            if looper.has_ended() and not self._has_told_end:
-                self._has_told_end = True
+            if looper.has_ended() and not self._has_reported_end:
+                self._has_reported_end = True
                 me = self._member.me
                 self._member.feed(ev.LoopEnded(cause=f"member {me}", member=me))
             return
-        self._is_turning, self._has_told_end = True, False
+        self._is_stepping, self._has_reported_end = True, False
         began_s = time.perf_counter()
         n = looper.step()
         measured_s = time.perf_counter() - began_s
@@ -135,7 +136,7 @@ class VirtualLoop:
         self._member.later(max(seconds, 1e-9), self._stepped)
 
     def _stepped(self) -> None:
-        self._is_turning = False
+        self._is_stepping = False
         self._looper.merge(self._mailbox.take())
         self._fill = self._unsent / self._plan.queue
         if self._plan.sends and self._book.addresses and not self._is_stopped:
@@ -146,21 +147,21 @@ class VirtualLoop:
                 return
             else:
                 self._post()
-        self._turned()
+        self._finish_step()
 
-    def _turned(self) -> None:
+    def _finish_step(self) -> None:
         if self._book.addresses:
-            # A queue is empty, too, where there is nobody to send to: that tells nothing.
+            # Without peers the queue is always empty: its fill carries no information then.
             self._looper.adapt(self._fill, self._world.clock.now_s - self._began_s)
-        self._go_on()
+        self._continue()
 
-    # --- mail out ---------------------------------------------------------------------------------
+    # --- sending states ---------------------------------------------------------------------------
 
     def _post(self) -> None:
         mail = self._looper.message()
         chosen = self._book.choose(self._plan.sends)
         if not chosen:
-            # Everybody went while it waited for a place.
+            # All peers left while the state waited for a place.
             self._looper.counts["undelivered"] += 1
             return
         self._unsent += 1
@@ -190,7 +191,7 @@ class VirtualLoop:
         self._member.later(max(left_s, 0.0), self._left, unsent)
 
     def _left(self, unsent: _Unsent) -> None:
-        """Free a state's place in the outgoing queue when it has left for all its recipients."""
+        """Free a state's place in the send queue when it has left for all its recipients."""
         unsent.recipients -= 1
         if unsent.recipients:
             return
@@ -200,10 +201,10 @@ class VirtualLoop:
             self._looper.counts["stalled_s"] += stalled_s
             self._stalled_since_s = None
             self._post()
-            self._turned()
+            self._finish_step()
 
     def _connect(self, member: MemberId) -> Port | None:
-        """Open a connection to a peer, or take the one that is open; None where it is gone."""
+        """Return the connection to a peer, opened if necessary; None if the peer is gone."""
         if member in self._ports:
             return self._ports[member]
         address = self._book.addresses.get(member)
@@ -223,7 +224,7 @@ class VirtualLoop:
         if self._ports.get(member) is port:
             del self._ports[member]
 
-    # --- mail in ----------------------------------------------------------------------------------
+    # --- receiving states -------------------------------------------------------------------------
 
     def accept(self, port: Port) -> None:
         """Serve a connection that a peer has opened."""
@@ -243,15 +244,15 @@ class VirtualLoop:
                 nbytes = CONTROL_BYTES + 8 * message_values(self._shapes, None)
                 port.send(StateMessage(mail, is_asked=True), nbytes)
 
-    # --- where to begin ---------------------------------------------------------------------------
+    # --- the initial state ------------------------------------------------------------------------
 
     def _begin(self, arrays: Mapping[str, NDArray[np.float64]]) -> None:
         if self._looper.state is None:
             self._looper.begin(arrays)
-            self._go_on()
+            self._continue()
 
     def ask(self) -> None:
-        """Ask peers for a state, one after the other."""
+        """Ask peers for an initial state, one after the other."""
         self._asked = self._book.choose(ASKED_MAX)
         self._ask()
 
@@ -265,10 +266,10 @@ class VirtualLoop:
     # --- reports ----------------------------------------------------------------------------------
 
     def standing(self, start: Mapping[str, NDArray[np.float64]], begin: bool) -> LoopReport:
-        """Say where the loop is; see ``RunningLoop`` in async_sgd/report_ops.py."""
+        """Report the loop's state; see ``RunningLoop`` in async_sgd/report_ops.py."""
         looper = self._looper
-        is_lonely = looper.state is None and (not self._book.addresses or self._asked == [])
-        if begin or is_lonely:
+        has_no_source = looper.state is None and (not self._book.addresses or self._asked == [])
+        if begin or has_no_source:
             looper.begin(start)
             self._member.feed(fx.StateBegun())
         elif looper.state is None:
@@ -276,18 +277,18 @@ class VirtualLoop:
         received, overwritten = self._mailbox.count()
         looper.counts["received"] += received
         looper.counts["overwritten"] += overwritten
-        standing = LoopReport(
+        report = LoopReport(
             state=looper.copy(),
             counts=looper.take_counts(),
             batch=float(looper.batch),
             has_ended=looper.has_ended(),
             is_first=self._book.is_first(),
         )
-        self._go_on()
-        return standing
+        self._continue()
+        return report
 
     def limit(self, passes: float) -> None:
-        """Stop after so many passes."""
+        """Stop after a number of passes."""
         self._looper.limit(passes)
 
     def stop(self) -> None:
@@ -296,5 +297,5 @@ class VirtualLoop:
 
 
 def loop_of(member: VirtualMember, solver: Solver) -> VirtualLoop | None:
-    """Make the loop of a member whose solver runs beside one; None for any other."""
+    """Return the loop of a member of an asynchronous job; None for others."""
     return VirtualLoop(member, solver) if isinstance(solver, ReportSolver) else None

@@ -1,4 +1,4 @@
-"""The data of a simulated job: every block is really read once, and lent to whoever has it."""
+"""The data of a simulated job: each block is read once and shared by all virtual workers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from elasticml.ids import ChunkId
 
 
 class BlockCache:
-    """Chunks by id, read when they are first wanted.
+    """Chunks by id, read on first use.
 
-    Which virtual worker has which chunk is the worker's business: it gets a chunk of its own, with
-    a state of its own, whose body is the one that lies here.
+    Each virtual worker gets its own chunk object with its own state; all of them share the body
+    that is stored here.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class BlockCache:
     chunk_bytes : int, optional
         As in the job record.
     n_members : int
-        Members that the job starts with: it fixes where chunks begin and end.
+        Number of members at the start of the job: it determines the size of chunks.
     cache : path, bool or None
         As in the job record.
     """
@@ -44,15 +44,15 @@ class BlockCache:
         self._read: dict[int, tuple[list[Chunk], BlockSummary]] = {}
 
     def nbytes(self, blocks: Iterable[int]) -> int:
-        """Bytes of these blocks, as they are estimated before they are read."""
+        """Return the estimated bytes of blocks before they are read."""
         return sum(self._nbytes[block] for block in blocks)
 
     def survey(self, block: int) -> BlockSummary:
-        """Survey a block; raises what the source raises."""
+        """Survey a block; errors of the source propagate."""
         return self.source.survey(block)
 
     def read(self, block: int) -> tuple[list[Chunk], BlockSummary]:
-        """Read a block; raises what the source raises."""
+        """Read a block; errors of the source propagate."""
         if block not in self._read:
             read = read_block(self.source, block, self._chunk_bytes, self._n_members, self._cache)
             self._read[block] = read
@@ -60,15 +60,15 @@ class BlockCache:
         return self._read[block]
 
     def lend(self, id: ChunkId) -> Chunk:
-        """Return a chunk that has been read, without state; its body is shared, never copied."""
+        """Return a new chunk without state that shares the body of one that has been read."""
         chunk = self._chunks[id]
         return Chunk(id, chunk.body) if isinstance(chunk, Chunk) else chunk
 
     def chunk_bytes(self, ids: Iterable[ChunkId]) -> int:
-        """Bytes of these chunks."""
+        """Return the bytes of chunks."""
         return sum(self._chunks[id].nbytes for id in ids)
 
     def digest(self, chunks: Iterable[Chunk]) -> str:
-        """Digest the bodies of chunks; those that only stand for their size have none."""
+        """Return the digest of the bodies of chunks; empty for chunks without bytes."""
         real = [chunk for chunk in chunks if isinstance(chunk, Chunk)]
         return digest_of_chunks(real) if real else ""

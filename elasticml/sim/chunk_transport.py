@@ -1,7 +1,7 @@
-"""Chunks from one virtual member to another, over a connection per pair.
+"""Transfers of chunks between virtual members, over one connection per pair.
 
-States travel first, then the bodies that the target does not have. What of it counts, the member
-machine decides.
+States are sent first, then the bodies that the target lacks. The member machine decides which parts
+of a transfer it takes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ State = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentState:
-    """The state of a chunk on its way: a copy, as it was when the order was performed."""
+    """A chunk's state on the network: a copy from the time of the order."""
 
     order: int
     id: ChunkId
@@ -40,7 +40,7 @@ class SentState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentBody:
-    """The body of a chunk on its way."""
+    """A chunk's body on the network."""
 
     order: int
     id: ChunkId
@@ -48,14 +48,14 @@ class SentBody:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderDone:
-    """All that an order is about has been sent."""
+    """Everything that an order names has been sent."""
 
     order: int
 
 
 @dataclass(slots=True, kw_only=True)
 class IncomingOrder:
-    """What has come of one order."""
+    """What has arrived of one order."""
 
     began_s: float
     nbytes: int = 0
@@ -64,17 +64,17 @@ class IncomingOrder:
 
 
 class ChunkTransport:
-    """Gives and takes chunks for one life of a member."""
+    """Sends and receives chunks for one member."""
 
     def __init__(self, member: VirtualMember) -> None:
         self._member = member
         self._outgoing: dict[MemberId, Port] = {}
         self._incoming: list[Port] = []
 
-    # --- giving -----------------------------------------------------------------------------
+    # --- sending ----------------------------------------------------------------------------
 
     def give(self, order: cmd.GiveChunks | cmd.CopyChunks) -> None:
-        """Send the chunks of an order, opening the connection first where there is none."""
+        """Send the chunks of an order; open the connection first if there is none."""
         port = self._outgoing.get(order.target)
         if port is not None and port.is_open:
             self._send(port, order)
@@ -116,13 +116,13 @@ class ChunkTransport:
         port.send(OrderDone(order=order.order), CONTROL_BYTES)
 
     def _send_copies(self, port: Port, order: cmd.CopyChunks, k: int) -> None:
-        """Send bodies one by one, each when the time of the one before it has passed."""
+        """Send bodies one by one, at the order's rate."""
         if k == len(order.chunks):
             port.send(OrderDone(order=order.order), CONTROL_BYTES)
             return
         chunk = self._member.worker.chunks.get(order.chunks[k])
         nbytes = 0
-        if chunk is not None:  # else it was dropped meanwhile
+        if chunk is not None:  # otherwise it was dropped meanwhile
             nbytes = CONTROL_BYTES + chunk.nbytes
             port.send(SentBody(order=order.order, id=order.chunks[k]), nbytes)
         rate = order.bytes_per_s or self._member.world.options.copy_bandwidth
@@ -135,10 +135,10 @@ class ChunkTransport:
             )
         )
 
-    # --- taking -----------------------------------------------------------------------------
+    # --- receiving --------------------------------------------------------------------------
 
     def receive(self, source: MemberId, port: Port) -> None:
-        """Take in what another member sends; each order is reported when it is done."""
+        """Receive chunks from another member; report each order when it is done."""
         self._incoming.append(port)
         clock = self._member.world.clock
         orders: dict[int, IncomingOrder] = {}
@@ -181,7 +181,7 @@ class ChunkTransport:
         )
 
     def store(self, arrival: fx.ChunksArrived) -> None:
-        """Keep the bodies that have come."""
+        """Store the bodies that have arrived."""
         member, intake = self._member, arrival.content
         assert isinstance(intake, IncomingOrder)
         try:
@@ -192,7 +192,7 @@ class ChunkTransport:
         member.feed(fx.ChunksStored(arrival=arrival))
 
     def set_states(self, command: fx.SetStates) -> None:
-        """Give chunks the states that have come."""
+        """Set the states that have arrived."""
         intake = command.arrival.content
         assert isinstance(intake, IncomingOrder)
         for id in command.chunks:
@@ -207,7 +207,7 @@ class ChunkTransport:
 
 
 def _copied_state(chunk: Chunk) -> tuple[tuple[State | None, int], int]:
-    """Copy a chunk's state and version, and say what they take; one without bytes has none."""
+    """Copy a chunk's state and version, and return their size; a chunk without bytes has none."""
     held: State | None = getattr(chunk, "state", None)
     if held is None:
         return (None, 0), CONTROL_BYTES

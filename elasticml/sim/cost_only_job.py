@@ -1,8 +1,8 @@
-"""A job of which only the costs are known: for worlds of thousands of members.
+"""A job that is simulated from its costs alone, for worlds of thousands of members.
 
-No data are read and no model is computed. What goes up is three numbers that every set of examples
-determines: how many, and two sums over their chunks; so a sum that holds an example twice, or
-claims one that it lacks, ends the job. The network carries as many bytes as the real arrays have.
+No data are read and no model is computed. A partial has three numbers that identify a set of
+examples: their number, and two sums over their chunks. So a sum that contains an example twice, or
+lacks one that it claims, ends the job. Messages have the size of the real arrays.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from elasticml.errors import JobFailedError
 from elasticml.ids import ChunkId, ChunkInfo, GroupId
 from elasticml.sim.world_options import Costs
 
-#: Parameters of an exchange that say how many doubles it stands for, down and up.
+#: Parameters of an exchange: the numbers of doubles that its model and its partial represent.
 DOWN_VALUES, UP_VALUES = "sim_down_values", "sim_up_values"
-#: The algorithm's import path, as a job record names it.
+#: The algorithm's import path in a job record.
 NAME = "elasticml.sim.cost_only_job:ALGORITHM"
 
 
@@ -47,7 +47,7 @@ class CostChunk:
     nbytes: int
 
     def info(self) -> ChunkInfo:
-        """Describe the chunk for the ledger."""
+        """Return the chunk's metadata for the ledger."""
         return ChunkInfo(id=self.id, rows=self.n_rows, nbytes=self.nbytes)
 
 
@@ -61,15 +61,15 @@ class CostSource:
     is_costly: bool = False
 
     def spec(self) -> dict[str, Any]:
-        """Name the source; it cannot be remade from that."""
+        """Return a description, from which the source cannot be created again."""
         return {"format": "costs", "rows": self.costs.rows, "columns": self.costs.columns}
 
     def fingerprint(self) -> str:
-        """Return the same 16 digits for all of them."""
+        """Return a constant."""
         return "c057" * 4
 
     def blocks(self) -> list[BlockInfo]:
-        """List one block per member, with an equal number of rows."""
+        """Return one block per member, with equal numbers of rows."""
         bounds = [self.costs.rows * k // self.members for k in range(self.members + 1)]
         return [
             BlockInfo(index=k, nbytes=(high - low) * self.costs.row_bytes, rows=high - low)
@@ -79,7 +79,7 @@ class CostSource:
     def read(
         self, block: int, chunk_bytes: int | None, n_members: int
     ) -> tuple[list[Any], BlockSummary]:
-        """Make up the chunks of a block."""
+        """Create the chunks of a block."""
         low = self.costs.rows * block // self.members
         high = self.costs.rows * (block + 1) // self.members
         n = max(1, min(self.costs.chunks_per_member, high - low))
@@ -106,27 +106,27 @@ class CostSource:
         return chunks, summary
 
     def survey(self, block: int) -> BlockSummary:
-        """Say what reading would say; nobody needs to."""
+        """Return the summary of a block; never needed."""
         return self.read(block, None, self.members)[1]
 
     def with_stats(self, facts: DatasetStats) -> CostSource:
-        """Read as before."""
+        """Return the source unchanged."""
         return self
 
     def with_columns(self, n_columns: int) -> CostSource:
-        """Read as before."""
+        """Return the source unchanged."""
         return self
 
 
 class CostSolver:
-    """Three sums over the chunks that a member owns."""
+    """Computes the three sums over a member's chunks."""
 
     def __init__(self, settings: Mapping[str, Any], facts: DatasetStats) -> None:
         self._chunks: Sequence[Chunk] | None = None
         self._sums = np.zeros(3)
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
-        """Return the sums; they are the same as long as the chunks are."""
+        """Return the sums; they are cached while the chunks stay the same."""
         if chunks is not self._chunks:
             self._chunks = chunks
             self._sums = _sums(chunks)
@@ -134,7 +134,7 @@ class CostSolver:
 
 
 def _sums(chunks: Sequence[Any]) -> Any:
-    """Examples, and two sums of chunk numbers that tell sets of chunks apart; exact in doubles."""
+    """Return the number of examples and two sums of chunk numbers; all exact in doubles."""
     sums = np.zeros(3)
     for chunk in chunks:
         number = 64 * chunk.id.block + chunk.id.ordinal + 1
@@ -145,22 +145,22 @@ def _sums(chunks: Sequence[Any]) -> Any:
 def sums_of(source: CostSource) -> list[float]:
     """Return the three sums over all chunks of a source."""
     chunks = [chunk for block in source.blocks() for chunk in source.read(block.index, None, 1)[0]]
-    found: list[float] = _sums(chunks).tolist()
-    return found
+    sums: list[float] = _sums(chunks).tolist()
+    return sums
 
 
 def cost_trainer(
     settings: Mapping[str, Any], facts: DatasetStats, absent: str
 ) -> Generator[Exchange | RoundEnd, Any, Model]:
-    """Ask for what gradient descent with stand-ins asks for, and check every sum.
+    """Yield the exchanges of gradient descent with stand-ins, and check every sum.
 
-    A round is a kept gradient exchange, a correction where members vanished and the tree has no
-    anchor, and ``probes`` small exchanges.
+    A round consists of a kept gradient exchange, a correction if members vanished and the tree has
+    no anchor, and ``probes`` small exchanges.
 
     Raises
     ------
     JobFailedError
-        When a sum is not what it claims to be.
+        When a sum does not match its examples.
     """
     waits = absent in ("stall", "reload")
     whole = np.asarray(settings["whole"])
@@ -190,7 +190,7 @@ def cost_trainer(
 
 
 def _check(outcome: Outcome, absent_sums: Any) -> None:
-    """Check an outcome against what the open group must hold: nothing where there is none."""
+    """Check an outcome against the sums of the open group; zero if there is none."""
     sums, anchor = outcome.arrays["sums"], outcome.anchor
     claimed = None
     if outcome.opened is None:

@@ -1,10 +1,10 @@
-"""A virtual network: connections with latency, bandwidth, in-order delivery, and deaths.
+"""A virtual network: connections with latency, bandwidth, in-order delivery, and process deaths.
 
 A message leaves when its sender's uplink is free, takes its bytes over the bandwidth, and arrives a
-latency later when the receiver's downlink has taken it in; so a driver with many children is as
-slow as its own link. What a killed process had handed to the network whole still arrives; then its
-peers learn that the connection is closed, as after ``kill -9``. A paused process takes in nothing
-and closes nothing; it catches up when it goes on.
+latency later when the receiver's downlink has received it. So the link of a driver with many
+children is a bottleneck. Messages that a killed process had sent completely still arrive; then its
+peers see the connection closed, as after ``kill -9``. A paused process receives nothing and closes
+nothing; it catches up when it is resumed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from elasticml.sim.virtual_clock import Clock
 
-#: From this size on a message takes its receiver's downlink, too.
+#: Messages of at least this size also occupy the receiver's downlink.
 LARGE_BYTES = 4096
 _CLOSED = object()
 
@@ -42,17 +42,17 @@ class Endpoint:
         self.address = address
         self.is_alive = True
         self.is_paused = False
-        #: When it died: what had not left by then never arrives.
+        #: Time of death: messages that had not left by then never arrive.
         self.died_s = float("inf")
         self.uplink_free_s = 0.0
         self.downlink_free_s = 0.0
         self.ports: dict[Port, None] = {}
-        #: What it will do when it goes on.
+        #: Actions to perform when it is resumed.
         self.backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 
 
 class Port:
-    """One end of a connection; ``on_message`` and ``on_closed`` are set by who holds it."""
+    """One end of a connection; its owner sets ``on_message`` and ``on_closed``."""
 
     __slots__ = (
         "is_open",
@@ -72,28 +72,28 @@ class Port:
         self.is_open = True
         self.on_message: Callable[[Any], None] = _ignore
         self.on_closed: Callable[[], None] = _nothing
-        #: Large messages on their way to this end, and when the last message has arrived here.
+        #: Number of large messages on the way to this end; arrival time of the last message.
         self.large_in_flight = 0
         self.last_arrival_s = 0.0
 
     def send(self, message: Any, nbytes: int) -> None:
-        """Send a message; it is lost without a word when either end has died by then."""
+        """Send a message; it is lost silently if either end dies before it arrives."""
         if self.is_open:
             self.network.carry(self.owner, self.peer, message, nbytes)
 
     def close(self) -> None:
-        """Close this end; the other one learns of it after what was sent before."""
+        """Close this end; the other end is informed after all messages sent before."""
         if self.is_open:
             self.shut()
             self.network.carry(self.owner, self.peer, _CLOSED, 0)
 
     def shut(self) -> None:
-        """Take nothing in any more."""
+        """Receive no more messages."""
         self.is_open = False
         self.owner.ports.pop(self, None)
 
     def take(self, message: Any) -> None:
-        """Take in what has arrived."""
+        """Handle a message that has arrived."""
         if not self.is_open:
             return
         if message is _CLOSED:
@@ -114,7 +114,7 @@ class Network:
     bandwidth : float
         Bytes per second of every endpoint's uplink, and of its downlink.
     detect_s : float
-        From a process's death to the moment at which its peers see their connections closed.
+        Seconds from a process's death until its peers see their connections closed.
     """
 
     def __init__(self, clock: Clock, latency_s: float, bandwidth: float, detect_s: float) -> None:
@@ -125,7 +125,7 @@ class Network:
         self.sent_bytes = 0
 
     def connect(self, a: Endpoint, b: Endpoint) -> tuple[Port, Port]:
-        """Open a connection between two living endpoints; the handshake is the caller's time."""
+        """Open a connection between two living endpoints; the caller adds the handshake's time."""
         one, two = Port(a, self), Port(b, self)
         one.peer, two.peer = two, one
         a.ports[one] = None
@@ -133,7 +133,7 @@ class Network:
         return one, two
 
     def carry(self, sender: Endpoint, to: Port, message: Any, nbytes: int) -> None:
-        """Send a message on its way."""
+        """Transmit a message."""
         self.sent_bytes += nbytes
         seconds = nbytes / self.bandwidth
         now_s, free_s = self.clock.now_s, sender.uplink_free_s
@@ -143,7 +143,7 @@ class Network:
             to.last_arrival_s = max(left_s + self.latency_s, to.last_arrival_s)
             self.clock.at(to.last_arrival_s, self._arrive, sender, left_s, to, message)
             return
-        # The downlink is taken when the first byte is there, not in the order of sending.
+        # The downlink is occupied when the first byte arrives, not in the order of sending.
         to.large_in_flight += 1
         first_s = begins_s + self.latency_s
         self.clock.at(first_s, self._receive, sender, left_s, to, message, seconds)
@@ -174,14 +174,14 @@ class Network:
                 to.on_message(message)
 
     def perform(self, who: Endpoint, action: Callable[..., None], *args: Any) -> None:
-        """Do something at an endpoint: now, when it goes on, or never when it is dead."""
+        """Perform an action at an endpoint: now, after a pause, or never if it is dead."""
         if who.is_paused:
             who.backlog.append((action, args))
         elif who.is_alive:
             action(*args)
 
     def kill(self, who: Endpoint) -> None:
-        """End a process without a word."""
+        """Kill a process."""
         if not who.is_alive:
             return
         who.is_alive = who.is_paused = False
@@ -192,7 +192,7 @@ class Network:
             self.clock.after(self.detect_s, self._detect, port.peer)
 
     def _detect(self, port: Port) -> None:
-        """Let an end learn that the other one has died, after what still comes from it."""
+        """Close an end whose peer has died, after the peer's last message."""
         if port.large_in_flight:
             self.clock.after(self.detect_s, self._detect, port)
             return
@@ -204,16 +204,16 @@ class Network:
         who.is_paused = who.is_alive
 
     def resume(self, who: Endpoint) -> None:
-        """Let a paused process go on, and catch up."""
+        """Resume a paused process and perform its backlog."""
         who.is_paused = False
         backlog, who.backlog = who.backlog, []
         for action, args in backlog:
-            self.perform(who, action, *args)  # one of them may stop or end it again
+            self.perform(who, action, *args)  # one of them may pause or kill it again
 
 
 def _ignore(message: Any) -> None:
-    """Take a message that nobody waits for."""
+    """Ignore a message."""
 
 
 def _nothing() -> None:
-    """Take note of a close that concerns nobody."""
+    """Ignore a close."""

@@ -1,4 +1,4 @@
-"""Pre-emptions from a file: who was taken when, and for how long, as a cluster's log tells it."""
+"""Read a trace of pre-emptions, as from a cluster's log: when, which members, for how long."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from elasticml.errors import ConfigError
 
-#: What the file's first line may name; the members by one of the middle three.
+#: Columns that identify the members; a file has exactly one of them.
 WHO = ("slot", "member", "count")
 COLUMNS = "time, away and one of slot, member and count"
 
@@ -18,10 +18,10 @@ COLUMNS = "time, away and one of slot, member and count"
 def read_preemptions(path: str | Path) -> list[dict[str, Any]]:
     """Read a trace of pre-emptions from a CSV file.
 
-    Its first line names the columns: ``time`` (seconds since the job began), ``away`` (seconds
-    until a new container comes; blank: never), and who goes: ``slot``, ``member`` (``3.1`` is a
-    life of slot 3; whoever is in the slot goes), or ``count`` (so many of the last slots). Lines
-    that go at one moment for one time are one pre-emption.
+    Its first line names the columns: ``time`` (seconds since the start of the job), ``away``
+    (seconds until a new container comes; blank: never), and the members: ``slot``, ``member``
+    (``3.1`` means the current member of slot 3), or ``count`` (that many of the last slots). Lines
+    with the same ``time`` and ``away`` are one pre-emption.
 
     Parameters
     ----------
@@ -35,10 +35,10 @@ def read_preemptions(path: str | Path) -> list[dict[str, Any]]:
     Raises
     ------
     ConfigError
-        Naming file and line, when it cannot be read or a value is out of its range.
+        When the file cannot be read or a value is out of range; it names file and line.
     """
     try:
-        # Spreadsheets begin the text with a byte-order mark.
+        # Spreadsheets write a byte-order mark.
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -61,46 +61,46 @@ def read_preemptions(path: str | Path) -> list[dict[str, Any]]:
         for k, row in enumerate(rows[1:], start=2)
         if any(cell.strip() for cell in row)
     ]
-    return _together(lines, who[0] == "count")
+    return _entries(lines, who[0] == "count")
 
 
 def _line(cells: dict[str, str], who: str, where: str) -> tuple[float, float | None, int]:
     """Return time, seconds away, and slot or count of a line."""
     at = _number(cells, "time", where)
     away = _number(cells, "away", where) if cells.get("away", "").strip() else None
-    told = cells.get(who, "").strip()
-    number = told.split(".")[0] if who == "member" else told
+    text = cells.get(who, "").strip()
+    number = text.split(".")[0] if who == "member" else text
     if not number.isdecimal() or (who == "count" and int(number) < 1):
-        wanted = {"slot": "a slot, counted from 0", "member": "a member such as 3.1"}
+        expected = {"slot": "a slot, counted from 0", "member": "a member such as 3.1"}
         raise ConfigError(
-            f"simulate.preemption.trace: {where}: {who}: got {told!r}, wanted "
-            f"{wanted.get(who, 'a whole number from 1 on')}",
+            f"simulate.preemption.trace: {where}: {who}: got {text!r}, wanted "
+            f"{expected.get(who, 'a whole number from 1 on')}",
             path="simulate.preemption.trace",
         )
     return at, away, int(number)
 
 
 def _number(cells: dict[str, str], name: str, where: str) -> float:
-    told = cells.get(name, "").strip()
+    text = cells.get(name, "").strip()
     try:
-        value = float(told)
+        value = float(text)
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
         raise ConfigError(
-            f"simulate.preemption.trace: {where}: {name}: got {told!r}, wanted seconds from 0 on",
+            f"simulate.preemption.trace: {where}: {name}: got {text!r}, wanted seconds from 0 on",
             path="simulate.preemption.trace",
         )
     return value
 
 
-def _together(
+def _entries(
     lines: Iterable[tuple[float, float | None, int]], are_counts: bool
 ) -> list[dict[str, Any]]:
-    """Make one entry of what goes at one moment for one time; counts stay as they are."""
+    """Merge lines with the same time and duration into one entry; counts stay separate."""
     if are_counts:
         return [{"at": at, "lose": n, "away": away} for at, away, n in lines]
     slots: dict[tuple[float, float | None], set[int]] = {}
     for at, away, slot in lines:
         slots.setdefault((at, away), set()).add(slot)
-    return [{"at": at, "lose": sorted(found), "away": away} for (at, away), found in slots.items()]
+    return [{"at": at, "lose": sorted(lost), "away": away} for (at, away), lost in slots.items()]

@@ -17,46 +17,46 @@ from elasticml.sim.world_options import WorldOptions, options_from_section
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimResult:
-    """What a simulated job has come to; all times are virtual seconds."""
+    """The result of a simulated job; all times are virtual seconds."""
 
     #: "done", "failed" or "cancelled".
     state: str
     story: list[dict[str, Any]]
-    #: The history: one row a round, and one for the final model.
+    #: The history: one row per round, and one for the final model.
     rows: list[dict[str, Any]]
-    #: Models at the beginning of rounds, where the job asked for them.
+    #: Models at the start of rounds, if the job keeps them.
     snapshots: dict[int, Arrays]
     #: The final model.
     arrays: Arrays
     summary: dict[str, Any]
     facts: DatasetStats | None
-    #: What made the job fail, as ``errors.error_to_dict`` writes it.
+    #: The error of a failed job, from ``errors.error_to_dict``.
     error: dict[str, Any] | None
-    #: Events and messages that the world has lived through.
+    #: Number of events and messages in the world.
     actions: int
 
 
 class Simulation:
     """A job in a virtual world: the real machines, policies, trainer and solvers.
 
-    The same record, source and options give the same story and the same model, bit for bit (unless
-    ``compute_s`` is "measured": then times differ, and what follows from them).
+    The same record, source and options give the same story and the same model, bit for bit, unless
+    ``compute_s`` is "measured": then times differ, and decisions that depend on them.
 
     Parameters
     ----------
     record : mapping
-        The job record, as a scheduler gets it; ``record["simulate"]`` holds the world's options.
+        The job record that a scheduler gets; ``record["simulate"]`` has the world's options.
     source : Source, optional
-        The data; by default what ``record["data"]`` names. Not used where options name costs.
+        The data; by default those of ``record["data"]``. Not used if the options contain costs.
     options : WorldOptions, optional
         By default those of ``record["simulate"]``.
     check_every_event : bool
-        Re-derive the driver's invariants after every event, up to 64 members.
+        Check the driver's invariants after every event, with up to 64 members.
 
     Raises
     ------
     ConfigError, DataError
-        When the record, the options or the data are wrong.
+        When the record, the options or the data are invalid.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class Simulation:
             source = source_from_spec(record["data"])
         if getattr(source, "is_in_memory", False) and getattr(source, "rows", None) is None:
             raise ConfigError(
-                "arrays in memory can be simulated only where they are; give their source, too"
+                "arrays in memory can be simulated only in their own process; pass their source"
             )
         self.world = World(record, source, options, check_every_event)
 
     def run(self, since: int = 0) -> Iterator[list[dict[str, Any]]]:
-        """Run the job, or run it on; yield the story in batches as it is told, to its end.
+        """Run the job to its end, or continue it; yield the story in batches as it grows.
 
         Parameters
         ----------
@@ -89,7 +89,7 @@ class Simulation:
         Raises
         ------
         JobFailedError
-            When the job stands still: everybody is gone and nobody is to come.
+            When the job is stuck: all members are gone and none will return.
         """
         story = self.world.driver_session.journal.story
         for _ in self.world.run():
@@ -100,11 +100,11 @@ class Simulation:
             yield story[since:]
 
     def cancel(self) -> None:
-        """End the job now; what it has reached stays as its result."""
+        """End the job now; its last model becomes its result."""
         self.world.driver.cancel()
 
     def result(self) -> SimResult:
-        """Return what the job has reached so far."""
+        """Return the job's result so far."""
         world, driver_session = self.world, self.world.driver_session
         return SimResult(
             state=driver_session.state,
@@ -128,14 +128,14 @@ def simulate(
 ) -> SimResult:
     """Run a job in a virtual world to its end; see :class:`Simulation`.
 
-    A job that fails is a result with ``state="failed"`` and its ``error``.
+    A failed job has a result with ``state="failed"`` and its ``error``.
 
     Raises
     ------
     ConfigError, DataError
-        When the record, the options or the data are wrong before anything has run.
+        When the record, the options or the data are invalid.
     JobFailedError
-        When the job stands still: everybody is gone and nobody is to come.
+        When the job is stuck: all members are gone and none will return.
     """
     simulation = Simulation(record, source, options=options, check_every_event=check_every_event)
     for _ in simulation.run():
@@ -144,7 +144,7 @@ def simulate(
 
 
 def _cost_job(record: Mapping[str, Any], options: WorldOptions) -> tuple[dict[str, Any], Any]:
-    """Put the stand-ins for data and algorithm into a record."""
+    """Replace a record's data and algorithm by those of a job that has costs only."""
     assert options.costs is not None
     members = int((record.get("members") or {}).get("start") or 1)
     source = CostSource(costs=options.costs, members=members)

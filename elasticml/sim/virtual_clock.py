@@ -1,4 +1,4 @@
-"""Virtual time: actions on a heap of moments, performed in the order of their times."""
+"""Virtual time: a queue of actions, performed in the order of their times."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-#: What is to be done, and with what.
+#: A function and its arguments.
 Action = tuple[Callable[..., None], tuple[Any, ...]]
 
 
 class Clock:
-    """What happens when; what is due at one moment happens in the order in which it was planned.
+    """Runs actions at virtual times; actions at the same time run in the order of planning.
 
-    An action's cost does not depend on how many others wait, but for the heap's logarithm. The heap
-    is of moments, not of actions: numbers are compared faster than tuples, and members at the same
-    depth of a tree are often due at one moment.
+    The cost of an action grows only with the logarithm of the number of times on the heap. The heap
+    contains times, not actions: numbers are compared faster than tuples, and members at the same
+    depth of a tree are often due at the same time.
     """
 
     __slots__ = ("_due", "_is_interrupted", "_moments", "now_s", "performed", "waiting")
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        #: Actions performed so far, and actions that are planned; both between two runs.
+        #: Number of actions performed, and of actions planned; exact between two runs.
         self.performed = 0
         self.waiting = 0
         self._is_interrupted = False
@@ -30,7 +30,7 @@ class Clock:
         self._due: dict[float, list[Action]] = {}
 
     def at(self, t_s: float, action: Callable[..., None], *args: Any) -> None:
-        """Plan an action for a moment; the past is now."""
+        """Plan an action for a time; a time in the past means now."""
         now_s = self.now_s
         if t_s < now_s:
             t_s = now_s
@@ -43,22 +43,22 @@ class Clock:
             planned.append((action, args))
 
     def after(self, seconds: float, action: Callable[..., None], *args: Any) -> None:
-        """Plan an action for so many seconds from now."""
+        """Plan an action for ``seconds`` from now."""
         self.at(self.now_s + seconds, action, *args)
 
     def interrupt(self) -> None:
-        """Let ``run`` return after the action that is being performed."""
+        """Make ``run`` return after the current action."""
         self._is_interrupted = True
 
     def run(self, until_s: float) -> None:
-        """Perform the next action, and those after it until one interrupts or time is up."""
+        """Perform the next action and further ones, until one interrupts or ``until_s`` is past."""
         self._is_interrupted = False
         moments = self._moments
         while moments:
             now_s = self.now_s = moments[0]
             planned, done = self._due[now_s], 0
             try:
-                for action, args in planned:  # which may grow meanwhile
+                for action, args in planned:  # actions may append to it
                     done += 1
                     action(*args)
                     if self._is_interrupted or now_s > until_s:

@@ -1,4 +1,4 @@
-"""A virtual worker process: one life of a member after another, and what outlives a life."""
+"""A virtual worker process: its successive members, and the chunks that outlive them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Worker:
     ----------
     world : World
     number : int
-        Counted up over all workers of the world.
+        Unique among all workers of the world.
     """
 
     __slots__ = (
@@ -53,14 +53,14 @@ class Worker:
         self.endpoint = Endpoint(self.address)
         #: Its member of the job; None before the first welcome.
         self.life: VirtualMember | None = None
-        #: The slot of its last life.
+        #: The slot of its last member.
         self.slot: int | None = None
-        #: What it holds, owned or not, each with the state that it had here last.
+        #: The chunks that it holds, owned or not, each with its last state here.
         self.chunks: dict[ChunkId, Chunk] = {}
         self.held_bytes = 0
-        #: The last exchange that its last life has computed.
+        #: The last exchange that its last member computed.
         self.computed = NO_EXCHANGE
-        #: It is about to go and is not offered again.
+        #: It is about to stop and is not offered again.
         self.is_closing = False
         self._computing_until_s = 0.0
         self._reading_until_s = 0.0
@@ -68,7 +68,7 @@ class Worker:
     # --- time ------------------------------------------------------------------------------
 
     def later(self, seconds: float, action: Callable[..., None], *args: Any) -> None:
-        """Do something in a while: later when paused then, never when dead."""
+        """Perform an action after some seconds: after the pause if it is paused, never if dead."""
         if seconds > 0:
             self.world.clock.after(
                 seconds, self.world.network.perform, self.endpoint, action, *args
@@ -77,21 +77,21 @@ class Worker:
             self.world.network.perform(self.endpoint, action, *args)
 
     def computing_s(self, seconds: float) -> float:
-        """Seconds until a computation that is asked for now is done, after those before it."""
+        """Return the seconds until a computation requested now is done, after earlier ones."""
         now_s = self.world.clock.now_s
         self._computing_until_s = max(now_s, self._computing_until_s) + seconds
         return self._computing_until_s - now_s
 
     def reading_s(self, seconds: float) -> float:
-        """Seconds until something that shall be read now has been read."""
+        """Return the seconds until data requested now have been read, after earlier reads."""
         now_s = self.world.clock.now_s
         self._reading_until_s = max(now_s, self._reading_until_s) + seconds
         return self._reading_until_s - now_s
 
-    # --- lives --------------------------------------------------------------------------------
+    # --- members ------------------------------------------------------------------------------
 
     def offer(self) -> None:
-        """Offer to serve: the driver opens a connection, the worker reports for duty."""
+        """Offer the worker: the driver opens a connection, and the worker announces itself."""
         if self.endpoint.is_alive and not self.is_closing:
             self.later(2 * self.world.options.latency_s, self._report)
 
@@ -124,12 +124,12 @@ class Worker:
         port.on_message = self.life.on_driver_message
 
     def hold(self, ids: Iterable[ChunkId]) -> None:
-        """Have the bodies of these chunks here; what is here already keeps its state.
+        """Store the bodies of chunks; chunks that are stored already keep their state.
 
         Raises
         ------
         DataError
-            When they do not fit the worker's memory.
+            When they do not fit into the worker's memory.
         """
         for id in ids:
             if id not in self.chunks:
@@ -144,18 +144,18 @@ class Worker:
             )
 
     def drop(self, ids: Iterable[ChunkId]) -> None:
-        """Forget chunks, body and state."""
+        """Remove chunks, body and state."""
         for id in ids:
             chunk = self.chunks.pop(id, None)
             self.held_bytes -= 0 if chunk is None else chunk.nbytes
 
     def dismissed(self, life: VirtualMember, reason: str) -> None:
-        """End a life at the driver's word: for good, or to come back with the same chunks."""
+        """End a member that the driver has dismissed, for good or to return with its chunks."""
         life.close()
         if reason in FINAL:
             self.drop(list(self.chunks))
             if self.is_closing:
-                self.world.network.kill(self.endpoint)  # nothing is left to do here
+                self.world.network.kill(self.endpoint)  # the worker has nothing left to do
         else:
             self.offer()
 
@@ -165,11 +165,11 @@ class Worker:
             self.life.close()
         self.offer()
 
-    # --- its end --------------------------------------------------------------------------------
+    # --- the end of the process -----------------------------------------------------------------
 
     @property
     def is_serving(self) -> bool:
-        """Whether it has a living member and no end is planned for it."""
+        """Whether it has a living member and is not about to stop."""
         return (
             self.endpoint.is_alive
             and not self.endpoint.is_paused
@@ -179,11 +179,11 @@ class Worker:
         )
 
     def kill(self) -> None:
-        """End it without a word."""
+        """Kill the process."""
         self.world.network.kill(self.endpoint)
 
     def notice(self, grace_s: float, reason: str) -> None:
-        """Say that it will go; it is killed when the grace is over."""
+        """Announce its end; kill it after the grace period."""
         self.is_closing = True
         if self.life is not None and not self.life.is_over:
             me = self.life.me

@@ -32,7 +32,7 @@ from elasticml.sim.world_options import WorldOptions
 from elasticml.training.driver_session import DriverSession
 from elasticml.training.fingerprint import blas_threads
 
-#: More members than this: their single compute times are left out of the story.
+#: With more members, the story does not contain their individual compute times.
 COMPUTE_TIMES_MEMBERS_MAX = 1000
 
 
@@ -46,7 +46,7 @@ class World:
     source : Source
     options : WorldOptions
     check_every_event : bool
-        Re-derive all of the driver's invariants after every event (up to 64 members).
+        Check all of the driver's invariants after every event (up to 64 members).
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class World:
         self.clock = Clock()
         self.network = Network(self.clock, options.latency_s, options.bandwidth, options.detect_s)
         self.library = BlockCache(source, record.get("chunk_bytes"), n_members, record.get("cache"))
-        # Nobody replays what has only been reckoned.
+        # A run that is simulated from costs cannot be replayed.
         self.driver_session = DriverSession(record, source, tells_chunks=options.costs is None)
         settings = settings_from_record(record, self.library.n_blocks, source.needs_survey)
         self.driver = VirtualDriver(self, settings, check_every_event)
         self.faults = Faults(self, np.random.default_rng(chances[1]))
         self.workers: dict[str, Worker] = {}
-        #: Numbers under which partials are known wherever they are.
+        #: Handles of partials, unique in the world.
         self.handles = itertools.count(1)
         self.blas_threads = blas_threads()
         self._n_members = n_members
@@ -81,7 +81,7 @@ class World:
     # --- running --------------------------------------------------------------------------------
 
     def run(self) -> Iterator[None]:
-        """Run the job, or run it on, to its end; yields when something has been told.
+        """Run the job to its end, or continue it; yield when the story has grown.
 
         Raises
         ------
@@ -90,20 +90,20 @@ class World:
         """
         if not self._has_begun:
             self._begin()
-        story, told, told_s = self.driver_session.journal.story, 0, self.clock.now_s
+        story, n_seen, seen_s = self.driver_session.journal.story, 0, self.clock.now_s
         clock, driver, quiet_s_max = self.clock, self.driver, self.options.quiet_s_max
         while not driver.has_ended:
-            clock.run(told_s + quiet_s_max)
-            if len(story) != told:
-                if not self._has_only_waited(story[told:]):
-                    told_s = clock.now_s
-                told = len(story)
+            clock.run(seen_s + quiet_s_max)
+            if len(story) != n_seen:
+                if not self._has_only_waited(story[n_seen:]):
+                    seen_s = clock.now_s
+                n_seen = len(story)
                 yield
-            if clock.now_s - told_s > quiet_s_max and self._is_stuck():
+            if clock.now_s - seen_s > quiet_s_max and self._is_stuck():
                 raise JobFailedError(
-                    f"the simulated job stands still since second {told_s:g} in round "
-                    f"{self.driver.machine.state.round}: nobody is to come back, and nothing else "
-                    "is planned; plan a return, or give stop.seconds"
+                    f"the simulated job is stuck since second {seen_s:g} in round "
+                    f"{self.driver.machine.state.round}: no member will return, and nothing else "
+                    "is planned; plan a return, or set stop.seconds"
                 )
 
     def _begin(self) -> None:
@@ -120,47 +120,47 @@ class World:
             self.clock.after(self.options.tick_s, self._tick)
 
     def _has_only_waited(self, records: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether nothing but idle rounds was told, of a job that counts them without end."""
+        """Whether the records are only idle rounds, in a job without a limit of rounds or time."""
         settings = self.driver.machine.state.settings
         if settings.rounds_max is not None or settings.seconds_max is not None:
             return False
         return all(record["event"] == "RoundEnded" and record["idle"] for record in records)
 
     def _is_stuck(self) -> bool:
-        """Whether only ticks are left on the clock, and nobody whom a pre-emption could hit."""
+        """Whether only ticks are planned, and there is no member that could be pre-empted."""
         chance = self.faults.timers > 0 and bool(self.serving())
         return self.clock.waiting <= 1 + self.faults.timers and not chance
 
     # --- workers ----------------------------------------------------------------------------------
 
     def start_worker(self) -> None:
-        """Start a new process, which offers to serve."""
+        """Start a new worker, which offers itself to the driver."""
         worker = Worker(self, self._n_workers)
         self._n_workers += 1
         self.workers[worker.address] = worker
         worker.offer()
 
     def serving(self) -> list[Worker]:
-        """List workers that have a member and no end planned, by slot."""
-        found = [w for w in self.workers.values() if w.is_serving]
-        return sorted(found, key=lambda w: w.slot or 0)
+        """Return the workers with a member that are not about to end, by slot."""
+        serving = [w for w in self.workers.values() if w.is_serving]
+        return sorted(serving, key=lambda w: w.slot or 0)
 
     def life_of(self, address: str, member: MemberId) -> VirtualMember | None:
-        """Find a member's life; None when it is over."""
+        """Return a living member; None if it is gone."""
         worker = self.workers.get(address)
         life = None if worker is None or not worker.endpoint.is_alive else worker.life
         return life if life is not None and life.me == member and not life.is_over else None
 
     def worker_of(self, member: MemberId) -> Worker | None:
-        """Find the living worker of a member."""
+        """Return the living worker of a member, or None."""
         record = self.driver.machine.state.membership.members.get(member)
         worker = None if record is None else self.workers.get(record.address)
         return worker if worker is not None and worker.endpoint.is_alive else None
 
-    # --- what work takes --------------------------------------------------------------------------
+    # --- work and its duration --------------------------------------------------------------------
 
     def make_solver(self) -> Solver:
-        """Make a member's solver."""
+        """Create a member's solver."""
         settings = dict(self.driver_session.record["algorithm"])
         assert self.driver_session.facts is not None
         return algorithm(settings.pop("name")).solver(settings, self.driver_session.facts)
@@ -168,7 +168,7 @@ class World:
     def solve(
         self, solver: Solver | None, work: Work, chunks: Sequence[Chunk]
     ) -> tuple[Arrays, float]:
-        """Compute a member's share; return it and the seconds that it took here.
+        """Compute a member's partial; return it and the real seconds of the computation.
 
         Raises
         ------
@@ -189,7 +189,7 @@ class World:
     def compute_seconds(
         self, slot: int, operation: str, examples: float, measured_s: float
     ) -> float:
-        """Virtual seconds of a computation."""
+        """Return the virtual seconds of a computation."""
         options = self.options
         is_measured = options.compute_s == "measured"
         seconds = measured_s if is_measured else options.compute_seconds(operation, examples)
@@ -198,15 +198,15 @@ class World:
         return seconds * options.slow.get(slot, 1.0)
 
     def merge_seconds(self, exchange: Exchange, n_inputs: int) -> float:
-        """Virtual seconds of adding so many partials."""
+        """Return the virtual seconds of adding ``n_inputs`` partials."""
         return n_inputs * up_values(exchange) * self.options.merge_s
 
     def summarised(self, summary: BlockSummary) -> None:
-        """Take note of what a member has read of a block."""
+        """Record the summary of a block that a member has read."""
         self.driver.summaries[summary.block] = summary
 
     def computed(self, exchange: ExchangeId, member: MemberId, seconds: float) -> None:
-        """Take note of a computation and how long it took, for the story."""
+        """Record a computation and its duration for the story."""
         computations = self.driver.computations
         computations[member] = computations.get(member, 0) + 1
         if self._tells_times:

@@ -175,7 +175,7 @@ def test_a_slow_member_slows_all_and_is_not_taken_for_dead():
 
 def test_a_job_that_nobody_comes_back_to_says_so():
     faults = [{"round": 5, "lose": 6}]
-    with pytest.raises(JobFailedError, match="stands still since second"):
+    with pytest.raises(JobFailedError, match="is stuck since second"):
         play({"quiet_s_max": 5.0}, absent="stall", faults=faults, stop={"rounds": None})
 
 
