@@ -7,33 +7,33 @@ MAKEFLAGS += --no-print-directory
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Each stamp is one set of packages: the package's own, the tests' tools, PyTorch.
+# One stamp per set of packages: the dependencies of elasticml, the tools of the tests, PyTorch.
 STAMP := $(VENV)/.elasticml-installed
 TEST_STAMP := $(VENV)/.elasticml-test-installed
 TORCH_STAMP := $(VENV)/.elasticml-torch-installed
 
-# A test run starts hundreds of Python processes; without bytecode files each compiles every module.
+# Tests start hundreds of Python processes; without bytecode files each would compile every module.
 unexport PYTHONDONTWRITEBYTECODE
 
-# One thread a process for the libraries: a run has many processes, and its own threads besides.
+# One thread per process for numerical libraries: a run has many processes and its own threads.
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export NUMBA_NUM_THREADS ?= 2
 export PYTHONUNBUFFERED ?= 1
 
-# What the application master's process is given; where there is neither Maven nor a JDK, notices of
-# pre-emption are missing and all else works.
+# The jar for the application master's process. It is built with Maven and a JDK; without it there are
+# no notices of pre-emption, and everything else works.
 AGENT := elasticml/clusters/yarn/elasticml-agent.jar
 
-# A file's tests run in one of these processes; see tests/conftest.py.
+# The tests of a file run in one process; see tests/conftest.py.
 TEST_PROCESSES ?= 2
 PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder
-# Run tests with a temporary folder of their own. Processes that tests kill leave files there; it is
-# removed unless a test failed.
+# Run tests with their own temporary folder, because killed processes leave files there. It is removed
+# unless a test failed.
 define run-tests
 folder=$$(mktemp -d); TMPDIR=$$folder $(PYTEST) $(1) $(PYTEST_ARGS) && rm -rf "$$folder" || { \
-	status=$$?; echo "make: what the tests left is in $$folder" >&2; exit $$status; }
+	status=$$?; echo "make: the files of the tests are in $$folder" >&2; exit $$status; }
 endef
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
@@ -43,12 +43,12 @@ YARN_ARGS ?=
 
 .PHONY: help setup setup-test torch agent agent-where-possible yarn-up yarn-down yarn-demo demo test test-all lint format types studies clean
 
-help: ## Show what can be made.
+help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
-# Install this package with the given extras. uv, an installer, takes seconds where pip takes a
-# minute; it is kept apart from the environment's own packages. Without it, or where it fails (it
-# does not read pip's configuration), pip installs.
+# Install this package with the given extras. uv takes seconds where pip takes a minute; it is kept
+# outside the environment. If it is missing or fails (it does not read pip's configuration), pip
+# installs.
 define install
 { [ -x $(VENV)-uv/bin/uv ] || $(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(VENV)-uv uv; } \
 	&& TMPDIR=$(abspath $(VENV)-uv) $(VENV)-uv/bin/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.$(1)' \
@@ -93,61 +93,61 @@ $(TORCH_STAMP): $(STAMP)
 	@$(call install,[torch])
 	@touch $@
 
-agent: $(AGENT) ## Build and test the jar that brings YARN's notices (needs Maven and a JDK).
+agent: $(AGENT) ## Build and test the jar that forwards YARN's pre-emption notices (needs Maven and a JDK).
 
 $(AGENT): yarn/agent/pom.xml $(shell find yarn/agent/src -type f)
-	@echo "make: building the agent that brings YARN's notices"
+	@echo "make: building the agent that forwards YARN's pre-emption notices"
 	mvn --batch-mode --quiet -Dstyle.color=never --file yarn/agent/pom.xml package
 	@mkdir -p $(@D)
 	cp yarn/agent/target/elasticml-agent.jar $@
 
 agent-where-possible:
 	@if ! command -v mvn >/dev/null || ! command -v javac >/dev/null; then \
-		[ -e $(AGENT) ] || echo "make: no notices from YARN: found no Maven and JDK; install both (Debian: maven, default-jdk), then: make agent" >&2; \
+		[ -e $(AGENT) ] || echo "make: no notices from YARN without Maven and a JDK; install both (Debian: maven, default-jdk), then: make agent" >&2; \
 	elif ! $(MAKE) --silent agent; then \
-		echo "make: no notices from YARN: Maven could not build the agent, see above; all else works" >&2; \
+		echo "make: no notices from YARN: Maven could not build the agent, see above; everything else works" >&2; \
 	fi
 
-yarn-up: setup-test agent-where-possible ## Start a real Hadoop on this machine: YARN with queues ml and prod, and HDFS.
+yarn-up: setup-test agent-where-possible ## Start Hadoop on this machine: YARN with queues ml and prod, and HDFS.
 	$(BIN)/elasticml mini-yarn up $(YARN_ARGS)
 
-yarn-down: ## Stop it.
+yarn-down: ## Stop Hadoop.
 	$(BIN)/elasticml mini-yarn down $(YARN_ARGS)
 
-yarn-demo: setup-test agent-where-possible ## See a job on it lose half of its containers to another queue and get them back.
+yarn-demo: setup-test agent-where-possible ## Run a job on it that loses half of its containers to another queue and gets them back.
 	$(BIN)/elasticml mini-yarn demo --out runs/yarn-demo $(DEMO_ARGS)
 
-demo: setup ## Train on 14 workers, kill 7, bring them back; picture and table in runs/demo.
+demo: setup ## Train on 14 workers, kill 7, restart them; plot and table in runs/demo.
 	@$(BIN)/elasticml demo --out runs/demo $(DEMO_ARGS)
 
-# With ALL set a second run follows: PyTorch is installed, and what the first run left out is run.
-test: setup-test agent-where-possible ## Run the tests in ten minutes; with ALL=1 every test, with PyTorch.
+# With ALL set, a second run follows: it installs PyTorch and runs the remaining tests.
+test: setup-test agent-where-possible ## Run the tests in ten minutes; with ALL=1 all tests, with PyTorch.
 	@$(call run-tests,-m "not slow")
 ifdef ALL
 	@$(MAKE) torch
 	@$(call run-tests,-m "slow or torch")
 endif
 
-test-all: ## Run every test, those that need PyTorch and the slow ones included.
+test-all: ## Run all tests, including slow ones and those that need PyTorch.
 	@$(MAKE) test ALL=1
 
-lint: setup-test ## Check the format and the rules of ruff.
+lint: setup-test ## Check format and rules with ruff.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-format: setup-test ## Write the format, and fix what ruff can fix.
+format: setup-test ## Format the code, and fix what ruff can fix.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 types: setup-test ## Check the types with mypy.
 	$(BIN)/mypy
 
-studies: setup-test ## Run the heavy studies one after the other: the papers' figures, the benchmarks.
+studies: setup-test ## Run all studies: the papers' figures and the benchmarks; takes hours.
 	@for script in $(STUDIES); do \
 		echo "== $$script"; \
 		$(BIN)/python "$$script"; \
 	done
 
-clean: ## Remove what was built here: environment, caches, runs.
+clean: ## Remove the environment, caches and runs.
 	rm -rf $(VENV) $(VENV)-uv $(AGENT) yarn/agent/target build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
 	find elasticml tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -72,14 +72,14 @@ class ChunkInfo:
 
 def mask_of(slots: Iterable[int]) -> Mask:
     """Return the mask of the given slots, in time linear in their number and the largest slot."""
-    found = list(slots)
-    if len(found) < 8:
+    indices = list(slots)
+    if len(indices) < 8:
         mask = 0
-        for slot in found:
+        for slot in indices:
             mask |= 1 << slot
         return Mask(mask)
-    flags = bytearray(max(found) // 8 + 1)
-    for slot in found:
+    flags = bytearray(max(indices) // 8 + 1)
+    for slot in indices:
         flags[slot >> 3] |= 1 << (slot & 7)
     return Mask(int.from_bytes(flags, "little"))
 

@@ -81,10 +81,10 @@ for _command in (
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; errors are one line on standard error."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        code = elasticml.main(given, prog_name="elasticml", standalone_mode=False)
+        code = elasticml.main(words, prog_name="elasticml", standalone_mode=False)
     except click.exceptions.Exit as error:
         code = error.exit_code
     except click.ClickException as error:
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _say("; ".join(["interrupted", *notes]))
         code = INTERRUPTED
     except Exception as error:
-        if "--verbose" in given or "-v" in given:
+        if "--verbose" in words or "-v" in words:
             traceback.print_exc()
         code = _explain(error)
     sys.exit(code if isinstance(code, int) else OK)

@@ -48,7 +48,7 @@ class Gather:
     summed: bool = False
 
     def handles(self) -> tuple[int, ...]:
-        """List the inputs in the order of their addition: by slot, whoever came first."""
+        """List the inputs in the order of their addition: by slot, not by arrival."""
         if not self.inputs:
             return ()  # most nodes of a tree are leaves
         return tuple(self.inputs[sender].handle for sender in sorted(self.inputs))
@@ -230,11 +230,11 @@ class ReduceNode:
             self._early.append(item)
             return []
         assert gather is not None
-        known = item.contributors & gather.covered
-        if item.exchange < current or known == item.contributors:
+        repeated = item.contributors & gather.covered
+        if item.exchange < current or repeated == item.contributors:
             # Old, or contained in what is here already: a partial that was sent again.
             return [self.refuse(item)]
-        if known or gather.sent:
+        if repeated or gather.sent:
             raise LocalProtocolError(
                 f"partial of exchange {item.exchange} from {item.sender} at node {self.me}: "
                 f"contributors {item.contributors:#x} overlap {gather.covered:#x} in part, or came "

@@ -43,8 +43,8 @@ def threads_for(n_jobs: int | None, X: Any, least: int) -> int:
     ------
     ValueError  when ``n_jobs`` is 0.
     """
-    given = n_threads(n_jobs)
-    return given if stored_values(X) >= least else 1
+    threads = n_threads(n_jobs)
+    return threads if stored_values(X) >= least else 1
 
 
 def n_threads(n_jobs: int | None) -> int:
@@ -57,12 +57,12 @@ def n_threads(n_jobs: int | None) -> int:
 
 
 @contextmanager
-def choose_client(given: Any, n_values: int) -> Iterator[Any]:
+def choose_client(client: Any, n_values: int) -> Iterator[Any]:
     """Yield the client of the cluster that fits the model; None to fit in this process.
 
     Parameters
     ----------
-    given : distributed.Client, str or None
+    client : distributed.Client, str or None
         A client or a scheduler's address is always used. None selects the default client if there
         is one and ``n_values`` is at least ``JOB_VALUES_MIN``.
 
@@ -71,17 +71,17 @@ def choose_client(given: Any, n_values: int) -> Iterator[Any]:
     TypeError
         When it is something else.
     """
-    if isinstance(given, str):
+    if isinstance(client, str):
         from distributed import Client
 
-        with Client(given, set_as_default=False) as client:
+        with Client(client, set_as_default=False) as client:
             yield client
         return
-    if given is not None and not callable(getattr(given, "sync", None)):
+    if client is not None and not callable(getattr(client, "sync", None)):
         raise TypeError(
-            f"client is {given!r}, wanted a distributed.Client, a scheduler's address, or None"
+            f"client is {client!r}, wanted a distributed.Client, a scheduler's address, or None"
         )
-    yield _default_client(n_values) if given is None else given
+    yield _default_client(n_values) if client is None else client
 
 
 def _default_client(n_values: int) -> Any:

@@ -228,13 +228,15 @@ class YarnContainers(SettingsModel):
                 f"workers_min: got {self.workers_min}, wanted at most workers, {self.workers}"
             )
         if (self.keytab is None) != (self.principal is None):
-            given, missing = sorted(("keytab", "principal"), key=lambda k: getattr(self, k) is None)
-            raise ValueError(f"{missing}: missing, and {given} is given; Kerberos needs both")
+            present, missing = sorted(
+                ("keytab", "principal"), key=lambda k: getattr(self, k) is None
+            )
+            raise ValueError(f"{missing}: missing, and {present} is given; Kerberos needs both")
         if self.specification is not None and (self.pack or self.environment is not None):
-            given = "pack" if self.pack else "environment"
+            setting = "pack" if self.pack else "environment"
             raise ValueError(
-                f"{given}: the specification already sets the environment of its containers; leave "
-                "one of them out"
+                f"{setting}: the specification already sets the environment of its containers; "
+                "leave one of them out"
             )
         if self.pack and self.environment is not None:
             raise ValueError(

@@ -213,8 +213,8 @@ def _check_test(algorithm: Mapping[str, Any], source: Any, test: Any) -> None:
     """
     if algorithm.get("name") != "local_sgd":
         return
-    given = algorithm.get("shape")
-    shape = None if given is None else tuple(given)
+    sizes = algorithm.get("shape")
+    shape = None if sizes is None else tuple(sizes)
     check_image_shapes(test, lambda: (None if source is None else image_shape(source)) or shape)
 
 

@@ -99,24 +99,24 @@ def keys_of(kind: type[SettingsModel]) -> list[str]:
     return [field.alias or name for name, field in kind.model_fields.items()]
 
 
-def nearest(word: object, known: Iterable[str]) -> str | None:
-    """Return the known word closest to a misspelt one; None if none is close."""
-    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
+def nearest(word: object, words: Iterable[str]) -> str | None:
+    """Return the word closest to a misspelt one; None if none is close."""
+    close = difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.6)
     return close[0] if close else None
 
 
-def unknown_key(key: object, known: Iterable[str], path: str) -> ConfigError:
+def unknown_key(key: object, keys: Iterable[str], path: str) -> ConfigError:
     """Return the error for a key that the section does not have."""
-    known = list(known)
+    keys = list(keys)
     return ConfigError(
-        f"{join(path, key)} is not a setting{_hint(key, known)}", path=path, key=str(key)
+        f"{join(path, key)} is not a setting{_hint(key, keys)}", path=path, key=str(key)
     )
 
 
-def unknown_choice(value: object, known: Iterable[str], path: str) -> ConfigError:
-    """Return the error for a value that is not one of the known words."""
-    known = list(known)
-    return ConfigError(f"{path}: got {_short(value)}{_hint(value, known)}", path=path)
+def unknown_choice(value: object, choices: Iterable[str], path: str) -> ConfigError:
+    """Return the error for a value that is not one of the choices."""
+    choices = list(choices)
+    return ConfigError(f"{path}: got {_short(value)}{_hint(value, choices)}", path=path)
 
 
 def join(path: str, key: object) -> str:
@@ -126,10 +126,10 @@ def join(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def _hint(word: object, known: list[str]) -> str:
-    match = nearest(word, known)
+def _hint(word: object, words: list[str]) -> str:
+    match = nearest(word, words)
     guess = f"; did you mean {match!r}?" if match else ""
-    return f"{guess} (there is {', '.join(known)})" if known else f"{guess} (there is none yet)"
+    return f"{guess} (there is {', '.join(words)})" if words else f"{guess} (there is none yet)"
 
 
 def _short(value: object) -> str:
@@ -159,23 +159,23 @@ def _explained(error: ValidationError, kind: type[SettingsModel], path: str) -> 
         field = kind.model_fields.get(str(first["loc"][-1]))
         what = f": {field.description}" if field and field.description else ""
         return ConfigError(f"{where} is missing{what}{more}", path=where)
-    wanted = _wanted(first) if len(kinds) == 1 else _wanted_of_several(kinds)
-    return ConfigError(f"{where}: got {_short(first['input'])}{wanted}{more}", path=where)
+    expected = _wanted(first) if len(kinds) == 1 else _wanted_of_several(kinds)
+    return ConfigError(f"{where}: got {_short(first['input'])}{expected}{more}", path=where)
 
 
 def _wanted_of_several(kinds: Sequence[Mapping[str, Any]]) -> str:
     """Describe the values that a union field accepts, with the closest word."""
-    wanted: list[str] = []
+    expected: list[str] = []
     guess = ""
     for detail in kinds:
         if detail["type"] == "literal_error":
             words = _words(detail)
             match = nearest(detail["input"], words)
             guess = f"; did you mean {match!r}?" if match else guess
-            wanted += words
+            expected += words
         else:
-            wanted.append(_wanted(detail).removeprefix(", wanted ").removeprefix(": "))
-    return f", wanted {' or '.join(dict.fromkeys(wanted))}{guess}"
+            expected.append(_wanted(detail).removeprefix(", wanted ").removeprefix(": "))
+    return f", wanted {' or '.join(dict.fromkeys(expected))}{guess}"
 
 
 def _words(detail: Mapping[str, Any]) -> list[str]:

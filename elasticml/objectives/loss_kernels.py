@@ -2,7 +2,7 @@
 
 The loops are single-threaded, release the GIL and sum in float64 in row order. ``code`` is constant
 within a call, so that the branch on it costs nothing. The logistic loss has its own loops
-(:mod:`elasticml.objectives.logistic_kernels`), of which ``along`` sums by tiles of rows. A million
+(:mod:`elasticml.objectives.logistic_kernels`); its ``along`` sums by tiles of rows. A million
 rows take 2 to 5 ms per step length; a chunk has at most about ten thousand.
 """
 

@@ -175,13 +175,13 @@ class ScaleInAtKnee:
             self._since_round = next_round(view.history)
             more = min(1.0, max(FIRST_SHARE, SHARE_FACTOR * share))
             return [Tune(name="redeal_share", value=more, why=f"knee ({rates}): deal more anew")]
-        wanted = self._size(view, members)
-        if wanted is None:
+        size = self._size(view, members)
+        if size is None:
             return []
         self._since_round = next_round(view.history)
         self._before = (members, slope(points[-self.window - 1 :], "seconds"))
-        why = f"knee ({rates}): {members} members become {wanted}"
-        return [retire(view, wanted, why, whole=self.layout == "partitions")]
+        why = f"knee ({rates}): {members} members become {size}"
+        return [retire(view, size, why, whole=self.layout == "partitions")]
 
     def _size(self, view: View, members: int) -> int | None:
         """Return the next smaller number of members; None if there is none."""

@@ -49,11 +49,11 @@ class WorkerLimits:
         # The process uses memory before there are any data.
         left = int((1.0 - _SLACK) * limit_bytes) - anonymous_bytes()
         bodies = max(0, min(int(BODIES_SHARE * limit_bytes), left))
-        given = self.bodies_bytes, self.process_bytes
+        limits = self.bodies_bytes, self.process_bytes
         return replace(
             self,
-            bodies_bytes=bodies if given[0] is None else min(bodies, given[0]),
-            process_bytes=limit_bytes if given[1] is None else min(limit_bytes, given[1]),
+            bodies_bytes=bodies if limits[0] is None else min(bodies, limits[0]),
+            process_bytes=limit_bytes if limits[1] is None else min(limit_bytes, limits[1]),
         )
 
     def store(self, forms: int = 1, *, streams: bool = True) -> ChunkStore:

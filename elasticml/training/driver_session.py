@@ -320,8 +320,8 @@ def final_model(model: Model) -> dict[str, Any]:
 
 def _warm_start_digest(record: Mapping[str, Any]) -> str | None:
     """Return the digest of the job's initial model, if it has one."""
-    given = record["algorithm"].get("warm_start")
-    return None if given is None else as_text(digest_of_arrays(given))
+    arrays = record["algorithm"].get("warm_start")
+    return None if arrays is None else as_text(digest_of_arrays(arrays))
 
 
 # Records of chunk locations and of the trainer's input, which only a replay needs. Only changes are

@@ -220,13 +220,13 @@ def test_one_slot_never_stalls_and_keeps_the_link_busy(speeds):
 def test_a_state_has_one_place_to_however_many_members_it_goes(monkeypatch):
     _, source = data(rows=200, columns=500)
     taken: list[int] = []
-    turned = VirtualLoop._turned
+    turned = VirtualLoop._finish_step
 
     def noted(loop):
         taken.append(loop._unsent)
         turned(loop)
 
-    monkeypatch.setattr(VirtualLoop, "_turned", noted)
+    monkeypatch.setattr(VirtualLoop, "_finish_step", noted)
     world: dict[str, Any] = {"compute_s": {"batch": 4 * EXAMPLE_S, "other": 1e-7}}
     result, _ = play(source, seconds=2.0, members=3, world=world, start=0.0, sends=2, batch=50)
     last = result.rows[-1]

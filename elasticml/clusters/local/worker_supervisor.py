@@ -237,7 +237,7 @@ class WorkerSupervisor(SchedulerPlugin):
         finally:
             os.close(read_end)
         if record.state in ("leaving", "gone"):
-            # It was told to end before its process existed.
+            # It was asked to end before its process existed.
             record.process.send_signal(signal.SIGKILL)
         task = asyncio.create_task(self._follow(record, record.process))
         self._tasks.add(task)

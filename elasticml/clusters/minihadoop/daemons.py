@@ -168,12 +168,12 @@ def default_root() -> Path:
     return Path(tempfile.gettempdir()) / f"elasticml-mini-yarn-{getpass.getuser()}"
 
 
-def make_root(given: Path | None, say: Callable[[str], None] = lambda line: None) -> Path:
+def make_root(root: Path | None, say: Callable[[str], None] = lambda line: None) -> Path:
     """Return an empty root directory.
 
     Parameters
     ----------
-    given : Path or None
+    root : Path or None
         Absent, empty, or of a former mini YARN, whose files are removed; None is a new temporary
         directory.
     say : callable
@@ -185,8 +185,9 @@ def make_root(given: Path | None, say: Callable[[str], None] = lambda line: None
         When it holds other files or a running mini YARN, or the disk is full.
     """
     try:
-        root = Path(tempfile.mkdtemp(prefix="mini-yarn-")) if given is None else given
-        if given is not None:
+        if root is None:
+            root = Path(tempfile.mkdtemp(prefix="mini-yarn-"))
+        else:
             _empty(root, say)
         root.mkdir(parents=True, exist_ok=True)
         (root / _MARKER_FILE).touch()
