@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elasticml.replaying.replay_engine import Replay
+from elasticml.story.records import records_from_json
 
 
 def as_written(story: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -16,11 +17,15 @@ def as_written(story: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def replayed(story: Sequence[Mapping[str, Any]], source: Any) -> Replay:
     """Compute a run again; raises where other bits come out."""
-    records = as_written(story)
-    replay = Replay(records, source, records[0]["spec"]["algorithm"])
+    replay = replay_of(as_written(story), source)
     for _ in replay.run():
         pass
     return replay
+
+
+def replay_of(story: Sequence[Mapping[str, Any]], source: Any) -> Replay:
+    """Make the replay of a story that was read from its file."""
+    return Replay(records_from_json(story), source, story[0]["spec"]["algorithm"])
 
 
 def bits(arrays: Mapping[str, Any]) -> dict[str, bytes]:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from elasticml.errors import ConfigError
-from elasticml.replaying.replay_engine import Replay
 from elasticml.sim.simulation import Simulation
 from elasticml.sim.world_options import options_from_section
 from tests import frozen_behaviour
+from tests.replays import replay_of
 from tests.sim.scenes import points, record
 
 HINGE = {"name": "cocoa", "loss": "hinge", "l2": 1e-2}
@@ -53,7 +53,7 @@ def path(name: str) -> Any:
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_written_before_is_computed_again(name: str) -> None:
     story = json.loads(path(name).read_text())
-    replay = Replay(story, points(), story[0]["spec"]["algorithm"])
+    replay = replay_of(story, points())
     if story[0]["cpu"] != frozen_behaviour.cpu_class() or (
         story[0]["versions"] != frozen_behaviour.versions()
     ):

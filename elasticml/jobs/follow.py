@@ -21,6 +21,7 @@ from elasticml.jobs.result import Result, evaluate, make_result
 from elasticml.jobs.rpc import JobOutcome
 from elasticml.jobs.run_directory import DIRECTORY_LOST, RunDirectory
 from elasticml.story.compressed_records import CompressedRecords
+from elasticml.story.records import JobEnded, RoundEnded, records_of
 
 #: Seconds to wait for the last story records of an interrupted job.
 LAST_WORDS_S = 5.0
@@ -117,12 +118,12 @@ def _follow(
         if directory is not None:
             interrupt.add_note(f"partial results of the run are in {directory.path}")
         # After its end a job writes no more records, and the directory holds the final history.
-        if cancels and not any(record["event"] == "JobEnded" for record in story):
+        if cancels and next(records_of(JobEnded, story), None) is None:
             _last_words(handle, watchers, story)
         _rescue(handle, job, directory, story, "interrupted")
         raise
     except ElasticmlError as error:
-        has_begun = any(record["event"] == "RoundEnded" for record in story)
+        has_begun = next(records_of(RoundEnded, story), None) is not None
         if directory is not None and isinstance(error, ConfigError | DataError) and not has_begun:
             directory.discard()  # so that the same command works once the error is fixed
             raise

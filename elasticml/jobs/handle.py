@@ -14,6 +14,7 @@ from elasticml.jobs.result import Result
 from elasticml.jobs.rpc import JobOutcome, read_outcome, unwrap_reply
 from elasticml.jobs.run_checkpoints import forget_checkpoints
 from elasticml.jobs.status import JobStatus
+from elasticml.story.records import JobBegun, JobEnded, records_of
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -135,7 +136,7 @@ class Handle:
         else:
             with ProgressBar() as shown:
                 result = follow(self, watchers=[*watchers, shown], **arguments)
-        if any(r["event"] == "JobEnded" and r.get("state") == "done" for r in result.story[-5:]):
+        if any(ended.state == "done" for ended in records_of(JobEnded, result.story[-5:])):
             forget_checkpoints(self.spec)
         return result
 
@@ -183,7 +184,7 @@ def attach_handle(client: Client, job_id: str) -> Handle:
     """
     prepare_scheduler(client)
     answer = Handle(client, job_id, {})._ask("em_poll", since=0, wait_s=0.0)
-    record = answer["records"][0]["spec"]
+    record = next(records_of(JobBegun, answer["records"])).spec
     test = record.get("test")
     return Handle(
         client,

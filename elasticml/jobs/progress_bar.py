@@ -14,13 +14,20 @@ from rich.text import Text
 
 from elasticml.ids import format_size
 from elasticml.jobs.status import JobStatus
+from elasticml.story.records import (
+    GroupReturned,
+    MemberLost,
+    MemberNoticed,
+    PolicyDecided,
+    StoryRecord,
+    WentOutOfCore,
+    records_from_json,
+)
 
 #: Seconds between lines if the output is not a terminal.
 QUIET_S = 5.0
 #: Seconds before the first of these lines, so that a job that fails at once prints none.
 FIRST_S = 1.0
-#: Events that get a line of their own.
-_SHOWN_EVENTS = ("MemberLost", "MemberNoticed", "GroupReturned", "WentOutOfCore")
 #: Policy suggestions that get a line of their own; moves of chunks may happen in every round.
 _SHOWN_SUGGESTIONS = ("Retire", "Request", "Tune")
 
@@ -71,13 +78,11 @@ class ProgressBar:
 
     def record(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Process new records and update the display."""
-        for record in records:
+        for record in records_from_json(records):
             self._status = self._status.after(record)
-            if (
-                record.get("event") in _SHOWN_EVENTS
-                or record.get("suggestion") in _SHOWN_SUGGESTIONS
-            ):
-                self.note(_describe(record))
+            text = _describe(record)
+            if text is not None:
+                self.note(text)
         if self._live is not None:
             self._live.update(self._line())
             return
@@ -138,22 +143,24 @@ def _gap(status: JobStatus) -> str:
     return f"{text} of {status.gap_target:.0e} ({100 * status.gap_share:.0f} %)"
 
 
-def _describe(record: Mapping[str, Any]) -> str:
-    at = f"round {record.get('round')}"
-    match record.get("event"):
-        case "MemberLost":
-            return f"{at}: member {record.get('member')} lost ({record.get('reason')})"
-        case "MemberNoticed":
-            return f"{at}: member {record.get('member')} leaves in {record.get('grace_s')} s"
-        case "WentOutOfCore":
-            sizes = [format_size(int(record.get(k) or 0)) for k in ("nbytes", "limit_bytes")]
+def _describe(record: StoryRecord) -> str | None:
+    """Return the line of a record; None for most."""
+    at = f"round {record.round}"
+    match record:
+        case MemberLost():
+            return f"{at}: member {record.member} lost ({record.reason})"
+        case MemberNoticed():
+            return f"{at}: member {record.member} leaves in {record.grace_s} s"
+        case WentOutOfCore():
             return (
-                f"{at}: member {record.get('member')} has {sizes[0]} of chunks and memory for "
-                f"{sizes[1]}: they stream from its disk"
+                f"{at}: member {record.member} has {format_size(record.nbytes)} of chunks and "
+                f"memory for {format_size(record.limit_bytes)}: they stream from its disk"
             )
-        case "PolicyDecided":
-            return f"{at}: {record.get('policy')}: {record.get('why')}"
-    return f"{at}: {len(record.get('members') or ())} members' chunks are back"
+        case PolicyDecided() if record.suggestion in _SHOWN_SUGGESTIONS:
+            return f"{at}: {record.policy}: {record.why}"
+        case GroupReturned():
+            return f"{at}: {len(record.members)} members' chunks are back"
+    return None
 
 
 def _time(seconds: float) -> str:

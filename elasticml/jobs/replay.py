@@ -25,7 +25,9 @@ from elasticml.jobs.result import classes_of
 from elasticml.jobs.run_directory import RunDirectory, default_run_path
 from elasticml.jobs.warm_start import WarmStart, load_warm_start
 from elasticml.replaying.replay_engine import Replay
-from elasticml.story.reader import Record, read_story
+from elasticml.story.reader import read_story
+from elasticml.story.records import JobBegun, JobEnded, JobStarted, RoundEnded, StoryRecord
+from elasticml.story.summary import RunSummary, summary_from_json
 
 #: Called with the current round and the number of rounds.
 ProgressCallback = Callable[[int, int], None]
@@ -86,34 +88,35 @@ def replay(
     """
     path, began_s = Path(run_dir), time.perf_counter()
     run_summary = _summary_of(path)
-    records = read_story(path, run_summary.get("story"))
+    records = read_story(path, run_summary.story)
     start = records[0]
-    if start["event"] != "JobStarted":
+    if not isinstance(start, JobStarted):
         raise DataError(f"{path}: the story does not begin with a job's start; nothing to replay")
-    rounds = sum(record["event"] == "RoundEnded" for record in records)
+    rounds = sum(isinstance(record, RoundEnded) for record in records)
     if until is not None and not 0 <= until <= rounds:
         raise ConfigError(f"until: got {until}, wanted 0 to {rounds}, the rounds of the run")
-    engine = Replay(records, data or _source_of(start["spec"]), _algorithm_of(start, warm_start))
-    replayed: list[Record] = []
+    engine = Replay(records, data or _source_of(start.spec), _algorithm_of(start, warm_start))
+    replayed: list[StoryRecord] = []
     arrays: Arrays | None = None
     for record in engine.run():
         replayed.append(record)
-        if record["event"] != "RoundEnded":
+        if not isinstance(record, RoundEnded):
             continue
         if progress is not None:
             progress(engine.round, rounds)
-        if until == record["round"]:
+        if until == record.round:
             arrays = engine.model_of(record)
             break
     identical = None
     if arrays is None:
         arrays = engine.last_arrays()
-        identical = _compare(path, arrays, is_done=records[-1].get("state") == "done")
+        is_done = isinstance(records[-1], JobEnded) and records[-1].state == "done"
+        identical = _compare(path, arrays, is_done=is_done)
     digest = coef_digest(arrays)
     reached = engine.round if until is None else until
     seconds = round(time.perf_counter() - began_s, 6)
     summary = {
-        "name": start.get("name"),
+        "name": start.name,
         "replay_of": str(path),
         "identical": identical,
         "coef_digest": digest,
@@ -121,13 +124,13 @@ def replay(
         "rounds": reached,
         "exchanges": engine.exchanges,
         "seconds": seconds,
-        **{key: run_summary.get(key) for key in ("objective", "gap", "converged") if until is None},
+        **(_result_of(run_summary) if until is None else {}),
         "examples": None if engine.facts is None else engine.facts.n_rows,
         "features": None if engine.facts is None else engine.facts.n_columns,
         "run_dir": None if out is None else str(out),
     }
     if out is not None:
-        _write(Path(out), path, replayed, arrays, engine, summary)
+        _write(Path(out), path, start, replayed, arrays, engine, summary)
     return Replayed(
         arrays=arrays,
         digest=digest,
@@ -153,19 +156,24 @@ def coef_digest(arrays: Mapping[str, NDArray[Any]]) -> str | None:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _summary_of(path: Path) -> Mapping[str, Any]:
+def _summary_of(path: Path) -> RunSummary:
     """Read the run's summary; empty if the run was killed before its end."""
     try:
         text = (path / "summary.json").read_text(encoding="utf-8")
     except OSError:
-        return {}
+        return summary_from_json({})
     try:
         summary = json.loads(text)
     except ValueError:
         summary = None
     if not isinstance(summary, dict):
         raise DataError(f"{path / 'summary.json'} is not a summary; replay an unchanged copy")
-    return summary
+    return summary_from_json(summary)
+
+
+def _result_of(summary: RunSummary) -> dict[str, Any]:
+    """Return the results of the run that those of its replay equal."""
+    return {"objective": summary.objective, "gap": summary.gap, "converged": summary.converged}
 
 
 def _source_of(spec: Mapping[str, Any]) -> Source:
@@ -181,15 +189,15 @@ def _source_of(spec: Mapping[str, Any]) -> Source:
     return source
 
 
-def _algorithm_of(start: Record, given: WarmStart | None) -> Mapping[str, Any]:
+def _algorithm_of(start: JobBegun, given: WarmStart | None) -> Mapping[str, Any]:
     """Return the algorithm's settings with the run's initial model."""
-    section = dict(start["spec"]["algorithm"])
+    section = dict(start.spec["algorithm"])
     if section["name"] in ("cocoa", "local_sgd"):
         section["device"] = "cpu"  # runs that computed on a GPU are rejected
-    run_digest = start.get("warm_start_digest")
+    run_digest = start.warm_start_digest
     if run_digest is None:
         return section
-    given = start["spec"].get("warm_start") if given is None else given
+    given = start.spec.get("warm_start") if given is None else given
     if given is None:
         raise ConfigError(
             "warm_start: the run started from a model that the story does not have; give it as "
@@ -249,7 +257,8 @@ def _compare(path: Path, arrays: Arrays, *, is_done: bool) -> bool | None:
 def _write(
     out: Path,
     path: Path,
-    records: Sequence[Record],
+    start: JobBegun,
+    records: Sequence[StoryRecord],
     arrays: Arrays,
     engine: Replay,
     summary: Mapping[str, Any],
@@ -258,10 +267,10 @@ def _write(
     try:
         job = yaml.safe_load((path / "job.yaml").read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError):
-        job = {"name": records[0].get("name")}
-    classes = classes_of(records[0]["spec"]["algorithm"], engine.facts, arrays)
+        job = {"name": start.name}
+    classes = classes_of(start.spec["algorithm"], engine.facts, arrays)
     with RunDirectory(out).open(job) as directory:
-        directory.record(records)
+        directory.record([record.to_json() for record in records])
         if arrays:
             named = {} if classes is None else {"classes": np.array(classes)}
             directory.write_model({**arrays, **named})

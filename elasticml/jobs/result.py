@@ -20,6 +20,9 @@ from elasticml.jobs.models import LinearModel, NetworkModel
 from elasticml.jobs.rpc import JobOutcome
 from elasticml.jobs.run_directory import Row, RunDirectory
 from elasticml.report.preemptions import preemptions
+from elasticml.story.history import HistoryRow
+from elasticml.story.records import DataLoaded, records_of
+from elasticml.story.summary import summary_from_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,7 @@ class Result:
         if self.run_dir is not None:
             return write_report(self.run_dir, Path(path))
         with tempfile.TemporaryDirectory() as folder:
-            run_dir = Path(folder) / str(self.summary.get("name") or "job")
+            run_dir = Path(folder) / (summary_from_json(self.summary).name or "job")
             with RunDirectory(run_dir).open(self.job) as directory:
                 directory.record(self.story)
                 self.write(directory)
@@ -92,8 +95,8 @@ def make_result(
 ) -> Result:
     """Assemble the result from the scheduler's data, without evaluating the models."""
     classes = classes_of(job.get("algorithm") or {}, outcome.facts, outcome.arrays)
-    loaded = next((record for record in story if record["event"] == "DataLoaded"), {})
-    notes = list(loaded.get("notes") or ())
+    loaded = next(records_of(DataLoaded, story), None)
+    notes = [] if loaded is None else list(loaded.notes)
     summary = {**outcome.summary, "notes": notes, "train": {}, "test": {}}
     if outcome.error is not None:
         summary["error"] = outcome.error.get("message")
@@ -164,7 +167,7 @@ def evaluate(
     if outcome.facts is None or not outcome.history or result.model is None:
         return result
     last = len(outcome.history) - 1
-    rows = {int(row["round"]): index for index, row in enumerate(outcome.history[:last])}
+    rows = {HistoryRow(row).round: index for index, row in enumerate(outcome.history[:last])}
     models = {rows[r]: arrays for r, arrays in outcome.snapshots.items() if r in rows}
     models[last] = outcome.arrays
     indices = sorted(models)
@@ -224,6 +227,6 @@ def _fill_training(
     for index, score in zip(indices, scores, strict=True):
         history[index]["objective_full"] = score.objective
     summary["train"] = dict(scores[-1].metrics)
-    if summary.get("objective") is None:
+    if summary_from_json(summary).objective is None:
         summary["objective"] = scores[-1].objective
         summary.pop("objective_missing_because", None)

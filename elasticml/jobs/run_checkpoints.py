@@ -13,6 +13,9 @@ from elasticml.errors import ConfigError, ElasticmlError
 from elasticml.jobs.job_sections import Checkpoint
 from elasticml.jobs.run_directory import check_unwritten
 from elasticml.jobs.schema import read_settings
+from elasticml.story.reader import parse_line
+from elasticml.story.records import RoundEnded, record_from_json
+from elasticml.story.summary import summary_from_json
 
 CheckpointLike = Checkpoint | Mapping[str, Any] | str | Path | bool | None
 #: The validated setting; False disables checkpoints.
@@ -129,11 +132,13 @@ def reached(run_dir: Path) -> dict[str, Any]:
     try:
         with (run_dir / "story.jsonl").open(encoding="utf-8") as file:
             for line in file:
-                record = _record(line)
-                if record.get("event") == "RoundEnded":
-                    progress["round"] = int(record["round"]) + 1
-                if "t" in record:
-                    progress["seconds"] = float(record["t"])
+                values = parse_line(line)
+                if values is None:
+                    continue  # cut off by a kill
+                record = record_from_json(values)
+                if isinstance(record, RoundEnded):
+                    progress["round"] = record.row.round + 1
+                progress["seconds"] = record.t
     except OSError:
         return {}
     return progress
@@ -154,18 +159,12 @@ def forget_checkpoints(record: Mapping[str, Any]) -> None:
         return  # only the scheduler can access the directory; leftover checkpoints are harmless
 
 
-def _record(line: str) -> dict[str, Any]:
-    """Parse a line of a story; return {} for a line truncated by a kill."""
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return {}
-    return record if isinstance(record, dict) else {}
-
-
 def _is_over(path: Path) -> bool:
     try:
         summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(summary, dict) and "error" not in summary and "reason" not in summary
+    if not isinstance(summary, dict):
+        return False
+    ended = summary_from_json(summary)
+    return ended.error is None and ended.reason is None

@@ -25,7 +25,9 @@ from numpy.typing import NDArray
 from elasticml.data.storage.filesystem import reason_of, write_whole
 from elasticml.errors import ConfigError, JobFailedError
 from elasticml.story.compressed_records import CompressedRecords
-from elasticml.story.hash_chain import SEAL, HashChain
+from elasticml.story.hash_chain import HashChain
+from elasticml.story.reader import parse_line
+from elasticml.story.records import RoundEnded, records_of
 
 Row = dict[str, Any]
 
@@ -63,8 +65,6 @@ _MODEL = "model.npz"
 FINAL_FILES = (*_END_FILES, _MODEL)
 #: Files written from the start of a run.
 _FIRST_FILES = ("job.yaml", "story.jsonl", "history.csv")
-#: Fields of a ``RoundEnded`` record that are not columns of the history.
-_STORY_FIELDS = frozenset({"t", "event", "cause", "idle", SEAL})
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -74,11 +74,9 @@ def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return [*FIRST_COLUMNS, *own, *(name for name in LAST_COLUMNS if name in names)]
 
 
-def history_row(record: Mapping[str, Any]) -> Row:
-    """Return the history row in a ``RoundEnded`` record of the story."""
-    row = {name: value for name, value in record.items() if name not in _STORY_FIELDS}
-    row.setdefault("seconds", record.get("t"))
-    return row
+def history_row(record: RoundEnded) -> Row:
+    """Return the history row in a record of the story."""
+    return {**record.row.columns, "seconds": record.row.columns.get("seconds", record.t)}
 
 
 def run_name(name: str, now: datetime) -> str:
@@ -257,9 +255,9 @@ class RunDirectory:
             for record in records:
                 line = json.dumps(record, default=_plain, allow_nan=True)
                 self._story.write(self._chain.seal(line) + "\n")
-                if record.get("event") == "RoundEnded":
-                    self._append(history_row(record))
-                    self._outgrow(int(record["round"]))
+            for ended in records_of(RoundEnded, records):
+                self._append(history_row(ended))
+                self._outgrow(ended.row.round)
             self._story.flush()
             self._history.flush()
 
@@ -364,9 +362,9 @@ def _rounds_in(story: Path) -> int:
     """Count the rounds in a story; a truncated line is skipped."""
     rounds = 0
     for line in story.read_text(encoding="utf-8", errors="replace").splitlines():
-        if '"RoundEnded"' in line:
-            with suppress(ValueError, KeyError, TypeError):
-                rounds = int(json.loads(line)["round"]) + 1
+        values = parse_line(line) if '"RoundEnded"' in line else None
+        for ended in records_of(RoundEnded, () if values is None else (values,)):
+            rounds = ended.row.round + 1
     return rounds
 
 

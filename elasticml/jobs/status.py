@@ -7,6 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from elasticml.story.history import HistoryRow
+from elasticml.story.records import (
+    DataDealt,
+    DataLoaded,
+    FinalModel,
+    JobBegun,
+    JobEnded,
+    JobResumed,
+    JobStarted,
+    MemberActive,
+    RoundEnded,
+    StoryRecord,
+    record_from_json,
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
@@ -72,71 +87,60 @@ class JobStatus:
         log_ratio = math.log(self.gap_first / self.gap_target)
         return min(1.0, max(0.0, math.log(self.gap_first / self.gap) / log_ratio))
 
-    def after(self, record: Mapping[str, Any]) -> JobStatus:
+    def after(self, record: Mapping[str, Any] | StoryRecord) -> JobStatus:
         """Return the status after another record of the story."""
-        now = replace(self, seconds=max(self.seconds, float(record.get("t") or 0.0)))
-        match record.get("event"):
-            case "JobStarted":
-                spec = record.get("spec") or {}
-                stop = spec.get("stop") or {}
-                return replace(
-                    now,
-                    name=str(record.get("name") or ""),
-                    rounds_max=stop.get("rounds"),
-                    seconds_max=stop.get("seconds"),
-                    epochs_max=stop.get("epochs"),
-                    gap_target=stop.get("gap"),
-                )
-            case "JobResumed":
-                stop = (record.get("spec") or {}).get("stop") or {}
-                return replace(
-                    now,
-                    state="loading",
-                    members=0,
-                    round=int(record.get("round") or 0),
-                    rounds_max=stop.get("rounds"),
-                    seconds_max=stop.get("seconds"),
-                    epochs_max=stop.get("epochs"),
-                    gap_target=stop.get("gap"),
-                )
-            case "DataLoaded" | "DataDealt":
-                return replace(
-                    now,
-                    state="running",
-                    examples=record.get("rows", self.examples),
-                    features=record.get("features", self.features),
-                )
-            case "MemberActive":
+        if not isinstance(record, StoryRecord):
+            record = record_from_json(record)
+        now = replace(self, seconds=max(self.seconds, record.t))
+        match record:
+            case JobStarted():
+                return replace(now._limited(record), name=record.name or "")
+            case JobResumed():
+                return replace(now._limited(record), state="loading", members=0, round=record.round)
+            case DataLoaded():
+                return replace(now, state="running", examples=record.rows, features=record.features)
+            case DataDealt(rows=rows):
+                return replace(now, state="running", examples=rows or self.examples)
+            case MemberActive():
                 return replace(now, members=self.members + 1)
-            case "FinalModel" if record.get("gap") is not None:
+            case FinalModel(row=row) if row.gap is not None:
                 return replace(
                     now,
-                    objective=record.get("objective", self.objective),
-                    gap=record["gap"],
-                    gap_is_bound=bool(record.get("gap_is_bound")),
+                    objective=self.objective if row.objective is None else row.objective,
+                    gap=row.gap,
+                    gap_is_bound=row.gap_is_bound,
                 )
-            case "RoundEnded":
-                return now._after_round(record)
-            case "JobEnded":
-                state = str(record.get("state") or "done")
-                return replace(now, state=state, reason=str(record.get("reason") or ""))
+            case RoundEnded():
+                return now._after_round(record.row)
+            case JobEnded():
+                return replace(now, state=record.state or "done", reason=record.reason)
         return now
 
-    def _after_round(self, row: Mapping[str, Any]) -> JobStatus:
-        objective, gap = row.get("objective"), row.get("gap")
-        is_known = gap is not None
+    def _limited(self, record: JobBegun) -> JobStatus:
+        """Return the status with the limits of the job record."""
+        stop = record.spec.get("stop") or {}
+        return replace(
+            self,
+            rounds_max=stop.get("rounds"),
+            seconds_max=stop.get("seconds"),
+            epochs_max=stop.get("epochs"),
+            gap_target=stop.get("gap"),
+        )
+
+    def _after_round(self, row: HistoryRow) -> JobStatus:
+        is_known = row.gap is not None
         return replace(
             self,
             state="running",
-            round=int(row["round"]) + 1,
+            round=row.round + 1,
             first_round_s=self.seconds if self.first_round_s is None else self.first_round_s,
-            objective=self.objective if objective is None else objective,
-            objective_kind=str(row.get("objective_kind") or "exact"),
-            epoch=row.get("epoch", self.epoch),
-            gap=gap if is_known else self.gap,
-            gap_is_bound=bool(row.get("gap_is_bound")) if is_known else self.gap_is_bound,
-            gap_first=gap if self.gap_first is None else self.gap_first,
-            members=int(row.get("members") or 0),
-            absent_examples=int(row.get("absent_examples") or 0),
-            stand_ins=int(row.get("stand_ins") or 0),
+            objective=self.objective if row.objective is None else row.objective,
+            objective_kind=row.objective_kind or "exact",
+            epoch=self.epoch if row.epoch is None else row.epoch,
+            gap=row.gap if is_known else self.gap,
+            gap_is_bound=row.gap_is_bound if is_known else self.gap_is_bound,
+            gap_first=row.gap if self.gap_first is None else self.gap_first,
+            members=row.members,
+            absent_examples=row.absent_examples,
+            stand_ins=row.stand_ins,
         )

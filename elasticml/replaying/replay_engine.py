@@ -11,32 +11,45 @@ from __future__ import annotations
 import inspect
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from elasticml.algorithms.base import ON_CUDA, Arrays, Exchange, Resume, Scalar, Work
+from elasticml.algorithms.base import Arrays, Exchange, Resume, Scalar, Work
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.registry import algorithm
 from elasticml.data.chunks.digests import as_text
 from elasticml.data.dataset_stats import DatasetStats, merge_summaries
 from elasticml.data.source import Source, survey_all
 from elasticml.errors import ConfigError, DataError, ElasticmlError, JobFailedError
-from elasticml.ids import ExchangeId, Mask
+from elasticml.ids import ExchangeId, GroupId, Mask
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
-from elasticml.replaying.replay_members import Record, ReplayMember, ReplayMembers, computed_before
+from elasticml.replaying.replay_members import ReplayMember, ReplayMembers, computed_before
 from elasticml.runtime.checkpoints import checkpoint_format
 from elasticml.runtime.executors import ThreadParallel, parallel
 from elasticml.sim.block_cache import BlockCache
+from elasticml.story.records import (
+    DataLoaded,
+    ExchangeEnded,
+    JobBegun,
+    JobEnded,
+    JobResumed,
+    MemberJoined,
+    RoundEnded,
+    RoundsStopped,
+    SettingsTuned,
+    StoryRecord,
+    WentOutOfCore,
+)
 from elasticml.training.array_buffers import Vector, merge, n_values, pack, unpack
 from elasticml.training.fingerprint import BlasThreadLimit, cpu_class, versions
 from elasticml.training.trainer_runner import TrainerRunner
 
 
-def check_devices(records: Sequence[Record]) -> None:
+def check_devices(records: Iterable[StoryRecord]) -> None:
     """Check that no member computed on a device whose sums are not reproducible.
 
     Raises
@@ -44,16 +57,17 @@ def check_devices(records: Sequence[Record]) -> None:
     ConfigError
         When members computed on CUDA; it names the first round.
     """
-    first = next((r for r in records if r["event"] == "RoundEnded" and r.get(ON_CUDA)), None)
+    ended = (record for record in records if isinstance(record, RoundEnded))
+    first = next((record for record in ended if record.row.on_cuda), None)
     if first is not None:
         raise ConfigError(
-            f"members computed on CUDA, first in round {first['round']}, where kernels add in an "
+            f"members computed on CUDA, first in round {first.round}, where kernels add in an "
             "order that changes from run to run, so no replay gets the same bits; to replay a "
             "job, run it with algorithm.device: cpu"
         )
 
 
-def check_start(record: Record) -> None:
+def check_start(record: JobBegun) -> None:
     """Check that versions and processor are those of the driver that wrote a record.
 
     Raises
@@ -61,7 +75,7 @@ def check_start(record: Record) -> None:
     ConfigError
         When something differs on this machine; it names the difference.
     """
-    spec = record["spec"]
+    spec = record.spec
     if not spec.get("deterministic", True):
         raise ConfigError("the job has deterministic: false: no two runs of it are the same")
     if (spec.get("simulate") or {}).get("costs"):
@@ -69,22 +83,22 @@ def check_start(record: Record) -> None:
             "the run was simulated from its costs alone, without data: there is no model to "
             "compute again"
         )
-    if "cpu" not in record:
+    if not record.cpu:
         raise ConfigError(
             "the story does not contain the run's processor: an older version of elasticml wrote "
             "it; run the job again"
         )
     installed = versions()
-    for name, version in record["versions"].items():
+    for name, version in record.versions.items():
         if installed.get(name) != version:
             raise ConfigError(
                 f"{name} is {installed.get(name)} here, the run had {version}: results may differ "
                 f"in their last bits; install {name} {version}"
             )
-    _check_cpu(record["cpu"], "the driver")
+    _check_cpu(record.cpu, "the driver")
 
 
-def check_member(record: Record) -> None:
+def check_member(record: MemberJoined) -> None:
     """Check that a member's processor has this machine's class.
 
     Raises
@@ -92,10 +106,10 @@ def check_member(record: Record) -> None:
     ConfigError
         When it has another class.
     """
-    _check_cpu(record["cpu"], f"member {record['member']} on {record['host']}")
+    _check_cpu(record.cpu, f"member {record.member} on {record.host}")
 
 
-def check_order(record: Record, algorithm: str) -> None:
+def check_order(record: WentOutOfCore, algorithm: str) -> None:
     """Check that an algorithm's results do not depend on the memory of a member out of core.
 
     Only the passes of both CoCoAs visit rows in the order in which they are read from disk.
@@ -107,7 +121,7 @@ def check_order(record: Record, algorithm: str) -> None:
     """
     if algorithm in ("cocoa", "primal_cocoa"):
         raise ConfigError(
-            f"member {record['member']} went out of core: the order of its passes depended on the "
+            f"member {record.member} went out of core: the order of its passes depended on the "
             "memory that it had; run the job with more memory or members"
         )
 
@@ -219,7 +233,7 @@ class Replay:
 
     Parameters
     ----------
-    records : sequence of dict
+    records : sequence of StoryRecord
         The whole story.
     source : Source
         The data.
@@ -228,12 +242,14 @@ class Replay:
     """
 
     def __init__(
-        self, records: Sequence[Record], source: Source, algorithm: Mapping[str, Any]
+        self, records: Sequence[StoryRecord], source: Source, algorithm: Mapping[str, Any]
     ) -> None:
         self._records = records
         self._source = source
         self._algorithm = algorithm
-        spec = records[0]["spec"]
+        if not isinstance(records[0], JobBegun):
+            raise DataError("the story does not begin with a job's start; nothing to replay")
+        spec = records[0].spec
         self._absent = str(spec["absent"])
         start = int((spec.get("members") or {}).get("start") or 1)
         self._blocks = BlockCache(source, spec.get("chunk_bytes"), start, spec.get("cache"))
@@ -253,7 +269,7 @@ class Replay:
         self.round = 0
         self.exchanges = 0
 
-    def run(self) -> Iterator[Record]:
+    def run(self) -> Iterator[StoryRecord]:
         """Replay the story to its end; yield each record after it has been replayed.
 
         Raises
@@ -274,44 +290,44 @@ class Replay:
                 if isinstance(pool, ThreadParallel):
                     pool.close()
 
-    def _follow(self, number: int, record: Record) -> None:
-        match record["event"]:
-            case "JobStarted" | "JobResumed":
+    def _follow(self, number: int, record: StoryRecord) -> None:
+        match record:
+            case JobBegun():
                 self._begin(number, record)
-            case "MemberJoined":
+            case MemberJoined():
                 check_member(record)
-            case "WentOutOfCore":
+            case WentOutOfCore():
                 check_order(record, str(self._algorithm.get("name")))
-            case "DataLoaded":
+            case DataLoaded():
                 self._loaded()
-            case "ExchangeEnded":
+            case ExchangeEnded():
                 self._exchange(record)
-            case "RoundEnded":
+            case RoundEnded():
                 self._round_ended(record)
-            case "SettingsTuned":
-                self._tuned = record["settings"]
-            case "RoundsStopped":
+            case SettingsTuned():
+                self._tuned = record.settings
+            case RoundsStopped():
                 self._go_on = False
-            case "JobEnded":
+            case JobEnded():
                 self._end(record)
         self._members.take(record)
 
     # --- start and resume -----------------------------------------------------------------------
 
-    def _begin(self, number: int, record: Record) -> None:
+    def _begin(self, number: int, record: JobBegun) -> None:
         """Start the job, or resume it as another process did: new members, the trainer's state."""
         check_start(record)
-        self._blas_threads = int(record["blas_threads"])
+        self._blas_threads = int(record.blas_threads)
         self._blocks.source = self._source = survey_all(self._source)
         resume = None
-        if record["event"] == "JobResumed":
+        if isinstance(record, JobResumed):
             assert self.training is not None
             resume = self.training.resume(self._tuned)
             if resume is None:
                 raise DataError("the story resumes from a checkpoint in the middle of a round")
             resume = _as_written(resume)
         rest = self._records[number + 1 :]
-        ends = (k for k, r in enumerate(rest) if r["event"] == "JobResumed")
+        ends = (k for k, r in enumerate(rest) if isinstance(r, JobResumed))
         ids = computed_before(rest[: next(ends, len(rest))])
         self._members = ReplayMembers(self._blocks, self._source.fingerprint(), ids)
         self._kept.clear()
@@ -352,7 +368,7 @@ class Replay:
             raise error
         self._request = event
 
-    def _exchange(self, record: Record) -> None:
+    def _exchange(self, record: ExchangeEnded) -> None:
         """Compute an exchange as recorded, and deliver it to the trainer."""
         self._advance()
         training = self.training
@@ -360,45 +376,45 @@ class Replay:
         exchange = training.exchange
         if not isinstance(self._request, ev.ExchangeRequested) or exchange is None:
             raise self._differs(record, f"the trainer {_what(self._request)} instead")
-        if exchange.operation != record["operation"]:
+        if exchange.operation != record.operation:
             raise self._differs(record, f"the trainer asks for {exchange.operation} instead")
         self._compare(record, training)
         sums = self._sums(exchange, record)
         self.exchanges += 1
-        if exchange.require == "everybody" and record["absent_examples"]:
+        if exchange.require == "everybody" and record.absent_examples:
             return  # not delivered: the trainer requests it again
         self._blas.set(self._blas_threads)
         inputs = [] if sums.total is None else [sums.total]
         self._took(training.deliver(_deliver(record), inputs, self._anchor(record)))
 
-    def _compare(self, record: Record, training: TrainerRunner) -> None:
+    def _compare(self, record: ExchangeEnded, training: TrainerRunner) -> None:
         digest = as_text(training.digest)
-        if digest != record["digest"]:
-            before = int(record["exchange"]) - 1
+        if digest != record.digest:
+            before = int(record.exchange) - 1
             raise self._differs(
                 record,
                 f"its model, or the sum of exchange {before}, has other bits: the digest is "
-                f"{digest}, the run had {record['digest']}",
+                f"{digest}, the run had {record.digest}",
             )
 
-    def _differs(self, record: Record, why: str) -> JobFailedError:
-        where = f"round {record['round']}, exchange {record['exchange']} ({record['operation']})"
+    def _differs(self, record: ExchangeEnded, why: str) -> JobFailedError:
+        where = f"round {record.round}, exchange {record.exchange} ({record.operation})"
         return JobFailedError(
             f"the replay differs from the run, first at {where}: {why}",
-            round=record["round"],
-            exchange=record["exchange"],
+            round=record.round,
+            exchange=record.exchange,
         )
 
     # --- members --------------------------------------------------------------------------------
 
-    def _sums(self, exchange: Exchange, record: Record) -> Sums:
+    def _sums(self, exchange: Exchange, record: ExchangeEnded) -> Sums:
         """Compute the partials of the members that took part, and add them."""
-        mask, missing = int(record["contributors"], 16), int(record["missing"], 16)
+        mask, missing = int(record.contributors, 16), int(record.missing, 16)
         assert self.training is not None
         packed = self.training.packed
         packed.setflags(write=False)
         work = Work(
-            exchange=ExchangeId(record["exchange"]),
+            exchange=ExchangeId(record.exchange),
             operation=exchange.operation,
             model=unpack(packed, {name: array.shape for name, array in exchange.model.items()}),
             parameters=exchange.parameters,
@@ -414,7 +430,7 @@ class Replay:
                 partials[slot] = self._compute(member, work)
             elif self._members.has_computed(member, work.exchange):
                 self._compute(member, work)  # its partial was lost, but its chunks' states changed
-        sums = add_up(record["order"], partials, exchange.reduce)
+        sums = add_up(record.order, partials, exchange.reduce)
         if exchange.keep:
             self._kept.append((work.exchange, sums))
         return sums
@@ -435,53 +451,53 @@ class Replay:
             self._members.has_states = any(chunk.state for chunk in member.chunks)
         return pack(arrays, work.returns, np.empty(n_values(work.returns)))
 
-    def _anchor(self, record: Record) -> list[tuple[int, Vector]]:
-        if record["anchor"] is None:
+    def _anchor(self, record: ExchangeEnded) -> list[tuple[int, Vector]]:
+        if record.anchor is None:
             return []
-        kept = next((sums for id, sums in self._kept if id == record["anchor"]), None)
+        kept = next((sums for id, sums in self._kept if id == record.anchor), None)
         parts = []
-        for sign, text in record.get("anchor_parts", ()):
+        for sign, text in record.anchor_parts:
             partial = None if kept is None else kept.by_mask.get(Mask(int(text, 16)))
             if partial is None:
                 raise DataError(
-                    f"exchange {record['exchange']} uses partials {text} of exchange "
-                    f"{record['anchor']}, which the story does not contain"
+                    f"exchange {record.exchange} uses partials {text} of exchange "
+                    f"{record.anchor}, which the story does not contain"
                 )
             parts.append((int(sign), partial))
         return parts
 
     # --- ends -----------------------------------------------------------------------------------
 
-    def _round_ended(self, record: Record) -> None:
-        self.round = int(record["round"]) + 1
-        if record["idle"]:
+    def _round_ended(self, record: RoundEnded) -> None:
+        self.round = record.row.round + 1
+        if record.idle:
             return
         training = self.training
         if training is None or not isinstance(self._request, ev.RoundFinished):
             raise JobFailedError(
-                f"the replay differs from the run, first in round {record['round']}: the run ended "
+                f"the replay differs from the run, first in round {record.round}: the run ended "
                 f"it, the trainer {_what(self._request)} here",
-                round=record["round"],
+                round=record.round,
             )
 
-    def model_of(self, record: Record) -> Arrays:
+    def model_of(self, record: RoundEnded) -> Arrays:
         """Return the model at the start of the round of a ``RoundEnded``."""
         if self.training is None:
             return {}
-        return self.training.last_arrays() if record["idle"] else self.training.round_arrays()
+        return self.training.last_arrays() if record.idle else self.training.round_arrays()
 
-    def _end(self, record: Record) -> None:
+    def _end(self, record: JobEnded) -> None:
         # A trainer that was never started has digest zero.
-        is_interrupted = record["state"] != "done" or record["digest"] == as_text(0)
+        is_interrupted = record.state != "done" or record.digest == as_text(0)
         if is_interrupted or self.facts is None:
             return
         self._advance()
         assert self.training is not None
         digest = as_text(self.training.digest)
-        if digest != record["digest"]:
+        if digest != record.digest:
             raise JobFailedError(
                 "the replay differs from the run, first at its end: the last sum or the final "
-                f"model has other bits: the digest is {digest}, the run had {record['digest']}"
+                f"model has other bits: the digest is {digest}, the run had {record.digest}"
             )
 
     def last_arrays(self) -> Arrays:
@@ -515,16 +531,16 @@ def _what(event: ev.Event | None) -> str:
     return "has not started"
 
 
-def _deliver(record: Record) -> cmd.Deliver:
+def _deliver(record: ExchangeEnded) -> cmd.Deliver:
     """Return the outcome of an exchange as recorded."""
     return cmd.Deliver(
-        exchange=ExchangeId(record["exchange"]),
+        exchange=ExchangeId(record.exchange),
         inputs=(),
-        order=record["order"],
-        contributors=Mask(int(record["contributors"], 16)),
-        examples=record["examples"],
-        absent_examples=record["absent_examples"],
-        absent=tuple(record.get("absent", ())),
-        opened=record["opened"],
-        anchor_exchange=record["anchor"],
+        order=record.order,
+        contributors=Mask(int(record.contributors, 16)),
+        examples=record.examples,
+        absent_examples=record.absent_examples,
+        absent=tuple(GroupId(group) for group in record.absent),
+        opened=None if record.opened is None else GroupId(record.opened),
+        anchor_exchange=None if record.anchor is None else ExchangeId(record.anchor),
     )

@@ -7,7 +7,7 @@ refuses it. A copy keeps its last state; a chunk that is read again has none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +23,18 @@ from elasticml.ids import ChunkId, ExchangeId, Generation, MemberId, member_id
 from elasticml.protocol import commands as cmd
 from elasticml.protocol.chunk_ranges import parse_chunk_ranges
 from elasticml.sim.block_cache import BlockCache
+from elasticml.story.records import (
+    BlockRead,
+    ChunksDropped,
+    ChunksGiven,
+    ChunksLoaded,
+    ChunksOwned,
+    ExchangeEnded,
+    MemberJoined,
+    RoundStarted,
+    StoryRecord,
+)
 
-Record = Mapping[str, Any]
 State = dict[str, NDArray[Any]]
 
 
@@ -92,22 +102,22 @@ class ReplayMembers:
         #: Whether the algorithm keeps chunk states.
         self.has_states = False
 
-    def take(self, record: Record) -> None:
+    def take(self, record: StoryRecord) -> None:
         """Apply a record about members or chunks; ignore other records."""
-        match record["event"]:
-            case "MemberJoined":
+        match record:
+            case MemberJoined():
                 self._joined(record)
-            case "BlockRead":
+            case BlockRead():
                 self._read(record)
-            case "ChunksOwned":
+            case ChunksOwned():
                 self._owned(record)
-            case "ChunksGiven":
+            case ChunksGiven():
                 self._given(record)
-            case "ChunksLoaded":
+            case ChunksLoaded():
                 self._loaded(record)
-            case "ChunksDropped":
+            case ChunksDropped():
                 self._dropped(record)
-            case "RoundStarted" | "ExchangeEnded":
+            case RoundStarted() | ExchangeEnded():
                 for give in self._gives.values():
                     give.is_late = True
 
@@ -115,8 +125,8 @@ class ReplayMembers:
         """Whether a lost member computed an exchange and its worker returned with the chunks."""
         return self._computed.get(member.me) == exchange
 
-    def _ids(self, record: Record, name: str = "chunks") -> tuple[ChunkId, ...]:
-        return parse_chunk_ranges(record[name], self._source)
+    def _ids(self, chunks: str) -> tuple[ChunkId, ...]:
+        return parse_chunk_ranges(chunks, self._source)
 
     def _member(self, text: str) -> ReplayMember:
         member = self._all.get(member_id(text))
@@ -124,9 +134,9 @@ class ReplayMembers:
             raise DataError(f"the story names member {text}, but does not say that it joined")
         return member
 
-    def _joined(self, record: Record) -> None:
-        me, address = member_id(record["member"]), record["address"]
-        kept = set(self._ids(record, "holdings")) if "holdings" in record else set()
+    def _joined(self, record: MemberJoined) -> None:
+        me, address = member_id(record.member), record.address
+        kept = set() if record.holdings is None else set(self._ids(record.holdings))
         store = self._stores.setdefault(address, ReplayStore())
         for id in store.chunks.keys() - kept:
             del store.chunks[id]
@@ -134,9 +144,9 @@ class ReplayMembers:
         self._all[me] = ReplayMember(
             me=me,
             store=store,
-            threads=record["threads"],
-            nodes=record.get("nodes", 1),
-            blas_threads=record["blas_threads"],
+            threads=record.threads,
+            nodes=record.nodes,
+            blas_threads=record.blas_threads,
         )
 
     def _hold(self, store: ReplayStore, ids: set[ChunkId] | tuple[ChunkId, ...]) -> None:
@@ -147,21 +157,21 @@ class ReplayMembers:
                 store.chunks[id] = self._blocks.lend(id)
                 store.unknown.discard(id)
 
-    def _read(self, record: Record) -> None:
-        block = int(record["block"])
+    def _read(self, record: BlockRead) -> None:
+        block = int(record.block)
         chunks, _ = self._blocks.read(block)
         digest = self._blocks.digest(chunks)
-        if digest != record["digest"]:
+        if digest != record.digest:
             raise DataError(
-                f"block {block} of the data has digest {digest}, the run had {record['digest']}: "
+                f"block {block} of the data has digest {digest}, the run had {record.digest}: "
                 "the data have changed; put the old files back",
                 block=block,
             )
-        self._hold(self._member(record["member"]).store, tuple(chunk.id for chunk in chunks))
+        self._hold(self._member(record.member).store, tuple(chunk.id for chunk in chunks))
 
-    def _owned(self, record: Record) -> None:
-        member = self._member(record["member"])
-        ids = self._ids(record)
+    def _owned(self, record: ChunksOwned) -> None:
+        member = self._member(record.member)
+        ids = self._ids(record.chunks)
         unknown = sorted(member.store.unknown & set(ids))
         if unknown and self.has_states:
             raise DataError(
@@ -176,25 +186,26 @@ class ReplayMembers:
         member.machine.handle(own, 0.0)
         self.acting[member.me.slot] = member
 
-    def _given(self, record: Record) -> None:
-        member = self._member(record["member"])
+    def _given(self, record: ChunksGiven) -> None:
+        member = self._member(record.member)
         states: dict[ChunkId, tuple[State, int]] = {}
-        for id in self._ids(record):
+        for id in self._ids(record.chunks):
             chunk = member.store.chunks.get(id)
             if chunk is not None:
                 copied = {name: np.array(array) for name, array in chunk.state.items()}
                 states[id] = (copied, chunk.state_version)
-        self._gives[record["order"]] = PendingGive(states=states)
+        self._gives[record.order] = PendingGive(states=states)
 
-    def _loaded(self, record: Record) -> None:
-        member, ids = self._member(record["member"]), self._ids(record)
+    def _loaded(self, record: ChunksLoaded) -> None:
+        member, ids = self._member(record.member), self._ids(record.chunks)
         self._hold(member.store, ids)
-        give = None if record.get("order") is None else self._gives.get(record["order"])
-        if give is None:
+        source, order = record.source, record.order
+        if source is None or order is None or order not in self._gives:
             return
+        give = self._gives[order]
         arrival = fx.ChunksArrived(
-            source=member_id(record["source"]),
-            order=record["order"],
+            source=member_id(source),
+            order=order,
             chunks=ids,
             states=frozenset(give.states),
         )
@@ -204,7 +215,7 @@ class ReplayMembers:
         for id in ids:
             give.states.pop(id, None)
         if not give.states:
-            del self._gives[record["order"]]
+            del self._gives[order]
 
     def _set_states(self, member: ReplayMember, ids: Sequence[ChunkId], give: PendingGive) -> None:
         for id in ids:
@@ -215,29 +226,29 @@ class ReplayMembers:
             else:
                 member.store.unknown.discard(id)
 
-    def _dropped(self, record: Record) -> None:
-        member = self._member(record["member"])
-        store, ids = member.store, self._ids(record)
+    def _dropped(self, record: ChunksDropped) -> None:
+        member = self._member(record.member)
+        store, ids = member.store, self._ids(record.chunks)
         member.machine.handle(cmd.DropChunks(member=member.me, chunks=ids), 0.0)
         for id in ids:
             store.chunks.pop(id, None)
             store.unknown.discard(id)
 
 
-def computed_before(records: Sequence[Record]) -> dict[MemberId, ExchangeId]:
+def computed_before(records: Iterable[StoryRecord]) -> dict[MemberId, ExchangeId]:
     """Return the last exchange computed by each member whose worker returned with its chunks.
 
     Parameters
     ----------
-    records : sequence of dict
+    records : iterable of StoryRecord
         The records of one attempt of the job.
     """
     last_at: dict[str, MemberId] = {}
     computed: dict[MemberId, ExchangeId] = {}
     for record in records:
-        if record["event"] == "MemberJoined":
-            former = last_at.get(record["address"])
-            if former is not None and record.get("computed"):
-                computed[former] = ExchangeId(record["computed"])
-            last_at[record["address"]] = member_id(record["member"])
+        if isinstance(record, MemberJoined):
+            former = last_at.get(record.address)
+            if former is not None and record.computed:
+                computed[former] = ExchangeId(record.computed)
+            last_at[record.address] = member_id(record.member)
     return computed

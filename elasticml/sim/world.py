@@ -29,6 +29,7 @@ from elasticml.sim.virtual_driver import VirtualDriver
 from elasticml.sim.virtual_member import VirtualMember
 from elasticml.sim.virtual_worker import Worker
 from elasticml.sim.world_options import WorldOptions
+from elasticml.story.records import RoundEnded, records_of
 from elasticml.training.driver_session import DriverSession
 from elasticml.training.fingerprint import blas_threads
 
@@ -124,7 +125,8 @@ class World:
         settings = self.driver.machine.state.settings
         if settings.rounds_max is not None or settings.seconds_max is not None:
             return False
-        return all(record["event"] == "RoundEnded" and record["idle"] for record in records)
+        ended = list(records_of(RoundEnded, records))
+        return len(ended) == len(records) and all(record.idle for record in ended)
 
     def _is_stuck(self) -> bool:
         """Whether only ticks are planned, and there is no member that could be pre-empted."""

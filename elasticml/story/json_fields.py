@@ -119,7 +119,7 @@ def _zeros(kind: type[Any]) -> Mapping[str, Any]:
 
 def _zero(annotation: Any) -> Any:
     origin = get_origin(annotation)
-    if origin in (Union, UnionType):
+    if origin in (Union, UnionType) or annotation is Any:
         return None
     return {tuple: (), Mapping: _EMPTY}.get(origin) if origin else annotation()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,7 @@ from elasticml.errors import ConfigError, DataError
 from elasticml.story.hash_chain import SEAL, HashChain
 from elasticml.story.json_fields import finite
 from elasticml.story.records import StoryRecord, record_from_json
-
-Record = Mapping[str, Any]
+from elasticml.story.summary import StorySeal
 
 
 def parse_line(line: str) -> dict[str, Any] | None:
@@ -52,22 +50,22 @@ def parse_story(text: str, notes: list[str]) -> tuple[StoryRecord, ...]:
     return tuple(records)
 
 
-def read_story(run_dir: Path, sealed: Mapping[str, Any] | None) -> list[Record]:
+def read_story(run_dir: Path, sealed: StorySeal | None) -> list[StoryRecord]:
     """Read all records, in order.
 
     Parameters
     ----------
     run_dir : Path
-    sealed : mapping or None
-        ``story`` of the run's summary: how many records there are, and the last one's seal. Without
-        it a story that has lost its end cannot be told from one whose run was killed.
+    sealed : StorySeal or None
+        From the run's summary. Without it, a story that lacks its end looks like that of a run that
+        was killed.
 
     Raises
     ------
     ConfigError
         When there is no story.
     DataError
-        When it is not as it was told; names the first line that is not.
+        When it was changed; it names the first changed line.
     """
     path = run_dir / "story.jsonl"
     try:
@@ -77,21 +75,19 @@ def read_story(run_dir: Path, sealed: Mapping[str, Any] | None) -> list[Record]:
             f"{path}: {error.strerror}; name the directory of a run", path=str(path)
         ) from None
     lines = text.split("\n")
-    # A run that was killed may have left half a line.
+    # A run that was killed may have left an incomplete line.
     last = lines.pop()
     if last and sealed is not None:
         lines.append(last)
     chain = HashChain()
-    records: list[Record] = []
+    records: list[StoryRecord] = []
     for number, line in enumerate(lines, 1):
         holds = chain.holds(line)
         if not holds:
             raise _edited(path, number, _why(holds, number))
-        record = json.loads(line)
-        del record[SEAL]
-        records.append(record)
-    if sealed is not None and (chain.length, chain.last) != (sealed["records"], sealed["seal"]):
-        wanted = sealed["records"]
+        records.append(record_from_json(parse_line(line) or {}))
+    if sealed is not None and (chain.length, chain.last) != (sealed.records, sealed.seal):
+        wanted = sealed.records
         raise _edited(
             path,
             min(chain.length, wanted) + 1,

@@ -7,7 +7,7 @@ older version, is an :class:`UnknownRecord`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -68,6 +68,13 @@ def record_from_json(values: Mapping[str, Any]) -> StoryRecord:
 def records_from_json(story: Iterable[Mapping[str, Any]]) -> list[StoryRecord]:
     """Read all records of a story."""
     return [record_from_json(values) for values in story]
+
+
+def records_of(kind: type[R], story: Iterable[Mapping[str, Any]]) -> Iterator[R]:
+    """Read the records of a class, and of its subclasses, and skip the others."""
+    for values in story:
+        if issubclass(StoryRecord.kinds.get(str(values.get("event")), UnknownRecord), kind):
+            yield record_from_json(values)  # type: ignore[misc]
 
 
 def first_of(kind: type[R], records: Iterable[StoryRecord]) -> R | None:

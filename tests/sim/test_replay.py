@@ -14,7 +14,8 @@ from elasticml.errors import ConfigError, DataError, JobFailedError
 from elasticml.replaying.replay_engine import Replay
 from elasticml.sim.simulation import SimResult, simulate
 from elasticml.sim.world_options import options_from_section
-from tests.replays import as_written, bits, replayed
+from elasticml.story.records import RoundEnded
+from tests.replays import as_written, bits, replay_of, replayed
 from tests.sim.scenes import play, points, record
 
 GD = {"name": "batch_gradient", "l2": 1e-2}
@@ -116,10 +117,8 @@ def test_a_kill_a_notice_and_a_return_replay(topology: str, absent: str) -> None
 def test_a_round_s_model_is_its_snapshot() -> None:
     result = play(stop={"rounds": 9})
     records = as_written(result.story)
-    replay = Replay(records, points(), records[0]["spec"]["algorithm"])
-    models = {
-        r["round"]: bits(replay.model_of(r)) for r in replay.run() if r["event"] == "RoundEnded"
-    }
+    replay = replay_of(records, points())
+    models = {r.round: bits(replay.model_of(r)) for r in replay.run() if isinstance(r, RoundEnded)}
     assert models == {n: bits(result.snapshots[n]) for n in range(9)}
 
 

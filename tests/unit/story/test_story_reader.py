@@ -5,24 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from elasticml.errors import ConfigError, DataError
 from elasticml.jobs.run_directory import RunDirectory
 from elasticml.story.reader import read_story
+from elasticml.story.records import records_from_json
+from elasticml.story.summary import StorySeal
 
 RECORDS = [{"t": 0.5 * k, "event": "RoundEnded", "round": k, "gap": None} for k in range(6)]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+def run(tmp_path: Path) -> tuple[Path, StorySeal]:
     """A run's directory, and what its summary says of the story."""
     with RunDirectory(tmp_path / "run").open({"name": "x"}) as directory:
         directory.record(RECORDS[:2])
         directory.record(RECORDS[2:])
-        return tmp_path / "run", directory.seal
+        return tmp_path / "run", StorySeal(**directory.seal)
 
 
 def edit(path: Path, change: Callable[[list[str]], list[str]]) -> None:
@@ -30,9 +31,9 @@ def edit(path: Path, change: Callable[[list[str]], list[str]]) -> None:
     story.write_text("\n".join([*change(story.read_text().splitlines()), ""]))
 
 
-def test_an_unchanged_story_is_read_as_it_was_told(run: tuple[Path, dict[str, Any]]) -> None:
-    assert read_story(*run) == RECORDS
-    assert run[1]["records"] == len(RECORDS)
+def test_an_unchanged_story_is_read_as_it_was_told(run: tuple[Path, StorySeal]) -> None:
+    assert read_story(*run) == records_from_json(RECORDS)
+    assert run[1].records == len(RECORDS)
 
 
 def replace(lines: list[str]) -> list[str]:
@@ -56,7 +57,7 @@ def rewrite(lines: list[str]) -> list[str]:
     ids=["changed", "unsealed", "removed", "moved", "cut", "empty line"],
 )
 def test_an_edited_story_is_refused_with_its_line(
-    run: tuple[Path, dict[str, Any]],
+    run: tuple[Path, StorySeal],
     change: Callable[[list[str]], list[str]],
     line: int,
     why: str,
@@ -69,12 +70,12 @@ def test_an_edited_story_is_refused_with_its_line(
 
 
 def test_half_a_line_of_a_run_that_was_killed_is_left_out(
-    run: tuple[Path, dict[str, Any]],
+    run: tuple[Path, StorySeal],
 ) -> None:
     path, _ = run
     story = path / "story.jsonl"
     story.write_text(story.read_text()[:-20])
-    assert read_story(path, None) == RECORDS[:-1]
+    assert read_story(path, None) == records_from_json(RECORDS[:-1])
 
 
 def test_no_story_is_said_in_one_line(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from elasticml.errors import ConfigError, JobFailedError, SubmissionError
 from elasticml.jobs.follow import Watcher
 from elasticml.jobs.run_directory import run_name
 from elasticml.jobs.status import JobStatus
+from elasticml.story.reader import parse_line
+from elasticml.story.records import JobEnded, records_of
 
 if TYPE_CHECKING:
     import skein
@@ -157,7 +159,8 @@ class StoryReader:
                 break
             same += 1
         self._lines = lines
-        return [json.loads(line) for line in lines[same:]]
+        parsed = (parse_line(line.decode("utf-8", "replace")) for line in lines[same:])
+        return [values for values in parsed if values is not None]
 
 
 def status_at(place: str) -> JobStatus:
@@ -215,7 +218,7 @@ def follow_application(
         if now.state != last_state:
             last_state = now.state
             say(f"{application.id} is {last_state} in queue {now.queue}")
-        story_ended = story_ended or any(record["event"] == "JobEnded" for record in news)
+        story_ended = story_ended or any(True for _ in records_of(JobEnded, news))
         # After the end of the story the models are evaluated, without further records.
         for watcher in watchers if news or not story_ended else ():
             watcher.record(news)

@@ -49,6 +49,8 @@ from elasticml.jobs.rpc import JobOutcome, read_outcome, unwrap_reply
 from elasticml.jobs.run_checkpoints import forget_checkpoints
 from elasticml.jobs.status import JobStatus
 from elasticml.runtime.checkpoints.checkpoint_store import read_checkpoint
+from elasticml.story.records import JobEnded, records_of
+from elasticml.story.summary import summary_from_json
 
 if TYPE_CHECKING:
     import skein
@@ -276,9 +278,10 @@ class YarnJob:
         job = await start_in_process(self._scheduler, record, source, test)
         threading.Thread(target=self._cancel_job, args=(job,), name="em-end", daemon=True).start()
         result = await asyncio.to_thread(self._follow, job, begun.attempt)
-        states = [record["state"] for record in result.story if record["event"] == "JobEnded"]
-        rounds, why = result.summary.get("rounds"), result.summary.get("stopped_by")
-        return Verdict(state=(states or ["done"])[-1], reason=f"{rounds} rounds ({why})")
+        states = [ended.state for ended in records_of(JobEnded, result.story)]
+        summary = summary_from_json(result.summary)
+        reason = f"{summary.rounds} rounds ({summary.stopped_by})"
+        return Verdict(state=(states or ["done"])[-1], reason=reason)
 
     def _begin(self) -> Beginning:
         """Take the job over from the previous attempt.
