@@ -23,6 +23,7 @@ from elasticml.job import Job
 from elasticml.jobs.algorithm_settings import AnyAlgorithm, BatchGradient, PrimalCoCoA
 from elasticml.jobs.job_sections import Stop
 from elasticml.jobs.result import Result
+from elasticml.story.summary import summary_from_json
 
 # Run a fit as an elastic job; importing what jobs need takes longer than most fits.
 
@@ -107,12 +108,13 @@ def fit_columns_as_job(
     warm_start = None if start is None else {"coef": start, "intercept": np.zeros(1)}
     data = from_arrays(X, y, weights, by="columns")
     result = run_job(penalty, data, client, rounds, warm_start)
+    summary = summary_from_json(result.summary)
     return JobFit(
         w=np.ravel(result.arrays["coef"]).copy(),
         intercept=float(result.arrays["intercept"][0]),
-        gap=float(result.summary["gap"]),
-        rounds=int(result.summary.get("rounds", len(result.history))),
-        converged=bool(result.summary.get("converged")),
+        gap=math.nan if summary.gap is None else summary.gap,
+        rounds=len(result.history) if summary.rounds is None else summary.rounds,
+        converged=bool(summary.converged),
     )
 
 
@@ -162,9 +164,10 @@ def fit_primal_as_job(
     if function.has_intercept:
         model.append(np.ravel(result.arrays["intercept"]))
     point = function.at(np.concatenate(model))
-    used = int(result.summary.get("rounds", 0))
+    summary = summary_from_json(result.summary)
+    used = summary.rounds or 0
     if math.isnan(point.gap):
-        return Minimum(point=point, steps=used, converged=bool(result.summary.get("converged")))
+        return Minimum(point=point, steps=used, converged=bool(summary.converged))
     end = minimise(function, point.w, gap=gap, steps=max(rounds - used, 0))
     return Minimum(
         point=end.point,

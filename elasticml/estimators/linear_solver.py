@@ -18,6 +18,7 @@ from elasticml.algorithms.linear.newton import minimise
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 from elasticml.algorithms.local_runner import train_locally
 from elasticml.estimators.row_table import RowTable
+from elasticml.story.summary import summary_from_json
 
 F64 = NDArray[np.float64]
 
@@ -193,9 +194,10 @@ def _as_job(
 
     algorithm = CoCoA(**{key: value for key, value in section.items() if key != "name"})
     result = run_job(algorithm, from_arrays(*rows), client, problem.rounds)
-    gap = float(result.summary.get("gap", math.nan))
-    target_gap = max(target_gap, gap) if result.summary.get("converged") else target_gap
-    rounds = int(result.summary.get("rounds", len(result.history)))
+    summary = summary_from_json(result.summary)
+    gap = math.nan if summary.gap is None else summary.gap
+    target_gap = max(target_gap, gap) if summary.converged else target_gap
+    rounds = len(result.history) if summary.rounds is None else summary.rounds
     return _solution(result.arrays, gap * total, target_gap * total, rounds)
 
 
