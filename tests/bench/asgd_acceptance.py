@@ -1,13 +1,13 @@
-"""What asynchronous SGD must show: merges, batch sizes and controllers, item by item.
+"""Acceptance of asynchronous SGD, item by item: merges, batch sizes and controllers.
 
     python tests/bench/asgd_acceptance.py [item ...] [--seeds 10]
 
 Items 1 to 7: one pass of few members, many members, real data, sorted labels, controllers, run time
-against the batch size, and members that come and go. Everything but item 3 runs in virtual time
+against the batch size, and members that leave and return. All items except 3 run in virtual time
 with the costs of ``examples/papers/support/nic_model.py`` and the real arithmetic; medians over
-seeds; each has its own data, start and chances. "Excess" is inertia over that at the true centres,
-in percent; where two are compared as a ratio, 0.1 points are allowed besides, since both may be
-near zero.
+seeds; each has its own data, start and random choices. "Excess" is inertia over that at the true
+centres, in percent; ratios of two excesses have an additional tolerance of 0.1 points, because both
+may be near zero.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def row(item, what, wanted, found, holds):
 @cache
 def clusters(seed, d=10, k=10, spread=0.15, rows=ROWS):
     """Rows, labels and true centres of one seed."""
-    # Apart enough for one minimum to be the best by far: which one is found would be all else that
-    # could be seen.
+    # Far enough apart that one minimum is clearly the best: otherwise the choice of minimum would
+    # dominate the figures.
     source = synthetic_clusters(
         rows, columns=d, clusters=k, spread=spread, min_distance=APART, problem=seed
     )
@@ -66,8 +66,8 @@ def clusters(seed, d=10, k=10, spread=0.15, rows=ROWS):
     return X, y, source.centres()
 
 
-def dealt(X, n_members, order=None, each=1):
-    """Chunks of the members: rows in the given order, in equal runs."""
+def chunks_by_member(X, n_members, order=None, each=1):
+    """Return the members' chunks: rows in the given order, in equal stretches."""
     order = np.arange(len(X)) if order is None else order
     parts = np.array_split(order, n_members * each)
     chunks = [
@@ -77,18 +77,18 @@ def dealt(X, n_members, order=None, each=1):
     return [chunks[i * each : (i + 1) * each] for i in range(n_members)]
 
 
-def begun(X, k, rows, seed):
-    """k-means++ on so many rows."""
+def seeded_start(X, k, rows, seed):
+    """Return k-means++ centres of this many rows."""
     rng = np.random.default_rng([11, seed])
     some = X[rng.choice(len(X), min(len(X), rows), replace=False)]
     return {"centres": plus_plus(some, np.ones(len(some)), k, rng)}
 
 
-class Judge:
+class ExcessJudge:
     """Percent of inertia over that at the true centres, on a sample of the rows."""
 
     def __init__(self, X, truth):
-        # From everywhere: the first rows are the first members' own.
+        # From all members: the first rows belong to the first members.
         some = X[np.random.default_rng(0).choice(len(X), EVALUATED, replace=False)]
         self._rows = [dense_chunk(ChunkId("judge", 0, 0), np.zeros(EVALUATED), some)]
         self._best = inertia(truth, self._rows)
@@ -129,13 +129,23 @@ def one_pass(seeds):
     found = {"stat": [], "paper": [], "same": []}
     for seed in range(seeds):
         X, _, truth = clusters(seed)
-        judge, start_at = Judge(X, truth), begun(X, 10, 200, seed)
-        run = small_world(STAT, start_at, 8, seed, batch=250).prepare(dealt(X, 8)).run(passes=1)
+        judge, start_at = ExcessJudge(X, truth), seeded_start(X, 10, 200, seed)
+        run = (
+            small_world(STAT, start_at, 8, seed, batch=250)
+            .prepare(chunks_by_member(X, 8))
+            .run(passes=1)
+        )
         found["stat"].append(judge(run.states[0]))
-        literal = literal_world(start_at, 8, seed, batch=250).prepare(dealt(X, 8)).run(passes=1)
+        literal = (
+            literal_world(start_at, 8, seed, batch=250)
+            .prepare(chunks_by_member(X, 8))
+            .run(passes=1)
+        )
         found["paper"].append(judge(literal.problem.mean(literal.states)))
-        quiet = small_world(STAT, start_at, 8, seed, batch=250, sends=0).prepare(dealt(X, 8))
-        alone = simu_parallel(STAT, start_at, dealt(X, 8), batch=250, seed=seed)
+        quiet = small_world(STAT, start_at, 8, seed, batch=250, sends=0).prepare(
+            chunks_by_member(X, 8)
+        )
+        alone = simu_parallel(STAT, start_at, chunks_by_member(X, 8), batch=250, seed=seed)
         found["same"].append(
             all(
                 np.array_equal(one[name], other[name])
@@ -155,13 +165,21 @@ def many_members(seeds):
     sent, alone, means, papers = [], [], [], []
     for seed in range(seeds):
         X, _, truth = clusters(seed)
-        judge, start_at = Judge(X, truth), begun(X, 10, 200, seed)
-        run = small_world(STAT, start_at, 64, seed, batch=100).prepare(dealt(X, 64)).run(passes=1)
-        quiet = simu_parallel(STAT, start_at, dealt(X, 64), batch=100, seed=seed)
+        judge, start_at = ExcessJudge(X, truth), seeded_start(X, 10, 200, seed)
+        run = (
+            small_world(STAT, start_at, 64, seed, batch=100)
+            .prepare(chunks_by_member(X, 64))
+            .run(passes=1)
+        )
+        quiet = simu_parallel(STAT, start_at, chunks_by_member(X, 64), batch=100, seed=seed)
         sent.append(judge(run.states[0]))
         means.append(judge(STAT.mean(run.states)))
         alone.append(judge(quiet[0]))
-        literal = literal_world(start_at, 64, seed, batch=100).prepare(dealt(X, 64)).run(passes=1)
+        literal = (
+            literal_world(start_at, 64, seed, batch=100)
+            .prepare(chunks_by_member(X, 64))
+            .run(passes=1)
+        )
         of_all = literal.problem.mean(literal.states)
         papers.append((judge(literal.states[0]), judge(of_all), literal.accepted / literal.merged))
     m0, none, mean = np.median(sent), np.median(alone), np.median(means)
@@ -191,7 +209,7 @@ def real_data(seeds):
         for how in hows:
             ours = []
             for seed in range(seeds):
-                members = dealt(X, 8, np.random.default_rng(seed).permutation(len(X)))
+                members = chunks_by_member(X, 8, np.random.default_rng(seed).permutation(len(X)))
                 chunks = [chunk for some in members for chunk in some]
                 start_at = run_locally(
                     start(
@@ -223,9 +241,9 @@ def real_data(seeds):
             row(3, what, "<= 1 %", f"{over:+.2f} %", over <= 1.0)
 
 
-def by_label(X, y):
-    """Deal every member rows of as few labels as possible."""
-    return dealt(X, 16, np.argsort(y, kind="stable"))
+def rows_by_label(X, y):
+    """Give every member rows of as few labels as possible."""
+    return chunks_by_member(X, 16, np.argsort(y, kind="stable"))
 
 
 def sorted_labels(seeds):
@@ -234,11 +252,11 @@ def sorted_labels(seeds):
     slow = {"link": GIGABIT, "seconds_per_sample": LARGE_S, "batch": 200}
     for seed in range(seeds):
         X, y, truth = clusters(seed)
-        judge, start_at = Judge(X, truth), begun(X, 10, 200, seed)
-        for name, members in (("iid", dealt(X, 16)), ("sorted", by_label(X, y))):
+        judge, start_at = ExcessJudge(X, truth), seeded_start(X, 10, 200, seed)
+        for name, members in (("iid", chunks_by_member(X, 16)), ("sorted", rows_by_label(X, y))):
             run = small_world(STAT, start_at, 16, seed, **slow).prepare(members).run(seconds=1.0)
             found[name].append(judge(run.states[0]))
-        literal = literal_world(start_at, 16, seed, **slow).prepare(by_label(X, y))
+        literal = literal_world(start_at, 16, seed, **slow).prepare(rows_by_label(X, y))
         found["paper"].append(judge(literal.run(seconds=1.0).states[0]))
     iid, ours, paper = (np.median(found[name]) for name in ("iid", "sorted", "paper"))
     what = f"{ours:.2f} % against {iid:.2f} %"
@@ -254,7 +272,7 @@ def sorted_labels(seeds):
 
 
 def controllers(_):
-    """Item 5: sizes of mini-batches on Gigabit Ethernet; no arithmetic, no chance but of peers."""
+    """Item 5: sizes of mini-batches on Gigabit Ethernet; no arithmetic, random peers only."""
     for share, name in ((1.0, "GbE"), (0.1, "GbE/10")):
         costs = Costs(GIGABIT.scaled(share), LARGE_S, state_bytes(100, 100))
         run = replay(costs, lambda: LogPI(places=2), batch=1000, places=2, seconds=10.0)
@@ -300,17 +318,21 @@ def run_time(_):
 
 
 def churn(seeds):
-    """Item 7: 10 % of 16 members lost every 100 ms; judged a mini-batch after the last return."""
+    """Item 7: 10 % of 16 members lost every 100 ms; evaluated a mini-batch after the last
+    return.
+    """
     found = {"none": [], "peer": [], "w0": []}
     losses = []
     slow = {"link": GIGABIT, "seconds_per_sample": LARGE_S, "batch": 200}
     for seed in range(seeds):
         X, _, truth = clusters(seed)
-        judge, start_at = Judge(X, truth), begun(X, 10, 200, seed)
+        judge, start_at = ExcessJudge(X, truth), seeded_start(X, 10, 200, seed)
         for name in found:
             more = {} if name == "none" else {"churn": 0.1, "newcomer": name}
-            world = small_world(STAT, start_at, 16, seed, **slow, **more).prepare(dealt(X, 16))
-            # Later nothing is to be seen: the first message makes up for a newcomer's lack.
+            world = small_world(STAT, start_at, 16, seed, **slow, **more).prepare(
+                chunks_by_member(X, 16)
+            )
+            # Later nothing would be visible: the first message makes up for a newcomer's lack.
             run = world.run(seconds=0.9012)
             found[name].append(max(judge(state) for state in run.states))
             losses += [run.losses] if name == "peer" else []
@@ -327,13 +349,13 @@ def churn(seeds):
 
 
 def batch_baseline(seeds):
-    """Beside the list: BATCH, the excess after its iterations, on the data of item 1."""
+    """Besides: BATCH, the excess after its iterations, on the data of item 1."""
     after = {1: [], 2: [], 4: []}
     for seed in range(seeds):
         X, _, truth = clusters(seed)
-        judge, chunks = Judge(X, truth), dealt(X, 1)[0]
+        judge, chunks = ExcessJudge(X, truth), chunks_by_member(X, 1)[0]
         for passes, some in after.items():
-            found = run_locally(lloyd(begun(X, 10, 200, seed)["centres"], passes), chunks)
+            found = run_locally(lloyd(seeded_start(X, 10, 200, seed)["centres"], passes), chunks)
             some.append(judge(found))
     found = ", ".join(f"{np.median(some):.2f}" for some in after.values())
     row("-", "BATCH after 1, 2, 4 iterations", "", f"{found} %", True)

@@ -1,12 +1,12 @@
-"""Asynchronous SGD of real workers on a slow network: batches, stalls and the use of the uplink.
+"""Asynchronous SGD on real workers and a slow network: batch sizes, stalls and link use.
 
     python tests/bench/asgd_network.py --bandwidth "8 MB"
 
 K-Means whose states take 81 kB each, on uplinks that are limited to a rate: fixed mini-batches with
-a queue that blocks stall below the critical size, adaptive ones find it, and one place for the
-newest state needs none of that. Where all data lie matters not: members draw their own; there must
-be many more rows than a mini-batch has, or passes end in short ones. ``b/bc`` is the mean batch
-over the critical one, with the seconds an example took while the member was not stalled.
+a queue that blocks stall below the critical size, adaptive ones find it, and one slot for the
+newest state needs neither. Members generate their own data; there must be many more rows than a
+mini-batch has, or passes end in short ones. ``b/bc`` is the mean batch over the critical one, with
+the seconds per example while the member was not stalled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.bench import harness
 CLUSTERS = COLUMNS = 100
 #: A centre's coordinates and its mass.
 STATE_BYTES = 8 * CLUSTERS * (COLUMNS + 1)
-#: Ways to send: batch, and the queue that goes with it where it blocks.
+#: Batch controllers, and the queue that blocks for each.
 WAYS: tuple[dict[str, Any], ...] = (
     {"batch": 300, "mode": "paper", "queue": 16},
     {"batch": 1000, "mode": "paper", "queue": 16},
@@ -40,12 +40,12 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"batch": 300},
     {"batch": 3000},
 )
-#: Seconds at the beginning that do not count: controllers settle.
+#: Initial seconds that do not count: controllers settle.
 SETTLING_S = 5.0
 
 
 def measured(result: Result, members: int, bandwidth: float) -> str:
-    """Describe what each member did in a second of the time that counts."""
+    """Describe what each member did in a second of the counted time."""
     rows = [row for row in result.history[:-1] if row["batch"] is not None]
     begun_s = float(rows[0]["seconds"])
     first = next(row for row in rows if row["seconds"] >= begun_s + SETTLING_S)
@@ -65,7 +65,7 @@ def measured(result: Result, members: int, bandwidth: float) -> str:
 
 
 def main() -> int:
-    """Run the study; returns the exit code."""
+    """Run the study; return the exit code."""
     parser = harness.parser(__doc__)
     parser.add_argument("--bandwidth", default="8 MB", help="bytes per second of an uplink")
     parser.add_argument("--latency", type=float, default=1e-4, help="seconds")

@@ -5,16 +5,16 @@
         [--peers elasticml snapml ...] [--repeats 3] [--limit-s 120] [--only least | find | show]
         [--begin-s 200] [--rows 20000000]
 
-Each peer has a process of its own for each problem, with the data loaded from shared .npy files;
-the clock covers ``fit`` alone, after one of little effort that loads what is compiled. l2 is 1/n,
-no intercept. In turn: elasticml is fitted until its certificate encloses the least objective within
-1e-4 (``least``: what the certificate's lower end is then taken for); every peer is fitted from
-scratch with more and more effort until its objective, taken outside the clock, is within 1e-3 of
-that, or until one takes longer than the limit (``find``, for which any machine will do); and the
-effort found is fitted again ``--repeats`` times by peers in turns (which wants a quiet machine;
-``--begin-s`` begins no problem after so long). What has been found and measured is kept in the
-folder, problem by problem: the same command goes on. The sets, 1.6 GB, are made in the folder
-where they are not; ``--rows`` makes another size of a set, under a name of its own.
+Each peer has a separate process for each problem, with the data loaded from shared .npy files; the
+clock covers ``fit`` alone, after a cheap fit that loads compiled code. l2 is 1/n, no intercept.
+There are three steps. ``least``: elasticml is fitted until its certificate encloses the optimum
+within 1e-4; the certificate's lower end is the reference. ``find``: every peer is fitted from
+scratch with increasing effort until its objective, computed outside the clock, is within 1e-3 of
+the reference, or until a fit exceeds the limit; any machine will do. Finally that effort is fitted
+again ``--repeats`` times, peers taking turns, which needs a quiet machine; ``--begin-s`` starts no
+problem after that time. Results are kept in the folder, problem by problem, and the same command
+continues. The sets, 1.6 GB, are generated if missing; ``--rows`` makes another size of a set, under
+another name.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ TARGET = 1e-3
 #: How far apart a certificate's ends may be, relative to the objective.
 ENCLOSED = 1e-4
 PEERS = ("elasticml", "snapml", "liblinear", "saga", "lbfgs", "vw", "dask-ml", "spark")
-#: Looking for an effort goes on for so many times what one fit may take.
+#: The search for an effort takes at most this many times the limit of one fit.
 LOOK = 4
-#: Where looking for an effort begins: fits of less are nowhere near the target.
+#: Where the search for an effort starts: less effort is nowhere near the target.
 FIRST = {"hinge": EFFORTS.index(10), "logistic": EFFORTS.index(3)}
 FIRST_TOLERANCE = {"hinge": 7.5e-4, "logistic": 1e-2}
 
@@ -88,7 +88,7 @@ def least_of(name: str, model: str, folder: Path, threads: int) -> float:
 
 
 def find(peer: str, task: Told, least: float, python: str) -> Told:
-    """Look for the first effort that comes to the target."""
+    """Search for the first effort that reaches the target."""
     model = task["problem"]["model"]
     first = FIRST[model]
     if peer == "elasticml":
@@ -105,7 +105,7 @@ def find(peer: str, task: Told, least: float, python: str) -> Told:
 
 
 def work(kept: Kept, options: argparse.Namespace) -> None:
-    """Do what is still missing, problem by problem; write down every step."""
+    """Do what is missing, problem by problem; save every step."""
     began, results = time.perf_counter(), options.folder / "big.json"
 
     def is_time() -> bool:
@@ -126,7 +126,7 @@ def work(kept: Kept, options: argparse.Namespace) -> None:
             if peer not in found and is_time():
                 found[peer] = find(peer, task, problem["least"], python)
         while options.only is None and is_time():
-            # The peer with the fewest runs so far has its turn.
+            # The peer with the fewest runs so far is next.
             wanting = [p for p in peers if found.get(p, {}).get("effort") is not None]
             wanting = [p for p in wanting if len(found[p].get("s", [])) < options.repeats]
             if not wanting:
@@ -153,7 +153,7 @@ def problems(options: argparse.Namespace) -> list[tuple[str, str, int]]:
 
 
 def show(kept: Kept, options: argparse.Namespace) -> None:
-    """Print the table, and why peers have no figures."""
+    """Print the table, and the reasons for missing figures."""
     print("Seconds of a fit to 1e-3, medians (epochs, or tolerance):\n")
     harness.head("set", "model", "threads", *options.peers, "first / second")
     why = []

@@ -1,10 +1,10 @@
-"""What an earlier study of CoCoA found, item by item, beside what this implementation measures.
+"""The findings of an earlier study of CoCoA, item by item, beside this implementation's figures.
 
     python tests/bench/cocoa_acceptance.py [--items 1 3 4 ...] [--seeds 3]
 
 Runs are those of ``examples/papers/support/virtual_study.py``: real machines, policies and solvers
 in one process, gaps certified in every round, time projected (1 unit = one epoch of one member).
-Medians over seeds. Ends with status 1 where an item does not hold.
+Medians over seeds. Exits with status 1 if an item does not hold.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SEEDS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One expectation and what was measured."""
+    """One expectation and its measurement."""
 
     text: str
     wanted: str
@@ -52,13 +52,13 @@ class Finding:
 
 
 def at_most(text: str, value: float, bound: float, study_: str = "") -> Finding:
-    """Expect a value of at most so much."""
+    """Expect at most this value."""
     wanted = f"<= {bound:g}" + (f" (study {study_})" if study_ else "")
     return Finding(text=text, wanted=wanted, measured=f"{value:.4g}", holds=value <= bound)
 
 
 def at_least(text: str, value: float, bound: float, study_: str = "") -> Finding:
-    """Expect a value of at least so much."""
+    """Expect at least this value."""
     wanted = f">= {bound:g}" + (f" (study {study_})" if study_ else "")
     return Finding(text=text, wanted=wanted, measured=f"{value:.4g}", holds=value >= bound)
 
@@ -88,7 +88,7 @@ def curves(name: str, plan: Plan) -> list[Curve]:
 
 
 def rounds(name: str, plan: Plan, gap: float) -> float:
-    """Median rounds to a gap; infinite where most seeds have not come there."""
+    """Median rounds to a gap; infinite if most seeds have not reached it."""
     cost = cost_of(curves(name, replace(plan, gap=gap)), gap, "rounds")
     return cost.value if cost.is_reached else math.inf
 
@@ -103,8 +103,8 @@ def two_holders(members: int, algorithm: dict[str, Any] = HINGE) -> Plan:
     return Plan(algorithm=algorithm, members=members, holders=2, chunks=256, rounds_max=1500)
 
 
-def dealt(members: int, algorithm: dict[str, Any] = HINGE) -> Plan:
-    """Plan a static run in which all chunks are dealt anew in every round, bodies and all."""
+def reshuffled(members: int, algorithm: dict[str, Any] = HINGE) -> Plan:
+    """Plan a static run in which all chunks are reshuffled in every round, including bodies."""
     policies = ({"name": "redeal", "share": 1.0},)
     return Plan(
         algorithm=algorithm, members=members, chunks=256, policies=policies, rounds_max=1500
@@ -136,7 +136,7 @@ def drift(simulation: Simulation, l2: float, d: int, n: int) -> float:
 
 
 def flapping(members: int, other: int, times: int, every: float) -> tuple[Taken | Granted, ...]:
-    """Make members go and come, again and again."""
+    """Make members leave and return repeatedly."""
     count = members - other
     trace: list[Taken | Granted] = []
     for k in range(times):
@@ -154,7 +154,7 @@ def invariants() -> Iterator[Finding]:
         data = em.from_arrays(X, y, dtype=dtype)
         for what, plan in (
             ("moves", two_holders(8)),
-            ("flaps 16-8", replace(dealt(16), trace=flapping(16, 8, 6, 0.5))),
+            ("flaps 16-8", replace(reshuffled(16), trace=flapping(16, 8, 6, 0.5))),
         ):
             plan = replace(plan, rounds_max=100, gap=1e-13)
             simulation = Simulation(record_of(plan, data), data, options=world_of(plan, data))
@@ -208,7 +208,7 @@ def ijcnn1() -> Iterator[Finding]:
     """Item 4."""
     yield at_most("4. ijcnn1 1e-6, K=1", rounds("ijcnn1", fixed(1), 1e-6), 12, "7")
     yield at_least("4. ijcnn1 1e-6, K=4 fixed", rounds("ijcnn1", fixed(4), 1e-6), 100, "298")
-    yield at_most("4. ijcnn1 1e-6, K=4 dealt anew", rounds("ijcnn1", dealt(4), 1e-6), 30, "14")
+    yield at_most("4. ijcnn1 1e-6, K=4 dealt anew", rounds("ijcnn1", reshuffled(4), 1e-6), 30, "14")
     two = rounds("ijcnn1", two_holders(4), 1e-6)
     yield at_most("4. ijcnn1 1e-6, K=4 two holders", two, 30, "14")
 
@@ -216,7 +216,7 @@ def ijcnn1() -> Iterator[Finding]:
 def covtype() -> Iterator[Finding]:
     """Item 5."""
     plain = rounds("covtype", fixed(16), 1e-5)
-    ratio = rounds("covtype", dealt(16), 1e-5) / plain
+    ratio = rounds("covtype", reshuffled(16), 1e-5) / plain
     yield at_most("5. covtype 1e-5, K=16, dealt anew + line search / plain", ratio, 1 / 3, "0.15")
     ratio = rounds("covtype", two_holders(16), 1e-5) / plain
     yield at_most("5. covtype 1e-5, K=16, two holders + line search / plain", ratio, 1 / 3, "0.17")
@@ -226,8 +226,8 @@ def covtype() -> Iterator[Finding]:
 # --- 6, 7: the elastic policy ------------------------------------------------------------------
 
 
-def rival(members: int) -> Plan:
-    """Plan a static run for as long as it takes to tell that it is no rival."""
+def static_baseline(members: int) -> Plan:
+    """Plan a static run, long enough to show that it is no better."""
     return fixed(members, partitions=16, gap=1e-6, placement="contiguous", units_max=25.0)
 
 
@@ -239,7 +239,7 @@ def elastic() -> Iterator[Finding]:
         runs = curves(name, scaled)
         for gap, least, rivals in ((1e-5, 1.5, (2, 4, 8, 16)), (1e-6, 0.8, (1,))):
             cost = cost_of(runs, gap)
-            static = {k: cost_of(curves(name, rival(k)), gap) for k in rivals}
+            static = {k: cost_of(curves(name, static_baseline(k)), gap) for k in rivals}
             best = min(static, key=lambda k: static[k].value)
             ratio = static[best].value / cost.value if cost.is_reached else 0.0
             more = "" if static[best].is_reached else " (at least)"
@@ -248,7 +248,7 @@ def elastic() -> Iterator[Finding]:
         gap = 1e-5
         ours = cost_of(runs, gap, "member_units").value
         most = cost_of(
-            curves(name, rival(16)),
+            curves(name, static_baseline(16)),
             gap,
             "member_units",
         ).value
@@ -257,10 +257,10 @@ def elastic() -> Iterator[Finding]:
 
 
 def slopes() -> Iterator[Finding]:
-    """Item 7: knees of gaps that are known."""
+    """Item 7: knees of known gap curves."""
 
     def fires(gaps: Sequence[float], scale: Any) -> int | None:
-        """First round at which the rule sees a knee."""
+        """First round at which the rule detects a knee."""
         points = [Point(rounds=k, seconds=float(k), gap=g) for k, g in enumerate(gaps)]
         for k in range(3, len(points) + 1):
             if is_knee(points[:k], scale=scale):
@@ -296,7 +296,7 @@ def slopes() -> Iterator[Finding]:
 
 
 def absent() -> Iterator[Finding]:
-    """Item 8: the bound over the true gap while 1 of 8 members is gone and nobody returns.
+    """Item 8: the bound over the true gap while 1 of 8 members is gone and no other arrives.
 
     The moments are those at which the gap is nearest to the study's at its losses (1.3e-3, 9e-3,
     7e-3); other moments between 0.15 and 1.5 units give ratios of up to 1.9.
@@ -328,7 +328,7 @@ def absent() -> Iterator[Finding]:
 
 
 def killed() -> Iterator[Finding]:
-    """Item 9: kill -9 of 1 of 8 with its duals mapped from the model, against duals kept."""
+    """Item 9: kill -9 of 1 of 8 with its duals mapped from the model, against kept duals."""
     for name, at, gap in (("reuters", 1.5, 1e-6), ("covtype", 2.0, 1e-5), ("a9a", 1.0, 1e-4)):
         plan = fixed(8, HINGE, gap=gap)
         kept = rounds(name, replace(plan, trace=(Taken(at=at, lose=1, how="notice"),)), gap)

@@ -4,10 +4,10 @@
         [--hard]
 
 For every set, loss and number of members a job runs until its certified gap is 1e-6 at lambda =
-0.01. The objective of the model is computed anew from the data, and compared with LIBLINEAR's at a
-tight tolerance. ``--hard`` takes lambda = 1/n instead, for 60 seconds a job, with chunks dealt anew
-in every round and with a fixed deal. Ends with status 1 where a gap is not reached (except
-``--hard``), is below zero, or is no bound of the distance to LIBLINEAR's objective.
+0.01. The objective of the model is recomputed from the data, and compared with LIBLINEAR's at a
+tight tolerance. ``--hard`` uses lambda = 1/n instead, for 60 seconds a job, with chunks reshuffled
+in every round and with a fixed partition. Exits with status 1 if a gap is not reached (except
+``--hard``), is below zero, or does not bound the distance to LIBLINEAR's objective.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def liblinear(loss: str, X: Any, y: F64, l2: float) -> float:
 
 
 def main() -> int:
-    """Run the study; returns the exit code."""
+    """Run the study; return the exit code."""
     parser = harness.parser(__doc__)
     names = ["rcv1", "reuters", "ijcnn1", "a9a", "covtype"]
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=names)

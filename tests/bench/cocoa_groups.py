@@ -3,12 +3,12 @@
     python tests/bench/cocoa_groups.py [--sets reuters ijcnn1 kdd] [--l2 0.01 1/n]
         [--groups 1 2 4] [--threads 1 2 4] [--inner 1 4] [--dealt anew once] [--seconds]
 
-One member with all rows in chunks of 1 MiB, 16 at least, hinge loss, the exact line search between
+One member has all rows in at least 16 chunks of 1 MiB; hinge loss, the exact line search between
 rounds, and in each round ``--inner`` passes (t2) of all groups. Suboptimality is relative to the
-certified optimum of a long run of one thread. Passes count whatever the processors: more threads
-than there are do their parts in turn, which changes no bit. ``--seconds`` measures, and then for as
-many threads as there are processors at most: one run each by turns, the median of five, the clock
-over passes and line searches alone.
+certified optimum of a long run of one thread. Passes do not depend on the number of CPUs: surplus
+threads do their parts in turn, which changes no bit. ``--seconds`` measures time, for at most one
+thread per CPU: runs take turns, medians of five, and the clock covers passes and line searches
+alone.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from tests.bench import harness  # noqa: E402
 
 TARGETS = (1e-3, 1e-5)
 PASSES_MAX, REPEATS = 400, 5
-#: As jobs have them; small sets are cut finer.
+#: As in jobs; small sets are cut finer.
 CHUNK_BYTES, CHUNKS_MIN = 2**20, 16
 HINGE = dual_loss_named("hinge")
 
 
 @dataclass
 class Data:
-    """Rows, their chunks, and what they are worth."""
+    """Rows, their chunks, and the optimum."""
 
     X: Any
     y: np.ndarray
@@ -57,7 +57,7 @@ class Data:
     chunks: int | None = None
 
     def pieces(self) -> list[Piece]:
-        """Cut the rows anew, with dual variables of zero."""
+        """Split the rows again, with dual variables of zero."""
         made = []
         count = self.chunks or max(CHUNKS_MIN, 8 * self.X.nnz // CHUNK_BYTES)
         ends = np.linspace(0, self.y.size, count + 1).astype(int)
@@ -91,7 +91,7 @@ class Member:
         self.v = np.zeros(data.X.shape[1])
         self.aggregation = Aggregation(gamma=None)
         self.rounds = self.visited = self.discarded = 0
-        self.parallel.in_teams(lambda k, team: None, groups)  # their threads begin
+        self.parallel.in_teams(lambda k, team: None, groups)  # starts their threads
 
     def round(self) -> None:
         weight = float(self.data.y.size)
@@ -139,7 +139,7 @@ def optimum(data: Data) -> float:
     return dual
 
 
-def told(
+def passes_to_targets(
     data: Data, goal: float, groups: int, threads: int, inner: int, redeals: bool
 ) -> list[str]:
     """Return passes to each target, and how many were undone."""
@@ -220,7 +220,10 @@ def main() -> None:
                 )
                 print("---|---|---|---|---|---|---|---")
                 for way in ways:
-                    print(" | ".join([*map(str, way), *told(data, goal, *way)]), flush=True)
+                    print(
+                        " | ".join([*map(str, way), *passes_to_targets(data, goal, *way)]),
+                        flush=True,
+                    )
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def main() -> None:
         ended.append({**ended[-1], **next(r for r in records if r["event"] == "FinalModel")})
         reached = []
         for target in TARGETS:
-            # A round's row has the gap that the round before ended with.
+            # A round's row has the gap at the end of the previous round.
             near = (
                 ended[k - 1]["t"]
                 for k, r in enumerate(ended)

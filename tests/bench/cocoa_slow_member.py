@@ -1,10 +1,10 @@
-"""A worker made 1.5 times slower by real extra work: how soon the load follows.
+"""A worker slowed down 1.5 times by real extra work: how soon the load is rebalanced.
 
     python tests/bench/cocoa_slow_member.py [--members 2] [--rows 600000] [--factor 1.5]
 
-Prints slowest / mean compute time, without balancing and with each policy that balances: of what
-members took in rounds 11 on together, which evens the noise of a shared machine out, and of each
-round. The data are generated on the members, in the shape of RCV1.
+Prints slowest / mean compute time, without balancing and with each balancing policy: over rounds 11
+onwards together, which averages the noise of a shared machine, and for each round. The data are
+generated on the members, in the shape of RCV1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def passes(records: list[dict[str, Any]]) -> list[dict[str, float]]:
 
 
 def imbalance(rounds: list[dict[str, float]]) -> float:
-    """Slowest over mean of what the members took in these rounds together."""
+    """Slowest over mean of the members' total times in these rounds."""
     seconds = [sum(each[member] for each in rounds) for member in rounds[0]]
     return max(seconds) * len(seconds) / sum(seconds)
 

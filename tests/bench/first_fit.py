@@ -1,12 +1,12 @@
-"""What a fresh process pays before its first model: imports, compiled code from the cache, a fit.
+"""Startup cost of a fresh process up to its first model: imports, cached compiled code, a fit.
 
     python tests/bench/first_fit.py [repeats] [estimator ...]
 
-Each estimator in processes of its own, medians over repeats (5), in milliseconds: ``import
-elasticml``; its class, which imports scikit-learn (whose own import of what such a class needs is
-the first row); the first fit of 2000 rows and 20 columns; the second one of the same rows. What the
-first fit takes longer than the second is what is loaded then. One more process goes before, so that
-compiled code is in numba's cache and files are in memory.
+Each estimator runs in separate processes; medians over repeats (5), in milliseconds: ``import
+elasticml``; its class, which imports scikit-learn (the first row is scikit-learn's own import of
+the same modules); the first fit of 2000 rows and 20 columns; the second fit of the same rows. The
+difference of the two fits is loading time. An extra process runs first, so that compiled code is in
+numba's cache and files are in memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MODELS = {
     "KMeans": "em.KMeans(random_state=0)",
 }
 
-#: scikit-learn's own linear models import what is counted here and more.
+#: Importing scikit-learn's own linear models imports what is measured here, and more.
 PEER = """
 import time, json
 begun = time.perf_counter()

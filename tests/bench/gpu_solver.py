@@ -1,13 +1,13 @@
-"""CoCoA's local solver on a GPU beside the one on the processors, and Snap ML's on a GPU.
+"""CoCoA's local solver on a GPU and on CPUs, and Snap ML's on a GPU.
 
     python tests/bench/gpu_solver.py [--rows 2050000] [--losses hinge logistic] [--l2 1e-4]
         [--threads 2] [--repeats 3]
 
 Rows with the shape of RCV1, float32, from nothing to a certified gap of 1e-3 and 1e-5 of the
-objective. The clock covers the passes, and of the GPU the copying of the rows to it; certificates
-and compilation are outside. Solvers take turns; medians. Snap ML, where it is installed in the same
-environment, is fitted anew with more and more epochs until its objective is near enough. Without a
-GPU there is one line that says so.
+objective. The clock covers the passes, and for the GPU the copy of the rows to it; certificates and
+compilation are outside. Solvers take turns; medians. Snap ML, if installed in the same environment,
+is refitted with increasing epochs until its objective reaches the target. Without a GPU one line
+says so.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.bench import harness
 
 TARGETS = (1e-3, 1e-5)
-#: Seconds after which a solver is given up.
+#: Seconds after which a solver is stopped.
 LIMIT_S = 120.0
 
 
 def solver_of(device, loss):
-    """Make a solver of a device; everything else as a job has it."""
+    """Make a solver of a device; everything else as in a job."""
     settings = {"loss": loss, "dtype": "float32", "intercept_scaling": None}
     if device == "cpu":
         return LocalSolver(bucket=None, **settings)
@@ -57,7 +57,7 @@ def objectives(data, pieces, v, loss, l2):
 
 
 def ours(device, data, loss, l2, threads):
-    """Make passes until the gap is small enough: seconds to each target, first pass, passes."""
+    """Run passes until the gap is small enough: seconds to each target, first pass, passes."""
     pieces = [Piece(c, np.array(c.labels), None, np.zeros(c.n_rows)) for c in chunks_of(data)]
     solver, parallel = solver_of(device, loss), parallel_of(threads)
     v, aggregation, weight = np.zeros(data.d), Aggregation(gamma=None), float(data.n)
@@ -76,7 +76,7 @@ def ours(device, data, loss, l2, threads):
 
 
 def snap(data, loss, l2, best):
-    """Fit Snap ML on the GPU with more and more epochs: seconds to each target; None without it."""
+    """Fit Snap ML on the GPU with increasing epochs: seconds to each target; None without it."""
     try:
         import snapml
     except ImportError:
@@ -105,7 +105,7 @@ def snap(data, loss, l2, best):
 
 
 def best_of(data, loss, l2):
-    """Return the objective of a long run on the processors."""
+    """Return the objective of a long run on CPUs."""
     pieces = [Piece(c, np.array(c.labels), None, np.zeros(c.n_rows)) for c in chunks_of(data)]
     solver, v = solver_of("cpu", loss), np.zeros(data.d)
     solver.bind(pieces)
@@ -118,7 +118,7 @@ def best_of(data, loss, l2):
 
 
 def shown(tries):
-    """Write medians of seconds, and passes, to each target."""
+    """Format medians of seconds, and passes, to each target."""
     cells = []
     for k in range(len(TARGETS)):
         some = [t["reached"][k] for t in tries if len(t["reached"]) > k]

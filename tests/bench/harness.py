@@ -1,4 +1,4 @@
-"""What the benches share: options, data, clocks, medians of interleaved runs, tables and JSON.
+"""Shared parts of the benches: options, data, clocks, medians of interleaved runs, tables, JSON.
 
 Run a bench as a script, ``python tests/bench/NAME.py``. It puts the repository's root on
 ``sys.path`` before it imports this module, which adds ``examples/papers``, where the data sets of
@@ -81,8 +81,8 @@ def interleaved(
 ) -> dict[K, list[T]]:
     """Run each way once per turn, and return the figures of each.
 
-    Slow changes of the machine's speed then meet all ways alike. ``warm_up`` turns come first and
-    are not kept; ``rng`` draws another order for each turn.
+    Slow changes of the machine's speed then affect all ways equally. ``warm_up`` turns come first
+    and are not kept; ``rng`` draws another order for each turn.
     """
     figures: dict[K, list[T]] = {name: [] for name in ways}
     for turn in range(warm_up + repeats):

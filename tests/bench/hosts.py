@@ -2,10 +2,10 @@
 
     python tests/bench/hosts.py [--hosts 4] [--rate 1gbit] [--fan-outs 1 2] [--kill]
 
-Every member has a host of its own, the driver too. A job of long vectors (8 MB) runs with pieces
+Every member and the driver have separate hosts. A job of long vectors (8 MB) runs with segmented
 and with whole vectors in turns; every value of every sum is checked (``tests/wide_toy.py``). With
-``--kill`` a member in the middle of the tree is killed while vectors are on their way. Needs root
-and iproute2. The processes still share memory, so streams are asked for.
+``--kill`` a member in the middle of the tree is killed while vectors are in flight. Needs root and
+iproute2. The processes still share memory, so streams are requested.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tests.bench import harness
 from tests.bench.namespaces import PORT, address, hosts, serve, serving
 
 WIDTH = 1_000_000
-#: A round's time is counted from this one on: the first ones set links and buffers up.
+#: A round's time counts from this one on: the first ones set up links and buffers.
 FIRST_ROUND = 3
 
 
 def train(fan_out: int, rounds: int, members: int, kill: int) -> dict[str, Any]:
-    """Run the job as its client; kill a worker's process in the middle, where one is named."""
+    """Run the job as its client; kill a worker's process in mid-round if one is named."""
     with Client(f"tcp://{address(0)}:{PORT}", set_as_default=False) as client:
         client.wait_for_workers(members)
         job = em.Job(
@@ -65,7 +65,7 @@ def train(fan_out: int, rounds: int, members: int, kill: int) -> dict[str, Any]:
 
 
 def one_run(names: list[str], options: argparse.Namespace, fan_out: int, pieces: bool) -> Any:
-    """Start everybody, each on its host, and run one job."""
+    """Start all processes, each on its host, and run one job."""
     ways = ["--pieces" if pieces else "--whole"]
     with serving(names, script=__file__, words=ways) as workers:
         victim = workers[0] if options.kill else 0

@@ -2,10 +2,10 @@
 
     python tests/bench/inner_iterations.py [--rates 1gbit 20gbit] [--members 2] [--rows 200000]
 
-Every member has a host of its own (a network namespace), the driver too; links between them are
-shaped. Runs CoCoA with fixed numbers of passes and with the policy that chooses them. The cost
-model is fitted to the rounds with 1 and 4 passes; what it predicts for every number stands beside
-what was measured. Needs root and iproute2. Source of the figure: Snap ML, Figure 4.
+Every member and the driver have separate hosts (network namespaces); links between them are shaped.
+Runs CoCoA with fixed numbers of passes and with the policy that chooses them. The cost model is
+fitted to the rounds with 1 and 4 passes; its prediction for every number is printed beside the
+measurement. Needs root and iproute2. Source of the figure: Snap ML, Figure 4.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.bench.namespaces import PORT, address, hosts, serving  # noqa: E402
 
 
 def train(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the job as its client; return what rounds took and brought."""
+    """Run the job as its client; return costs and progress of its rounds."""
     with Client(f"tcp://{address(0)}:{PORT}", set_as_default=False) as client:
         client.wait_for_workers(options.members)
         return snapml_rounds.train(
@@ -46,7 +46,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def one_run(names: list[str], options: argparse.Namespace, passes: int) -> Any:
-    """Start everybody, each on its host, and run one job; 0 passes is the policy's choice."""
+    """Start all processes, each on its host, and run one job; 0 passes is the policy's choice."""
     with serving(names, options.threads):
         command = [sys.executable, __file__, "--role", "client", "--passes", str(passes)]
         for name in ("members", "rows", "l2"):

@@ -3,27 +3,28 @@
     python tests/bench/kills.py [ALGORITHM] [--real] [--planned] [--runs 20] [--first 0] ...
 
 Faults are drawn from the run's seed, or planned by round and phase (``--planned``). Jobs run in
-this process, in the in-memory world of the tests, or on worker processes (``--real``). Where an
-algorithm has one kind of runs only, the switches may be left out. Without an algorithm every study
-runs with its defaults.
+this process, in the in-memory world of the tests, or on worker processes (``--real``). The switches
+may be omitted if an algorithm has only one kind of runs. Without an algorithm every study runs with
+its defaults.
 
 toy
     A toy job with exact sums in memory; kills, pauses, notices and returns.
 toy --real
     60,000 values a vector, in slots of shared memory (``--transport``), under SIGKILL. Each value
-    of each sum is compared with what the examples in it make it, each value of each model with what
-    was sent (``tests/wide_toy.py``). No process may have a slot open afterwards; new names in
+    of each sum is compared with the sum of its examples, each value of each model with the value
+    that was sent (``tests/wide_toy.py``). No process may have a slot open afterwards; new names in
     /dev/shm are listed.
 batch_gradient
-    Logistic regression under SIGKILL. Where all examples are present, the objective is compared
-    with one computed from the source.
+    Logistic regression under SIGKILL. When all examples are present, the objective is compared with
+    one computed from the source.
 cocoa
     In memory: one or two holders, policies, little memory; kills are aimed at members that send,
-    receive or hold something at that moment. numpy judges every gap and objective.
+    receive or hold something at that moment. Every gap and objective is verified with numpy.
 cocoa --real
     Data sets, losses, holders, policies and topologies drawn from the seed; SIGKILL, SIGTERM,
     SIGSTOP with and without SIGCONT, notices, scaling, half or all workers at once. Every run must
-    end at its gap; numpy judges every round. ``--stories`` keeps the stories of wrong runs.
+    end at its gap; every round is verified with numpy. ``--stories`` keeps the stories of wrong
+    runs.
 cocoa --planned
     1, 2 and half of the members get SIGKILL in every phase of round 2; their chunks are taken over
     at once (``auto``) or their duals are frozen until round 12 (``freeze``; in ``mode: paper``,
@@ -34,17 +35,17 @@ local_sgd
     adding up and in sending the model. Every epoch must have each sample once. The difference of
     the test accuracies is printed with the deviation among undisturbed seeds.
 async_sgd
-    K-Means on clusters whose centres are known: three undisturbed runs give the scatter of the
-    final objective, then workers are killed and replaced until ``--kills`` have been. Counts what
-    happened to all mail.
+    K-Means on clusters with known centres: three undisturbed runs give the scatter of the final
+    objective, then workers are killed and replaced until ``--kills`` kills are reached. Counts the
+    fate of all messages.
 models
-    Every linear model on a9a with a SIGKILL in rounds 1, 2 and 3, in another phase each. Must end
+    Every linear model on a9a with a SIGKILL in rounds 1, 2 and 3, each in another phase. Must end
     at its certified gap, and "above", the final objective less that of an undisturbed run to a
     hundredth of the gap, must be at most that gap and at least minus the undisturbed run's gap.
-    Batch gradient certifies none; its model's gap is computed from all rows.
+    Batch gradient has no certificates; its model's gap is computed from all rows.
 
-Prints a line for each run (in memory: each wrong run) and the totals as one line of JSON. Ends with
-status 1 where anything was wrong. Where faults are planned, a run in which no member was killed is
+Prints a line for each run (in memory: each wrong run) and the totals as one line of JSON. Exits
+with status 1 if anything was wrong. With planned faults, a run in which no member was killed is
 wrong, too.
 """
 
@@ -100,7 +101,7 @@ WAIT_S = 120
 
 @dataclass(kw_only=True)
 class Verdict:
-    """What one run was."""
+    """The result of one run."""
 
     #: A line, or the cells of the study's table; None: not shown.
     shown: str | tuple[Any, ...] | None
@@ -109,7 +110,7 @@ class Verdict:
 
 
 class Study:
-    """One kind of runs: the cases, what a run does, and what must hold.
+    """One kind of runs: the cases, how a case runs, and what must hold.
 
     By default the cases are seeds, and the runs need no cluster.
     """
@@ -124,14 +125,14 @@ class Study:
 
     @contextlib.contextmanager
     def workers(self) -> Iterator[None]:
-        """Hold the workers of all runs."""
+        """Keep the workers of all runs."""
         yield
 
     def refill(self) -> None:
         """Restore the workers before a run."""
 
     def cases(self, totals: Counter[str]) -> Iterator[Any]:
-        """Yield what varies between the runs; ``totals`` are of the runs so far."""
+        """Yield the cases; ``totals`` are of the runs so far."""
         yield from range(self.options.first, self.options.first + self.options.runs)
 
     def run(self, case: Any) -> Verdict:
@@ -187,7 +188,7 @@ class MemoryStudy(Study):
 
     @contextlib.contextmanager
     def workers(self) -> Iterator[None]:
-        """Silence the log, which tells every fault."""
+        """Silence the log, which reports every fault."""
         logging.disable(logging.CRITICAL)
         try:
             yield
@@ -223,7 +224,7 @@ class MemoryToy(MemoryStudy):
 
 
 class MemoryCocoa(MemoryStudy):
-    """CoCoA, judged by numpy."""
+    """CoCoA, verified with numpy."""
 
     job = staticmethod(cocoa_run)
     faults = ("killed", "aimed", "many", "pauses", "notices", "joins")
@@ -314,7 +315,7 @@ class SharedMemoryStudy(RealStudy):
         "rounds": 80,
         "transport": "shm",
     }
-    #: What the link of a slot's descriptor in /proc begins with.
+    #: Prefix of the link of a slot's descriptor in /proc.
     slot = "/memfd:elasticml"
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -354,7 +355,7 @@ class SharedMemoryStudy(RealStudy):
         return [f"{len(holders)} processes still have slots"] if holders else []
 
     def has_slot(self, pid: int) -> bool:
-        """Tell whether a process has a slot open."""
+        """Return whether a process has a slot open."""
         with contextlib.suppress(OSError):
             for entry in Path(f"/proc/{pid}/fd").iterdir():
                 with contextlib.suppress(OSError):
@@ -364,7 +365,7 @@ class SharedMemoryStudy(RealStudy):
 
 
 class AsyncSgdStudy(RealStudy):
-    """K-Means by asynchronous SGD: the same answer, however many workers are killed."""
+    """K-Means by asynchronous SGD: the same result, however many workers are killed."""
 
     defaults: ClassVar[dict[str, Any]] = {
         "kills": 200,
@@ -373,7 +374,7 @@ class AsyncSgdStudy(RealStudy):
         "rows": 60_000,
         "seconds": 60.0,
     }
-    #: Counts of the history's last row that are added up over the disturbed runs.
+    #: Counts of the history's last row that are summed over the disturbed runs.
     mail = ("posted", "skipped", "sent", "undelivered", "received", "merged", "overwritten")
     clusters, n_columns, deviation = 10, 10, 0.15
 
@@ -409,7 +410,7 @@ class AsyncSgdStudy(RealStudy):
         )
 
     def objective(self, result: Any) -> float:
-        """Return the final objective over all rows; NaN where it is not known."""
+        """Return the final objective over all rows; NaN if it is not known."""
         value = result.summary["objective"]
         return float("nan") if value is None else float(value)
 
@@ -450,7 +451,7 @@ class AsyncSgdStudy(RealStudy):
         """Compare the disturbed objectives with the undisturbed ones."""
         spread = max(self.undisturbed) - min(self.undisturbed)
         middle = statistics.median(self.undisturbed)
-        # Where examples are absent at the end the objective is not known.
+        # When examples are absent at the end the objective is not known.
         known = [value for value in self.disturbed if not math.isnan(value)]
         worst = max((abs(value - middle) for value in known), default=math.inf)
         text = f"disturbed differ by {worst:.2e} at most"
@@ -460,7 +461,7 @@ class AsyncSgdStudy(RealStudy):
 
 
 class RandomCocoaStudy(RealStudy):
-    """CoCoA on real data under whatever can happen to workers."""
+    """CoCoA on real data under any fault of workers."""
 
     defaults: ClassVar[dict[str, Any]] = {
         "runs": 20,
@@ -471,7 +472,7 @@ class RandomCocoaStudy(RealStudy):
         "stories": None,
     }
     spare = 2
-    #: A small penalty, so that a run lasts.
+    #: A small penalty, so that a run takes long enough.
     l2, gap = 1e-4, 1e-5
     limit_s = 150.0
 
@@ -535,7 +536,7 @@ class RandomCocoaStudy(RealStudy):
         handle = job.start(self.client)
         chances = dataclasses.replace(EVERYTHING, seconds=self.options.disturb_s)
         disturber = Disturber(self.cluster, self.options.members, case, chances)
-        # After the faults, replace workers only where the job lacks examples.
+        # After the faults, replace workers only if the job lacks examples.
         disturber.absent = 0
         begin_s, wrong, hangs = time.monotonic(), [], 0
         if not is_over_in_time(handle, disturber, self.limit_s):
@@ -561,7 +562,7 @@ class RandomCocoaStudy(RealStudy):
         )
 
     def wrong_in(self, handle: em.Handle, name: str, loss: str) -> list[str]:
-        """List what the job has reported of its models that is not true of them."""
+        """List the reported values of the job's models that are wrong."""
         judge, outcome = self.judge(name), handle.outcome()
         wrong = judge.wrong_rows(loss, outcome.history, outcome.snapshots)
         story = list(handle)
@@ -580,7 +581,7 @@ class RandomCocoaStudy(RealStudy):
 
 
 class PlannedCocoaStudy(RealStudy):
-    """CoCoA under SIGKILL in every phase: what is certified, and how near the bounds are."""
+    """CoCoA under SIGKILL in every phase: certificates, and tightness of the bounds."""
 
     defaults: ClassVar[dict[str, Any]] = {
         "members": 6,
@@ -602,10 +603,10 @@ class PlannedCocoaStudy(RealStudy):
     phases = ("broadcast", "compute", "reduce", "move", "apply")
 
     def cases(self, totals: Counter[str]) -> Iterator[tuple[str, Any, Any, str, int]]:
-        """Yield data set, rule for the absent, mode, phase and number of kills."""
+        """Yield data set, absent rule, mode, phase and number of kills."""
         for name in self.options.sets:
             for absent, mode in (("auto", "default"), ("freeze", "default"), ("freeze", "paper")):
-                # Nothing moves where chunks stay with their owners.
+                # Nothing moves if chunks stay with their owners.
                 for phase in [p for p in self.phases if absent == "auto" or p != "move"]:
                     for lose in sorted({1, 2, self.options.members // 2}):
                         yield name, absent, mode, phase, lose
@@ -626,7 +627,7 @@ class PlannedCocoaStudy(RealStudy):
             self.data(name),
             absent=absent,
             holders=2,
-            # Chunks that change owners in every round have no share of the last certificate.
+            # Chunks that change owners in every round have no share in the last certificate.
             policies=["redeal"] if absent == "auto" else [],
             faults=[
                 {"round": 2, "phase": phase, "lose": lose, "how": "kill"},
@@ -697,7 +698,7 @@ class LocalSgdStudy(RealStudy):
         "accuracy",
     )
     batch, local_steps, n_samples = 8, 16, 60_000
-    #: When, as a share of the rounds, how many, and in which phase.
+    #: As a share of the rounds, number of members, and phase.
     losses = ((0.15, 1, "compute"), (0.4, 2, "reduce"), (0.7, 1, "broadcast"))
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -765,7 +766,7 @@ class LocalSgdStudy(RealStudy):
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """An algorithm for a tolerance, and whether its data are by columns."""
+    """An algorithm for a tolerance, and whether its data are partitioned by columns."""
 
     make: Callable[[float], Any]
     by_columns: bool
@@ -853,7 +854,7 @@ class ModelsStudy(RealStudy):
         return job.run(self.client)
 
     def gap_of(self, model: Model, result: Any) -> float:
-        """Return the certified gap; of batch gradient one that is computed here."""
+        """Return the certified gap; for batch gradient it is computed here."""
         if result.summary.get("gap") is not None:
             return float(result.summary["gap"])
         X, y = self.rows
@@ -875,7 +876,7 @@ class ModelsStudy(RealStudy):
             wrong.append("no member was killed")
         if not gap <= target:
             wrong.append(f"ended at gap {gap}")
-        # Rounding of two ways to add up the same losses.
+        # Rounding differs between two orders of summing the same losses.
         if not -least_gap - 1e-12 <= above <= gap + 1e-12:
             wrong.append(f"{above} above the optimum, certified {gap} and {least_gap}")
         verdict = "WRONG" if wrong else "ok"
@@ -889,7 +890,7 @@ class ModelsStudy(RealStudy):
 
 # --- command line ---------------------------------------------------------------------------
 
-#: By algorithm and by the switches that choose among its studies.
+#: By algorithm and by the switches that select among its studies.
 STUDIES: dict[str, dict[str, type[Study]]] = {
     "toy": {"": MemoryToy, "real": SharedMemoryStudy},
     "batch_gradient": {"real": BatchGradientStudy},
@@ -919,7 +920,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def studies_of(arguments: list[str] | None = None) -> list[Study]:
-    """Choose studies by the command line."""
+    """Select studies by the command line."""
     parser = harness.parser(__doc__)
     parser.add_argument("algorithm", nargs="?", choices=list(STUDIES), help="all by default")
     parser.add_argument("--real", action="store_true", help="worker processes")

@@ -1,4 +1,4 @@
-"""Real rows for K-Means benchmarks: descriptors of image blocks, and a set with known clusters."""
+"""Real rows for K-Means benches: descriptors of image blocks, and a set with known clusters."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
     python tests/bench/kmeans_speed.py [--seeds 5] [--data hog birch1] [--threads 1 2] [--dtype ...]
 
-``em.KMeans`` by turns with ``MiniBatchKMeans`` as it comes, both with their labels; Lloyd's
-``KMeans`` runs once. scikit-learn's OpenMP and linear algebra are held to as many threads. Wall
-times, so that nothing else should run; medians over seeds. Inertia is over all rows.
+``em.KMeans`` takes turns with ``MiniBatchKMeans`` with its defaults, both including labels; Lloyd's
+``KMeans`` runs once. scikit-learn's OpenMP and linear algebra are limited to the same number of
+threads. Wall times, so nothing else should run; medians over seeds. Inertia is over all rows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OURS = {
 
 
 def ways(n_threads):
-    """Name every way, and the estimator that finds centres."""
+    """Return every estimator that finds centres, by name."""
     return {
         BASE: lambda s: MiniBatchKMeans(K, random_state=s, **FITTED),
         LLOYD: lambda s: Lloyd(K, random_state=s, **FITTED),
@@ -59,7 +59,7 @@ def measure(name, X, seeds, n_threads):
     found = {way: ([], []) for way in ways(n_threads)}
     with threadpool_limits(n_threads):
         for make in ways(n_threads).values():
-            make(99).fit(X[:5000])  # compiles, or loads what was compiled
+            make(99).fit(X[:5000])  # compiles, or loads compiled code
         for seed in range(seeds):
             for way, make in ways(n_threads).items():
                 if way == LLOYD and seed:

@@ -2,8 +2,8 @@
 
     python tests/bench/lasso_path.py [repeats]
 
-Both are given the same centred data (Fortran order) and grid, and end at the same relative gap; by
-turns, in seconds of the processor with one thread, medians over repeats. Both warm up first.
+Both get the same centred data (Fortran order) and grid, and end at the same relative gap; runs take
+turns, in CPU seconds with one thread, medians over repeats. Both warm up first.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def housing():
 
 
 def protein():
-    """Of the UCI regression sets."""
+    """A set of the UCI regression collection."""
     table = np.loadtxt(DATA / "uci_regression" / "protein.csv.gz", delimiter=",")
     return table[:, :-1], table[:, -1]
 
 
 def wide(n, d):
-    """Rows of a normal distribution; twenty columns make the targets."""
+    """Rows of a normal distribution; twenty columns make up the targets."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, d))
     return X, X[:, :20] @ rng.standard_normal(20) + 0.1 * rng.standard_normal(n)

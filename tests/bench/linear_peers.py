@@ -4,21 +4,21 @@
         lasso] [--peers elasticml snapml ...] [--threads 1 2] [--repeats 5] [--limit-s 60]
         [--python PEERS_VENV/bin/python] [--folder KEPT] [--only find] [--begin-s 100]
 
-Every peer has a process of its own for each problem, which loads the data from shared .npy files
+Every peer has a separate process for each problem, which loads the data from shared .npy files
 first; the clock covers a fit in memory, without imports. The first fit of a process, which may
-compile, is told apart. Peers fit from scratch with more and more effort until the objective, taken
-outside the clock, is within 1e-6 of what the first peer has certified as the least; then, on a
-quiet machine, the efforts that were needed are fitted again ``--repeats`` times, or for 5 seconds,
-whichever ends first. "-" is what is not reached within the limit, "none" where a peer has no such
-model, or is not installed; why is told below the table. Peers that have
-one thread always stand in the rows of more threads, too, with what they took there.
+compile, is reported separately. Peers fit from scratch with increasing effort until the objective,
+computed outside the clock, is within 1e-6 of the optimum that the first peer certified; then, on a
+quiet machine, the necessary efforts are fitted again ``--repeats`` times, or for 5 seconds,
+whichever ends first. "-": not reached within the limit; "none": the peer has no such model or is
+not installed, with the reason below the table. Peers with a single thread also appear in the rows
+of more threads, with their own times.
 
-With ``--folder`` what was found and measured is kept, and not run again with the same penalties,
-limit and python, but for peers that were missing or failed: ``--only find`` looks for the efforts,
-for which any machine will do, and ``--begin-s`` begins no problem after so long.
+With ``--folder`` results are kept, and not repeated with the same penalties, limit and python,
+except for peers that were missing or failed: ``--only find`` searches the efforts, for which any
+machine will do, and ``--begin-s`` starts no problem after that time.
 
-Peers other than scikit-learn want a venv of their own: ``python -m venv V && V/bin/pip install
-snapml vowpalwabbit dask-ml pyspark pyarrow scipy``; Spark needs Java.
+Peers other than scikit-learn need their own venv: ``python -m venv V && V/bin/pip install snapml
+vowpalwabbit dask-ml pyspark pyarrow scipy``; Spark needs Java.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.bench import harness  # noqa: E402
 
-# At the end: a study there is called snapml, as the peer is.
+# At the end: a study there is called snapml, like the peer.
 sys.path.append(str(ROOT / "examples" / "papers"))
 
 from tests.bench.peers.fits import PEERS, SERIAL, Fits  # noqa: E402
@@ -51,7 +51,7 @@ TARGETS = (1e-3, 1e-6)
 OURS = ("elasticml", "liblinear", "saga", "lbfgs", "cholesky", "cd")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
-#: Fits of one effort end after so long, however few they are.
+#: Fits of one effort stop after this time, however few they are.
 PATIENCE_S = 5.0
 
 Told = dict[str, Any]
@@ -92,7 +92,7 @@ def _find(fits: Fits, data: Data, problem: Problem, task: Told) -> None:
 
 
 def run(task: Told, python: str) -> list[Told]:
-    """Run a peer in a process of its own; its lines."""
+    """Run a peer in a separate process; return its lines."""
     environment = {**os.environ, **dict.fromkeys(THREADS, str(task["threads"]))}
     command = [python, __file__, "--task", json.dumps(task)]
     try:
@@ -115,18 +115,18 @@ def run(task: Told, python: str) -> list[Told]:
 
 
 def find(task: Told, peer: str, python: str, least: float | None) -> Told:
-    """Find the efforts with which a peer comes to each target."""
+    """Search the efforts with which a peer reaches each target."""
     return {"lines": run({**task, "peer": peer, "efforts": None, "least": least}, python)}
 
 
 def least_of(found: dict[str, Told]) -> float | None:
-    """Return the least objective of all peers."""
+    """Return the best objective of all peers."""
     lines = [line for told in found.values() for line in told["lines"]]
     return min((line["objective"] for line in lines if "objective" in line), default=None)
 
 
 def needed(told: Told, least: float) -> list[int | None]:
-    """Return the first effort that comes to each target."""
+    """Return the first effort that reaches each target."""
     tries = [line for line in told["lines"] if "objective" in line]
     return [
         next((t["effort"] for t in tries if t["objective"] <= least * (1 + target)), None)
@@ -147,18 +147,18 @@ def compare(task: Told, kept: dict[str, Told], options: argparse.Namespace) -> N
     for peer in peers:
         python = sys.executable if peer in OURS else options.python
         efforts = sorted({e for e in needed(kept[peer], least or 0.0) if e is not None})
-        # Another peer's model may have moved the least objective since they were measured.
+        # Another peer's model may have improved the best objective since they were measured.
         measured = {int(effort) for effort in kept[peer].get("seconds", {})}
         if not measured.issuperset(efforts):
             lines = run({**task, "peer": peer, "efforts": efforts}, python)
-            # A run that failed has been told of, and is made again at the next call.
+            # A failed run has been reported, and is repeated by the next call.
             for line in lines:
                 kept[peer] |= line if "first_s" in line else {}
             kept[peer]["seconds"] = {t["effort"]: t["seconds"] for t in lines if "effort" in t}
 
 
 def rows(name: str, kept: dict[str, Told], peers: list[str]) -> list[str]:
-    """Write the lines of one problem."""
+    """Return the table rows of one problem."""
     least = least_of(kept)
     if least is None:
         return []
@@ -184,7 +184,7 @@ def _cell(told: Told | None, k: int, least: float) -> tuple[str, float | None]:
     effort = needed(told, least)[k]
     if effort is None:
         return "-", None
-    # A file's keys are words.
+    # Keys of a JSON file are strings.
     measured = {int(e): s for e, s in told.get("seconds", {}).items()}
     if effort not in measured:
         return "found", None
@@ -193,7 +193,7 @@ def _cell(told: Told | None, k: int, least: float) -> tuple[str, float | None]:
 
 
 def reasons(kept: dict[str, dict[str, Told]]) -> list[str]:
-    """Say why peers have no figures."""
+    """Return why peers have no figures."""
     return sorted(
         {
             f"{peer}, {name}: {line.get('none') or line['failed']}"
@@ -206,7 +206,7 @@ def reasons(kept: dict[str, dict[str, Told]]) -> list[str]:
 
 
 def prepare(name: str, folder: Path) -> None:
-    """Write a set of classes, which are the regressions' targets, too."""
+    """Write a classification set; its classes are also the targets of regressions."""
     from support import cocoa_data
 
     X, y = cocoa_data.kdd(1) if name == "kdd" else getattr(cocoa_data, name)()
@@ -216,7 +216,7 @@ def prepare(name: str, folder: Path) -> None:
 
 
 def problems(names: list[str], data: Data, l2: float, l1: float) -> list[dict[str, Any]]:
-    """Return the problems by the names of their models; l1 relative to the largest that counts."""
+    """Return the problems by the names of their models; l1 relative to the largest useful one."""
     given = {
         "hinge": {"l2": l2},
         "logistic": {"l2": l2},
@@ -253,13 +253,13 @@ def main() -> None:
 
 
 def key_of(task: Told, python: str) -> str:
-    """Return what results of a task are kept under: all that they depend on."""
+    """Return the key of a task's results: all that they depend on."""
     parts = {name: task[name] for name in ("set", "problem", "threads", "limit_s")}
     return json.dumps({**parts, "python": python}, sort_keys=True)
 
 
 def kept_of(kept: dict[str, dict[str, Told]]) -> dict[str, dict[str, Told]]:
-    """Leave out peers that were missing, failed, or did not end: they are tried again."""
+    """Drop peers that were missing, failed, or did not end: they are tried again."""
     return {
         key: {
             peer: told
@@ -271,7 +271,7 @@ def kept_of(kept: dict[str, dict[str, Told]]) -> dict[str, dict[str, Told]]:
 
 
 def keep(path: Path, results: dict[str, dict[str, Told]]) -> None:
-    """Add results to a file that other runs may have added to since, and that is always whole."""
+    """Add results to a file that other runs may have extended since; the write is atomic."""
     known = json.loads(path.read_text()) if path.exists() else {}
     for key, found in results.items():
         known[key] = {**known.get(key, {}), **found}

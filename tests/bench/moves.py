@@ -1,11 +1,11 @@
-"""Time chunks on the move: member to member, a re-deal of all owners, and a scale-in of a job.
+"""Time chunk moves: from member to member, a reshuffle of all owners, and a scale-in of a job.
 
     python tests/bench/moves.py [links] [redeal] [scale-in] [--chunks 256] [--mib 256] [--json FILE]
 
 Real worker processes on loopback. ``links`` compares a move of 1 MiB chunks with bare sockets
-between the same two processes, taking turns: one receives into the same buffer again and again, the
-other keeps what it receives, as a member does; ``redeal`` moves the states of 512 chunks among four
-members that hold all bodies; ``scale-in`` takes two of four workers from a job that is running.
+between the same two processes, taking turns: one socket receives into the same buffer repeatedly,
+the other keeps the received data, as a member does; ``redeal`` moves the states of 512 chunks among
+four members that hold all bodies; ``scale-in`` takes two of four workers from a running job.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ REDEAL_MEMBERS = 4
 def prepare(
     member: int, n: int, columns: int, state: bool, owned: slice, *, dask_worker: Worker
 ) -> int:
-    """Make chunks here, and a side of transfers that listens; returns a chunk's bytes."""
+    """Make chunks here, and a chunk transport that listens; return a chunk's bytes."""
     from elasticml.collective.dask_transport import transport_of
     from elasticml.control.effects import Report, SetStates, StoreChunks
     from elasticml.control.member import Member
@@ -89,7 +89,7 @@ async def give(
     *,
     dask_worker: Worker,
 ) -> float:
-    """Give chunks to others, all orders at once, beginning at a common time; returns that time."""
+    """Give chunks to others, all orders at once, starting at a common time; return that time."""
     from elasticml.ids import ChunkId, MemberId
     from elasticml.protocol.commands import GiveChunks
 
@@ -113,7 +113,7 @@ async def give(
 
 
 async def received(n: int, *, forget: bool, dask_worker: Worker) -> float:
-    """Wait until so many chunks have been reported; returns when the last was."""
+    """Wait until this many chunks have been reported; return when the last was."""
     _, store, reports = dask_worker.bench
     while sum(count for _, _, count in reports) < n:
         await asyncio.sleep(0.001)
@@ -126,7 +126,7 @@ async def received(n: int, *, forget: bool, dask_worker: Worker) -> float:
 
 
 def listen_bare(n: int, keeps: bool, *, dask_worker: Worker) -> int:
-    """Receive so many MiB with a bare socket in a thread; returns the port."""
+    """Receive this many MiB with a bare socket in a thread; return the port."""
     import socket
 
     import numpy as np
@@ -153,7 +153,7 @@ def listen_bare(n: int, keeps: bool, *, dask_worker: Worker) -> int:
 
 
 async def send_bare(port: int, n: int) -> float:
-    """Send so many MiB with a bare socket in a thread; returns when it began."""
+    """Send this many MiB with a bare socket in a thread; return when it started."""
     import socket
 
     payload = memoryview(bytearray(MIB))
@@ -169,7 +169,7 @@ async def send_bare(port: int, n: int) -> float:
 
 
 async def bare_ended(*, dask_worker: Worker) -> float:
-    """Wait for the bare receiver; returns when it had all."""
+    """Wait for the bare receiver; return when it had all."""
     while dask_worker.bench_bare is None:
         await asyncio.sleep(0.001)
     return float(dask_worker.bench_bare)
@@ -179,12 +179,12 @@ async def bare_ended(*, dask_worker: Worker) -> float:
 
 
 def on(client: Client, address: str, function: Any, *arguments: Any, **named: Any) -> Any:
-    """Run a function on one worker and return what it gives."""
+    """Run a function on one worker and return its result."""
     return client.run(function, *arguments, workers=[address], **named)[address]
 
 
 def links(n: int, repeats: int) -> dict[str, Any]:
-    """Rate of a move of 1 MiB chunks from one member to another, and of a bare socket."""
+    """Rate of moving 1 MiB chunks from one member to another, and of a bare socket."""
     rates: dict[str, list[float]] = {"bare": [], "bare, kept": [], "move": []}
     with em.LocalCluster(2) as cluster, Client(cluster, set_as_default=False) as client:
         source, target = sorted(client.nthreads())
@@ -259,7 +259,7 @@ async def _give_task(
 
 
 def write_dense(path: Path, mib: int) -> None:
-    """Write so many MiB of dense examples of two classes."""
+    """Write this many MiB of dense examples of two classes."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(mib * MIB // (8 * COLUMNS), COLUMNS))
     np.savez(path, X=X, y=np.sign(X @ rng.normal(size=COLUMNS)))
@@ -319,7 +319,7 @@ def _pause(story: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Take the figures and print them."""
+    """Measure the figures and print them."""
     parser = harness.parser(__doc__)
     parser.add_argument("what", nargs="*", default=["links", "redeal", "scale-in"])
     parser.add_argument("--chunks", type=int, default=256)

@@ -1,4 +1,4 @@
-"""Hosts of their own on one machine: network namespaces, joined by links of a given rate.
+"""Separate hosts on one machine: network namespaces, joined by links of a given rate.
 
 Needs root and iproute2. :func:`serving` runs a scheduler on the first host and a worker on each of
 the others.
@@ -31,7 +31,7 @@ def ip(*words: str) -> None:
 
 @contextlib.contextmanager
 def hosts(n: int, rate: str) -> Iterator[list[str]]:
-    """Make namespaces whose links to a common switch are shaped both ways; give out their names."""
+    """Make namespaces whose links to a common switch are shaped both ways; yield their names."""
     names, hub = [f"em{os.getpid()}-{k}" for k in range(n)], f"em{os.getpid()}-hub"
     shape = ["root", "tbf", "rate", rate, "burst", "256kb", "latency", "200ms"]
     try:
@@ -57,7 +57,7 @@ def hosts(n: int, rate: str) -> Iterator[list[str]]:
 
 
 def address(k: int) -> str:
-    """Give out the address of a host; the driver's is the first."""
+    """Return the address of a host; the driver's is the first."""
     return f"10.77.0.{k + 1}"
 
 
@@ -65,10 +65,10 @@ def address(k: int) -> str:
 def serving(
     names: Sequence[str], threads: int = 1, script: str = __file__, words: Sequence[str] = ()
 ) -> Iterator[list[int]]:
-    """Run a scheduler and the workers, each on its host; give out the workers' process ids.
+    """Run a scheduler and the workers, each on its host; yield the workers' process ids.
 
-    ``script``, started with ``words``, calls :func:`serve` where it is given ``--role``, ``--host``
-    and ``--threads``.
+    ``script``, started with ``words``, calls :func:`serve` when it gets ``--role``, ``--host`` and
+    ``--threads``.
     """
     processes = []
     with tempfile.TemporaryDirectory() as folder:
@@ -88,7 +88,7 @@ def serving(
 
 
 async def serve(role: str, k: int, threads: int = 1) -> None:
-    """Be the scheduler, or a worker, until the scheduler goes."""
+    """Be the scheduler, or a worker, until the scheduler closes."""
     if role == "scheduler":
         async with Scheduler(host=address(0), port=PORT, dashboard=False) as scheduler:
             await scheduler.finished()

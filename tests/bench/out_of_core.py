@@ -1,4 +1,5 @@
-"""Passes over chunks that do not fit into memory: seconds an epoch, and memory, against the parts.
+"""Passes over chunks that do not fit into memory: seconds per epoch and memory, and the parts
+alone.
 
     python tests/bench/out_of_core.py DATA [--limit "1 GiB"] [--epochs 3] [--threads 1]
 
@@ -11,13 +12,13 @@ and with Criteo's, compressed:
 
     python tests/bench/out_of_core.py --make 6000000 --shape criteo --level -3 DATA
 
-In one process, with the member's own store and solver: CoCoA's pass over half a limit of chunks, in
-memory, times as many bytes as there are: what computing takes, in the first pass and later; all
-bodies fetched in order and let go, without work: what the disk gives; then CoCoA's passes over all,
-streamed. Before each of the last two the page cache is emptied of the files.
+In one process, with the member's own store and solver: compute: CoCoA's pass over half a limit of
+chunks in memory, scaled to all bytes, in the first pass and later; read: all bodies fetched in
+order and released, without work; then CoCoA's passes over all, streamed. Before each of the last
+two the page cache is emptied of the files.
 
-With ``--throttle "200 MB"``, as root on a system of control groups of version 1, the process reads
-no more than that a second from the disk under DATA.
+With ``--throttle "200 MB"``, as root on a system of control groups of version 1, limits the
+process's reads from the disk of DATA to that rate.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ L2 = 1e-4
 
 
 class Peak:
-    """The most memory that is in no file, and in all, while it is open."""
+    """Peak memory while it is open: anonymous memory, and all."""
 
     def __init__(self) -> None:
         self.anonymous = self.resident = 0
@@ -89,14 +90,14 @@ def forget(folder: Path) -> None:
     """Empty the page cache of the folder's files."""
     for path in folder.glob("*.chunks"):
         with path.open("rb") as file:
-            # What is not on the disk yet cannot leave the page cache.
+            # Unwritten pages cannot leave the page cache.
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 @contextmanager
 def throttled(folder: Path, bytes_per_s: int | None) -> Iterator[None]:
-    """Have this process read no more than that a second from the disk that holds a folder."""
+    """Limit this process's reads from the disk that holds a folder, in bytes per second."""
     if bytes_per_s is None:
         yield
         return
@@ -115,7 +116,7 @@ def throttled(folder: Path, bytes_per_s: int | None) -> Iterator[None]:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds that a piece of work takes."""
+    """Return the seconds that a function takes."""
     began_s = time.perf_counter()
     work()
     return time.perf_counter() - began_s
@@ -124,7 +125,7 @@ def timed(work: Callable[[], object]) -> float:
 def load(source: ConvertedSource, limit: int, n_bytes: int | None = None) -> tuple[
     ChunkStore, DatasetStats
 ]:  # fmt: skip
-    """Read blocks as a member does, all or the first so many bytes."""
+    """Read blocks as a member does, all or the first bytes up to a limit."""
     budget = WorkerLimits(folder=Path(source.path).parent).at_most(limit)
     store, summaries, held = budget.store(), [], 0
     for block in source.blocks():
@@ -148,7 +149,7 @@ class Passes:
         self.ask(cocoa_exchanges.CERTIFY, {"fill": "zero"})
 
     def ask(self, operation: str, more: dict[str, float | str]) -> dict[str, np.ndarray]:
-        """Have one exchange computed."""
+        """Run one exchange."""
         key = "sent" if operation == cocoa_exchanges.CERTIFY else "v"
         gamma = 1.0 if self._serial > 1 else 0.0
         parameters = {"serial": self._serial, "settle": self._serial - 1, "gamma": gamma, **more}
@@ -213,7 +214,7 @@ def measure(options: argparse.Namespace) -> None:
     store, facts = load(source, 8 * limit, limit // 2)
     inside = Passes(facts, store.own(store.ids()), options.threads)
     share = facts.nbytes / total
-    # From nothing, with the norms: every row changes.
+    # From zero, with the norms: every row changes.
     first_s = timed(inside.step) / share
     compute_s = min(timed(inside.step) for _ in range(2)) / share
     print(f"computing alone   {compute_s:6.2f} s an epoch ({total / compute_s / 1e9:.2f} GB/s)")

@@ -1,11 +1,12 @@
-"""What leaving chunks out saves where data stream from a disk: bytes read and seconds to a gap.
+"""Savings from skipping chunks when data stream from disk: bytes read and seconds to a gap.
 
     python tests/bench/out_of_core_skips.py [--sets kdd shuffled rcv1] [--gap 1e-4] [--runs 3]
 
-kdd is KDD Cup 99's 10 % as it comes, where long stretches are alike, and "shuffled" the same in
-random order; rcv1 has RCV1's shape, 400,000 rows, all chunks alike. In one process, with the
-trainer, the member's own solver and a shelf: chunks of 64 KiB, an eighth of which stays in memory.
-The page cache is emptied of the files before each exchange, so that the disk is read.
+kdd is KDD Cup 99's 10 % in its original order, where long stretches are similar, and "shuffled" the
+same in random order; rcv1 has RCV1's shape, 400,000 rows, all chunks similar. In one process, with
+the trainer, the member's own solver and an out-of-core store: chunks of 64 KiB, an eighth of which
+stays in memory. The page cache is emptied of the files before each exchange, so that the disk is
+read.
 """
 
 from __future__ import annotations
@@ -50,19 +51,19 @@ CHUNK_BYTES = 64 * 2**10
 
 @dataclass(slots=True, kw_only=True)
 class Spent:
-    """What one fit took."""
+    """The cost of one fit."""
 
     gap: float = np.inf
     seconds: float = 0.0
     passes: int = 0
     certificates: int = 0
-    #: Bytes read by passes and by certificates, as times of all there are.
+    #: Bytes read by passes and by certificates, as multiples of all bytes.
     passes_read: float = 0.0
     certificates_read: float = 0.0
 
 
 def source_of(name: str) -> Source:
-    """Return data by their name here."""
+    """Return a data set by its name here."""
     if name == "rcv1":
         return synthetic("rcv1", 400_000, seed=1, dtype="float32")
     X, y = cocoa_data.kdd(1)

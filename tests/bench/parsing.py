@@ -2,8 +2,8 @@
 
 Two files: ``w8a`` repeated (short rows of ones), and a generated wide one (200 of 1,000,000 columns
 a row, values as Python prints them, 15 to 17 digits). scikit-learn's ``load_svmlight_file`` and
-elasticml take turns on the same bytes, in an order drawn anew for each round; times are the
-processor's (all threads added), so that what else the machine does counts little.
+elasticml take turns on the same bytes, in a random order for each round; times are CPU times (of
+all threads), so that other load has little influence.
 
 parse     bytes of the file to labels, row pointers, columns and values
 read      the same, then chunks of 1 MiB, checked and hashed: all that a member does
@@ -39,7 +39,7 @@ DATA = harness.DATA
 
 
 def w8a_repeated(path, nbytes):
-    """Write ``w8a`` again and again."""
+    """Write ``w8a`` repeatedly."""
     text = gzip.decompress((DATA / "w8a" / "w8a.svm.gz").read_bytes())
     path.write_bytes(text * -(-nbytes // len(text)))
 
@@ -56,7 +56,7 @@ def wide(path, nbytes, seed=0):
 
 
 def over_blocks(source, work, n_threads):
-    """Call ``work`` with every block's number, in so many threads."""
+    """Call ``work`` with every block's number, in this many threads."""
     blocks = [block.index for block in source.blocks()]
     if n_threads == 1:
         for block in blocks:
@@ -67,7 +67,7 @@ def over_blocks(source, work, n_threads):
 
 
 def ways_of(path, cache):
-    """Name what is timed: a way and a number of threads to a call without arguments."""
+    """Return what is timed: a method and a number of threads to a call without arguments."""
     source = read_svmlight(str(path), zero_based=False)
     facts = file_info(str(path))
 
@@ -89,7 +89,7 @@ def ways_of(path, cache):
 
 
 def first_reads(path, cache, rounds):
-    """Return seconds for one block: without a cache, read and stored, and found there."""
+    """Return seconds for one block: without a cache, read and stored, and from the cache."""
     source = read_svmlight(str(path), zero_based=False)
     times = {"read": [], "read and stored": [], "cached": []}
     for _ in range(rounds):

@@ -2,12 +2,12 @@
 
     python tests/bench/passes.py [--mib 256] [--threads 1 2] [--kinds csr dense64 dense32 sequence]
 
-Through the solver, as members compute: ``new`` is a gradient at a model whose margins are not
-cached (both products), ``step`` one a step along a direction (the transpose alone), ``probe`` the
-margins of a direction and a few lengths, ``hessian`` a product with the Hessian. Gigabytes of the
-chunks' bytes a second, the share of a plain read of the same bytes by as many threads, and examples
-a second. Reads and passes are timed in turn; the best of each counts. On a machine that others use
-``--cpu`` counts processor seconds instead, which says what one thread could do if it were alone.
+Through the solver, as members compute: ``new`` is a gradient at a model without cached margins
+(both products), ``step`` a gradient one step along a direction (the transpose alone), ``probe`` the
+margins of a direction and a few lengths, ``hessian`` a product with the Hessian. Printed are
+gigabytes of the chunks' bytes per second, the share of a plain read of the same bytes by as many
+threads, and examples per second. Reads and passes are timed in turn; the best of each counts. On a
+shared machine ``--cpu`` counts CPU seconds instead, which estimates a thread that runs alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WANTED = 0.6
 
 @njit(nogil=True, cache=True, fastmath={"reassoc"})
 def read(words: np.ndarray) -> int:
-    """Add all words up: what a pass costs that does nothing but read."""
+    """Sum all words: the cost of a pass that only reads."""
     total = np.uint64(0)
     for i in range(words.size):
         total += words[i]
@@ -83,7 +83,7 @@ def signs(n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def passes(chunks: list[Chunk], parallel: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield the solver's passes by name, in an order in which each finds what it needs."""
+    """Yield the solver's passes by name, in an order in which each has the caches that it needs."""
     facts = facts_of(chunks)
     solver = BatchGradientSolver({"loss": "logistic"}, facts)
     d = facts.n_columns
@@ -123,7 +123,7 @@ def passes(chunks: list[Chunk], parallel: Any) -> Iterator[tuple[str, Callable[[
 
 
 def main() -> int:
-    """Print the table; returns the exit code."""
+    """Print the table; return the exit code."""
     parser = harness.parser(__doc__)
     parser.add_argument("--mib", type=int, default=256, help="of each kind; more than the caches")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])

@@ -3,12 +3,12 @@
     python tests/bench/primal_cocoa.py [--members 1 2 4] [--plain] [data ...]
 
 For the lasso columns are standardised and the penalty is a hundredth of the one above which all
-coefficients are 0; the others are L1-logistic regression without an intercept, which columns of
-a9a and ijcnn1 already have among them. Gaps are relative to the zero model's objective. The last
-columns compare with what the in-process estimator finds at a gap of 1e-11: the largest difference
-of a coefficient, relative to the largest, and whether the same ones are 0. ``--plain``: without
-gathering columns at the driver. Members are processes of one machine, with one thread each; a first
-job, which warms them up, is not counted.
+coefficients are 0; the others are L1-logistic regression without an intercept, which the columns of
+a9a and ijcnn1 include. Gaps are relative to the zero model's objective. The last columns compare
+with the in-process estimator's model at a gap of 1e-11: the largest difference of a coefficient,
+relative to the largest, and whether the same coefficients are 0. ``--plain``: without gathering
+columns at the driver. Members are processes of one machine, with one thread each; a first job,
+which warms them up, is not counted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROUNDS = 400
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A problem, and what the in-process estimator finds."""
+    """A problem, and the in-process estimator's solution."""
 
     source: Any
     loss: Any
@@ -86,7 +86,7 @@ SETS = {
 
 
 def reached(result, gap):
-    """The first round, and its seconds, that ended with such a gap."""
+    """The first round that ended with such a gap, and its seconds."""
     for row in result.history:
         known = row.get("gap_best")
         if known is not None and known <= gap:

@@ -5,11 +5,11 @@
 
 Jobs run in the simulator, with the real trainer and the real solvers; with ``--real`` on worker
 processes that are killed. Until round ``--until`` each of 14 members leaves with probability
-``--rate`` a round, for 20 to 60 rounds; then everybody comes back, and the job runs to its end.
-The reference is ``LogisticRegression(solver="newton-cg", tol=1e-10)`` on the same arrays, with the
+``--rate`` a round, for 20 to 60 rounds; then all members return, and the job runs to its end. The
+reference is ``LogisticRegression(solver="newton-cg", tol=1e-10)`` on the same arrays, with the
 sum-form lambda 1. A line for each run: rounds until the objective over all examples is within 1e-8
 of the reference, relatively; of a disturbed run, those after the last return. The last line is
-JSON. Ends with status 1 when a run does not come that near.
+JSON. Exits with status 1 if a run does not come that near.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Problem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Came:
-    """What came of a run."""
+class RunResult:
+    """The result of a run."""
 
     #: Rounds until the objective was near, after the last return; None: never.
     rounds: int | None
@@ -87,9 +87,9 @@ def problem_of(name: str, every: int) -> Problem:
 
 
 def absences(seed: int, members: int, rate: float, until: int) -> list[dict[str, Any]]:
-    """Draw who leaves when, and for how long; as a job's planned faults."""
+    """Draw which members leave, when, and for how long; as a job's planned faults."""
     rng = np.random.default_rng(seed)
-    back = np.zeros(members, int)  # round at which each slot is there again
+    back = np.zeros(members, int)  # round at which each slot returns
     faults: list[dict[str, Any]] = []
     returns: dict[int, int] = {}
     for round in range(2, until):
@@ -104,10 +104,12 @@ def absences(seed: int, members: int, rate: float, until: int) -> list[dict[str,
     return sorted(faults, key=lambda fault: (fault["round"], "lose" in fault))
 
 
-def came_of(
+def result_from(
     rows: Sequence[Any], summary: Any, problem: Problem, faults: list[Any], began_s: float
-) -> Came:
-    """Read a history. A job that is done while everybody is there ends before planned faults."""
+) -> RunResult:
+    """Read a history. A job that converges while all members are present ends before planned
+    faults.
+    """
     last = max(int(row["round"]) for row in rows)
     returns = [fault["round"] for fault in faults if "return" in fault]
     since = max((round for round in returns if round <= last), default=0)
@@ -120,7 +122,7 @@ def came_of(
         and float(row["objective"]) <= problem.optimum * (1.0 + NEAR)
     ]
     final = summary.get("objective")
-    return Came(
+    return RunResult(
         rounds=min(near) - since if near else None,
         ended=last,
         distance=np.inf if final is None else final / problem.optimum - 1.0,
@@ -131,7 +133,7 @@ def came_of(
 
 def simulated(
     problem: Problem, optimizer: str, absent: str, members: int, faults: list[Any], since: int
-) -> Came:
+) -> RunResult:
     """Run a job in the simulator."""
     began_s = time.monotonic()
     record = {
@@ -151,12 +153,12 @@ def simulated(
     result = simulate(record, source, options=options_from_section({"start_s": 0.0}))
     if result.error is not None:
         raise RuntimeError(f"the simulated job failed: {result.error}")
-    return came_of(result.rows, result.summary, problem, faults, began_s)
+    return result_from(result.rows, result.summary, problem, faults, began_s)
 
 
 def real(
     problem: Problem, optimizer: str, absent: str, members: int, faults: list[Any], since: int
-) -> Came:
+) -> RunResult:
     """Run a job on worker processes, which planned faults kill."""
     from distributed import Client
 
@@ -174,7 +176,7 @@ def real(
             chunk_size="256 KiB",
             evaluate=False,
         ).run(client)
-    return came_of(result.history, result.summary, problem, faults, began_s)
+    return result_from(result.history, result.summary, problem, faults, began_s)
 
 
 def settings(problem: Problem, optimizer: str) -> dict[str, Any]:
@@ -203,7 +205,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run the study; returns the exit code."""
+    """Run the study; return the exit code."""
     given = arguments()
     play = real if given.real else simulated
     told: list[dict[str, Any]] = []

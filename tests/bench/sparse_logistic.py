@@ -2,11 +2,10 @@
 
     python tests/bench/sparse_logistic.py [repeats] [set ...]
 
-Everybody minimises the same objective without an intercept, on the same rows of float64, in seconds
-of the processor with one thread, medians over repeats. Who cannot stop by suboptimality is run with
-one tolerance after another, and the first that is near enough counts, as if it had been known. The
-best objective is ours at a gap of 1e-12. ``-``: not near enough with any tolerance, or not within
-4 s.
+All solvers minimise the same objective without an intercept, on the same rows of float64, in CPU
+seconds with one thread, medians over repeats. A solver that cannot stop by suboptimality runs with
+one tolerance after another, and the first that reaches the target counts, as if it had been known.
+The optimum is ours at a gap of 1e-12. ``-``: not reached with any tolerance, or not within 4 s.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def objective(model, X, y, C):
 
 
 def run(make, X, y, repeats):
-    """A fitted model, and the median of the seconds that took."""
+    """Return a fitted model, and the median of the seconds that it took."""
     found = []
     for _ in range(repeats):
         model, seconds = harness.timed(lambda: make().fit(X, y), time.process_time)
@@ -71,7 +70,7 @@ def run(make, X, y, repeats):
 
 
 def solvers(C, is_binary):
-    """Who solves, and how it is made for a tolerance."""
+    """Return the solvers, and how each is made for a tolerance."""
     given = {"C": C, "l1_ratio": 1.0, "fit_intercept": False}
     yield "elasticml", lambda tol: em.LogisticRegression(**given, tol=tol, max_iter=500)
     if is_binary:

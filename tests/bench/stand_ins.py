@@ -1,13 +1,13 @@
-"""Half of 14 members away in rounds 100-199 of 300: what each way of dealing with it costs.
+"""Half of 14 members absent in rounds 100-199 of 300: the cost of each absent rule.
 
     python tests/bench/stand_ins.py [a9a] [w8a] [celegans1] [celegans100] [human] [--seeds 3]
 
 In one process, without a cluster (``tests/serial_world.py``). Prints the full objective at rounds
 100, 150, 199, 250 and 300, the gap's ratio to the undisturbed run's at 200 and 300, and the test
-AUPRC at 199 where there are test data; ends with status 1 when an acceptance figure is missed:
-Taylor / undisturbed at 300 at most 0.9, Stall / undisturbed at least 1.3, Ignore / undisturbed at
-200 at least 1.1, auto / undisturbed 0.9 to 1.2 at both; with lambda 100 on splice sites, Taylor's
-AUPRC 0.005 above Stall's and 0.008 above Ignore's. ``stand_ins_auto.py`` has the other studies.
+AUPRC at 199 if there are test data; exits with status 1 if an acceptance figure is missed: Taylor /
+undisturbed at 300 at most 0.9, Stall / undisturbed at least 1.3, Ignore / undisturbed at 200 at
+least 1.1, auto / undisturbed 0.9 to 1.2 at both; with lambda 100 on splice sites, Taylor's AUPRC
+0.005 above Stall's and 0.008 above Ignore's. ``stand_ins_auto.py`` has the other studies.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "taylor": ("taylor", {}),
     "auto": ("auto", {}),
 }
-#: Test AUPRC that Taylor gains on splice sites, while members are away.
+#: Test AUPRC that Taylor gains on splice sites, while members are absent.
 AUPRC_GAINS = {"stall": 0.005, "ignore": 0.008}
 
 
@@ -69,7 +69,7 @@ class Rows:
         return np.concatenate(out) + w[-1]
 
     def take(self, rows: np.ndarray, n_parts: int) -> list[list[Chunk]]:
-        """These rows in this order, in equal parts."""
+        """Return these rows in this order, in equal parts."""
         parts = []
         for part, some in enumerate(np.array_split(rows, n_parts)):
             cuts = range(0, len(some), CHUNK_ROWS)
@@ -149,7 +149,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
 
 
 def study(name: str, problem: Problem, seed: int) -> list[str]:
-    """Run every method on one shuffle; print its row; return the acceptance figures missed."""
+    """Run every method on one shuffle; print its row; return the missed acceptance figures."""
     n = len(problem.train.labels)
     rng = np.random.default_rng(seed)
     parts = problem.train.take(rng.permutation(n), MEMBERS)

@@ -1,22 +1,23 @@
-"""``absent: auto`` against the other rules where it matters which stand-ins there are.
+"""``absent: auto`` against the other rules in cases where the choice of stand-ins matters.
 
     python tests/bench/stand_ins_auto.py [sorted] [real] [fixed] [search] [long] [random] [after]
 
 ``sorted``
-    a9a and w8a, dealt at random, sorted by label, and by their first singular direction, with each
+    a9a and w8a, shuffled, sorted by label, and by their first singular direction, with each
     optimizer; 7 of 14 members leave after their last contribution. The gap at their return must be
-    below that where they left, in 18 of 18; rho below 0.3 at random, above 0.3 sorted. Ignored
+    below the gap when they left, in 18 of 18; rho below 0.3 at random, above 0.3 sorted. Ignored
     positives cost 100 times the gap; Taylor keeps the AUPRC.
 ``real``
     The same 18, ``auto`` alone, on 14 worker processes, of which 7 get SIGKILL.
 ``fixed``
-    TRON to convergence while members are away: Taylor ends at ``(q / (1 - q))^2`` of the gap where
-    they left, within a factor of two; borrowed at most at 0.2 up to 9 of 14; the exact Hessian
-    below Nystroem's below Taylor from 7 of 14 on.
+    TRON to convergence while members are absent: Taylor ends at ``(q / (1 - q))^2`` of the gap when
+    they left, within a factor of two; borrowed curvature at 0.2 at most, up to 9 of 14; the exact
+    Hessian below Nystroem's below Taylor from 7 of 14 on.
 ``search``
-    A search on the loss of the present alone takes no step in 90 % of the rounds, lambda 100.
+    A line search on the loss of the present members alone takes no step in 90 % of the rounds,
+    lambda 100.
 ``long``
-    Away for 1000 rounds: Taylor at least 5 times the undisturbed gap, auto at most 1.1 times.
+    Absent for 1000 rounds: Taylor at least 5 times the undisturbed gap, auto at most 1.1 times.
 ``random``
     Each member leaves with 1 % a round for 20 to 60 rounds, until 240: the gap at 300 at most 1.15
     of the undisturbed one, no rise above 1e-3 of the first objective, Stall at least 5 times.
@@ -24,9 +25,8 @@
     The same with L-BFGS and TRON, for 20 to 60 rounds or 2 to 6: the optimum to 1e-8 after the last
     return, within 300 and 15 further rounds.
 
-But for ``real`` in one process, without a cluster (``tests/serial_world.py``), with the real
-trainer and solvers.
-Ends with status 1 where a figure is missed.
+All except ``real`` run in one process, without a cluster (``tests/serial_world.py``), with the real
+trainer and solvers. Exits with status 1 if a figure is missed.
 """
 
 from __future__ import annotations
@@ -114,13 +114,13 @@ class Data:
             w = w - t * step
         return w
 
-    def dealt(self, layout: str) -> tuple[list[list[Any]], tuple[int, ...]]:
+    def chunks_by_member(self, layout: str) -> tuple[list[list[Any]], tuple[int, ...]]:
         """Return the members' chunks, and the half of them that leave."""
         order, gone = self.order(layout)
         return self.train.take(order, MEMBERS), gone
 
     def order(self, layout: str) -> tuple[np.ndarray, tuple[int, ...]]:
-        """Return the rows in the order in which members get them, and who leaves."""
+        """Return the rows in the order in which members get them, and the members that leave."""
         if layout == "label":
             order, gone = np.argsort(-self.y, kind="stable"), tuple(range(HALF))
         elif layout == "direction":
@@ -155,7 +155,7 @@ class Data:
 
 def sorted_(data: Data) -> None:
     for layout in LAYOUTS:
-        parts, gone = data.dealt(layout)
+        parts, gone = data.chunks_by_member(layout)
         for optimizer, (left, back) in SPANS.items():
             schedule = (Vanish(round=left, members=gone, counted=True), Return(round=back))
             for absent in ("auto", "taylor", "ignore"):
@@ -221,7 +221,7 @@ def real(data: Data) -> None:
 
 @contextmanager
 def forced(alike_max: float, rank: int) -> Iterator[None]:
-    """Have ``auto`` choose by another threshold and sketch with another rank."""
+    """Make ``auto`` choose by another threshold and sketch with another rank."""
     names = ("ALIKE_MAX", "RANK")
     saved = [getattr(curvature_estimates, name) for name in names]
     for name, value in zip(names, (alike_max, rank), strict=True):
@@ -234,7 +234,7 @@ def forced(alike_max: float, rank: int) -> Iterator[None]:
 
 
 def fixed(data: Data) -> None:
-    parts, _ = data.dealt("random")
+    parts, _ = data.chunks_by_member("random")
     d = data.X.shape[1]
     plain = [data.gap(row) for row in models(data.run(parts, "taylor", (), 16, "tron"))]
     left = next(r for r, gap in enumerate(plain) if gap < (1e-5 if data.name == "a9a" else 1e-4))
@@ -268,7 +268,7 @@ def models(run: Run) -> list[np.ndarray]:
 
 def search(data: Data) -> None:
     data = Data(data.name, 100.0, data.missed)
-    parts, gone = data.dealt("random")
+    parts, gone = data.chunks_by_member("random")
     schedule = (Vanish(round=100, members=gone), Return(round=200))
 
     def along(self: StandIns, w: Any, p: Any, steps: Any, values: Any, slopes: Any) -> Any:
@@ -280,7 +280,7 @@ def search(data: Data) -> None:
         run = data.run(parts, "taylor", schedule, 200, "gd")
     finally:
         StandIns.along = saved  # type: ignore[method-assign]
-    # A search that finds nothing ends at lengths where the objective no longer changes.
+    # A search without progress ends at lengths at which the objective no longer changes.
     moves = [
         np.linalg.norm(run.w(r + 1) - run.w(r)) / np.linalg.norm(run.w(r)) for r in range(1, 200)
     ]
@@ -294,7 +294,7 @@ def search(data: Data) -> None:
 
 
 def long(data: Data) -> None:
-    parts, gone = data.dealt("random")
+    parts, gone = data.chunks_by_member("random")
     schedule = (Vanish(round=100, members=gone),)
     gaps = {"none": data.gap(data.run(parts, "taylor", (), 1100, "gd").w(1100))}
     for absent in ("auto", "taylor"):
@@ -307,7 +307,7 @@ def long(data: Data) -> None:
 def preempted(
     seed: int, until: int, away: tuple[int, int], chance: float = 0.01
 ) -> tuple[tuple[Vanish | Return, ...], int]:
-    """Return a schedule in which members leave and return, and the rounds with somebody away."""
+    """Return a schedule in which members leave and return, and the rounds with absent members."""
     rng = np.random.default_rng(seed)
     back = np.zeros(MEMBERS, int)
     schedule: list[Vanish | Return] = []
@@ -324,12 +324,12 @@ def preempted(
 
 
 def random(data: Data) -> None:
-    parts, _ = data.dealt("random")
+    parts, _ = data.chunks_by_member("random")
     plain = [data.gap(w) for w in models(data.run(parts, "taylor", (), 300, "gd"))]
     first = data.objective(np.zeros(data.X.shape[1]))
     for seed in range(1, 6 if data.name == "a9a" else 4):
         schedule, disturbed = preempted(seed, 240, (20, 60))
-        # Stall is the undisturbed run, later: tests/property/test_batch_gradient_elastic.py.
+        # Stall is the undisturbed run, delayed: tests/property/test_batch_gradient_elastic.py.
         ratios, rise = {"stall": plain[300 - disturbed] / plain[300]}, 0.0
         for absent in ("auto", "taylor"):
             run = data.run(parts, absent, schedule, 300, "gd")
@@ -344,7 +344,7 @@ def random(data: Data) -> None:
 
 
 def after(data: Data) -> None:
-    parts, _ = data.dealt("random")
+    parts, _ = data.chunks_by_member("random")
     for optimizer, until, away, chance, more in (
         ("lbfgs", 120, (20, 60), 0.01, 300),
         ("tron", 12, (2, 6), 0.05, 15),

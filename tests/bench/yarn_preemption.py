@@ -1,13 +1,14 @@
-"""How soon a job on a real YARN knows, is safe and goes on when containers are pre-empted.
+"""Pre-emption on a real YARN: seconds until a job knows, has its chunks safe and continues.
 
     python tests/bench/yarn_preemption.py [--times 3] [--max-wait 5] [--algorithm cocoa]
 
 A mini YARN, a cluster of six worker containers in the queue ``ml``, a job on ijcnn1; an application
-in ``prod`` takes seven containers by pre-emption and gives them back, so many times. Prints, in
-seconds after the ResourceManager's decision (its log, at the level that tells of marks), when the
-notice was in Python, the last chunk of those that go was safe, the next round was complete, and
-SIGTERM came; then how many marked containers lived on because others went for them, examples that
-were ever absent, and the gap at the end. ``ELASTICML_DATA`` is the folder of the data sets.
+in ``prod`` pre-empts seven containers and gives them back, ``--times`` times. Prints, in seconds
+after the ResourceManager's decision (from its log, at the level that shows marks), when the notice
+was in Python, the last chunk of the leaving members was safe, the next round was complete, and
+SIGTERM came; then how many marked containers survived because others were released for them, the
+examples that were ever absent, and the final gap. ``ELASTICML_DATA`` is the folder of the data
+sets.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _MARK = re.compile(r"^(\S+ \S+) DEBUG .*MARK_CONTAINER_FOR_PREEMPTION.*(containe
 
 
 class Story:
-    """A running job's records, each with the time of day at which it was told."""
+    """A running job's records, each with its time of day."""
 
     def __init__(self, handle: em.Handle) -> None:
         self.records: list[dict[str, Any]] = []
@@ -55,19 +56,20 @@ class Story:
     def _read(self, handle: em.Handle) -> None:
         for record in handle:
             with self._grown:
-                # What is read soonest after it was told says best when the job began.
+                # The record with the least delay between writing and reading dates the start of the
+                # job best.
                 self.began_s = min(self.began_s, time.time() - record["t"])
                 self.records.append(dict(record))
                 self._grown.notify_all()
 
     def wait(self, is_so: Any, what: str) -> None:
-        """Wait until something is so of the records."""
+        """Wait until a condition holds for the records."""
         with self._grown:
             if not self._grown.wait_for(lambda: is_so(self.records), timeout=WAIT_S):
                 sys.exit(f"not within {WAIT_S:g} s: {what}")
 
     def since(self, index: int, *events: str) -> list[dict[str, Any]]:
-        """List the records of these events from a place on."""
+        """List the records of these events from a position on."""
         return [r for r in self.records[index:] if r["event"] in events]
 
     def at(self, record: dict[str, Any]) -> float:
@@ -76,7 +78,7 @@ class Story:
 
 
 def whole(members: int, index: int) -> Any:
-    """Say whether a round with so many members and all examples has ended since."""
+    """Return whether a round with this many members and all examples has ended since."""
     return lambda records: any(
         r["event"] == "RoundEnded" and r["members"] == members and not r["absent_examples"]
         for r in records[index:]
@@ -94,7 +96,7 @@ def decisions(log: Path, since_s: float) -> list[float]:
 
 
 def one(story: Story, tenant: Tenant, log: Path) -> str:
-    """Have containers taken and given back once; return a row of the table."""
+    """Make YARN take and give back containers once; return a row of the table."""
     story.wait(whole(MEMBERS, len(story.records)), "a round of everybody")
     index, began_s = len(story.records), time.time()
     tenant.take(TAKEN)
@@ -115,7 +117,7 @@ def one(story: Story, tenant: Tenant, log: Path) -> str:
     safe_s = max(story.at(r) for r in gone[: len(first)])
     after = next(r for r in story.since(index, "RoundEnded") if story.at(r) >= safe_s)
     stopped = [story.at(r) - zero_s for r in story.since(index, "ContainerStopping")]
-    # Marked, not gone within the time that a mark lives: another went for it.
+    # Marked, but alive when the mark expired: another container was released for it.
     marked = {r["marked"] for r in told if r["marked"]}
     lived = marked - {r["member"] for r in gone}
     absent = max((r["absent_examples"] for r in story.since(index, "RoundEnded")), default=0)

@@ -2,8 +2,8 @@
 
     mpirun -n 4 python tests/bench/mpi/allreduce.py SIZE:REPEATS ...
 
-Every rank's vector lies ready; the ends of the sums are checked. The time of one is that from the
-end of the one before, so that a rank which begins late is not a gain. Prints seconds by size, in
+Every rank's vector is ready; the ends of the sums are checked. The time of one is measured from the
+end of the previous one, so that a rank which starts late is no gain. Prints seconds by size, in
 JSON.
 """
 
@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 
 def main() -> None:
-    """Time as many as each size asks for."""
+    """Time each size as often as requested."""
     world = MPI.COMM_WORLD
     times: dict[str, list[float]] = {}
     for entry in sys.argv[1:]:
@@ -29,7 +29,7 @@ def main() -> None:
             world.Allreduce(part, total)
             ended = time.perf_counter()
             assert total[0] == total[-1] == world.size * repeat
-            if repeat >= 3:  # the first ones set connections and buffers up
+            if repeat >= 3:  # the first ones set up connections and buffers
                 times[str(size)].append(ended - begin)
             begin = ended
     if world.rank == 0:

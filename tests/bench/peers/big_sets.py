@@ -1,4 +1,4 @@
-"""The two big generated sets, as arrays on the disk: block by block, float32 values."""
+"""The two big generated sets as arrays on disk: block by block, float32 values."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ ROWS = {"rcv1_shaped": 1_601_000, "criteo_shaped": 2_000_000}
 def write_big(
     folder: Path, name: str, rows: int | None = None, written_as: str | None = None
 ) -> None:
-    """Write a set for :class:`problems.Data`; takes twice its size while it does.
+    """Write a set for :class:`problems.Data`; temporarily takes twice its size.
 
     Parameters
     ----------
     name : "rcv1_shaped" or "criteo_shaped"
     rows : int, optional
-        Another number of them.
+        Another number of rows.
     written_as : str, optional
-        What the files' names begin with; by default the set's name.
+        Prefix of the files' names; by default the set's name.
     """
     own = name if written_as is None else written_as
     rows = ROWS[name] if rows is None else rows

@@ -1,7 +1,7 @@
-"""Each peer's fits with more and more effort; the clock covers the fit alone, not the imports.
+"""Each peer's fits with increasing effort; the clock covers the fit alone, not the imports.
 
-Where a peer has no such model, :class:`LookupError` says so. Peers are
-given the data in the form that they take without a conversion, made outside the clock.
+:class:`LookupError` means that a peer has no such model. Peers get the data in their own format,
+converted outside the clock.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tests.bench.peers.problems import F64, Data, Problem
 
 #: Epochs, or iterations, of one fit after the other.
 EFFORTS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 30, 40, 55, 75, 100, 150, 200, 300, 500, 1000, 3000)
-#: Tolerances of peers whose effort is one.
+#: Tolerances of peers that have one.
 TOLERANCES = tuple(10.0 ** (-k / 2) for k in range(2, 26))
-#: The least of ours: where an optimum is 1e-4 of the zero model's objective, still 1e-6 of it.
+#: The smallest of ours: if the optimum is 1e-4 of the zero model's objective, still 1e-6 of it.
 _OWN_MIN = 1e-10
-#: The same for large sets, where a fit takes seconds and a factor of three some passes.
+#: The same for large sets, where a fit takes seconds and a factor of three costs some passes.
 FINE_TOLERANCES = tuple(10.0 ** (-k / 8) for k in range(8, 60))
 #: Stored values of a large set.
 LARGE = 50_000_000
@@ -44,12 +44,12 @@ class Fits:
     Parameters
     ----------
     fit : callable
-        Given an effort's number: seconds of a fit with it, and its model.
+        From an effort's number to the seconds of a fit with it, and its model.
     efforts : int
-        How many there are.
+        Number of efforts.
     are_iterations : bool, optional
         Whether more effort is more iterations, so that a model that no longer changes is the last
-        one; several tolerances may come to the same model before a smaller one goes on.
+        one; several tolerances may give the same model before a smaller one improves it.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ def timed(models: Sequence[Any], X: Any, y: Any, are_iterations: bool = True) ->
 
 
 def elasticml(data: Data, problem: Problem, threads: int) -> Fits:
-    """Ours, in this process, with more and more accuracy."""
+    """Run ours, in this process, with increasing accuracy."""
     import elasticml as em
 
     common: dict[str, Any] = {"fit_intercept": False}
@@ -93,7 +93,7 @@ def elasticml(data: Data, problem: Problem, threads: int) -> Fits:
         make, common = em.Ridge, {**common, "alpha": problem.l2 * data.n}
     else:
         make, common = em.Lasso, {**common, "alpha": problem.l1}
-    # What takes no threads has one, whatever the others have.
+    # A model without threads runs with one, whatever the others have.
     if "n_jobs" in make().get_params():
         common["n_jobs"] = threads
     is_large = data.X.nnz >= LARGE
@@ -106,7 +106,7 @@ def elasticml(data: Data, problem: Problem, threads: int) -> Fits:
 
 
 def snapml(data: Data, problem: Problem, threads: int) -> Fits:
-    """Snap ML, whose regulariser is not divided by n."""
+    """Run Snap ML, whose regulariser is not divided by n."""
     import snapml as snap
 
     common: dict[str, Any] = {"tol": 1e-30, "n_jobs": threads, "fit_intercept": False}
@@ -127,7 +127,7 @@ def snapml(data: Data, problem: Problem, threads: int) -> Fits:
 
 
 def liblinear(data: Data, problem: Problem, threads: int) -> Fits:
-    """LIBLINEAR through scikit-learn; one thread."""
+    """Run LIBLINEAR through scikit-learn; one thread."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.svm import LinearSVC
 
@@ -214,19 +214,19 @@ def coordinate_descent(data: Data, problem: Problem, threads: int) -> Fits:
 def vowpal_wabbit(data: Data, problem: Problem, threads: int) -> Fits:
     """Vowpal Wabbit on its own cache file: its L-BFGS where that applies, else plain SGD.
 
-    Its default steps end 2.6 times as high on ``reuters`` after 17 passes as plain ones.
+    After 17 passes on ``reuters`` its default steps end 2.6 times as high as plain ones.
     """
     from vowpalwabbit import Workspace
 
     is_smooth = problem.model in ("logistic", "ridge")
     loss = "squared" if problem.model in ("ridge", "lasso") else problem.model
-    # Its squared loss has no half; its L-BFGS adds losses up.
+    # Its squared loss has no factor 1/2; its L-BFGS sums losses.
     factor = (2.0 if loss == "squared" else 1.0) * (data.n if is_smooth else 1.0)
-    bits = max(10, math.ceil(math.log2(data.d)))  # columns have places of their own
+    bits = max(10, math.ceil(math.log2(data.d)))  # columns have their own indices
     folder = _scratch()
     words = f"--quiet --noconstant --loss_function {loss} -b {bits} --holdout_off"
     words += f" -d {folder / 'rows'} --cache_file {folder / 'cache'}"
-    # Else squares count from the range of the targets on.
+    # Otherwise squares count only outside the range of the targets.
     words += " --min_prediction -1000 --max_prediction 1000" if loss == "squared" else ""
     options = f" --l2 {factor * problem.l2:.17g}" if problem.l2 else ""
     options += f" --l1 {factor * problem.l1:.17g}" if problem.l1 else ""
@@ -244,7 +244,7 @@ def vowpal_wabbit(data: Data, problem: Problem, threads: int) -> Fits:
         learner = Workspace(words + options + passes, enable_logging=False)
         seconds = time.perf_counter() - began
         if not is_smooth:
-            # Penalties are in the weights when they have been written to a file, and not before.
+            # Penalties are applied to the weights only when they are written to a file.
             learner.finish()
             learner = Workspace(f"--quiet -t -i {folder / 'model'}", enable_logging=False)
         space = learner.hash_space(" ")
@@ -257,7 +257,7 @@ def vowpal_wabbit(data: Data, problem: Problem, threads: int) -> Fits:
 
 
 def _scratch() -> Path:
-    """Make a folder that is gone with this process."""
+    """Make a folder that is removed with this process."""
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder)
     return folder
@@ -328,7 +328,7 @@ def spark(data: Data, problem: Problem, threads: int) -> Fits:
 
 
 def _frame(session: Any, data: Data, y: F64) -> Any:
-    """Hand rows over to Spark in a file of columns: as Python's objects large sets take minutes."""
+    """Pass rows to Spark in a Parquet file: as Python objects large sets take minutes."""
     import pyarrow as pa
     from pyarrow import parquet
     from pyspark.ml.linalg import SparseVector, VectorUDT
@@ -341,7 +341,7 @@ def _frame(session: Any, data: Data, y: F64) -> Any:
     }
     path = str(_scratch() / "rows.parquet")
     parquet.write_table(pa.table({"label": y, **lists}), path, row_group_size=_BLOCK)
-    # Vectors are no type of Arrow's.
+    # Arrow has no type for vectors.
     vector = udf(lambda at, x: SparseVector(d, at, x), VectorUDT(), useArrow=False)
     rows = session.read.parquet(path)
     return rows.select("label", vector("columns", "values").alias("features"))
@@ -359,6 +359,6 @@ PEERS: dict[str, Callable[[Data, Problem, int], Fits]] = {
     "dask-ml": dask_ml,
     "spark": spark,
 }
-#: Peers that have one thread whatever they are given.
+#: Peers that use one thread in any case.
 SERIAL = ("liblinear", "saga", "cd", "vw")
 os.environ.setdefault("PYARROW_IGNORE_TIMEZONE", "1")

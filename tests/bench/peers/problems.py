@@ -1,8 +1,8 @@
-"""The problems that all peers solve, in the mean form, and the data as arrays on the disk.
+"""The problems that all peers solve, in the mean form, and the data as arrays on disk.
 
     1/n sum_i loss(x_i w, y_i) + l2/2 |w|^2 + l1 |w|_1
 
-without an intercept. Values are float32, in rows, as every peer can take them.
+without an intercept. Values are float32, in rows, which every peer accepts.
 """
 
 from __future__ import annotations
@@ -71,5 +71,5 @@ def write(folder: Path, name: str, X: sp.csr_matrix, y: F64) -> None:
 
 
 def largest_l1(data: Data) -> float:
-    """Return the least l1 with which the lasso's model is zero."""
+    """Return the smallest l1 with which the lasso's model is zero."""
     return float(np.abs(data.X.T.astype(np.float64) @ data.labels).max()) / data.n
