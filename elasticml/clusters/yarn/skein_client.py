@@ -329,6 +329,6 @@ def finish_application(application: skein.ApplicationClient, status: str, diagno
         hello = application.kv.get(HELLO)
         prefix = None if hello is None else json.loads(hello).get("end")
         if prefix is not None:
-            # The agent recognises this prefix: yarn/agent, LastWord.java.
+            # The agent recognises this prefix: yarn/agent, FinalStatus.java.
             status, diagnostics = "SUCCEEDED", f"{prefix}{status}: {diagnostics}"
     application.shutdown(status, diagnostics)

@@ -7,12 +7,12 @@ import org.apache.hadoop.yarn.conf.YarnConfiguration;
 /**
  * Entry point: {@code -javaagent:$PWD/elasticml-agent.jar[=heartbeat_ms]}.
  *
- * <p>No byte code is rewritten. {@code premain} lays one more resource over Hadoop's configuration,
- * in which {@code yarn.ipc.rpc.class}, an extension point of YARN's, names {@link NoticeRpc}.
+ * <p>No byte code is rewritten. {@code premain} adds a resource on top of Hadoop's configuration, in
+ * which {@code yarn.ipc.rpc.class}, an extension point of YARN, names {@link NoticeRpc}.
  *
- * <p>Every JVM that inherits {@code JAVA_TOOL_OPTIONS} runs this, also one that the application's
- * own scripts start. So it acts in skein's application master only, and nothing that goes wrong in
- * it may break the process: then there are no notices, as without the agent.
+ * <p>Every JVM that inherits {@code JAVA_TOOL_OPTIONS} runs this, including those that the
+ * application's own scripts start. It therefore acts in skein's application master only, and an
+ * error in it must not break the process: then there are no notices, as without the agent.
  */
 public final class Agent {
   static final String SITE = "elasticml-agent-site.xml";
@@ -21,7 +21,7 @@ public final class Agent {
 
   private static final String SKEIN_MASTER = "com.anaconda.skein.ApplicationMaster";
 
-  /** The class that made proxies before us, and still makes them for us. */
+  /** The class that made proxies before; it still makes the proxies that the agent wraps. */
   static volatile String previousRpc;
 
   static volatile int heartbeatMs = HEARTBEAT_MS;
@@ -41,7 +41,7 @@ public final class Agent {
     }
   }
 
-  /** The heartbeat that the options ask for; the usual one where they ask for none. */
+  /** Return the heartbeat that the options request; by default the usual one. */
   static int heartbeat(String options) {
     if (options == null || options.trim().isEmpty()) {
       return HEARTBEAT_MS;
@@ -49,15 +49,15 @@ public final class Agent {
     return Math.max(HEARTBEAT_MS_MIN, Integer.parseInt(options.trim()));
   }
 
-  /** Write a line into the application master's log. */
+  /** Write a line to the application master's log. */
   static void say(String what) {
     System.err.println("elasticml-agent: " + what);
   }
 
-  /** A class of its own, so that {@code premain} catches it when Hadoop's classes are missing. */
+  /** Separate, so that {@code premain} catches the error when Hadoop's classes are missing. */
   private static final class Hadoop {
     static void configure() {
-      // Made first, because it registers yarn-default.xml and yarn-site.xml; the last resource wins.
+      // Created first: it registers yarn-default.xml and yarn-site.xml, and the last resource wins.
       Configuration before = new YarnConfiguration();
       previousRpc =
           before.get(YarnConfiguration.IPC_RPC_IMPL, YarnConfiguration.DEFAULT_IPC_RPC_IMPL);

@@ -6,16 +6,16 @@ import org.apache.hadoop.yarn.api.records.ContainerExitStatus;
 import org.apache.hadoop.yarn.api.records.ContainerStatus;
 
 /**
- * The order in which skein sees ended containers.
+ * The order in which skein reads ended containers.
  *
  * <p>Skein 0.8 stops reading a batch at the first container that was killed by the application
- * master (status -105), instead of going on with the next one: what stands behind it in the same
- * batch would be RUNNING for ever. So those come last.
+ * master (status -105), instead of continuing with the next one: containers behind it in the same
+ * batch would be RUNNING for ever. Those with that status are therefore moved to the end.
  */
 final class CompletedOrder {
   private CompletedOrder() {}
 
-  /** Sort in place; the response hands out its own list. */
+  /** Sort in place: the response returns its own list. */
   static void putKilledByMasterLast(List<ContainerStatus> completed) {
     List<ContainerStatus> last = new ArrayList<>();
     List<ContainerStatus> first = new ArrayList<>();

@@ -3,8 +3,8 @@ package io.elasticml.agent;
 /**
  * JSON text under construction: an object or an array, in ASCII.
  *
- * <p>Written out here because the agent may bring no library into the application master, and which
- * one Hadoop brings differs from release to release.
+ * <p>Implemented here because the agent must not bring a library into the application master, and
+ * Hadoop's own JSON library differs between releases.
  */
 final class Json {
   private final StringBuilder text = new StringBuilder();
@@ -23,7 +23,7 @@ final class Json {
     return new Json('[', ']');
   }
 
-  /** An array of texts that are JSON already. */
+  /** Return an array of texts that are JSON already. */
   static Json array(Iterable<String> items) {
     Json array = array();
     for (String item : items) {
@@ -32,7 +32,7 @@ final class Json {
     return array;
   }
 
-  /** Add a member to an object; a value is a text, a number, a truth value, JSON, or null. */
+  /** Add a member to an object; a value is a text, a number, a boolean, JSON, or null. */
   Json with(String name, Object value) {
     next();
     quote(name);
@@ -58,7 +58,7 @@ final class Json {
     return text.toString() + end;
   }
 
-  /** At most so many characters from the start, never half of a surrogate pair; null is empty. */
+  /** Return at most {@code lengthMax} characters from the start, no half surrogate pair. */
   static String cut(String whole, int lengthMax) {
     if (whole == null) {
       return "";
@@ -70,7 +70,7 @@ final class Json {
     return whole.substring(0, splitsPair ? lengthMax - 1 : lengthMax);
   }
 
-  /** At most so many characters from the end, never half of a surrogate pair; null is empty. */
+  /** Return at most {@code lengthMax} characters from the end, no half surrogate pair. */
   static String tail(String whole, int lengthMax) {
     if (whole == null) {
       return "";
@@ -103,7 +103,7 @@ final class Json {
     text.append('"');
   }
 
-  /** Whether a surrogate has no partner, so that it stands for no character at all. */
+  /** Return whether a surrogate has no partner, so that it encodes no character. */
   private static boolean isAlone(String value, int i) {
     char c = value.charAt(i);
     if (Character.isHighSurrogate(c)) {

@@ -14,10 +14,10 @@ import org.apache.hadoop.yarn.api.records.PreemptionResourceRequest;
 import org.apache.hadoop.yarn.api.records.Resource;
 
 /**
- * What the ResourceManager has said so far, as a few JSON documents.
+ * The ResourceManager's messages so far, as a few JSON documents.
  *
- * <p>Each document is the whole state of its key, so that a reader who comes late, or misses one
- * that was overtaken, knows what the others know. Times {@code t}, {@code first} and {@code last}
+ * <p>Each document is the whole state of its key, so that a reader who starts late, or misses a
+ * replaced document, loses nothing. Times {@code t}, {@code first} and {@code last}
  * are milliseconds of this machine's clock.
  */
 final class NoticeDocuments {
@@ -26,13 +26,13 @@ final class NoticeDocuments {
   static final String EXITS = "elasticml.agent.exits";
   static final String NODES = "elasticml.agent.nodes";
 
-  /** Higher when a reader of the former documents would misread these. */
+  /** Incremented when a reader of the former documents would misread these. */
   static final int FORMAT = 1;
 
-  /** Ended containers, and changes of nodes, that are kept; a batch is always kept whole. */
+  /** Number of ended containers, and of node changes, that are kept; a batch is kept whole. */
   static final int ITEMS_MAX = 256;
 
-  /** Characters of a text that are kept: of diagnostics the last ones, which have the reason. */
+  /** Characters of a text that are kept: the last ones of diagnostics, which have the reason. */
   static final int TEXT_MAX = 500;
 
   private final Map<String, Mark> marks = new LinkedHashMap<>();
@@ -74,22 +74,22 @@ final class NoticeDocuments {
   }
 
   /**
-   * Take in one response.
+   * Process one response.
    *
    * @return the documents that it changes, by key, in the order in which to publish them
    */
   Map<String, String> read(AllocateResponse response, long nowMs) {
     Map<String, String> documents = new LinkedHashMap<>();
-    Json asked = readMarks(response.getPreemptionMessage(), nowMs);
-    if (asked != null) {
-      documents.put(MARKS, marksDocument(asked, nowMs));
+    Json requested = readMarks(response.getPreemptionMessage(), nowMs);
+    if (requested != null) {
+      documents.put(MARKS, marksDocument(requested, nowMs));
     }
     List<ContainerStatus> completed = response.getCompletedContainersStatuses();
     if (!completed.isEmpty()) {
       boolean isMarkGone = readExits(completed, nowMs);
       documents.put(EXITS, exits.document(completed.size()));
       if (isMarkGone) {
-        documents.put(MARKS, marksDocument(asked, nowMs));
+        documents.put(MARKS, marksDocument(requested, nowMs));
       }
     }
     List<NodeReport> updated = response.getUpdatedNodes();
@@ -108,12 +108,12 @@ final class NoticeDocuments {
     return documents;
   }
 
-  /** The resources that are asked back, an array; null where nothing is marked. */
+  /** Return the requested resources as an array; null if nothing is marked. */
   private Json readMarks(PreemptionMessage message, long nowMs) {
     if (message == null) {
       return null;
     }
-    Json asked = Json.array();
+    Json requested = Json.array();
     boolean isMarked = false;
     if (message.getStrictContract() != null) {
       for (PreemptionContainer container : message.getStrictContract().getContainers()) {
@@ -131,7 +131,7 @@ final class NoticeDocuments {
     if (contract != null && contract.getResourceRequest() != null) {
       for (PreemptionResourceRequest request : contract.getResourceRequest()) {
         Resource capability = request.getResourceRequest().getCapability();
-        asked.add(
+        requested.add(
             Json.object()
                 .with("n", request.getResourceRequest().getNumContainers())
                 .with("mib", capability.getMemorySize())
@@ -139,7 +139,7 @@ final class NoticeDocuments {
                 .with("where", request.getResourceRequest().getResourceName()));
       }
     }
-    return isMarked ? asked : null;
+    return isMarked ? requested : null;
   }
 
   private void mark(PreemptionContainer container, boolean isStrict, long nowMs) {
@@ -154,7 +154,7 @@ final class NoticeDocuments {
     mark.isStrict = isStrict;
   }
 
-  /** Whether a marked container is among those that ended. */
+  /** Return whether a marked container is among those that ended. */
   private boolean readExits(List<ContainerStatus> completed, long nowMs) {
     boolean isMarkGone = false;
     for (ContainerStatus status : completed) {
@@ -170,7 +170,7 @@ final class NoticeDocuments {
     return isMarkGone;
   }
 
-  private String marksDocument(Json asked, long nowMs) {
+  private String marksDocument(Json requested, long nowMs) {
     Json list = Json.array();
     for (Map.Entry<String, Mark> entry : marks.entrySet()) {
       Mark mark = entry.getValue();
@@ -187,11 +187,11 @@ final class NoticeDocuments {
         .with("seq", ++marksSeq)
         .with("t", nowMs)
         .with("marks", list)
-        .with("resources", asked == null ? Json.array() : asked)
+        .with("resources", requested == null ? Json.array() : requested)
         .toString();
   }
 
-  /** Seconds until a node that is being decommissioned goes; known from Hadoop 3.1 on. */
+  /** Return the seconds until a decommissioned node stops; known from Hadoop 3.1 on. */
   private static Integer decommissioningTimeoutS(NodeReport node) {
     try {
       return (Integer) NodeReport.class.getMethod("getDecommissioningTimeout").invoke(node);

@@ -17,9 +17,9 @@ import org.apache.hadoop.yarn.api.protocolrecords.FinishApplicationMasterRequest
 import org.apache.hadoop.yarn.ipc.YarnRPC;
 
 /**
- * The cluster's own {@link YarnRPC}, but what the ResourceManager answers to the application
- * master's heartbeats is shown to {@link Observer} first, and the status with which it ends is the
- * one that {@link LastWord} knows.
+ * The cluster's own {@link YarnRPC}, except that {@link Observer} first sees the
+ * ResourceManager's answers to the application master's heartbeats, and {@link FinalStatus} sets the
+ * status with which the application ends.
  */
 public final class NoticeRpc extends YarnRPC {
   private final YarnRPC inner;
@@ -62,25 +62,25 @@ public final class NoticeRpc extends YarnRPC {
         protocol, instance, address, conf, secretManager, handlers, portRange);
   }
 
-  /** The same proxy, whose allocate responses are observed. */
+  /** Return the same proxy with its allocate responses observed. */
   static Object observed(final Object proxy) {
     InvocationHandler handler =
         new InvocationHandler() {
           @Override
           public Object invoke(Object self, Method method, Object[] arguments) throws Throwable {
-            // Not of the protocol's, but Closeable's: a proxy is stopped through it.
+            // A method of Closeable, not of the protocol: it stops the proxy.
             if (method.getDeclaringClass() == Closeable.class) {
               RPC.stopProxy(proxy);
               return null;
             }
             if (arguments != null && arguments[0] instanceof FinishApplicationMasterRequest) {
-              LastWord.putTrueStatus((FinishApplicationMasterRequest) arguments[0]);
+              FinalStatus.putTrueStatus((FinishApplicationMasterRequest) arguments[0]);
             }
             Object answer;
             try {
               answer = method.invoke(proxy, arguments);
             } catch (InvocationTargetException failure) {
-              throw failure.getCause(); // callers decide by its class whether to try again
+              throw failure.getCause(); // callers decide by its class whether to retry
             }
             if (answer instanceof AllocateResponse) {
               Observer.see((AllocateResponse) answer);

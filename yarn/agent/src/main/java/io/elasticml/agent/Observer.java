@@ -4,7 +4,7 @@ import java.util.Map;
 import org.apache.hadoop.util.VersionInfo;
 import org.apache.hadoop.yarn.api.protocolrecords.AllocateResponse;
 
-/** Brings what allocate responses say to skein's key-value store, from a thread of its own. */
+/** Publishes the content of allocate responses in skein's key-value store, from its own thread. */
 final class Observer {
   private static final NoticeDocuments DOCUMENTS = new NoticeDocuments();
   private static final Publisher PUBLISHER = new Publisher();
@@ -14,7 +14,7 @@ final class Observer {
 
   private Observer() {}
 
-  /** Called between the ResourceManager's answer and skein's own look at it: quick, never throws. */
+  /** Called between the ResourceManager's answer and skein's reading of it: quick, never throws. */
   static synchronized void see(AllocateResponse response) {
     if (failed) {
       return;
@@ -28,7 +28,7 @@ final class Observer {
       for (Map.Entry<String, String> document : DOCUMENTS.read(response, nowMs).entrySet()) {
         PUBLISHER.offer(document.getKey(), document.getValue());
       }
-      // Skein makes the call from its allocator thread, the one place where its store is found.
+      // Skein calls this from its allocator thread, the only one from which the store can be found.
       PUBLISHER.startOnce();
       CompletedOrder.putKilledByMasterLast(response.getCompletedContainersStatuses());
     } catch (Throwable failure) {
@@ -42,7 +42,7 @@ final class Observer {
         .with("v", NoticeDocuments.FORMAT)
         .with("t", nowMs)
         .with("heartbeat_ms", Agent.heartbeatMs)
-        .with("end", LastWord.BEGINNING)
+        .with("end", FinalStatus.BEGINNING)
         .with("hadoop", VersionInfo.getVersion())
         .with("java", System.getProperty("java.version"))
         .toString();

@@ -8,25 +8,24 @@ import java.util.Map;
 /**
  * Puts documents into skein's key-value store, from one daemon thread.
  *
- * <p>A document that waits is replaced by a newer one of the same key, so that no more than one a
- * key ever waits.
+ * <p>A waiting document is replaced by a newer one of the same key, so at most one per key waits.
  */
 final class Publisher implements Runnable {
-  /** Responses seen from a thread that is not skein's before we say that there is no store. */
+  /** Responses seen from threads that are not skein's before the store is reported missing. */
   private static final int SEARCHES_MAX = 100;
 
   private final Map<String, String> waiting = new LinkedHashMap<>();
   private SkeinStore store;
   private int searches;
 
-  /** Publish a document soon; before there is a store it waits. */
+  /** Queue a document for publication; it waits until there is a store. */
   synchronized void offer(String key, String document) {
-    waiting.remove(key); // a newer one queues behind what was offered before it
+    waiting.remove(key); // a newer one queues behind those offered before it
     waiting.put(key, document);
     notifyAll();
   }
 
-  /** Find the store, from skein's allocator thread, and start to publish; once. */
+  /** Find the store, from skein's allocator thread, and start publishing; once. */
   void startOnce() throws ReflectiveOperationException {
     if (store != null || searches > SEARCHES_MAX) {
       return;
@@ -42,7 +41,7 @@ final class Publisher implements Runnable {
     }
   }
 
-  /** The next document, oldest first; waits for one. */
+  /** Return the next document, oldest first; wait for one. */
   synchronized Map.Entry<String, String> take() throws InterruptedException {
     while (waiting.isEmpty()) {
       wait();

@@ -10,9 +10,9 @@ import java.nio.charset.StandardCharsets;
 /**
  * The key-value store of skein 0.8's application master, written to from inside its process.
  *
- * <p>The call goes to the very handler that serves clients, so that skein's lock is held and those
- * who watch the key are told. Reflection touches classes of the unnamed module alone, which needs
- * no {@code --add-opens}.
+ * <p>Values go through the handler that serves clients, so that skein's lock is held and watchers of
+ * the key are notified. Reflection accesses only classes of the unnamed module, which needs no
+ * {@code --add-opens}.
  */
 final class SkeinStore {
   private static final String PACKAGE = "com.anaconda.skein.";
@@ -29,10 +29,10 @@ final class SkeinStore {
   private volatile Object error;
 
   /**
-   * Find the store from a thread that is an inner class of the application master, as its allocator
-   * is.
+   * Find the store from a thread that is an inner class of the application master, such as its
+   * allocator.
    *
-   * @return null where the thread is another one
+   * @return null for other threads
    */
   static SkeinStore find(Thread thread) throws ReflectiveOperationException {
     for (Field field : thread.getClass().getDeclaredFields()) {
@@ -53,7 +53,7 @@ final class SkeinStore {
         Class.forName(PACKAGE + "shaded.io.grpc.stub.StreamObserver", true, loader);
     Class<?> bytesClass =
         Class.forName(PACKAGE + "shaded.com.google.protobuf.ByteString", true, loader);
-    // Its one field is the application master around it, so that a second one does no harm.
+    // Its only field is the enclosing application master, so a second instance does no harm.
     Constructor<?> constructor = serviceClass.getDeclaredConstructor(master.getClass());
     constructor.setAccessible(true);
     service = constructor.newInstance(master);
@@ -64,7 +64,7 @@ final class SkeinStore {
     build = request.getClass().getMethod("build");
     copyFrom = bytesClass.getMethod("copyFrom", byte[].class);
     putKey = serviceClass.getMethod("putKey", requestClass, observerClass);
-    putKey.setAccessible(true); // a public method, but of a class that is not
+    putKey.setAccessible(true); // a public method of a class that is not public
     observer =
         Proxy.newProxyInstance(
             loader,

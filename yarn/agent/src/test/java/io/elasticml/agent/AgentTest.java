@@ -9,7 +9,7 @@ import org.junit.Test;
 
 public class AgentTest {
   @Test
-  public void theHeartbeatIsTheUsualOneUnlessAskedFor() {
+  public void theHeartbeatIsTheDefaultUnlessRequested() {
     assertEquals(Agent.HEARTBEAT_MS, Agent.heartbeat(null));
     assertEquals(Agent.HEARTBEAT_MS, Agent.heartbeat(" "));
     assertEquals(500, Agent.heartbeat(" 500 "));

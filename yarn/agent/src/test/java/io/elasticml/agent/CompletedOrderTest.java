@@ -19,21 +19,21 @@ public class CompletedOrderTest {
   }
 
   @Test
-  public void thoseThatStopSkeinsLookAtABatchComeLastInTheResponseItself() {
+  public void containersThatStopSkeinsReadingComeLastInTheResponseItself() {
     AllocateResponse response =
-        Said.exits(
-            Said.ended(1, 0, ""),
-            Said.ended(2, -105, ""),
-            Said.ended(3, -102, ""),
-            Said.ended(4, -105, ""),
-            Said.ended(5, 1, ""));
+        Answers.exits(
+            Answers.ended(1, 0, ""),
+            Answers.ended(2, -105, ""),
+            Answers.ended(3, -102, ""),
+            Answers.ended(4, -105, ""),
+            Answers.ended(5, 1, ""));
     CompletedOrder.putKilledByMasterLast(response.getCompletedContainersStatuses());
     assertEquals(Arrays.asList(0, -102, 1, -105, -105), statuses(response));
   }
 
   @Test
-  public void othersKeepTheirOrder() {
-    AllocateResponse response = Said.exits(Said.ended(1, -102, ""), Said.ended(2, 0, ""));
+  public void otherContainersKeepTheirOrder() {
+    AllocateResponse response = Answers.exits(Answers.ended(1, -102, ""), Answers.ended(2, 0, ""));
     CompletedOrder.putKilledByMasterLast(response.getCompletedContainersStatuses());
     assertEquals(Arrays.asList(-102, 0), statuses(response));
   }

@@ -18,30 +18,30 @@ public class NoticeDocumentsTest {
 
   @Test
   public void anEmptyResponseChangesNothing() {
-    assertEquals(Collections.emptyMap(), documents.read(Said.nothing(), 5));
+    assertEquals(Collections.emptyMap(), documents.read(Answers.nothing(), 5));
   }
 
   @Test
-  public void aNegotiableMarkNamesContainerAndWhatIsAskedBack() {
+  public void aNegotiableMarkNamesContainerAndRequestedResources() {
     assertEquals(
         "{\"v\":1,\"seq\":1,\"t\":5,\"marks\":[{\"id\":\"" + ID + "2\",\"first\":5,\"last\":5,"
             + "\"count\":1,\"strict\":false}],"
             + "\"resources\":[{\"n\":2,\"mib\":128,\"vcores\":1,\"where\":\"*\"}]}",
-        documents.read(Said.negotiableMarks(2), 5).get(NoticeDocuments.MARKS));
+        documents.read(Answers.negotiableMarks(2), 5).get(NoticeDocuments.MARKS));
   }
 
   @Test
-  public void aStrictMarkSaysSo() {
+  public void aStrictMarkIsRecordedAsStrict() {
     assertEquals(
         "{\"v\":1,\"seq\":1,\"t\":5,\"marks\":[{\"id\":\"" + ID + "2\",\"first\":5,\"last\":5,"
             + "\"count\":1,\"strict\":true}],\"resources\":[]}",
-        documents.read(Said.strictMarks(2), 5).get(NoticeDocuments.MARKS));
+        documents.read(Answers.strictMarks(2), 5).get(NoticeDocuments.MARKS));
   }
 
   @Test
   public void aSecondMarkOfAContainerCountsAndKeepsItsFirstTime() {
-    documents.read(Said.strictMarks(2), 5);
-    String second = documents.read(Said.strictMarks(2, 3), 900).get(NoticeDocuments.MARKS);
+    documents.read(Answers.strictMarks(2), 5);
+    String second = documents.read(Answers.strictMarks(2, 3), 900).get(NoticeDocuments.MARKS);
     assertEquals(
         "{\"v\":1,\"seq\":2,\"t\":900,\"marks\":[{\"id\":\"" + ID + "2\",\"first\":5,"
             + "\"last\":900,\"count\":2,\"strict\":true},{\"id\":\"" + ID + "3\",\"first\":900,"
@@ -50,39 +50,40 @@ public class NoticeDocumentsTest {
   }
 
   @Test
-  public void anExitTakesTheMarkAwayAfterItIsTold() {
-    documents.read(Said.strictMarks(2), 5);
-    Map<String, String> told =
-        documents.read(Said.exits(Said.ended(2, -102, "Container preempted by scheduler")), 9);
+  public void anExitIsReportedAndThenRemovesTheMark() {
+    documents.read(Answers.strictMarks(2), 5);
+    Map<String, String> published =
+        documents.read(Answers.exits(Answers.ended(2, -102, "Container preempted by scheduler")), 9);
     assertEquals(
         Arrays.asList(NoticeDocuments.EXITS, NoticeDocuments.MARKS),
-        new ArrayList<>(told.keySet()));
+        new ArrayList<>(published.keySet()));
     assertEquals(
         "{\"v\":1,\"items\":[{\"seq\":1,\"t\":9,\"id\":\"" + ID + "2\",\"status\":-102,"
             + "\"message\":\"Container preempted by scheduler\"}]}",
-        told.get(NoticeDocuments.EXITS));
+        published.get(NoticeDocuments.EXITS));
     assertEquals(
         "{\"v\":1,\"seq\":2,\"t\":9,\"marks\":[],\"resources\":[]}",
-        told.get(NoticeDocuments.MARKS));
+        published.get(NoticeDocuments.MARKS));
   }
 
   @Test
-  public void anExitOfAnUnmarkedContainerLeavesTheMarksAlone() {
-    documents.read(Said.strictMarks(2), 5);
+  public void anExitOfAnUnmarkedContainerKeepsTheMarks() {
+    documents.read(Answers.strictMarks(2), 5);
     assertEquals(
         Collections.singleton(NoticeDocuments.EXITS),
-        documents.read(Said.exits(Said.ended(3, 0, "")), 9).keySet());
+        documents.read(Answers.exits(Answers.ended(3, 0, "")), 9).keySet());
   }
 
   @Test
-  public void oldExitsGoButABatchStaysWhole() {
+  public void oldExitsAreDroppedButABatchStaysWhole() {
     ContainerStatus[] batch = new ContainerStatus[NoticeDocuments.ITEMS_MAX + 10];
     for (int i = 0; i < batch.length; i++) {
-      batch[i] = Said.ended(i, 1, "");
+      batch[i] = Answers.ended(i, 1, "");
     }
-    String whole = documents.read(Said.exits(batch), 1).get(NoticeDocuments.EXITS);
+    String whole = documents.read(Answers.exits(batch), 1).get(NoticeDocuments.EXITS);
     assertTrue(whole.startsWith("{\"v\":1,\"items\":[{\"seq\":1,"));
-    String after = documents.read(Said.exits(Said.ended(1, 1, "")), 2).get(NoticeDocuments.EXITS);
+    String after =
+        documents.read(Answers.exits(Answers.ended(1, 1, "")), 2).get(NoticeDocuments.EXITS);
     assertTrue(after, after.startsWith("{\"v\":1,\"items\":[{\"seq\":12,"));
   }
 
@@ -92,17 +93,17 @@ public class NoticeDocumentsTest {
         "{\"v\":1,\"items\":[{\"seq\":1,\"t\":5,\"node\":\"host1:45454\","
             + "\"state\":\"DECOMMISSIONING\",\"timeout_s\":15,\"health\":\"\"}]}",
         documents
-            .read(Said.node(NodeState.DECOMMISSIONING, 15, ""), 5)
+            .read(Answers.node(NodeState.DECOMMISSIONING, 15, ""), 5)
             .get(NoticeDocuments.NODES));
   }
 
   @Test
-  public void anUnhealthyNodeSaysWhyAndHasNoTimeout() {
-    String told =
+  public void anUnhealthyNodeHasAReasonAndNoTimeout() {
+    String published =
         documents
-            .read(Said.node(NodeState.UNHEALTHY, null, "\"/data\" full"), 5)
+            .read(Answers.node(NodeState.UNHEALTHY, null, "\"/data\" full"), 5)
             .get(NoticeDocuments.NODES);
-    assertTrue(told, told.contains("\"state\":\"UNHEALTHY\",\"timeout_s\":null"));
-    assertTrue(told, told.contains("\"health\":\"\\\"/data\\\" full\""));
+    assertTrue(published, published.contains("\"state\":\"UNHEALTHY\",\"timeout_s\":null"));
+    assertTrue(published, published.contains("\"health\":\"\\\"/data\\\" full\""));
   }
 }

@@ -34,15 +34,15 @@ public class NoticeRpcTest {
   }
 
   @Test
-  public void theResponseGoesOnToTheCaller() throws Exception {
-    AllocateResponse response = Said.exits(Said.ended(1, -105, ""), Said.ended(2, 0, ""));
+  public void theResponseReachesTheCaller() throws Exception {
+    AllocateResponse response = Answers.exits(Answers.ended(1, -105, ""), Answers.ended(2, 0, ""));
     AllocateResponse got = answering(response).allocate(AllocateRequest.newBuilder().build());
     assertSame(response, got);
     assertEquals(0, got.getCompletedContainersStatuses().get(0).getExitStatus());
   }
 
   @Test
-  public void anErrorReachesTheCallerAsItIs() throws Exception {
+  public void anErrorReachesTheCallerUnchanged() throws Exception {
     IOException error = new IOException("connection refused");
     try {
       answering(error).allocate(AllocateRequest.newBuilder().build());

@@ -21,7 +21,7 @@ public class PublisherTest {
   }
 
   @Test
-  public void aThreadThatIsNotSkeinsHasNoStore() throws Exception {
+  public void threadsOutsideSkeinHaveNoStore() throws Exception {
     assertEquals(null, SkeinStore.find(Thread.currentThread()));
   }
 }

@@ -4,22 +4,22 @@ import org.apache.hadoop.yarn.api.protocolrecords.FinishApplicationMasterRequest
 import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
 
 /**
- * How an application ends that shall not begin again.
+ * The final status of an application that must not be restarted.
  *
  * <p>Skein 0.8 unregisters only applications that have succeeded, or that are in their last attempt:
- * one that has failed for good, or was cancelled, would begin anew until its attempts are used up.
- * So such an application tells skein that it has succeeded, with its true status in front of what
- * it has to say, and the ResourceManager is told that one.
+ * one that has failed for good, or was cancelled, would be restarted until its attempts are used
+ * up. Such an application therefore reports success to skein, with its true status as a prefix of
+ * the diagnostics, and the agent reports the true status to the ResourceManager.
  */
-final class LastWord {
+final class FinalStatus {
   /** Followed by a {@link FinalApplicationStatus}, {@link #END} and the diagnostics. */
   static final String BEGINNING = "elasticml.agent.end=";
 
   static final String END = ": ";
 
-  private LastWord() {}
+  private FinalStatus() {}
 
-  /** Put the true status into a request, in place; others are left as they are. Never throws. */
+  /** Set the true status of a request, in place; other requests stay unchanged. Never throws. */
   static void putTrueStatus(FinishApplicationMasterRequest request) {
     try {
       String text = request.getDiagnostics();

@@ -24,9 +24,9 @@ import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.api.records.StrictPreemptionContract;
 import org.apache.hadoop.yarn.util.Records;
 
-/** What a ResourceManager may say, in Hadoop's own records. */
-final class Said {
-  private Said() {}
+/** Answers of a ResourceManager, in Hadoop's own records. */
+final class Answers {
+  private Answers() {}
 
   static ContainerId container(int number) {
     ApplicationId application = ApplicationId.newInstance(1_700_000_000_000L, 7);
@@ -44,10 +44,10 @@ final class Said {
     AllocateResponse response = nothing();
     ResourceRequest request =
         ResourceRequest.newInstance(Priority.newInstance(0), "*", Resource.newInstance(128, 1), 2);
-    PreemptionResourceRequest asked = Records.newRecord(PreemptionResourceRequest.class);
-    asked.setResourceRequest(request);
+    PreemptionResourceRequest requested = Records.newRecord(PreemptionResourceRequest.class);
+    requested.setResourceRequest(request);
     PreemptionContract contract = Records.newRecord(PreemptionContract.class);
-    contract.setResourceRequest(Collections.singletonList(asked));
+    contract.setResourceRequest(Collections.singletonList(requested));
     contract.setContainers(marked(numbers));
     PreemptionMessage message = Records.newRecord(PreemptionMessage.class);
     message.setContract(contract);
