@@ -1,7 +1,7 @@
-"""A free-running toy whose answer is known: the mean of all rows, by averages that carry a mass.
+"""An asynchronous toy algorithm with a known answer: the mean of all rows, by weighted averages.
 
-A state holds every number twice. Where the two differ in what a peer has sent, somebody has seen
-half of a state: the job then fails.
+A state holds every number twice. If the two differ in a received state, the receiver saw half of a
+state: the job then fails.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from elasticml.errors import ElasticmlError
 
 
 class TornError(ElasticmlError):
-    """Mail that is not as it was sent."""
+    """A received state differs from the one that was sent."""
 
 
-class Fixed:
-    """Leaves the batch as it is."""
+class FixedBatch:
+    """Keep the batch size."""
 
     def next(self, batch: int, queue: QueueStatus) -> int:
         return batch
 
 
 class MeanOfRows:
-    """The mean of rows, each member's by the rows that it has seen."""
+    """The mean of rows, each member's over the rows that it has seen."""
 
     def __init__(self, columns: int) -> None:
         self._d = columns
@@ -92,7 +92,7 @@ def plan(settings: Mapping[str, Any], facts: DatasetStats) -> AsyncPlan:
     return AsyncPlan(
         loop=LoopConfig(
             problem=problem,
-            controller=Fixed,
+            controller=FixedBatch,
             batch=int(settings.get("batch", 20)),
             queue=int(settings.get("queue", 1)),
             newest=bool(settings.get("newest", True)),

@@ -1,4 +1,4 @@
-"""What all tests share: the real data, the order of files, and that CI skips nothing."""
+"""Shared by all tests: the real data, the order of files, and no skips in CI."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: A skip whose reason names one of these stays a skip in continuous integration: no change to the
-#: machine's software can bring the hardware.
+#: A skip whose reason names one of these stays a skip in continuous integration: no software change
+#: can bring the hardware.
 HARDWARE = ("GPU",)
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
-#: Folders in the order in which two processes take their files: the longest first, so that both
-#: end at about the same time. All files on the real YARN share one, and so run in one process.
+#: Folders in the order in which two processes take their files: the longest first, so that both end
+#: at about the same time. All files on the real YARN share one YARN, so they run in one process.
 FOLDERS = ("yarn", "cluster", "paper", "faults", "property", "sim", "unit")
 
 
@@ -29,13 +29,13 @@ FOLDERS = ("yarn", "cluster", "paper", "faults", "property", "sim", "unit")
 # inherit that. Tests send SIGINT to children and wait for their ends.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes depends on what else the machine does: no property test fails for it.
+# The time of an example depends on other load on the machine: no property test may fail for it.
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("any machine")
 
-# What a test reads does not belong into the user's cache; tests of the cache name a folder.
+# Data read by tests do not belong in the user's cache; tests of the cache name a folder.
 os.environ["ELASTICML_CACHE"] = "off"
 
 
@@ -75,14 +75,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest folders."""
+    """Start with the longest folders."""
     places = {f"tests/{name}": place for place, name in enumerate(FOLDERS)}
     items.sort(key=lambda item: places.get("/".join(item.nodeid.split("/")[:2]), len(places)))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Run the tests of a file in one process, and all that share the real YARN."""
+    """Run the tests of a file in one process, and all those that share the real YARN."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
@@ -94,7 +94,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport, *, allowed: bool) -> None:
-    """Turn a skip into a failure in continuous integration, unless it is one that is allowed."""
+    """Turn a skip into a failure in continuous integration, unless it is allowed."""
     if allowed or not report.skipped or os.environ.get("ELASTICML_CI") != "1":
         return
     reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else str(report.longrepr)

@@ -58,7 +58,7 @@ def _digest(value: Any) -> str:
 
 
 def _control(value: Any, name: str = "") -> Any:
-    """Leave out of a record what was computed from data; round virtual times."""
+    """Drop from a record what was computed from data; round virtual times."""
     if isinstance(value, float):
         return float(f"{value:.9g}") if name in _TIMES else "float"
     if isinstance(value, Mapping):
@@ -73,13 +73,13 @@ def _values(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def processor() -> str:
-    """Name what the bits of floats depend on."""
+    """Return what the bits of floats depend on."""
     libraries = {k: v for k, v in versions().items() if k != "elasticml"}
     return f"{cpu_class()} {_digest(libraries)}"
 
 
 def scenario_of(world: World) -> str:
-    """Name a job and its world by their content."""
+    """Identify a job and its world by their content."""
     fingerprint = getattr(world.driver_session.source, "fingerprint", lambda: "")()
     record = world.driver_session.record
     return _digest([record, repr(world.options), world.library.n_blocks, fingerprint])
@@ -104,11 +104,11 @@ class Digests:
             self.known = json.loads(path.read_text())
 
     def note(self, key: str, entry: dict[str, str]) -> None:
-        """Compare what a scenario has come to, or write it down."""
+        """Compare a scenario's result, or record it."""
         if self._folder is not None:
             former = self._written.setdefault(key, entry)
             if former != entry:
-                self._written[key] = None  # the name does not tell these scenarios apart
+                self._written[key] = None  # the name does not distinguish these scenarios
             self._save(Path(self._folder))
             return
         frozen = self.known.get("scenarios", {}).get(key)
@@ -135,7 +135,7 @@ stories, faults = Digests(STORIES), Digests(FAULTS)
 
 
 def is_writing() -> bool:
-    """Whether digests are being rewritten."""
+    """Return whether digests are being rewritten."""
     return WRITES in os.environ
 
 

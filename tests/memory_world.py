@@ -1,7 +1,7 @@
 """A whole job in one process: the real shells and machines on the in-memory network.
 
-Nothing sleeps: time moves when nothing else can. A kill closes the links as ``kill -9`` does, a
-pause stops frames without closing anything.
+Nothing sleeps: time advances when nothing else can happen. A kill closes the links as ``kill -9``
+does, a pause stops frames without closing anything.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from tests.in_memory_network import FaultyNetwork
 QUIET_TURNS = 12
 
 
-#: How vectors travel; "auto" of real links is one of the first two.
+#: Transports of vectors; "auto" of real links is one of the first two.
 TRANSPORTS = ("stream", "shm", "pieces")
 
 
-def carried(transport: str) -> dict[str, Any]:
-    """Say how vectors travel in a world: as a "stream", in "shm", or in "pieces" of one value."""
+def transport_options(transport: str) -> dict[str, Any]:
+    """Return the options for a transport: "stream", "shm", or "pieces" of one value."""
     return {"stream": {}, "shm": {"shared": True}, "pieces": {"piece_bytes": 8}}[transport]
 
 
 class InlineRunner:
-    """Calls at once on the loop."""
+    """Calls functions at once on the loop."""
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call the function."""
@@ -83,18 +83,18 @@ class World:
     seed : int
         Of the network's interleaving.
     source : optional
-        In-memory source; 600 toy rows where not given.
+        In-memory source; by default 600 toy rows.
     runner : callable, optional
         The runner of a worker's computations by its address, and of the trainer's steps by
         "driver"; for tests that stop one of them.
     scaler : Scaler, optional
-        Starts workers that policies ask for.
+        Starts workers that policies request.
     limit_bytes : int, optional
         Memory of each worker for chunk bodies.
     shared : bool
         Models and partials stay in shared memory.
     piece_bytes : int, optional
-        They travel in pieces.
+        They are sent in pieces of this size.
     """
 
     def __init__(
@@ -142,17 +142,17 @@ class World:
             self.shell.driver_session.open(self.shell.now_s())
 
     def clock(self) -> float:
-        """Seconds that the world has lived."""
+        """Seconds since the world began."""
         return self.now
 
     async def pause_s(self, seconds: float) -> None:
-        """Wait until so many seconds have passed in the world."""
+        """Wait until this many seconds have passed in the world."""
         until_s = self.now + seconds
         while self.now < until_s:
             await asyncio.sleep(0)
 
     async def add(self) -> str:
-        """Start a worker; returns its address."""
+        """Start a worker; return its address."""
         address = f"w{next(self._names)}"
         environment = WorkerContext(
             transport=self.network.endpoint(address),
@@ -181,11 +181,11 @@ class World:
         self._tasks.append(asyncio.ensure_future(self.add()))
 
     def notice(self, address: str, grace_s: float) -> None:
-        """Give a worker notice from within a turn; it is killed when time is up."""
+        """Give a worker notice from within a turn; it is killed at the deadline."""
         self._tasks.append(asyncio.ensure_future(self._injector.lose([address], "notice", grace_s)))
 
     def kill(self, address: str) -> None:
-        """End a worker as kill -9 does: its links close, it does nothing any more."""
+        """End a worker as kill -9 does: its links close, it does nothing more."""
         host = self.hosts.pop(address, None)
         if host is None:
             return
@@ -201,11 +201,11 @@ class World:
         self.network.pause(address)
 
     def resume(self, address: str) -> None:
-        """Let a paused worker go on."""
+        """Resume a paused worker."""
         self.network.resume(address)
 
     async def settle(self) -> None:
-        """Let everything happen that can happen without time passing."""
+        """Process everything that can happen without time passing."""
         quiet = 0
         while quiet < QUIET_TURNS:
             before = (len(self.network.deliveries), len(self.shell.journal.story))
@@ -214,7 +214,7 @@ class World:
             quiet = 0 if moved else quiet + 1
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass in one step, then let happen what comes of it."""
+        """Let time pass in one step, then process what follows."""
         self.now += seconds
         self.shell.tick()
         await self.settle()
@@ -229,7 +229,7 @@ class World:
         turn: Callable[[int], None] | None = None,
         turns_max: int = 20000,
     ) -> None:
-        """Run until something is so; time moves when nothing else can."""
+        """Run until a condition holds; time advances when nothing else can happen."""
         idle = 0
         for k in range(turns_max):
             if is_so():
@@ -247,11 +247,11 @@ class World:
         raise AssertionError(f"the job hangs:\n{self.tail()}")
 
     def tail(self, n: int = 25) -> str:
-        """Show the end of the story, for messages of failed tests."""
+        """Format the end of the story, for messages of failed tests."""
         return "\n".join(str(r) for r in self.shell.journal.story[-n:])
 
     def events(self, *names: str) -> list[dict[str, Any]]:
-        """Story records of these kinds."""
+        """Return the story records of these kinds."""
         return [r for r in self.shell.journal.story if r["event"] in names]
 
     async def close(self) -> None:
@@ -269,7 +269,7 @@ class Injector:
         self._leaving: list[asyncio.Future[None]] = []
 
     async def lose(self, addresses: Sequence[str], how: str, grace_s: float) -> None:
-        """Kill, or give notice and kill when time is up."""
+        """Kill, or give notice and kill at the deadline."""
         if how == "kill":
             for address in addresses:
                 self.world.kill(address)

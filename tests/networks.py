@@ -1,4 +1,4 @@
-"""Small modules and losses for tests of local SGD, importable as a job's would be."""
+"""Small modules and losses for tests of local SGD, importable like a job's own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 def linear(shape: Sequence[int], classes: int = 1, bias: bool = True) -> nn.Module:
-    """One linear layer, which begins at 0."""
+    """One linear layer, which starts at 0."""
     layer = nn.Linear(shape[0], classes, bias=bias)
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
@@ -18,14 +18,14 @@ def linear(shape: Sequence[int], classes: int = 1, bias: bool = True) -> nn.Modu
 
 
 def noisy(shape: Sequence[int], classes: int) -> nn.Module:
-    """Two layers with chance and running statistics in between."""
+    """Two layers with dropout and running statistics in between."""
     return nn.Sequential(
         nn.Linear(shape[0], 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, classes)
     )
 
 
-class Hasty(nn.Linear):
-    """A layer that ends its own training after each batch, and notes the modes it was asked in."""
+class ModeChanging(nn.Linear):
+    """A layer that ends its own training after each batch, and records the modes that are set."""
 
     modes: tuple[bool, ...] = ()
 
@@ -37,7 +37,7 @@ class Hasty(nn.Linear):
 
 def hasty(shape: Sequence[int], classes: int) -> nn.Module:
     """A module of which a part changes its mode by itself."""
-    return nn.Sequential(Hasty(shape[0], classes))
+    return nn.Sequential(ModeChanging(shape[0], classes))
 
 
 class Tied(nn.Module):
@@ -56,7 +56,7 @@ class Tied(nn.Module):
 
 
 def tied(shape: Sequence[int], classes: int) -> nn.Module:
-    """A module whose ``state_dict()`` is not what is trained."""
+    """A module whose ``state_dict()`` differs from its trained parameters."""
     return Tied(shape[0], classes)
 
 

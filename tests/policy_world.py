@@ -1,7 +1,7 @@
-"""A world in which policies are all there is: members with speeds, chunks, a gap that falls.
+"""A minimal world for policies: members with speeds, chunks, a gap that falls.
 
-Times are examples times seconds per example, moves happen at once, members that are asked for come
-at once; what a round brings is a function of the number of members and the gap.
+Times are examples times seconds per example; moves and requested members arrive at once; the
+progress of a round is a function of the number of members and the gap.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class FakeChunks:
 
 @dataclass
 class PolicyWorld:
-    """Members, their chunks and what policies make of them, round by round."""
+    """Members, their chunks and the policies' effect on them, round by round."""
 
     policies: Sequence[Policy]
     #: Seconds per example of each member, by slot.
@@ -74,7 +74,7 @@ class PolicyWorld:
     rows: int = 100
     holders: int = 1
     seed: int = 0
-    #: Decades of the gap in a round of so many members at this gap and with these settings.
+    #: Decades of the gap in a round with this many members at this gap and with these settings.
     brings: Callable[[int, float, dict], float] = lambda members, gap, tuned: 0.1
     #: How much is computed in a round with these settings.
     work: Callable[[dict], float] = lambda tuned: 1.0
@@ -106,7 +106,7 @@ class PolicyWorld:
                 held[c].add(shuffled(others, self.seed, c.ordinal)[0])
         self.chunks = FakeChunks(infos, owners, held)
 
-    # --- what policies see ------------------------------------------------------------------------
+    # --- the view of policies ---------------------------------------------------------------------
 
     def view(self) -> View:
         return View(
@@ -134,7 +134,7 @@ class PolicyWorld:
             limit_bytes=self.limit_bytes,
         )
 
-    # --- what happens -----------------------------------------------------------------------------
+    # --- effects ----------------------------------------------------------------------------------
 
     def times(self) -> dict[MemberId, float]:
         return {
@@ -150,7 +150,7 @@ class PolicyWorld:
         return max(times.values()) * len(times) / sum(times.values())
 
     def play(self, rounds: int) -> list[float]:
-        """Play so many rounds and return the imbalance of each, as it was computed."""
+        """Play this many rounds and return the imbalance of each, as it was computed."""
         return [self._round() for _ in range(rounds)]
 
     def _round(self) -> float:

@@ -1,4 +1,4 @@
-"""A member of the pure world: its machine, and multisets of chunks where a shell has arrays."""
+"""A member of the pure world: its machine, with multisets of chunks instead of arrays."""
 
 from __future__ import annotations
 
@@ -26,52 +26,52 @@ def chunks_of_block(block: int) -> tuple[ChunkInfo, ...]:
 
 @dataclass(slots=True)
 class Share:
-    """A life's sums of one exchange."""
+    """An incarnation's sums of one exchange."""
 
     model: ev.ModelArrived
-    #: The own share; after the sum went up, the subtree's sum.
+    #: The own share; after the sum was sent, the subtree's sum.
     total: Sums | None = None
 
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """A link that a child has opened to its parent; each end closes for itself."""
+    """A link that a child has opened to its parent; each end closes separately."""
 
-    child: Life
-    parent: Life
+    child: Incarnation
+    parent: Incarnation
     name: str
 
-    def is_open(self, end: Life) -> bool:
+    def is_open(self, end: Incarnation) -> bool:
         if end.over:
             return False
         if end is self.child:
             return end.parent is self
         return end.children.get(self.child.me) is self
 
-    def other(self, end: Life) -> Life:
+    def other(self, end: Incarnation) -> Incarnation:
         return self.parent if end is self.child else self.child
 
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """A process; its chunks outlive a life."""
+    """A process; its chunks outlive an incarnation."""
 
     name: str
     held: set[ChunkId] = field(default_factory=set)
-    #: Of each chunk that has been computed over: the last exchange that its state here has seen.
+    #: For each chunk that has been computed over: the last exchange that its state here has seen.
     states: dict[ChunkId, int] = field(default_factory=dict)
-    life: Life | None = None
+    life: Incarnation | None = None
     is_stopped: bool = False
 
 
-class Life:
-    """One life of a member on a worker: performs what its machine commands."""
+class Incarnation:
+    """One incarnation of a member on a worker: performs its machine's commands."""
 
     def __init__(self, world: PureWorld, worker: Worker, number: int) -> None:
         self.world = world
         self.worker = worker
         self.name = f"{worker.name}#{number}"
-        #: What the driver has called it; the machine exists once the word has come.
+        #: The member id given by the driver; the machine exists once it has arrived.
         self.id: MemberId | None = None
         self.machine: Member | None = None
         self.shares: dict[ExchangeId, Share] = {}
@@ -94,7 +94,7 @@ class Life:
         return {} if self.machine is None else self.machine.peers
 
     def end(self, n_kept: int) -> None:
-        """Close all links; of what was sent, ``n_kept`` messages per channel still arrive."""
+        """Close all links; of the sent messages, ``n_kept`` per channel still arrive."""
         self.over = True
         for key, queue in self.world.queues.items():
             if key[1] == self.name:
@@ -131,7 +131,7 @@ class Life:
         self.feed(order)
 
     def later(self, what: object, thunk: Callable[[], None]) -> None:
-        """Do something in a task of its own."""
+        """Run a function in a separate task."""
         self.world.post((self.name, self.name, type(what).__name__), thunk)
 
     # --- effects ------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ class Life:
             self.cut(link)
 
     def send(self, link: Link, thunk: Callable[[], None]) -> None:
-        """Send on a link; what comes after the receiver has closed its end is dropped."""
+        """Send on a link; messages after the receiver has closed its end are dropped."""
         receiver = link.other(self)
         self.world.post(
             (self.name, receiver.name, link.name),

@@ -1,8 +1,8 @@
-"""The control machines of a whole job, without arrays, links or time: for properties.
+"""The control machines of a whole job, without arrays, links or time: for property tests.
 
-Every message waits in an ordered queue until a test lets one of them arrive, so that a test holds
-the interleaving in its hands. A partial is the multiset of the chunks in it; what is counted twice,
-or both counted and replaced by a stand-in, shows at once.
+Every message waits in an ordered queue until a test delivers one of them, so that the test controls
+the interleaving. A partial is the multiset of the chunks in it; a chunk that is counted twice, or
+both counted and replaced by a stand-in, shows at once.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from elasticml.policies.registry import make_policies
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.story.records import StoryRecord
-from tests.pure_member import Life, Sums, Worker, chunks_of_block
+from tests.pure_member import Incarnation, Sums, Worker, chunks_of_block
 
-#: Who sends, who receives, and on which of their channels; "driver" is an end, too.
+#: Sender, receiver, and the channel between them; "driver" is an end, too.
 Key = tuple[str, str, str]
 Partial = Callable[[int], ev.PartialArrived]
-#: Workers that ``run`` lets join at most, so that a job that wants everybody back goes on.
+#: Maximum of workers that ``run`` adds, so that a job that waits for all members continues.
 WORKERS_MAX = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Got:
-    """What the trainer is given for an exchange."""
+class ExchangeResult:
+    """The result of an exchange as the trainer gets it."""
 
     deliver: cmd.Deliver
     sums: Sums
@@ -74,25 +74,25 @@ class PureWorld:
         self.workers: dict[str, Worker] = {}
         self.queues: dict[Key, deque[Callable[[], None]]] = {}
         self.story: list[StoryRecord] = []
-        #: Everything that the driver has ordered members to do.
+        #: All commands that the driver has sent to members.
         self.orders: list[cmd.Order] = []
         self.ended: cmd.EndJob | None = None
         self.arrays: dict[int, Sums] = {}
         self.computations: Counter[tuple[MemberId, int]] = Counter()
         #: Partials that members have sent to the driver.
-        self.sent: list[tuple[Life, Partial, Sums]] = []
-        self.delivered: list[Got] = []
+        self.sent: list[tuple[Incarnation, Partial, Sums]] = []
+        self.delivered: list[ExchangeResult] = []
         self.refused: list[cmd.Refuse] = []
-        #: What the trainer puts in the place of each absent group.
+        #: The trainer's stand-in for each absent group.
         self.stand_ins: dict[int, Sums] = {}
-        #: The last exchange that each chunk was computed over in, by an owner, without a break.
+        #: The last exchange in which each chunk was computed by an owner, without a break.
         self.states: dict[ChunkId, int] = {}
-        #: What policies have had tuned, asked for, and let go.
+        #: Settings, requests and releases by policies.
         self.tuned: list[dict[str, Any]] = []
         self.requested = 0
         self.given_back: list[MemberId] = []
-        self._known: dict[MemberId, Life] = {}
-        self._arrivals: dict[int, Life] = {}
+        self._known: dict[MemberId, Incarnation] = {}
+        self._arrivals: dict[int, Incarnation] = {}
         self._numbers = itertools.count(1)
         self._events: deque[ev.Event] = deque()
         self._handling = False
@@ -112,7 +112,7 @@ class PureWorld:
         return sorted(k for k, q in self.queues.items() if q and not stopped & {k[0], k[1]})
 
     def step(self, choice: int) -> bool:
-        """Let one message arrive; False when none can."""
+        """Deliver one message; return False if none can arrive."""
         ready = self.ready()
         if not ready:
             return False
@@ -120,12 +120,12 @@ class PureWorld:
         return True
 
     def settle(self, where: Callable[[Key], bool] = lambda key: True) -> None:
-        """Let everything arrive on these channels that can arrive without time passing."""
+        """Deliver everything on these channels that can arrive without time passing."""
         while ready := [key for key in self.ready() if where(key)]:
             self.queues[ready[0]].popleft()()
 
     def run(self, choices: Callable[[int], int], turns_max: int = 5_000) -> None:
-        """Let everything arrive; time passes, and a worker joins, when nothing else can happen."""
+        """Deliver everything; time passes, and a worker joins, when nothing else can happen."""
         for k in range(turns_max):
             if self.ended is not None:
                 return
@@ -133,14 +133,14 @@ class PureWorld:
                 self.tick(1.0)
                 if len(self.workers) < WORKERS_MAX and not self.ready():
                     self.join()
-        raise AssertionError(f"the job hangs\n{self.picture()}")
+        raise AssertionError(f"the job hangs\n{self.describe()}")
 
     def tick(self, seconds: float) -> None:
         self.now += seconds
         self.feed(ev.Ticked(cause="clock"))
 
-    def picture(self) -> str:
-        """Say where everybody is, for messages of failed tests."""
+    def describe(self) -> str:
+        """Format the state of all members, for messages of failed tests."""
         driver, state = self.driver, self.driver.state
         lines = [
             f"stage {state.stage} round {state.round} request {driver.request}",
@@ -158,11 +158,11 @@ class PureWorld:
     # --- workers ------------------------------------------------------------------------------
 
     def join(self, name: str | None = None) -> str:
-        """Start a worker, or a new life on one that is there."""
+        """Start a worker, or a new incarnation on an existing one."""
         name = name or f"w{self.next_number():03d}"
         worker = self.workers.setdefault(name, Worker(name))
         number = self.next_number()
-        former, life = worker.life, Life(self, worker, number)
+        former, life = worker.life, Incarnation(self, worker, number)
         worker.life = self._arrivals[number] = life
         arrived = ev.Arrived(
             arrival=number,
@@ -177,18 +177,18 @@ class PureWorld:
         return name
 
     def kill(self, name: str, n_kept: int = 0) -> None:
-        """End a worker; of what it had sent, ``n_kept`` messages per channel still arrive."""
+        """End a worker; of its sent messages, ``n_kept`` per channel still arrive."""
         worker = self.workers.pop(name)
         if worker.life is not None:
             worker.life.end(n_kept)
 
-    def life(self, name: str) -> Life:
+    def life(self, name: str) -> Incarnation:
         life = self.workers[name].life
         assert life is not None
         return life
 
-    def alive(self, member: MemberId) -> Life | None:
-        """Find a member's life, as another process would by its address."""
+    def alive(self, member: MemberId) -> Incarnation | None:
+        """Find a member's incarnation, as another process would by its address."""
         lives = (w.life for w in self.workers.values())
         return next((x for x in lives if x is not None and x.id == member), None)
 
@@ -203,7 +203,7 @@ class PureWorld:
             life.feed(ev.NoticeWithdrawn(member=life.me))
 
     def mark(self, name: str, grace_s: float, negotiable: bool) -> None:
-        """Ask for a worker's container back."""
+        """Request a worker's container back."""
         self.feed(
             ev.ContainerMarked(
                 address=name, grace_s=grace_s, reason="preempted", negotiable=negotiable
@@ -211,11 +211,13 @@ class PureWorld:
         )
 
     def lift(self, name: str) -> None:
-        """Ask for a worker's container no longer; one that was emptied for it serves again."""
+        """Withdraw the request for a worker's container; a container emptied for it serves
+        again.
+        """
         self.feed(ev.MarkLifted(address=name))
 
     def container_ended(self, name: str) -> None:
-        """Say that a worker's container was pre-empted; it may seem to live on."""
+        """Report that a worker's container was pre-empted; its process may live on."""
         self.feed(
             ev.ContainerEnded(
                 address=name, container=f"container_{name}", reason="preempted", status=-102
@@ -223,13 +225,13 @@ class PureWorld:
         )
 
     def duplicate(self, choice: int) -> None:
-        """Let a partial that a member has sent to the driver come a second time, old or new."""
+        """Deliver a partial that a member has sent to the driver a second time, old or new."""
         mine = [s for s in self.sent if not s[0].over]
         if mine:
             life, event, sums = mine[choice % len(mine)]
             life.up(lambda: self.partial(life, event, sums))
 
-    def dismissed(self, life: Life, reason: str) -> None:
+    def dismissed(self, life: Incarnation, reason: str) -> None:
         life.end(n_kept=0)
         if self.workers.get(life.worker.name) is life.worker and life.worker.life is life:
             if reason in FINAL:
@@ -237,7 +239,7 @@ class PureWorld:
             else:
                 self.join(life.worker.name)
 
-    def computing(self, life: Life, exchange: int) -> None:
+    def computing(self, life: Incarnation, exchange: int) -> None:
         """Check that an owner has each chunk's newest state, and make it newer."""
         ledger = self.driver.state.ledger
         if not self.knows(life):
@@ -250,7 +252,7 @@ class PureWorld:
             life.worker.states[chunk] = exchange
 
     def check_stores(self) -> None:
-        """Compare what members hold with the ledger; to be called when nothing is under way."""
+        """Compare what members hold with the ledger; call it when no message is in transit."""
         ledger, dropping = self.driver.state.ledger, self.driver.chunk_moves.dropping
         for worker in self.workers.values():
             life = worker.life
@@ -267,10 +269,10 @@ class PureWorld:
 
     # --- the driver's shell -------------------------------------------------------------------
 
-    def knows(self, life: Life) -> bool:
+    def knows(self, life: Incarnation) -> bool:
         return life.id is not None and self._known.get(life.id) is life
 
-    def driver_link_closed(self, life: Life) -> None:
+    def driver_link_closed(self, life: Incarnation) -> None:
         if self.knows(life):
             del self._known[life.me]
             self.feed(ev.Lost(cause="link", member=life.me, reason="killed"))
@@ -285,17 +287,17 @@ class PureWorld:
                 for command in self.driver.handle(self._events.popleft(), self.now):
                     self._perform(command)
                 for chunk in [c for c in self.states if self.driver.state.ledger.owner(c) is None]:
-                    del self.states[chunk]  # absent: its state went with its owner
+                    del self.states[chunk]  # absent: its state was lost with its owner
         finally:
             self._handling = False
 
-    def partial(self, life: Life, event: Partial, sums: Sums) -> None:
+    def partial(self, life: Incarnation, event: Partial, sums: Sums) -> None:
         if self.knows(life):
             handle = self.next_number()
             self.arrays[handle] = sums
             self.feed(event(handle))
 
-    def anchor(self, life: Life, kept: SendKept, sums: Sums) -> None:
+    def anchor(self, life: Incarnation, kept: SendKept, sums: Sums) -> None:
         if self.knows(life):
             handle = self.next_number()
             self.arrays[handle] = sums
@@ -349,7 +351,9 @@ class PureWorld:
                 raise NotImplementedError(type(command).__name__)
 
     def _check_target(self, order: cmd.Order) -> None:
-        """Nothing goes to a member whose container is asked for, as long as there are others."""
+        """Check that no chunk goes to a member whose container is requested, while there are
+        others.
+        """
         state = self.driver.state
         target: MemberId | None = None
         if isinstance(order, (cmd.GiveChunks, cmd.CopyChunks)):
@@ -362,7 +366,7 @@ class PureWorld:
             assert not others, f"{target} is asked for back and is given {order}"
 
     def _check_room(self, order: cmd.Order) -> None:
-        """What a group's return brings to a member fits its memory."""
+        """Check that the chunks of a returning group fit a member's memory."""
         chunk_moves, ledger = self.driver.chunk_moves, self.driver.state.ledger
         if not isinstance(order, cmd.LoadChunks) or self.limit_bytes is None:
             return
@@ -385,7 +389,7 @@ class PureWorld:
         self._known[life.id] = life
         self._down(life, lambda: life.obey(command))
 
-    def _down(self, life: Life | None, thunk: Callable[[], None]) -> None:
+    def _down(self, life: Incarnation | None, thunk: Callable[[], None]) -> None:
         if life is not None and not life.over:
             self.post(("driver", life.name, "down"), thunk)
 
@@ -398,8 +402,8 @@ class PureWorld:
         )
         self._down(life, lambda: life.model(model))
 
-    def _read(self, command: cmd.Deliver) -> Got:
-        """Add up what is delivered, before any of it can be freed."""
+    def _read(self, command: cmd.Deliver) -> ExchangeResult:
+        """Sum the delivered partials before any of them can be freed."""
         sums: Sums = Counter()
         for handle in command.inputs:
             sums.update(self.arrays[handle])
@@ -410,12 +414,12 @@ class PureWorld:
                 for chunk, n in self.arrays[part.handle].items():
                     anchor[chunk] += part.sign * n
             anchor = Counter({c: n for c, n in anchor.items() if n})
-        return Got(deliver=command, sums=sums, anchor=anchor)
+        return ExchangeResult(deliver=command, sums=sums, anchor=anchor)
 
     # --- the trainer --------------------------------------------------------------------------
 
     def _step_trainer(self, value: Any) -> None:
-        """Let the trainer go on when its turn comes: it works in a thread of its own."""
+        """Step the trainer when its turn comes: in a real job it has its own thread."""
 
         def advance() -> None:
             if self.ended is None:
@@ -428,7 +432,7 @@ class PureWorld:
         self.post(("driver", "driver", "trainer"), advance)
 
     def _train(self, rounds: int) -> Generator[ev.Event, Any, None]:
-        """Check every outcome as Algorithm 2 would need it: all examples, each once."""
+        """Check every outcome as Algorithm 2 needs it: all examples, each once."""
         whole: Sums = Counter(list(self.chunks))
         seal, began = False, False
 
@@ -442,7 +446,7 @@ class PureWorld:
             )
 
         for r in range(rounds):
-            got: Got = yield ask("compute", keep=True)
+            got: ExchangeResult = yield ask("compute", keep=True)
             seal = False
             absent = self._check(got, whole)
             if got.anchor is not None:
@@ -461,8 +465,10 @@ class PureWorld:
             if not go_on:
                 return
 
-    def _check(self, got: Got, whole: Sums) -> Sums:
-        """Return the chunks that nobody speaks for yet; everything else is there exactly once."""
+    def _check(self, got: ExchangeResult, whole: Sums) -> Sums:
+        """Return the chunks that no member accounts for yet; everything else is there exactly
+        once.
+        """
         deliver = got.deliver
         self.delivered.append(got)
         for group in [g for g in self.stand_ins if g not in deliver.absent]:
@@ -481,7 +487,9 @@ class PureWorld:
         return left
 
     def check_arrays(self) -> None:
-        """Every array, at the driver and at members, is one that a machine can still name."""
+        """Check that every array, at the driver and at members, is one that a machine can still
+        name.
+        """
         exchanges = self.driver.exchanges
         _check_named(self.arrays, self.driver.state.root, exchanges._fetched)
         for worker in self.workers.values():

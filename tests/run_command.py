@@ -1,4 +1,4 @@
-"""``elasticml run`` as a process of its own, as a shell starts it."""
+"""``elasticml run`` as a separate process, as a shell starts it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def start_run(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def end_run(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Wait for its end; return its exit code, and what it said on stdout and stderr."""
+    """Wait for its end; return its exit code, stdout and stderr."""
     with process:
         try:
             out, err = process.communicate(timeout=WAIT_S)

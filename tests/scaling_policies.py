@@ -1,4 +1,4 @@
-"""Policies that ask for what a cluster's own side shall be tested with."""
+"""Policies that make the requests which tests of clusters need."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from elasticml.control.policy import Request, Retire, Suggestion, View
 
-#: The round at whose beginning they speak.
+#: The round at whose beginning they act.
 ROUND = 5
 
 
 class Shrink:
-    """Give one member back."""
+    """Release one member."""
 
     name = "shrink"
 
@@ -23,7 +23,7 @@ class Shrink:
 
 
 class Grow:
-    """Ask for three members more than there are."""
+    """Request three members more."""
 
     name = "grow"
 

@@ -1,9 +1,9 @@
 """A trainer and its solvers in one thread, with members that vanish, return and exchange chunks.
 
 Keeps the promises of ``algorithms/base.py`` that the driver keeps in a real job: outcomes with
-exact complements, groups that open, are sealed as last reported, and return whole at the beginning
-of a round, anchors from the last undisturbed kept exchange, and "everybody". A member that returns
-has a solver without caches, and chunks without state; one that is given a chunk gets its state.
+exact complements; groups that open, are sealed as last reported, and return whole at the beginning
+of a round; anchors from the last undisturbed kept exchange; and "everybody". A returning member has
+a solver without caches, and chunks without state; a member that is given a chunk gets its state.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ class Vanish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Return:
-    """All sealed groups come back at the beginning of a round; ``oldest``: only that one."""
+    """All sealed groups return at the beginning of a round; ``oldest``: only that one."""
 
     round: int
     oldest: bool = False
-    #: Come back before the ``nth`` exchange of this operation instead (which no real driver does).
+    #: Return before the ``nth`` exchange of this operation instead (which no real driver does).
     during: str | None = None
     nth: int = 0
-    #: These members take over the chunks, in turn; none: those that vanished with them.
+    #: These members take over the chunks, in turn; none: the members that vanished with them.
     onto: tuple[int, ...] = ()
-    #: Their chunks have the state that they had, as at a second holder.
+    #: Their chunks have their former state, as from a second holder.
     with_state: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
-class Asked:
-    """One exchange as it went."""
+class ExchangeRecord:
+    """One exchange and its outcome."""
 
     round: int
     exchange: Exchange
@@ -81,7 +81,7 @@ class Asked:
 class Run:
     rows: list[RoundEnd]
     model: Model
-    asked: list[Asked]
+    asked: list[ExchangeRecord]
 
     def w(self, round: int) -> np.ndarray:
         """Model at the beginning of a round; the final one after the last."""
@@ -97,7 +97,7 @@ class Run:
 
 @dataclass(slots=True, kw_only=True)
 class _Kept:
-    """A member's partial of a kept exchange, and what it stands for."""
+    """A member's partial of a kept exchange, and the examples in it."""
 
     solver: Any
     chunks: tuple[ChunkId, ...]
@@ -117,8 +117,8 @@ class World:
     reloads: bool = False
     #: Called at the beginning of every round, to move chunks.
     between: Callable[[World], None] | None = None
-    #: Called after every exchange, with what is known of it.
-    watch: Callable[[World, Asked], None] | None = None
+    #: Called after every exchange, with its outcome.
+    watch: Callable[[World, ExchangeRecord], None] | None = None
     #: Settings that a policy changes at the end of a round, by round.
     tuned: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     parallel: Parallel = field(default_factory=Serial)
@@ -128,7 +128,7 @@ class World:
     solvers: dict[int, Any] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
     groups: dict[GroupId, frozenset[int]] = field(default_factory=dict)
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[ExchangeRecord] = field(default_factory=list)
     rows: list[RoundEnd] = field(default_factory=list)
     _reported: tuple[GroupId, frozenset[int]] | None = None
     _next_group: int = 1
@@ -196,7 +196,7 @@ class World:
                     self.move(chunk.id, member, entry.onto[i % len(entry.onto)])
 
     def _revive(self) -> None:
-        """Have newcomers read everything again where nobody is left, as the driver does."""
+        """Let newcomers read everything again when no member is left, as the driver does."""
         self._reported = None
         self.groups[GroupId(0)] = frozenset(self.open)
         self.open = set()
@@ -209,15 +209,15 @@ class World:
         return [m for m in sorted(self.solvers) if self.chunks[m] and m not in self._absent()]
 
     def move(self, id: ChunkId, giver: int, taker: int) -> None:
-        """Give a chunk to another member, with its state."""
+        """Move a chunk to another member, with its state."""
         (given,) = [chunk for chunk in self.chunks[giver] if chunk.id == id]
         taken = _fresh(given)
         send_state(given, taken)
         self.chunks[giver] = [chunk for chunk in self.chunks[giver] if chunk is not given]
         self.chunks[taker] = sorted([*self.chunks[taker], taken], key=lambda chunk: chunk.id)
 
-    def deal(self, owners: Mapping[ChunkId, int]) -> None:
-        """Give every chunk that is named to its new owner."""
+    def move_all(self, owners: Mapping[ChunkId, int]) -> None:
+        """Move the given chunks to their new owners."""
         for member in self.present():
             for chunk in list(self.chunks[member]):
                 if owners.get(chunk.id, member) != member:
@@ -257,7 +257,7 @@ class World:
                 return outcome
 
     def _idle(self, rounds: int) -> bool:
-        """Let rounds pass with nothing done; before the first row there is none to repeat."""
+        """Let rounds pass idle; before the first row there is none to repeat."""
         if not self.rows:
             self._readmit(Return(round=0))
             return True
@@ -286,7 +286,7 @@ class World:
         return due
 
     def _is_awaited(self, phase: str) -> bool:
-        """Whether somebody comes in an exchange of this round that is asked again."""
+        """Whether a member returns in a repeated exchange of this round."""
         return any(
             isinstance(entry, Return)
             and (entry.round, entry.during) == (self.round, phase)
@@ -327,7 +327,7 @@ class World:
         anchor = self._anchor(missing, id) if phase != "correct" else None
         if exchange.keep and not lost:
             self._kept.append((id, {m: self._keep(m, partials[m]) for m in contributors}))
-        # Whoever is absent already cannot vanish again.
+        # An absent member cannot vanish again.
         self.open |= {m for e in due for m in e.members if e.counted} & set(present)
         rows = {m: sum(chunk.n_rows for chunk in part) for m, part in self.chunks.items()}
         examples = sum(rows[m] for m in contributors)
@@ -342,7 +342,7 @@ class World:
             members=len(contributors),
         )
         self.asked.append(
-            Asked(
+            ExchangeRecord(
                 round=self.round,
                 exchange=exchange,
                 outcome=outcome,
@@ -374,7 +374,7 @@ class World:
 
 
 def _fresh(chunk: Chunk) -> Chunk:
-    """Return the chunk without state, as one that is read again."""
+    """Return the chunk without state, as after rereading."""
     return Chunk(chunk.id, chunk.body)
 
 
@@ -382,14 +382,14 @@ def _fresh(chunk: Chunk) -> Chunk:
 
 
 def facts_of(chunks: Sequence[Chunk]) -> DatasetStats:
-    """Facts about these chunks, as if they were one block."""
+    """Return the statistics of these chunks, as if they were one block."""
     columns = max(chunk.layout.n_columns for chunk in chunks)
     layout = chunks[0].layout
     assert layout.n_columns == columns
     return merge_summaries([summarise(0, chunks, layout)])
 
 
-def deal(
+def split_rows(
     X: Any,
     y: np.ndarray,
     n_parts: int,

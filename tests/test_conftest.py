@@ -1,4 +1,4 @@
-"""The switch ``ELASTICML_CI=1``: a skip fails the run, unless the hardware is what is absent."""
+"""The switch ``ELASTICML_CI=1``: a skip fails the run, unless hardware is missing."""
 
 from __future__ import annotations
 

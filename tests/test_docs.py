@@ -20,7 +20,7 @@ DOCUMENTS = [
     ROOT / "README.md",
     *(path for name in FOLDERS_OF_DOCUMENTS for path in sorted((ROOT / name).rglob("*.md"))),
 ]
-#: First parts of the paths that documents name; elsewhere (``runs/…``) nothing is promised.
+#: First parts of the paths that documents name; other paths (``runs/…``) need not exist.
 FOLDERS = ("elasticml", "tests", "docs", "examples", "yarn", ".ci")
 
 every_document = pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_every_block_of_yaml_for_a_network_is_a_job():
 
 
 @every_document
-def test_no_document_puts_work_off(document):
+def test_no_document_has_a_todo(document):
     marks = re.compile(r"to be measured|\bTB" r"D\b|\bTO" r"DO\b|\bFIX" r"ME\b")
     assert marks.findall(document.read_text()) == []
 

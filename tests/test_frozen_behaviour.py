@@ -1,4 +1,4 @@
-"""Runs that were written down once are computed again, and the digests cover what they should.
+"""Recorded runs replay to the same bits, and the frozen digests cover the intended scenarios.
 
 The comparison of simulated stories and of the fault grid itself happens while ``tests/sim`` and
 ``tests/faults/test_grid.py`` run: see ``tests/frozen_behaviour.py``.
@@ -15,8 +15,8 @@ from elasticml.errors import ConfigError
 from elasticml.sim.simulation import Simulation
 from elasticml.sim.world_options import options_from_section
 from tests import frozen_behaviour
-from tests.replays import replay_of
-from tests.sim.scenes import points, record
+from tests.replay_runs import replay_of
+from tests.sim.small_jobs import points, record
 
 HINGE = {"name": "cocoa", "loss": "hinge", "l2": 1e-2}
 FAULTS = [
@@ -51,7 +51,7 @@ def path(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_written_before_is_computed_again(name: str) -> None:
+def test_a_recorded_run_replays(name: str) -> None:
     story = json.loads(path(name).read_text())
     replay = replay_of(story, points())
     if story[0]["cpu"] != frozen_behaviour.cpu_class() or (

@@ -54,8 +54,8 @@ IMPURE_LIBRARIES = {
 #: Parts in which no array occurs, not even through what they import.
 PLAIN = ("protocol", "control", "policies")
 ARRAY_LIBRARIES = {"numba", "numpy", "pandas", "pyarrow", "scipy", "sklearn", "torch"}
-#: Parts that may write to the log; the others return what they have to say. The command line only
-#: chooses what is shown of it.
+#: Parts that may write to the log; the others return messages. The command line only selects what
+#: is shown.
 LOGGING = ("runtime", "collective", "clusters", "cli")
 
 #: Projects whose modules have another name.
@@ -71,13 +71,13 @@ def module_of(path: Path) -> str:
 
 
 def part_of(module: str) -> str:
-    """The layered part a module belongs to; empty for the two doors, facade and ``__main__``."""
+    """The layered part of a module; empty for the two entry points, facade and ``__main__``."""
     part = module.partition(".")[2].partition(".")[0]
     return "" if part == "__main__" else part
 
 
 MODULES = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-#: The modules behind the doors, which may import them all.
+#: The modules behind the entry points, which may import them all.
 INSIDE = [name for name in MODULES if part_of(name)]
 
 
@@ -87,7 +87,7 @@ def tree_of(module: str) -> ast.Module:
 
 
 def is_for_types(node: ast.AST) -> bool:
-    """Whether a node is ``if TYPE_CHECKING``, whose body is never run."""
+    """Whether a node is ``if TYPE_CHECKING``, whose body never runs."""
     return (
         isinstance(node, ast.If)
         and isinstance(node.test, ast.Name)
@@ -99,7 +99,7 @@ def is_for_types(node: ast.AST) -> bool:
 def imports_of(module: str, run: bool = False) -> list[tuple[int, str]]:
     """Line and name of every module that a module imports, anywhere in it.
 
-    ``run`` leaves out what only the type checker imports.
+    ``run`` leaves out imports that only the type checker sees.
     """
     found = set()
     unseen = {
@@ -122,7 +122,7 @@ def imports_of(module: str, run: bool = False) -> list[tuple[int, str]]:
 
 
 def own_imports(module: str, run: bool = False) -> list[tuple[int, str]]:
-    """Those of them that are the package's own."""
+    """The imports of the package's own modules."""
     return [entry for entry in imports_of(module, run) if entry[1].split(".")[0] == "elasticml"]
 
 
@@ -215,12 +215,12 @@ def test_only_the_command_line_prints():
     assert wrong == []
 
 
-def test_a_function_can_be_read_at_one_glance():
+def test_functions_have_at_most_sixty_lines():
     wrong = []
     for module in MODULES:
         for node in ast.walk(tree_of(module)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                # The docstring does not count: its length is set by what there is to say.
+                # The docstring does not count: its length depends on the content.
                 body = node.body[1:] if ast.get_docstring(node, clean=False) else node.body
                 lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0
                 if lines > FUNCTION_LINES_MAX:
@@ -257,7 +257,7 @@ def test_the_parts_of_the_package_have_no_facade_of_their_own():
     assert wrong == []
 
 
-def test_no_comment_puts_work_off():
+def test_no_comment_has_a_todo():
     marks = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
     wrong = []
     for folder in ("elasticml", "tests", "examples"):

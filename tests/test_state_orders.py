@@ -1,7 +1,7 @@
-"""Which states of chunks a member takes, in each of the worlds that it lives in.
+"""Which chunk states a member accepts, in each world that runs its machine.
 
-A member takes no state of a chunk that it owns: it may have computed on since. And it takes none
-that is of an older order than the one before: late frames of a former transfer change nothing.
+A member accepts no state of a chunk that it owns: it may have computed on since. And it accepts
+none of an older order than the one before: late frames of a former transfer change nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from elasticml.sim.block_cache import BlockCache
 from elasticml.sim.simulation import Simulation
 from tests.in_memory_network import FaultyNetwork
 from tests.pure_world import PureWorld
-from tests.sim.scenes import points, record
+from tests.sim.small_jobs import points, record
 from tests.unit.runtime.test_chunk_transport import perform
 
 GIVER, TAKER = MemberId(0, 1), MemberId(1, 1)
@@ -37,13 +37,13 @@ class Stage(Protocol):
     """Two members that hold the body of one chunk."""
 
     def own(self) -> None:
-        """Have the taker own the chunk."""
+        """Make the taker own the chunk."""
 
     def drop(self) -> None:
-        """Have the taker drop the chunk."""
+        """Make the taker drop the chunk."""
 
     def give(self, order: int, state: int, body: bool = False) -> None:
-        """Have the giver send a state to the taker."""
+        """Make the giver send a state to the taker."""
 
     def state(self) -> int:
         """Return the state that the taker has."""
@@ -114,7 +114,7 @@ class Simulated:
             told += [r["event"] for r in next(self.running)]
         self.lives = {w.life.me: w.life for w in self.simulation.world.workers.values() if w.life}
         giver, taker = self.lives[GIVER], self.lives[TAKER]
-        # One that the giver owns, and of which the taker holds a copy.
+        # The giver owns it, and the taker holds a copy.
         self.id = giver.chunks[0].id
         self.first = tuple(chunk.id for chunk in taker.chunks)
         taker.worker.hold([self.id])
@@ -197,7 +197,7 @@ class Pure:
     def __init__(self) -> None:
         self.world = PureWorld(DriverSettings(n_blocks=2, start_members=2))
         names = [self.world.join() for _ in range(2)]
-        # All but the trainer, which would end the job.
+        # All except the trainer, which would end the job.
         self.world.settle(lambda key: key[2] != "trainer")
         self.lives = {life.me: life for life in map(self.world.life, names)}
         self.id = next(iter(self.lives[GIVER].worker.held))
@@ -259,7 +259,7 @@ def test_a_state_of_an_older_order_changes_nothing(stage: Callable[[], Stage]) -
 
 
 @in_every_world
-def test_a_chunk_that_was_given_away_may_come_back(stage: Callable[[], Stage]) -> None:
+def test_a_chunk_that_was_given_away_may_return(stage: Callable[[], Stage]) -> None:
     world = stage()
     world.give(1001, 4)
     world.own()

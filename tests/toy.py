@@ -1,7 +1,7 @@
 """A toy algorithm whose sums are exact integers: any example counted twice or not at all shows.
 
-Labels are distinct powers-free integers (row numbers), so the sum over a set of examples and its
-count say which set it was. The trainer keeps a stand-in per absent group, as Algorithm 2 does.
+Labels are row numbers, so the sum over a set of examples, of their squares, and their count
+identify the set. The trainer keeps a stand-in per absent group, as Algorithm 2 does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from elasticml.errors import ElasticmlError
 
 
 class DoubleCountError(ElasticmlError):
-    """A sum is not what it claims to be."""
+    """A sum is not over the examples that it claims."""
 
 
 class ToySolver:
@@ -47,7 +47,7 @@ class ToySolver:
 
 
 def ask(require: Any, seal: bool, phase: Any = "compute") -> Exchange:
-    """Make the one exchange that there is."""
+    """Make the toy's only exchange."""
     return Exchange(
         operation="sums",
         model={"factor": np.ones(4)},
@@ -79,14 +79,14 @@ def toy_trainer(
         seal = False
         sums = outcome.arrays["sums"]
         for group in [g for g in stand_ins if g not in outcome.absent]:
-            # Back in the very sum that may lack others: the difference is theirs alone.
+            # They return in the very sum that may lack others: the difference is theirs alone.
             returned = stand_ins.pop(group)
             previous = None if previous is None else previous + returned
         if round(sums[0]) != outcome.examples or outcome.examples + outcome.absent_examples != n:
             raise DoubleCountError(f"round {r}: {sums} for {outcome.examples} examples of {n}")
         if outcome.opened is not None:
             absent_sum = None
-            # Nobody needs the share of those that are ignored: here it is only what is left over.
+            # The share of ignored examples is not needed: here it is only the remainder.
             wanted = absent != "ignore"
             if (
                 wanted
@@ -97,7 +97,7 @@ def toy_trainer(
                 anchored += 1
                 group = outcome.opened
             if wanted and absent_sum is None and previous is not None:
-                # Algorithm 2, lines 9-13, until a correction ends with nobody new missing.
+                # Algorithm 2, lines 9-13, until a correction ends without new losses.
                 before = outcome
                 while True:
                     correction: Outcome = yield ask(require, False, phase="correct")
@@ -106,7 +106,7 @@ def toy_trainer(
                     if same:
                         break
                 if before.opened is None:
-                    continue  # everybody was lost, and what had vanished is back
+                    continue  # all members were lost, and the lost examples have returned
                 absent_sum = previous - before.arrays["sums"]
                 group = before.opened
                 sums, outcome = before.arrays["sums"], before

@@ -1,4 +1,4 @@
-"""Waiting for processes and clusters that tell nobody when something is so."""
+"""Polling for processes and clusters that send no notification."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def until(
     wait_s: float = WAIT_S,
     look_s: float = LOOK_S,
 ) -> T:
-    """Ask until something is so, and return what it is; fail where it is not in time."""
+    """Poll until a condition holds, and return its value; fail on timeout."""
     until_s = time.monotonic() + wait_s
     while not (found := is_so()):
         if time.monotonic() > until_s:

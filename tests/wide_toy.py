@@ -1,4 +1,4 @@
-"""A toy algorithm with long vectors: every value of every sum says of which exchange it is.
+"""A toy algorithm with long vectors: every value of every sum identifies its exchange.
 
 A vector that is stale, half written, or summed twice or not at all has a wrong value somewhere.
 """
@@ -24,12 +24,12 @@ from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ElasticmlError
 
-#: Values of a vector where the settings say nothing: 480 kB.
+#: Values of a vector by default: 480 kB.
 WIDTH = 60_000
 
 
 class WrongSumError(ElasticmlError):
-    """A model or a sum is not what it must be."""
+    """A model or a sum has a wrong value."""
 
 
 def check_stamped(vector: Any, factor: float, stamp: float, what: str) -> None:
@@ -49,7 +49,7 @@ def check_stamped(vector: Any, factor: float, stamp: float, what: str) -> None:
 
 
 class WideSolver:
-    """Sends the model back times the number of its examples; checks it before and after."""
+    """Return the model times the number of its examples; check it before and after."""
 
     def __init__(self, settings: Mapping[str, Any], facts: DatasetStats) -> None:
         self.passes = int(settings.get("passes", 1))
@@ -67,7 +67,7 @@ class WideSolver:
 def wide_trainer(
     settings: Mapping[str, Any], facts: DatasetStats, absent: str
 ) -> Generator[Exchange | RoundEnd, Any, Model]:
-    """Check every value of every sum against the examples that are said to be in it."""
+    """Check every value of every sum against the examples that it claims to contain."""
     width = int(settings.get("width", WIDTH))
     for r in range(int(settings["rounds"])):
         stamp = float(r * width + 1)

@@ -1,4 +1,4 @@
-"""For tests on a real YARN: a cluster, data, and a job that goes on until it is told to stop."""
+"""For tests on a real YARN: a cluster, data, and a job that runs until it is stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _rng = np.random.default_rng(3)
 _X = _rng.normal(size=(ROWS, 12)) / np.sqrt(12)
 DATA = em.from_arrays(_X, np.sign(_X @ _rng.normal(size=12) + 0.1 * _rng.normal(size=ROWS)))
 
-#: What is looked at of a story.
+#: The parts of a story that tests read.
 EVENTS = (
     "ExchangeEnded",
     "RoundEnded",
@@ -53,18 +53,18 @@ def make_cluster(skein_client: Any, n_workers: int, **options: Any) -> em.YarnCl
 
 
 class Running:
-    """A job that runs until it is told to stop, and what has happened in it so far."""
+    """A job that runs until it is stopped, and its records so far."""
 
     def __init__(self, client: Client, name: str, **changes: Any) -> None:
         settings = {"stop": em.Stop(rounds=10**6), "chunk_size": 2048, "holders": 2, **changes}
-        # Steps far too short to arrive: what the job lives through is the matter, not where to.
+        # Steps far too short to converge: the events of the job matter, not its result.
         slow = em.BatchGradient(loss="logistic", optimizer="gd", step="constant", step_size=1e-7)
         job = em.Job(settings.pop("algorithm", slow), DATA, name=name, **settings)
-        #: Without what there is of every round.
+        #: Without the records of every round.
         self.story: Story = []
         #: Members in the last round, and whether they had all examples between them.
         self.members, self.is_whole = 0, False
-        #: The last certified gap, where the algorithm has one; None since examples went missing.
+        #: The last certified gap, if the algorithm has one; None since examples went missing.
         self.gap: float | None = None
         self._handle = job.start(client)
         self._records: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -88,7 +88,7 @@ class Running:
                 self.story.append(record)
 
     def until(self, is_so: Callable[[], bool], what: str) -> None:
-        """Follow the story until something is so."""
+        """Follow the story until a condition holds."""
         deadline_s = time.monotonic() + WAIT_S
         while not is_so():
             left_s = deadline_s - time.monotonic()
@@ -101,19 +101,19 @@ class Running:
             self._note(record)
 
     def until_whole(self, members: int) -> None:
-        """Follow the story until so many members have all examples between them."""
+        """Follow the story until this many members have all examples between them."""
         self.members = 0
         self.until(
             lambda: self.members == members and self.is_whole, f"{members} with all examples"
         )
 
     def until_certified(self) -> None:
-        """Follow the story until a new certificate says that the model is good enough."""
+        """Follow the story until a new certificate reaches the target."""
         self.gap = None
         self.until(lambda: self.gap is not None and self.gap <= GAP, f"a gap of {GAP:g}")
 
-    def until_told(self, event: str, count: int = 1) -> None:
-        """Follow the story until something has happened so often."""
+    def until_recorded(self, event: str, count: int = 1) -> None:
+        """Follow the story until a record has appeared this often."""
         self.until(lambda: len(self.of(event)) >= count, f"{count} x {event}")
 
     def stop(self) -> dict[str, Any]:
@@ -125,5 +125,5 @@ class Running:
         return [record for record in self.story if record["event"] in events]
 
     def processes(self) -> dict[str, int]:
-        """The members that there were, with their process ids."""
+        """The members so far, with their process ids."""
         return {record["member"]: record["pid"] for record in self.of("MemberJoined")}

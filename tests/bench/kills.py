@@ -86,8 +86,8 @@ from elasticml.errors import ElasticmlError
 from tests.bench import harness
 from tests.faults.cocoa_faults import cocoa_run
 from tests.faults.random_faults import random_run
-from tests.primal_judge import SLACK, PrimalJudge
-from tests.real_kills import (
+from tests.primal_reference import SLACK, PrimalReference
+from tests.process_faults import (
     EVERYTHING,
     Disturber,
     Outcome,
@@ -478,14 +478,14 @@ class RandomCocoaStudy(RealStudy):
 
     @staticmethod
     @functools.cache
-    def judge(name: str) -> PrimalJudge:
+    def judge(name: str) -> PrimalReference:
         """Read a data set."""
         from support.cocoa_data import SETS
 
         X, y = SETS[name]()
         if hasattr(X, "indptr"):
             X.indptr, X.indices = X.indptr.astype(np.int32), X.indices.astype(np.int32)
-        return PrimalJudge(
+        return PrimalReference(
             X=X,
             y=y,
             l2=RandomCocoaStudy.l2,

@@ -1,4 +1,6 @@
-"""Free-running members as real processes: reports, mail between them, SIGKILL, a slow network."""
+"""Asynchronous members as real processes: reports, messages between them, SIGKILL, a slow
+network.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from elasticml.algorithms.async_sgd.seeding_ops import run_locally
 from elasticml.data.synthetic.clusters import synthetic_clusters
 from elasticml.jobs.result import Result
 from examples.papers.support.asgd_reference import centre_error
-from tests.real_kills import disturbed
+from tests.process_faults import disturbed
 
 pytestmark = pytest.mark.cluster
 
@@ -54,17 +56,17 @@ def job(name: str, stop: em.Stop, rows: int = len(X), **changes: Any) -> em.Job:
     )
 
 
-def near(rows: int) -> float:
-    """Bound the excess where the members' speeds weigh their rows, which nobody makes equal.
+def excess_max(rows: int) -> float:
+    """Bound the excess when the members' speeds weigh their rows, which no test can equalise.
 
     The mean of one member's rows, a quarter, is off by ``4 / rows`` on average; no mixture of four
-    such means is further off than the worst of them, and three times the average is rarely met.
+    such means is further off than the worst of them, and three times the average is rarely reached.
     """
     return 3 * 4 / rows
 
 
 def check_mail(result: Result) -> dict[str, Any]:
-    """Check that each piece of mail is in one place of the books; return the last row."""
+    """Check that each message is counted in exactly one place; return the last row."""
     row = result.history[-1]
     assert row["merged"] + row["refused"] + row["overwritten"] <= row["received"]
     assert row["posted"] + row["skipped"] <= row["batches"]
@@ -79,11 +81,11 @@ def test_members_agree_on_the_answer_without_any_barrier(client: Client) -> None
     assert row["examples"] == 10 * len(X)
     assert row["merged"] > 0
     assert BEST <= result.summary["objective"] <= 1.001 * BEST
-    # Any member's state is the answer, too.
+    # Any member's state is a valid answer, too.
     assert BEST <= result.summary["member_objective"] <= 1.01 * BEST
 
 
-def test_a_target_stops_a_job_and_a_warm_start_goes_on(client: Client) -> None:
+def test_a_target_stops_a_job_and_a_warm_start_continues(client: Client) -> None:
     rng = np.random.default_rng(5)
     centres = rng.uniform(size=(4, 3))
     rows = centres[rng.integers(0, 4, 4000)] + 0.05 * rng.normal(size=(4000, 3))
@@ -126,7 +128,7 @@ def test_the_paper_s_baselines_run_as_jobs(client: Client, tmp_path: Path, how: 
         assert centre_error(result.arrays["centres"], wanted) < 0.01
 
 
-def test_kills_and_returns_neither_hang_nor_tear_nor_spoil_the_answer(
+def test_kills_and_returns_neither_hang_nor_tear_states_nor_change_the_answer(
     cluster: em.LocalCluster, client: Client
 ) -> None:
     outcome = disturbed(
@@ -143,21 +145,21 @@ def test_kills_and_returns_neither_hang_nor_tear_nor_spoil_the_answer(
     result = outcome.result
     row = check_mail(result)
     assert outcome.kills >= 3
-    # One that is killed before it has joined is lost to nobody; of the first four, all had.
+    # A worker killed before it joined is lost to no member; of the first four, all had joined.
     assert 1 <= result.summary["lost"] <= outcome.kills
     assert row["absent_examples"] == 0
-    # Whoever takes chunks over goes through those first.
-    assert BEST <= result.summary["objective"] <= (1.0 + 3 * near(len(X))) * BEST
+    # A member that takes chunks over visits those first.
+    assert BEST <= result.summary["objective"] <= (1.0 + 3 * excess_max(len(X))) * BEST
 
 
-def test_a_slow_network_is_never_waited_for(client: Client) -> None:
+def test_no_member_waits_for_a_slow_network(client: Client) -> None:
     rates = {"bandwidth": 50_000.0, "latency_s": 0.002}
     result = job("slow", em.Stop(seconds=5.0), rows=1000, collective=rates).run(client)
 
     row = check_mail(result)
-    # A state of 17 numbers, and what surrounds it, on four uplinks.
+    # A state of 17 numbers and its overhead, on four uplinks.
     assert 0 < row["sent"] * (17 * 8 + 32) <= 4 * 50_000.0 * result.summary["seconds"]
     assert row["skipped"] > row["posted"]
     assert row["stalled_s"] == 0.0
     best = float(((X[:1000] - X[:1000].mean(axis=0)) ** 2).sum() / 1000)
-    assert best <= result.summary["objective"] <= (1.0 + near(1000)) * best
+    assert best <= result.summary["objective"] <= (1.0 + excess_max(1000)) * best

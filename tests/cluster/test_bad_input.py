@@ -1,4 +1,4 @@
-"""Every bad input through the command line: one line, exit 2, and nothing is left of it."""
+"""Bad input on the command line: one line, exit 2, and no remains."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ JOB: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """What a command has come to, and what it left in its folder besides what was there."""
+class Finished:
+    """The result of a command, and what it left in its folder."""
 
     code: int
     out: str
@@ -39,8 +39,8 @@ class Ended:
     left: list[str] = field(default_factory=list)
 
 
-def run(folder: Path, job: dict[str, Any] | str, *options: str) -> Ended:
-    """Run a job in its folder, with a folder of its own for temporary files and cached data."""
+def run(folder: Path, job: dict[str, Any] | str, *options: str) -> Finished:
+    """Run a job in its folder, with separate folders for temporary files and cached data."""
     text = job if isinstance(job, str) else yaml.safe_dump(job)
     (folder / "job.yaml").write_text(text)
     (folder / "tmp").mkdir()
@@ -60,11 +60,11 @@ def run(folder: Path, job: dict[str, Any] | str, *options: str) -> Ended:
         check=False,
     )
     left = sorted(str(p.relative_to(folder)) for p in {*folder.rglob("*")} - before)
-    return Ended(done.returncode, done.stdout, done.stderr, left)
+    return Finished(done.returncode, done.stdout, done.stderr, left)
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Command lines of all processes that were started with this folder for temporary files."""
+    """Return the command lines of all processes started with this folder for temporary files."""
     mark = f"TMPDIR={folder / 'tmp'}".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -72,11 +72,11 @@ def processes_of(folder: Path) -> list[str]:
             if mark in (process / "environ").read_bytes().split(b"\0"):
                 found.append((process / "cmdline").read_text().replace("\0", " "))
         except OSError:
-            continue  # it has just ended, or is somebody else's
+            continue  # it has just ended, or belongs to another user
     return found
 
 
-def check_refused(folder: Path, ended: Ended, said: str) -> None:
+def check_refused(folder: Path, ended: Finished, said: str) -> None:
     assert (ended.code, ended.out) == (2, ""), ended.err
     lines = [line for line in ended.err.splitlines() if line.startswith("elasticml: ")]
     assert len(lines) == 1, ended.err
@@ -138,20 +138,20 @@ ONE_BASED = of("data", zero_based=False)
         "nothing",
     ],
 )
-def test_what_can_be_known_before_anything_starts(
+def test_errors_known_in_advance_are_reported_before_anything_starts(
     tmp_path: Path, content: bytes | str | None, job: dict[str, Any] | str, said: str
 ) -> None:
     if content is not None:
         (tmp_path / "train").write_bytes(content.encode() if isinstance(content, str) else content)
     ended = run(tmp_path, job, "--out", "run")
     check_refused(tmp_path, ended, said)
-    # Not even Dask was asked: there is nothing but the one line.
+    # Not even Dask starts: there is only the one line.
     assert len(ended.err.splitlines()) == 1
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[em.LocalCluster]:
-    """Two workers for all jobs that members refuse: none of them leaves anything there."""
+    """Two workers for all jobs that members refuse: no job leaves anything there."""
     with em.LocalCluster(2, algorithms=["batch_gradient"]) as cluster:
         yield cluster
 
@@ -185,7 +185,7 @@ def cluster() -> Iterator[em.LocalCluster]:
         "one index far too large",
     ],
 )
-def test_what_only_the_members_see(
+def test_errors_that_only_members_can_see_are_one_line(
     tmp_path: Path, cluster: em.LocalCluster, content: bytes | str, job: dict[str, Any], said: str
 ) -> None:
     (tmp_path / "train").write_bytes(content.encode() if isinstance(content, str) else content)
@@ -195,7 +195,7 @@ def test_what_only_the_members_see(
     )
 
 
-def test_a_place_that_holds_something_else_is_refused_before_anything_starts(
+def test_an_output_path_with_other_content_is_refused_before_anything_starts(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "train").write_text(GOOD)
@@ -205,7 +205,7 @@ def test_a_place_that_holds_something_else_is_refused_before_anything_starts(
     assert len(ended.err.splitlines()) == 1
 
 
-def test_a_folder_that_was_there_stays_with_what_is_in_it(tmp_path: Path) -> None:
+def test_an_existing_folder_keeps_its_content(tmp_path: Path) -> None:
     (tmp_path / "train").write_text(GOOD + "3 1:1\n")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes").write_text("mine")
@@ -213,7 +213,7 @@ def test_a_folder_that_was_there_stays_with_what_is_in_it(tmp_path: Path) -> Non
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["notes"]
 
 
-def test_unsorted_indices_and_a_wider_test_file_are_no_errors_and_are_told(tmp_path: Path) -> None:
+def test_unsorted_indices_and_a_wider_test_file_are_notes_and_not_errors(tmp_path: Path) -> None:
     (tmp_path / "train").write_text(GOOD + "1 3:1 1:2\n")
     (tmp_path / "test").write_text("1 1:2 9:3\n-1 1:2 3:1\n")
     ended = run(tmp_path, of("data", test="test"), "--out", "run", "--json")

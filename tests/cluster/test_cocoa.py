@@ -1,4 +1,4 @@
-"""CoCoA on real processes: kills, re-dealing and scaling leave a certificate of every example."""
+"""CoCoA on real processes: kills, reshuffling and scaling leave a certificate of every example."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def job(name: str, groups: int | str = "auto", **changes: Any) -> em.Job:
 
 
 def endless(name: str, **changes: Any) -> em.Job:
-    """Make a job whose gap is not zero before its story is over: noise, nearly no penalty."""
+    """Make a job whose gap stays above zero during the test: noise, hardly any penalty."""
     settings = {"stop": em.Stop(rounds=100_000), "chunk_size": 2048, "holders": 2, **changes}
     return em.Job(em.CoCoA(loss="hinge", l2=1e-9), NOISE, name=name, **settings)
 
 
 def owned(story: list[dict[str, Any]]) -> tuple[int, int]:
-    """Examples in the last sum, and those that it lacks."""
+    """Return the examples in the last sum, and the absent ones."""
     last = [record for record in story if record["event"] == "ExchangeEnded"][-1]
     return last["examples"], last["absent_examples"]
 
@@ -65,7 +65,7 @@ def finish(handle: em.Handle) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("n", "phase"), [(1, "compute"), (1, "move"), (2, "broadcast"), (2, "reduce")]
 )
-def test_survivors_of_a_kill_go_on_to_the_certified_optimum(
+def test_survivors_of_a_kill_reach_the_certified_optimum(
     client: Client, n: int, phase: str
 ) -> None:
     faults = [{"round": 6, "lose": n, "how": "kill", "phase": phase}]
@@ -75,7 +75,7 @@ def test_survivors_of_a_kill_go_on_to_the_certified_optimum(
 
 
 @pytest.mark.parametrize("phase", ["compute", "reduce"])
-def test_members_of_two_groups_go_on_to_the_certified_optimum_after_a_kill(
+def test_members_of_two_groups_reach_the_certified_optimum_after_a_kill(
     client: Client, phase: str
 ) -> None:
     faults = [{"round": 4, "lose": 2, "how": "kill", "phase": phase}, {"round": 8, "return": 1}]
@@ -88,7 +88,7 @@ def test_members_of_two_groups_go_on_to_the_certified_optimum_after_a_kill(
     assert {record["nodes"] for record in of(story, "MemberJoined")} <= {1, 2}
 
 
-def test_half_of_the_members_are_killed_in_two_rounds_and_others_come(client: Client) -> None:
+def test_half_of_the_members_are_killed_in_two_rounds_and_replaced(client: Client) -> None:
     faults = [
         {"round": 4, "lose": 2, "how": "kill", "phase": "compute"},
         {"round": 7, "return": 2},
@@ -99,7 +99,7 @@ def test_half_of_the_members_are_killed_in_two_rounds_and_others_come(client: Cl
     assert (last["gap"] <= GAP, last["members"], owned(story)) == (True, MEMBERS, (ROWS, 0))
 
 
-def test_dealing_anew_in_every_round_moves_states_and_no_bodies(client: Client) -> None:
+def test_reshuffling_in_every_round_moves_states_and_no_bodies(client: Client) -> None:
     handle = endless("redeal").start(client)
     story, moves = [], []
     for record in handle:
@@ -113,14 +113,14 @@ def test_dealing_anew_in_every_round_moves_states_and_no_bodies(client: Client) 
     assert (sum(move["bytes"] for move in moves), owned(story)) == (states, (ROWS, 0))
 
 
-def test_a_cluster_that_is_scaled_while_a_job_runs_gives_and_takes_members(
+def test_a_cluster_scaled_during_a_job_gives_and_takes_members(
     cluster: em.LocalCluster, client: Client
 ) -> None:
     handle = endless("scale").start(client)
     story, scaling = [], []
 
     def scale(n: int) -> None:
-        # In a thread: a scale-in returns when the members have been emptied, which takes rounds.
+        # In a thread: a scale-in returns when the members are empty, which takes rounds.
         scaling.append(threading.Thread(target=cluster.scale, args=(n,)))
         scaling[-1].start()
 
@@ -150,7 +150,7 @@ def test_a_policy_retires_members_and_their_workers_end(
     assert (len(there), of(story, "ChunksAbsent")) == (MEMBERS - 1, [])
 
 
-def test_a_policy_gets_members_up_to_what_the_cluster_may_have(
+def test_a_policy_gets_members_up_to_the_clusters_maximum(
     cluster: em.LocalCluster, client: Client
 ) -> None:
     handle = endless("grow", policies=[{"name": "tests.scaling_policies:Grow"}]).start(client)

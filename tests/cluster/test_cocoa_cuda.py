@@ -1,4 +1,4 @@
-"""CoCoA on real worker processes that take numba's simulator for their GPU."""
+"""CoCoA on real worker processes that use numba's simulator as their GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import elasticml as em
 pytestmark = pytest.mark.cluster
 
 
-def test_workers_that_have_a_gpu_solve_on_it_and_say_so(
+def test_workers_with_a_gpu_solve_on_it_and_report_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = np.random.default_rng(3)

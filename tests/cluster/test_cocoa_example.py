@@ -1,4 +1,4 @@
-"""The example of certified training, as anyone runs it: the job file and the script."""
+"""The example of certified training as a user runs it: the job file and the script."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(data_dir: Path, *arguments: object) -> str:
 
 
 @pytest.mark.slow
-def test_the_job_file_trains_to_its_gap_and_gives_members_back(
+def test_the_job_file_trains_to_its_gap_and_releases_members(
     data_dir: Path, tmp_path: Path
 ) -> None:
     job = EXAMPLES / "cocoa_knee.yaml"
@@ -50,11 +50,12 @@ def test_the_job_file_trains_to_its_gap_and_gives_members_back(
 
 
 @pytest.mark.slow
-def test_the_script_reaches_the_gap_in_each_of_its_ways(data_dir: Path) -> None:
+def test_the_script_reaches_the_gap_in_each_of_its_cells(data_dir: Path) -> None:
     lines = run(data_dir, EXAMPLES / "cocoa_knee.py").splitlines()
     told = [line.split() for line in lines if " rounds " in line and "gap" in line]
     rounds = {words[0]: int(words[1]) for words in told}
     assert list(rounds) == ["fixed", "re-dealt", "warm", "knee"]
-    # Who owns a chunk depends on measured speeds, and the number of rounds a little on that.
+    # The owners of chunks depend on measured speeds, and the number of rounds slightly on the
+    # owners.
     assert rounds["re-dealt"] <= rounds["fixed"] + 3
     assert rounds["warm"] < rounds["fixed"]

@@ -1,4 +1,4 @@
-"""``elasticml demo`` on few rows and members: four runs, a table, a picture."""
+"""``elasticml demo`` on few rows and members: four runs, a table, a plot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAIT_S = 240
 FOLDERS = ["no-failure", "stall", "ignore", "taylor"]
 
 
-def test_the_demo_tells_the_four_answers_apart(tmp_path: Path) -> None:
+def test_the_demo_distinguishes_the_four_absent_rules(tmp_path: Path) -> None:
     former = tmp_path / "out" / "stall"
     former.mkdir(parents=True)
     (former / "story.jsonl").write_text("{}\n")
@@ -43,11 +43,11 @@ def test_the_demo_tells_the_four_answers_apart(tmp_path: Path) -> None:
     at_10, at_15, at_19, at_30 = zip(
         *([cell.value for cell in row.objective] for row in rows), strict=True
     )
-    # Until members go, all four are one run; a stalled one stands where it stood.
+    # Until members leave, all four runs are equal; a stalled run keeps its objective.
     assert at_10 == pytest.approx([at_10[0]] * 4, rel=1e-9)
     assert (at_15[1], at_19[1]) == pytest.approx((at_10[1], at_10[1]), rel=1e-12)
     assert len(set(at_19)) == 4
-    # When everybody is back, all go on over all examples.
+    # When all members are back, all runs continue over all examples.
     assert max(at_30) < at_10[0]
     assert rows[0].metric == "test_auprc"
     assert (tmp_path / "out" / "overlay.png").stat().st_size > 10_000

@@ -1,4 +1,4 @@
-"""Estimators as elastic jobs on real workers find what they find in this process."""
+"""Estimators as elastic jobs on real workers give the same results as in this process."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_several_targets_of_a_lasso_and_a_start_from_the_last_fit(client: Client
     here = em.Lasso(0.1, tol=1e-10).fit(X, y)
     np.testing.assert_allclose(model.coef_, here.coef_, atol=1e-4)
     cold = model.n_iter_
-    # The last fit's best bound from below is not known any more: a round may go into another.
+    # The last fit's best lower bound is no longer known: another round may be needed.
     assert max(model.fit(X, y).n_iter_) <= 1 < min(cold)
 
 
@@ -120,7 +120,7 @@ def test_a_support_vector_machine_with_an_l1_penalty(client: Client):
 
 
 @pytest.mark.parametrize("empty", [0, 1])
-def test_a_class_without_weight_is_fitted_there_as_here(client: Client, empty: int):
+def test_a_class_without_weight_is_fitted_as_in_process(client: Client, empty: int):
     weights = np.where(empty == Y, 0.0, 1.5)
     makes = [
         lambda **where: em.LogisticRegression(C=0.5, l1_ratio=1.0, tol=1e-9, **where),
@@ -137,7 +137,7 @@ def test_a_class_without_weight_is_fitted_there_as_here(client: Client, empty: i
         np.testing.assert_array_equal(there.predict(X), here.predict(X))
 
 
-def test_one_of_three_classes_without_weight_is_fitted_there_as_here(client: Client):
+def test_one_of_three_classes_without_weight_is_fitted_as_in_process(client: Client):
     y = np.digitize(X[:, 0], [-0.5, 0.5])
     given = {"penalty": "l1", "C": 0.05, "tol": 1e-9}
     weights = np.where(y == 1, 0.0, 1.0)
@@ -149,7 +149,7 @@ def test_one_of_three_classes_without_weight_is_fitted_there_as_here(client: Cli
     np.testing.assert_array_equal(there.predict(X), here.predict(X))
 
 
-def test_a_ridge_whose_coefficients_must_not_be_negative(client: Client):
+def test_a_ridge_with_nonnegative_coefficients(client: Client):
     y = X @ np.arange(-3.0, 5.0) + 5.0
     weights = np.linspace(0.5, 2.0, 400)
     here = em.Ridge(3.0, positive=True, tol=1e-12).fit(X, y, weights)
@@ -160,11 +160,11 @@ def test_a_ridge_whose_coefficients_must_not_be_negative(client: Client):
     assert 0.0 <= there.dual_gap_ <= 2e-12 * (weights * (y - y.mean()) ** 2).sum()
 
 
-def test_a_logistic_regression_without_a_penalty_has_no_certificate_there_either(client: Client):
+def test_a_logistic_regression_without_a_penalty_has_no_certificate(client: Client):
     given = {"C": np.inf, "l1_ratio": 0.5, "tol": 1e-8}
     here = em.LogisticRegression(**given).fit(X, Y)
     there = em.LogisticRegression(**given, client=client).fit(X, Y)
     assert (there.solver_path_, np.isnan(there.dual_gap_)) == ("job", True)
-    # Columns of these data depend on each other: many models have the same margins.
+    # Columns of these data are linearly dependent: many models have the same margins.
     margins = [model.decision_function(X) for model in (here, there)]
     np.testing.assert_allclose(margins[1], margins[0], atol=1e-2)

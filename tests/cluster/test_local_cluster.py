@@ -1,4 +1,4 @@
-"""Local clusters with real processes, really killed; every wait is for a process and bounded."""
+"""Local clusters with real processes and real kills; every wait is for a process and bounded."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ WAIT_S = 30
 
 @pytest.fixture(scope="module", params=["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def shared(request: pytest.FixtureRequest) -> Generator[LocalCluster]:
-    """A cluster that tests only look at."""
+    """A cluster that tests only read."""
     with LocalCluster(2, threads=1, start_method=request.param) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def cluster() -> Generator[LocalCluster]:
-    """A cluster of two workers that the test may ruin."""
+    """A cluster of two workers that the test may break."""
     with LocalCluster(2) as cluster:
         yield cluster
 
@@ -45,20 +45,20 @@ def connected(cluster: LocalCluster) -> Generator[Client]:
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """A process and all that descend from it."""
+    """Return a process and all its descendants."""
     process = psutil.Process(pid)
     return [process, *process.children(recursive=True)]
 
 
-def still_there(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that have not ended after a while; for a zombie only the parent's wait is missing."""
+def survivors(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Return the processes that have not ended after a while; zombies count as ended."""
     alive = psutil.wait_procs(processes, timeout=WAIT_S)[1]
     return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
 def wait_until_ended(pid: int) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
-        assert still_there([psutil.Process(pid)]) == []
+        assert survivors([psutil.Process(pid)]) == []
 
 
 def zygote_of(cluster: LocalCluster) -> psutil.Process:
@@ -150,17 +150,17 @@ def test_bad_settings_are_refused_before_anything_starts(
     assert words in caught.value.message
 
 
-def test_a_cluster_that_was_not_started_says_so() -> None:
+def test_using_a_cluster_that_was_not_started_is_an_error() -> None:
     with pytest.raises(ConfigError, match="not running"):
         LocalCluster(2).scheduler_address
 
 
-def test_workers_that_do_not_register_in_time_are_an_error_and_gone(tmp_path: Path) -> None:
+def test_workers_that_do_not_register_in_time_are_an_error_and_terminated(tmp_path: Path) -> None:
     cluster = LocalCluster(2, start_timeout_s=1e-3, log_dir=tmp_path).launch()
     processes = family(cluster.scheduler_pid)
     with pytest.raises(SubmissionError, match=r"wanted 2 registered workers within 0.001 s"):
         cluster.start()
-    assert still_there(processes) == []
+    assert survivors(processes) == []
 
 
 def test_a_scheduler_that_does_not_start_shows_its_last_log_line(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_scheduler_that_does_not_start_shows_its_last_log_line(tmp_path: Path)
     with pytest.raises(SubmissionError) as caught:
         cluster.start()
     assert (tmp_path / "scheduler.log").read_text().splitlines()[-1] in caught.value.message
-    assert still_there(processes) == []
+    assert survivors(processes) == []
 
 
 # Faults.
@@ -186,7 +186,7 @@ def test_a_lost_worker_is_gone_and_stays_gone(cluster: LocalCluster, how: str) -
 
 
 @pytest.mark.parametrize("how", ["terminate", "notice"])
-def test_a_worker_that_does_not_listen_is_killed(cluster: LocalCluster, how: str) -> None:
+def test_a_worker_that_ignores_sigterm_is_killed(cluster: LocalCluster, how: str) -> None:
     stopped = pids(cluster.workers())["worker-0"] or 0
     os.kill(stopped, signal.SIGSTOP)
     cluster.lose(["worker-0"], how=how, grace_s=0.1)  # type: ignore[arg-type]
@@ -196,21 +196,21 @@ def test_a_worker_that_does_not_listen_is_killed(cluster: LocalCluster, how: str
 
 def test_a_notice_reaches_the_worker_with_its_grace(cluster: LocalCluster, tmp_path: Path) -> None:
     file = tmp_path / "notice"
-    hear(cluster, file, forever=False)
+    record_notices(cluster, file, forever=False)
     cluster.lose([cluster.workers()[0].address or ""], how="notice", grace_s=WAIT_S)
     assert file.read_text() == f"{WAIT_S} noticed"
 
 
-def test_a_noticed_worker_goes_at_its_deadline_at_the_latest(
+def test_a_noticed_worker_ends_at_its_deadline_at_the_latest(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    hear(cluster, tmp_path / "notice", forever=True)
+    record_notices(cluster, tmp_path / "notice", forever=True)
     cluster.lose(["worker-0"], how="notice", grace_s=0.2)
     assert list(pids(cluster.workers())) == ["worker-1"]
 
 
-def hear(cluster: LocalCluster, file: Path, *, forever: bool) -> None:
-    """Let the workers write the notices that they get to a file, and answer or never answer."""
+def record_notices(cluster: LocalCluster, file: Path, *, forever: bool) -> None:
+    """Let the workers write received notices to a file, and answer or never answer."""
 
     def listen(dask_worker: object) -> None:
         async def em_notice(grace_s: float, reason: str) -> str:
@@ -238,14 +238,14 @@ def test_sigterm_ends_a_worker_in_good_order(cluster: LocalCluster, tmp_path: Pa
     assert [file.name for file in tmp_path.iterdir()] == ["worker-0"]
 
 
-def test_losing_a_worker_that_died_by_itself_or_was_lost_is_no_error(cluster: LocalCluster) -> None:
+def test_losing_a_worker_that_has_ended_is_no_error(cluster: LocalCluster) -> None:
     os.kill(pids(cluster.workers())["worker-0"] or 0, signal.SIGKILL)
     cluster.lose(["worker-0"], how="notice")
     cluster.lose(["worker-0"], how="kill")
     assert list(pids(cluster.workers())) == ["worker-1"]
 
 
-def test_losing_a_stranger_names_the_workers_there_are(cluster: LocalCluster) -> None:
+def test_losing_an_unknown_worker_names_the_known_ones(cluster: LocalCluster) -> None:
     with pytest.raises(ConfigError) as caught:
         cluster.lose(["worker-7"])
     known = ", ".join(sorted(worker.address or "" for worker in cluster.workers()))
@@ -281,7 +281,7 @@ def test_a_standby_that_died_is_replaced(cluster: LocalCluster) -> None:
     assert list(pids(cluster.workers())) == ["worker-0", "worker-1", "worker-3"]
 
 
-def test_scaling_adds_workers_and_takes_the_youngest(cluster: LocalCluster) -> None:
+def test_scaling_adds_workers_and_removes_the_youngest(cluster: LocalCluster) -> None:
     first = list(pids(cluster.workers()))
     cluster.scale(4)
     grown = list(pids(cluster.workers()))
@@ -291,7 +291,7 @@ def test_scaling_adds_workers_and_takes_the_youngest(cluster: LocalCluster) -> N
     assert list(pids(cluster.workers())) == ["worker-0"]
 
 
-def test_workers_are_slowed_from_the_start_or_later_and_let_off() -> None:
+def test_workers_are_slowed_from_the_start_or_later_and_restored() -> None:
     def factor(dask_worker: Worker) -> float:
         from elasticml.runtime.fault_injection import SLOWNESS_EXTENSION
 
@@ -308,16 +308,16 @@ def test_workers_are_slowed_from_the_start_or_later_and_let_off() -> None:
     assert seen == [[1.0, 1.5], [3.0, 1.0]]
 
 
-# The end. Nothing may be left, whoever dies.
+# The end. Nothing may remain, whichever process dies.
 
 
-def test_closing_ends_all_processes_and_takes_the_logs_along() -> None:
+def test_closing_ends_all_processes_and_removes_the_logs() -> None:
     with LocalCluster(2) as cluster:
         cluster.prepare(1)
         processes = family(cluster.scheduler_pid)
         log_dir = cluster.log_dir
         assert (len(processes), log_dir.exists()) == (5, True)
-    assert (still_there(processes), log_dir.exists()) == ([], False)
+    assert (survivors(processes), log_dir.exists()) == ([], False)
 
 
 @pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
@@ -325,13 +325,13 @@ def test_nothing_is_left_when_the_scheduler_is_killed(start_method: str, tmp_pat
     cluster = LocalCluster(2, start_method=start_method, log_dir=tmp_path)  # type: ignore[arg-type]
     cluster.start().prepare(1)
     processes = family(cluster.scheduler_pid)
-    # A stopped process does not listen to anything but SIGKILL.
+    # A stopped process reacts to SIGKILL only.
     os.kill(cluster.workers()[0].pid or 0, signal.SIGSTOP)
     os.kill(cluster.scheduler_pid, signal.SIGKILL)
     with pytest.raises(SubmissionError, match="scheduler process has exited"):
         cluster.workers()
     cluster.close()
-    assert still_there(processes) == []
+    assert survivors(processes) == []
 
 
 def test_workers_outlive_the_process_that_forked_them(cluster: LocalCluster) -> None:
@@ -346,7 +346,7 @@ def test_workers_outlive_the_process_that_forked_them(cluster: LocalCluster) -> 
         assert sorted(client.run(os.getpid).values()) == sorted(pids(cluster.workers()).values())
     assert before.items() <= pids(cluster.workers()).items()
     cluster.close()
-    assert still_there(processes) == []
+    assert survivors(processes) == []
 
 
 CLIENT = """
@@ -362,7 +362,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def other_client(how: str) -> Generator[tuple[int, str, Path, Callable[[], None]]]:
-    """A client in a process of its own: its scheduler's pid and address, logs, and its kill -9."""
+    """A client in a separate process: its scheduler's pid and address, logs, and its kill -9."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
         [sys.executable, "-c", CLIENT, how],
@@ -388,7 +388,7 @@ def test_nothing_is_left_when_the_client_is_killed(when: str) -> None:
     with other_client(when) as (pid, _, log_dir, kill):
         processes = family(pid)
         kill()
-        assert still_there(processes) == []
+        assert survivors(processes) == []
         assert not log_dir.exists()
 
 
@@ -399,7 +399,7 @@ def test_a_kept_cluster_outlives_its_client_until_another_ends_it() -> None:
         with Client(address, set_as_default=False) as client:
             assert len(client.run(os.getpid)) == 2
             client.shutdown()
-        assert still_there(processes) == []
+        assert survivors(processes) == []
         assert not log_dir.exists()
 
 
@@ -407,4 +407,4 @@ def test_a_client_may_shut_the_cluster_down(cluster: LocalCluster) -> None:
     processes = family(cluster.scheduler_pid)
     with connected(cluster) as client:
         client.shutdown()
-    assert still_there(processes) == []
+    assert survivors(processes) == []

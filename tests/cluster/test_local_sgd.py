@@ -1,4 +1,4 @@
-"""Local SGD on real processes: kills and returns lose no sample, and the model is what it was."""
+"""Local SGD on real processes: kills and returns lose no sample, and models are reproducible."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_members_that_are_killed_and_come_back_cost_no_sample(client: Client, tm
     assert (samples(still), samples(disturbed)) == (EPOCHS * trained, EPOCHS * trained)
     assert (disturbed.summary["lost"], disturbed.summary["returned"]) == (3, 3)
     assert disturbed.history[-2]["skipped"] == 0
-    # The two runs differ in which samples were together, which a tenth of a per cent shows.
+    # The two runs differ in the batches of samples, which a tenth of a per cent shows.
     assert still.summary["test"]["accuracy"] > 0.9
     difference = still.summary["test"]["accuracy"] - disturbed.summary["test"]["accuracy"]
     assert abs(difference) <= 0.02
@@ -80,14 +80,14 @@ def test_members_that_are_killed_and_come_back_cost_no_sample(client: Client, tm
     assert sum("holdout_accuracy" in row for row in still.history) == EPOCHS
     labels = still.model.predict(_X)
     assert np.mean(labels == _y) == pytest.approx(still.summary["train"]["accuracy"], abs=1e-12)
-    # The run on disk is the same model, and computed again it has the same bits.
+    # The run on disk has the same model, and its replay has the same bits.
     assert em.replay(tmp_path / "still", data=DATA).identical
 
 
-def test_a_job_begins_with_the_model_that_another_has_left(client: Client, tmp_path) -> None:
+def test_a_job_starts_from_the_model_of_another(client: Client, tmp_path) -> None:
     first = run(client, "first", tmp_path / "first")
     again = run(client, "again", tmp_path / "again", warm_start=tmp_path / "first")
     left, begun = first.summary["test"]["accuracy"], again.history[0]["test_accuracy"]
     assert begun == left > 0.9
-    # The story has no arrays: the file that the run began with is read again.
+    # The story has no arrays: the file of the warm start is read again.
     assert em.replay(tmp_path / "again", data=DATA).identical

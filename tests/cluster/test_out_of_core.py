@@ -1,4 +1,4 @@
-"""Data larger than the members' memory, on real processes: the same result, and nothing left."""
+"""Data larger than the members' memory, on real processes: the same result, and no remains."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from elasticml.data.readers.convert import convert
 from elasticml.data.source import Source
 from elasticml.data.synthetic.sparse import synthetic
 
-#: Some 30 MiB of chunks; a worker of 32 MiB has memory for 19 MiB of bodies.
+#: About 30 MiB of chunks; a worker of 32 MiB has memory for 19 MiB of bodies.
 ROWS = 50_000
 SMALL = "32 MiB"
-#: Memory for 24 MiB of bodies: a half and more, whoever reads most of them, but not for all.
+#: Memory for 24 MiB of bodies: more than half, whichever member reads most of them, but not all.
 LESS_THAN_ALL = "40 MiB"
 
 
@@ -29,7 +29,7 @@ class Ran:
     result: em.Result
     records: list[dict[str, Any]]
 
-    def went(self) -> set[str]:
+    def members_out_of_core(self) -> set[str]:
         """Members that went out of core."""
         return {r["member"] for r in self.records if r["event"] == "WentOutOfCore"}
 
@@ -43,7 +43,7 @@ def run(algorithm: Any, data: Source, memory: str, members: int, **settings: Any
 
 
 def on_disk(dask_worker: Any) -> tuple[set[str], int]:
-    """Look at a worker's folder, and at what its process has mapped of it."""
+    """Return a worker's spill files, and those that its process has mapped."""
     folder = dask_worker.local_directory
     named = {name for _, _, names in os.walk(folder) for name in names}
     maps = Path("/proc/self/maps").read_text().splitlines()
@@ -51,10 +51,10 @@ def on_disk(dask_worker: Any) -> tuple[set[str], int]:
 
 
 @pytest.mark.slow
-def test_what_is_copied_to_the_disk_has_no_name_while_it_is_used() -> None:
+def test_spill_files_have_no_name_while_they_are_used() -> None:
     data = synthetic("rcv1", ROWS, seed=1, dtype="float32")
     with em.LocalCluster(1, memory_limit=SMALL) as cluster, Client(cluster) as client:
-        # Far from done when it is cancelled.
+        # Far from its end when it is cancelled.
         job = em.Job(
             em.CoCoA(loss="hinge", l2=1e-8), data, evaluate=False, stop=em.Stop(rounds=100_000)
         )
@@ -71,7 +71,7 @@ def test_what_is_copied_to_the_disk_has_no_name_while_it_is_used() -> None:
     "kind",
     ["generated", *(pytest.param(k, marks=pytest.mark.slow) for k in ("converted", "compressed"))],
 )
-def test_batch_gradients_are_the_same_from_the_disk(tmp_path: Path, kind: str) -> None:
+def test_batch_gradients_are_the_same_from_disk(tmp_path: Path, kind: str) -> None:
     data: Source = synthetic("rcv1", ROWS, seed=1, dtype="float32")
     if kind == "converted":
         data = convert(data, tmp_path / "made")
@@ -80,12 +80,12 @@ def test_batch_gradients_are_the_same_from_the_disk(tmp_path: Path, kind: str) -
     found = []
     for memory in ("auto", SMALL):
         ran = run(em.BatchGradient(l2=1e-3), data, memory, 1, stop=em.Stop(rounds=4))
-        assert len(ran.went()) == (memory == SMALL)
+        assert len(ran.members_out_of_core()) == (memory == SMALL)
         found.append((ran.result.summary["objective"], ran.result.model.coef_.tobytes()))
     assert found[0] == found[1]
 
 
-def test_a_member_that_takes_over_what_does_not_fit_streams_it() -> None:
+def test_a_member_that_takes_over_too_much_streams_it() -> None:
     data = synthetic("rcv1", ROWS, seed=1, dtype="float32")
     ran = run(
         em.CoCoA(loss="hinge", l2=1e-2),
@@ -98,7 +98,7 @@ def test_a_member_that_takes_over_what_does_not_fit_streams_it() -> None:
     )
     lost = {record["member"] for record in ran.records if record["event"] == "MemberLost"}
     assert len(lost) == 1
-    assert ran.went() - lost
+    assert ran.members_out_of_core() - lost
     assert ran.result.summary["gap"] <= 1e-4
     assert not ran.result.summary["gap_is_bound"]
     ended = [record for record in ran.records if record["event"] == "RoundEnded"]

@@ -1,4 +1,4 @@
-"""The example of an algorithm of one's own, as its reader runs it."""
+"""The example of a user's own algorithm, as its reader runs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPTIMUM = 0.33334075
 WAIT_S = 200
 
 
-def test_sgd_of_ones_own_gets_near_the_optimum_of_a9a(data_dir: Path) -> None:
+def test_a_users_sgd_gets_near_the_optimum_of_a9a(data_dir: Path) -> None:
     done = subprocess.run(
         [sys.executable, EXAMPLE, data_dir / "a9a" / "a9a.svm.gz"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -1,4 +1,4 @@
-"""The papers' experiments as anyone runs them, on tiny data and real, really killed workers."""
+"""The papers' experiments as a user runs them, on tiny data and real, really killed workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODES = ("no failure", "stall", "taylor", "taylor (paper)")
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
-    """What the resource-elastic study prints, and its figures."""
+    """Output of the resource-elastic study, and its figures."""
     out = tmp_path_factory.mktemp("resource-elastic")
     script = STUDIES / "resource_elastic.py"
     done = subprocess.run(
@@ -67,7 +67,7 @@ def test_only_those_that_the_study_kills_are_lost_and_the_others_keep_their_proc
     }
 
 
-def test_a_survivor_in_another_process_or_a_further_loss_would_be_noticed(
+def test_a_replaced_survivor_or_a_further_loss_would_be_noticed(
     quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(STUDIES))
@@ -82,7 +82,7 @@ def test_a_survivor_in_another_process_or_a_further_loss_would_be_noticed(
     assert [verdict.holds for verdict in verdicts] == [True, False, False]
 
 
-def test_all_modes_are_one_until_the_loss_and_stall_goes_on_where_it_stood(quick) -> None:
+def test_all_modes_agree_until_the_loss_and_stall_resumes_from_there(quick) -> None:
     _, figures = quick
     plain, stall = objectives(figures, "no failure"), objectives(figures, "stall")
     for mode in MODES:
@@ -93,7 +93,7 @@ def test_all_modes_are_one_until_the_loss_and_stall_goes_on_where_it_stood(quick
 
 @pytest.fixture(scope="module")
 def asynchronous(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
-    """Rows of the tables that the asynchronous SGD study prints of real processes."""
+    """Table rows that the asynchronous SGD study prints for real processes."""
     out = tmp_path_factory.mktemp("asgd")
     figures = ["real-small", "real-links"]
     script = STUDIES / "asgd.py"
@@ -113,7 +113,7 @@ def test_asynchronous_sgd_and_its_baselines_come_near_the_true_centres(asynchron
     excess = {(row[0], row[1]): float(row[4]) for row in asynchronous if row[1].endswith("passes")}
     batch = [excess["BATCH", f"{n} passes"] for n in range(5)]
     assert batch[0] > 20.0
-    # An iteration of Lloyd's never makes the inertia larger; what is printed is rounded.
+    # An iteration of Lloyd's never increases the inertia; the printed values are rounded.
     assert all(after <= before for before, after in itertools.pairwise(batch))
     for name in ("ASGD, the paper's rule", "ASGD, default", "SimuParallelSGD"):
         assert excess[name, "2 passes"] < 0.2 * batch[0]
@@ -124,7 +124,7 @@ def test_every_b_is_run_on_a_limited_link_and_on_one_that_is_not(asynchronous) -
     rows = [row for row in asynchronous if row[0] in links]
     ways = ["300", "3,000", "adaptiveB (paper)", "log-PI", "newest state, default"]
     assert [(row[0], row[1]) for row in rows] == [(link, way) for link in links for way in ways]
-    # Four passes of seven mini-batches; some of their states may not have left at the end.
+    # Four passes of seven mini-batches; some of their states may not be sent by the end.
     assert 0 < float(rows[0][6]) <= 28
-    # Nobody waits where the newest state is sent when there is room.
+    # No member waits if the newest state is sent when there is room.
     assert [row[9] for row in rows if row[1] == "newest state, default"] == ["0 %", "0 %"]

@@ -53,7 +53,7 @@ def assert_is_optimal(result: em.Result) -> None:
     optimum = 0.5 * float(np.mean(error**2)) + L1 * float(np.abs(best.coef_).sum())
     assert result.summary["gap"] <= GAP
     assert optimum - 1e-12 <= result.summary["objective"] <= optimum + GAP
-    # As the evaluator reads it from the data again.
+    # As the evaluator reads it from the data.
     assert result.history[-1]["objective_full"] == pytest.approx(result.summary["objective"])
     np.testing.assert_array_equal(result.model.coef_[0] != 0.0, best.coef_ != 0.0)
     np.testing.assert_allclose(result.model.coef_[0], best.coef_, atol=1e-4)
@@ -75,7 +75,7 @@ def assert_is_optimal_classifier(result: em.Result) -> None:
     assert result.summary["train"]["accuracy"] == pytest.approx(accuracy)
 
 
-#: The round after which nobody is needed any more comes later without gathering.
+#: The round after which members are no longer needed comes later without gathering.
 CASES = [("logistic", False, 3), ("logistic", True, 1), ("squared", True, 1)]
 
 
@@ -110,7 +110,7 @@ def test_a_killed_member_s_columns_are_taken_over(client: Client, phase: str, ho
     assert_is_optimal(result)
 
 
-def test_with_frozen_columns_a_job_goes_on_until_they_are_back(client: Client) -> None:
+def test_with_frozen_columns_a_job_continues_until_they_return(client: Client) -> None:
     faults = [
         {"round": 2, "lose": 1, "how": "kill", "phase": "compute"},
         {"round": 6, "return": 1},

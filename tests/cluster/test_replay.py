@@ -1,4 +1,4 @@
-"""Real runs with real SIGKILLs, computed again from their stories alone."""
+"""Replay of real runs with real SIGKILLs, from their stories alone."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_run_with_kills_returns_and_notices_replays_to_the_same_bits(
     assert (tmp_path / "again" / "story.jsonl").read_text() == (
         tmp_path / "run" / "story.jsonl"
     ).read_text()
-    # A story that was edited by hand is refused, and so is another model.
+    # A story edited by hand is refused, and so is another model.
     story = tmp_path / "run" / "story.jsonl"
     lines = story.read_text().splitlines(keepends=True)
     number = next(k for k, line in enumerate(lines) if '"ExchangeEnded"' in line)
@@ -120,7 +120,7 @@ def test_a_run_that_was_killed_and_resumed_replays_across_its_attempts(tmp_path:
     process = start_run(tmp_path, "job.yaml", "--out", "run")
     assert process.stderr is not None
     story = tmp_path / "run" / "story.jsonl"
-    for _ in process.stderr:  # a line every few seconds: the wait has no clock of its own
+    for _ in process.stderr:  # a line every few seconds: the wait has no timeout of its own
         if story.exists() and story.read_text().count('"CheckpointWritten"') > 1:
             break
     process.kill()

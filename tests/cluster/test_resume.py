@@ -1,4 +1,4 @@
-"""Runs that are killed, and go on: the scheduler's process, the client's, an interrupt."""
+"""Killed runs resume: after the scheduler's death, the client's, and an interrupt."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def scheduler_of(process: subprocess.Popen[str]) -> psutil.Process:
     return next(p for p in family if "elasticml.clusters.local.scheduler_process" in p.cmdline())
 
 
-def test_a_job_whose_scheduler_is_killed_goes_on_to_its_certified_gap(tmp_path: Path) -> None:
+def test_a_job_whose_scheduler_is_killed_reaches_its_certified_gap(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(COCOA | {"stop": {"rounds": 10**6}}))
     process = start_run(tmp_path, "job.yaml", "--out", "run")
     until_written(process, tmp_path, attempt=1)
@@ -93,7 +93,7 @@ def test_a_job_whose_scheduler_is_killed_goes_on_to_its_certified_gap(tmp_path: 
     assert "The job went on from a checkpoint" in (tmp_path / "run" / "report.html").read_text()
 
 
-def test_a_run_goes_on_after_an_interrupt_and_after_its_client_was_killed(tmp_path: Path) -> None:
+def test_a_run_resumes_after_an_interrupt_and_after_its_client_was_killed(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(DESCENT))
     process = start_run(tmp_path, "job.yaml", "--out", "run")
     until_written(process, tmp_path, attempt=1)
@@ -116,7 +116,7 @@ def test_a_run_goes_on_after_an_interrupt_and_after_its_client_was_killed(tmp_pa
     summary = json.loads(out.splitlines()[-1])
     assert (summary["rounds"], summary["attempts"]) == (before + 20, 3)
     resumed = [r for r in story_of(tmp_path) if r["event"] == "JobResumed"]
-    # An interrupted job writes down where it stands: nothing is done again.
+    # An interrupted job writes a checkpoint: no round is repeated.
     assert resumed[0]["repeated_rounds"] == 0
     assert [r["attempt"] for r in resumed] == [2, 3]
     code, _, err = end_run(start_run(tmp_path, "--resume", "run"))

@@ -54,7 +54,7 @@ def until_round(process: subprocess.Popen[str], folder: Path, number: int) -> li
     """Wait until a round has ended; return all processes of the run."""
     story = folder / "run" / "story.jsonl"
     assert process.stderr is not None
-    for _ in process.stderr:  # a line every few seconds: the wait has no clock of its own
+    for _ in process.stderr:  # a line every few seconds: the wait has no timeout of its own
         if story.exists() and story.read_text().count('"RoundEnded"') > number:
             break
     return psutil.Process(process.pid).children(recursive=True)
@@ -77,7 +77,7 @@ def test_a_run_with_a_kill_and_a_return_leaves_everything_in_its_directory(tmp_p
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
     full = seen.history.column("objective_full")
     assert np.flatnonzero(np.isfinite(full)).tolist() == [0, 4, 8, 12]
-    # Where nobody is absent, the driver's objective is the one over all data.
+    # With no example absent, the driver's objective is the one over all data.
     assert full[[0, 8, 12]] == pytest.approx(seen.history.column("objective")[[0, 8, 12]], 1e-10)
     assert full[12] == pytest.approx(summary["objective"], rel=1e-10)
     with np.load(tmp_path / "run" / "model.npz") as model:
@@ -122,10 +122,10 @@ def test_a_client_killed_outright_leaves_a_run_that_can_be_reported(tmp_path: Pa
     assert (tmp_path / "run" / "report.html").exists()
 
 
-def test_a_scheduler_killed_outright_is_one_line_that_names_what_there_is(
+def test_a_scheduler_killed_outright_is_one_line_that_names_what_exists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # So long Dask's client tries to reach a scheduler that is gone; by default 30 s.
+    # Dask's client tries for this long to reach a dead scheduler; by default 30 s.
     monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", "5s")
     process = start(tmp_path, ENDLESS)
     family = until_round(process, tmp_path, 2)

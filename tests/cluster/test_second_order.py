@@ -29,7 +29,7 @@ def client() -> Generator[Client]:
 
 
 def least() -> float:
-    """The least objective, by scikit-learn."""
+    """Return scikit-learn's optimal objective."""
     model = LogisticRegression(C=1 / (L2 * ROWS), fit_intercept=False, tol=1e-12)
     w = model.set_params(solver="newton-cholesky").fit(X, Y).coef_[0]
     return float(np.logaddexp(0.0, -(2 * Y - 1) * (X @ w)).mean() + L2 / 2 * w @ w)
@@ -37,7 +37,7 @@ def least() -> float:
 
 @pytest.mark.parametrize("absent", ["auto", "taylor"])
 @pytest.mark.parametrize("optimizer", ["lbfgs", "tron"])
-def test_workers_that_are_killed_leave_the_optimum_where_it_was(
+def test_killed_workers_do_not_change_the_optimum(
     client: Client, optimizer: str, absent: Any
 ) -> None:
     faults = [

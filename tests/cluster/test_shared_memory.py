@@ -1,4 +1,4 @@
-"""Shared memory between real processes, really killed: nothing stale is summed, nothing is left."""
+"""Shared memory between real, really killed processes: no stale sums, no leaked memory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from distributed import Client
 
 import elasticml as em
 from elasticml.data.synthetic.splice_sites import synthetic_splice
-from tests.real_kills import disturbed
+from tests.process_faults import disturbed
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
 DATA = synthetic_splice(rows=600, length=30, seed=5)
 N_MEMBERS = 4
-#: What the link of a slot's descriptor in /proc begins with.
+#: Prefix of the link of a slot's descriptor in /proc.
 SLOT = "/memfd:elasticml"
 
 
@@ -50,7 +50,7 @@ def pids_of(cluster: em.LocalCluster) -> list[int]:
 
 
 def open_files(pid: int) -> list[str]:
-    """List what a process has open and mapped; empty when it is gone."""
+    """List a process's open and mapped files; empty if it has ended."""
     found = []
     with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
@@ -72,7 +72,7 @@ def test_every_value_of_every_sum_is_right_under_random_kills(
         rows = outcome.result.history
         assert outcome.kills > 0
         assert outcome.result.summary["lost"] > 0
-        # The trainer has checked as many sums as there were rounds, each value of each.
+        # The trainer has checked one sum per row, each value of it.
         assert max(row.get("checked") or 0 for row in rows) == 150
 
 
@@ -92,7 +92,7 @@ def test_killed_job_leaves_no_memory_behind(victims: str) -> None:
                     os.kill(pid, signal.SIGKILL)
             processes = [psutil.Process(pid) for pid in held if psutil.pid_exists(pid)]
             psutil.wait_procs(processes, timeout=30)
-        # A slot has no name and lives in those that map it, of which there is none any more.
+        # A slot has no name and lives in the processes that map it, and none of them is left.
         assert [p for p in held if open_files(p)] == []
 
 

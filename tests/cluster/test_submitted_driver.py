@@ -1,4 +1,6 @@
-"""The driver of a submitted job: what it leaves, how it ends, how it goes on after a kill -9."""
+"""The driver of a submitted job: what it leaves, how it ends, and how it resumes after a kill
+-9.
+"""
 
 import csv
 import json
@@ -22,14 +24,14 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
-LIFE = Path(__file__).with_name("driver_life.py")
+LIFE = Path(__file__).with_name("driver_attempt.py")
 WORKERS = 2
 WAIT_S = 120.0
 
 
 @pytest.fixture
 def submit(tmp_path):
-    """Write down a job for a driver; return the file and where its run will be."""
+    """Write a job for a driver; return the file and the path of its run."""
 
     def write(**changes):
         raw = {
@@ -55,7 +57,7 @@ def submit(tmp_path):
 
 @pytest.fixture
 def start(tmp_path):
-    """Start a life of a driver, in a process of its own."""
+    """Start an attempt of a driver in a separate process."""
     lives = []
 
     def begin(file, workers=WORKERS, written=""):
@@ -105,8 +107,8 @@ def test_a_job_is_driven_to_its_end_and_leaves_its_run(submit, start):
     assert not (place / "checkpoint").exists()
 
 
-def test_after_a_kill_the_next_driver_goes_on_where_the_last_checkpoint_was(submit, start):
-    # Enough to do that the job is far from its end when its history is seen to have begun.
+def test_after_a_kill_the_next_driver_resumes_from_the_last_checkpoint(submit, start):
+    # Enough work that the job is far from its end when its history appears.
     rounds = 300
     file, place = submit(
         stop={"rounds": rounds}, data={"format": "synthetic_splice", "rows": 40_000}
@@ -123,7 +125,7 @@ def test_after_a_kill_the_next_driver_goes_on_where_the_last_checkpoint_was(subm
     told = ended(start(file))
     assert told["end"][0] == "SUCCEEDED"
     assert read_attempt(str(place)).number == 2
-    # One history, without a gap and without a round twice.
+    # One history, without a gap and without repeated rounds.
     assert rounds_of(place) == list(range(rounds + 1))
     story = [json.loads(line) for line in (place / "story.jsonl").read_text().splitlines()]
     resumed = [record for record in story if record["event"] == "JobResumed"]
@@ -132,7 +134,7 @@ def test_after_a_kill_the_next_driver_goes_on_where_the_last_checkpoint_was(subm
     assert told_rounds == sorted(set(told_rounds))
 
 
-def test_data_that_the_node_does_not_have_end_the_application_with_the_remedy(submit, start):
+def test_data_that_the_node_lacks_end_the_application_with_the_remedy(submit, start):
     file, place = submit(data={"format": "svmlight", "path": "/nowhere/train.svm"})
     status, diagnostics = ended(start(file))["end"]
     assert status == "FAILED"
@@ -142,8 +144,8 @@ def test_data_that_the_node_does_not_have_end_the_application_with_the_remedy(su
 
 
 def test_a_job_that_waits_for_its_workers_can_be_ended(submit, start):
-    # Nobody listened before the job began: elasticml kill took two minutes, and said that the job
-    # had failed.
+    # Commands were ignored before the job began: elasticml kill took two minutes, and reported a
+    # failed job.
     file, place = submit()
     told = ended(start(file, workers=1, written=CANCEL_KEY))
     why = "waiting for its workers (1 of 2 were there)"

@@ -10,7 +10,7 @@ from distributed import Client
 
 import elasticml as em
 from elasticml.data.synthetic.splice_sites import synthetic_splice
-from tests.real_kills import run_with_random_kills
+from tests.process_faults import run_with_random_kills
 
 pytestmark = pytest.mark.cluster
 
@@ -44,7 +44,7 @@ def story(handle: em.Handle, *events: str) -> list[dict]:
     return [record for record in handle if record["event"] in events]
 
 
-def test_a_killed_inner_node_costs_nobody_else_a_recomputation(client: Client) -> None:
+def test_a_killed_inner_node_costs_no_other_member_a_recomputation(client: Client) -> None:
     # Slot 0 is an inner node of the tree of six: the parent of slots 2 and 3.
     faults = [{"round": 3, "lose": [0], "phase": "compute"}, {"round": 6, "return": 1}]
     handle = job("inner", 10, faults=faults).start(client)
@@ -79,7 +79,7 @@ def test_survivors_keep_process_and_data_while_half_the_workers_die_and_return(
     assert (last["examples"], last["absent_examples"]) == (1500, 0)
 
 
-def test_a_notice_with_time_enough_moves_the_chunks_and_loses_nothing(client: Client) -> None:
+def test_a_notice_with_enough_time_moves_the_chunks_and_loses_nothing(client: Client) -> None:
     faults = [{"round": 3, "lose": 2, "how": "notice", "grace": 8.0}, {"round": 60, "return": 2}]
     handle = job("notice", 80, faults=faults).start(client)
 

@@ -1,4 +1,4 @@
-"""What a run on real workers would have come to: its own rule, simulated, is the run."""
+"""What-if simulation of a run on real workers: under its own rule it equals the run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JOB = {
 
 
 @pytest.mark.slow
-def test_ghost_of_a_killed_runs_own_rule_has_its_objective_in_every_round(tmp_path):
+def test_simulating_a_killed_runs_own_rule_gives_its_objective_in_every_round(tmp_path):
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(JOB))
     code, _, err = end_run(start_run(tmp_path, "job.yaml", "--out", "run"))
     assert code == 0, err

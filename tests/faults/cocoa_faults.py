@@ -21,8 +21,8 @@ from elasticml.control.driver import Driver
 from elasticml.data.readers.arrays import ArraySource, from_arrays
 from elasticml.errors import ElasticmlError
 from elasticml.ids import MemberId
-from tests.memory_world import TRANSPORTS, World, carried
-from tests.primal_judge import PrimalJudge
+from tests.memory_world import TRANSPORTS, World, transport_options
+from tests.primal_reference import PrimalReference
 
 N_ROWS, N_COLUMNS, CHUNK_BYTES, L2 = 240, 6, 768, 1e-2
 #: Rounds pass quickly while a job waits for members.
@@ -229,7 +229,7 @@ async def cocoa_run(seed: int) -> CocoaRun:
         source=source,
         scaler=scaler,
         limit_bytes=limit_bytes,
-        **carried(TRANSPORTS[seed % 3]),
+        **transport_options(TRANSPORTS[seed % 3]),
     )
     scaler.world = world
     for _ in range(n_members):
@@ -280,10 +280,10 @@ def data() -> ArraySource:
 
 
 @cache
-def judge() -> PrimalJudge:
+def judge() -> PrimalReference:
     """Return the judge of these rows."""
     X, y = rows()
-    return PrimalJudge(X=X, y=y, l2=L2)
+    return PrimalReference(X=X, y=y, l2=L2)
 
 
 def judged(world: World, loss: str) -> list[str]:

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from elasticml.errors import ElasticmlError
-from tests.memory_world import TRANSPORTS, World, carried, toy_record, toy_source
+from tests.memory_world import TRANSPORTS, World, toy_record, toy_source, transport_options
 
 N_ROWS, CHUNK_BYTES, ROUNDS = 120, 640, 14
 #: Most faults of each kind in one run.
@@ -100,7 +100,10 @@ async def random_run(seed: int) -> RandomRun:
     anchor = rng.choice(["cached", "correction"])
     record["algorithm"] = {**record["algorithm"], "anchor": anchor, "rounds": ROUNDS}
     world = World(
-        record, seed, source=toy_source(N_ROWS), **carried(TRANSPORTS[seed // len(ABSENT) % 3])
+        record,
+        seed,
+        source=toy_source(N_ROWS),
+        **transport_options(TRANSPORTS[seed // len(ABSENT) % 3]),
     )
     for _ in range(n_members):
         await world.add()

@@ -9,7 +9,7 @@ from typing import Any
 
 from elasticml.collective.frames import Kind
 from elasticml.ids import MemberId
-from tests.memory_world import World, carried, toy_record, toy_source
+from tests.memory_world import World, toy_record, toy_source, transport_options
 
 N_MEMBERS = 5
 #: Enough for chunks that are read again while rounds go on to be back before the last one.
@@ -86,7 +86,10 @@ class Jobs:
     async def start(self) -> World:
         self.runners = GatedRunners()
         self.world = World(
-            self.record, source=toy_source(N_ROWS), runner=self.runners, **carried(self.transport)
+            self.record,
+            source=toy_source(N_ROWS),
+            runner=self.runners,
+            **transport_options(self.transport),
         )
         for _ in range(N_MEMBERS):
             await self.world.add()

@@ -14,7 +14,7 @@ from sklearn.datasets import load_svmlight_file
 from sklearn.preprocessing import StandardScaler
 
 from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
-from tests.serial_world import Return, Run, Vanish, World, deal
+from tests.serial_world import Return, Run, Vanish, World, split_rows
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +55,7 @@ def _covtype(data_dir: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def cut(X: Any, y: np.ndarray, seed: int, single: bool = False) -> list[Chunk]:
     """Chunks of consecutive rows, in random order."""
-    chunks = [chunk for part in deal(X, y, CHUNKS, chunk_rows=len(y)) for chunk in part]
+    chunks = [chunk for part in split_rows(X, y, CHUNKS, chunk_rows=len(y)) for chunk in part]
     order = np.random.default_rng(seed).permutation(len(chunks))
     chunks = [chunks[i] for i in order]
     return [_single(chunk) for chunk in chunks] if single else chunks
@@ -83,7 +83,7 @@ def redealt(seed: int, holders: int | None = None) -> Callable[[World], None]:
                 number = chunk.id.block
                 own = np.random.default_rng((seed, number)).permutation(present)[:holders]
                 owners[chunk.id] = int(rng.choice(own))
-        world.deal(owners)
+        world.move_all(owners)
 
     return between
 
@@ -167,7 +167,7 @@ def test_the_dual_objective_never_falls_while_members_come_and_go(rows: Any, nam
     def flaps(world: World) -> None:
         few = range(8 if world.round % 6 < 3 else 16)
         ids = [chunk.id for member in world.present() for chunk in world.chunks[member]]
-        world.deal({id: few[i % len(few)] for i, id in enumerate(sorted(ids))})
+        world.move_all({id: few[i % len(few)] for i, id in enumerate(sorted(ids))})
 
     run = train(rows(name), 16, 1e-12, rounds=24, between=flaps)
     duals = np.array([row.extra["dual"] for row in run.rows])
@@ -229,7 +229,7 @@ def test_duals_made_from_the_model_are_nearly_as_good_as_those_that_were_lost(
     def leaves(world: World) -> None:
         if world.round == lost_in + 1:  # with a notice: its duals go to the others
             ids = [chunk.id for chunk in world.chunks[5]]
-            world.deal({id: [0, 1, 2, 3, 4, 6, 7][i % 7] for i, id in enumerate(ids)})
+            world.move_all({id: [0, 1, 2, 3, 4, 6, 7][i % 7] for i, id in enumerate(ids)})
 
     kept = train(data, 8, target, loss=loss, between=leaves)
     kill = Vanish(round=lost_in, members=(5,), during="pass")

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.serial_world import Return, Run, Vanish, World, deal
+from tests.serial_world import Return, Run, Vanish, World, split_rows
 
 MEMBERS = 7
 L2 = 0.05
@@ -52,7 +52,7 @@ def train(*schedule: Vanish | Return, rounds: int = 8, absent: str = "taylor", *
     anchors = settings.pop("has_anchors", False)
     world = World(
         settings={"l2": L2, "optimizer": "gd", "step": "constant", "step_size": STEP, **settings},
-        parts=deal(X, Y, MEMBERS, chunk_rows=5),
+        parts=split_rows(X, Y, MEMBERS, chunk_rows=5),
         absent=absent,
         schedule=schedule,
         has_anchors=anchors,

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from sklearn.datasets import load_svmlight_file
 from sklearn.linear_model import LogisticRegression
 
-from tests.serial_world import Return, Vanish, World, deal
+from tests.serial_world import Return, Vanish, World, split_rows
 
 MEMBERS = 14
 PENALTY = 1.0
@@ -35,7 +35,7 @@ def gaps(a9a: tuple[sp.csr_matrix, np.ndarray]) -> dict[str, np.ndarray]:
     """Gap of the full objective at rounds 100, 200 and 300, by method."""
     X, y = a9a
     n = len(y)
-    parts = deal(X, y, MEMBERS)
+    parts = split_rows(X, y, MEMBERS)
     schedule = (Vanish(round=100, members=(0, 2, 3, 7, 8, 11, 13)), Return(round=200))
 
     def objective(w: np.ndarray) -> float:

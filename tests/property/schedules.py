@@ -60,6 +60,6 @@ def moves(share: float) -> Callable[[World], None]:
         present = world.present()
         ids = [chunk.id for member in present for chunk in world.chunks[member]]
         moved = [id for id in ids if rng.random() < share]
-        world.deal({id: int(rng.choice(present)) for id in moved})
+        world.move_all({id: int(rng.choice(present)) for id in moved})
 
     return between

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.property.schedules import Schedule, schedules
-from tests.serial_world import Return, Run, Vanish, World, deal
+from tests.serial_world import Return, Run, Vanish, World, split_rows
 
 MEMBERS = 5
 ROUNDS = 14
@@ -15,7 +15,7 @@ L2 = 0.1
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(60, 3))
 Y = np.where(X @ [1.0, -1.0, 0.5] + RNG.normal(size=60) > 0, 1.0, -1.0)
-PARTS = deal(X, Y, MEMBERS, chunk_rows=4)
+PARTS = split_rows(X, Y, MEMBERS, chunk_rows=4)
 
 SCHEDULES = schedules(
     MEMBERS,

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.cocoa_referee import Referee, world_of
+from tests.cocoa_reference import CocoaReference, world_of
 from tests.property.schedules import Schedule, moves, schedules
-from tests.serial_world import Return, Vanish, deal
+from tests.serial_world import Return, Vanish, split_rows
 
 MEMBERS = 5
 ROUNDS = 12
@@ -19,7 +19,7 @@ X = RNG.normal(size=(60, 3))
 SIGNAL = X @ [1.0, -1.0, 0.5] + RNG.normal(size=60)
 S = RNG.uniform(0.5, 2.0, 60)
 PARTS = {
-    loss: deal(
+    loss: split_rows(
         X, SIGNAL if loss == "squared" else np.sign(SIGNAL), MEMBERS, weights=S, chunk_rows=4
     )
     for loss in ("hinge", "squared_hinge", "logistic", "squared")
@@ -60,7 +60,7 @@ def test_models_and_certificates_are_right_whatever_happens(
 ) -> None:
     # Everybody is back before the end, however often a group must be waited for.
     back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
-    referee = Referee.of(PARTS[loss], loss, L2)
+    referee = CocoaReference.of(PARTS[loss], loss, L2)
     world = world_of(
         referee,
         PARTS[loss],

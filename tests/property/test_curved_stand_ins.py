@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from tests.property.schedules import Schedule, schedules
-from tests.serial_world import Return, Run, Vanish, World, deal
+from tests.serial_world import Return, Run, Vanish, World, split_rows
 
 MEMBERS = 5
 ROUNDS = 16
@@ -42,7 +42,7 @@ def run_world(
     back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
     world = World(
         settings={"l2": L2, "optimizer": optimizer, **given},
-        parts=deal(rows, labels, MEMBERS, chunk_rows=4),
+        parts=split_rows(rows, labels, MEMBERS, chunk_rows=4),
         absent="auto",
         schedule=[*schedule, *back],
         has_anchors=anchors,

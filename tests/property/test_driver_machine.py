@@ -18,7 +18,7 @@ from elasticml.ids import ExchangeId, Mask
 from elasticml.protocol import events as ev
 from tests.property.nonsense import Nonsense
 from tests.property.turnover import CHOICES, Turnover, has_workers
-from tests.pure_member import Life
+from tests.pure_member import Incarnation
 from tests.pure_world import PureWorld
 
 KINDS = ("move", "replicate", "discard", "retire", "request", "tune", "readmit")
@@ -34,7 +34,7 @@ def begin(world: PureWorld, exchange: int) -> None:
         assert world.step(0)
 
 
-def partial_of(life: Life, exchange: int):
+def partial_of(life: Incarnation, exchange: int):
     """Make a partial that would count for a life's slot."""
     return lambda handle: ev.PartialArrived(
         exchange=ExchangeId(exchange),

@@ -19,7 +19,7 @@ from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from tests.property.nonsense import Nonsense
 from tests.property.turnover import CHOICES, Turnover, has_workers
-from tests.pure_world import Got, PureWorld
+from tests.pure_world import ExchangeResult, PureWorld
 
 EVERY_S = 2.0
 
@@ -33,7 +33,7 @@ class FreeWorld(PureWorld):
         #: When each round ended.
         self.ended_s: list[float] = []
         for r in range(rounds):
-            got: Got = yield ev.ExchangeRequested(
+            got: ExchangeResult = yield ev.ExchangeRequested(
                 operation="report",
                 phase="compute",
                 keep=False,

@@ -10,14 +10,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.property.schedules import Schedule, moves, schedules
-from tests.serial_world import Asked, Return, Vanish, World, deal
+from tests.serial_world import ExchangeRecord, Return, Vanish, World, split_rows
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 MEMBERS, ROWS, ROUNDS = 5, 60, 9
 #: Every example has a column of its own, so that its weight tells how often it was taken.
-PARTS = deal(np.eye(ROWS), np.linspace(0.0, 1.0, ROWS), MEMBERS, chunk_rows=4)
+PARTS = split_rows(np.eye(ROWS), np.linspace(0.0, 1.0, ROWS), MEMBERS, chunk_rows=4)
 OPERATIONS = ("train", "train", "train", "evaluate", "survey", "ordinals")
 
 
@@ -35,7 +35,7 @@ class Watcher:
             found[epoch] = found.get(epoch, np.zeros(ROWS)) + counts
         return found
 
-    def __call__(self, world: World, asked: Asked) -> None:
+    def __call__(self, world: World, asked: ExchangeRecord) -> None:
         if asked.exchange.operation != "train":
             return
         arrays, before = asked.outcome.arrays, asked.exchange.model["weights"]

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.column_referee import ColumnReferee
-from tests.margin_referee import MarginReferee
+from tests.column_reference import ColumnReference
+from tests.margin_reference import MarginReference
 from tests.property.schedules import Schedule, moves, schedules
 from tests.serial_world import Return, Vanish
 
@@ -24,7 +24,7 @@ PENALTIES = {"lasso": (0.1, 0.0), "elastic net": (0.05, 0.1), "ridge": (0.0, 0.2
 
 
 def assert_right(
-    judge: ColumnReferee | MarginReferee,
+    judge: ColumnReference | MarginReference,
     schedule: Schedule,
     slack: float,
     absent: str,
@@ -99,16 +99,16 @@ def test_models_and_certificates_are_right_whatever_happens(
     gather: bool,
 ) -> None:
     l1, l2 = PENALTIES[penalty]
-    judge = ColumnReferee(X=X, y=Y, weights=S, l1=l1, l2=l2, intercept=intercept)
+    judge = ColumnReference(X=X, y=Y, weights=S, l1=l1, l2=l2, intercept=intercept)
     assert_right(judge, schedule, 1e-12, absent, gap_every, share, gather)
 
 
 @functools.cache
-def margin_judge(penalty: str, intercept: bool) -> MarginReferee:
+def margin_judge(penalty: str, intercept: bool) -> MarginReference:
     """Know the optimum once; certificates are noted in copies."""
     l1, l2 = {"lasso": (0.02, 0.0), "elastic net": (0.01, 0.05), "ridge": (0.0, 0.1)}[penalty]
     y = np.where(np.median(Y) < Y, 1.0, 0.0)
-    judge = MarginReferee(X=X, y=y, weights=S, l1=l1, l2=l2, intercept=intercept)
+    judge = MarginReference(X=X, y=y, weights=S, l1=l1, l2=l2, intercept=intercept)
     assert judge.optimum > 0.0
     return judge
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticml.collective.transport import LinkClosedError
-from tests.shared_line import Line, filled, is_lent, line, send
+from tests.shared_memory_line import Line, filled, is_lent, line, send
 
 WAYS = ["ab", "ba", "bc", "cb"]
 STEP = st.one_of(

@@ -28,7 +28,7 @@ def points() -> ArraySource:
 
 
 def played(plan: Plan, source: ArraySource) -> Simulation:
-    """Run a plan with all invariants checked after every event, and keep its world."""
+    """Run a plan with all invariants checked after every event; return its world, too."""
     simulation = Simulation(
         record_of(plan, source), source, options=world_of(plan, source), check_every_event=True
     )
@@ -39,7 +39,7 @@ def played(plan: Plan, source: ArraySource) -> Simulation:
 
 
 def told(simulation: Simulation, event: str, **fields: Any) -> list[dict[str, Any]]:
-    """Records of a kind with these fields."""
+    """Return the records of a kind with these fields."""
     return [
         r
         for r in simulation.result().story
@@ -48,7 +48,7 @@ def told(simulation: Simulation, event: str, **fields: Any) -> list[dict[str, An
 
 
 def passes(curve: Curve) -> list[list[float]]:
-    """Compute times of the members in each pass, in units of a round of 16 equal members."""
+    """Return the members' compute times in each pass, in units of a round of 16 equal members."""
     return [
         [16 * seconds for seconds in r["compute_s"].values()]
         for r in curve.story
@@ -57,7 +57,7 @@ def passes(curve: Curve) -> list[list[float]]:
 
 
 def owned(simulation: Simulation) -> dict[str, int]:
-    """Examples by member, from the ledger; every chunk has exactly one owner."""
+    """Return the examples by member, from the ledger; every chunk has exactly one owner."""
     ledger = simulation.world.driver.machine.state.ledger
     assert sum(len(chunks) for chunks in ledger.owned.values()) == len(ledger.info)
     return {str(m): ledger.rows_of(m) for m in ledger.owned if ledger.owned[m]}
@@ -100,12 +100,12 @@ def test_rebalancing_brings_eight_fast_and_eight_slow_members_to_the_paper_s_rou
     assert max(rounds[-1]) / mean(rounds[-1]) <= 1.06
 
 
-def test_without_the_policy_the_slow_members_set_the_pace_to_the_end(points):
+def test_without_the_policy_the_slow_members_determine_the_round_time(points):
     plan = Plan(algorithm=HINGE, members=16, slow=EIGHT_SLOW, chunks=320, rounds_max=5, gap=1e-12)
     assert max(passes(study(plan, points))[-1]) == pytest.approx(1.5, rel=0.08)
 
 
-def test_one_member_that_is_slower_by_half_is_balanced_within_ten_rounds(points):
+def test_a_member_slower_by_half_is_balanced_within_ten_rounds(points):
     plan = Plan(
         algorithm=HINGE,
         members=4,
@@ -155,7 +155,7 @@ def test_at_a_knee_the_paper_s_rule_goes_from_sixteen_members_to_four_to_one(poi
     assert counts == sorted(counts, reverse=True)
     assert owned(simulation) != {}
     assert sum(owned(simulation).values()) == ROWS
-    # The containers are back with the resource manager, the last member's is not.
+    # The containers are back with the resource manager, except the last member's.
     assert sum(w.endpoint.is_alive for w in simulation.world.workers.values()) == 1
 
 
@@ -189,7 +189,7 @@ def test_two_to_sixteen_and_back_to_two_members(points, holders):
 # --- two holders -------------------------------------------------------------------------------
 
 
-def test_with_two_holders_every_body_lies_on_two_members_and_only_states_move(points):
+def test_with_two_holders_every_body_is_on_two_members_and_only_states_move(points):
     plan = Plan(algorithm=HINGE, members=8, holders=2, rounds_max=12, gap=1e-12)
     simulation = played(plan, points)
     ledger = simulation.world.driver.machine.state.ledger
@@ -209,7 +209,7 @@ def test_with_two_holders_every_body_lies_on_two_members_and_only_states_move(po
     ("holders", "more"),
     [(1, {}), (2, {}), (1, {"groups": 2}), (2, {"groups": 3, "local_epochs": 2})],
 )
-def test_a_kill_loses_no_example_and_the_model_is_that_of_the_duals_again(points, holders, more):
+def test_a_kill_loses_no_example_and_the_model_belongs_to_the_duals_again(points, holders, more):
     plan = Plan(
         algorithm={**HINGE, **more},
         members=8,

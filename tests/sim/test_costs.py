@@ -1,4 +1,4 @@
-"""Worlds of many members, in which only costs count."""
+"""Worlds of many members, in which only costs matter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from elasticml.errors import JobFailedError
 from elasticml.sim import cost_only_job
 from elasticml.sim.simulation import simulate
 from elasticml.sim.world_options import options_from_section
-from tests.sim.scenes import record, told
+from tests.sim.small_jobs import record, records_of
 
 COSTS = {"rows": 100_000, "columns": 5000}
 
@@ -17,7 +17,7 @@ def run(members, world=None, **changes):
     return simulate(record(**{**settings, **changes}), options=options)
 
 
-def test_half_of_a_hundred_members_go_and_come_back():
+def test_half_of_a_hundred_members_leave_and_return():
     result = run(100, faults=[{"round": 5, "lose": 50}, {"round": 10, "return": 50}])
     assert (result.state, result.error) == ("done", None)
     assert [row["absent_examples"] for row in result.rows] == [0] * 5 + [50_000] * 5 + [0] * 11
@@ -28,10 +28,10 @@ def test_random_pre_emptions_of_many_members_end_well():
     world = {"seed": 1, "preemption": {"rate": 300.0, "away": [0.01, 0.1], "count": 3}}
     result = run(80, world, stop={"rounds": 40})
     assert (result.state, result.error) == ("done", None)
-    assert len(told(result, "MemberLost")) > 10
+    assert len(records_of(result, "MemberLost")) > 10
 
 
-def test_the_work_of_a_round_grows_with_the_members_and_no_faster():
+def test_the_work_of_a_round_grows_linearly_with_the_members():
     def actions(members, rounds):
         return run(members, stop={"rounds": rounds}).actions
 
@@ -39,7 +39,7 @@ def test_the_work_of_a_round_grows_with_the_members_and_no_faster():
     assert large <= 4.4 * small
 
 
-def test_a_tree_is_faster_than_a_star_when_many_share_the_drivers_wire():
+def test_a_tree_is_faster_than_a_star_when_many_share_the_drivers_link():
     world = {"costs": {**COSTS, "columns": 1_000_000}}
     star, tree = (
         run(64, world, collective={"topology": topology}, stop={"rounds": 3}).summary["seconds"]
@@ -48,14 +48,14 @@ def test_a_tree_is_faster_than_a_star_when_many_share_the_drivers_wire():
     assert tree < 0.5 * star
 
 
-def test_the_wire_carries_the_real_arrays_bytes():
+def test_the_network_carries_the_real_arrays_bytes():
     result = run(8, stop={"rounds": 10})
     per_round = (result.rows[9]["sent_bytes"] - result.rows[4]["sent_bytes"]) / 5
     gradient = 8 * 2 * 8 * COSTS["columns"]
     assert gradient < per_round < 1.1 * gradient
 
 
-def test_a_sum_that_is_not_what_it_claims_ends_the_job(monkeypatch):
+def test_a_sum_with_the_wrong_contributors_ends_the_job(monkeypatch):
     honest = cost_only_job.CostSolver.compute
 
     def lies(self, work, chunks, parallel):

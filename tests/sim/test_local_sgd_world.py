@@ -42,12 +42,12 @@ def play(
     slow: dict[int, float] | None = None,
     **changes: Any,
 ) -> SimResult:
-    result = begin(source, trace, {"slow": slow or {}}, **changes)
+    result = play_to_end(source, trace, {"slow": slow or {}}, **changes)
     assert result.error is None
     return result
 
 
-def begin(
+def play_to_end(
     source: ArraySource, trace: tuple[Any, ...], world: dict[str, Any], **changes: Any
 ) -> SimResult:
     """Play a job to its end, which may be an error."""
@@ -82,7 +82,7 @@ def members(result: SimResult) -> list[int]:
     return [row["members"] for row in result.rows[:-1]]
 
 
-def test_an_undisturbed_job_takes_every_sample_in_the_rounds_that_it_takes(points):
+def test_an_undisturbed_job_takes_every_sample_in_the_planned_rounds(points):
     result = play(points)
     a_round = 4 * 2 * 4
     assert samples(result) == EPOCHS * ROWS
@@ -92,7 +92,7 @@ def test_an_undisturbed_job_takes_every_sample_in_the_rounds_that_it_takes(point
 
 @pytest.mark.parametrize("how", ["kill", "notice"])
 @pytest.mark.parametrize("absent", ["reload", "stall", "ignore"])
-def test_members_that_go_and_come_cost_no_sample(points, how, absent):
+def test_leaving_and_joining_members_cost_no_sample(points, how, absent):
     trace = (
         Taken(at=0.35, lose=2, how=how, grace=0.2, away=0.3),
         Taken(at=0.9, lose=(0,), how=how, grace=0.2, away=0.2),
@@ -106,23 +106,23 @@ def test_members_that_go_and_come_cost_no_sample(points, how, absent):
     assert skipped == 0 or (absent, how) == ("ignore", "kill")
 
 
-def test_a_job_that_only_epochs_would_end_does_not_wait_for_ever_for_room(points, monkeypatch):
-    """Three of four are killed for good, and the last one's memory does not take their chunks."""
+def test_a_job_that_only_epochs_would_end_does_not_wait_for_ever_for_memory(points, monkeypatch):
+    """Three of four are killed for good, and the last one's memory does not hold their chunks."""
     monkeypatch.setattr(arrays, "BLOCK_BYTES", 1500)
     trace = (Taken(at=0.35, lose=3, how="kill", grace=0.0, away=1e9),)
     world = {"limit_bytes": 16_000, "tick_s": 0.5}
-    result = begin(points, trace, world, placement="contiguous")
+    result = play_to_end(points, trace, world, placement="contiguous")
     assert result.error is not None
     assert "absent for 600 s and fit into no member's memory" in result.error["message"]
     assert result.story[-1]["t"] < 700.0
-    # Whatever else ends the job is waited for.
-    ended = begin(points, trace, world, placement="contiguous", stop={"seconds": 800})
+    # With any other end condition the job waits.
+    ended = play_to_end(points, trace, world, placement="contiguous", stop={"seconds": 800})
     assert (ended.error, ended.story[-1]["reason"]) == (None, "800 seconds")
 
 
-def test_a_job_whose_members_are_all_away_for_long_goes_on_with_those_who_come_back(points):
+def test_a_job_whose_members_are_all_absent_for_long_continues_with_those_who_return(points):
     trace = (Taken(at=0.35, lose=4, how="kill", grace=0.0, away=900.0),)
-    result = begin(points, trace, {"tick_s": 0.5})
+    result = play_to_end(points, trace, {"tick_s": 0.5})
     assert result.error is None
     assert result.summary["stopped_by"] == f"{EPOCHS} epochs"
     assert result.story[-1]["t"] > 900.0

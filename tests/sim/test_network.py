@@ -1,4 +1,4 @@
-"""The virtual network: order, wires that are shared, deaths and pauses."""
+"""The virtual network: order, shared links, deaths and pauses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from elasticml.sim.virtual_clock import Clock
 
 
 class Net:
-    """A network, and what each of its endpoints has heard and when."""
+    """A network, and what each of its endpoints has received and when."""
 
     def __init__(self, latency_s=1.0, bandwidth=1000.0, detect_s=5.0):
         self.clock = Clock()
@@ -47,7 +47,7 @@ def test_messages_arrive_in_the_order_in_which_they_were_sent():
     assert [what for _, _, what in net.run()] == ["large", "small", "last", "closed"]
 
 
-def test_two_senders_share_the_receivers_wire():
+def test_two_senders_share_the_receivers_link():
     net = Net()
     root = Endpoint("root")
     for name in ("a", "b"):
@@ -55,7 +55,7 @@ def test_two_senders_share_the_receivers_wire():
     assert net.run() == [(11.0, "root", "a"), (21.0, "root", "b")]
 
 
-def test_one_sender_shares_its_wire_among_receivers():
+def test_one_sender_shares_its_link_among_receivers():
     net = Net()
     root = Endpoint("root")
     for name in ("a", "b"):
@@ -63,7 +63,7 @@ def test_one_sender_shares_its_wire_among_receivers():
     assert net.run() == [(11.0, "a", "a"), (21.0, "b", "b")]
 
 
-def test_what_had_left_before_a_death_arrives_and_the_rest_does_not():
+def test_messages_sent_before_a_death_arrive_and_the_rest_do_not():
     net = Net()
     sender = Endpoint("a")
     port = net.link(sender, Endpoint("b"))[0]
@@ -73,7 +73,7 @@ def test_what_had_left_before_a_death_arrives_and_the_rest_does_not():
     assert net.run() == [(3.0, "b", "whole"), (8.0, "b", "closed")]
 
 
-def test_a_dead_process_hears_nothing():
+def test_a_dead_process_receives_nothing():
     net = Net()
     dead = Endpoint("b")
     net.link(Endpoint("a"), dead)[0].send("x", 1)
@@ -93,7 +93,7 @@ def test_a_paused_process_catches_up_in_order():
     assert net.run() == [(30.0, "b", "first"), (30.0, "b", "second"), (30.0, "b", "closed")]
 
 
-def test_what_is_due_at_one_moment_happens_as_planned():
+def test_events_due_at_one_moment_happen_as_planned():
     clock, done = Clock(), []
     for name in "abc":
         clock.at(1.0, done.append, name)

@@ -15,7 +15,7 @@ from elasticml.sim.world_options import (
 )
 
 
-def test_an_empty_section_is_the_ordinary_world():
+def test_an_empty_section_is_the_default_world():
     assert options_from_section(None) == options_from_section({}) == WorldOptions()
 
 

@@ -18,7 +18,7 @@ PAPER = {**COCOA, "mode": "paper"}
 
 @cache
 def points() -> Any:
-    """Many rows of few columns, few of them positive: what CoCoA has a knee on."""
+    """Many rows of few columns, few of them positive: data on which CoCoA has a knee."""
     rng = np.random.default_rng(3)
     X = rng.standard_normal((2000, 12))
     score = X @ rng.standard_normal(12) / np.sqrt(12) + 0.5 * rng.standard_normal(2000)
@@ -48,16 +48,16 @@ def static_16() -> Curve:
 
 
 @pytest.mark.parametrize("layout", ["chunks", "partitions"])
-def test_scaling_in_at_knees_takes_less_time_than_staying(layout):
+def test_scaling_in_at_knees_takes_less_time_than_keeping_all_members(layout):
     elastic = run({"name": "knee", "layout": layout}, algorithm=PAPER, members=16, overhead=0.05)
     assert sizes(elastic) == [16, 4, 1]
-    # 16 members are not there after 80 rounds.
+    # 16 members do not reach the gap in 80 rounds.
     assert static_16().to(GAP) is None
     assert elastic.to(GAP).units < static_16().end.units
     assert elastic.to(GAP).member_units < 0.25 * static_16().end.member_units
 
 
-def test_dealing_anew_comes_before_scaling_in():
+def test_reshuffling_comes_before_scaling_in():
     elastic = run({"name": "knee", "redeal_first": True}, algorithm=PAPER, members=16)
     said = decisions(elastic, "knee")
     assert said[0] == "Tune"
@@ -65,7 +65,7 @@ def test_dealing_anew_comes_before_scaling_in():
     assert decisions(elastic, "redeal")
 
 
-def test_dealing_among_two_holders_takes_fewer_rounds_than_fixed_parts():
+def test_reshuffling_between_two_holders_takes_fewer_rounds_than_a_fixed_partition():
     fixed, dealt = run(), run(holders=2)
     assert dealt.to(GAP).rounds < 0.7 * fixed.end.rounds
 
@@ -75,7 +75,7 @@ def test_slower_member_is_relieved_within_ten_rounds():
         curve = run(*policies, slow={1: 1.5}, rounds_max=14, gap=1e-12, **more)
         ends = [p.units for p in curve.points]
         seconds = [b - a for a, b in zip([0.0, *ends], ends, strict=False)]
-        # Three members of speed 1 and one of 2/3: that is the mean, and the best there is.
+        # Three members of speed 1 and one of 2/3: the mean, which is optimal.
         ideal = 1 / (3 + 2 / 3)
         assert seconds[0] > 1.3 * ideal
         assert max(seconds[10:]) < 1.1 * ideal
@@ -89,30 +89,30 @@ def test_straggler_is_relieved_after_two_rounds():
     assert ends[-1] - ends[-2] < 0.4
 
 
-def test_weighing_gap_against_container_seconds_costs_less_than_staying():
+def test_weighing_gap_against_container_seconds_costs_less_than_keeping_all_members():
     curve = run({"name": "gap_per_container_second"}, members=16, holders=2)
     static = run(members=16, holders=2)
     assert decisions(curve, "gap_per_container_second")[0] == "Retire"
     assert curve.to(GAP).member_units < static.to(GAP).member_units
 
 
-def test_background_shuffle_makes_copies_and_harms_nothing():
+def test_background_shuffle_makes_copies_and_does_no_harm():
     curve = run({"name": "shuffle", "share": 0.1}, members=6, holders=2)
     assert "Replicate" in decisions(curve, "shuffle")
     assert curve.to(GAP) is not None
 
 
-def test_local_work_is_tuned_where_rounds_cost_much():
+def test_local_work_is_tuned_where_rounds_are_expensive():
     curve = run({"name": "tune_local_work"}, members=4, holders=2, overhead=2.0, gap=1e-7)
     assert "Tune" in decisions(curve, "tune_local_work")
     assert curve.end.gap < 1e-4
 
 
-def test_passes_of_a_round_follow_what_merging_costs():
+def test_passes_of_a_round_follow_the_cost_of_merging():
     choose, more = {"name": "inner_iterations"}, {"holders": 2, "members": 2, "rounds_max": 120}
     more["algorithm"] = {**COCOA, "l2": 1e-4}
     fixed, chosen = run(overhead=2.0, **more), run(choose, overhead=2.0, **more)
     assert decisions(chosen, "inner_iterations")
     assert chosen.to(GAP).units < 0.7 * fixed.to(GAP).units
-    # Where merging costs nothing, a pass in a round is as good as any number of them.
+    # If merging is free, one pass per round is as good as any number.
     assert decisions(run(choose, overhead=0.0, **more), "inner_iterations") == []

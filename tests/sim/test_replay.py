@@ -1,4 +1,4 @@
-"""A simulated run, whatever happens in it, is computed again from its story bit for bit."""
+"""A simulated run with any faults is replayed from its story bit for bit."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from elasticml.replaying.replay_engine import Replay
 from elasticml.sim.simulation import SimResult, simulate
 from elasticml.sim.world_options import options_from_section
 from elasticml.story.records import RoundEnded
-from tests.replays import as_written, bits, replay_of, replayed
-from tests.sim.scenes import play, points, record
+from tests.replay_runs import as_written, bits, replay_of, replayed
+from tests.sim.small_jobs import play, points, record
 
 GD = {"name": "batch_gradient", "l2": 1e-2}
 HINGE = {"name": "cocoa", "loss": "hinge", "l2": 1e-2}
@@ -123,14 +123,14 @@ def test_a_round_s_model_is_its_snapshot() -> None:
 
 
 def changed(result: SimResult, event: str, **fields: Any) -> list[dict[str, Any]]:
-    """The story, with the third record of a kind made another."""
+    """Return the story with the third record of a kind changed."""
     story = as_written(result.story)
     found = [r for r in story if r["event"] == event]
     found[2 if len(found) > 2 else 0].update(fields)
     return story
 
 
-def test_another_order_of_additions_is_found_at_the_next_exchange() -> None:
+def test_another_order_of_additions_is_detected_at_the_next_exchange() -> None:
     result = play(collective={"topology": "star"}, stop={"rounds": 6})
     third = [r for r in result.story if r["event"] == "ExchangeEnded"][2]
     swapped = "(" + "+".join(reversed(third["order"].strip("()").split("+"))) + ")"
@@ -156,13 +156,13 @@ def test_other_versions_and_processors_are_refused() -> None:
         replayed(changed(result, "MemberJoined", cpu="z80-0"), points())
 
 
-def test_a_job_that_need_not_be_deterministic_is_refused() -> None:
+def test_a_nondeterministic_job_is_refused() -> None:
     result = play(stop={"rounds": 2}, deterministic=False)
     with pytest.raises(ConfigError, match="deterministic: false"):
         replayed(result.story, points())
 
 
-def test_members_that_were_given_up_while_they_computed_come_back_with_their_steps() -> None:
+def test_members_fenced_while_they_computed_return_with_their_steps() -> None:
     returns = 0
     for seed in range(8):
         world = {"seed": seed, "jitter": 2.5, "slow": {2: 8.0, 4: 4.0}, "compute_s": 2e-3}

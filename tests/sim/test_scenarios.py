@@ -1,4 +1,4 @@
-"""The main stories, told by the simulator line by line."""
+"""The main scenarios, with their simulated stories line by line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import JobFailedError
 from elasticml.sim.simulation import simulate
 from elasticml.sim.world_options import options_from_section
-from tests.sim.scenes import column, exact_sums, model, play, points, record, told, trace
+from tests.sim.small_jobs import column, exact_sums, model, play, points, record, records_of, trace
 
 UNDISTURBED = play(stop={"rounds": 60})
 
@@ -42,7 +42,7 @@ def test_half_of_the_members_are_killed_and_come_back():
     assert set(column(result, "absent_examples")[10:20]) == {120}
 
 
-def test_stand_ins_bring_the_model_near_the_optimum_that_the_absent_want():
+def test_stand_ins_bring_the_model_near_the_optimum_that_includes_the_absent_examples():
     faults = [{"round": 4, "lose": 3}]
     taylor = play(faults=faults, stop={"rounds": 40}).arrays["coef"]
     ignored = play(faults=faults, stop={"rounds": 40}, absent="ignore_rescaled").arrays["coef"]
@@ -67,39 +67,39 @@ def test_a_notice_with_enough_grace_moves_the_chunks_and_loses_nothing():
  11 lost 5.1 (noticed)
 """
     )
-    moved = [r for r in told(result, "ChunksMoved") if r["round"] == 11]
+    moved = [r for r in records_of(result, "ChunksMoved") if r["round"] == 11]
     assert sum(r["examples"] for r in moved) == 80
     assert {r["source"] for r in moved} == {"4.1", "5.1"}
     assert set(column(result, "absent_examples")) == {0}
 
 
 def test_a_notice_with_too_little_grace_saves_what_can_be_saved():
-    # The wire is far slower than the driver assumes, so that the end comes amidst the moves.
+    # The network is far slower than the driver assumes, so that the end comes during the moves.
     faults = [{"round": 10, "lose": [5], "how": "notice", "grace": 0.1}]
     result = play({"bandwidth": 1e5}, faults=faults, stop={"rounds": 12})
-    saved = sum(r["examples"] for r in told(result, "ChunksMoved") if r["round"] >= 10)
-    (absent,) = told(result, "ChunksAbsent")
+    saved = sum(r["examples"] for r in records_of(result, "ChunksMoved") if r["round"] >= 10)
+    (absent,) = records_of(result, "ChunksAbsent")
     assert 0 < saved < 40
     assert saved + absent["examples"] == 40
-    assert [r["reason"] for r in told(result, "MemberLost")] == ["closed"]
+    assert [r["reason"] for r in records_of(result, "MemberLost")] == ["closed"]
 
 
-def test_an_inner_node_that_dies_costs_nobody_else_a_computation():
+def test_a_dead_inner_node_costs_no_other_member_a_recomputation():
     result = play(faults=[{"round": 10, "lose": [0], "phase": "compute"}])
-    exchanges = len(told(result, "ExchangeEnded"))
-    (ended,) = told(result, "JobEnded")
+    exchanges = len(records_of(result, "ExchangeEnded"))
+    (ended,) = records_of(result, "JobEnded")
     done = {m: n for m, n in ended["computations"].items() if m != "0.1"}
     assert done == {f"{slot}.1": exchanges for slot in range(1, 6)}
     assert trace(result)[:2] == [" 10 fault lose 0.1", " 10 lost 0.1 (closed)"]
-    disturbed = next(r for r in told(result, "ExchangeEnded") if r["missing"] != "0x0")
+    disturbed = next(r for r in records_of(result, "ExchangeEnded") if r["missing"] != "0x0")
     assert (disturbed["contributors"], disturbed["missing"]) == ("0x3e", "0x1")
     assert disturbed["anchor"] is not None
 
 
-def test_stall_counts_idle_rounds_and_then_goes_on_as_if_nothing_had_been():
+def test_stall_counts_idle_rounds_and_then_continues_unchanged():
     faults = [{"round": 10, "lose": 3}, {"round": 20, "return": 3}]
     result = play(absent="stall", faults=faults)
-    idle = [r["round"] for r in told(result, "RoundEnded") if r["idle"]]
+    idle = [r["round"] for r in records_of(result, "RoundEnded") if r["idle"]]
     assert idle == list(range(10, 20))
     static = play(stop={"rounds": 30 - len(idle)}, absent="stall")
     np.testing.assert_array_equal(result.snapshots[9]["coef"], static.snapshots[9]["coef"])
@@ -123,7 +123,7 @@ def test_reload_reads_the_lost_chunks_again_on_survivors():
     assert column(result, "members") == [6] * 10 + [3] * 20
 
 
-def test_the_head_of_the_queue_waits_for_as_many_as_it_lost():
+def test_the_first_waiting_group_returns_only_with_as_many_members_as_it_lost():
     faults = [
         {"round": 5, "lose": [3, 4, 5]},
         {"round": 8, "lose": [2]},
@@ -143,7 +143,7 @@ def test_the_head_of_the_queue_waits_for_as_many_as_it_lost():
     )
 
 
-def test_a_paused_member_is_fenced_and_comes_back_with_its_chunks():
+def test_a_paused_member_is_fenced_and_returns_with_its_chunks():
     world = {
         "latency_s": 0.05,
         "trace": [{"at": 3.0, "lose": [5], "how": "pause", "away": 10.0}],
@@ -160,20 +160,20 @@ returned group 1 on 5.2
 active 5.2 with 40
 """
     )
-    (returned,) = told(result, "GroupReturned")
-    (joined,) = [r for r in told(result, "MemberJoined") if r["member"] == "5.2"]
-    # Nothing had to be read again: one order down, one word up, then the round's end.
+    (returned,) = records_of(result, "GroupReturned")
+    (joined,) = [r for r in records_of(result, "MemberJoined") if r["member"] == "5.2"]
+    # Nothing had to be read again: one command down, one event up, then the round's end.
     assert returned["t"] - joined["t"] < 1.0
     assert result.summary["moved_bytes"] == 0
 
 
-def test_a_slow_member_slows_all_and_is_not_taken_for_dead():
+def test_a_slow_member_slows_all_and_is_not_declared_lost():
     result = play({"slow": {3: 50.0}, "compute_s": 1e-4})
     assert trace(result) == []
     assert result.summary["seconds"] > 10 * play({"compute_s": 1e-4}).summary["seconds"] / 2
 
 
-def test_a_job_that_nobody_comes_back_to_says_so():
+def test_a_job_to_which_no_member_returns_reports_it():
     faults = [{"round": 5, "lose": 6}]
     with pytest.raises(JobFailedError, match="is stuck since second"):
         play({"quiet_s_max": 5.0}, absent="stall", faults=faults, stop={"rounds": None})
@@ -191,7 +191,7 @@ def test_random_pre_emptions_never_count_an_example_twice(seed, how):
     options = options_from_section(world)
     result = simulate(made, source, options=options, check_every_event=True)
     assert (result.state, result.error) == ("done", None)
-    assert len(told(result, "Preempted")) >= 2
+    assert len(records_of(result, "Preempted")) >= 2
 
 
 def test_pre_emptions_leave_gradient_descent_at_the_optimum():
@@ -211,7 +211,9 @@ def test_pre_emptions_leave_gradient_descent_at_the_optimum():
 @pytest.mark.parametrize("optimizer", ["lbfgs", "tron"])
 @pytest.mark.parametrize("seed", [0, 1, 3])
 def test_pre_emptions_leave_second_order_steps_at_the_optimum(optimizer: str, seed: int):
-    """Members go at any moment, in any exchange, and come back; the end is the undisturbed one."""
+    """Members leave at any moment, in any exchange, and return; the result is the undisturbed
+    one.
+    """
     algorithm = {"name": "batch_gradient", "l2": 1e-2, "optimizer": optimizer, "tolerance": 1e-8}
     preemption = {"rate": 100.0, "away": [0.002, 0.006]}
     world = {"seed": seed, "start_s": 0.001, "preemption": preemption}
@@ -229,7 +231,7 @@ def test_a_solver_that_refuses_its_data_ends_the_job_with_its_error():
     assert (result.state, result.error["kind"]) == ("failed", "DataError")
 
 
-def test_the_same_models_come_of_a_cluster_of_one():
+def test_a_cluster_of_one_gives_the_same_models():
     alone = play(members={"start": 1})
     np.testing.assert_allclose(alone.arrays["coef"], play().arrays["coef"], rtol=1e-9, atol=1e-12)
     assert points() is not None
@@ -252,24 +254,24 @@ def test_cluster_that_grew_and_shrank_to_its_start_has_all_examples_again(absent
     assert column(result, "members")[-1] == 5
 
 
-def test_planned_newcomers_find_their_group_however_long_a_round_takes():
-    # Nobody came for a minute, those who worked took the group over, and `stall`, which waits for
-    # the planned return, went on with half of the members.
+def test_planned_newcomers_get_their_group_however_long_a_round_takes():
+    # For a minute no member came; the active members took the group over, and `stall`, which waits
+    # for the planned return, continued with half of the members.
     faults = [{"round": 5, "lose": 3}, {"round": 15, "return": 3}]
     result = play({"overhead_s": 8.0}, faults=faults, absent="stall", stop={"rounds": 20})
-    (returned,) = told(result, "GroupReturned")
+    (returned,) = records_of(result, "GroupReturned")
     assert (returned["round"], returned["members"]) == (15, ["3.2", "4.2", "5.2"])
     assert returned["absent_s"] > 60
-    # Without a plan those who work take over what is absent.
-    (taken,) = told(
+    # Without a plan the active members take over absent chunks.
+    (taken,) = records_of(
         play({"overhead_s": 8.0}, faults=faults[:1], stop={"rounds": 20}), "GroupReturned"
     )
     assert {str(m) for m in taken["members"]} == {"0.1", "1.1", "2.1"}
 
 
 @pytest.mark.parametrize("absent", ["reload", "taylor"])
-def test_chunks_that_fit_nobody_s_memory_stay_away_until_somebody_comes(absent):
-    # They were sent all the same, and the job ended in an error.
+def test_chunks_that_fit_no_memory_stay_absent_until_a_member_joins(absent):
+    # They were sent regardless, and the job ended in an error.
     costs = {"rows": 6000, "row_bytes": 1000, "columns": 10, "chunks_per_member": 4}
     faults = [{"round": 5, "lose": 3}, {"round": 10, "return": 3}]
     result = simulate(
@@ -278,14 +280,14 @@ def test_chunks_that_fit_nobody_s_memory_stay_away_until_somebody_comes(absent):
         check_every_event=True,
     )
     assert (result.error, result.rows[-1]["absent_examples"]) == (None, 0)
-    lacking = [r["lacking_bytes"] for r in told(result, "GroupWithoutRoom")]
+    lacking = [r["lacking_bytes"] for r in records_of(result, "GroupWithoutRoom")]
     # Three members with 1.0 of 1.3 MB in use are asked to take 3 MB.
     assert lacking == ([2_100_000] if absent == "reload" else [])
-    assert [r["round"] for r in told(result, "GroupReturned")] == [10]
+    assert [r["round"] for r in records_of(result, "GroupReturned")] == [10]
 
 
-def test_long_sketches_of_unlike_members_get_nobody_fenced():
-    """They take 65 times as long as a survey, far beyond the least deadline, and end well."""
+def test_long_sketches_of_dissimilar_members_fence_no_member():
+    """They take 65 times as long as a survey, far beyond the shortest deadline, and succeed."""
     rng = np.random.default_rng(7)
     X = rng.standard_normal((240, 5)) * [1.0, 4.0, 1.0, 1.0, 1.0]
     X = X[np.argsort(np.abs(X[:, 1]))]
@@ -295,8 +297,10 @@ def test_long_sketches_of_unlike_members_get_nobody_fenced():
     options = options_from_section({"compute_s": per_pass})
     result = simulate(made, source, options=options, check_every_event=True)
     assert result.error is None
-    took = [r["t"] - r["start_t"] for r in told(result, "ExchangeEnded") if "sketch" in r.values()]
+    took = [
+        r["t"] - r["start_t"] for r in records_of(result, "ExchangeEnded") if "sketch" in r.values()
+    ]
     assert len(took) >= 4
     assert min(took) > 2 * 10.0
-    assert [r["reason"] for r in told(result, "MemberLost")] == ["closed"]
+    assert [r["reason"] for r in records_of(result, "MemberLost")] == ["closed"]
     assert [row["curvature_from"] for row in result.rows[8:12]] == ["nystrom 1"] * 4

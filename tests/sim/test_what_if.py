@@ -7,12 +7,12 @@ import pytest
 
 from elasticml.errors import ConfigError
 from elasticml.report.story_to_faults import faults_from_story, initial_slots, measured_pace
-from tests.sim.scenes import column, model, play, told
-from tests.sim.test_preempt import preempted
+from tests.sim.small_jobs import column, model, play, records_of
+from tests.sim.test_scheduler_preemption import preempted
 
 
 def again(result, **changes):
-    """Play what has happened in a run once more, by round, in another world."""
+    """Simulate the events of a run again, by round, in another world."""
     faults = [dict(fault) for fault in faults_from_story(result.story).faults]
     return play(
         {"latency_s": 1e-3, "jitter": 0.5, "seed": 99},
@@ -24,7 +24,7 @@ def again(result, **changes):
 
 @pytest.mark.parametrize("exchange", [0, 1])
 @pytest.mark.parametrize("phase", ["broadcast", "compute"])
-def test_loss_stands_in_the_exchange_that_lacked_the_member_first(phase, exchange):
+def test_a_loss_is_placed_in_the_exchange_that_first_lacked_the_member(phase, exchange):
     loss = {"round": 4, "lose": [1, 4], "phase": phase, "exchange": exchange}
     result = play(faults=[loss, {"round": 9, "return": 2}])
     first, second = faults_from_story(result.story).faults
@@ -35,8 +35,8 @@ def test_loss_stands_in_the_exchange_that_lacked_the_member_first(phase, exchang
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 4, 5, 6])
 @pytest.mark.parametrize("absent", ["taylor", "ignore", "reload"])
-def test_random_kills_played_again_by_round_give_the_same_objective_in_every_round(absent, seed):
-    # Kills come at any moment of any exchange; what matters is whose share which sum lacked.
+def test_random_kills_simulated_by_round_give_the_same_objective_in_every_round(absent, seed):
+    # Kills come at any moment of any exchange; what matters is which sums lacked whose share.
     world = {
         "seed": seed,
         "jitter": 0.3,
@@ -46,8 +46,8 @@ def test_random_kills_played_again_by_round_give_the_same_objective_in_every_rou
     }
     result = play(world, absent=absent, stop={"rounds": 25})
     replayed = again(result, absent=absent)
-    assert len(told(result, "MemberLost")) > 0
-    lost = [[r["round"] for r in told(r_, "MemberLost")] for r_ in (result, replayed)]
+    assert len(records_of(result, "MemberLost")) > 0
+    lost = [[r["round"] for r in records_of(r_, "MemberLost")] for r_ in (result, replayed)]
     assert column(replayed, "absent_examples") == column(result, "absent_examples"), lost
     np.testing.assert_allclose(
         column(replayed, "objective"), column(result, "objective"), rtol=1e-9
@@ -60,21 +60,21 @@ def test_without_its_losses_a_run_is_the_undisturbed_one():
     assert model(again(result)) == model(result)
 
 
-def test_a_member_that_had_a_notice_goes_by_it_again():
+def test_a_member_with_a_notice_leaves_with_notice_again():
     result = play(faults=[{"round": 5, "lose": [2], "how": "notice", "grace": 5.0}])
     (fault,) = faults_from_story(result.story).faults
     assert (fault["how"], fault["round"], fault["lose"]) == ("notice", 5, [2])
     assert column(again(result), "members") == column(result, "members")
 
 
-def test_pace_is_what_the_story_measured():
+def test_round_times_are_those_that_the_story_measured():
     world = {"compute_s": {"gradient": 3e-5, "other": 1e-6}, "latency_s": 0.05}
     pace = measured_pace(play(world).story)
     assert pace["compute_s"]["gradient"] == pytest.approx(3e-5, rel=1e-2)
     assert pace["overhead_s"]["gradient"] == pytest.approx(4 * 0.05, abs=0.02)
 
 
-def test_a_run_of_two_lives_is_refused():
+def test_a_run_of_two_attempts_is_refused():
     story = [{"event": "JobResumed", "t": 0.0}]
     with pytest.raises(ConfigError, match="went on from a checkpoint"):
         faults_from_story(story)
@@ -87,7 +87,7 @@ def test_losses_while_data_were_loaded_are_named():
     assert past.notes == ("1 lost while the data were loaded, and kept here",)
 
 
-def test_a_member_that_was_emptied_before_it_went_goes_by_notice_whatever_took_it():
+def test_a_member_emptied_before_its_end_leaves_with_notice_whatever_ended_it():
     told_to_end = play(faults=[{"round": 5, "lose": [2], "how": "terminate", "grace": 5.0}])
     given = preempted()
     for result, slot in ((told_to_end, 2), (given, 3)):
@@ -97,7 +97,7 @@ def test_a_member_that_was_emptied_before_it_went_goes_by_notice_whatever_took_i
         assert set(column(again(result), "absent_examples")) == {0}
 
 
-def test_newcomers_that_policies_asked_for_are_left_to_the_policies():
+def test_newcomers_that_policies_requested_are_left_to_the_policies():
     story = [
         {"event": "RoundStarted", "t": 0.0, "round": 0, "rows": {"0": 5, "1": 5}},
         {"event": "MemberLost", "t": 1.0, "round": 1, "member": "1.1", "reason": "retired"},

@@ -1,4 +1,4 @@
-"""One real YARN for all tests here, and what tests do to it put right again after each."""
+"""One real YARN for all tests here, reset after each."""
 
 from __future__ import annotations
 
@@ -36,14 +36,16 @@ def skein_client(mini_yarn):
 
 @pytest.fixture(scope="module")
 def prod(skein_client):
-    """Another tenant in the queue ``prod``, who holds nothing at first."""
+    """Another application in the queue ``prod``, without containers at first."""
     with Tenant(skein_client, queue="prod") as tenant:
         yield tenant
 
 
 @pytest.fixture(autouse=True)
-def _put_right(request):
-    """End what a test has submitted, start what it has ended, take back what its tenant held."""
+def _reset(request):
+    """End what a test submitted, restart what it stopped, release the containers of its
+    applications.
+    """
     if "mini_yarn" not in request.fixturenames:
         yield
         return

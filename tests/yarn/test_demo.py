@@ -1,4 +1,4 @@
-"""The demonstration, on a YARN of its own: half of a job's containers go and come back."""
+"""The demonstration on its own YARN: half of a job's containers are pre-empted and return."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMAND = [sys.executable, "-m", "elasticml", "mini-yarn", "demo", "--json"]
 
 
 @pytest.mark.slow
-def test_half_of_a_jobs_containers_go_by_pre_emption_and_come_back(mini_yarn, tmp_path):
+def test_half_of_a_jobs_containers_are_pre_empted_and_return(mini_yarn, tmp_path):
     out = tmp_path / "run"
     done = subprocess.run(
         [*COMMAND, "--out", str(out), "--seconds", "90", "--rows", "10000"],
@@ -37,7 +37,7 @@ def test_half_of_a_jobs_containers_go_by_pre_emption_and_come_back(mini_yarn, tm
     assert (killed.reason, killed.status, killed.notice_s) == ("killed", 137, None)
     assert killed.lost_s < killed.stand_in_s
     assert all(c.rounds_lost == 0 for c in lost)
-    # It went on converging while they were away, and afterwards.
+    # It kept converging while they were absent, and afterwards.
     objective = run.history.column("objective")
     ended = [r["t"] for r in run.records if r["event"] == "RoundEnded"]
     during = sum(t < max(c.lost_s for c in taken) for t in ended)

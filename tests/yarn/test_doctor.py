@@ -1,4 +1,4 @@
-"""The doctor on a real cluster, and what a real resource manager says of queues and nodes."""
+"""Doctor on a real cluster: a real resource manager's answers about queues and nodes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def doctor(mini_yarn, capsys, monkeypatch):
     return call
 
 
-def test_a_cluster_in_order_is_all_ok(doctor, mini_yarn):
+def test_a_healthy_cluster_is_all_ok(doctor, mini_yarn):
     code, found = doctor("--queue", "ml")
     beside = ("Agent", "Data sets")
     amiss = {n: c for n, c in found.items() if c["state"] != "ok" and n not in beside}
@@ -50,7 +50,7 @@ def test_a_cluster_in_order_is_all_ok(doctor, mini_yarn):
     assert found["HDFS"]["found"].startswith(f"{mini_yarn.hdfs_url}/user/")
 
 
-def test_an_unknown_queue_is_exit_2_with_those_there_are(doctor):
+def test_an_unknown_queue_is_exit_2_with_the_existing_ones(doctor):
     code, found = doctor("--queue", "mll")
     assert (code, found["Queue"]["state"]) == (2, "broken")
     assert "its queues are ml, prod; did you mean 'ml'?" in found["Queue"]["found"]
@@ -70,7 +70,7 @@ def test_the_servers_own_settings_count(rm):
     assert grace_settings(rm.conf(), rm.node_conf(node)).sigkill_delay_s == 5
 
 
-def test_what_the_cluster_can_never_grant_is_refused(rm):
+def test_a_request_that_the_cluster_can_never_grant_is_refused(rm):
     check_grantable(rm, "ml", [(2 * GIB, 1, "")] * 6)
     refused = {
         "unknown to the resource manager": ("nowhere", [(GIB, 1, "")]),
@@ -83,6 +83,6 @@ def test_what_the_cluster_can_never_grant_is_refused(rm):
             check_grantable(rm, queue, containers)
 
 
-def test_an_unknown_application_is_said(rm):
+def test_an_unknown_application_is_reported(rm):
     with pytest.raises(SubmissionError, match="application_1_0001 is unknown to the resource man"):
         rm.application("application_1_0001")

@@ -1,4 +1,4 @@
-"""Files on a real HDFS: read by byte ranges on members, written whole, and what goes wrong."""
+"""Files on a real HDFS: read by byte ranges on members, written atomically, and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from elasticml.data.storage.filesystem import (
     write_whole,
 )
 from elasticml.errors import ConfigError
-from tests.small_web import closed_url
+from tests.http_server import closed_url
 
 pytestmark = pytest.mark.yarn
 
@@ -50,7 +50,7 @@ def copied(folder, path, name=None):
 
 
 def same(one, other):
-    """Whether two sources give the same chunks, but for their ids, which the path is part of."""
+    """Whether two sources give the same chunks, except for ids, which depend on the path."""
     names = ("labels", "values", "indptr", "indices", "codes")
     return all(
         np.array_equal(getattr(a, name), getattr(b, name))
@@ -59,7 +59,7 @@ def same(one, other):
     )
 
 
-def test_what_is_written_whole_is_read_back_and_leaves_nothing_else(folder):
+def test_a_written_file_is_read_back_and_nothing_else_remains(folder):
     file = join(folder, "a b#%?é", "file")
     content = os.urandom(3_000_000)
     write_whole(file, b"old")
@@ -71,7 +71,7 @@ def test_what_is_written_whole_is_read_back_and_leaves_nothing_else(folder):
         read_bytes(join(folder, "no"))
 
 
-def test_only_an_empty_directory_is_removed_as_one(folder):
+def test_remove_empty_removes_only_empty_directories(folder):
     inner = join(folder, "claimed", "driver")
     write_whole(join(inner, "claim"), b"1")
     remove_empty(inner)
@@ -83,7 +83,7 @@ def test_only_an_empty_directory_is_removed_as_one(folder):
 
 
 def test_ranges_across_the_file_systems_own_blocks_are_whole(folder):
-    # The least block that the name node takes, so that one read spans two.
+    # The smallest block that the name node accepts, so that one read spans two.
     system, inner = system_of(join(folder, "ranges"))
     content = os.urandom(2_500_000)
     system.pipe_file(inner, content, blocksize=2**20)
@@ -105,7 +105,7 @@ def test_lines_of_a_large_file_are_each_in_one_block(folder, tmp_path):
     assert np.concatenate([c.values[:, 0] for c in chunks]).tolist() == list(range(rows))
 
 
-def test_every_reader_gives_what_it_gives_of_a_local_file(folder, tmp_path):
+def test_every_reader_gives_the_same_as_for_a_local_file(folder, tmp_path):
     chance = np.random.default_rng(0)
     X, y = chance.normal(size=(200, 3)), chance.integers(0, 2, 200)
     dump_svmlight_file(X, y, str(tmp_path / "x.svm"))
@@ -158,7 +158,7 @@ def test_members_of_a_cluster_read_it_and_train(folder, tmp_path):
     assert objectives[0] == objectives[1]
 
 
-def test_what_goes_wrong_is_one_line_with_a_remedy(mini_yarn, folder):
+def test_errors_are_one_line_with_a_remedy(mini_yarn, folder):
     gone = closed_url().removeprefix("http://")
     home = join(mini_yarn.hdfs_url.replace("hdfs://", "hdfs://stranger@"), "x")
     quota = join(folder, "small")

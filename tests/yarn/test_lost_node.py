@@ -1,4 +1,4 @@
-"""A NodeManager is killed: its workers live on, and are no members any more."""
+"""A NodeManager is killed: its workers live on, and are no longer members."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.yarn_jobs import WAIT_S, Running, make_cluster
 
 pytestmark = pytest.mark.yarn
 
-#: Workers of 1 GiB; a node with 6 GiB that has the master, too, takes one less.
+#: Workers of 1 GiB; a node of 6 GiB that also has the master holds one less.
 MEMBERS = 6
 
 
@@ -38,7 +38,7 @@ def test_workers_of_a_lost_node_are_fenced_and_replaced(skein_client: Any, mini_
         job = Running(client, "lost-node")
         job.until_whole(MEMBERS)
         mini_yarn.kill_node(lost)
-        job.until_told("MemberLost", len(orphans))
+        job.until_recorded("MemberLost", len(orphans))
         _, alive = psutil.wait_procs(orphans, timeout=WAIT_S)
         assert alive == [], "a worker that its scheduler has removed ends"
         job.until_whole(MEMBERS - 1)

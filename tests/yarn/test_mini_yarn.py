@@ -1,4 +1,4 @@
-"""The mini YARN is a real Hadoop: it starts, grants, takes back, survives, and leaves nothing."""
+"""The mini YARN is a real Hadoop: it starts, grants, pre-empts, survives, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WORKERS = 10
 
 
 def wait_for(read, wanted):
-    """Wait until ``read()`` is what is wanted, or fail with what it was."""
+    """Wait until ``read()`` has the expected value, or fail with its value."""
     seen = []
 
     def is_so():
@@ -42,7 +42,7 @@ def wait_for(read, wanted):
 
 @pytest.fixture(scope="module")
 def application(skein_client):
-    """Ten containers of 1 GiB in ``ml``, asked for again whenever one goes."""
+    """Ten containers of 1 GiB in ``ml``, requested again whenever one ends."""
     spec = skein.ApplicationSpec(
         name="ten",
         queue="ml",
@@ -69,19 +69,19 @@ def running(app):
 
 
 def report(yarn, app):
-    """What the ResourceManager says of an application."""
+    """The ResourceManager's report of an application."""
     with urllib.request.urlopen(f"{yarn.rm_url}/ws/v1/cluster/apps/{app.id}") as answer:
         return json.loads(answer.read())["app"]
 
 
 def node_without_master(yarn, app):
-    """Number of a node that may go without the application's master."""
+    """Number of a node that may be stopped because the application's master is elsewhere."""
     host = report(yarn, app)["amHostHttpAddress"].partition(":")[0]
     return next(i for i in range(yarn.settings.nodes) if node_host(i) != host)
 
 
 def messages(app):
-    """What skein was told of the ends of containers."""
+    """Skein's messages about ended containers."""
     return [c.exit_message for c in app.get_containers(states=["FAILED"])]
 
 
@@ -120,7 +120,7 @@ def test_preemption_takes_containers_for_prod_and_gives_them_back(application, p
     wait_for(lambda: len(running(application)), WORKERS)
 
 
-def test_applications_go_on_when_the_resource_manager_is_killed(mini_yarn, application):
+def test_applications_continue_when_the_resource_manager_is_killed(mini_yarn, application):
     before = running(application)
     mini_yarn.kill_resource_manager()
     mini_yarn.start_resource_manager()
@@ -134,7 +134,7 @@ def test_applications_go_on_when_the_resource_manager_is_killed(mini_yarn, appli
 
 
 @pytest.mark.slow
-def test_killed_node_is_lost_and_its_containers_are_asked_for_again(mini_yarn, application):
+def test_killed_node_is_lost_and_its_containers_are_requested_again(mini_yarn, application):
     node = node_without_master(mini_yarn, application)
     mini_yarn.kill_node(node, containers=True)
     wait_for(lambda: sorted(mini_yarn.nodes().values()), ["LOST", "RUNNING"])
@@ -142,14 +142,14 @@ def test_killed_node_is_lost_and_its_containers_are_asked_for_again(mini_yarn, a
     wait_for(lambda: len(running(application)), WORKERS)
 
 
-def test_a_node_leaves_and_comes_back(mini_yarn, application):
+def test_a_node_leaves_and_returns(mini_yarn, application):
     mini_yarn.decommission(node_without_master(mini_yarn, application), 1)
     wait_for(lambda: sorted(mini_yarn.nodes().values()), ["DECOMMISSIONED", "RUNNING"])
     mini_yarn.repair()
     assert sorted(mini_yarn.nodes().values()) == ["RUNNING", "RUNNING"]
 
 
-def test_at_finds_one_that_runs_and_refuses_a_place_without(mini_yarn, tmp_path):
+def test_at_finds_a_running_one_and_refuses_a_folder_without(mini_yarn, tmp_path):
     found = MiniYarn.at(mini_yarn.root)
     assert found.pids() == mini_yarn.pids()
     assert found.environment()["HADOOP_CONF_DIR"] == os.environ["HADOOP_CONF_DIR"]
@@ -160,12 +160,12 @@ def test_at_finds_one_that_runs_and_refuses_a_place_without(mini_yarn, tmp_path)
 
 
 def told(*arguments):
-    """What the command line prints."""
+    """Return what the command line prints."""
     command = [sys.executable, "-m", "elasticml", "mini-yarn", *arguments]
     return subprocess.check_output(command, text=True)
 
 
-def test_command_line_tells_shells_and_people_where_it_is(mini_yarn):
+def test_command_line_shows_shells_and_people_where_it_is(mini_yarn):
     root = str(mini_yarn.root)
     status = json.loads(told("status", "--json", "--root", root))
     assert (status["daemons"], status["missing"]) == (mini_yarn.pids(), [])
@@ -184,8 +184,8 @@ def test_yarn_prints_the_class_path(mini_yarn):
 
 
 @pytest.mark.slow
-def test_a_second_one_stands_beside_and_ends_with_what_started_it(tmp_path):
-    """The process that started it is killed; the warden ends the daemons all the same."""
+def test_a_second_one_runs_beside_and_ends_with_its_starter(tmp_path):
+    """The process that started it is killed; the watchdog ends the daemons nevertheless."""
     program = (
         "import sys; from elasticml.clusters.minihadoop.mini_yarn import MiniYarn\n"
         f"with MiniYarn({str(tmp_path / 'second')!r}, nodes=1) as yarn:\n"
@@ -226,8 +226,8 @@ def test_an_interrupted_start_leaves_nothing(tmp_path, number):
 
 
 @pytest.mark.slow
-def test_a_taken_port_means_another_try(tmp_path, monkeypatch):
-    """The first choice of ports names one that is taken."""
+def test_a_taken_port_leads_to_another_attempt(tmp_path, monkeypatch):
+    """The first choice of ports includes a taken one."""
     from elasticml.clusters.minihadoop import mini_yarn as module
 
     with socket.socket() as taken:

@@ -1,7 +1,8 @@
-"""What a real ResourceManager tells an application, as it reaches Python through the agent.
+"""Notices of a real ResourceManager, as they reach Python through the agent.
 
-One application of shell scripts in the queue ``ml`` goes through all of it. With its master and the
-one of the tenant in ``prod`` it fills the cluster, so that each container for the tenant costs one.
+One application of shell scripts in the queue ``ml`` goes through all tests. With its master and
+that of the application in ``prod`` it fills the cluster, so that each container for ``prod`` costs
+one.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.yarn
 WORKERS = 10
 HEARTBEAT_MS = 500
 WAIT_S = 90.0
-#: Writes down when SIGTERM came, then ends.
+#: Records when SIGTERM came, then ends.
 SCRIPT = """
 stamp="$STAMPS/$CONTAINER_ID"
 trap 'date +%s.%N > "$stamp.new"; mv "$stamp.new" "$stamp"; exit 0' TERM
@@ -44,8 +45,8 @@ sleep infinity & wait
 """
 
 
-class Told:
-    """What a stream has told, with the time at which it did."""
+class NoticeLog:
+    """The notices of a stream, with their times."""
 
     def __init__(self) -> None:
         self.all: list[tuple[float, Notice]] = []
@@ -55,7 +56,7 @@ class Told:
         self._new.put((time.time(), notice))
 
     def until(self, is_over: Callable[[list[Notice]], bool], what: str) -> None:
-        """Wait until what has been told so far fulfils a condition."""
+        """Wait until the notices so far fulfil a condition."""
         deadline_s = time.monotonic() + WAIT_S
         while not is_over([notice for _, notice in self.all]):
             try:
@@ -67,7 +68,7 @@ class Told:
         self.all.clear()
 
     def of(self, kind: type[Any]) -> dict[str, Any]:
-        """The notices of a kind, by container."""
+        """Return the notices of a kind, by container."""
         return {n.container: n for _, n in self.all if isinstance(n, kind)}
 
     def at_s(self, kind: type[Any], container: str) -> float:
@@ -83,7 +84,7 @@ def count(kind: type[Any]) -> Callable[[list[Notice]], int]:
 
 
 class Application:
-    """The application in ``ml``, and what it is told."""
+    """The application in ``ml``, and its notices."""
 
     def __init__(self, client: Any, stamps: Path) -> None:
         import skein
@@ -105,7 +106,7 @@ class Application:
         )
         self.app = client.submit_and_connect(with_agent(spec, HEARTBEAT_MS))
         conf = hadoop_conf(os.environ)
-        self.told = Told()
+        self.told = NoticeLog()
         self.stream = NoticeStream(self.app, preemption_times(grace_settings(conf, conf)))
 
     def running(self) -> dict[str, str]:
@@ -115,14 +116,14 @@ class Application:
         containers = self.app.get_containers(states=["RUNNING"])
         return {c.yarn_container_id: c.id for c in containers if c.yarn_container_id in started}
 
-    def make_whole(self) -> None:
-        """Wait until all containers run, and forget what was told until then."""
+    def restore(self) -> None:
+        """Wait until all containers run, and forget the notices so far."""
         self.app.scale("work", WORKERS)
         until(lambda: len(self.running()) >= WORKERS, f"{WORKERS} running containers")
         self.told.clear()
 
     def sigterm_s(self, container: str) -> float:
-        """When a container got SIGTERM; its end may be told before that."""
+        """Return when a container got SIGTERM; its end may be reported before that."""
         stamp = self._stamps / container
         until(stamp.exists, f"SIGTERM of {container}")
         return float(stamp.read_text())
@@ -140,7 +141,7 @@ def started(skein_client, prod, tmp_path_factory):
 @pytest.fixture
 def application(started):
     """The application with all its containers."""
-    started.make_whole()
+    started.restore()
     return started
 
 
@@ -149,7 +150,7 @@ def test_the_agent_is_seen(started):
     assert started.told.all[0][1] == AgentSeen(heartbeat_ms=HEARTBEAT_MS)
 
 
-def test_every_pre_empted_container_is_told_of_before_its_sigterm(application, prod):
+def test_every_pre_empted_container_has_a_notice_before_its_sigterm(application, prod):
     told = application.told
     prod.take(3)
     told.until(lambda notices: count(ContainerExited)(notices) == 3, "nothing was taken")
@@ -162,7 +163,7 @@ def test_every_pre_empted_container_is_told_of_before_its_sigterm(application, p
 
 
 @pytest.mark.slow
-def test_a_mark_lapses_when_the_other_queue_asks_no_more(application, prod):
+def test_a_mark_lapses_when_the_other_queue_stops_asking(application, prod):
     told = application.told
     prod.take(1)
     told.until(count(ContainerMarked), "nothing was marked")
@@ -173,7 +174,7 @@ def test_a_mark_lapses_when_the_other_queue_asks_no_more(application, prod):
     assert told.of(ContainerExited) == {}
 
 
-def test_another_container_is_taken_for_the_marked_one_which_lives_on(application, prod):
+def test_a_marked_container_survives_if_another_is_released_for_it(application, prod):
     told = application.told
     prod.take(1)
     told.until(count(ContainerMarked), "nothing was marked")
@@ -187,7 +188,7 @@ def test_another_container_is_taken_for_the_marked_one_which_lives_on(applicatio
     assert marked in application.running()
 
 
-def test_a_node_that_is_to_leave_is_told_of_with_its_time_and_when_it_stays(application, mini_yarn):
+def test_a_decommissioned_node_is_reported_with_its_time_and_when_it_stays(application, mini_yarn):
     told = application.told
     mini_yarn.decommission(1, 3600)
     told.until(count(NodeChanged), "no node left")

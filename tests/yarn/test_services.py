@@ -1,4 +1,4 @@
-"""Jobs in YARN's containers: what YARN takes, kills and gives, and what a job makes of it."""
+"""Jobs in YARN's containers: their reactions to pre-emption, kills and new containers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.yarn_jobs import GAP, WAIT_S, Running, make_cluster
 pytestmark = pytest.mark.yarn
 
 MEMBERS = 6
-#: What prod asks for of the cluster's 12 GiB: more than is free, less than it is guaranteed.
+#: What prod requests of the cluster's 12 GiB: more than is free, less than it is guaranteed.
 PROD = 7
 
 
@@ -41,13 +41,13 @@ def test_a_job_lives_through_preemption_and_gets_its_containers_back(
     job.until_whole(MEMBERS)
     prod.take(PROD)
     prod.wait(PROD, WAIT_S)
-    job.until_told("ContainerEnded")
-    job.until_told("MemberLost")
+    job.until_recorded("ContainerEnded")
+    job.until_recorded("MemberLost")
     prod.give_back()
     job.until_whole(MEMBERS)
     job.stop()
     ended = job.of("ContainerEnded")
-    # Marked and taken, or given in place of a marked one; none has failed.
+    # Marked and taken, or released in place of a marked one; none has failed.
     assert {record["reason"] for record in ended} <= {"preempted", "released"}
     assert len(job.processes()) == MEMBERS + len(job.of("MemberLost"))
 
@@ -56,12 +56,12 @@ def test_a_job_lives_through_preemption_and_gets_its_containers_back(
 def test_a_certificate_holds_through_preemption(
     cluster: em.YarnCluster, client: Client, prod: Any
 ) -> None:
-    # Shorter steps than need be: the containers go long before the gap is where it shall be.
+    # Shorter steps than necessary: the containers are taken long before the target gap.
     cocoa = em.CoCoA(loss="hinge", l2=1e-2, aggregation="fixed", sigma=60.0)
     job = Running(client, "certified", algorithm=cocoa)
     job.until_whole(MEMBERS)
     prod.take(PROD)
-    job.until_told("MemberLost")
+    job.until_recorded("MemberLost")
     job.until_certified()
     last = job.stop()
     assert job.is_whole
@@ -71,7 +71,7 @@ def test_a_certificate_holds_through_preemption(
 
 
 @pytest.mark.slow
-def test_a_job_goes_on_while_the_resource_manager_is_restarted(
+def test_a_job_continues_while_the_resource_manager_is_restarted(
     cluster: em.YarnCluster, client: Client, mini_yarn: Any
 ) -> None:
     job = Running(client, "restarted")
@@ -81,9 +81,9 @@ def test_a_job_goes_on_while_the_resource_manager_is_restarted(
     mini_yarn.start_resource_manager()
     job.until_whole(MEMBERS)
     assert job.of("MemberLost") == []
-    # The application has found the new one: it gets a container for one that is killed.
+    # The application has found the new one: it gets a container to replace a killed one.
     os.kill(job.processes()["3.1"], signal.SIGKILL)
-    job.until_told("MemberLost")
+    job.until_recorded("MemberLost")
     job.until_whole(MEMBERS)
     job.stop()
 
@@ -92,8 +92,8 @@ def test_a_killed_container_is_replaced(cluster: em.YarnCluster, client: Client)
     job = Running(client, "killed")
     job.until_whole(MEMBERS)
     os.kill(job.processes()["2.1"], signal.SIGKILL)
-    job.until_told("ContainerEnded")
-    job.until_told("MemberLost")
+    job.until_recorded("ContainerEnded")
+    job.until_recorded("MemberLost")
     job.until_whole(MEMBERS)
     job.stop()
     [ended] = job.of("ContainerEnded")
@@ -112,9 +112,7 @@ def test_a_job_follows_when_the_cluster_is_scaled(cluster: em.YarnCluster, clien
     assert job.of("ChunksAbsent") == []
 
 
-def test_a_policy_gives_containers_back_at_the_knee(
-    cluster: em.YarnCluster, client: Client
-) -> None:
+def test_a_policy_releases_containers_at_the_knee(cluster: em.YarnCluster, client: Client) -> None:
     knee = {"name": "knee", "gap": "linear", "to": [2], "minimum": 2}
     cocoa = em.CoCoA(loss="squared_hinge", l2=1e-2)
     job = Running(
@@ -122,7 +120,7 @@ def test_a_policy_gives_containers_back_at_the_knee(
     )
     job.until_whole(2)
     until(lambda: len(cluster.workers()) <= 2, "two containers")
-    job.until_told("JobEnded")
+    job.until_recorded("JobEnded")
     assert (job.is_whole, job.of("ChunksAbsent")) == (True, [])
     assert job.stop()["gap"] <= GAP
 

@@ -1,4 +1,4 @@
-"""Job files submitted to a real YARN: from the command line to the run, through deaths."""
+"""Job files submitted to a real YARN: from the command line to the run, through kills."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SMALL = {
 }
 COCOA = {"name": "cocoa", "loss": "hinge", "l2": 1e-3}
 ENDLESS = {"rounds": 10**6}
-#: What the containers of a job do without.
+#: Libraries that the containers of a job do not load.
 LEFT_OUT = (
     "bokeh babel cuda hypothesis mypy nvidia pandas pip pytest _pytest ruff setuptools sympy torch "
     "triton"
@@ -145,7 +145,7 @@ def test_run_does_the_same_on_a_shared_path(command, job_file, text, tmp_path):
 
 
 def processes_in(container, word):
-    """List the processes of a container whose command line has a word in it, shells aside."""
+    """List the processes of a container whose command line contains a word, except shells."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -166,15 +166,15 @@ def kill_9(container, word):
         os.kill(pid, signal.SIGKILL)
 
 
-def goes_on(place, attempt):
-    """Wait until an attempt has brought the job some rounds further than it had come before."""
+def wait_for_progress(place, attempt):
+    """Wait until an attempt has brought the job some rounds beyond its former progress."""
     before = status_at(place)
     until(lambda: read_attempt(place).number == attempt, f"attempt {attempt} of the driver")
     until(lambda: status_at(place).round > before.round + 5, f"rounds after {before.round}")
 
 
-def left_alone(job, folder):
-    """Submit a job, look on until it runs, then press Ctrl-C; return the application's id."""
+def submit_and_detach(job, folder):
+    """Submit a job, wait until it runs, then press Ctrl-C; return the application's id."""
     looking_on = subprocess.Popen(
         [sys.executable, "-m", "elasticml", "submit", str(job)],
         cwd=folder,
@@ -186,7 +186,7 @@ def left_alone(job, folder):
     try:
         first = looking_on.stderr.readline()
         application = first.removeprefix("elasticml: ").partition(";")[0]
-        goes_on(load_application(application).place, attempt=1)
+        wait_for_progress(load_application(application).place, attempt=1)
         os.killpg(looking_on.pid, signal.SIGINT)
         out, err = looking_on.communicate(timeout=WAIT_S_MAX)
     finally:
@@ -200,10 +200,10 @@ def left_alone(job, folder):
 
 
 @pytest.mark.slow
-def test_a_job_that_nobody_watches_outlives_its_scheduler_and_its_master(
+def test_a_job_without_a_client_outlives_its_scheduler_and_its_master(
     command, job_file, on_hdfs, tmp_path
 ):
-    application = left_alone(job_file(on_hdfs, COCOA, ENDLESS), tmp_path)
+    application = submit_and_detach(job_file(on_hdfs, COCOA, ENDLESS), tmp_path)
     place = load_application(application).place
 
     code, out, err = command("status", application, "--json")
@@ -219,11 +219,11 @@ def test_a_job_that_nobody_watches_outlives_its_scheduler_and_its_master(
 
     # The container of the scheduler, kill -9.
     kill_9(read_attempt(place).container, b"elasticml.clusters.yarn.jobs.job_driver")
-    goes_on(place, attempt=2)
+    wait_for_progress(place, attempt=2)
     # The application master.
     container = read_attempt(place).container
     kill_9(f"{container.rpartition('_')[0]}_000001", b"skein.ApplicationMaster")
-    goes_on(place, attempt=3)
+    wait_for_progress(place, attempt=3)
     assert read_attempt(place).container.split("_")[-2] == "02"
 
     code, out, err = command("kill", application)
@@ -234,7 +234,7 @@ def test_a_job_that_nobody_watches_outlives_its_scheduler_and_its_master(
     run = tmp_path / "run"
     rounds = rounds_of(run)
     assert rounds == list(range(len(rounds)))
-    # What the second attempt did is not in the story where it ended before its first checkpoint.
+    # The second attempt is missing from the story if it ended before its first checkpoint.
     resumed = events_of(run, "JobResumed")
     assert len(resumed) in (1, 2)
     for record in resumed:
@@ -244,7 +244,7 @@ def test_a_job_that_nobody_watches_outlives_its_scheduler_and_its_master(
     assert "KILLED: cancelled: " in out
     code, out, err = command("logs", application)
     assert code == 0, err
-    # Two: its first master was killed on purpose. A job that was cancelled is not begun again.
+    # Two attempts: its first master was killed on purpose. A cancelled job is not restarted.
     attempts = set(re.findall(r"container_(?:e\d+_)?\d+_\d+_(\d+)_\d+", out))
     assert {"02"} <= attempts <= {"01", "02"}
 
@@ -277,7 +277,7 @@ def test_a_packed_environment_is_sent_once(command, job_file, on_hdfs, tmp_path)
         (["cluster.environment=/nowhere/env.tar.gz"], "there is no file /nowhere/env.tar.gz"),
     ],
 )
-def test_what_cannot_be_is_one_line_before_anything_starts(
+def test_invalid_jobs_are_one_line_before_anything_starts(
     command, job_file, on_hdfs, settings, words
 ):
     arguments = [word for setting in settings for word in ("--set", setting)]
@@ -286,7 +286,7 @@ def test_what_cannot_be_is_one_line_before_anything_starts(
     assert words in err
 
 
-def test_a_place_that_cannot_be_written_is_one_line(command, job_file, on_hdfs):
+def test_an_unwritable_output_path_is_one_line(command, job_file, on_hdfs):
     job = job_file(on_hdfs, COCOA, ENDLESS)
     code, out, err = command("submit", job, HADOOP_USER_NAME="stranger")
     assert (code, out, err.count("\n")) == (2, "", 1), err
@@ -295,7 +295,7 @@ def test_a_place_that_cannot_be_written_is_one_line(command, job_file, on_hdfs):
 
 
 @pytest.mark.slow
-def test_an_environment_that_the_nodes_do_not_have_is_one_line(command, job_file, on_hdfs):
+def test_an_environment_that_the_nodes_lack_is_one_line(command, job_file, on_hdfs):
     job = job_file(on_hdfs, COCOA, ENDLESS, environment="venv:///nowhere/env")
     code, _, err = command("submit", job)
     assert code == 2, err

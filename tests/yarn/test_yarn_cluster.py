@@ -1,4 +1,4 @@
-"""A Dask cluster on a real YARN: plain Dask work, scaling, the ways to reach it, its errors."""
+"""A Dask cluster on a real YARN: plain Dask work, scaling, ways to reach it, errors."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ ENVIRONMENT = f"python://{sys.executable}"
 SMALL = {"worker_memory": "512 MiB", "scheduler_memory": "512 MiB", "queue": "ml"}
 WAIT_S_MAX = 120
 
-#: Heavy libraries that plain Dask work does without.
+#: Heavy libraries that plain Dask work does not load.
 LEFT_OUT = (
     "bokeh babel fontTools grpc_tools hypothesis llvmlite matplotlib mypy numba pandas PIL pip "
     "pyarrow pygments pytest ruff scipy setuptools sklearn sympy cuda nvidia torch triton"
 ).split()
 
-#: As dask-yarn's manual shows one; only the environment is this machine's.
+#: As in dask-yarn's manual; only the environment is this machine's.
 WRITTEN = f"""
 name: written-for-dask-yarn
 queue: ml
@@ -79,13 +79,13 @@ def test_plain_dask_work_runs_on_encrypted_connections(client, cluster):
     assert cluster.status is Status.running
 
 
-def test_a_stranger_without_the_key_is_turned_away(client, cluster):
+def test_a_client_without_the_key_is_refused(client, cluster):
     plain = cluster.scheduler_address.replace("tls://", "tcp://")
     with pytest.raises(OSError, match=r"in|out"):
         Client(plain, timeout=2)
 
 
-def test_the_dashboard_answers_where_its_link_points(client, cluster):
+def test_the_dashboard_answers_at_its_link(client, cluster):
     with urllib.request.urlopen(cluster.dashboard_link, timeout=30) as page:
         assert page.status == 200
 
@@ -111,7 +111,7 @@ def test_scaling_down_loses_no_result(client, cluster):
 
 
 @pytest.mark.slow
-def test_the_load_decides_between_the_limits(client, cluster):
+def test_adaptive_scaling_follows_the_load_within_limits(client, cluster):
     cluster.adapt(minimum=2, maximum=2, interval="200ms", wait_count=1)
     client.wait_for_workers(2, timeout=WAIT_S_MAX)
     cluster.adapt(minimum=0, maximum=1, interval="200ms", wait_count=1)
@@ -120,7 +120,7 @@ def test_the_load_decides_between_the_limits(client, cluster):
     cluster.scale(1)
 
 
-def test_others_find_the_cluster_by_its_application(client, cluster, skein_client):
+def test_other_processes_find_the_cluster_by_its_application(client, cluster, skein_client):
     with em.YarnCluster.from_application_id(cluster.app_id, skein_client) as other:
         assert other.scheduler_address == cluster.scheduler_address
         with Client(other) as another:
@@ -173,7 +173,7 @@ def test_async_code_and_a_local_scheduler_without_encryption(mini_yarn, skein_cl
 
 
 @pytest.mark.slow
-def test_a_program_that_ends_without_closing_leaves_nothing_and_says_nothing(
+def test_a_program_that_ends_without_closing_leaves_nothing_and_prints_nothing(
     mini_yarn, skein_client, tmp_path
 ):
     """A specification written for dask-yarn, used by a program that just ends."""
@@ -195,7 +195,7 @@ def test_a_program_that_ends_without_closing_leaves_nothing_and_says_nothing(
     )
     assert done.returncode == 0, done.stderr
     app_id, result = done.stdout.split()
-    # Libraries warn of their own imports; nothing else is said.
+    # Libraries warn of their own imports; nothing else is printed.
     said = [line for line in done.stderr.splitlines() if not re.match(r"\s|/.*site-packages", line)]
     assert (result, said) == ("8", [])
     until(
@@ -238,7 +238,7 @@ def test_a_packed_environment_is_sent_once_and_runs(mini_yarn, skein_client):
         ({"node_label": "gold"}, "gold"),
     ],
 )
-def test_what_can_never_run_is_refused_at_once(mini_yarn, arguments, says):
+def test_a_request_that_can_never_run_is_refused_at_once(mini_yarn, arguments, says):
     with pytest.raises(em.ElasticmlError, match=says) as caught:
         em.YarnCluster(environment=ENVIRONMENT, **{**SMALL, **arguments})
     assert isinstance(caught.value, em.ConfigError | em.SubmissionError)
@@ -246,7 +246,7 @@ def test_what_can_never_run_is_refused_at_once(mini_yarn, arguments, says):
 
 
 @pytest.mark.slow
-def test_an_environment_that_no_node_has_is_said(mini_yarn, skein_client):
+def test_an_environment_that_no_node_has_is_reported(mini_yarn, skein_client):
     with pytest.raises(em.SubmissionError, match="/nowhere/env") as caught:
         em.YarnCluster(environment="venv:///nowhere/env", skein_client=skein_client, **SMALL)
     assert "\n" not in caught.value.message
@@ -258,7 +258,7 @@ def test_an_application_that_has_ended_cannot_be_found(mini_yarn, skein_client):
 
 
 @pytest.mark.slow
-def test_a_resource_manager_that_is_down_is_said(mini_yarn):
+def test_a_resource_manager_that_is_down_is_reported(mini_yarn):
     mini_yarn.stop_resource_manager()
     with pytest.raises(em.SubmissionError, match="resource manager does not answer") as caught:
         em.YarnCluster(environment=ENVIRONMENT, **SMALL)

@@ -12,7 +12,7 @@ from elasticml.cli.main import main
 from elasticml.clusters.yarn.hadoop_conf import GraceSettings
 from elasticml.clusters.yarn.resource_manager import ResourceManager
 from elasticml.clusters.yarn.rm_responses import Node, Queue, Resources
-from tests.small_web import closed_url, serving
+from tests.http_server import closed_url, serving
 
 GIB = 1024
 

@@ -15,7 +15,7 @@ from elasticml.collective.shared_memory_link import SharedLink
 from elasticml.collective.transport import LinkClosedError
 from elasticml.errors import LocalProtocolError
 from elasticml.runtime.peer import Peer
-from tests.socket_line import socket_line
+from tests.socket_pair import socket_line
 
 pytestmark = pytest.mark.asyncio
 

@@ -13,7 +13,7 @@ from elasticml.collective.frames import Frame, Kind
 from elasticml.collective.shared_memory_link import LOANS_MAX
 from elasticml.collective.transport import LinkClosedError
 from elasticml.errors import RemoteProtocolError
-from tests.shared_line import N, filled, framed, fresh, is_lent, line, returned, send
+from tests.shared_memory_line import N, filled, framed, fresh, is_lent, line, return_loans, send
 
 pytestmark = pytest.mark.asyncio
 
@@ -44,11 +44,11 @@ async def test_slot_is_free_when_the_readers_last_view_is_gone():
     arrived = await send(there, "ab", vector)
     view = arrived[3:].reshape(1, -1)
     del vector, arrived
-    await returned(there, "ab")
+    await return_loans(there, "ab")
     assert filled(there, "a", 2.0).ctypes.data != place
     assert np.all(view == 1.0)
     del view
-    await returned(there, "ab")
+    await return_loans(there, "ab")
     assert filled(there, "a", 3.0).ctypes.data == place
 
 
@@ -61,7 +61,7 @@ async def test_one_vector_has_many_readers():
     assert is_lent(up)
     assert is_lent(down)
     del up
-    await returned(there, "ba")
+    await return_loans(there, "ba")
     assert filled(there, "b", 5.0).ctypes.data != place
     assert np.all(down == 4.0)
 
@@ -76,11 +76,11 @@ async def test_borrowed_vector_is_forwarded_without_a_copy_and_held_until_the_la
     vector[0] = 7.0
     assert last[0] == 7.0
     del vector, middle
-    await returned(there, "ab")
+    await return_loans(there, "ab")
     assert filled(there, "a", 0.0).ctypes.data != place
     del last
-    await returned(there, "bc")
-    await returned(there, "ab")
+    await return_loans(there, "bc")
+    await return_loans(there, "ab")
     assert filled(there, "a", 0.0).ctypes.data == place
 
 
@@ -106,7 +106,7 @@ async def test_owner_learns_of_a_vanished_indirect_reader():
     last = await send(there, "bc", middle)
     there.ends["bc"].close()
     del vector, middle
-    await returned(there, "ab")
+    await return_loans(there, "ab")
     others = [filled(there, "a", 2.0) for _ in range(4)]
     assert len(others) == 4
     assert np.all(last == 1.0)

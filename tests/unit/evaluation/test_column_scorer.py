@@ -11,16 +11,16 @@ from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import DataError
 from elasticml.evaluation.column_scorer import ColumnScorer
 from elasticml.evaluation.evaluator import Evaluator
-from tests.column_referee import ColumnReferee, dealt
-from tests.margin_referee import MarginReferee
+from tests.column_reference import ColumnReference, split_columns
+from tests.margin_reference import MarginReference
 from tests.serial_world import facts_of
 
 RNG = np.random.default_rng(4)
 X = RNG.normal(size=(30, 12))
 Y = X[:, 0] + RNG.normal(size=30)
-JUDGE = ColumnReferee(X=X, y=Y, weights=RNG.uniform(0.5, 2.0, 30), l1=0.1, l2=0.2)
+JUDGE = ColumnReference(X=X, y=Y, weights=RNG.uniform(0.5, 2.0, 30), l1=0.1, l2=0.2)
 LABELS = np.where(Y > 0.0, 5.0, 2.0)
-SORTED = MarginReferee(X=X, y=LABELS, weights=JUDGE.weights, class_weight={5.0: 3.0}, l2=0.1)
+SORTED = MarginReference(X=X, y=LABELS, weights=JUDGE.weights, class_weight={5.0: 3.0}, l2=0.1)
 MODELS = [{"coef": RNG.normal(size=(1, 12)), "intercept": RNG.normal(size=1)} for _ in range(3)]
 
 
@@ -62,7 +62,7 @@ def test_batches_are_summed_and_only_the_last_is_alive():
 
 @pytest.mark.parametrize("columns", [5, 20])
 def test_data_of_other_features_are_refused(columns):
-    other = ColumnReferee(X=RNG.normal(size=(9, columns)), y=np.arange(9.0))
+    other = ColumnReference(X=RNG.normal(size=(9, columns)), y=np.arange(9.0))
     with pytest.raises(DataError, match=f"the data have {columns} columns, wanted 12"):
         scorer().test(Batches(other.parts(2)), MODELS)
 
@@ -92,4 +92,4 @@ def test_models_of_two_classes_are_scored_as_such():
         assert told.metrics["auroc"] == pytest.approx(ranks)
         assert "auroc" not in score.metrics
     with pytest.raises(DataError, match="test data have the label 3, wanted 2 or 5 as in"):
-        trained.test(Batches(dealt(X, LABELS + (LABELS == 2.0), None, 2, 2)), models)
+        trained.test(Batches(split_columns(X, LABELS + (LABELS == 2.0), None, 2, 2)), models)

@@ -18,7 +18,7 @@ from elasticml.ids import ChunkId
 from elasticml.runtime.async_mode.async_gossip import SendQueue
 from elasticml.runtime.async_mode.async_loop import AsyncLoop, LoopContext
 from elasticml.runtime.fault_injection import FaultSlowdown
-from tests.async_toy import Fixed, MeanOfRows
+from tests.async_toy import FixedBatch, MeanOfRows
 
 WAIT_S = 20.0
 
@@ -35,7 +35,7 @@ class Bench:
 
     def __init__(self, problem: Any = None, *, has_peers: bool = True, **settings: Any) -> None:
         self.problem = problem or MeanOfRows(2)
-        chosen = {"controller": Fixed, "batch": 5, "queue": 2, **settings}
+        chosen = {"controller": FixedBatch, "batch": 5, "queue": 2, **settings}
         plan = LoopConfig(problem=self.problem, **chosen)
         self.posted = threading.Event()
         self.ended = threading.Event()

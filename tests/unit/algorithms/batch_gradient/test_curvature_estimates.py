@@ -18,7 +18,7 @@ from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.scaling import Columns
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.ids import ExchangeId
-from tests.serial_world import Return, Run, Vanish, World, deal, facts_of
+from tests.serial_world import Return, Run, Vanish, World, facts_of, split_rows
 
 RNG = np.random.default_rng(2)
 ROWS = RNG.normal(size=(800, 5)) * [1.0, 2.0, 0.5, 1.0, 1.0]
@@ -29,7 +29,7 @@ LOSE = (Vanish(round=8, members=(0, 1)), Return(round=20))
 
 def train(*schedule: Vanish | Return) -> Run:
     """Run members with dissimilar data: the rows are sorted by a feature."""
-    parts = deal(ROWS[ORDER], LABELS[ORDER], 4)
+    parts = split_rows(ROWS[ORDER], LABELS[ORDER], 4)
     settings = {"optimizer": "gd", "l2": 0.01}
     return World(settings=settings, parts=parts, absent="auto", schedule=schedule).run(25)
 
@@ -74,7 +74,7 @@ def test_models_too_wide_for_a_sketch_have_none(monkeypatch: pytest.MonkeyPatch)
 def test_a_sketch_takes_the_memory_of_its_sums_and_their_total() -> None:
     d, rank = 20_000, 16
     rows = sp.random(40, d, density=1e-3, format="csr", rng=np.random.default_rng(3))
-    (chunks,) = deal(rows, np.sign(RNG.normal(size=40)), 1)
+    (chunks,) = split_rows(rows, np.sign(RNG.normal(size=40)), 1)
     basis = np.linalg.qr(RNG.normal(size=(d, rank)))[0].T.copy()
     work = Work(
         exchange=ExchangeId(1),

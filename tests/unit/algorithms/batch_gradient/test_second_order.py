@@ -9,7 +9,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from elasticml.algorithms.batch_gradient.line_search import Accepted, choose_flat
-from tests.serial_world import Asked, Return, Run, Vanish, World, deal
+from tests.serial_world import ExchangeRecord, Return, Run, Vanish, World, split_rows
 
 RNG = np.random.default_rng(8)
 N, D, L2 = 240, 6, 0.003
@@ -23,7 +23,7 @@ def train(*schedule: Vanish | Return, rounds: int = 80, **given: Any) -> Run:
     kept = {key: given.pop(key) for key in ("absent", "watch") if key in given}
     world = World(
         settings={"l2": L2, "tolerance": 1e-9, "intercept": True, **given},
-        parts=deal(X, given.pop("y", Y), 6, chunk_rows=10),
+        parts=split_rows(X, given.pop("y", Y), 6, chunk_rows=10),
         schedule=schedule,
         **kept,
     )
@@ -50,7 +50,7 @@ def test_logistic_regression_reaches_scikit_learns_optimum(optimizer: str, scale
 def test_the_other_losses_end_where_the_gradient_vanishes(optimizer: str) -> None:
     squared = World(
         settings={"l2": L2, "loss": "squared", "optimizer": optimizer, "tolerance": 1e-10},
-        parts=deal(X, SIGNAL, 3),
+        parts=split_rows(X, SIGNAL, 3),
     ).run(100)
     ridge = Ridge(alpha=L2 * N, fit_intercept=False, tol=1e-14).fit(X, SIGNAL)
     np.testing.assert_allclose(solution(squared)[:D], ridge.coef_, atol=1e-7)
@@ -115,7 +115,7 @@ def test_every_pair_is_of_one_function() -> None:
     try:
         World(
             settings={"l2": L2, "loss": "squared", "optimizer": "lbfgs"},
-            parts=deal(X, SIGNAL, 6),
+            parts=split_rows(X, SIGNAL, 6),
             schedule=[Vanish(round=3, members=(1, 4), during="probe"), Return(round=6)],
         ).run(9)
     finally:
@@ -170,7 +170,7 @@ def test_all_sums_of_a_step_are_over_one_set_of_examples(optimizer: str) -> None
     """Sums of a round after its last gradient contain exactly that gradient's examples."""
     asked: list[tuple[int, str, int]] = []
 
-    def watch(world: World, one: Asked) -> None:
+    def watch(world: World, one: ExchangeRecord) -> None:
         asked.append((one.round, one.phase, one.outcome.examples))
 
     schedule = (

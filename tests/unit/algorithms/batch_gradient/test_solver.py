@@ -17,7 +17,7 @@ from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import LocalProtocolError
 from elasticml.ids import ExchangeId
-from tests.serial_world import deal, facts_of
+from tests.serial_world import facts_of, split_rows
 
 RNG = np.random.default_rng(5)
 X = np.where(RNG.random((60, 6)) < 0.4, RNG.integers(1, 4, (60, 6)), 0).astype(float)
@@ -48,7 +48,7 @@ def ask(
 
 
 def make(data: Any, **settings: Any) -> tuple[BatchGradientSolver, list[Chunk]]:
-    chunks = deal(data, Y, 1, weights=S, chunk_rows=7)[0]
+    chunks = split_rows(data, Y, 1, weights=S, chunk_rows=7)[0]
     settings = {"loss": "logistic", "intercept": True, **settings}
     return BatchGradientSolver(settings, facts_of(chunks)), chunks
 

@@ -19,7 +19,7 @@ from elasticml.algorithms.batch_gradient.stand_ins import (
     orthonormal,
 )
 from elasticml.ids import GroupId
-from tests.serial_world import Return, Run, Vanish, World, deal
+from tests.serial_world import Return, Run, Vanish, World, split_rows
 
 RNG = np.random.default_rng(1)
 N = 6
@@ -162,7 +162,9 @@ def train(*schedule: Vanish | Return, is_sorted: bool = False, **settings: Any) 
     rows, labels = (ROWS[ORDER], LABELS[ORDER]) if is_sorted else (ROWS, LABELS)
     settings = {"optimizer": "gd", "l2": 0.01, **settings}
     absent = settings.pop("absent", "auto")
-    world = World(settings=settings, parts=deal(rows, labels, 4), absent=absent, schedule=schedule)
+    world = World(
+        settings=settings, parts=split_rows(rows, labels, 4), absent=absent, schedule=schedule
+    )
     return world.run(40)
 
 
@@ -248,7 +250,7 @@ def test_a_loss_during_the_first_return_is_not_computed_as_a_difference(
     later = Vanish(round=5, members=(3,), during="gradient", nth=1)
     world = World(
         settings={"optimizer": "gd", "l2": 0.01},
-        parts=deal(ROWS, LABELS, 4),
+        parts=split_rows(ROWS, LABELS, 4),
         absent=absent,
         schedule=(*unseen, lost, later) if during == "probe" else (*unseen, lost),
         has_anchors=has_anchors,

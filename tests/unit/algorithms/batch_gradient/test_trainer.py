@@ -12,7 +12,7 @@ from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 from elasticml.algorithms.batch_gradient.batch_gradient_settings import read_settings
 from elasticml.algorithms.registry import algorithm
 from elasticml.errors import ConfigError, DataError, JobFailedError
-from tests.serial_world import Return, Run, Vanish, World, deal, facts_of
+from tests.serial_world import Return, Run, Vanish, World, facts_of, split_rows
 
 RNG = np.random.default_rng(8)
 X = RNG.normal(size=(120, 5)) * [1.0, 3.0, 0.2, 1.0, 1.0] + [0.0, 2.0, 1.0, 0.0, 0.0]
@@ -26,7 +26,7 @@ def train(y: np.ndarray = Y, rounds: int = 3000, weights: Any = None, **settings
     schedule = settings.pop("schedule", ())
     world = World(
         settings={"l2": L2, "tolerance": 1e-9, "optimizer": "gd", **settings},
-        parts=deal(X, y, 4, weights=weights, chunk_rows=10),
+        parts=split_rows(X, y, 4, weights=weights, chunk_rows=10),
         schedule=schedule,
     )
     return world.run(rounds)
@@ -139,7 +139,7 @@ def test_a_line_search_without_possible_gain_ends_the_run() -> None:
     ],
 )
 def test_other_than_two_labels_are_a_data_error(labels: np.ndarray, message: str) -> None:
-    facts = facts_of(deal(X, labels.astype(float), 1)[0])
+    facts = facts_of(split_rows(X, labels.astype(float), 1)[0])
     made = algorithm("batch_gradient")
     with pytest.raises(DataError, match=message):
         made.trainer({"loss": "logistic"}, facts, "taylor")
@@ -165,13 +165,13 @@ def test_wrong_settings_are_one_line_errors(settings: dict[str, Any], message: s
 
 
 def test_a_class_weight_for_an_unknown_label_is_an_error() -> None:
-    facts = facts_of(deal(X, Y, 1)[0])
+    facts = facts_of(split_rows(X, Y, 1)[0])
     with pytest.raises(ConfigError, match="names label 5, wanted labels among 3 and 7"):
         algorithm("batch_gradient").trainer({"class_weight": {"5": 2.0}}, facts, "taylor")
 
 
 def test_unknown_algorithms_and_absent_rules_are_named() -> None:
-    facts = facts_of(deal(X, Y, 1)[0])
+    facts = facts_of(split_rows(X, Y, 1)[0])
     with pytest.raises(ConfigError, match="'sgd', wanted one of async_sgd, batch_gradient"):
         algorithm("sgd")
     with pytest.raises(ConfigError, match="absent is 'wait', wanted one of auto, taylor"):

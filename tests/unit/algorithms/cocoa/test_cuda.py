@@ -20,7 +20,7 @@ from elasticml.errors import ConfigError
 from elasticml.estimators.linear_solver import LinearProblem
 from elasticml.objectives.dual_kernels import logistic_newton_step
 from tests.memory_world import World, toy_record
-from tests.serial_world import deal, facts_of
+from tests.serial_world import facts_of, split_rows
 from tests.unit.algorithms.cocoa.test_solver import ask
 
 HERE = Path(__file__).parent
@@ -66,7 +66,7 @@ def test_the_gpu_solver_is_correct_on_the_simulator(cases: str) -> None:
 @NO_GPU
 def test_a_process_without_a_gpu_reports_it_and_computes_on_the_cpu() -> None:
     assert [device_of(wanted, AUTO_VALUES_MIN) for wanted in ("auto", "cpu")] == ["cpu", "cpu"]
-    facts = facts_of(deal(np.eye(4), np.array([1.0, -1.0, 1.0, -1.0]), 1, chunk_rows=2)[0])
+    facts = facts_of(split_rows(np.eye(4), np.array([1.0, -1.0, 1.0, -1.0]), 1, chunk_rows=2)[0])
     with pytest.raises(ConfigError, match=r"algorithm\.device is cuda, which this process cannot"):
         CocoaSolver({"loss": "hinge", "l2": 0.1, "device": "cuda"}, facts)
 
@@ -122,7 +122,7 @@ def test_a_device_is_opened_by_the_first_pass_and_not_before(
 ) -> None:
     monkeypatch.setattr(device_selection, "_why_no_driver", lambda: None)
     monkeypatch.setattr(device_selection, "why_not_cuda", lambda: "it is on strike")
-    ((chunk,),) = deal(np.eye(2), np.array([1.0, -1.0]), 1, chunk_rows=2)
+    ((chunk,),) = split_rows(np.eye(2), np.array([1.0, -1.0]), 1, chunk_rows=2)
     solver = CocoaSolver({"loss": "hinge", "l2": 0.1, "device": "cuda"}, facts_of([chunk]))
     ask(solver, [chunk], "certify", np.zeros(2), serial=1, settle=0)
     with pytest.raises(ConfigError, match=r"is cuda, which .* cannot use .it is on strike"):

@@ -15,8 +15,8 @@ from elasticml.algorithms.cocoa.line_search import Aggregation, LineModel
 from elasticml.algorithms.cocoa.trainer import make_trainer
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import ExchangeId
-from tests.cocoa_referee import gains
-from tests.serial_world import deal, facts_of
+from tests.cocoa_reference import gains
+from tests.serial_world import facts_of, split_rows
 
 RNG = np.random.default_rng(8)
 LOSSES = ("hinge", "squared_hinge", "logistic", "squared")
@@ -66,8 +66,8 @@ def test_auto_reloads_absent_examples() -> None:
 
 def test_data_that_do_not_fit_the_settings_are_refused_before_anything_starts() -> None:
     X = RNG.normal(size=(12, 3))
-    three = facts_of(deal(X, np.arange(12) % 3.0, 1)[0])
-    two = facts_of(deal(X, np.arange(12) % 2.0, 1)[0])
+    three = facts_of(split_rows(X, np.arange(12) % 3.0, 1)[0])
+    two = facts_of(split_rows(X, np.arange(12) % 2.0, 1)[0])
     with pytest.raises(DataError, match="wanted exactly 2 distinct labels"):
         make_trainer({}, three, "auto")
     with pytest.raises(ConfigError, match=r"warm_start\.coef has 2 numbers, wanted 3"):

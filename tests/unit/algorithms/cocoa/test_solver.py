@@ -16,7 +16,7 @@ from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import ConfigError, LocalProtocolError
 from elasticml.ids import ExchangeId
 from tests.chunk_states import send_state
-from tests.serial_world import deal, facts_of
+from tests.serial_world import facts_of, split_rows
 
 RNG = np.random.default_rng(3)
 X = np.where(RNG.random((60, 5)) < 0.5, RNG.normal(size=(60, 5)), 0.0)
@@ -25,7 +25,7 @@ L2 = 0.1
 
 
 def make(**settings: Any) -> tuple[CocoaSolver, list[Chunk]]:
-    chunks = deal(X, Y, 1, chunk_rows=12)[0]
+    chunks = split_rows(X, Y, 1, chunk_rows=12)[0]
     return CocoaSolver({"loss": "hinge", "l2": L2, **settings}, facts_of(chunks)), chunks
 
 
@@ -176,7 +176,9 @@ def test_an_unknown_operation_is_a_protocol_error() -> None:
 @pytest.mark.parametrize("shifted", [False, True])
 def test_scaled_chunks_hold_the_scaled_rows(kind: str, shifted: bool) -> None:
     dense = (X != 0.0) * 1.0 if kind == "binary_csr" else X
-    (chunk,) = deal(dense if kind == "dense" else sp.csr_matrix(dense), Y, 1, chunk_rows=60)[0]
+    (chunk,) = split_rows(dense if kind == "dense" else sp.csr_matrix(dense), Y, 1, chunk_rows=60)[
+        0
+    ]
     assert chunk.layout.kind == kind
     factor = RNG.uniform(0.5, 2.0, 5)
     shift = RNG.normal(size=5) if shifted else None
@@ -193,7 +195,7 @@ def test_scaled_chunks_hold_the_scaled_rows(kind: str, shifted: bool) -> None:
 
 def test_shifting_many_sparse_columns_is_refused() -> None:
     wide = sp.csr_matrix(([1.5, 1.0], ([0, 1], [0, 599])), (2, 600))
-    facts = facts_of(deal(wide, np.array([1.0, -1.0]), 1)[0])
+    facts = facts_of(split_rows(wide, np.array([1.0, -1.0]), 1)[0])
     with pytest.raises(ConfigError, match=r"'standard' with 600 sparse columns, .* use maxabs"):
         check_scale("standard", facts)
     check_scale("maxabs", facts)

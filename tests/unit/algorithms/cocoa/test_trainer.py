@@ -14,8 +14,8 @@ from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 from sklearn.svm import LinearSVC
 
 from elasticml.errors import ConfigError, JobFailedError
-from tests.cocoa_referee import Referee, world_of
-from tests.serial_world import Return, Run, Vanish, World, deal
+from tests.cocoa_reference import CocoaReference, world_of
+from tests.serial_world import Return, Run, Vanish, World, split_rows
 from tests.unit.algorithms.cocoa.local_problem import SerialExecutor
 
 RNG = np.random.default_rng(4)
@@ -35,12 +35,12 @@ def train(
     parts: Any = None,
     l2: float = L2,
     **settings: Any,
-) -> tuple[Run, Referee, World]:
+) -> tuple[Run, CocoaReference, World]:
     if parts is None:
         labels = SIGNAL if loss == "squared" else Y
-        parts = deal(X, labels, K, weights=settings.pop("weights", None), chunk_rows=8)
+        parts = split_rows(X, labels, K, weights=settings.pop("weights", None), chunk_rows=8)
     constant = settings.get("intercept_scaling", 1.0) if settings.get("intercept") else 0.0
-    referee = Referee.of(parts, loss, l2, constant)
+    referee = CocoaReference.of(parts, loss, l2, constant)
     world = world_of(referee, parts, **settings)
     return world.run(rounds), referee, world
 
@@ -57,7 +57,7 @@ def reshuffle(seed: int, share: float = 1.0) -> Callable[[World], None]:
             for chunk in world.chunks[member]
             if rng.random() < share
         }
-        world.deal(owners)
+        world.move_all(owners)
 
     return between
 
@@ -99,7 +99,7 @@ def test_the_optimum_is_that_of_liblinear_and_scikit_learn(loss: str, intercept:
             dual=True,
         ).fit(X, Y, S)
         w = np.append(other.coef_[0], other.intercept_ / intercept if intercept else 0.0)
-    whole = Referee.of(deal(X, Y, 1, weights=S), loss, L2, intercept or 1e-300)
+    whole = CocoaReference.of(split_rows(X, Y, 1, weights=S), loss, L2, intercept or 1e-300)
     assert run.model.objective == pytest.approx(whole.primal(w), rel=1e-6)
     assert run.model.converged
 
@@ -115,11 +115,11 @@ def test_ridge_is_the_closed_form() -> None:
 def test_scaled_columns_are_those_of_scikit_learn(scale: str, sparse: bool) -> None:
     data = np.where(RNG.random(X.shape) < 0.5, X, 0.0)
     rows = sp.csr_matrix(data) if sparse else data
-    parts = deal(rows, Y, 3, chunk_rows=30)
+    parts = split_rows(rows, Y, 3, chunk_rows=30)
     settings = {"loss": "logistic", "l2": L2, "scale": scale, "intercept": True, "tolerance": 1e-9}
     run = World(settings=settings, parts=parts, algorithm="cocoa", absent="auto").run(2000)
     scaled = (StandardScaler() if scale == "standard" else MaxAbsScaler()).fit_transform(data)
-    whole = Referee.of(deal(scaled, Y, 1), "logistic", L2, 1.0)
+    whole = CocoaReference.of(split_rows(scaled, Y, 1), "logistic", L2, 1.0)
     other = LogisticRegression(
         C=1 / (L2 * N), fit_intercept=False, tol=1e-12, solver="newton-cholesky"
     )
@@ -133,7 +133,9 @@ def test_scaled_columns_are_those_of_scikit_learn(scale: str, sparse: bool) -> N
 def test_balanced_classes_weigh_the_same() -> None:
     run, _, _ = train("logistic", class_weight="balanced", tolerance=1e-9)
     share = {label: N / (2 * np.sum(label == Y)) for label in (-1.0, 1.0)}
-    whole = Referee.of(deal(X, Y, 1, weights=np.vectorize(share.get)(Y)), "logistic", L2, 0.0)
+    whole = CocoaReference.of(
+        split_rows(X, Y, 1, weights=np.vectorize(share.get)(Y)), "logistic", L2, 0.0
+    )
     assert run.model.objective == pytest.approx(whole.primal(w_of(run)[:D]), rel=1e-9)
     np.testing.assert_allclose(whole.weight, N)
 
@@ -152,7 +154,7 @@ def test_the_model_belongs_to_the_duals_after_a_hundred_rounds_of_moves_and_flap
         if world.round % 3 == 0:  # from six members to two, or back
             few = list(range(2 if world.round % 6 else K))
             every = [chunk.id for m in world.present() for chunk in world.chunks[m]]
-            world.deal({chunk: few[i % len(few)] for i, chunk in enumerate(every)})
+            world.move_all({chunk: few[i % len(few)] for i, chunk in enumerate(every)})
 
     run, referee, _ = train(loss, rounds=100, between=between, gap_every=50)
     assert len(referee.errors) == len(run.rows)
@@ -320,7 +322,7 @@ def test_policies_tune_local_epochs_and_damping_from_the_next_round_on() -> None
 
 
 def test_float32_data_are_certified_in_float64() -> None:
-    wide = [chunk for part in deal(X, Y, K, chunk_rows=8) for chunk in part]
+    wide = [chunk for part in split_rows(X, Y, K, chunk_rows=8) for chunk in part]
     narrow = [single(chunk) for chunk in wide]
     parts = [narrow[k::2] for k in range(2)]
     run, referee, _ = train(parts=parts, l2=0.1, tolerance=1e-8, rounds=3000, between=reshuffle(1))

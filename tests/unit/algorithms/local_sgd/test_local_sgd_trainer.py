@@ -16,7 +16,7 @@ from elasticml.algorithms.local_sgd.solver import LocalSGDSolver
 from elasticml.algorithms.local_sgd.trainer import make_trainer
 from elasticml.errors import ConfigError, JobFailedError
 from elasticml.runtime.executors import parallel
-from tests.serial_world import Return, Run, Vanish, World, deal, facts_of
+from tests.serial_world import Return, Run, Vanish, World, facts_of, split_rows
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -28,7 +28,7 @@ IMAGES = RNG.normal(size=(90, 256)) + LABELS[:, None] * RNG.normal(size=256) * 0
 
 
 def parts_of(n_members: int) -> Any:
-    return deal(IMAGES, LABELS, n_members, chunk_rows=13)
+    return split_rows(IMAGES, LABELS, n_members, chunk_rows=13)
 
 
 def world(n_members: int, **changes: Any) -> World:
@@ -103,7 +103,7 @@ def test_sixteen_steps_in_a_round_are_the_same_as_sixteen_rounds_bit_for_bit():
 def test_models_are_weighted_by_the_samples_that_were_really_taken():
     """A member with two thirds of the data has two thirds of the weight, by its own samples."""
     found = []
-    parts = deal(IMAGES, LABELS, 3, chunk_rows=13)
+    parts = split_rows(IMAGES, LABELS, 3, chunk_rows=13)
     uneven = World(
         settings={"seed": SEED, "batch": 4, "local_steps": 3, "momentum": 0.0, "normalize": "none"},
         parts=[parts[0], parts[1] + parts[2]],
@@ -307,7 +307,7 @@ def test_steps_that_are_too_long_end_the_job_with_the_remedy():
 def test_sparse_rows_are_refused_before_any_member_computes():
     import scipy.sparse as sp
 
-    parts = deal(sp.csr_array(IMAGES), LABELS, 1)
+    parts = split_rows(sp.csr_array(IMAGES), LABELS, 1)
     with pytest.raises(Exception, match="takes dense rows, and the data are csr"):
         make_trainer({}, facts_of(parts[0]), "auto")
 

@@ -14,8 +14,8 @@ from elasticml.algorithms.primal_cocoa import margin_problem
 from elasticml.algorithms.primal_cocoa.margin_problem import MarginProblem
 from elasticml.errors import ConfigError, DataError
 from elasticml.objectives.conjugates import dual_loss_named
-from tests.column_referee import dealt, resumed
-from tests.margin_referee import MarginReferee
+from tests.column_reference import resumed, split_columns
+from tests.margin_reference import MarginReference
 from tests.property.schedules import moves
 from tests.serial_world import Return, Vanish, World
 
@@ -32,11 +32,11 @@ SPARSE_Y = np.where(SPARSE[:, :5].sum(axis=1) + 0.3 * RNG.normal(size=N) > 0, 1.
 WEIGHTS = {1.0: 0.5, 3.0: 2.0}
 
 
-def referee(**changes: Any) -> MarginReferee:
-    return MarginReferee(**{"X": X, "y": Y, **changes})
+def referee(**changes: Any) -> MarginReference:
+    return MarginReference(**{"X": X, "y": Y, **changes})
 
 
-def assert_same(run: Any, judge: MarginReferee) -> None:
+def assert_same(run: Any, judge: MarginReference) -> None:
     coef, intercept = run.model.arrays["coef"][0], float(run.model.arrays["intercept"][0])
     assert run.model.converged
     assert judge.objective(coef, intercept) <= judge.optimum + 2e-11
@@ -54,7 +54,7 @@ def assert_same(run: Any, judge: MarginReferee) -> None:
     ids=["lasso", "elastic net", "sparse", "binary"],
 )
 def test_the_model_is_scikit_learns(X, y, l1, l2, weights, intercept, gather):
-    judge = MarginReferee(X=X, y=y, weights=weights, l1=l1, l2=l2, intercept=intercept)
+    judge = MarginReference(X=X, y=y, weights=weights, l1=l1, l2=l2, intercept=intercept)
     run = judge.world(3, tolerance=1e-11, between=moves(1.0), gather=gather).run(3000)
     assert_same(run, judge)
     assert max(judge.errors) <= 1e-11
@@ -87,7 +87,7 @@ def test_an_l1_penalty_under_the_squared_hinge_is_liblinears(gather):
             "tolerance": 1e-12,
             "gather": gather,
         },
-        parts=dealt(X, Y, None, 3, 2),
+        parts=split_columns(X, Y, None, 3, 2),
         algorithm="primal_cocoa",
         absent="reload",
     )
@@ -242,7 +242,7 @@ def test_wrong_settings_are_refused(settings, what):
 @pytest.mark.parametrize("weights", [None, S])
 @pytest.mark.parametrize("labels", [(-0.7, 0.1), (1.5, 123456.7), (1e-13, 2e-13), (-1e300, 1e300)])
 def test_labels_are_any_two_numbers(labels, weights):
-    chunks = dealt(X, np.where(Y == 3.0, labels[1], labels[0]), weights, 1, 2)
+    chunks = split_columns(X, np.where(Y == 3.0, labels[1], labels[0]), weights, 1, 2)
     settings = {"loss": "logistic", "l1": 0.02, "tolerance": 1e-9}
     made = World(settings=settings, parts=chunks, algorithm="primal_cocoa", absent="reload")
     np.testing.assert_array_equal(made.run(200).model.arrays["classes"], labels)
@@ -253,7 +253,7 @@ def test_labels_are_any_two_numbers(labels, weights):
 def test_a_class_may_have_no_weight(empty, intercept):
     weights = np.where(empty == Y, 0.0, S)
     settings = {"loss": "logistic", "l1": 0.02, "intercept": intercept, "tolerance": 1e-9}
-    parts = dealt(X, Y, weights, 2, 2)
+    parts = split_columns(X, Y, weights, 2, 2)
     run = World(settings=settings, parts=parts, algorithm="primal_cocoa", absent="reload").run(500)
     C = 1.0 / (0.02 * weights.sum())
     here = em.LogisticRegression(C=C, l1_ratio=1.0, fit_intercept=intercept, tol=1e-10)
@@ -270,6 +270,6 @@ def test_a_third_class_without_weight_does_not_count():
     y, weights = Y.copy(), np.ones(N)
     y[:4], weights[:4] = 7.0, 0.0
     settings = {"loss": "logistic", "l1": 0.02, "class_weight": "balanced", "tolerance": 1e-9}
-    parts = dealt(X, y, weights, 2, 2)
+    parts = split_columns(X, y, weights, 2, 2)
     run = World(settings=settings, parts=parts, algorithm="primal_cocoa", absent="reload").run(500)
     np.testing.assert_array_equal(run.model.arrays["classes"], [1.0, 3.0])

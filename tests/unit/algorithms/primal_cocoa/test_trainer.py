@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.source import load_all
 from elasticml.errors import ConfigError, DataError
-from tests.column_referee import ColumnReferee, resumed
+from tests.column_reference import ColumnReference, resumed
 from tests.property.schedules import moves
 from tests.serial_world import Return, Vanish, World
 
@@ -27,11 +27,11 @@ SPARSE_Y = SPARSE[:, :5].sum(axis=1) * 4.0 + 0.1 * RNG.normal(size=N) + 1.0
 BINARY = sp.csr_array((SPARSE != 0).astype(np.float64))
 
 
-def referee(**changes: Any) -> ColumnReferee:
-    return ColumnReferee(**{"X": X, "y": Y, **changes})
+def referee(**changes: Any) -> ColumnReference:
+    return ColumnReference(**{"X": X, "y": Y, **changes})
 
 
-def assert_same(run: Any, judge: ColumnReferee, atol: float = 1e-5) -> None:
+def assert_same(run: Any, judge: ColumnReference, atol: float = 1e-5) -> None:
     coef = run.model.arrays["coef"][0]
     assert run.model.converged
     assert judge.objective(coef, float(run.model.arrays["intercept"][0])) <= judge.optimum + 2e-11
@@ -54,7 +54,9 @@ def assert_same(run: Any, judge: ColumnReferee, atol: float = 1e-5) -> None:
     ids=["lasso", "elastic net", "sparse", "binary"],
 )
 def test_the_model_is_scikit_learns(X, y, l1, l2, weights, intercept, members):
-    judge = ColumnReferee(X=X, y=np.asarray(y), weights=weights, l1=l1, l2=l2, intercept=intercept)
+    judge = ColumnReference(
+        X=X, y=np.asarray(y), weights=weights, l1=l1, l2=l2, intercept=intercept
+    )
     run = judge.world(members, tolerance=1e-11, between=moves(1.0)).run(2000)
     assert_same(run, judge)
     assert max(judge.errors) <= 1e-12

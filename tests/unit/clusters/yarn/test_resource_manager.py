@@ -7,7 +7,7 @@ import pytest
 from elasticml.clusters.yarn.resource_manager import ResourceManager, check_grantable
 from elasticml.clusters.yarn.rm_responses import Resources, read_nodes, read_queues
 from elasticml.errors import SubmissionError
-from tests.small_web import closed_url, serving
+from tests.http_server import closed_url, serving
 
 NOTHING = {"memory": 0, "vCores": 0}
 #: Of a fair scheduler (Hadoop 3.4.2), what is not read left out.

@@ -20,7 +20,7 @@ from elasticml.data.readers.image_files import Folders
 from elasticml.data.readers.images import read_images
 from elasticml.data.source import load_all, merge_summaries, read_block, source_from_spec
 from elasticml.errors import ConfigError, DataError
-from tests.small_web import serving
+from tests.http_server import serving
 
 HEIGHT, WIDTH = 3, 4
 CLASSES = ("bird", "cat", "dog")

@@ -11,7 +11,7 @@ from elasticml.data.storage import hadoop_http, webhdfs
 from elasticml.data.storage.filesystem import exists, names, read_bytes, write_whole
 from elasticml.data.storage.webhdfs import WebHdfs, _GrowingCache
 from elasticml.errors import ConfigError
-from tests.small_web import closed_url, serving
+from tests.http_server import closed_url, serving
 
 #: The answer of a standby name node (Hadoop 3.4.2).
 STANDBY = {

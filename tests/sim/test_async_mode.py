@@ -1,4 +1,4 @@
-"""Free-running members in virtual time: the paper's network effects, faults, newcomers."""
+"""Asynchronous members in virtual time: the paper's network effects, faults, newcomers."""
 
 from __future__ import annotations
 
@@ -73,23 +73,23 @@ def test_the_same_seed_gives_the_same_story_and_the_same_bits():
     assert np.array_equal(one.arrays["w"], other.arrays["w"])
 
 
-def test_passes_end_a_job_without_waiting_for_a_report():
+def test_a_pass_limit_ends_a_job_without_waiting_for_a_report():
     _, source = data()
     result, _ = play(source, seconds=60.0, passes=2.0, report_every=20.0)
     assert result.summary["stopped_by"] == "2 passes"
     assert result.rows[-1]["examples"] == 4000
-    # 500 examples of each member, twice, and then some for the first reading and the last reports.
+    # 500 examples of each member, twice, plus some for the first reading and the last reports.
     assert result.summary["seconds"] < 2 * 500 * EXAMPLE_S + 1.0
 
 
-def test_without_messages_each_member_does_its_own_and_the_mean_is_the_answer():
+def test_without_messages_each_member_works_alone_and_the_mean_is_the_result():
     X, source = data()
     result, _ = play(source, seconds=60.0, passes=1.0, sends=0)
     assert result.rows[-1]["sent"] == 0
     assert np.allclose(result.arrays["w"], X.mean(axis=0))
 
 
-def test_more_slots_keep_what_comes_between_two_mini_batches():
+def test_more_slots_keep_messages_that_arrive_between_two_mini_batches():
     _, source = data()
     rows = [play(source, sends=3, slots=slots)[0].rows[-1] for slots in (1, 2, 4)]
     lost = [row["overwritten"] / row["received"] for row in rows]
@@ -98,7 +98,7 @@ def test_more_slots_keep_what_comes_between_two_mini_batches():
     assert merged[0] < merged[1] < merged[2]
 
 
-def test_losses_and_returns_leave_the_answer_as_it_was():
+def test_losses_and_returns_do_not_change_the_answer():
     X, source = data()
     trace = [{"at": 0.5 + 0.2 * k, "lose": 1 + k % 2, "away": 0.3} for k in range(10)]
     result, _ = play(source, seconds=4.0, world={"trace": trace})
@@ -109,7 +109,7 @@ def test_losses_and_returns_leave_the_answer_as_it_was():
     assert result.rows[-1]["absent_examples"] == 0
 
 
-def test_a_lost_members_chunks_are_left_where_a_job_says_so():
+def test_a_lost_members_chunks_are_ignored_if_the_job_says_so():
     _, source = data()
     world = {"trace": [{"at": 0.9, "lose": 1}]}
     result, _ = play(source, world=world, absent="ignore")
@@ -117,7 +117,7 @@ def test_a_lost_members_chunks_are_left_where_a_job_says_so():
     assert result.summary["objective"] is None
 
 
-def test_a_newcomer_goes_on_from_a_peers_state():
+def test_a_newcomer_starts_from_a_peers_state():
     _, source = data()
     world = {"trace": [{"at": 1.5, "lose": 1, "away": 0.2}]}
     _, simulation = play(source, seconds=2.4, world=world)
@@ -129,14 +129,14 @@ def test_a_newcomer_goes_on_from_a_peers_state():
     assert float(newest._looper.state["mass"]) > 2.0 * newest._looper.examples
 
 
-def test_when_everybody_was_lost_whoever_comes_goes_on_from_the_last_report():
+def test_after_the_loss_of_all_members_newcomers_start_from_the_last_report():
     X, source = data()
     world = {"trace": [{"at": 1.5, "lose": 4, "away": 0.3}]}
     result, _ = play(source, seconds=4.0, world=world, start=50.0)
     best = ((X - X.mean(axis=0)) ** 2).sum() / len(X)
     began = [row["objective"] for row in result.rows if row["objective"] is not None]
     assert result.summary["lost"] == 4
-    # Nobody begins at the start again, which is far away.
+    # No member starts from the initial state, which is far away.
     assert began[0] > 1000.0
     assert max(began[2:]) <= 1.1 * best
     assert result.summary["objective"] <= 1.001 * best
@@ -212,12 +212,12 @@ def test_one_slot_never_stalls_and_keeps_the_link_busy(speeds):
     assert slot["stalled_s"] == 0.0
     assert slot["skipped"] > slot["sent"]
     assert slot["examples"] == pytest.approx(speeds["large"]["examples"], rel=0.05)
-    # The next message leaves at the end of the mini-batch in which the last one has left: 4.2
+    # The next message leaves at the end of the mini-batch in which the last one left: 4.2
     # mini-batches of 2 ms are 5.
     assert slot["sent"] / speeds["small"]["sent"] == pytest.approx(4.2 / 5, rel=0.05)
 
 
-def test_a_state_has_one_place_to_however_many_members_it_goes(monkeypatch):
+def test_a_state_takes_one_slot_for_any_number_of_recipients(monkeypatch):
     _, source = data(rows=200, columns=500)
     taken: list[int] = []
     turned = VirtualLoop._finish_step

@@ -1,8 +1,8 @@
-"""Looks on while CoCoA trains in the serial world, and computes everything anew from all rows.
+"""Checks CoCoA in the serial world by recomputing everything from all rows.
 
-After every exchange it reads the dual variables out of the chunks' states, adds those that are
-frozen with absent chunks, and compares the trainer's model and certificates with sums over all
-rows. Rows are known by their chunk; columns are not scaled, an intercept is a column of its own.
+After every exchange it reads the dual variables from the chunks' states, adds those that are frozen
+with absent chunks, and compares the trainer's model and certificates with sums over all rows. Rows
+are known by their chunk; columns are not scaled, an intercept is a separate column.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from elasticml.algorithms.base import RoundEnd
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.ids import ChunkId
-from tests.serial_world import Asked, World
+from tests.serial_world import ExchangeRecord, World
 
 F64 = np.ndarray
 
@@ -45,7 +45,7 @@ def gains(loss: str, alpha: F64, y: F64) -> F64:
 
 
 @dataclass(slots=True, kw_only=True)
-class Referee:
+class CocoaReference:
     """All rows in one place, by chunk."""
 
     loss: str
@@ -54,7 +54,7 @@ class Referee:
     rows: dict[ChunkId, F64]
     labels: dict[ChunkId, F64]
     weights: dict[ChunkId, F64]
-    #: Dual variables of chunks that are absent; of none: zero.
+    #: Dual variables of absent chunks; zero for the others.
     frozen: dict[ChunkId, F64] = field(default_factory=dict)
     kept: dict[int, dict[ChunkId, F64]] = field(default_factory=dict)
     #: Relative errors of the model, one for each exchange in which all examples took part.
@@ -66,9 +66,9 @@ class Referee:
     @staticmethod
     def of(
         parts: Sequence[Sequence[Chunk]], loss: str, l2: float, intercept: float = 0.0
-    ) -> Referee:
-        """Read the rows out of dense or sparse chunks whose labels are -1 and 1, or real."""
-        referee = Referee(loss=loss, l2=l2, rows={}, labels={}, weights={})
+    ) -> CocoaReference:
+        """Read the rows from dense or sparse chunks whose labels are -1 and 1, or real."""
+        referee = CocoaReference(loss=loss, l2=l2, rows={}, labels={}, weights={})
         for chunk in (chunk for part in parts for chunk in part):
             x = chunk.values
             if chunk.layout.kind != "dense":
@@ -97,7 +97,7 @@ class Referee:
         return total / self.weight + 0.5 * self.l2 * float(v @ v)
 
     def image(self, alpha: dict[ChunkId, F64]) -> F64:
-        """Model that belongs to dual variables."""
+        """Return the model that belongs to dual variables."""
         folds = self.loss != "squared"
         each = (
             x.T @ (self.weights[c] * alpha[c] * (self.labels[c] if folds else 1.0))
@@ -112,10 +112,10 @@ class Referee:
         )
         return total / self.weight - 0.5 * self.l2 * float(v @ v)
 
-    # --- on the spot --------------------------------------------------------------------------
+    # --- checks -------------------------------------------------------------------------------
 
     def alpha(self, world: World, members: Sequence[int]) -> dict[ChunkId, F64]:
-        """Dual variables of all rows: in the chunks that took part, frozen, or zero."""
+        """Return the dual variables of all rows: in the chunks that took part, frozen, or zero."""
         found = {c: self.frozen.get(c, np.zeros(len(y))) for c, y in self.labels.items()}
         for member in members:
             for chunk in world.chunks[member]:
@@ -123,8 +123,8 @@ class Referee:
                     found[chunk.id] = chunk.state["alpha"].copy()
         return found
 
-    def watch(self, world: World, asked: Asked) -> None:
-        """Compare an exchange with what it should have been."""
+    def watch(self, world: World, asked: ExchangeRecord) -> None:
+        """Compare an exchange with its recomputation."""
         outcome, operation = asked.outcome, asked.exchange.operation
         if operation not in ("pass", "certify"):
             return
@@ -147,7 +147,9 @@ class Referee:
             self.errors.append(float(error / max(1e-300, np.linalg.norm(v))))
 
     def check_rows(self, rows: Sequence[RoundEnd], slack: float = 1e-9) -> None:
-        """Have every row's objective and gap be upper bounds of the true ones at its model."""
+        """Check that every row's objective and gap are upper bounds of the true ones at its
+        model.
+        """
         for row in rows:
             w = np.append(row.model["coef"][0], row.model["intercept"])
             w = w[: next(iter(self.rows.values())).shape[1]]
@@ -160,8 +162,8 @@ class Referee:
             assert row.gap >= 0.0
 
 
-def world_of(referee: Referee, parts: Sequence[Sequence[Chunk]], **settings: Any) -> World:
-    """Make a world that the referee watches; ``settings`` are the world's and the algorithm's."""
+def world_of(referee: CocoaReference, parts: Sequence[Sequence[Chunk]], **settings: Any) -> World:
+    """Make a world that the reference checks; ``settings`` are the world's and the algorithm's."""
     names = ("absent", "schedule", "reloads", "between", "tuned", "parallel", "has_anchors")
     given = {name: settings.pop(name) for name in names if name in settings}
     return World(

@@ -20,22 +20,22 @@ from elasticml.jobs.result import Result
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chances:
-    """What may happen to workers, how often, and until when."""
+class FaultOptions:
+    """Faults of workers: kinds, frequency, and their end."""
 
     #: One of these is drawn for each fault: ``kill``, ``terminate`` or ``notice`` for some workers;
     #: ``half`` or ``all`` (SIGKILL); ``stop`` (SIGSTOP, with or without SIGCONT); ``scale``.
     kinds: tuple[str, ...] = ("kill",)
-    #: Least and longest pause between two draws.
+    #: Shortest and longest pause between two draws.
     pause_s: tuple[float, float] = (0.01, 0.25)
-    #: Probabilities of a fault, and of replacing what is missing, at each draw.
+    #: Probabilities of a fault, and of replacing missing workers, at each draw.
     fault: float = 0.6
     replace: float = 0.7
-    #: No faults while there are so few workers.
+    #: No faults while there are only this many workers.
     spared: int = 2
     #: Whether a fault may take a full half of the workers; else less than half.
     takes_half: bool = False
-    #: Afterwards workers only come back.
+    #: Afterwards workers only return.
     episodes: float = float("inf")
     seconds: float = float("inf")
     grace_s: float = 0.5
@@ -45,8 +45,8 @@ class Chances:
         return max(1, n // 2 if self.takes_half else n // 2 - 1)
 
 
-#: Everything that can happen to workers, for eight seconds.
-EVERYTHING = Chances(
+#: Every kind of fault, for eight seconds.
+EVERYTHING = FaultOptions(
     kinds=("kill", "kill", "kill", "kill", "terminate", "notice", "stop", "scale", "half", "all"),
     pause_s=(0.02, 0.5),
     fault=1.0,
@@ -58,9 +58,11 @@ EVERYTHING = Chances(
 
 
 class Disturber(threading.Thread):
-    """Disturbs workers with the chances of a seed, and starts new ones."""
+    """Disturbs workers with a seed's random faults, and starts new ones."""
 
-    def __init__(self, cluster: em.LocalCluster, members: int, seed: int, chances: Chances) -> None:
+    def __init__(
+        self, cluster: em.LocalCluster, members: int, seed: int, chances: FaultOptions
+    ) -> None:
         super().__init__(daemon=True)
         self.cluster = cluster
         self.members = members
@@ -71,15 +73,15 @@ class Disturber(threading.Thread):
         self.counts: Counter[str] = Counter()
         self.killed = 0
         self.returns = 0
-        #: Examples that are absent now, as the job says. None: missing workers are replaced after
-        #: the last fault, too. A number: only while examples are absent or no worker is left,
-        #: because workers that a policy has given back stay away.
+        #: Examples that are absent now, as reported by the job. None: missing workers are replaced
+        #: after the last fault, too. A number: only while examples are absent or no worker is left,
+        #: because workers released by a policy stay away.
         self.absent: int | None = None
         self._stopped: list[int] = []
 
     @property
     def episodes(self) -> int:
-        """Times that workers were disturbed, one or several at once."""
+        """Number of disturbances, each of one or several workers."""
         return self.counts.total()
 
     def run(self) -> None:
@@ -87,7 +89,7 @@ class Disturber(threading.Thread):
         until_s = time.monotonic() + self.chances.seconds
         while not self.over.wait(self.rng.uniform(*self.chances.pause_s)):
             is_early = time.monotonic() < until_s and self.episodes < self.chances.episodes
-            # A worker may be about to go by itself.
+            # A worker may be about to end by itself.
             with contextlib.suppress(ElasticmlError, ProcessLookupError):
                 workers = [w for w in self.cluster.workers() if w.address is not None]
                 draws_fault = is_early and len(workers) > self.chances.spared
@@ -100,7 +102,7 @@ class Disturber(threading.Thread):
                     self.returns += missing
 
     def disturb(self, addresses: list[str], pids: list[int | None]) -> None:
-        """Draw one fault and do it."""
+        """Draw one fault and inject it."""
         rng, n = self.rng, len(addresses)
         kind = rng.choice(self.chances.kinds)
         if kind in ("kill", "terminate", "notice"):
@@ -204,10 +206,10 @@ def disturbed(
     kill_s: float = float("inf"),
     limit_s: float = 120.0,
 ) -> Outcome:
-    """Run a job while a thread kills random workers and starts new ones, with the seed's chances.
+    """Run a job while a thread kills random workers and starts new ones, by the seed's draws.
 
-    After ``episodes`` kills, or ``kill_s`` seconds, workers only come back, so that all are there
-    again before the end.
+    After ``episodes`` kills, or ``kill_s`` seconds, workers only return, so that all are present
+    before the end.
 
     Raises
     ------
@@ -215,7 +217,7 @@ def disturbed(
         When the job has not ended after ``limit_s``.
     """
     handle = job.start(client)
-    chances = Chances(episodes=episodes, seconds=kill_s)
+    chances = FaultOptions(episodes=episodes, seconds=kill_s)
     disturber = Disturber(cluster, members, seed, chances)
     try:
         if not is_over_in_time(handle, disturber, limit_s):

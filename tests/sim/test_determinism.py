@@ -1,4 +1,4 @@
-"""What a simulated run must equal: itself, the static run, the serial computation."""
+"""A simulated run equals itself, the static run, and the serial computation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from elasticml.sim.simulation import Simulation, simulate
 from elasticml.sim.world_options import options_from_section
 from tests.serial_world import Vanish
 from tests.serial_world import World as SerialWorld
-from tests.sim.scenes import column, model, play, played, points, record
+from tests.sim.small_jobs import column, model, play, play_in_world, points, record
 
 BUSY = {
     "jitter": 0.3,
@@ -49,13 +49,13 @@ def test_timing_does_not_change_a_bit_of_the_model(world, topology):
     assert column(result, "objective") == column(quick, "objective")
 
 
-def test_when_nobody_leaves_it_does_not_matter_what_would_have_been_done():
+def test_when_no_member_leaves_the_absent_rule_does_not_matter():
     results = [play(absent=absent) for absent in ("taylor", "ignore", "stall", "reload")]
     assert len({model(result) for result in results}) == 1
 
 
 def parts_of(simulation):
-    """The chunks of every member, by slot."""
+    """Return the chunks of every member, by slot."""
     lives = sorted((w.life.me.slot, w.life) for w in simulation.world.workers.values())
     return [life.chunks for _, life in lives]
 
@@ -64,7 +64,7 @@ STAR = {"collective": {"topology": "star"}, "stop": {"rounds": 20}}
 
 
 def test_the_model_is_that_of_the_serial_computation():
-    simulation = played(**STAR)
+    simulation = play_in_world(**STAR)
     settings = {k: v for k, v in record()["algorithm"].items() if k != "name"}
     serial = SerialWorld(
         settings=settings, parts=parts_of(simulation), facts=simulation.world.driver_session.facts
@@ -77,9 +77,9 @@ def test_the_model_is_that_of_the_serial_computation():
 
 def test_the_model_is_that_of_the_serial_computation_when_members_are_lost():
     faults = [{"round": 8, "lose": [3, 5], "phase": "compute"}]
-    simulation = played(faults=faults, **STAR)
+    simulation = play_in_world(faults=faults, **STAR)
     settings = {k: v for k, v in record()["algorithm"].items() if k != "name"}
-    parts = parts_of(played(**STAR))
+    parts = parts_of(play_in_world(**STAR))
     serial = SerialWorld(
         settings=settings,
         parts=parts,

@@ -1,7 +1,7 @@
-"""One life of a submitted job's driver, on a Dask scheduler and workers of its own process.
+"""One attempt of a submitted job's driver, with its own Dask scheduler and workers.
 
-Run with the file of the submission, a folder to work in, the number of workers and, where there is
-one, the key that is written in the application's store; the end of the application is printed.
+Run it with the file of the submission, a working folder, the number of workers and, optionally, a
+key to write in the application's store; it prints the application's end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from elasticml.clusters.yarn.jobs.submission import read_submission
 
 
 class Store:
-    """An application's store: in it is what somebody has written before, and nothing more comes."""
+    """An application's store with given content; it receives nothing more."""
 
     def __init__(self, written: str) -> None:
         self._written = written
@@ -33,7 +33,7 @@ class Store:
 
 
 class Application:
-    """What the driver tells its application."""
+    """The calls that the driver makes to its application."""
 
     def __init__(self, written: str) -> None:
         self.kv = Store(written)
@@ -50,8 +50,8 @@ class Application:
         return []
 
 
-async def live(submission: Path, folder: Path, workers: int, written: str) -> Application:
-    """Drive a job to its end, and return what its application was told."""
+async def run_attempt(submission: Path, folder: Path, workers: int, written: str) -> Application:
+    """Drive a job to its end, and return the calls to its application."""
     from distributed import Scheduler, Worker
 
     application = Application(written)
@@ -67,5 +67,5 @@ async def live(submission: Path, folder: Path, workers: int, written: str) -> Ap
 
 if __name__ == "__main__":
     submission, folder, workers, *written = sys.argv[1:]
-    told = asyncio.run(live(Path(submission), Path(folder), int(workers), "".join(written)))
+    told = asyncio.run(run_attempt(Path(submission), Path(folder), int(workers), "".join(written)))
     print(json.dumps({"end": told.end, "shares": told.shares}))

@@ -1,4 +1,4 @@
-"""A story computed again, and compared with what the run has come to."""
+"""Replay of a story, compared with the original result."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from elasticml.story.records import records_from_json
 
 
 def as_written(story: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Have a story go through its file."""
+    """Write a story to its file and read it back."""
     return [json.loads(json.dumps(record, default=str)) for record in story]
 
 
 def replayed(story: Sequence[Mapping[str, Any]], source: Any) -> Replay:
-    """Compute a run again; raises where other bits come out."""
+    """Replay a run; raise if bits differ."""
     replay = replay_of(as_written(story), source)
     for _ in replay.run():
         pass
@@ -29,5 +29,5 @@ def replay_of(story: Sequence[Mapping[str, Any]], source: Any) -> Replay:
 
 
 def bits(arrays: Mapping[str, Any]) -> dict[str, bytes]:
-    """All bytes of a model."""
+    """Return all bytes of a model."""
     return {name: array.tobytes() for name, array in arrays.items()}

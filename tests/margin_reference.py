@@ -1,4 +1,4 @@
-"""Judges primal CoCoA on two classes by X and y themselves, and by scikit-learn's optimum."""
+"""Checks primal CoCoA on two classes against X and y themselves, and scikit-learn's optimum."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from scipy.optimize import brentq
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
-from tests.column_referee import check_rows, dealt, stepped_from, watched
-from tests.serial_world import Asked, World
+from tests.column_reference import check_rows, checked_world, split_columns, stepped_from
+from tests.serial_world import ExchangeRecord, World
 
 F64 = NDArray[np.float64]
 
 
 @dataclass(kw_only=True)
-class MarginReferee:
-    """One L1-logistic or elastic-net logistic problem, and everything that was certified of it."""
+class MarginReference:
+    """One L1-logistic or elastic-net logistic problem, and every certificate for it."""
 
     X: Any
     #: Any two numbers.
@@ -55,20 +55,20 @@ class MarginReferee:
 
     @cached_property
     def s(self) -> F64:
-        """Weights that add up to 1."""
+        """Weights that sum to 1."""
         of_class = self.class_weight or {}
         s = self.sampled * np.array([of_class.get(float(label), 1.0) for label in self.y])
         return s / s.sum()
 
     def objective(self, coef: F64, intercept: float) -> float:
-        """The mean form of a model's objective."""
+        """Return a model's objective in the mean form."""
         loss = np.logaddexp(0.0, -self.targets * (self.X @ coef + intercept))
         penalty = self.l1 * np.abs(coef).sum() + 0.5 * self.l2 * coef @ coef
         return float(self.s @ loss + penalty)
 
     @cached_property
     def best(self) -> Any:
-        """Scikit-learn's model, as exact as it gets."""
+        """Return scikit-learn's model at its tightest tolerance."""
         strength = self.l1 + self.l2
         model = LogisticRegression(
             C=1.0 / strength,
@@ -81,7 +81,7 @@ class MarginReferee:
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # saga's steps want weights of about 1, its objective their sum.
+            # saga's steps need weights of about 1; its objective, their sum.
             n = len(self.y)
             model.C = 1.0 / (strength * n)
             return model.fit(self.X, self.targets, self.s * n)
@@ -91,15 +91,15 @@ class MarginReferee:
         return self.objective(self.best.coef_[0], float(np.ravel(self.best.intercept_)[0]))
 
     def parts(self, members: int, chunk_columns: int = 2) -> list[list[Any]]:
-        """Deal the columns, this many to a chunk where they are dense."""
-        return dealt(self.X, self.y, self.weights, members, chunk_columns)
+        """Give the columns to members, this many to a chunk if they are dense."""
+        return split_columns(self.X, self.y, self.weights, members, chunk_columns)
 
     def world(self, members: int, **settings: Any) -> World:
-        """Make a world that the referee watches; ``settings`` are its and the algorithm's."""
-        return watched(self, members, settings)
+        """Make a world that the reference checks; ``settings`` are its and the algorithm's."""
+        return checked_world(self, members, settings)
 
-    def watch(self, world: World, asked: Asked) -> None:
-        """Compare a residual with what the chunks' coefficients make it."""
+    def watch(self, world: World, asked: ExchangeRecord) -> None:
+        """Compare a residual with that of the chunks' coefficients."""
         coef = stepped_from(world, asked, self.X.shape[1])
         if coef is None:
             return
@@ -108,7 +108,7 @@ class MarginReferee:
             z = z + brentq(lambda b: self._steepness(z + b).sum(), -1e3, 1e3, xtol=1e-15)
         of_class = self.s / np.maximum(self.sampled, 1e-300)
         expected = np.sqrt(self.sampled) * of_class * self.targets * expit(-self.targets * z)
-        # The trainer's are of the sum over examples.
+        # The trainer's gap is for the sum over examples.
         sent = asked.exchange.model["residual"]
         total = float(sent @ expected) / float(expected @ expected)
         self.errors.append(float(np.abs(sent - total * expected).max()))
@@ -117,5 +117,5 @@ class MarginReferee:
         return np.asarray(self.s * self.targets * expit(-self.targets * z))
 
     def check_rows(self, rows: Sequence[Any], slack: float = 1e-9) -> None:
-        """Have every row tell its model's objective, and a gap that is none too small."""
+        """Check every row's objective, and that its gap is not too small."""
         check_rows(self, rows, slack)

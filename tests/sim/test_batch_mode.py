@@ -17,13 +17,13 @@ from elasticml.data.synthetic.clusters import synthetic_clusters
 from elasticml.ids import ExchangeId
 from elasticml.sim.simulation import SimResult, simulate
 from elasticml.sim.world_options import options_from_section
-from tests.replays import bits, replayed
-from tests.sim.scenes import record
+from tests.replay_runs import bits, replayed
+from tests.sim.small_jobs import record
 
 K = 6
 SOURCE = synthetic_clusters(9000, columns=4, clusters=K, spread=0.1, min_distance=0.3)
 CHUNKS = [c for block in SOURCE.blocks() for c in SOURCE.read(block.index, 2**14, 1)[0]]
-#: Two of them in one cluster: there is something to do for a few passes.
+#: Two centres in one cluster: there is work for a few passes.
 BEGUN = SOURCE.centres() + 0.05 * np.random.default_rng(1).standard_normal((K, 4))
 
 
@@ -43,7 +43,7 @@ def play(world: dict[str, Any] | None = None, **algorithm: Any) -> SimResult:
     return result
 
 
-def test_a_round_is_an_iteration_of_lloyds_over_everybodys_rows() -> None:
+def test_a_round_is_an_iteration_of_lloyd_over_all_rows() -> None:
     result = play(mode="batch", passes=3)
     centres, values = BEGUN, []
     for _ in range(3):
@@ -58,7 +58,7 @@ def test_a_round_is_an_iteration_of_lloyds_over_everybodys_rows() -> None:
     assert (result.summary["stopped_by"], result.summary["converged"]) == ("3 passes", True)
 
 
-def test_a_run_that_resumes_from_its_last_round_makes_no_pass_more() -> None:
+def test_a_run_that_resumes_from_its_last_round_repeats_no_pass() -> None:
     settings = {"k": K, "mode": "batch", "passes": 3}
     facts = merge_summaries([SOURCE.read(b.index, 2**14, 1)[1] for b in SOURCE.blocks()])
     resume = Resume(arrays={"centres": BEGUN}, values={"passes": 3})
@@ -74,7 +74,7 @@ def test_a_run_that_resumes_from_its_last_round_makes_no_pass_more() -> None:
     assert np.array_equal(model.arrays["centres"], BEGUN)
 
 
-def test_it_ends_where_no_centre_moves() -> None:
+def test_it_ends_when_no_centre_moves() -> None:
     result = play(mode="batch")
     again = run_locally(lloyd(result.arrays["centres"], 1), CHUNKS)["centres"]
     np.testing.assert_allclose(again, result.arrays["centres"], rtol=1e-12)
@@ -91,7 +91,7 @@ def test_losses_delay_it_and_change_nothing() -> None:
     np.testing.assert_allclose(result.arrays["centres"], plain.arrays["centres"], rtol=1e-12)
 
 
-def test_it_is_computed_again_from_its_story_bit_for_bit() -> None:
+def test_it_replays_from_its_story_bit_for_bit() -> None:
     trace = [{"at": 0.3, "lose": 2, "away": 0.1}]
     world = {"trace": trace, "start_s": 0.0, "compute_s": 1e-4}
     result = play(world, mode="batch", passes=4, start="sample", warm_start=None)

@@ -52,14 +52,14 @@ def framed(vector: np.ndarray, exchange: int = 1) -> Frame:
 
 
 async def send(there: Line, way: str, vector: np.ndarray, exchange: int = 1) -> np.ndarray:
-    """Send a vector along a link; what arrives at the other end."""
+    """Send a vector along a link; return what arrives at the other end."""
     await there.ends[way].send(framed(vector, exchange))
     frame = await there.ends[way[::-1]].receive(fresh)
     return frame.payload.obj
 
 
-async def returned(there: Line, way: str) -> None:
-    """Let the peer's next frame bring back what it has dropped."""
+async def return_loans(there: Line, way: str) -> None:
+    """Let the peer's next frame return the loans that it has dropped."""
     await there.ends[way[::-1]].send(Frame(kind=Kind.CONTROL, prefix={"n": 1}))
     assert (await there.ends[way].receive(fresh)).prefix == {"n": 1}
 

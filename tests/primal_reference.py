@@ -1,4 +1,4 @@
-"""Judge what a CoCoA job reports of its models, with numpy and LIBLINEAR alone."""
+"""Check what a CoCoA job reports of its models, with numpy and LIBLINEAR alone."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
-#: Rounding of two ways to add up the same losses.
+#: Rounding differs between two orders of summing the same losses.
 SLACK = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PrimalJudge:
-    """All rows of a problem, without an intercept, and what follows from them."""
+class PrimalReference:
+    """All rows of a problem, without an intercept, and reference values for it."""
 
     X: Any
     y: F64
@@ -36,7 +36,7 @@ class PrimalJudge:
         return float(losses[loss].mean() + 0.5 * self.l2 * w @ w)
 
     def least(self, loss: str) -> float:
-        """Return the least objective, or very little more, by scikit-learn's solvers."""
+        """Return the optimal objective, or very little more, by scikit-learn's solvers."""
         if loss not in self._least:
             self._least[loss] = self.objective(loss, self._fitted(loss))
         return self._least[loss]
@@ -44,7 +44,7 @@ class PrimalJudge:
     def wrong_rows(
         self, loss: str, history: Sequence[Mapping[str, Any]], snapshots: Mapping[int, Any]
     ) -> list[str]:
-        """List the rounds whose reported objective, gap or bound is not true of their model."""
+        """List the rounds whose reported objective, gap or bound is wrong for their model."""
         wrong = []
         least = self.least(loss)
         for row in history:
@@ -66,7 +66,7 @@ class PrimalJudge:
         return wrong
 
     def is_below(self, gap: float, loss: str, w: F64) -> bool:
-        """Tell whether a gap is smaller than the distance of a model to the least objective."""
+        """Return whether a gap is smaller than the distance of a model to the optimum."""
         return gap < self.objective(loss, w) - self.least(loss) - SLACK
 
     def _fitted(self, loss: str) -> F64:

@@ -1,4 +1,4 @@
-"""Pre-emptions that a file tells of."""
+"""Pre-emptions read from a file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from elasticml.errors import ConfigError
 from elasticml.sim.preemption_trace import read_preemptions
 from elasticml.sim.world_options import Preemption, Taken, options_from_section
-from tests.sim.scenes import play, told
+from tests.sim.small_jobs import play, records_of
 
 
 def written(folder, text: str) -> str:
@@ -16,7 +16,7 @@ def written(folder, text: str) -> str:
     return str(path)
 
 
-def test_lines_of_one_moment_and_one_time_away_are_one_preemption(tmp_path):
+def test_lines_with_one_time_and_one_duration_are_one_preemption(tmp_path):
     path = written(tmp_path, "time,slot,away\n1.5,3,20\n1.5,1,20\n\n2,0,\n1.5,2,7\n")
     assert read_preemptions(path) == [
         {"at": 1.5, "lose": [1, 3], "away": 20.0},
@@ -25,7 +25,7 @@ def test_lines_of_one_moment_and_one_time_away_are_one_preemption(tmp_path):
     ]
 
 
-def test_members_are_named_by_their_lives_or_counted(tmp_path):
+def test_members_are_named_by_incarnation_or_counted(tmp_path):
     by_life = read_preemptions(written(tmp_path, "member,time,away\n4.2,1,3\n"))
     assert by_life == [{"at": 1.0, "lose": [4], "away": 3.0}]
     by_count = read_preemptions(written(tmp_path, "time,count,away\n1,2,3\n1,2,3\n"))
@@ -49,17 +49,17 @@ def test_a_wrong_file_is_named_with_its_line(tmp_path, text, words):
         read_preemptions(written(tmp_path, text))
 
 
-def test_byte_order_mark_of_a_spreadsheet_is_no_part_of_a_name(tmp_path):
+def test_a_byte_order_mark_is_not_part_of_a_column_name(tmp_path):
     path = written(tmp_path, "\ufefftime,slot,away\n1,2,3\n")
     assert read_preemptions(path) == [{"at": 1.0, "lose": [2], "away": 3.0}]
 
 
-def test_a_file_that_is_not_there_is_named():
+def test_a_missing_file_is_named():
     with pytest.raises(ConfigError, match=r"cannot read /nowhere/t\.csv"):
         options_from_section({"preemption": {"trace": "/nowhere/t.csv"}})
 
 
-def test_file_chance_and_entries_are_combined(tmp_path):
+def test_file_random_losses_and_entries_are_combined(tmp_path):
     path = written(tmp_path, "time,slot,away\n1,2,3\n")
     section = {"preemption": {"trace": path, "how": "notice"}, "trace": [{"at": 9, "lose": 1}]}
     options = options_from_section(section)
@@ -72,12 +72,12 @@ def test_file_chance_and_entries_are_combined(tmp_path):
     assert options_from_section(section).preemption == Preemption(rate=0.5, how="notice")
 
 
-def test_who_stands_in_the_file_goes_and_comes_back(tmp_path):
+def test_members_in_the_file_leave_and_return(tmp_path):
     path = written(tmp_path, "time,slot,away\n0.005,1,0.05\n0.005,4,0.05\n")
     world = {"preemption": {"trace": path}, "start_s": 0.001, "latency_s": 1e-4}
     result = play(world, stop={"rounds": 200})
-    lost = sorted(record["member"] for record in told(result, "MemberLost"))
-    back = sorted(record["member"] for record in told(result, "MemberJoined"))
+    lost = sorted(record["member"] for record in records_of(result, "MemberLost"))
+    back = sorted(record["member"] for record in records_of(result, "MemberJoined"))
     assert lost == ["1.1", "4.1"]
     assert {"1.2", "4.2"} <= set(back)
     assert result.rows[-1]["absent_examples"] == 0

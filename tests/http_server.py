@@ -1,4 +1,6 @@
-"""A web server in a thread that answers as it is told, for what no cluster does when asked to."""
+"""An HTTP server in a thread with scripted answers, for errors that no cluster produces on
+demand.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @contextmanager
 def serving(answer):
-    """Serve on a free port of this machine; yields ``http://127.0.0.1:port``.
+    """Serve on a free port of this machine; yield ``http://127.0.0.1:port``.
 
     Parameters
     ----------
@@ -45,7 +47,7 @@ def serving(answer):
 
 
 def closed_url():
-    """Return the URL of a port that nobody listens on."""
+    """Return the URL of a port without a listener."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     server.server_close()
     return f"http://127.0.0.1:{server.server_port}"

@@ -1,4 +1,4 @@
-"""Judges primal CoCoA by X and y themselves: its objective, certificates, and scikit-learn's."""
+"""Checks primal CoCoA against X and y themselves: objective, certificates, scikit-learn's model."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.registry import algorithm
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.readers.arrays import from_arrays
-from tests.serial_world import Asked, Run, World, facts_of
+from tests.serial_world import ExchangeRecord, Run, World, facts_of
 
 F64 = NDArray[np.float64]
 
 
-def dealt(
+def split_columns(
     X: Any, y: F64, weights: F64 | None, members: int, chunk_columns: int
 ) -> list[list[Chunk]]:
-    """Deal columns to members, this many to a chunk where they are dense."""
+    """Give columns to members, this many to a chunk if they are dense."""
     source = from_arrays(X, y, weights, by="columns")
     size = chunk_columns * 8 * (len(y) + 1) + 576
     chunks = [c for b in source.blocks() for c in source.read(b.index, size, members)[0]]
     return [chunks[k::members] for k in range(members)]
 
 
-def watched(judge: Any, members: int, settings: dict[str, Any]) -> World:
-    """Make a world that a referee watches; ``settings`` are the world's and the algorithm's."""
+def checked_world(judge: Any, members: int, settings: dict[str, Any]) -> World:
+    """Make a world that a reference checks; ``settings`` are the world's and the algorithm's."""
     names = ("absent", "schedule", "reloads", "between", "tuned", "parallel")
     given = {name: settings.pop(name) for name in names if name in settings}
     return World(
@@ -46,11 +46,11 @@ def watched(judge: Any, members: int, settings: dict[str, Any]) -> World:
     )
 
 
-def stepped_from(world: World, asked: Asked, d: int) -> F64 | None:
-    """Return the chunks' coefficients (d,) where a pass's residual should be exactly theirs.
+def stepped_from(world: World, asked: ExchangeRecord, d: int) -> F64 | None:
+    """Return the chunks' coefficients (d,) of which a pass's residual should be exact.
 
-    Columns that come back in this very exchange may bring a step that the residual lacks: the
-    trainer hears of them with its outcome.
+    Columns that return in this exchange may bring a step that the residual lacks: the trainer
+    learns of them with its outcome.
     """
     outcome = asked.outcome
     same = len(world.asked) < 2 or world.asked[-2].outcome.absent_examples == 0
@@ -66,7 +66,7 @@ def stepped_from(world: World, asked: Asked, d: int) -> F64 | None:
 
 
 def check_rows(judge: Any, rows: Sequence[Any], slack: float) -> None:
-    """Have every row tell its model's objective, and a gap that is none too small."""
+    """Check every row's objective, and that its gap is not too small."""
     for row in rows:
         coef, intercept = row.model["coef"][0], float(row.model["intercept"][0])
         true = judge.objective(coef, intercept)
@@ -77,8 +77,8 @@ def check_rows(judge: Any, rows: Sequence[Any], slack: float) -> None:
 
 
 @dataclass(kw_only=True)
-class ColumnReferee:
-    """One problem, and everything that was certified of it."""
+class ColumnReference:
+    """One problem, and every certificate for it."""
 
     X: Any
     y: F64
@@ -105,14 +105,14 @@ class ColumnReferee:
         return s / s.sum()
 
     def objective(self, coef: F64, intercept: float) -> float:
-        """The mean form of a model's objective."""
+        """Return a model's objective in the mean form."""
         error = self.y - self.X @ coef - intercept
         penalty = self.l1 * np.abs(coef).sum() + 0.5 * self.l2 * coef @ coef
         return float(0.5 * self.s @ error**2 + penalty)
 
     @cached_property
     def best(self) -> Any:
-        """Scikit-learn's model, as exact as it gets."""
+        """Return scikit-learn's model at its tightest tolerance."""
         alpha = self.l1 + self.l2
         model = ElasticNet(
             alpha=alpha,
@@ -132,15 +132,15 @@ class ColumnReferee:
         return self.objective(self.best.coef_, self.best.intercept_)
 
     def parts(self, members: int, chunk_columns: int = 2) -> list[list[Chunk]]:
-        """Deal the columns, this many to a chunk where they are dense."""
-        return dealt(self.X, self.y, self.weights, members, chunk_columns)
+        """Give the columns to members, this many to a chunk if they are dense."""
+        return split_columns(self.X, self.y, self.weights, members, chunk_columns)
 
     def world(self, members: int, **settings: Any) -> World:
-        """Make a world that the referee watches; ``settings`` are its and the algorithm's."""
-        return watched(self, members, settings)
+        """Make a world that the reference checks; ``settings`` are its and the algorithm's."""
+        return checked_world(self, members, settings)
 
-    def watch(self, world: World, asked: Asked) -> None:
-        """Compare a residual with what the chunks' coefficients make it."""
+    def watch(self, world: World, asked: ExchangeRecord) -> None:
+        """Compare a residual with that of the chunks' coefficients."""
         coef = stepped_from(world, asked, self.X.shape[1])
         if coef is None:
             return
@@ -153,12 +153,12 @@ class ColumnReferee:
         self.errors.append(float(np.linalg.norm(root * error - sent)) / scale)
 
     def check_rows(self, rows: Sequence[Any], slack: float = 1e-9) -> None:
-        """Have every row tell its model's objective, and a gap that is none too small."""
+        """Check every row's objective, and that its gap is not too small."""
         check_rows(self, rows, slack)
 
 
 def resumed(judge: Any, resume: Any) -> dict[str, Any]:
-    """Run a resumed trainer to its end, over all chunks; say what it began with as well."""
+    """Run a resumed trainer to its end, over all chunks; also return its initial state."""
     chunks = [chunk for part in judge.parts(1) for chunk in part]
     facts = facts_of(chunks)
     made, settings = algorithm("primal_cocoa"), {**judge.settings, "tolerance": 1e-11}

@@ -60,8 +60,8 @@ def play(world: Mapping[str, Any] | None = None, **changes: Any) -> SimResult:
     return result
 
 
-def played(world: Mapping[str, Any] | None = None, **changes: Any) -> Simulation:
-    """Run as ``play`` does, and keep the world."""
+def play_in_world(world: Mapping[str, Any] | None = None, **changes: Any) -> Simulation:
+    """Run as ``play`` does, and return the world, too."""
     options = options_from_section(world)
     simulation = Simulation(record(**changes), points(), options=options, check_every_event=True)
     for _ in simulation.run():
@@ -70,17 +70,17 @@ def played(world: Mapping[str, Any] | None = None, **changes: Any) -> Simulation
 
 
 def model(result: SimResult) -> bytes:
-    """All bytes of a model."""
+    """Return all bytes of a model."""
     return b"".join(result.arrays[name].tobytes() for name in sorted(result.arrays))
 
 
 def column(result: SimResult, name: str) -> list[Any]:
-    """One column of the history, without the final model's row."""
+    """Return one column of the history, without the final model's row."""
     return [row[name] for row in result.rows[:-1]]
 
 
-def told(result: SimResult, *events: str) -> list[dict[str, Any]]:
-    """Records of these kinds."""
+def records_of(result: SimResult, *events: str) -> list[dict[str, Any]]:
+    """Return the records of these kinds."""
     return [r for r in result.story if r["event"] in events]
 
 
@@ -98,7 +98,7 @@ _SAID = {
 
 
 def trace(result: SimResult) -> list[str]:
-    """Say what happened to members and groups after the data were dealt, one line each."""
+    """Format the events of members and groups after the initial placement, one line each."""
     start = next(k for k, r in enumerate(result.story) if r["event"] == "RoundStarted")
     return [
         f"{r['round']:>3} {_SAID[r['event']].format(**_texts(r))}"

@@ -1,4 +1,4 @@
-"""Two ends of a link over a pair of sockets, without a Dask server: for tests of links alone."""
+"""Two ends of a link over a socket pair, without a Dask server: for tests of links alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from elasticml.collective.socket_link import SocketLink
 
 
 class PlainStream:
-    """As much of a tornado stream as a link looks at."""
+    """The part of a tornado stream that a link uses."""
 
     def __init__(self, own: socket.socket) -> None:
         self.socket = own
@@ -19,7 +19,7 @@ class PlainStream:
         """Watch nothing."""
 
     def set_close_callback(self, callback: Any) -> None:
-        """Close by ``abort`` alone."""
+        """Do nothing: only ``abort`` closes it."""
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""
@@ -27,7 +27,7 @@ class PlainStream:
 
 
 class PlainComm:
-    """As much of a Dask comm as a link looks at."""
+    """The part of a Dask comm that a link uses."""
 
     def __init__(self, own: socket.socket, peer_address: str) -> None:
         own.setblocking(False)

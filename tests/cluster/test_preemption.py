@@ -1,4 +1,6 @@
-"""What a cluster posts on the board reaches jobs on real processes, and SIGTERM their story."""
+"""Pre-emption notices that a cluster posts reach jobs on real processes, and SIGTERM their
+story.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.cluster
 
 MEMBERS, ROWS = 3, 600
 _rng = np.random.default_rng(3)
-# Noise, nearly without a penalty: the gap does not become zero before the story is over.
+# Noise, hardly any penalty: the gap does not reach zero during the test.
 DATA = em.from_arrays(_rng.normal(size=(ROWS, 12)), np.sign(_rng.normal(size=ROWS)))
 
 
@@ -34,7 +36,7 @@ def post(client: Client, word: Word) -> None:
     client.run_on_scheduler(hang_up)
 
 
-def test_a_container_that_is_asked_for_is_emptied_and_its_end_is_told(
+def test_a_pre_empted_container_is_emptied_and_its_end_is_reported(
     cluster: em.LocalCluster,
 ) -> None:
     with Client(cluster, set_as_default=False) as client:
@@ -49,7 +51,7 @@ def test_a_container_that_is_asked_for_is_emptied_and_its_end_is_told(
                 case "RoundEnded" if record["round"] == 3:
                     post(client, Reclaim(address=address, grace_s=60.0, negotiable=False))
                 case "MemberLost" if not ends:
-                    # Its process is told to end when it has been let go already.
+                    # Its process is told to end after it was released.
                     names = [w.name for w in cluster.workers() if w.pid == record["pid"]]
                     ends.append(
                         threading.Thread(target=cluster.lose, args=(names, "terminate", 60.0))
