@@ -13,11 +13,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.linear_model import ElasticNet
 
-from elasticml.algorithms.base import Exchange, Outcome, Work
+from elasticml.algorithms.base import Exchange, Outcome
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.registry import algorithm
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.readers.arrays import from_arrays
+from elasticml.protocol.events import ExchangeHeader
 from tests.serial_world import ExchangeRecord, Run, World, facts_of
 
 F64 = NDArray[np.float64]
@@ -177,7 +178,7 @@ def resumed(judge: Any, resume: Any) -> dict[str, Any]:
             rounds += 1
             sent = rounds < 2000
             continue
-        work = Work(
+        work = ExchangeHeader(
             exchange=1, operation=asked.operation, model=asked.model,
             parameters=asked.parameters, returns=asked.returns,
         )  # fmt: skip

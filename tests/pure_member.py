@@ -28,7 +28,7 @@ def chunks_of_block(block: int) -> tuple[ChunkInfo, ...]:
 class Share:
     """An incarnation's sums of one exchange."""
 
-    model: ev.ModelArrived
+    header: ev.ExchangeHeader[ev.Shape]
     #: The own share; after the sum was sent, the subtree's sum.
     total: Sums | None = None
 
@@ -149,7 +149,7 @@ class Incarnation:
             case cmd.ForwardModel():
                 link, share = self.children.get(command.to), self.shares[command.exchange]
                 if link is not None:
-                    self.send(link, lambda: link.child.model(share.model))
+                    self.send(link, lambda: link.child.model(share.header))
             case cmd.Compute():
                 self.later(command, lambda: self.compute(command.exchange))
             case cmd.SendPartial():
@@ -233,11 +233,11 @@ class Incarnation:
 
     # --- the collective -----------------------------------------------------------------------
 
-    def model(self, model: ev.ModelArrived) -> None:
+    def model(self, header: ev.ExchangeHeader[ev.Shape]) -> None:
         assert self.machine is not None
-        if self.machine.takes_model(model.exchange):
-            self.shares[model.exchange] = Share(model)
-            self.feed(model)
+        if self.machine.takes_model(header.exchange):
+            self.shares[header.exchange] = Share(header)
+            self.feed(header)
 
     def compute(self, exchange: ExchangeId) -> None:
         self.shares[exchange].total = Counter(self.owned)

@@ -397,10 +397,7 @@ class PureWorld:
         life, run = self._known.get(command.to), self.driver.exchanges.running
         assert run is not None
         assert run.id == command.exchange
-        model = ev.ModelArrived(
-            exchange=command.exchange, generation=run.generation, keep=run.request.keep
-        )
-        self._down(life, lambda: life.model(model))
+        self._down(life, lambda: life.model(run.header))
 
     def _read(self, command: cmd.Deliver) -> ExchangeResult:
         """Sum the delivered partials before any of them can be freed."""
@@ -438,9 +435,8 @@ class PureWorld:
 
         def ask(phase: Any, keep: bool) -> ev.ExchangeRequested:
             return ev.ExchangeRequested(
-                operation="sums",
+                header=ev.ExchangeHeader(operation="sums", keep=keep),
                 phase=phase,
-                keep=keep,
                 require_everybody=self.settings.absent in ("stall", "reload"),
                 seal=seal,
             )

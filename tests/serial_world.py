@@ -25,13 +25,13 @@ from elasticml.algorithms.base import (
     Parallel,
     Proceed,
     RoundEnd,
-    Work,
 )
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.registry import algorithm
 from elasticml.data.chunks.chunk import Chunk, binary_csr_chunk, csr_chunk, dense_chunk
 from elasticml.data.dataset_stats import DatasetStats, merge_summaries, summarise
 from elasticml.ids import ChunkId, ExchangeId, GroupId
+from elasticml.protocol.events import ExchangeHeader
 from tests.chunk_states import send_state
 
 
@@ -304,7 +304,7 @@ class World:
         present = self.present()
         lost = {m for entry in due for m in entry.members if not entry.counted} & set(present)
         contributors = [m for m in present if m not in lost]
-        work = Work(
+        work = ExchangeHeader(
             exchange=id,
             operation=exchange.operation,
             model={k: v.copy() for k, v in exchange.model.items()},

@@ -21,6 +21,7 @@ from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.source import DatasetStats
 from elasticml.errors import LocalProtocolError
 from elasticml.ids import ExchangeId, GroupId
+from elasticml.protocol.events import ExchangeHeader
 
 Arrays = Mapping[str, NDArray[np.float64]]
 Scalar = float | int | str | bool
@@ -192,17 +193,8 @@ class Parallel(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """A solver's view of one exchange."""
-
-    exchange: ExchangeId
-    operation: str
-    model: Arrays
-    parameters: Mapping[str, Scalar]
-    returns: Mapping[str, tuple[int, ...]]
-    #: Number of participating members when the exchange starts: the papers' K.
-    members: int = 1
+#: A solver's view of one exchange: its header, with the arrays of the model.
+Work = ExchangeHeader[NDArray[np.float64]]
 
 
 class Solver(Protocol):

@@ -20,6 +20,7 @@ from elasticml.algorithms.base import (
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.source import DatasetStats
 from elasticml.ids import ExchangeId
+from elasticml.protocol.events import ExchangeHeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,7 @@ def answer_locally(
     asked: Exchange, serial: int, compute: Callable[[Work], Arrays], examples: int
 ) -> Outcome:
     """Return the outcome of an exchange with one member that has all ``examples``."""
-    work = Work(
+    work = ExchangeHeader(
         exchange=ExchangeId(serial),
         operation=asked.operation,
         model=asked.model,

@@ -10,6 +10,8 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from elasticml.errors import RemoteProtocolError
+from elasticml.ids import ExchangeId, Generation
+from elasticml.protocol.events import ExchangeHeader, Shape
 
 _HEADER: Final = struct.Struct("<4sBBHIIQQ")
 HEADER_BYTES: Final = 32
@@ -112,6 +114,37 @@ def decode(header: Header, prefix: bytes, payload: memoryview | None) -> Frame:
         prefix=_loads(prefix) if prefix else {},
         payload=payload,
         shared=header.shared,
+    )
+
+
+def model_frame(header: ExchangeHeader[Shape], packed: memoryview | None) -> Frame:
+    """Return the frame that carries the model of an exchange, packed, and its header as prefix."""
+    prefix = {
+        "generation": header.generation,
+        "members": header.members,
+        "operation": header.operation,
+        "model": header.model,
+        "returns": header.returns,
+        "parameters": header.parameters,
+        "reduce": header.reduce,
+        "keep": header.keep,
+    }
+    return Frame(kind=Kind.MODEL, exchange=header.exchange, prefix=prefix, payload=packed)
+
+
+def header_of(frame: Frame) -> ExchangeHeader[Shape]:
+    """Return the header of the exchange whose model a frame carries."""
+    prefix = frame.prefix
+    return ExchangeHeader(
+        exchange=ExchangeId(frame.exchange),
+        generation=Generation(prefix["generation"]),
+        members=prefix["members"],
+        operation=prefix["operation"],
+        model=prefix["model"],
+        returns={name: tuple(shape) for name, shape in prefix["returns"].items()},
+        parameters=prefix["parameters"],
+        reduce=prefix["reduce"],
+        keep=prefix["keep"],
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from elasticml.control.job_state import JobState
 from elasticml.control.tree import Parents
-from elasticml.ids import ExchangeId, Generation, Mask, MemberId, mask_of, members_in
+from elasticml.ids import ExchangeId, Mask, MemberId, mask_of, members_in
 from elasticml.protocol.commands import (
     AnchorPart,
     AskStatus,
@@ -21,7 +21,13 @@ from elasticml.protocol.commands import (
     Refuse,
     SendAnchor,
 )
-from elasticml.protocol.events import AnchorArrived, ExchangeRequested, StatusReported
+from elasticml.protocol.events import (
+    AnchorArrived,
+    ExchangeHeader,
+    ExchangeRequested,
+    Shape,
+    StatusReported,
+)
 from elasticml.story import records as story
 
 # Anchors: the lost members' partial of a kept exchange, as a signed sum of kept partials.
@@ -99,9 +105,7 @@ DURATIONS_KEPT = 50
 class RunningExchange:
     """The running exchange."""
 
-    id: ExchangeId
-    #: Generation of the tree at the start: a member computes if it knows this or a later one.
-    generation: Generation
+    header: ExchangeHeader[Shape]
     request: ExchangeRequested
     started_s: float
     #: Participants at the start, and the chunk-set version of each.
@@ -123,6 +127,11 @@ class RunningExchange:
     #: The tree of that exchange.
     anchor_tree: Parents = field(default_factory=dict)
     anchor_deadline_s: float = 0.0
+
+    @property
+    def id(self) -> ExchangeId:
+        """Number of the exchange."""
+        return self.header.exchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,13 +170,18 @@ class ExchangeCoordinator:
             commands.append(Forget(exchange=state.last_exchange, handles=tuple(self._fetched)))
             self._fetched = []
         state.last_exchange = ExchangeId(state.last_exchange + 1)
-        median = self.median_s(request.operation)
+        median = self.median_s(request.header.operation)
         factor = state.settings.stuck_factor
         wait = max(state.settings.deadline_s_min, factor * (median or 0.0))
         versions, rows = self._taking_part()
-        self.running = RunningExchange(
-            id=state.last_exchange,
+        header = replace(
+            request.header,
+            exchange=state.last_exchange,
             generation=state.generation,
+            members=len(versions),
+        )
+        self.running = RunningExchange(
+            header=header,
             request=request,
             started_s=now_s,
             participants=versions,
@@ -175,7 +189,7 @@ class ExchangeCoordinator:
             deadline_s=now_s + wait,
             rows=rows,
         )
-        return commands + state.root.begin(state.last_exchange, request.keep)
+        return commands + state.root.begin(header.exchange, header.keep)
 
     def _taking_part(self) -> tuple[dict[MemberId, int], dict[MemberId, int]]:
         """Return chunk-set versions and examples of all members in the tree, to be read only."""
@@ -212,7 +226,7 @@ class ExchangeCoordinator:
         if now_s < run.asked_s + min(state.settings.status_s_max, state.settings.deadline_s_min):
             return [], []
         # Before its operation has a median, a member that reports computing is not stuck.
-        has_median = self.median_s(run.request.operation) is not None
+        has_median = self.median_s(run.header.operation) is not None
         stuck = []
         for member in late:
             answer = run.answers.get(member)
@@ -237,7 +251,7 @@ class ExchangeCoordinator:
         assert run is not None and run.id == gathered.exchange
         run.gathered = gathered
         state.closed_exchange = run.id
-        durations = self._durations.setdefault(run.request.operation, deque(maxlen=DURATIONS_KEPT))
+        durations = self._durations.setdefault(run.header.operation, deque(maxlen=DURATIONS_KEPT))
         if not run.disturbed:
             durations.append(now_s - run.started_s)
         missing = self.missing()
@@ -347,7 +361,7 @@ class ExchangeCoordinator:
         in_sum = self.in_sum()
         opened, _ = state.ledger.report(in_sum)
         examples = sum(run.rows[m] for m in in_sum)
-        if run.request.keep and not run.disturbed:
+        if run.header.keep and not run.disturbed:
             self.kept.append(
                 KeptExchange(id=run.id, parents=dict(state.parents), versions=run.participants)
             )
@@ -369,7 +383,7 @@ class ExchangeCoordinator:
         record = state.record(
             story.ExchangeEnded,
             exchange=run.id,
-            operation=run.request.operation,
+            operation=run.header.operation,
             phase=run.request.phase,
             start_t=run.started_s,
             contributors=hex(deliver.contributors),

@@ -72,7 +72,7 @@ class Member:
         #: Free-running jobs: members that states are sent to, with their addresses; this member is
         #: among them when others send to it.
         self.peers: dict[MemberId, str] = {}
-        self._held: list[ev.ModelArrived] = []
+        self._held: list[ev.ExchangeHeader[Any]] = []
         #: The order that each chunk's state is of.
         self._state_orders: dict[ChunkId, int] = {}
         #: The link to the parent that was asked for last, and the attempts that are left.
@@ -177,7 +177,7 @@ class Member:
             return False
         return not self._held or all(exchange != held.exchange for held in self._held)
 
-    def _model(self, event: ev.ModelArrived) -> Commands:
+    def _model(self, event: ev.ExchangeHeader[Any]) -> Commands:
         if event.generation > self.node.generation:
             if len(self._held) >= HELD_MODELS_MAX:
                 raise LocalProtocolError(f"{self.me} holds {HELD_MODELS_MAX} early models")
@@ -345,7 +345,7 @@ class Member:
         return [order]
 
     _HANDLERS: ClassVar[dict[type, Callable[[Member, Any], Commands]]] = {
-        ev.ModelArrived: _model,
+        ev.ExchangeHeader: _model,
         ev.Attached: _child_attached,
         ev.PeerLinked: _peer_linked,
         ev.PeerLost: _child_lost,

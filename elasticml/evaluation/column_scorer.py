@@ -22,6 +22,7 @@ from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import DataError
 from elasticml.evaluation.scoring import DataReader, Score, ranking
 from elasticml.ids import ExchangeId
+from elasticml.protocol.events import ExchangeHeader
 
 F64 = NDArray[np.float64]
 
@@ -167,7 +168,7 @@ class ColumnScorer:
 def _targets(n: int) -> Work:
     """Return the work that reads the targets and weights of n examples from some chunks."""
     exchange = primal_exchanges.targets_exchange(n)
-    return Work(
+    return ExchangeHeader(
         exchange=ExchangeId(0),
         operation=exchange.operation,
         model=exchange.model,

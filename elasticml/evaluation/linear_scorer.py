@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd.async_sgd_settings import read_settings as read_async_sgd
-from elasticml.algorithms.base import Arrays, Exchange, Outcome, Work
+from elasticml.algorithms.base import Arrays, Exchange, Outcome
 from elasticml.algorithms.batch_gradient.batch_gradient_settings import (
     read_settings as read_batch_gradient,
 )
@@ -28,6 +28,7 @@ from elasticml.errors import DataError
 from elasticml.evaluation.scoring import DataReader, Score, ranking
 from elasticml.ids import ExchangeId
 from elasticml.objectives.losses import Loss, loss_named
+from elasticml.protocol.events import ExchangeHeader
 
 # The objective of a linear job, from its algorithm's settings, for evaluating models.
 
@@ -260,7 +261,7 @@ class LinearScorer:
         """Perform an exchange in this process: run the solver over the chunks batch by batch."""
         merge = np.maximum if exchange.reduce == "max" else np.add
         merged: dict[str, F64] = {}
-        work = Work(
+        work = ExchangeHeader(
             exchange=ExchangeId(0),
             operation=exchange.operation,
             model=exchange.model,

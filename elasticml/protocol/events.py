@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from elasticml.ids import NO_EXCHANGE, ChunkId, ChunkInfo, ExchangeId, Generation, Mask, MemberId
 
@@ -227,13 +227,52 @@ class LoopEnded(Event):
     member: MemberId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelArrived(Event):
-    """The model of an exchange arrived from the parent (at a member)."""
+#: What the header of an exchange has of each array of the model: the array itself where it is
+#: computed with, its shape in the machines and on links.
+Part = TypeVar("Part")
+OtherPart = TypeVar("OtherPart")
+Shape = tuple[int, ...]
 
-    exchange: ExchangeId
-    generation: Generation
-    keep: bool
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeHeader(Event, Generic[Part]):
+    """The header of an exchange: all that accompanies its model, from the trainer to the solvers.
+
+    The trainer's request contains it, the driver machine numbers it, and model frames carry it. At
+    a member it is the event that the model has arrived, and the solver's view of the exchange.
+    """
+
+    exchange: ExchangeId = NO_EXCHANGE
+    #: Generation of the tree at the start: a member computes if it knows this or a later one.
+    generation: Generation = Generation(0)
+    #: Number of participating members at the start: the papers' K.
+    members: int = 1
+    #: What the solver computes.
+    operation: str
+    #: The arrays that are broadcast, by name.
+    model: Mapping[str, Part] = field(default_factory=dict)
+    #: The arrays that are reduced, by name; a partial is their concatenation.
+    returns: Mapping[str, Shape] = field(default_factory=dict)
+    #: Small settings for the solver.
+    parameters: Mapping[str, float | int | str | bool] = field(default_factory=dict)
+    #: How partials are merged.
+    reduce: Literal["sum", "max"] = "sum"
+    #: Partials are kept as anchors until the next kept exchange.
+    keep: bool = False
+
+    def with_model(self, model: Mapping[str, OtherPart]) -> ExchangeHeader[OtherPart]:
+        """Return the header with arrays of the model in place of their shapes."""
+        return ExchangeHeader(
+            exchange=self.exchange,
+            generation=self.generation,
+            members=self.members,
+            operation=self.operation,
+            model=model,
+            returns=self.returns,
+            parameters=self.parameters,
+            reduce=self.reduce,
+            keep=self.keep,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,9 +324,9 @@ class AnchorArrived(Event):
 class ExchangeRequested(Event):
     """The trainer requests an exchange."""
 
-    operation: str
+    #: Without number, generation and members, which the driver machine adds at the start.
+    header: ExchangeHeader[Shape]
     phase: Literal["compute", "correct"]
-    keep: bool
     require_everybody: bool
     seal: bool
     #: It starts no earlier than ``report_every`` after the end of the last round.

@@ -12,12 +12,12 @@ import inspect
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from elasticml.algorithms.base import Arrays, Exchange, Resume, Scalar, Work
+from elasticml.algorithms.base import Arrays, Resume, Scalar, Work
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.registry import algorithm
 from elasticml.data.chunks.digests import as_text
@@ -373,15 +373,16 @@ class Replay:
         self._advance()
         training = self.training
         assert training is not None
-        exchange = training.exchange
-        if not isinstance(self._request, ev.ExchangeRequested) or exchange is None:
-            raise self._differs(record, f"the trainer {_what(self._request)} instead")
-        if exchange.operation != record.operation:
-            raise self._differs(record, f"the trainer asks for {exchange.operation} instead")
+        request = self._request
+        if not isinstance(request, ev.ExchangeRequested):
+            raise self._differs(record, f"the trainer {_what(request)} instead")
+        header = request.header
+        if header.operation != record.operation:
+            raise self._differs(record, f"the trainer asks for {header.operation} instead")
         self._compare(record, training)
-        sums = self._sums(exchange, record)
+        sums = self._sums(header, record)
         self.exchanges += 1
-        if exchange.require == "everybody" and record.absent_examples:
+        if request.require_everybody and record.absent_examples:
             return  # not delivered: the trainer requests it again
         self._blas.set(self._blas_threads)
         inputs = [] if sums.total is None else [sums.total]
@@ -407,20 +408,18 @@ class Replay:
 
     # --- members --------------------------------------------------------------------------------
 
-    def _sums(self, exchange: Exchange, record: ExchangeEnded) -> Sums:
+    def _sums(self, requested: ev.ExchangeHeader[ev.Shape], record: ExchangeEnded) -> Sums:
         """Compute the partials of the members that took part, and add them."""
         mask, missing = int(record.contributors, 16), int(record.missing, 16)
         assert self.training is not None
         packed = self.training.packed
         packed.setflags(write=False)
-        work = Work(
+        header = replace(
+            requested,
             exchange=ExchangeId(record.exchange),
-            operation=exchange.operation,
-            model=unpack(packed, {name: array.shape for name, array in exchange.model.items()}),
-            parameters=exchange.parameters,
-            returns=exchange.returns,
             members=(mask | missing).bit_count(),
         )
+        work = header.with_model(unpack(packed, header.model))
         partials: dict[int, Vector] = {}
         for slot in _slots(mask | missing):
             member = self._members.acting.get(slot)
@@ -430,8 +429,8 @@ class Replay:
                 partials[slot] = self._compute(member, work)
             elif self._members.has_computed(member, work.exchange):
                 self._compute(member, work)  # its partial was lost, but its chunks' states changed
-        sums = add_up(record.order, partials, exchange.reduce)
-        if exchange.keep:
+        sums = add_up(record.order, partials, header.reduce)
+        if header.keep:
             self._kept.append((work.exchange, sums))
         return sums
 
@@ -521,7 +520,7 @@ def _what(event: ev.Event | None) -> str:
     """Describe what the trainer has done."""
     match event:
         case ev.ExchangeRequested():
-            return f"asks for an exchange ({event.operation})"
+            return f"asks for an exchange ({event.header.operation})"
         case ev.RoundFinished():
             return "ends a round"
         case ev.TrainerFinished():

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from elasticml.algorithms.base import Solver, Work
-from elasticml.collective.frames import Frame, Header, Kind
+from elasticml.collective.frames import Frame, Header, Kind, header_of, model_frame
 from elasticml.collective.segmentation import IncomingVector
 from elasticml.collective.transport import Link, LinkClosedError
 from elasticml.control import effects as fx
@@ -33,7 +33,7 @@ from elasticml.training.array_buffers import Buffers, Vector, merge, n_values, p
 class Share:
     """This member's arrays of one exchange."""
 
-    prefix: Mapping[str, Any]
+    header: ev.ExchangeHeader[ev.Shape]
     model: Vector
     #: The own partial; after the sum went up, the subtree's sum.
     total: Vector | None = None
@@ -168,17 +168,11 @@ class CollectiveAgent:
     def on_model(self, frame: Frame) -> None:
         """Take the model of an exchange in, from the parent or the driver."""
         exchange = ExchangeId(frame.exchange)
-        array = vector_of(frame)
         if not self.machine.takes_model(exchange):
             return  # parts of this copy may be on their way down
-        self._shares[exchange] = Share(frame.prefix, array)
-        self._feed(
-            ev.ModelArrived(
-                exchange=exchange,
-                generation=frame.prefix["generation"],
-                keep=frame.prefix["keep"],
-            )
-        )
+        header = header_of(frame)
+        self._shares[exchange] = Share(header, vector_of(frame))
+        self._feed(header)
 
     @property
     def effects(self) -> dict[type[cmd.Command], Callable[[Any], None]]:
@@ -199,14 +193,7 @@ class CollectiveAgent:
         share, peer = self._shares[command.exchange], self._children.get(command.to)
         if peer is None or self._passage.commit_model(peer, command.exchange, share.model):
             return
-        peer.send(
-            Frame(
-                kind=Kind.MODEL,
-                exchange=command.exchange,
-                prefix=share.prefix,
-                payload=bytes_of(share.model),
-            )
-        )
+        peer.send(model_frame(share.header, bytes_of(share.model)))
 
     def _refuse(self, command: cmd.Refuse) -> None:
         self._passage.forget([command.handle])
@@ -272,16 +259,9 @@ class CollectiveAgent:
 
     async def _compute(self, exchange: ExchangeId) -> None:
         share = self._shares[exchange]
-        prefix = share.prefix
-        work = Work(
-            exchange=exchange,
-            operation=prefix["operation"],
-            model=unpack(share.model, prefix["model"]),
-            parameters=prefix["parameters"],
-            returns={name: tuple(shape) for name, shape in prefix["returns"].items()},
-            members=prefix["members"],
-        )
-        total = self._buffers.take_to_send(8 * n_values(prefix["returns"]))
+        header = share.header
+        work = header.with_model(unpack(share.model, header.model))
+        total = self._buffers.take_to_send(8 * n_values(header.returns))
         try:
             seconds = await self._env.compute.run(self._solve, work, total)
         except Exception as error:
@@ -313,7 +293,7 @@ class CollectiveAgent:
             share.total = stream.out
         else:
             for handle in command.inputs:
-                merge(share.total, self._buffers[handle], share.prefix["reduce"])
+                merge(share.total, self._buffers[handle], share.header.reduce)
         links = [self._driver, self._parent, *self._children.values()]
         sent = sum(p.link.sent_bytes for p in links if p is not None) + self._past_bytes
         self._sent[str(self.me)] = sent + self.moved_bytes()
@@ -344,7 +324,7 @@ class CollectiveAgent:
         share = self._shares.get(gather.exchange)
         if share is not None and share.total is not None and not gather.summed:
             peer = self._driver if node.parent is None else self._parent
-            self._passage.stream_up(peer, share.total, share.prefix["reduce"])
+            self._passage.stream_up(peer, share.total, share.header.reduce)
 
     def _send_kept(self, command: fx.SendKept) -> None:
         array = self._shares[command.exchange].total

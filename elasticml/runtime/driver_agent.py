@@ -14,7 +14,7 @@ from typing import Any
 
 from elasticml.algorithms.registry import forms, streams
 from elasticml.collective.emulated_network import hello_of, limited
-from elasticml.collective.frames import Frame, Header, Kind
+from elasticml.collective.frames import Frame, Header, Kind, model_frame
 from elasticml.collective.transport import Transport
 from elasticml.control.checkpoint_state import restore
 from elasticml.control.driver import Driver
@@ -33,7 +33,7 @@ from elasticml.runtime.checkpoints.checkpoint_writer import Checkpointer
 from elasticml.runtime.driver_links import DriverLinks, LinkHandlers
 from elasticml.runtime.executors import Long, Runner, parallel
 from elasticml.runtime.fault_injection import FaultInjector, carry_out
-from elasticml.runtime.frame_payloads import model_frame, partial_event, vector_of
+from elasticml.runtime.frame_payloads import bytes_of, partial_event, vector_of
 from elasticml.runtime.numa import spanned
 from elasticml.runtime.scaler import Containers, Scaler
 from elasticml.story.journal import Journal
@@ -436,16 +436,9 @@ class DriverAgent(JobDriver):
     def forward_model(self, command: cmd.ForwardModel) -> None:
         """Send the model of the current exchange to a member."""
         training, running = self.driver_session.training, self.machine.exchanges.running
-        if training is None or training.exchange is None or running is None:
+        if training is None or running is None:
             return
-        frame = model_frame(
-            command.exchange,
-            running.generation,
-            len(running.participants),
-            training.exchange,
-            training.packed,
-        )
-        self._links.send(command.to, frame)
+        self._links.send(command.to, model_frame(running.header, bytes_of(training.packed)))
 
     # --- the cluster, the end ------------------------------------------------------------
 

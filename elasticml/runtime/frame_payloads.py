@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from elasticml.algorithms.base import Exchange
-from elasticml.collective.frames import Frame, Kind
-from elasticml.ids import ExchangeId, Generation, Mask, MemberId, member_id
+from elasticml.collective.frames import Frame
+from elasticml.ids import ExchangeId, Mask, MemberId, member_id
 from elasticml.protocol import events as ev
-from elasticml.training.array_buffers import Vector, manifest
+from elasticml.training.array_buffers import Vector
 
 
 def vector_of(frame: Frame) -> Vector:
@@ -49,23 +48,3 @@ def partial_event(
         handle=handle,
         compute_s={member_id(name): s for name, s in (prefix.get("compute_s") or {}).items()},
     )
-
-
-def model_frame(
-    number: ExchangeId, generation: Generation, members: int, exchange: Exchange, packed: Vector
-) -> Frame:
-    """Return the frame that broadcasts an exchange to ``members`` members.
-
-    ``packed`` holds the arrays of its model.
-    """
-    prefix = {
-        "generation": generation,
-        "members": members,
-        "operation": exchange.operation,
-        "parameters": dict(exchange.parameters),
-        "model": manifest(exchange.model),
-        "returns": {name: list(shape) for name, shape in exchange.returns.items()},
-        "reduce": exchange.reduce,
-        "keep": exchange.keep,
-    }
-    return Frame(kind=Kind.MODEL, exchange=number, prefix=prefix, payload=bytes_of(packed))

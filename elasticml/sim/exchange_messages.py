@@ -1,32 +1,14 @@
-"""What virtual members and the driver send each other in an exchange; a member's share of it."""
+"""The partials that virtual members send in an exchange, and a member's share of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from elasticml.algorithms.base import Exchange, Work
-from elasticml.ids import ExchangeId, Generation, MemberId
+from elasticml.algorithms.base import Work
+from elasticml.ids import MemberId
 from elasticml.protocol import events as ev
+from elasticml.sim.message_sizes import ExchangeSizes
 from elasticml.training.array_buffers import Vector
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SentModel:
-    """What goes down: the trainer's exchange; its arrays are shared, and nobody writes to them."""
-
-    id: ExchangeId
-    generation: Generation
-    exchange: Exchange
-    #: What every member's machine is told when it has come, and when the own share is computed.
-    arrived: ev.ModelArrived
-    computed: ev.Computed
-    packed: Vector
-    #: What every member is asked to compute: made once, for all of them.
-    work: Work
-    #: Doubles of a partial, and bytes of the frames that carry model and partial.
-    values: int
-    down_bytes: int
-    up_bytes: int
 
 
 @dataclass(slots=True)
@@ -49,7 +31,8 @@ class SentAnchor:
 class Share:
     """This member's arrays of one exchange."""
 
-    sent: SentModel
+    header: Work
+    sizes: ExchangeSizes
     #: The own partial; after the sum went up, the subtree's sum.
     total: Vector | None = None
     #: How long the members whose partials are in ``total`` have computed.

@@ -6,19 +6,18 @@ from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from elasticml.algorithms.base import Exchange, Work
+from elasticml.algorithms.base import Work
 from elasticml.control.driver import Driver
 from elasticml.control.driver_settings import DriverSettings
-from elasticml.control.exchange import RunningExchange
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.ids import ExchangeId, MemberId
 from elasticml.policies.registry import policies_of_job
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
-from elasticml.sim.exchange_messages import SentAnchor, SentModel, SentPartial
-from elasticml.sim.message_sizes import CONTROL_BYTES, down_bytes, up_bytes
+from elasticml.sim.exchange_messages import SentAnchor, SentPartial
+from elasticml.sim.message_sizes import CONTROL_BYTES, up_values
 from elasticml.sim.network import Endpoint, Port
-from elasticml.training.array_buffers import Vector, n_values, unpack
+from elasticml.training.array_buffers import Vector, unpack
 from elasticml.training.driving import JobDriver
 from elasticml.training.trainer_runner import TrainerRunner
 
@@ -57,8 +56,8 @@ class VirtualDriver(JobDriver):
         self._arrivals: dict[int, Port] = {}
         self._n_arrivals = 0
         self._arrays: dict[int, Vector] = {}
-        #: The model of the exchange under way, as it goes down.
-        self._sent: SentModel | None = None
+        #: The header of the exchange under way, with its model, as it goes down.
+        self._sent: Work | None = None
 
     def feed(self, event: ev.Event) -> None:
         """Let the machine handle an event, and perform what it commands."""
@@ -194,12 +193,14 @@ class VirtualDriver(JobDriver):
         """Send the model of the exchange under way to a member."""
         port, training = self._ports.get(command.to), self.driver_session.training
         running = self.machine.exchanges.running
-        if port is None or training is None or training.exchange is None or running is None:
+        if port is None or training is None or running is None:
             return
-        message = self._sent
-        if message is None or message.id != command.exchange:
-            message = self._sent = _sent_model(running, training.exchange, training.packed)
-        port.send(message, message.down_bytes)
+        sent = self._sent
+        if sent is None or sent.exchange != command.exchange:
+            training.packed.setflags(write=False)  # all members share it
+            header = running.header
+            sent = self._sent = header.with_model(unpack(training.packed, header.model))
+        port.send(sent, self.world.sizes(sent).down_bytes)
 
     # --- the trainer ------------------------------------------------------------------------------
 
@@ -213,7 +214,8 @@ class VirtualDriver(JobDriver):
         """Give the trainer the outcome of an exchange."""
         training = self.driver_session.training
         assert training is not None and training.exchange is not None
-        seconds = self.world.merge_seconds(training.exchange, len(inputs) + len(anchor))
+        n_values = up_values(training.exchange)
+        seconds = self.world.merge_seconds(n_values, len(inputs) + len(anchor))
         seconds += self.world.options.overhead_seconds(training.exchange.operation)
         self._step(seconds, training.deliver, command, inputs, anchor)
 
@@ -226,30 +228,3 @@ class VirtualDriver(JobDriver):
         """Let the trainer work; what comes of it is known when the time has passed."""
         event = self.after_step(function(*args))
         self.world.clock.after(seconds, self.feed, event)
-
-
-def _sent_model(running: RunningExchange, exchange: Exchange, packed: Vector) -> SentModel:
-    """Put together what goes down in an exchange."""
-    packed.setflags(write=False)
-    shapes = {name: array.shape for name, array in exchange.model.items()}
-    return SentModel(
-        id=running.id,
-        generation=running.generation,
-        exchange=exchange,
-        arrived=ev.ModelArrived(
-            exchange=running.id, generation=running.generation, keep=exchange.keep
-        ),
-        computed=ev.Computed(exchange=running.id),
-        packed=packed,
-        work=Work(
-            exchange=running.id,
-            operation=exchange.operation,
-            model=unpack(packed, shapes),
-            parameters=exchange.parameters,
-            returns=exchange.returns,
-            members=len(running.participants),
-        ),
-        values=n_values(exchange.returns),
-        down_bytes=down_bytes(exchange),
-        up_bytes=up_bytes(exchange),
-    )

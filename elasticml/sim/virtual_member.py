@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from elasticml.algorithms.base import Solver
+from elasticml.algorithms.base import Solver, Work
 from elasticml.control import effects as fx
 from elasticml.control.member import Member
 from elasticml.data.chunks.chunk import Chunk
@@ -22,7 +22,7 @@ from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.sim.async_mode import VirtualLoop, loop_of
 from elasticml.sim.chunk_transport import ChunkTransport
-from elasticml.sim.exchange_messages import SentAnchor, SentModel, SentPartial, Share
+from elasticml.sim.exchange_messages import SentAnchor, SentPartial, Share
 from elasticml.sim.message_sizes import CONTROL_BYTES, examples_of
 from elasticml.sim.network import Port
 from elasticml.training.array_buffers import Vector, merge, pack
@@ -131,7 +131,7 @@ class VirtualMember:
 
     def on_driver_message(self, message: Any) -> None:
         """Take in what the driver says."""
-        if isinstance(message, SentModel):
+        if isinstance(message, ev.ExchangeHeader):
             self._on_model(message)
         else:
             self.feed(message)
@@ -239,13 +239,13 @@ class VirtualMember:
     def _forward(self, command: cmd.ForwardModel) -> None:
         child = self.children.get(command.to)
         if child is not None:
-            sent = self._shares[command.exchange].sent
-            child.send(sent, sent.down_bytes)
+            share = self._shares[command.exchange]
+            child.send(share.header, share.sizes.down_bytes)
 
-    def _on_model(self, sent: SentModel) -> None:
-        if self.machine.takes_model(sent.id):
-            self._shares[sent.id] = Share(sent)
-            self.feed(sent.arrived)
+    def _on_model(self, header: Work) -> None:
+        if self.machine.takes_model(header.exchange):
+            self._shares[header.exchange] = Share(header, self.world.sizes(header))
+            self.feed(header)
 
     def _attach(self, command: cmd.Attach) -> None:
         self.later(2 * self.world.options.latency_s, self._connect, command)
@@ -289,7 +289,7 @@ class VirtualMember:
             self.feed(fx.ParentLost(peer=self._parent_id))
 
     def _on_parent_message(self, message: Any) -> None:
-        if isinstance(message, SentModel):
+        if isinstance(message, ev.ExchangeHeader):
             self._on_model(message)
 
     def _on_child_message(self, message: Any) -> None:
@@ -311,16 +311,17 @@ class VirtualMember:
 
     def _compute(self, command: cmd.Compute) -> None:
         exchange = command.exchange
-        sent = self._shares[exchange].sent
+        share = self._shares[exchange]
+        header = share.header
         try:
-            arrays, measured_s = self.world.solve(self._solver, sent.work, self.chunks)
+            arrays, measured_s = self.world.solve(self._solver, header, self.chunks)
             self.worker.computed = exchange
-            total = pack(arrays, sent.exchange.returns, np.empty(sent.values))
+            total = pack(arrays, header.returns, np.empty(share.sizes.values))
         except ElasticmlError as error:
             self.fail(error)
             return
-        n, operation = examples_of(sent.work, self._rows), sent.work.operation
-        seconds = self.world.compute_seconds(self.me.slot, operation, n, measured_s)
+        n = examples_of(header, self._rows)
+        seconds = self.world.compute_seconds(self.me.slot, header.operation, n, measured_s)
         self.later(self.worker.computing_s(seconds), self._computed, exchange, total, seconds)
 
     def _computed(self, exchange: ExchangeId, total: Vector, seconds: float) -> None:
@@ -329,7 +330,7 @@ class VirtualMember:
             share.total = total
             share.compute_s[self.me] = seconds
             self.world.computed(exchange, self.me, seconds)
-            self.feed(share.sent.computed)
+            self.feed(ev.Computed(exchange=exchange))
 
     def _send_partial(self, command: cmd.SendPartial) -> None:
         share = self._shares[command.exchange]
@@ -337,10 +338,10 @@ class VirtualMember:
         delay = 0.0
         for handle in command.inputs:
             partial = self._partials[handle]
-            merge(share.total, partial.array, share.sent.exchange.reduce)
+            merge(share.total, partial.array, share.header.reduce)
             share.compute_s.update(partial.event.compute_s)
         if command.inputs:
-            delay = self.world.merge_seconds(share.sent.exchange, len(command.inputs))
+            delay = self.world.merge_seconds(share.sizes.up_values, len(command.inputs))
         event = ev.PartialArrived(
             cause=self._cause,
             exchange=command.exchange,
@@ -353,7 +354,7 @@ class VirtualMember:
         port = self._driver if command.to is None else self._parent
         if port is not None:
             message = SentPartial(event, share.total)
-            self.later(delay, port.send, message, share.sent.up_bytes)
+            self.later(delay, port.send, message, share.sizes.up_bytes)
 
     def _send_kept(self, command: fx.SendKept) -> None:
         share = self._shares[command.exchange]
@@ -368,7 +369,7 @@ class VirtualMember:
             sender=command.sender,
             handle=next(self.world.handles),
         )
-        self._driver.send(SentAnchor(event=event, array=array), share.sent.up_bytes)
+        self._driver.send(SentAnchor(event=event, array=array), share.sizes.up_bytes)
 
     #: What is done at each of the machine's commands.
     _perform: ClassVar[dict[type[cmd.Command], Callable[[VirtualMember, Any], None]]] = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from elasticml.algorithms.base import Arrays, Exchange, Solver, Work
+from elasticml.algorithms.base import Arrays, Solver, Work
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.registry import algorithm
 from elasticml.control.driver_settings import settings_from_record
@@ -22,7 +22,7 @@ from elasticml.ids import ExchangeId, MemberId
 from elasticml.protocol import events as ev
 from elasticml.sim.block_cache import BlockCache
 from elasticml.sim.fault_schedule import Faults
-from elasticml.sim.message_sizes import up_values
+from elasticml.sim.message_sizes import ExchangeSizes, sizes_of
 from elasticml.sim.network import Network
 from elasticml.sim.virtual_clock import Clock
 from elasticml.sim.virtual_driver import VirtualDriver
@@ -77,6 +77,9 @@ class World:
         self._n_workers = 0
         self._has_begun = False
         self._parallel = Serial()
+        #: The header whose sizes were asked for last, and they.
+        self._sized: Work | None = None
+        self._sizes = ExchangeSizes(0, 0, 0, 0)
         self._tells_times = n_members <= COMPUTE_TIMES_MEMBERS_MAX
 
     # --- running --------------------------------------------------------------------------------
@@ -199,9 +202,15 @@ class World:
             seconds *= math.exp(options.jitter * self._rng.standard_normal())
         return seconds * options.slow.get(slot, 1.0)
 
-    def merge_seconds(self, exchange: Exchange, n_inputs: int) -> float:
-        """Return the virtual seconds of adding ``n_inputs`` partials."""
-        return n_inputs * up_values(exchange) * self.options.merge_s
+    def merge_seconds(self, n_values: int, n_inputs: int) -> float:
+        """Return the virtual seconds of adding ``n_inputs`` partials of ``n_values``."""
+        return n_inputs * n_values * self.options.merge_s
+
+    def sizes(self, header: Work) -> ExchangeSizes:
+        """Return the sizes of an exchange's messages, which all members share."""
+        if self._sized is not header:
+            self._sized, self._sizes = header, sizes_of(header)
+        return self._sizes
 
     def summarised(self, summary: BlockSummary) -> None:
         """Record the summary of a block that a member has read."""

@@ -19,11 +19,6 @@ from elasticml.algorithms.base import Parallel
 Vector = NDArray[np.float64]
 
 
-def manifest(arrays: Mapping[str, NDArray[Any]]) -> dict[str, list[int]]:
-    """Return the shape of each array, by name, in order."""
-    return {name: list(array.shape) for name, array in arrays.items()}
-
-
 def n_values(shapes: Mapping[str, Any]) -> int:
     """Return the total number of values of all arrays."""
     return sum(math.prod(shape) for shape in shapes.values())

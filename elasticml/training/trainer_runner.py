@@ -145,11 +145,18 @@ class TrainerRunner:
         shapes = {name: array.shape for name, array in request.model.items()}
         self.packed = pack(request.model, shapes, self.new_buffer(8 * n_values(shapes)))
         self.digest = digest_of(self.packed, self.digest)
+        header = ev.ExchangeHeader(
+            operation=request.operation,
+            model=shapes,
+            returns=request.returns,
+            parameters=request.parameters,
+            reduce=request.reduce,
+            keep=request.keep,
+        )
         return ev.ExchangeRequested(
             cause="trainer",
-            operation=request.operation,
+            header=header,
             phase=request.phase,
-            keep=request.keep,
             require_everybody=request.require == "everybody",
             seal=request.seal,
             paced=request.paced,

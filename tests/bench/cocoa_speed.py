@@ -162,13 +162,14 @@ def one_pass(solver, pieces, v, aggregation, l2, weight, serial, parallel):
 
 def run_certified(data, l2, loss, threads, settings):
     """Train with the trainer and one solver in this process, certificates included."""
-    from elasticml.algorithms.base import Exchange, Outcome, Proceed, Work
+    from elasticml.algorithms.base import Exchange, Outcome, Proceed
     from elasticml.algorithms.cocoa.local_pass import warm_kernels
     from elasticml.algorithms.registry import algorithm
     from elasticml.data.chunks import products
     from elasticml.data.dataset_stats import merge_summaries, summarise
     from elasticml.ids import ExchangeId
     from elasticml.objectives import conjugates, losses
+    from elasticml.protocol.events import ExchangeHeader
     from elasticml.runtime.executors import parallel as parallel_of
 
     chunks = chunks_of(data)
@@ -202,7 +203,7 @@ def run_certified(data, l2, loss, threads, settings):
                 answer, started = Proceed(go_on=True), time.perf_counter()
                 continue
             passes += item.operation == "pass"
-            work = Work(
+            work = ExchangeHeader(
                 exchange=ExchangeId(passes + 1),
                 operation=item.operation,
                 model=item.model,

@@ -35,7 +35,6 @@ from types import TracebackType
 
 import numpy as np
 
-from elasticml.algorithms.base import Work
 from elasticml.algorithms.cocoa import cocoa_exchanges
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.data.chunks.chunk import Chunk
@@ -46,6 +45,7 @@ from elasticml.data.readers.convert import convert
 from elasticml.data.readers.converted import ConvertedSource, read_converted
 from elasticml.data.synthetic.sparse import synthetic
 from elasticml.ids import ExchangeId, parse_size
+from elasticml.protocol.events import ExchangeHeader
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 from elasticml.runtime.executors import parallel
 from elasticml.runtime.worker_limits import WorkerLimits
@@ -155,7 +155,7 @@ class Passes:
         parameters = {"serial": self._serial, "settle": self._serial - 1, "gamma": gamma, **more}
         self._serial += 1
         plan_residency(self._chunks)
-        work = Work(
+        work = ExchangeHeader(
             exchange=ExchangeId(self._serial),
             operation=operation,
             model={key: self._v},

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from elasticml.algorithms.base import Exchange, Model, Outcome, Work
+from elasticml.algorithms.base import Exchange, Model, Outcome
 from elasticml.algorithms.cocoa import cocoa_exchanges
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.algorithms.cocoa.trainer import make_trainer
@@ -35,6 +35,7 @@ from elasticml.data.readers.converted import ConvertedSource
 from elasticml.data.source import Source
 from elasticml.data.synthetic.sparse import synthetic
 from elasticml.ids import ExchangeId
+from elasticml.protocol.events import ExchangeHeader
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -98,7 +99,7 @@ def fit(source: ConvertedSource, settings: Mapping[str, Any], gap: float) -> Spe
         before, began_s = out_of_core.streamed_bytes, time.perf_counter()
         plan_residency(chunks)
         id = ExchangeId(spent.passes + spent.certificates + 1)
-        work = Work(
+        work = ExchangeHeader(
             exchange=id,
             operation=asked.operation,
             model=asked.model,

@@ -23,12 +23,12 @@ from numba import njit
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from elasticml.algorithms.base import Work
 from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
 from elasticml.algorithms.parallel import runs
 from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk, sequence_chunk
 from elasticml.data.chunks.ngrams import codes_of_letters, sequence_layout
 from elasticml.ids import ChunkId, ExchangeId
+from elasticml.protocol.events import ExchangeHeader
 from elasticml.runtime.executors import parallel as pool_of
 from tests.bench import harness
 from tests.serial_world import facts_of
@@ -93,7 +93,7 @@ def passes(chunks: list[Chunk], parallel: Any) -> Iterator[tuple[str, Callable[[
     now = {"point": 0, "direction": 0}
 
     def ask(operation: str, model: dict[str, np.ndarray], **parameters: Any) -> None:
-        work = Work(
+        work = ExchangeHeader(
             exchange=ExchangeId(1),
             operation=operation,
             model=model,

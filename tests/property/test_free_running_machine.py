@@ -34,9 +34,8 @@ class FreeWorld(PureWorld):
         self.ended_s: list[float] = []
         for r in range(rounds):
             got: ExchangeResult = yield ev.ExchangeRequested(
-                operation="report",
+                header=ev.ExchangeHeader(operation="report"),
                 phase="compute",
-                keep=False,
                 require_everybody=False,
                 seal=seal,
                 paced=r > 0,

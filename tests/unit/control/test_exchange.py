@@ -20,7 +20,10 @@ DEADLINE_S, STATUS_S = 10.0, 2.0
 
 def request(operation: str = "sums", *, keep: bool = False) -> ev.ExchangeRequested:
     return ev.ExchangeRequested(
-        operation=operation, phase="compute", keep=keep, require_everybody=False, seal=False
+        header=ev.ExchangeHeader(operation=operation, keep=keep),
+        phase="compute",
+        require_everybody=False,
+        seal=False,
     )
 
 

@@ -26,9 +26,9 @@ def rewire(generation: int, children=()) -> Rewire:
     )
 
 
-def model(exchange: int, generation: int) -> ev.ModelArrived:
-    return ev.ModelArrived(
-        exchange=ExchangeId(exchange), generation=Generation(generation), keep=False
+def model(exchange: int, generation: int) -> ev.ExchangeHeader[ev.Shape]:
+    return ev.ExchangeHeader(
+        exchange=ExchangeId(exchange), generation=Generation(generation), operation="sums"
     )
 
 

@@ -12,12 +12,13 @@ from elasticml.algorithms.async_sgd.paper import PaperKMeans
 from elasticml.algorithms.async_sgd.sampler import Sampler
 from elasticml.algorithms.async_sgd.seeding import plus_plus, start, swap_centres
 from elasticml.algorithms.async_sgd.seeding_ops import answer, run_locally
-from elasticml.algorithms.base import Outcome, Work
+from elasticml.algorithms.base import Outcome
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.chunk import dense_chunk
 from elasticml.data.synthetic.clusters import synthetic_clusters
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId, ExchangeId
+from elasticml.protocol.events import ExchangeHeader
 from examples.papers.support.asgd_reference import centre_error, simu_parallel
 from examples.papers.support.nic_model import GIGABIT, SMALL_S, Costs, World
 
@@ -41,7 +42,7 @@ def merged_answers(questions, members):
     try:
         exchange = next(questions)
         while True:
-            work = Work(
+            work = ExchangeHeader(
                 exchange=ExchangeId(1),
                 operation=exchange.operation,
                 model=exchange.model,

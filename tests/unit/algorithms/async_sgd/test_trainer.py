@@ -11,13 +11,14 @@ import pytest
 from elasticml.algorithms.async_sgd.report_ops import LoopReport, ReportSolver
 from elasticml.algorithms.async_sgd.trainer import free_running
 from elasticml.algorithms.async_sgd.worker_loop import COUNTS, WorkerLoop
-from elasticml.algorithms.base import Exchange, Model, Outcome, Proceed, RoundEnd, Work
+from elasticml.algorithms.base import Exchange, Model, Outcome, Proceed, RoundEnd
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.body import Layout
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.data.dataset_stats import BlockSummary, merge_summaries
 from elasticml.errors import ConfigError, JobFailedError
 from elasticml.ids import ChunkId, ExchangeId
+from elasticml.protocol.events import ExchangeHeader
 from tests.async_toy import plan
 
 ROWS = 30
@@ -90,7 +91,7 @@ def run_exchange(exchange: Exchange, there: Sequence[Member], opened: int | None
     """Run an exchange over these members."""
     total: dict[str, Any] = {}
     for member in there:
-        work = Work(
+        work = ExchangeHeader(
             exchange=ExchangeId(1),
             operation=exchange.operation,
             model=exchange.model,

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from elasticml.algorithms.base import Work
 from elasticml.algorithms.batch_gradient import curvature_estimates, curvature_probes
 from elasticml.algorithms.batch_gradient.batch_gradient_settings import read_settings
 from elasticml.algorithms.batch_gradient.curvature_estimates import Curvatures, curvatures_for
@@ -18,6 +17,7 @@ from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.scaling import Columns
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.ids import ExchangeId
+from elasticml.protocol.events import ExchangeHeader
 from tests.serial_world import Return, Run, Vanish, World, facts_of, split_rows
 
 RNG = np.random.default_rng(2)
@@ -76,7 +76,7 @@ def test_a_sketch_takes_the_memory_of_its_sums_and_their_total() -> None:
     rows = sp.random(40, d, density=1e-3, format="csr", rng=np.random.default_rng(3))
     (chunks,) = split_rows(rows, np.sign(RNG.normal(size=40)), 1)
     basis = np.linalg.qr(RNG.normal(size=(d, rank)))[0].T.copy()
-    work = Work(
+    work = ExchangeHeader(
         exchange=ExchangeId(1),
         operation="sketch",
         model={"at": np.zeros(d), "basis": basis},

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from elasticml.algorithms.base import Work
 from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import LocalProtocolError
 from elasticml.ids import ExchangeId
+from elasticml.protocol.events import ExchangeHeader
 from tests.serial_world import facts_of, split_rows
 
 RNG = np.random.default_rng(5)
@@ -41,7 +41,7 @@ class Threads:
 def ask(
     solver: BatchGradientSolver, chunks: list[Chunk], operation: str, model: dict, **parameters
 ):
-    work = Work(
+    work = ExchangeHeader(
         exchange=ExchangeId(1), operation=operation, model=model, parameters=parameters, returns={}
     )
     return solver.compute(work, chunks, Serial())
@@ -67,7 +67,7 @@ def test_loss_gradient_and_weight_are_the_sums_over_the_chunks(kind: str, parall
     solver, chunks = make(KINDS[kind])
     assert chunks[0].layout.kind == kind
     dense = KINDS[kind].toarray() if sp.issparse(KINDS[kind]) else KINDS[kind]
-    work = Work(
+    work = ExchangeHeader(
         exchange=ExchangeId(1),
         operation="gradient",
         model={"w": W},
@@ -184,7 +184,7 @@ def test_threads_share_a_product_with_the_hessian() -> None:
     solver, chunks = make(X)
     ask(solver, chunks, "gradient", {"w": W}, point=0)
     alone = ask(solver, chunks, "product", {"v": P}, point=0)["hv"]
-    work = Work(
+    work = ExchangeHeader(
         exchange=ExchangeId(2),
         operation="product",
         model={"v": P},

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from elasticml.algorithms.base import Work
 from elasticml.algorithms.cocoa.scaled_chunks import check_scale, scaled_chunk
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import ConfigError, LocalProtocolError
 from elasticml.ids import ExchangeId
+from elasticml.protocol.events import ExchangeHeader
 from tests.chunk_states import send_state
 from tests.serial_world import facts_of, split_rows
 
@@ -45,7 +45,7 @@ def ask(
         "exact": False,
         **given,
     }
-    work = Work(
+    work = ExchangeHeader(
         exchange=ExchangeId(1),
         operation=operation,
         model={"v": v, "sent": v, **more},

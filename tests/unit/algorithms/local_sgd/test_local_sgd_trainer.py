@@ -15,6 +15,7 @@ from elasticml.algorithms.local_sgd.sampler import order_keys
 from elasticml.algorithms.local_sgd.solver import LocalSGDSolver
 from elasticml.algorithms.local_sgd.trainer import make_trainer
 from elasticml.errors import ConfigError, JobFailedError
+from elasticml.protocol.events import ExchangeHeader
 from elasticml.runtime.executors import parallel
 from tests.serial_world import Return, Run, Vanish, World, facts_of, split_rows
 
@@ -262,7 +263,7 @@ def test_a_job_resumed_in_another_process_has_the_same_bits():
 
 def run_from(settings: Any, rounds: int, resume: Any = None) -> tuple[list[RoundEnd], Model]:
     """Run on two members, from the end of a former run."""
-    from elasticml.algorithms.base import Outcome, Work
+    from elasticml.algorithms.base import Outcome
     from elasticml.algorithms.local_sgd.solver import LocalSGDSolver
     from elasticml.algorithms.parallel import Serial
     from elasticml.ids import ExchangeId
@@ -283,7 +284,7 @@ def run_from(settings: Any, rounds: int, resume: Any = None) -> tuple[list[Round
             answer = len(rows) < rounds
             continue
         assert isinstance(item, Exchange)
-        work = Work(
+        work = ExchangeHeader(
             exchange=ExchangeId(1),
             operation=item.operation,
             model=item.model,
