@@ -1,4 +1,4 @@
-"""A member's place in the collective, performed: links up and down, computing, summing, sending."""
+"""A member in the reduce tree: links to parent and children, computing, summing, sending."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ class Share:
 
 
 class CollectiveAgent:
-    """Performs what the member machine commands in the tree: links, computations, sums.
+    """Performs the member machine's commands in the tree: links, computations, sums.
 
     Parameters
     ----------
     machine : Member
     driver : Peer
-        The link to the driver, who is the parent of the tree's first members.
+        The link to the driver, which is the root of the tree.
     hello : mapping
-        Said to a parent when the link to it opens: job and transport.
-    environment : Environment
+        First message on the link to a parent: job and transport.
+    environment : WorkerContext
     feed : callable
-        Takes events for the member machine.
+        Passes events to the member machine.
     fail : callable
-        Told of what is no fault of the cluster.
+        Reports an error that ends the job.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class CollectiveAgent:
     ) -> None:
         self.me = machine.me
         self.machine = machine
-        #: Computations done, for tests of who had to compute again.
+        #: Number of computations, for tests of repeated work.
         self.computations = 0
         #: The last exchange that was computed.
         self.computed = NO_EXCHANGE
-        #: What to compute with and over; set by the driver's orders.
+        #: Solver and chunks, set by the driver's orders.
         self.solver: Solver | None = None
         self.chunks: list[Chunk] = []
-        #: Bytes that chunk transfers have sent, for the books.
+        #: Returns the bytes that chunk transfers have sent.
         self.moved_bytes: Callable[[], int] = lambda: 0
         self._driver = driver
         self._hello = hello
@@ -86,16 +86,16 @@ class CollectiveAgent:
         self._buffers = Buffers(environment.transport.lendable)
         self._passage = PipelinedTransfer(self.machine.node, self._buffers)
         self._shares: dict[ExchangeId, Share] = {}
-        #: Compute seconds of this subtree's members, by exchange: told again with a repeated sum.
+        #: Compute seconds of this subtree's members, by exchange; repeated with a repeated sum.
         self._compute_s: dict[ExchangeId, dict[str, float]] = {}
         self._sent: dict[str, int] = {}
-        #: Computations of this subtree's members, on their way up.
+        #: Numbers of computations of this subtree's members, to report with the next sum.
         self._done: dict[str, int] = {}
         self._past_bytes = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def close(self) -> None:
-        """Close the links to parent and children, and stop what is under way."""
+        """Close the links to parent and children, and cancel all tasks."""
         for peer in [self._parent, *self._children.values()]:
             if peer is not None:
                 peer.close()
@@ -108,7 +108,7 @@ class CollectiveAgent:
         task.add_done_callback(self._tasks.discard)
 
     def allocate(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
-        """Give out a buffer for a payload of numbers."""
+        """Return a buffer for a payload of doubles."""
         is_relayed = header.kind == Kind.MODEL and self._children
         take = self._buffers.take_to_send if is_relayed else self._buffers.take
         return take(header.payload_bytes).data.cast("B")
@@ -161,12 +161,12 @@ class CollectiveAgent:
             self._stream_up()
 
     def on_model_piece(self, peer: Peer, arriving: IncomingVector) -> None:
-        """Pass a piece of a model on, from the parent or the driver."""
+        """Forward a piece of a model from the parent or the driver."""
         if arriving.kind == Kind.MODEL:
             self._passage.model_piece(arriving, self._children)
 
     def on_model(self, frame: Frame) -> None:
-        """Take the model of an exchange in, from the parent or the driver."""
+        """Receive the model of an exchange from the parent or the driver."""
         exchange = ExchangeId(frame.exchange)
         if not self.machine.takes_model(exchange):
             return  # parts of this copy may be on their way down
@@ -176,7 +176,7 @@ class CollectiveAgent:
 
     @property
     def effects(self) -> dict[type[cmd.Command], Callable[[Any], None]]:
-        """What performs each of the machine's commands."""
+        """The function that performs each of the machine's commands."""
         return {
             cmd.Compute: lambda command: self._spawn(self._compute(command.exchange)),
             cmd.ForwardModel: self._forward_model,
@@ -211,7 +211,7 @@ class CollectiveAgent:
             if share.total is not None:
                 self._buffers.give(share.total)
 
-    # --- links up and down ---------------------------------------------------------------
+    # --- links to parent and children ----------------------------------------------------
 
     def _detach(self, command: cmd.Detach) -> None:
         child = self._children.pop(command.peer, None)
@@ -316,7 +316,7 @@ class CollectiveAgent:
             peer.send(frame)
 
     def _stream_up(self) -> None:
-        """Send what can be said already of the sum that waits for children."""
+        """Send the part of the sum whose inputs have arrived from all children."""
         node = self.machine.node
         gather = node.gather
         if gather is None or gather.sent or not gather.ready or not node.parent_ready:

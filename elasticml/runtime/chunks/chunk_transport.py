@@ -1,12 +1,13 @@
-"""Chunks from member to member: states first, then bodies, each in one contiguous buffer.
+"""Transfers of chunks between members: states first, then bodies, each in one contiguous buffer.
 
-One link per pair and purpose, all pairs at once. Moves, for which a round is held, and copies,
-which are made while rounds go on, have links of their own: a move never waits behind a copy.
+There is one link per pair of members and purpose, and all pairs transfer concurrently. Moves, for
+which a round waits, and copies, which are made during rounds, have separate links, so that a move
+never waits for a copy.
 
-An order's first frame names its chunks, says whose bodies follow, and carries all their states at
-once; so a move whose target holds the bodies already is a single frame. Bodies follow, a frame
-each, and are received into the buffer that they stay in. What of a transfer counts, the member
-machine decides.
+The first frame of an order lists its chunks and those whose bodies follow, and contains all states;
+so a move to a member that holds the bodies is a single frame. Each body follows in its own frame
+and is received into its final buffer, as it is stored: a compressed body stays compressed. The
+member machine decides which parts of a transfer it takes.
 """
 
 from __future__ import annotations
@@ -34,10 +35,6 @@ from elasticml.protocol.events import Event
 from elasticml.runtime.chunks.chunk_store import ChunkStore, ReceiveBuffers
 from elasticml.runtime.chunks.rate_limiter import RateLimiter
 from elasticml.runtime.chunks.state_codec import State, decode_states, encode_states
-
-# Send chunk bodies to other members, and rebuild the received ones.
-#
-# A body is sent as it is stored: a compressed body stays compressed, which saves bytes.
 
 
 def prepare_to_send(chunk: Chunk) -> None:
@@ -85,25 +82,25 @@ def received(id: ChunkId, payload: memoryview, *, is_mapped: bool) -> Chunk:
     return chunk
 
 
-#: Bytes a second at which a member copies bodies in the background where no order says otherwise.
+#: Default rate of background copies, in bytes per second.
 COPY_BYTES_PER_S = 200e6
 
 
 @dataclass(slots=True)
 class Delivery:
-    """What has come of one order."""
+    """The part of an order that has arrived."""
 
     order: int
     chunks: tuple[ChunkId, ...]
     began_s: float
-    #: Whose bodies are still to come.
+    #: Chunks whose bodies have not arrived yet.
     missing: set[ChunkId]
-    #: Where these bodies go.
+    #: Buffers for these bodies.
     slab: ReceiveBuffers | FileSlab
     states: dict[ChunkId, tuple[State, int]] = field(default_factory=dict)
     bodies: dict[ChunkId, Chunk] = field(default_factory=dict)
     nbytes: int = 0
-    #: Stores the bodies, once the machine has commanded it.
+    #: Stores the bodies; set when the machine commands it.
     storing: Awaitable[None] | None = None
 
 
@@ -119,9 +116,9 @@ class ChunkTransport:
     clock : callable
         Seconds, monotonic.
     feed : callable
-        Takes events for the member machine.
+        Passes events to the member machine.
     pause : callable
-        Waits for so many seconds, on the clock's time.
+        Sleeps for a number of seconds of ``clock``.
     """
 
     def __init__(
@@ -143,18 +140,18 @@ class ChunkTransport:
         self._links: dict[tuple[MemberId, str], Link] = {}
         self._locks: dict[tuple[MemberId, str], asyncio.Lock] = {}
         self._received: list[Link] = []
-        self._pace = RateLimiter(clock, pause)
+        self._limiter = RateLimiter(clock, pause)
         self.sent_bytes = 0
 
     # --- sending -------------------------------------------------------------------------
 
     async def give(self, order: GiveChunks) -> None:
-        """Send the chunks of an order, the states first: they are safe when the rest is not."""
-        with self._pace.hurry():
+        """Send the chunks of an order, states first: they arrive even if the rest is lost."""
+        with self._limiter.hurry():
             await self._send(order, "move", self._send_move)
 
     async def copy(self, order: CopyChunks) -> None:
-        """Send bodies to a further holder, not faster than the order allows, after all moves."""
+        """Send bodies to another holder, at most at the order's rate, and after all moves."""
         await self._send(order, "copy", self._send_copies)
 
     async def _send(
@@ -185,16 +182,16 @@ class ChunkTransport:
 
     async def _send_move(self, link: Link, order: GiveChunks) -> None:
         chunks = [self._store.chunks[id] for id in order.chunks]
-        travelling = set(order.bodies)
+        sent_ids = set(order.bodies)
         directory, payload = encode_states(chunks)
-        prefix = {**_names(order.order, chunks, travelling), "states": directory}
+        prefix = {**_prefix(order.order, chunks, sent_ids), "states": directory}
         await link.send(Frame(kind=Kind.CHUNK, prefix=prefix, payload=payload))
         self.sent_bytes += 0 if payload is None else payload.nbytes
-        await self._send_bodies(link, [chunk for chunk in chunks if chunk.id in travelling])
+        await self._send_bodies(link, [chunk for chunk in chunks if chunk.id in sent_ids])
 
     async def _send_copies(self, link: Link, order: CopyChunks) -> None:
         chunks = [self._store.chunks[id] for id in order.chunks]
-        prefix = _names(order.order, chunks, set(order.chunks))
+        prefix = _prefix(order.order, chunks, set(order.chunks))
         await link.send(Frame(kind=Kind.CHUNK, prefix=prefix))
         rate = COPY_BYTES_PER_S if order.bytes_per_s is None else order.bytes_per_s
         await self._send_bodies(link, chunks, rate)
@@ -202,13 +199,13 @@ class ChunkTransport:
     async def _send_bodies(
         self, link: Link, chunks: Sequence[Chunk], rate: float | None = None
     ) -> None:
-        """Send bodies one after the other; one that is on a disk is fetched while others work."""
+        """Send bodies one after the other; a thread reads those that are on disk."""
         for chunk in chunks:
             if rate is not None:
-                await self._pace.wait_for(chunk.nbytes, rate)
+                await self._limiter.wait_for(chunk.nbytes, rate)
             if not chunk.is_loaded or chunk.is_compressed or chunk.out_of_core is not None:
                 await asyncio.to_thread(prepare_to_send, chunk)
-            # Without a prefix: bodies come in the order that the first frame names.
+            # Without a prefix: bodies have the order of the first frame.
             payload = chunk.stored
             await link.send(Frame(kind=Kind.CHUNK, prefix={}, payload=payload))
             self.sent_bytes += payload.nbytes
@@ -217,19 +214,19 @@ class ChunkTransport:
     # --- receiving -----------------------------------------------------------------------
 
     async def receive(self, link: Link) -> None:
-        """Take in what another member sends until the link closes."""
+        """Receive chunks from another member until the link closes."""
         source = member_id(link.hello["from"])
         self._received.append(link)
         delivery: Delivery | None = None
         try:
             while True:
                 delivery = await self._receive_first(link)
-                with self._pace.hurry() if delivery.states else nullcontext():
+                with self._limiter.hurry() if delivery.states else nullcontext():
                     await self._receive_bodies(link, delivery)
                 await self._take_in(source, delivery)
                 delivery = None
         except LinkClosedError:
-            # What came whole before the sender went is worth having; the rest stays where it was.
+            # Keep what arrived completely before the sender was lost.
             if delivery is not None:
                 await self._take_in(source, delivery)
 
@@ -261,7 +258,7 @@ class ChunkTransport:
         return delivery
 
     async def _slab(self, link: Link, ids: Sequence[ChunkId], prefix: Mapping[str, Any]) -> Any:
-        """Find room for bodies; without room, close the link and let the machine decide."""
+        """Return buffers for bodies; if there is no room, report that and close the link."""
         try:
             return await self._store.slab(prefix["sizes"], prefix["body_bytes"])
         except DataError as error:
@@ -276,7 +273,7 @@ class ChunkTransport:
             raise LinkClosedError(f"no room for bodies: {error.message}") from None
 
     async def _take_in(self, source: MemberId, delivery: Delivery) -> None:
-        """Hand over what has come whole, and wait until it is stored."""
+        """Report what has arrived completely, and wait until it is stored."""
         self._feed(
             fx.ChunksArrived(
                 source=source,
@@ -292,7 +289,7 @@ class ChunkTransport:
             await delivery.storing
 
     def store(self, command: fx.StoreChunks) -> None:
-        """Keep the bodies that have come."""
+        """Store the bodies that have arrived."""
         delivery = command.arrival.content
         assert isinstance(delivery, Delivery)
         delivery.storing = self._keep(command.arrival, delivery)
@@ -307,7 +304,7 @@ class ChunkTransport:
         self._feed(fx.ChunksStored(arrival=replace(arrival, seconds=seconds)))
 
     def set_states(self, command: fx.SetStates) -> None:
-        """Give chunks the states that have come."""
+        """Set the states that have arrived."""
         delivery = command.arrival.content
         assert isinstance(delivery, Delivery)
         for id in command.chunks:
@@ -319,16 +316,16 @@ class ChunkTransport:
             link.close()
 
 
-def _names(order: int, chunks: Sequence[Chunk], travelling: Set[ChunkId]) -> dict[str, Any]:
-    """Name an order's chunks, and the places and sizes of those whose bodies follow, ascending.
+def _prefix(order: int, chunks: Sequence[Chunk], sent_ids: Set[ChunkId]) -> dict[str, Any]:
+    """Return an order's chunk ids, and the indices and sizes of the bodies that follow.
 
-    Sizes are of what is sent, compressed bodies as they are.
+    Sizes are those of the stored bodies, which may be compressed.
     """
-    places = [k for k, chunk in enumerate(chunks) if chunk.id in travelling]
+    indices = [k for k, chunk in enumerate(chunks) if chunk.id in sent_ids]
     return {
         "order": order,
         "chunks": [str(chunk.id) for chunk in chunks],
-        "bodies": places,
-        "sizes": [chunks[k].stored.nbytes for k in places],
-        "body_bytes": sum(chunks[k].nbytes for k in places),
+        "bodies": indices,
+        "sizes": [chunks[k].stored.nbytes for k in indices],
+        "body_bytes": sum(chunks[k].nbytes for k in indices),
     }

@@ -1,4 +1,4 @@
-"""How fast a member may copy chunks in the background, and when it must not copy at all."""
+"""The rate limit of background copies, which pauses while chunks are moved."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import math
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 
-#: Seconds' worth of bytes that may be sent at once after a time without copies.
+#: Burst after a time without copies, in seconds of the rate.
 BURST_S = 0.05
 
 
 class RateLimiter:
-    """A bucket of bytes that fills with time, and a gate that is shut while there is a hurry.
+    """A token bucket, and a gate that is closed while chunks are moved.
 
     Parameters
     ----------
     clock : callable
         Seconds, monotonic.
     pause : callable
-        Waits for so many seconds, on the clock's time.
+        Sleeps for a number of seconds of ``clock``.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class RateLimiter:
     ) -> None:
         self._clock = clock
         self._pause = pause
-        #: When the bytes that have been granted would all be sent at the rate of each.
+        #: When all granted bytes will have been sent, each at its own rate.
         self._free_s = -math.inf
         self._hurries = 0
         self._calm = asyncio.Event()
@@ -35,7 +35,7 @@ class RateLimiter:
 
     @contextmanager
     def hurry(self) -> Generator[None]:
-        """Let no further copy begin meanwhile."""
+        """Let no copy start during the block."""
         self._hurries += 1
         self._calm.clear()
         try:
@@ -46,7 +46,7 @@ class RateLimiter:
                 self._calm.set()
 
     async def wait_for(self, nbytes: int, bytes_per_s: float) -> None:
-        """Return when so many bytes may be sent."""
+        """Wait until ``nbytes`` may be sent."""
         self._free_s = max(self._free_s, self._clock() - BURST_S) + nbytes / bytes_per_s
         due_s = self._free_s
         while (left_s := due_s - self._clock()) > 0:
