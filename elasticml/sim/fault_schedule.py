@@ -1,4 +1,4 @@
-"""Who is taken away, when, and who comes instead: planned, by chance, or from a trace."""
+"""Losses and returns of virtual workers: planned faults, random pre-emptions, and traces."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class Faults:
-    """Takes virtual workers away and brings new ones.
+    """Ends virtual workers and starts new ones.
 
     Parameters
     ----------
     world : World
     rng : Generator
-        Decides when pre-emptions come, whom they hit, and how long these stay away.
+        Draws times, members and durations of random pre-emptions.
     """
 
     def __init__(self, world: World, rng: np.random.Generator) -> None:
@@ -33,13 +33,13 @@ class Faults:
         self._rng = rng
         self._manager = ResourceManager(world)
         self._standbys = 0
-        #: Containers granted that are not up yet.
+        #: Granted containers that have not started yet.
         self._starting = 0
-        #: Actions on the clock that are there as long as the job runs.
+        #: Number of actions that are on the clock until the job ends.
         self.timers = 0
 
     def start(self) -> None:
-        """Begin to pre-empt, by chance and by the trace."""
+        """Schedule the entries of the trace and the first random pre-emption."""
         for entry in self.world.options.trace:
             if isinstance(entry, Granted):
                 self.world.clock.at(entry.at, self._grant, entry.grant)
@@ -54,7 +54,7 @@ class Faults:
     # --- planned faults of the job ------------------------------------------------------------
 
     def inject(self, command: cmd.Inject) -> None:
-        """Carry out a planned fault, and say so."""
+        """Perform a planned fault and report it."""
         options, delay = self.world.options, 0.0
         if command.kind == "prepare":
             self._standbys = max(self._standbys, command.count)
@@ -73,7 +73,7 @@ class Faults:
         self.world.clock.after(delay, self.world.driver.feed, performed)
 
     def _take(self, worker: Worker, how: str, grace_s: float) -> float:
-        """Take a worker away; return the seconds until it is gone."""
+        """End a worker; return the seconds until it is gone."""
         if how == "kill":
             worker.kill()
             return 0.0
@@ -100,7 +100,7 @@ class Faults:
         self._wait()
 
     def _grant(self, count: int) -> None:
-        """Start containers; what they bring is offered when they are up."""
+        """Grant containers; their workers are offered when they have started."""
         world = self.world
         number = world.driver.machine.state.round
         granted = story.Granted(cause="world", round=number, count=count)
@@ -111,7 +111,7 @@ class Faults:
     # --- what the job asks the resource manager for ---------------------------------------------
 
     def request(self, count: int) -> None:
-        """Start as many of the containers asked for as there are, and refuse the others."""
+        """Start as many of the requested containers as are free, and refuse the others."""
         world = self.world
         granted = count = self._manager.wanted(count)
         if world.options.containers_max is not None:
@@ -131,7 +131,7 @@ class Faults:
         self.world.start_worker()
 
     def release(self, addresses: Sequence[str]) -> None:
-        """Take back the containers of members that are done."""
+        """Take back the containers of dismissed members."""
         for address in addresses:
             self.world.workers[address].kill()
         self._manager.released(len(addresses))
@@ -140,7 +140,7 @@ class Faults:
         self._manager.ask(entry, self._chosen(entry.reclaim))
 
     def _chosen(self, who: int | tuple[int, ...]) -> list[Worker]:
-        """List the workers of these slots, or so many of the last."""
+        """Return the workers of these slots, or the last ``who`` workers."""
         serving = self.world.serving()
         if isinstance(who, int):
             return serving[len(serving) - min(who, len(serving)) :]

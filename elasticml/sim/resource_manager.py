@@ -1,4 +1,4 @@
-"""The resource manager of a virtual world: it asks for containers, takes them, grants them anew."""
+"""The resource manager of a virtual world: it marks, pre-empts and grants containers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Seconds from SIGTERM to SIGKILL in a container.
 KILL_S = 0.25
-#: Seconds between two looks of the resource manager at its queues.
+#: Interval in seconds at which the resource manager checks its queues.
 INTERVAL_S = 3.0
 #: The exit status of a pre-empted container.
 PREEMPTED = -102
@@ -24,16 +24,16 @@ PREEMPTED = -102
 
 @dataclass(slots=True, kw_only=True)
 class Demand:
-    """Containers that another queue wants."""
+    """A demand of another queue for containers."""
 
     entry: Asked
     marked: tuple[Worker, ...]
-    #: How many it still lacks.
+    #: Number of containers that it still lacks.
     lacking: int
 
 
 class ResourceManager:
-    """Pre-empts as a capacity scheduler does: marks first, and takes what it has not got by then.
+    """Pre-empts as a capacity scheduler does: it marks containers, and later takes those it lacks.
 
     Parameters
     ----------
@@ -43,13 +43,13 @@ class ResourceManager:
     def __init__(self, world: World) -> None:
         self.world = world
         self._demands: list[Demand] = []
-        #: Containers that others have, and how many of them this job wants to have back: the
-        #: application asks by itself for those that were taken, or given in their place.
+        #: Containers that other queues have taken, and the number of them that this job requests:
+        #: the application itself requests replacements for those taken or released in their place.
         self._elsewhere = 0
         self._wanted = 0
 
     def ask(self, entry: Asked, workers: Sequence[Worker]) -> None:
-        """Mark containers; after the grace take those that are lacking then."""
+        """Mark containers; after the grace, take those that are still lacking."""
         world = self.world
         demand = Demand(entry=entry, marked=tuple(workers), lacking=len(workers))
         self._demands.append(demand)
@@ -74,7 +74,7 @@ class ResourceManager:
         world.clock.after(2 * entry.grace + INTERVAL_S, self._withdraw, demand)
 
     def _take(self, demand: Demand) -> None:
-        """Stop as many of the marked ones as are lacking."""
+        """Stop as many marked containers as are lacking."""
         for worker in demand.marked:
             if demand.lacking and worker.endpoint.is_alive:
                 demand.lacking -= 1
@@ -90,7 +90,7 @@ class ResourceManager:
             status=PREEMPTED,
             message="Container preempted by scheduler",
         )
-        # The exit status goes by way of the resource manager, and is known after the loss is seen.
+        # The exit status comes through the resource manager, later than the loss is detected.
         options = self.world.options
         self.world.clock.after(options.detect_s + options.latency_s, self.world.driver.feed, ended)
         self._gone(entry)
@@ -108,7 +108,7 @@ class ResourceManager:
             self.world.clock.after(self.world.options.start_s, self.world.start_worker)
 
     def _withdraw(self, demand: Demand) -> None:
-        """Let the marks be void; who was emptied for one and not taken serves again."""
+        """Withdraw the marks; offer workers again that were emptied for a mark but not taken."""
         self._demands.remove(demand)
         for worker in demand.marked:
             if worker.endpoint.is_alive and not worker.is_closing:
@@ -117,7 +117,7 @@ class ResourceManager:
                     worker.offer()
 
     def released(self, count: int) -> None:
-        """Take note of containers that the job gives back."""
+        """Record containers that the job has released."""
         for _ in range(count):
             demand = next((d for d in self._demands if d.lacking), None)
             if demand is None:
@@ -127,7 +127,7 @@ class ResourceManager:
             self._wanted += 1
 
     def wanted(self, count: int) -> int:
-        """Keep a request for containers in mind; return how many of them others do not have."""
+        """Record a request for containers; return the number that other queues do not have."""
         kept = min(count, self._elsewhere - self._wanted)
         self._wanted += kept
         return count - kept
