@@ -228,7 +228,7 @@ async def measure(
                 model, total = np.zeros(size), np.zeros(size)
                 expected = sum(ready_part(k, size) for k in range(n_workers))
                 for name in rng.permutation(list(ways)):
-                    # The first exchange after another way's is slower, and not timed.
+                    # The first exchange after another method is slower, and not timed.
                     await checked(ways[name], model, total, expected, n_workers)
                     for _ in range(2 if quick else REPEATS.get(size, 10)):
                         seconds = await checked(ways[name], model, total, expected, n_workers)

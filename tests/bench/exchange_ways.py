@@ -79,15 +79,15 @@ async def serve_link(link: Link, parts: Parts) -> None:
 async def serve_shared(link: Link, parts: Parts, lendable: Lendable) -> None:
     """Answer every model on a link with the partial, which is in shared memory already."""
     filled: dict[int, Vector] = {}
-    ready = {size: lying_ready(part, filled, lendable) for size, part in parts.items()}
+    ready = {size: ready_slot(part, filled, lendable) for size, part in parts.items()}
 
     def on_model(peer: Peer, frame: Frame) -> None:
         assert frame.payload is not None
         size = frame.payload.nbytes // 8
         peer.send(partial_of(frame, answer(np.frombuffer(frame.payload), ready.pop(size))))
-        ready[size] = lying_ready(parts[size], filled, lendable)
+        ready[size] = ready_slot(parts[size], filled, lendable)
 
-    await Peer(link, small_one, on_model, no_more).run()
+    await Peer(link, buffer_for, on_model, no_more).run()
 
 
 def partial_of(model: Frame, part: Vector) -> Frame:
@@ -100,13 +100,13 @@ def no_more(peer: Peer, reason: str) -> None:
     """Ignore the end of a link."""
 
 
-def small_one(header: Header, prefix: Any) -> memoryview:
+def buffer_for(header: Header, prefix: Any) -> memoryview:
     """Return a buffer for a vector that comes through the link: only short ones do."""
     assert header.payload_bytes < SHARED_BYTES_MIN
     return memoryview(np.empty(header.payload_bytes // 8))
 
 
-def lying_ready(vector: Vector, ready: dict[int, Vector], lendable: Lendable) -> Vector:
+def ready_slot(vector: Vector, ready: dict[int, Vector], lendable: Lendable) -> Vector:
     """Return the vector in a shared slot, which ``ready`` records as filled; short ones unchanged.
 
     A slot that was filled before contains the same vector except for its first and last value.
@@ -134,13 +134,13 @@ class SharedLinks:
         self._total = np.empty(0)
         self._exchange = 0
         self._complete = asyncio.get_running_loop().create_future()
-        self._peers = [Peer(link, small_one, self._on_partial, no_more) for link in links]
+        self._peers = [Peer(link, buffer_for, self._on_partial, no_more) for link in links]
         self._place_of = {peer: k for k, peer in enumerate(self._peers)}
         self._serving = [asyncio.create_task(peer.run()) for peer in self._peers]
 
     async def exchange(self, model: Vector, total: Vector) -> float:
         """See ``Way``; the model is put into its slot before, as a trainer packs it there."""
-        slot = answer(model, lying_ready(model, self._ready, self._lendable))
+        slot = answer(model, ready_slot(model, self._ready, self._lendable))
         begin = time.perf_counter()
         self._exchange += 1
         self._parts, self._n_missing = [None] * len(self._peers), len(self._peers)
