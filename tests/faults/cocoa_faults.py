@@ -1,8 +1,8 @@
-"""A CoCoA job in the in-memory world under random faults, from a seed, judged by its own data.
+"""A CoCoA job in the in-memory world under random faults from a seed, checked against its data.
 
-Chunks have one or two holders, policies deal them anew, retire members and ask for others, members
-have little memory; kills are aimed at whoever sends, receives or holds something just then. At the
-end every reported gap and objective is compared with what numpy makes of all rows.
+Chunks have one or two holders, policies reshuffle them, retire members and request others, members
+have little memory; kills are aimed at members that send, receive or hold something at that moment.
+At the end every reported gap and objective is compared with numpy's over all rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KILLS_MAX, PAUSES_MAX, NOTICES_MAX, JOINS_MAX = 12, 2, 3, 16
 #: Turns after which there are no more faults, and turns between the workers that join then.
 TURNS_OF_FAULTS, TURNS_BETWEEN_LATE, TURNS_MAX = 4000, 200, 120_000
 GRACE_S = 2.0
-#: What a job says whose data do not fit those that are left.
+#: The error of a job whose data do not fit the remaining members.
 FULL = "the chunks on one member take"
 LOSSES = ("hinge", "squared_hinge", "logistic")
 ABSENT = ("auto", "reload", "freeze", "stall")
@@ -48,7 +48,7 @@ POLICIES: tuple[dict[str, Any], ...] = (
 
 @dataclass(slots=True, kw_only=True)
 class CocoaRun:
-    """What happened in one run."""
+    """The result of one run."""
 
     seed: int
     what: str = ""
@@ -57,29 +57,31 @@ class CocoaRun:
     rounds: int = 0
     gap: float | None = None
     faults: Counter[str] = field(default_factory=Counter)
-    #: Members lost that no fault was meant for.
+    #: Members lost without a fault aimed at them.
     collateral: list[str] = field(default_factory=list)
-    #: Rows of the history that say something that is not so.
+    #: Wrong rows of the history.
     wrong: list[str] = field(default_factory=list)
 
     @property
     def is_good(self) -> bool:
-        """Whether the job came to its certified end, told no lies and lost nobody for nothing."""
+        """Whether the job reached its certified end, reported no wrong value and lost no member
+        needlessly.
+        """
         is_over = self.state in ("done", "too little memory")
         return is_over and not (self.collateral or self.wrong)
 
 
 class Elastic:
-    """Starts and ends workers as policies ask for it."""
+    """Starts and ends workers as policies request it."""
 
     def __init__(self, members_max: int) -> None:
         self.members_max = members_max
         self.world: World | None = None
-        #: Workers that were given back.
+        #: Workers that were released.
         self.released: set[str] = set()
 
     async def request(self, count: int) -> int:
-        """Start as many as may be."""
+        """Start as many as allowed."""
         assert self.world is not None
         count = max(0, min(count, self.members_max - len(self.world.hosts)))
         for _ in range(count):
@@ -87,7 +89,7 @@ class Elastic:
         return count
 
     async def release(self, addresses: Sequence[str]) -> None:
-        """End workers that a job has given back."""
+        """End workers that a job has released."""
         assert self.world is not None
         for address in addresses:
             self.released.add(address)
@@ -95,21 +97,21 @@ class Elastic:
 
 
 class Faults:
-    """Throws the dice at every turn of the event loop."""
+    """Draws faults at every turn of the event loop."""
 
     def __init__(self, world: World, rng: random.Random, n_members: int, *, early: bool) -> None:
         self.world = world
         self.rng = rng
         self.n_members = n_members
-        #: Faults begin while the data are read, not only with the first round.
+        #: Faults start while the data are read, not only with the first round.
         self.early = early
         self.counts: Counter[str] = Counter()
-        #: Workers that a fault was meant for.
+        #: Workers at which a fault was aimed.
         self.touched: set[str] = set()
         self._paused: set[str] = set()
 
     def turn(self, k: int) -> None:
-        """Perhaps do something now."""
+        """Maybe inject a fault."""
         hosts, draw = sorted(self.world.hosts), self.rng.random()
         if not self.early and self.driver.state.stage != "training":
             return
@@ -145,11 +147,11 @@ class Faults:
 
     @property
     def driver(self) -> Driver:
-        """The machine, whose plans tell whom to aim at."""
+        """The driver machine, whose plans identify targets."""
         return self.world.shell.machine
 
     def aimed(self) -> list[str]:
-        """Choose those who send or receive just now, or all who hold some chunk."""
+        """Choose members that send or receive at this moment, or all that hold some chunk."""
         chunk_moves, chunk_copies = self.driver.chunk_moves, self.driver.chunk_copies
         aims: list[list[MemberId]] = []
         for transfer in list(chunk_moves.moves.values())[:1]:
@@ -170,7 +172,7 @@ class Faults:
         return [living[m].address for m in self.rng.choice(aims) if m in living]
 
     def kill(self, addresses: Sequence[str], how: str) -> None:
-        """Kill these, while there are kills left."""
+        """Kill these members, while there are kills left."""
         if self.counts["killed"] + len(addresses) > KILLS_MAX:
             return
         self.counts[how] += 1
@@ -263,31 +265,31 @@ async def cocoa_run(seed: int) -> CocoaRun:
     return run
 
 
-# --- what numpy says ------------------------------------------------------------------------
+# --- checks with numpy ----------------------------------------------------------------------
 
 
 @cache
 def rows() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Two classes that overlap."""
+    """Two overlapping classes."""
     rng = np.random.default_rng(11)
     X = rng.standard_normal((N_ROWS, N_COLUMNS)) / np.sqrt(N_COLUMNS)
     return X, np.sign(X @ rng.standard_normal(N_COLUMNS) + 0.3 * rng.standard_normal(N_ROWS))
 
 
 def data() -> ArraySource:
-    """The same as a source."""
+    """The same rows as a source."""
     return from_arrays(*rows())
 
 
 @cache
 def judge() -> PrimalReference:
-    """Return the judge of these rows."""
+    """Return the reference of these rows."""
     X, y = rows()
     return PrimalReference(X=X, y=y, l2=L2)
 
 
 def judged(world: World, loss: str) -> list[str]:
-    """Compare what the job has said of its models with what they are."""
+    """Compare the job's reports of its models with their true values."""
     journal, state = world.shell.journal, world.shell.machine.state
     wrong = judge().wrong_rows(loss, journal.rows, journal.snapshots)
     last, model = journal.rows[-1], world.shell.driver_session.training

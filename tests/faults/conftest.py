@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest_asyncio
 
-from tests.faults.stops import Jobs
+from tests.faults.phase_stops import Jobs
 from tests.frozen_behaviour import note_fault
 from tests.memory_world import TRANSPORTS
 

@@ -10,10 +10,10 @@ from elasticml.errors import ElasticmlError
 from tests.memory_world import TRANSPORTS, World, toy_record, toy_source, transport_options
 
 N_ROWS, CHUNK_BYTES, ROUNDS = 120, 640, 14
-#: Most faults of each kind in one run.
+#: Maximum of faults of each kind in one run.
 KILLS_MAX, PAUSES_MAX, NOTICES_MAX, RETURNS_MAX = 8, 3, 3, 12
 #: Turns after which there are no more faults, and turns between the workers that join then: a job
-#: that wants everybody back gets them.
+#: that waits for all members gets them.
 TURNS_OF_FAULTS, TURNS_BETWEEN_LATE = 3000, 200
 #: Virtual seconds of every notice.
 GRACE_S = 2.0
@@ -22,13 +22,13 @@ ABSENT = ("taylor", "ignore", "stall", "reload")
 
 @dataclass(slots=True, kw_only=True)
 class RandomRun:
-    """What happened in one run."""
+    """The result of one run."""
 
     seed: int
     state: str = "hangs"
     error: str = ""
     faults: Counter[str] = field(default_factory=Counter)
-    #: Members lost that no fault was meant for.
+    #: Members lost without a fault aimed at them.
     collateral: list[str] = field(default_factory=list)
 
     @property
@@ -37,22 +37,22 @@ class RandomRun:
 
 
 class Faults:
-    """Throws the dice at every turn of the event loop."""
+    """Draws faults at every turn of the event loop."""
 
     def __init__(self, world: World, rng: random.Random, n_members: int, *, early: bool) -> None:
         self.world = world
         self.rng = rng
         self.n_members = n_members
-        #: Faults begin while the data are read, not only with the first round.
+        #: Faults start while the data are read, not only with the first round.
         self.early = early
         self.counts: Counter[str] = Counter()
-        #: Workers that a fault was meant for.
+        #: Workers at which a fault was aimed.
         self.touched: set[str] = set()
         self._paused: set[str] = set()
         self._joining: list[object] = []
 
     def turn(self, k: int) -> None:
-        """Perhaps do something now."""
+        """Maybe inject a fault."""
         if not self.early and self.world.shell.machine.state.stage != "training":
             return
         hosts, draw = sorted(self.world.hosts), self.rng.random()

@@ -1,4 +1,4 @@
-"""With cached anchors nobody is asked again for what the tree still has of the vanished.
+"""With cached anchors no correction is needed for partials that the tree still has.
 
 The toy trainer uses an anchor as the stand-in of the vanished members and checks it to the last
 unit, so that a job that ends had exact ones.
@@ -10,8 +10,8 @@ import pytest
 
 from elasticml.collective.frames import Kind
 from elasticml.ids import MemberId
-from tests.faults.stops import EXCHANGE
-from tests.faults.story import absent_groups, finish, losses, others_computed_once
+from tests.faults.fault_story import absent_groups, finish, losses, others_computed_once
+from tests.faults.phase_stops import EXCHANGE
 
 pytestmark = pytest.mark.asyncio
 
@@ -28,7 +28,7 @@ async def lose_together(jobs, topology: str, victims: list[MemberId]):
         world.network.gate(kind=Kind.PARTIAL, exchange=EXCHANGE, source=address)
         for address in addresses
     ]
-    # A parent does not send before its child has: the last one of the list is enough to wait for.
+    # A parent does not send before its child has: waiting for the last one of the list is enough.
     await world.until(gates[-1].reached.is_set)
     for address in addresses:
         world.kill(address)
@@ -71,7 +71,7 @@ async def test_correction_takes_place_when_the_holder_of_the_last_partial_is_los
     assert set(losses(world)) == {child, parent}
 
 
-async def test_anchor_that_does_not_come_is_given_up_and_a_correction_follows(jobs):
+async def test_a_correction_follows_when_an_anchor_does_not_arrive(jobs):
     job = jobs("tree")
     world = await job.train()
     child, parent = job.address(MemberId(4, 1)), job.address(MemberId(1, 1))

@@ -1,4 +1,6 @@
-"""A job goes on from its checkpoints in another process: other members, read anew, same optimum."""
+"""A job resumes from its checkpoints in another process: other members, reread data, same
+optimum.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def run(
 
 
 def cut(record: dict[str, Any], place: Path, at_round: int, source: Any = None) -> World:
-    """Run a job, and copy what a kill -9 in a round would leave to ``place``."""
+    """Run a job, and copy the state that a kill -9 in a round would leave to ``place``."""
 
     def copy(world: World, k: int) -> None:
         if world.shell.machine.state.round >= at_round and not place.exists():
@@ -89,7 +91,7 @@ def resumed(place: Path, algorithm: dict[str, Any], **changes: Any) -> dict[str,
 
 
 @pytest.mark.parametrize("step", ["constant", "decay"])
-def test_descent_without_a_search_goes_on_bit_for_bit(tmp_path: Path, step: str) -> None:
+def test_descent_without_a_line_search_resumes_bit_for_bit(tmp_path: Path, step: str) -> None:
     algorithm = {**BATCH_GRADIENT, "step": step, "scale": "standard"}
     whole = cut(record(tmp_path / "whole", algorithm), tmp_path / "cut", at_round=12)
     again = run(resumed(tmp_path / "cut", algorithm))
@@ -100,22 +102,22 @@ def test_descent_without_a_search_goes_on_bit_for_bit(tmp_path: Path, step: str)
 
 
 @pytest.mark.parametrize(("optimizer", "at_round"), [("gd", 12), ("lbfgs", 5), ("tron", 3)])
-def test_descent_with_a_search_goes_on_but_for_rounding(
+def test_descent_with_a_line_search_resumes_up_to_rounding(
     tmp_path: Path, optimizer: str, at_round: int
 ) -> None:
-    # Solvers' cached margins are multiplied anew: they differ in the last bits.
+    # Solvers recompute their cached margins: they differ in the last bits.
     algorithm = {**BATCH_GRADIENT, "optimizer": optimizer}
     whole = cut(record(tmp_path / "whole", algorithm), tmp_path / "cut", at_round=at_round)
     again = run(resumed(tmp_path / "cut", algorithm))
     assert np.allclose(coef(whole), coef(again), rtol=1e-9, atol=0.0)
-    # What they remember of former rounds is in the checkpoint: the rounds are the same.
+    # Their memory of former rounds is in the checkpoint: the rounds are the same.
     rows = [[r["objective"] for r in w.shell.journal.rows[: at_round + 6]] for w in (whole, again)]
     assert rows[0] == pytest.approx(rows[1], rel=1e-10)
     steps = [[r["step"] for r in w.shell.journal.rows[: at_round + 3]] for w in (whole, again)]
     assert steps[0] == pytest.approx(steps[1], rel=1e-9)
 
 
-def test_no_round_and_no_id_is_told_twice(tmp_path: Path) -> None:
+def test_no_round_and_no_id_is_reported_twice(tmp_path: Path) -> None:
     cut(record(tmp_path / "whole", BATCH_GRADIENT), tmp_path / "cut", at_round=12)
     again = run(resumed(tmp_path / "cut", BATCH_GRADIENT, reached={"round": 15, "seconds": 2.0}))
     journal = again.shell.journal
@@ -133,7 +135,7 @@ def test_no_round_and_no_id_is_told_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("loss", ["hinge", "logistic", "squared"])
-def test_cocoa_goes_on_to_a_certified_gap_with_other_members(tmp_path: Path, loss: str) -> None:
+def test_cocoa_resumes_to_a_certified_gap_with_other_members(tmp_path: Path, loss: str) -> None:
     algorithm = {**COCOA, "loss": loss}
     stop = {"rounds": 400, "gap": 1e-6}
     cut(record(tmp_path / "whole", algorithm, stop=stop), tmp_path / "cut", at_round=6)
@@ -145,7 +147,7 @@ def test_cocoa_goes_on_to_a_certified_gap_with_other_members(tmp_path: Path, los
     summary = again.shell.driver_session.summary
     assert summary["gap"] <= 1e-6
     assert not summary["gap_is_bound"]
-    # The gap of the best objectives never grows, neither across the two processes.
+    # The gap of the best objectives never grows, not even between the two processes.
     gaps = [row["gap_best"] for row in again.shell.journal.rows if row.get("gap_best")]
     assert gaps == sorted(gaps, reverse=True)
     assert max(gaps[found.round :]) <= best["primal"] - best["dual"]
@@ -159,7 +161,7 @@ def test_a_frozen_gap_stays_certified(tmp_path: Path) -> None:
     assert summary["gap"] <= 1e-6
 
 
-def test_examples_that_were_absent_are_all_there_again(tmp_path: Path) -> None:
+def test_absent_examples_are_all_present_after_resuming(tmp_path: Path) -> None:
     place = tmp_path / "whole"
     lost = record(place, BATCH_GRADIENT, faults=[{"round": 5, "lose": 2}])
 
@@ -181,7 +183,7 @@ def test_examples_that_were_absent_are_all_there_again(tmp_path: Path) -> None:
     )
 
 
-def test_models_kept_for_the_evaluation_and_policies_memories_go_along(tmp_path: Path) -> None:
+def test_models_kept_for_evaluation_and_policy_state_are_in_the_checkpoint(tmp_path: Path) -> None:
     given = {
         "evaluate": {"every": 4},
         "policies": [{"name": "tune_local_work", "window": 2, "cool": 2}],
@@ -198,12 +200,12 @@ def test_models_kept_for_the_evaluation_and_policies_memories_go_along(tmp_path:
     assert all(np.array_equal(kept[r]["coef"], before[r]["coef"]) for r in (0, 4, 8, 12))
 
 
-def test_two_are_kept_and_a_damaged_one_is_passed_over(tmp_path: Path) -> None:
+def test_two_checkpoints_are_kept_and_a_damaged_one_is_skipped(tmp_path: Path) -> None:
     place = tmp_path / "place"
     world = run(record(place, BATCH_GRADIENT))
     names = sorted(path.name for path in place.iterdir())
     assert sum(name.startswith("checkpoint-") for name in names) == 2
-    # Parts of the journal take in those before them that are no longer: a few at any time.
+    # Parts of the journal absorb those before them: there are a few at any time.
     assert sum(name.startswith("journal-") for name in names) <= 8
     newest = read_checkpoint(str(place))
     assert newest is not None
@@ -220,10 +222,10 @@ def test_two_are_kept_and_a_damaged_one_is_passed_over(tmp_path: Path) -> None:
     again = run(resumed(place, BATCH_GRADIENT))
     (told,) = again.events("JobResumed")
     assert told["notes"] == list(older.notes)
-    assert not last.exists()  # nobody can use it
+    assert not last.exists()  # unusable
 
 
-def test_what_a_job_cannot_go_on_from_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_changes_that_prevent_resuming_are_refused_in_one_line(tmp_path: Path) -> None:
     place = tmp_path / "place"
     run(record(place, BATCH_GRADIENT))
     with pytest.raises(ConfigError, match=r"another job: algorithm\.l2 was 0\.01, is 0\.5"):
@@ -238,12 +240,12 @@ def test_what_a_job_cannot_go_on_from_is_refused_in_one_line(tmp_path: Path) -> 
     assert found is not None
     with pytest.raises(DataError, match="the data have changed since the checkpoint was written"):
         check_same_job(found, found.record, "another fingerprint")
-    # When to stop may change, also where the algorithm is told of it.
+    # End conditions may change, also if the algorithm reads them.
     more = {**found.record, "algorithm": {**found.record["algorithm"], "epochs": 40}}
     check_same_job(found, more, found.fingerprint)
 
 
-def test_a_place_that_is_gone_is_told_once_and_the_job_goes_on(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_folder_is_reported_once_and_the_job_continues(tmp_path: Path) -> None:
     place = tmp_path / "place"
 
     def take_away(world: World, k: int) -> None:

@@ -1,4 +1,4 @@
-"""CoCoA under random faults: it ends at a gap that is true, with every example, or says why not.
+"""CoCoA under random faults: it ends at a true gap with every example, or reports why not.
 
 ``tests/bench/kills.py cocoa --runs N`` runs more seeds.
 """
@@ -35,7 +35,7 @@ async def test_data_that_do_not_fit_the_members_end_the_job_and_do_not_hang_it()
     await world.close()
 
 
-async def test_job_that_is_cancelled_while_everybody_is_away_tells_the_gap_of_its_model():
+async def test_job_cancelled_without_members_reports_the_gap_of_its_model():
     record = toy_record(algorithm={"name": "cocoa", "l2": 1e-2}, absent="auto")
     world = World({**record, "members": {"start": 2}, "evaluate": {"every": 1}}, source=data())
     for _ in range(2):

@@ -1,15 +1,15 @@
 """Every fault in every phase, in a star and in a tree whose inner node is the victim.
 
 The toy trainer checks in each round that present and absent examples make up the whole, each once;
-a job that ends has kept its sums exact. Members that no fault was meant for must live through all
-of it, in one life, and compute each exchange once.
+a job that ends has kept its sums exact. Members that are no fault's target must survive in one
+incarnation and compute each exchange once.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from tests.faults.story import (
+from tests.faults.fault_story import (
     absent_groups,
     finish,
     groups_of,
@@ -39,7 +39,7 @@ async def test_kill_costs_only_the_killed_member(phase, topology, jobs):
     assert losses(stop.world) == {**before, stop.victim: "closed"}
     assert absent_groups(stop.world) == groups_of(phase, victim_is_lost=True)
     assert others_computed_once(stop.world)
-    # It was seen at once: nobody waited for a deadline.
+    # The loss was detected at once: no member waited for a deadline.
     assert stop.world.now < SHORT_S
 
 

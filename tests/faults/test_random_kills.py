@@ -1,4 +1,4 @@
-"""Random kills, pauses, notices and returns: no hang, no double count, nobody lost but by a fault.
+"""Random kills, pauses, notices and returns: no hang, no double count, no loss without a fault.
 
 ``tests/bench/kills.py toy --runs N`` runs more seeds.
 """

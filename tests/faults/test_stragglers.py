@@ -1,11 +1,11 @@
-"""Deadlines: whoever computes is waited for within reason, and whoever waits is not to blame."""
+"""Deadlines: computing members get reasonable time, and waiting members are not blamed."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.faults.stops import EXCHANGE
-from tests.faults.story import absent_groups, finish, losses, others_computed_once
+from tests.faults.fault_story import absent_groups, finish, losses, others_computed_once
+from tests.faults.phase_stops import EXCHANGE
 
 pytestmark = pytest.mark.asyncio
 
@@ -13,7 +13,7 @@ LONG_S = 40.0
 
 
 async def hold_computing(jobs, exchange: int, seconds: float):
-    """Let one member compute an exchange for so long."""
+    """Make one member compute an exchange for this long."""
     job = jobs("tree")
     world = await job.start()
     address = "w1"
@@ -28,7 +28,7 @@ async def hold_computing(jobs, exchange: int, seconds: float):
     return world
 
 
-async def test_first_computation_may_take_as_long_as_it_takes(jobs):
+async def test_first_computation_may_take_any_time(jobs):
     world = await hold_computing(jobs, 1, LONG_S)
     assert losses(world) == {}
     assert others_computed_once(world)

@@ -1,4 +1,4 @@
-"""The asynchronous SGD paper's figures as anyone draws them, on toy sizes and in virtual time."""
+"""The asynchronous SGD paper's figures as a user draws them, on toy sizes and in virtual time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIGURES = ("1", "3", "4", "5", "6")
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any], Path]:
-    """What the study prints, the lines of its pictures, and its folder."""
+    """Output of the study, the lines of its plots, and its folder."""
     out = tmp_path_factory.mktemp("asgd")
     command = [sys.executable, STUDIES / "asgd.py", "--quick", "--figures", *"1345", "--out", out]
     done = subprocess.run(
@@ -57,7 +57,7 @@ NETWORKS = (
 )
 
 
-def test_every_figure_is_a_picture_with_lines(study) -> None:
+def test_every_figure_is_a_plot_with_lines(study) -> None:
     told, figures, out = study
     assert tuple(figures) == FIGURES
     assert (out / "tables.md").read_text() in told
@@ -70,7 +70,7 @@ def test_every_figure_is_a_picture_with_lines(study) -> None:
 
 def test_small_batches_cost_more_on_gigabit_ethernet_than_on_infiniband(study) -> None:
     cost = study[1]["3"][0]["lines"]
-    # The least b: a card of Gigabit Ethernet takes 1.1 ms for sixteen states of 8 kB.
+    # The smallest b: a card of Gigabit Ethernet takes 1.1 ms for sixteen states of 8 kB.
     slow, fast = (dict(map(tuple, cost[name]))[0.01] for name in ("Gigabit Ethernet", "InfiniBand"))
     assert slow > 1.5 * fast
 
@@ -84,16 +84,17 @@ def test_every_b_is_run_on_both_networks_and_no_more_messages_are_good_than_merg
     assert all(float(row["good"]) <= float(row["merged"]) for row in rows)
 
 
-def test_one_place_for_the_newest_state_keeps_the_speed_that_a_queue_that_blocks_loses(
+def test_one_slot_for_the_newest_state_keeps_the_speed_that_a_blocking_queue_loses(
     study,
 ) -> None:
     rows = rows_of(study[0], NETWORKS)
     networks = ("Gigabit / 10", "Gigabit Ethernet", "10 Gigabit", "InfiniBand")
     speed = {(r["network"], r["b"]): float(r["samples a second / without messages"]) for r in rows}
     assert all(speed[name, "newest state, default"] > 0.5 for name in networks)
-    # A twentieth of the critical size: the card has its time and theirs.
+    # A twentieth of the critical size: computing takes the time of the card and its own.
     assert speed["Gigabit / 10", "b = 500"] < 0.25
-    # What is not waited for is not sent: a card with room sends a state after every mini-batch.
+    # States that cannot be sent at once are skipped: a card with room sends one after every
+    # mini-batch.
     use = {r["network"]: float(r["use of the card"]) for r in rows if "newest" in r["b"]}
     assert use["Gigabit / 10"] > 0.9 > use["InfiniBand"] > 0.0
 
@@ -122,7 +123,7 @@ def test_a_sum_over_members_takes_a_tree_of_messages(virtual) -> None:
     assert virtual.reduction_s(taken, link, 1) == 0.0
     assert virtual.reduction_s(taken, link, 8) == pytest.approx(3 * 2e-3)
     assert virtual.reduction_s(taken, link, 9) == pytest.approx(4 * 2e-3)
-    # BATCH: a pass of its own rows, the sum up the tree, the centres down.
+    # BATCH: a pass over its own rows, the sum up the tree, the centres down.
     lloyds = virtual.Lloyds(data=None, found=[(0.5, 50.0), (0.1, 5.0), (0.01, 0.5)])
     run = lloyds.on(taken, link, n_members=8, rows=8000)
     each_s = 1000 * 2e-6 + 2 * 3 * 2e-3

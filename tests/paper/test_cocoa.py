@@ -54,7 +54,7 @@ def _covtype(data_dir: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def cut(X: Any, y: np.ndarray, seed: int, single: bool = False) -> list[Chunk]:
-    """Chunks of consecutive rows, in random order."""
+    """Return chunks of consecutive rows, in random order."""
     chunks = [chunk for part in split_rows(X, y, CHUNKS, chunk_rows=len(y)) for chunk in part]
     order = np.random.default_rng(seed).permutation(len(chunks))
     chunks = [chunks[i] for i in order]
@@ -71,8 +71,8 @@ def _single(chunk: Chunk) -> Chunk:
     return csr_chunk(chunk.id, chunk.labels, *shape, dtype="float32")
 
 
-def redealt(seed: int, holders: int | None = None) -> Callable[[World], None]:
-    """Draw every chunk's owner anew in every round, among all members or its few holders."""
+def reshuffled(seed: int, holders: int | None = None) -> Callable[[World], None]:
+    """Draw every chunk's owner in every round, among all members or its few holders."""
 
     def between(world: World) -> None:
         present = world.present()
@@ -118,7 +118,9 @@ def train(
 
 
 def rounds_to(run: Run, gap: float) -> int:
-    """Rounds after which the best certificate reached a gap; the number of rounds when never."""
+    """Return the rounds after which the best certificate reached a gap; the number of rounds if
+    never.
+    """
     for number, row in enumerate(run.rows, 1):
         after = row.next_gap if number == len(run.rows) else run.rows[number].extra["gap_best"]
         if after is not None and after <= gap:
@@ -146,18 +148,18 @@ def test_ijcnn1_has_its_knee_from_the_fixed_partition(rows: Any) -> None:
     assert rounds_to(train(data, 1, 1e-6, **PAPER), 1e-6) <= 12
     assert rounds_to(train(data, 4, 1e-6, rounds=100, **PAPER), 1e-6) >= 100
     for holders in (None, 2):
-        again = train(data, 4, 1e-6, rounds=60, between=redealt(1, holders), **PAPER)
+        again = train(data, 4, 1e-6, rounds=60, between=reshuffled(1, holders), **PAPER)
         assert rounds_to(again, 1e-6) <= 30
-        search = train(data, 4, 1e-6, rounds=60, between=redealt(1, holders))
+        search = train(data, 4, 1e-6, rounds=60, between=reshuffled(1, holders))
         assert rounds_to(search, 1e-6) <= 30
 
 
-def test_covtype_is_three_times_faster_with_chunks_dealt_anew_and_the_line_search(
+def test_covtype_is_three_times_faster_with_reshuffled_chunks_and_the_line_search(
     rows: Any,
 ) -> None:
     data = rows("covtype")
     assert rounds_to(train(data, 1, 1e-5, **PAPER), 1e-5) <= 20
-    best = rounds_to(train(data, 16, 1e-5, between=redealt(0)), 1e-5)
+    best = rounds_to(train(data, 16, 1e-5, between=reshuffled(0)), 1e-5)
     fixed = train(data, 16, 1e-5, rounds=3 * best, **PAPER)
     assert rounds_to(fixed, 1e-5) >= 3 * best
 
@@ -199,7 +201,7 @@ def test_the_bound_without_one_of_eight_members_is_tight_and_never_below(
         assert bound <= 1.5 * gap
 
 
-def test_ridge_without_a_member_is_certified_as_if_it_were_there(rows: Any) -> None:
+def test_ridge_without_a_member_is_certified_as_if_it_were_present(rows: Any) -> None:
     X, y = rows("ijcnn1")
     true: list[float] = []
 
@@ -219,7 +221,7 @@ def test_ridge_without_a_member_is_certified_as_if_it_were_there(rows: Any) -> N
     ("name", "loss", "start", "target"),
     [("reuters", "hinge", 1e-4, 1e-6), ("a9a", "logistic", 1e-3, 1e-6)],
 )
-def test_duals_made_from_the_model_are_nearly_as_good_as_those_that_were_lost(
+def test_duals_made_from_the_model_are_nearly_as_good_as_the_lost_ones(
     rows: Any, name: str, loss: str, start: float, target: float
 ) -> None:
     data = rows(name)
@@ -227,7 +229,7 @@ def test_duals_made_from_the_model_are_nearly_as_good_as_those_that_were_lost(
     lost_in = rounds_to(undisturbed, start)
 
     def leaves(world: World) -> None:
-        if world.round == lost_in + 1:  # with a notice: its duals go to the others
+        if world.round == lost_in + 1:  # with a notice: its duals move to the others
             ids = [chunk.id for chunk in world.chunks[5]]
             world.move_all({id: [0, 1, 2, 3, 4, 6, 7][i % 7] for i, id in enumerate(ids)})
 
@@ -239,7 +241,7 @@ def test_duals_made_from_the_model_are_nearly_as_good_as_those_that_were_lost(
     assert rounds_to(mapped, target) - lost_in <= 1.25 * after_kept + 3
     resyncs = [row.extra["resyncs"] for row in mapped.rows]
     assert (resyncs[0], resyncs[-1]) == (0, 1)
-    # The model is what its dual variables make it, before the loss and after.
+    # The model is that of its dual variables, before the loss and after.
     assert max(row.extra["drift"] or 0.0 for row in mapped.rows) <= 1e-10
 
 

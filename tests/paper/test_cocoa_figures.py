@@ -1,4 +1,4 @@
-"""The CoCoA papers' figures and tables as anyone draws them, on tiny data and in virtual time."""
+"""The CoCoA papers' figures and tables as a user draws them, on tiny data and in virtual time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAIT_S = 300
 
 
 def drawn(script: str, out: Path) -> tuple[str, dict[str, Any]]:
-    """Run a study's quick form; return what it prints and its figures."""
+    """Run a study's quick form; return its output and its figures."""
     done = subprocess.run(
         [sys.executable, STUDIES / script, "--quick", "--out", out],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
@@ -53,7 +53,7 @@ def rounds(figures: dict[str, Any], rule: str, setting: str, gap: str) -> float:
     return float(figures["tiny"][rule][setting]["rounds"][gap]["value"])
 
 
-def test_more_members_need_more_rounds_and_dealing_anew_fewer(elastic) -> None:
+def test_more_members_need_more_rounds_and_reshuffling_fewer(elastic) -> None:
     _, figures, _ = elastic
     fixed = [rounds(figures, "paper", f"K={k}", "1e-4") for k in (1, 4, 16)]
     ours = [rounds(figures, "ours", f"K={k}", "1e-4") for k in (4, 16)]
@@ -62,7 +62,7 @@ def test_more_members_need_more_rounds_and_dealing_anew_fewer(elastic) -> None:
     assert all(mine < theirs for mine, theirs in zip(ours, fixed[1:], strict=True))
 
 
-def test_giving_members_back_saves_container_time(elastic) -> None:
+def test_releasing_members_saves_container_time(elastic) -> None:
     _, figures, _ = elastic
     paper = figures["tiny"]["paper"]
     cost = {s: paper[s]["member_units"]["1e-4"] for s in ("16-4-1", "K=16")}
@@ -70,7 +70,7 @@ def test_giving_members_back_saves_container_time(elastic) -> None:
     assert cost["16-4-1"]["value"] < 0.5 * cost["K=16"]["value"]
 
 
-def test_the_elastic_study_draws_its_tables_and_pictures(elastic) -> None:
+def test_the_elastic_study_draws_its_tables_and_plots(elastic) -> None:
     told, _, out = elastic
     assert told.count("Table 2, 16-4-1") == 4
     assert told.count("Table 2, 16-4-2") == 4
@@ -90,13 +90,13 @@ def test_uni_tasks_need_no_more_time_than_micro_tasks(chicle) -> None:
         assert at["uni-tasks"] <= 1.1 * min(at.values()), experiment
 
 
-def test_balanced_members_come_to_the_projected_round_time(chicle) -> None:
+def test_balanced_members_reach_the_projected_round_time(chicle) -> None:
     _, figures, _ = chicle
     # 512 chunks of 3 or 4 examples each on 16 members: one is 3 % of a fast member's share.
     assert figures["units"]["tiny"] == pytest.approx(1.2, rel=0.06)
 
 
-def test_the_uni_task_study_draws_its_tables_and_pictures(chicle) -> None:
+def test_the_uni_task_study_draws_its_tables_and_plots(chicle) -> None:
     told, _, out = chicle
     for title in ("Figure 1", "Figures 4 and 9", "Figures 5 and 10", "Figures 6 and 11"):
         assert title in told

@@ -1,4 +1,4 @@
-"""The resource-elastic paper's Broadcast and Reduce, and lines 18 to 20, by the pure machines."""
+"""The resource-elastic paper's Broadcast and Reduce, and lines 18 to 20, with the pure machines."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def a_root(*members: MemberId) -> ReduceNode:
     return root
 
 
-def a_view(groups: list[int], free: int, waited_s: float = 0.0) -> View:
-    """Groups of these sizes, oldest first, and so many free members; 7 members work."""
+def view_with(groups: list[int], free: int, waited_s: float = 0.0) -> View:
+    """Return a view with groups of these sizes, oldest first, and free members; 7 members work."""
     former = iter(FOURTEEN)
     return View(
         now_s=waited_s,
@@ -59,15 +59,15 @@ def a_view(groups: list[int], free: int, waited_s: float = 0.0) -> View:
     )
 
 
-def returned(suggestions: list[Readmit]) -> dict[int, int]:
-    """Members that each group comes back to."""
+def returning_members(suggestions: list[Readmit]) -> dict[int, int]:
+    """Return the members to which each group returns."""
     return {s.group: len(s.targets) for s in suggestions}
 
 
 # --- "we use a simple binary tree" ---
 
 
-def test_fourteen_members_stand_in_a_binary_tree_filled_level_by_level():
+def test_fourteen_members_form_a_binary_tree_filled_level_by_level():
     parents = layout(FOURTEEN, "tree", 2)
     below = {None if m is None else m.slot: slots(c) for m, c in children(parents).items()}
     assert below == {
@@ -123,7 +123,7 @@ def test_kept_inputs_give_exactly_what_the_vanished_had_contributed(data, fan_ou
     )
 
 
-def test_where_the_keeper_of_an_input_has_vanished_too_there_is_no_anchor():
+def test_without_the_holder_of_an_input_there_is_no_anchor():
     parents = layout(FOURTEEN, "tree", 2)
     living = [m for m in FOURTEEN if m.slot not in (2, 6)]
     assert plan_anchor(parents, [FOURTEEN[6]], living) is None
@@ -132,7 +132,7 @@ def test_where_the_keeper_of_an_input_has_vanished_too_there_is_no_anchor():
 # --- "the output of Reduce will return the aggregated result of active containers only" ---
 
 
-def test_the_reduce_ends_with_those_that_are_left_and_says_who_they_are():
+def test_the_reduce_ends_with_the_remaining_members_and_names_them():
     a, b, c = FOURTEEN[:3]
     root = a_root(a, b, c)
     assert root.partial(a_partial(a, a, handle=7)) == []
@@ -146,7 +146,7 @@ def test_a_partial_that_is_counted_already_is_refused_whole():
     a, b, c = FOURTEEN[:3]
     root = a_root(a, c)
     root.partial(a_partial(a, a, b, handle=7))
-    # b was a's child; its parent's sum had gone up when it was adopted by the root.
+    # b was a's child; its parent's sum had been sent when the root adopted it.
     root.rewire(Generation(2), None, "", [a, b, c], ExchangeId(0))
     refused = Refuse(exchange=ExchangeId(1), sender=b, handle=8)
     assert root.partial(a_partial(b, b, handle=8)) == [refused]
@@ -166,22 +166,26 @@ def test_a_partial_that_is_counted_already_is_refused_whole():
     ],
 )
 def test_the_oldest_group_returns_as_soon_as_enough_members_are_free(sizes, free, back):
-    assert returned(WholeGroup(patience_s=math.inf).suggest(a_view(sizes, free))) == back
+    assert (
+        returning_members(WholeGroup(patience_s=math.inf).suggest(view_with(sizes, free))) == back
+    )
 
 
 def test_a_small_group_may_pass_a_large_one_that_waits_at_the_head():
     policy = WholeGroup(patience_s=math.inf, first_fitting=True)
-    assert returned(policy.suggest(a_view([5, 1], 3))) == {2: 1}
+    assert returning_members(policy.suggest(view_with([5, 1], 3))) == {2: 1}
 
 
 def test_with_fewer_members_than_vanished_a_group_returns_once_patience_is_over():
     policy = WholeGroup(patience_s=30.0)
-    early, late = (returned(policy.suggest(a_view([7], 3, waited))) for waited in (29.0, 30.0))
+    early, late = (
+        returning_members(policy.suggest(view_with([7], 3, waited))) for waited in (29.0, 30.0)
+    )
     assert (early, late) == ({}, {1: 3})
 
 
-def test_a_returning_member_gets_the_place_where_it_stood():
-    view = a_view([2], 4)
+def test_a_returning_member_gets_its_former_place_in_the_tree():
+    view = view_with([2], 4)
     assert [slots(list(s.targets)) for s in WholeGroup().suggest(view)] == [[0, 1]]
 
 
@@ -189,5 +193,5 @@ def test_a_returning_member_gets_the_place_where_it_stood():
 
 
 def test_reload_brings_a_group_back_on_survivors():
-    (back,) = Reload().suggest(a_view([3], 0))
+    (back,) = Reload().suggest(view_with([3], 0))
     assert slots(list(back.targets)) == [7, 8, 9]

@@ -111,7 +111,7 @@ def unfolded(rows, labels):
 
 
 def frozen_loss(run, y, loss="hinge", targets=None):
-    """Everybody's statistics less those of seven, as a tree would know the eighth's."""
+    """The total statistics less those of seven members, as a tree would know the eighth's."""
     n, d = run.folded.shape
     dense = run.folded.nnz == n * d
     plan = plan_statistics(loss, d)
@@ -159,7 +159,7 @@ def test_the_certified_gap_stays_close_to_the_true_one(data_dir, name, lost_at, 
         assert upper >= truth
         ratios.append((gap + (upper - truth) / run.n) / gap)
     assert max(ratios) <= ratio_max
-    # With nothing but their number and the longest row it would not be a certificate worth having.
+    # With only their number and the longest row the certificate would be useless.
     assert ratios[-1] < 3.0
 
 
@@ -173,7 +173,7 @@ def test_a_ridge_problem_is_certified_exactly(data_dir, name):
         run.round(run.members[1:])
         residuals = (rows @ run.v - y)[run.lost]
         truth = 0.5 * math.fsum(residuals**2)
-        # In the gap, a mean over all rows, only the allowance for rounding is seen.
+        # The gap is a mean over all rows, so only the allowance for rounding remains visible.
         assert 0.0 <= (bound.upper(run.v) - truth) / run.n <= 2e-10
 
 

@@ -1,4 +1,4 @@
-"""The uni-task paper's figures for local SGD as anyone draws them, on small pictures."""
+"""The uni-task paper's figures for local SGD as a user draws them, on small images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
 def chicle(out: Path) -> subprocess.CompletedProcess[str]:
-    """Run the study of the small pictures."""
+    """Run the study of the small images."""
     settings = (
         "--data squares --epochs 4 --tasks 16 32 --members 1 4 --batches 64 128 --change 0.5 "
         "--local-steps 2 --balanced-rounds 12"
@@ -37,7 +37,7 @@ def chicle(out: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any], Path]:
-    """What the study prints, its lines, and where it is."""
+    """Output of the study, its lines, and its folder."""
     out = tmp_path_factory.mktemp("chicle")
     told = chicle(out).stdout
     return told, json.loads((out / "figures.json").read_text())["local_sgd"], out
@@ -52,7 +52,7 @@ def test_one_member_is_as_good_as_pytorch_after_every_epoch(drawn) -> None:
     for name in ("mini-batch SGD, batch 64", "local SGD, K = 1"):
         ours, plain = lines[f"{name}: elasticml"], lines[f"{name}: PyTorch"]
         assert [x for x, _ in ours] == [1.0, 2.0, 3.0, 4.0]
-        # The same steps; sums in another order may turn one of the 240 pictures.
+        # The same steps; sums in another order may change one of the 240 images.
         assert [y for _, y in ours] == pytest.approx([y for _, y in plain], abs=1.5 / 240)
     assert lines["local SGD, K = 1: elasticml"][-1][1] > 0.9
 
@@ -63,7 +63,7 @@ def test_larger_batches_need_more_epochs(drawn) -> None:
     assert mean["batch 64"] > mean["batch 128"]
 
 
-def test_a_change_of_members_changes_what_a_unit_brings(drawn) -> None:
+def test_a_change_of_members_changes_the_progress_of_a_unit(drawn) -> None:
     found = drawn[1]["lines"]
     for figure in ("4a", "4b"):
         units = found[figure]["squares"]["units"]
@@ -74,12 +74,12 @@ def test_a_change_of_members_changes_what_a_unit_brings(drawn) -> None:
     assert last(found["4a"], "uni-tasks") > 0.9
 
 
-def test_balanced_members_come_to_the_projected_round_time(drawn) -> None:
+def test_balanced_members_reach_the_projected_round_time(drawn) -> None:
     # 320 chunks of three examples each on 16 members: one is 4 % of a fast member's share.
     assert drawn[1]["units"]["squares"] == pytest.approx(1.2, rel=0.08)
 
 
-def test_the_study_draws_its_tables_and_pictures(drawn) -> None:
+def test_the_study_draws_its_tables_and_plots(drawn) -> None:
     told, _, out = drawn
     assert (out / "tables.md").read_text() in told
     for title in ("Figure 1a", "Figures 4 and 9", "Figures 5 and 10", "Figure 7", "Figure 11"):
@@ -89,14 +89,14 @@ def test_the_study_draws_its_tables_and_pictures(drawn) -> None:
     assert "figure-11-squares.png" in names
 
 
-def test_kept_runs_are_not_computed_again(drawn) -> None:
+def test_stored_runs_are_not_computed_again(drawn) -> None:
     told, _, out = drawn
     again = chicle(out)
     assert again.stdout == told
     assert "epoch" not in again.stderr
 
 
-def test_runs_of_other_rows_or_seeds_are_kept_beside_each_other(tmp_path, monkeypatch) -> None:
+def test_runs_of_other_rows_or_seeds_are_stored_beside_each_other(tmp_path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "papers"))
     store = importlib.import_module("support.local_sgd_store")
     runs = importlib.import_module("support.local_sgd_runs")

@@ -13,7 +13,7 @@ from elasticml.data.chunks.chunk import dense_chunk
 from elasticml.ids import ChunkId
 from examples.papers.support.nic_model import Costs, Link, World, critical_batch
 
-#: Four members to a card, a message takes it 1 ms.
+#: Four members to a card; a message takes 1 ms on it.
 CARD = Link(1e6, 1e-4, members=4)
 
 
@@ -21,19 +21,19 @@ def world(costs: Costs, *, n_members: int = 4, batch: float = 10, **more: object
     return World(costs=costs, n_members=n_members, controller=Fixed, batch=batch, **more)
 
 
-def test_a_turn_takes_its_samples_and_what_no_sample_takes() -> None:
+def test_a_batch_takes_its_samples_and_a_fixed_cost() -> None:
     costs = Costs(CARD, 1e-6, 1000, post_s=0.0, batch_s=5e-6)
     run = world(costs, n_members=1).prepare().run(samples=100)
     assert run.now == pytest.approx(10 * (10 * 1e-6 + 5e-6))
     assert (run.posted, run.link_use) == (0, 0.0)
 
 
-def test_a_merge_takes_time_and_so_does_a_message_that_is_handed_over() -> None:
+def test_merging_and_posting_a_message_take_time() -> None:
     costs = Costs(Link(1e12, 0.0), 1e-6, 1000, post_s=3e-6, batch_s=0.0, merge_s=7e-6)
     run = world(costs, n_members=2, batch=100).prepare().run(samples=1000)
     turns_s = 10 * (100e-6 + 3e-6)
     assert run.merged > 0
-    # Each member merges at most once a turn, and no time goes elsewhere.
+    # Each member merges at most once per batch, and no other time is spent.
     assert turns_s < run.now <= turns_s + 10 * 7e-6 + 1e-8
     assert run.stalled_s == 0.0
 
@@ -44,7 +44,7 @@ def test_below_the_critical_size_the_card_is_full_and_above_it_nobody_stalls() -
     assert critical_batch(costs) == pytest.approx((4e-3 - 6e-5) / 1e-5)
     small = world(costs, batch=40).prepare().run(samples=4000)
     assert small.link_use > 0.95
-    # The last member has posted its last message when four queues of sixteen have yet to leave.
+    # The last member has posted its last message when four queues of sixteen are not yet empty.
     assert small.now == pytest.approx((4 * 100 - 4 * 16) * 1e-3, rel=0.02)
     assert small.stalled_s > 0.5 * 4 * small.now
     large = world(costs, batch=800).prepare().run(samples=8000)
@@ -52,15 +52,15 @@ def test_below_the_critical_size_the_card_is_full_and_above_it_nobody_stalls() -
     assert large.link_use < 0.6
 
 
-def test_a_state_has_one_place_to_however_many_it_goes() -> None:
+def test_a_state_takes_one_slot_for_any_number_of_recipients() -> None:
     costs = Costs(CARD, 1e-5, 1000, post_s=0.0)
-    # Three members, two messages of 1 ms each in a turn of 8 ms.
+    # Three members, two messages of 1 ms each in a batch of 8 ms.
     run = world(costs, n_members=3, batch=800, sends=2, places=1).prepare().run(samples=8000)
     assert run.posted == 3 * 10 * 2
     assert run.queue_max == 1
     assert run.stalled_s == 0.0
     assert run.link_use == pytest.approx(6 / 8, rel=0.1)
-    # No more than there are others, and to none of them twice.
+    # No more recipients than others exist, and none twice.
     pair = world(costs, n_members=2, batch=800, sends=5).prepare().run(samples=8000)
     assert pair.posted == 2 * 10
 
@@ -79,7 +79,7 @@ def test_an_infinite_mini_batch_is_a_whole_pass() -> None:
     assert [member.processed for member in run.members] == [40, 40]
 
 
-def test_states_are_looked_at_at_the_moments_that_were_asked_for() -> None:
+def test_states_are_evaluated_at_the_requested_moments() -> None:
     rng = np.random.default_rng(0)
     chunks = [[dense_chunk(ChunkId("x", i, 0), np.zeros(40), rng.random((40, 2)))] for i in (0, 1)]
     seen: list[tuple[float, float]] = []
@@ -94,5 +94,5 @@ def test_states_are_looked_at_at_the_moments_that_were_asked_for() -> None:
     )
     run.look = lambda at: seen.append((at, float(run.states[0]["counts"].sum())))
     run.prepare(chunks).run(samples=40)
-    # Turns of ten samples end every 10 ms; what is asked for later is seen at the end.
+    # Batches of ten samples end every 10 ms; later moments are evaluated at the end.
     assert seen == [(0.005, 0.0), (0.0105, 10.0), (0.0305, 30.0), (9.0, 40.0)]

@@ -26,25 +26,25 @@ BOUNDS = np.linspace(0, len(Y), MEMBERS + 1).astype(int)
 
 
 def rows_of(*members: int) -> np.ndarray:
-    """Rows of the data that these members own."""
+    """Return the rows of the data that these members own."""
     return np.concatenate([np.arange(BOUNDS[m], BOUNDS[m + 1]) for m in members])
 
 
 def loss(w: np.ndarray, *members: int) -> float:
-    """Summed loss of these members' rows."""
+    """Return the summed loss of these members' rows."""
     rows = rows_of(*members)
     return float(np.logaddexp(0.0, -Y[rows] * (X[rows] @ w[:4])).sum())
 
 
 def gradient(w: np.ndarray, *members: int) -> np.ndarray:
-    """Gradient of :func:`loss`."""
+    """Return the gradient of :func:`loss`."""
     rows = rows_of(*members)
     slope = -Y[rows] / (1.0 + np.exp(Y[rows] * (X[rows] @ w[:4])))
     return np.append(X[rows].T @ slope, 0.0)
 
 
 def penalised(total: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Gradient of the mean-form objective for a summed loss gradient."""
+    """Return the gradient of the mean-form objective for a summed loss gradient."""
     return total / len(Y) + L2 * w
 
 
@@ -101,7 +101,7 @@ def test_a_line_search_costs_one_exchange_and_no_pass_over_the_data_but_the_dire
 
 
 @pytest.mark.parametrize("settings", [{}, SEARCH], ids=["constant", "line search"])
-def test_elasticity_costs_nothing_while_nobody_leaves(settings: dict) -> None:
+def test_elasticity_costs_nothing_while_no_member_leaves(settings: dict) -> None:
     plain = train(rounds=6, absent="stall", **settings)
     for absent in ("taylor", "ignore", "ignore_rescaled", "reload"):
         run = train(rounds=6, absent=absent, **settings)
@@ -153,7 +153,7 @@ def test_the_next_exchange_after_a_correction_seals_the_group() -> None:
     assert searched.seals(3) == ["curvature"]
 
 
-def test_line_16_in_paper_mode_does_the_round_again() -> None:
+def test_line_16_in_paper_mode_repeats_the_round() -> None:
     """Line 16: "w^{r+1} <- w^r, w^r <- w^{r-1}"."""
     run = train(Vanish(round=3, members=(1, 4)), mode="paper")
     np.testing.assert_array_equal(run.w(4), run.w(3))
@@ -164,7 +164,7 @@ def test_line_16_in_paper_mode_does_the_round_again() -> None:
     close(run.w(5), w - STEP * penalised(total, w))
 
 
-def test_the_other_reading_of_line_16_begins_again_at_the_previous_model() -> None:
+def test_the_other_reading_of_line_16_restarts_at_the_previous_model() -> None:
     run = train(Vanish(round=3, members=(1, 4)), roll_back=2)
     np.testing.assert_array_equal(run.w(4), run.w(2))
     w = run.w(4)
@@ -184,7 +184,7 @@ def test_what_vanishes_during_the_correction_is_approximated_together(roll_back:
         Vanish(round=3, members=(4, 5), during="correct"),
         roll_back=roll_back,
     )
-    # Without roll-back the gradient that came up lacks too few: it is asked for once more.
+    # Without roll-back the received gradient lacks too few: it is requested once more.
     wanted = ["gradient", "correct"] + ["gradient"] * (roll_back == 0)
     assert run.phases(3) == wanted
     ghat = gradient(run.w(2), 1, 4, 5)
@@ -220,7 +220,7 @@ def test_the_regulariser_is_counted_once() -> None:
     close(strong.w(2), w - STEP * (total / len(Y) + 3.0 * w))
 
 
-def test_without_a_previous_model_the_vanished_are_ignored_and_the_row_says_so() -> None:
+def test_without_a_previous_model_the_vanished_are_ignored_and_the_row_reports_it() -> None:
     """At r = 0 there is no w^{-1}."""
     run = train(Vanish(round=0, members=(2,)), Return(round=3))
     assert run.phases(0) == ["gradient"]
@@ -235,7 +235,7 @@ def test_without_a_previous_model_the_vanished_are_ignored_and_the_row_says_so()
 # --- lines 18 to 21 -----------------------------------------------------------------------------
 
 
-def test_a_stand_in_goes_when_its_gradient_is_in_the_sum_again_and_not_before() -> None:
+def test_a_stand_in_ends_exactly_when_its_gradient_is_in_the_sum_again() -> None:
     """Line 21: "g^_FN <- g^_FN - g^_Q, FN <- FN - Q"; first in, first back."""
     run = train(
         Vanish(round=2, members=(1,)),
@@ -253,9 +253,9 @@ def test_a_stand_in_goes_when_its_gradient_is_in_the_sum_again_and_not_before() 
 
 
 def test_a_loss_in_the_very_exchange_of_a_return_is_not_blamed_for_it() -> None:
-    """The previous gradient lacks the returned group's; its stand-in is taken for it."""
+    """The previous gradient lacks the returned group's; its stand-in substitutes it."""
     run = train(Vanish(round=2, members=(1,)), Return(round=5), Vanish(round=5, members=(6,)))
-    # Blamed on the newly lost: what the returned group's gradient changed since its anchor.
+    # Attributed to the new loss: the change of the returned group's gradient since its anchor.
     ghat = gradient(run.w(4), 6) + gradient(run.w(1), 1) - gradient(run.w(4), 1)
     w = run.w(6)
     close(run.w(7), w - STEP * penalised(gradient(w, *range(6)) + ghat, w))
@@ -282,8 +282,10 @@ def test_cached_inputs_are_the_same_anchor_without_a_correction(settings: dict) 
     np.testing.assert_allclose(cached.w(8), corrected.w(8), rtol=1e-9)
 
 
-def test_a_cached_input_of_an_older_model_is_not_taken_for_the_previous_ones() -> None:
-    """Losses in two rounds running: the first exchange was disturbed, what it left is not kept."""
+def test_a_cached_input_of_an_older_model_is_not_used_for_the_previous_one() -> None:
+    """Losses in two successive rounds: the first exchange was disturbed, and its inputs are not
+    kept.
+    """
     events = (Vanish(round=3, members=(1, 4)), Vanish(round=4, members=(2,)))
     cached = train(*events, has_anchors=True)
     assert cached.phases(3) == ["gradient"]
@@ -294,7 +296,7 @@ def test_a_cached_input_of_an_older_model_is_not_taken_for_the_previous_ones() -
 
 
 def test_members_that_vanish_after_their_gradient_was_counted_are_anchored_at_it() -> None:
-    """A leaver that contributes at w^r first needs no older model."""
+    """A leaving member that contributes at w^r first needs no older model."""
     run = train(Vanish(round=3, members=(1, 4), counted=True))
     assert run.phases(4) == ["gradient", "correct"]
     w = run.w(4)
@@ -337,7 +339,7 @@ def test_a_loss_in_a_probe_is_corrected_at_the_same_model_and_the_probe_repeated
     assert "direction" not in sums[1].exchange.model
 
 
-def test_the_step_is_found_anew_when_the_set_of_examples_changes() -> None:
+def test_the_step_is_searched_again_when_the_set_of_examples_changes() -> None:
     run = train(Vanish(round=3, members=(1, 4)), Return(round=6), **SEARCH)
     starts = [r for r in range(8) if "curvature" in run.phases(r)]
     assert starts == [0, 3, 6]
@@ -362,7 +364,7 @@ def test_ignore_sums_the_available_and_rescaled_takes_their_mean() -> None:
 
 @pytest.mark.parametrize("during", ["gradient", "probe"])
 @pytest.mark.parametrize("absent", ["stall", "reload"])
-def test_stall_waits_and_then_goes_on_as_if_nothing_had_happened(during: str, absent: str) -> None:
+def test_stall_waits_and_then_continues_unchanged(during: str, absent: str) -> None:
     """ "Stall: Distr-BGD algorithm waits for all the nodes to come up again"."""
     run = train(
         Vanish(round=3, members=(1, 4), during=during),
@@ -376,7 +378,7 @@ def test_stall_waits_and_then_goes_on_as_if_nothing_had_happened(during: str, ab
 
 
 @pytest.mark.parametrize("absent", ["ignore", "ignore_rescaled"])
-def test_when_everybody_vanishes_the_round_waits_for_somebody(absent: str) -> None:
+def test_when_all_members_vanish_the_round_waits_for_one(absent: str) -> None:
     run = train(
         Vanish(round=3, members=EVERYBODY),
         Return(round=3, during="gradient", nth=2),
@@ -388,7 +390,7 @@ def test_when_everybody_vanishes_the_round_waits_for_somebody(absent: str) -> No
     assert run.rows[3].objective_kind == "exact"
 
 
-def test_when_everybody_vanishes_stand_ins_carry_the_round() -> None:
+def test_when_all_members_vanish_stand_ins_complete_the_round() -> None:
     run = train(Vanish(round=3, members=EVERYBODY), has_anchors=True)
     w = run.w(3)
     close(run.w(4), w - STEP * penalised(gradient(run.w(2), *EVERYBODY), w))

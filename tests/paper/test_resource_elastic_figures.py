@@ -1,8 +1,8 @@
-"""The paper's experiment on a9a: half of 14 members away in rounds 100 to 199 of 300.
+"""The paper's experiment on a9a: half of 14 members absent in rounds 100 to 199 of 300.
 
-What must come out was measured by an implementation of its own before this one was written; the
+The expectations were measured by an independent implementation before this one was written; the
 bounds leave room for another shuffle, another lattice of step lengths and another choice of
-members. ``tests/bench/stand_ins.py`` draws the whole table, on five data sets.
+members. ``tests/bench/stand_ins.py`` prints the whole table, on five data sets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def a9a(data_dir: Path) -> tuple[sp.csr_matrix, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def gaps(a9a: tuple[sp.csr_matrix, np.ndarray]) -> dict[str, np.ndarray]:
-    """Gap of the full objective at rounds 100, 200 and 300, by method."""
+    """Return the gap of the full objective at rounds 100, 200 and 300, by method."""
     X, y = a9a
     n = len(y)
     parts = split_rows(X, y, MEMBERS)
@@ -62,7 +62,7 @@ def gaps(a9a: tuple[sp.csr_matrix, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def test_the_undisturbed_run_is_where_the_study_has_it(gaps: dict[str, np.ndarray]) -> None:
+def test_the_undisturbed_run_has_the_studys_objectives(gaps: dict[str, np.ndarray]) -> None:
     np.testing.assert_allclose(gaps["no failure"][0], 0.32713 - 0.323376, rtol=0.03)
     np.testing.assert_allclose(gaps["no failure"][2], 0.32445 - 0.323376, rtol=0.2)
 

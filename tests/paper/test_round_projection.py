@@ -62,7 +62,7 @@ def test_equal_members_make_both_formulas_one() -> None:
         assert micro_task_units_mixed(64, [1.0] * n) == micro_task_units(64, n)
 
 
-def test_the_schedule_goes_by_two_members_every_twenty_seconds() -> None:
+def test_the_schedule_changes_by_two_members_every_twenty_seconds() -> None:
     scale_in = stepwise(16, 2)
     assert [m for _, m in scale_in] == list(MEMBERS)
     assert [members_at(scale_in, t) for t in (0.0, 19.9, 20.0, 139.0, 140.0, 1e9)] == [

@@ -1,4 +1,4 @@
-"""The Snap ML paper's figures as anyone draws them, on toy sizes."""
+"""The Snap ML paper's figures as a user draws them, on toy sizes."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def snapml(out: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any], Path]:
-    """What the study prints, the lines of its pictures, and its folder."""
+    """Output of the study, the lines of its plots, and its folder."""
     out = tmp_path_factory.mktemp("snapml")
     done = snapml(out)
     assert done.returncode == 0, done.stderr
     return done.stdout, json.loads((out / "figures.json").read_text()), out
 
 
-def test_every_figure_is_a_picture_and_a_table(drawn) -> None:
+def test_every_figure_is_a_plot_and_a_table(drawn) -> None:
     told, figures, out = drawn
     assert tuple(figures) == FIGURES
     assert (out / "tables.md").read_text() in told
@@ -49,7 +49,7 @@ def test_every_figure_is_a_picture_and_a_table(drawn) -> None:
         assert "<svg" in (out / f"snapml-{name}.svg").read_text()
 
 
-def test_ours_and_scikit_learn_s_come_to_the_same_objective(data_dir, drawn) -> None:
+def test_ours_and_scikit_learn_s_reach_the_same_objective(data_dir, drawn) -> None:
     runs = drawn[2] / "runs"
     least = {}
     for peer in ("elasticml-1-thread", "elasticml-2-threads", "lbfgs-1-thread"):
@@ -70,20 +70,22 @@ def test_both_links_have_measured_and_predicted_times(drawn) -> None:
 KINDS = ("measured", "predicted")
 
 
-def test_an_epoch_and_its_parts_are_told_for_every_limit(drawn) -> None:
+def test_an_epoch_and_its_parts_are_printed_for_every_limit(drawn) -> None:
     for panel in drawn[1]["streaming"]:
         assert {name: len(line) for name, line in panel["lines"].items()} == dict.fromkeys(
             ("read", "permute", "compute", "epoch", "one after the other"), 3
         )
 
 
-def test_runs_that_are_kept_are_not_made_again(drawn) -> None:
+def test_stored_runs_are_not_repeated(drawn) -> None:
     told, _, out = drawn
     again = snapml(out)
     assert (again.returncode, again.stdout, again.stderr) == (0, told, "")
 
 
-def test_after_the_limit_no_run_is_begun_and_the_next_call_goes_on(tmp_path, monkeypatch) -> None:
+def test_after_the_limit_no_run_is_started_and_the_next_call_continues(
+    tmp_path, monkeypatch
+) -> None:
     monkeypatch.syspath_prepend(str(STUDIES))
     from support.snapml_store import Store
 

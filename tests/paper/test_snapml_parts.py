@@ -1,4 +1,4 @@
-"""What the Snap ML study and the bench of linear peers do where a peer, a round or a file fails."""
+"""Failures of a peer, a round or a file in the Snap ML study and the bench of linear peers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_only_iterations_that_change_nothing_end_a_peer_s_line(
     from support import snapml_fit
 
     tiny(tmp_path, "a", "b")
-    # It stays where it was for seven efforts, and then goes on.
+    # It stays the same for seven efforts, and then improves.
     models = [np.zeros(4)] * 7 + [np.array([0.1, -0.1, 0.1, -0.1])] * 2
     made = fits.Fits(lambda effort: (0.5, models[effort]), len(models), are_iterations)
     monkeypatch.setitem(snapml_fit.PEERS, "one", lambda *_: made)
@@ -54,7 +54,7 @@ def test_only_iterations_that_change_nothing_end_a_peer_s_line(
     assert sum("objective" in line for line in lines) == told
 
 
-def test_more_effort_of_ours_is_no_more_iterations(tmp_path):
+def test_more_effort_of_ours_does_not_count_as_more_iterations(tmp_path):
     from tests.bench.peers.problems import Data, Problem
 
     tiny(tmp_path, "a")
@@ -66,7 +66,7 @@ def test_more_effort_of_ours_is_no_more_iterations(tmp_path):
     }
 
 
-def test_peers_that_are_missing_are_tried_again_and_each_python_has_its_own(tmp_path, monkeypatch):
+def test_missing_peers_are_tried_again_and_each_python_has_its_own_results(tmp_path, monkeypatch):
     from support import snapml_peers
     from support.snapml_store import Store
 
@@ -91,7 +91,7 @@ def test_peers_that_are_missing_are_tried_again_and_each_python_has_its_own(tmp_
     assert [others("with"), others("with"), others("another")] == [each, ["vw"], each]
 
 
-def test_a_peer_that_does_not_end_tells_what_it_came_to_and_why_there_is_no_more(monkeypatch):
+def test_a_peer_that_does_not_end_reports_its_last_objective_and_the_reason(monkeypatch):
     from support import snapml_peers
 
     def run(command: Sequence[Any], **options: Any) -> None:
@@ -103,7 +103,9 @@ def test_a_peer_that_does_not_end_tells_what_it_came_to_and_why_there_is_no_more
     assert not snapml_peers.has_ended(lines)
 
 
-def test_the_bench_keeps_what_ended_under_all_that_it_depends_on(tmp_path, monkeypatch, capsys):
+def test_the_bench_stores_finished_runs_under_all_that_they_depend_on(
+    tmp_path, monkeypatch, capsys
+):
     made: list[str] = []
 
     def run(task: dict[str, Any], python: str) -> list[dict[str, Any]]:
@@ -128,7 +130,7 @@ def test_the_bench_keeps_what_ended_under_all_that_it_depends_on(tmp_path, monke
         assert [again(**other), again(**other), again()] == [both, ["snapml"], ["snapml"]]
 
 
-def test_a_bench_s_peer_that_does_not_end_has_failed(monkeypatch):
+def test_a_peer_of_the_bench_that_does_not_end_has_failed(monkeypatch):
     def run(command: Sequence[Any], **options: Any) -> None:
         raise subprocess.TimeoutExpired(command, options["timeout"], b'{"effort": 0}\n{"eff')
 
@@ -140,7 +142,7 @@ def test_a_bench_s_peer_that_does_not_end_has_failed(monkeypatch):
 # --- streaming ------------------------------------------------------------------------------------
 
 
-def test_files_are_on_the_disk_before_the_cache_forgets_them(tmp_path, monkeypatch):
+def test_files_are_on_disk_before_the_cache_is_emptied(tmp_path, monkeypatch):
     done: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda _: done.append("written"))
     monkeypatch.setattr(os, "posix_fadvise", lambda *_: done.append("forgotten"))
@@ -149,7 +151,7 @@ def test_files_are_on_the_disk_before_the_cache_forgets_them(tmp_path, monkeypat
     assert done == ["written", "forgotten"]
 
 
-def test_a_limit_is_the_data_s_share_on_top_of_what_the_process_takes(tmp_path, monkeypatch):
+def test_a_limit_is_the_data_s_share_on_top_of_the_process_s_memory(tmp_path, monkeypatch):
     from support import snapml_streaming
 
     limits: list[int] = []
@@ -191,7 +193,7 @@ def test_rounds_that_never_come_near_are_a_row_and_no_point():
 
 
 def study() -> ModuleType:
-    """The program, which is called as a peer is."""
+    """The program, called like a peer."""
     spec = importlib.util.spec_from_file_location("snapml_study", STUDIES / "snapml.py")
     assert spec is not None
     assert spec.loader is not None
@@ -209,7 +211,9 @@ def study() -> ModuleType:
         (["--members", "0"], "--members: got 0, wanted at least 1"),
     ],
 )
-def test_what_cannot_be_is_told_before_anything_is_run(tmp_path, monkeypatch, capsys, words, text):
+def test_impossible_options_are_reported_before_anything_is_run(
+    tmp_path, monkeypatch, capsys, words, text
+):
     module = study()
     monkeypatch.setattr(module, "run", lambda *_: pytest.fail("ran"))
     with pytest.raises(SystemExit):
@@ -217,7 +221,7 @@ def test_what_cannot_be_is_told_before_anything_is_run(tmp_path, monkeypatch, ca
     assert text in capsys.readouterr().err
 
 
-def test_a_figure_is_there_whatever_becomes_of_the_next(tmp_path, monkeypatch):
+def test_a_finished_figure_is_kept_if_the_next_one_fails(tmp_path, monkeypatch):
     module = study()
 
     def run(name: str, *_: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Schedules of losses and returns, and moves between rounds: what all algorithms are tried with."""
+"""Schedules of losses and returns, and moves between rounds: inputs for every algorithm."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def schedules(
     operations : sequence of str
         Of the exchanges in which members vanish.
     returns_during : sequence of str or None
-        Of those in which they come back; None between rounds.
+        Of those in which they return; None between rounds.
     nth_max : int
-        Which of a round's exchanges of an operation it may be, from 0.
+        Largest index of a round's exchange of an operation, from 0.
     has_state : bool
-        Whether chunks may come back with the state that they had.
+        Whether chunks may return with their former state.
     """
     vanishes = st.builds(
         Vanish,
@@ -53,7 +53,7 @@ def schedules(
 
 
 def moves(share: float) -> Callable[[World], None]:
-    """Move this share of the chunks at the beginning of every round, each to anybody present."""
+    """Move this share of the chunks at the beginning of every round, each to a random member."""
 
     def between(world: World) -> None:
         rng = np.random.default_rng(world.round)

@@ -1,4 +1,4 @@
-"""Whoever has which chunk when: every example is visited once before any of its chunk is again."""
+"""For any placement of chunks, every example is visited once before its chunk is visited again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEMBERS = 3
 
 
 def moved(chunk):
-    """The chunk as a new owner has it: the same body, and the state that travelled."""
+    """Return the chunk at a new owner: the same body, and the state that was sent."""
     arrived = Chunk.from_body(chunk.id, chunk.body)
     if chunk.state:
         send_state(chunk, arrived)

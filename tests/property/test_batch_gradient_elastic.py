@@ -39,7 +39,7 @@ modes = st.sampled_from([0, 1, 2])
 def run_world(
     schedule: Schedule, absent: str, optimizer: str, anchors: bool, roll_back: int
 ) -> tuple[World, Run]:
-    # Everybody is back two rounds before the end, however often a group must be waited for.
+    # All members are back two rounds before the end, however often a group must be waited for.
     back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
     world = World(
         settings={"l2": L2, "roll_back": roll_back, **OPTIMIZERS[optimizer]},
@@ -57,7 +57,8 @@ def objective(w: np.ndarray) -> float:
 
 @settings(max_examples=150)
 @given(SCHEDULES, absences, optimizers, st.booleans(), modes)
-@example(  # nobody is left in the first round, and who comes back comes in a phase that is not met
+# no member is left in the first round, and the returning ones come in a phase that does not occur
+@example(
     [
         Vanish(round=0, members=(0, 1, 2, 3, 4), during="gradient", nth=0),
         Return(round=0, during="probe"),
@@ -68,7 +69,7 @@ def objective(w: np.ndarray) -> float:
     0,
 )
 @example([Vanish(round=0, members=(0, 2, 4), counted=True)], "taylor", "lbfgs", False, 0)
-@example(  # at the precision of float64 in the very sum that has the share of one who is lost
+@example(  # to the precision of float64 in the very sum that contains a lost member's share
     [
         Vanish(round=0, members=(0,), during="gradient", nth=1),
         Vanish(round=9, members=(0,), during="gradient", nth=0, counted=True),
@@ -78,18 +79,18 @@ def objective(w: np.ndarray) -> float:
     False,
     0,
 )
-def test_what_is_called_exact_is_the_objective_over_every_example_once(
+def test_an_objective_reported_as_exact_is_over_every_example_once(
     schedule: Schedule, absent: str, optimizer: str, anchors: bool, roll_back: int
 ) -> None:
     world, run = run_world(schedule, absent, optimizer, anchors, roll_back)
     for r, row in enumerate(run.rows):
         if row.objective_kind == "exact":
             np.testing.assert_allclose(row.objective, objective(run.w(r)), rtol=1e-12)
-    # One that has converged as soon as everybody is back ends before another row.
+    # A run that has converged when all members are back ends before another row.
     assert run.rows[-1].objective_kind == "exact" or run.model.converged
     assert not world.groups
-    # Nor does one wait for a member that is lost when its share of the last sum is in it: what
-    # counts is that the objective is everybody's.
+    # Nor does it wait for a lost member whose share is in the last sum: the objective must be over
+    # all examples.
     np.testing.assert_allclose(run.model.objective, objective(run.w(len(run.rows))), rtol=1e-12)
 
 
@@ -106,10 +107,10 @@ def test_what_is_called_exact_is_the_objective_over_every_example_once(
 def test_stand_ins_and_present_examples_weigh_as_much_as_all(
     schedule: Schedule, anchors: bool, roll_back: int
 ) -> None:
-    """Nobody is both counted and substituted, and nobody is neither.
+    """No example is both counted and substituted, and none is neither.
 
-    A model that stays at zero has one objective, log 2, and one gradient, estimated or exact:
-    there every Taylor expansion is exact, and any other number is an example too many or too few.
+    A model that stays at zero has one objective, log 2, and one gradient, estimated or exact: there
+    every Taylor expansion is exact, and any other number is an example too many or too few.
     """
     back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
     world = World(

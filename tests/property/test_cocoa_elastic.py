@@ -1,4 +1,4 @@
-"""CoCoA under any schedule of losses, returns and moves, in any exchange, under any rule."""
+"""CoCoA under any schedule of losses, returns and moves, in any exchange, with any absent rule."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ PARTS = {
     0.0,
     2,
 )
-def test_models_and_certificates_are_right_whatever_happens(
+def test_models_and_certificates_are_correct_under_any_schedule(
     schedule: Schedule,
     loss: str,
     absent: str,
@@ -58,7 +58,7 @@ def test_models_and_certificates_are_right_whatever_happens(
     share: float,
     groups: int | str,
 ) -> None:
-    # Everybody is back before the end, however often a group must be waited for.
+    # All members are back before the end, however often a group must be waited for.
     back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
     referee = CocoaReference.of(PARTS[loss], loss, L2)
     world = world_of(

@@ -1,4 +1,4 @@
-"""``absent: auto`` under any schedule of losses and returns: what is exact, what is certain."""
+"""``absent: auto`` under any schedule of losses and returns: exact values and valid bounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ L2 = 0.1
 RNG = np.random.default_rng(4)
 X = RNG.normal(size=(60, 3)) * [1.0, 2.0, 0.5]
 Y = np.where(X @ [1.0, -1.0, 0.5] + RNG.normal(size=60) > 0, 1.0, -1.0)
-#: Dealt at random; sorted by label; and every member with the very same rows.
+#: Shuffled; sorted by label; and every member with the very same rows.
 LAYOUTS = {
     "random": (X, Y),
     "sorted": (X[np.argsort(Y, kind="stable")], np.sort(Y)),
@@ -85,8 +85,8 @@ def test_the_true_objective_and_the_true_gap_are_within_their_bounds(
 
 @settings(max_examples=60)
 @given(SCHEDULES, st.booleans())
-def test_members_that_are_the_same_are_not_missed(schedule: Schedule, anchors: bool) -> None:
-    """Borrowed curvature is exact where the absent are copies of the present.
+def test_the_loss_of_identical_members_changes_nothing(schedule: Schedule, anchors: bool) -> None:
+    """Borrowed curvature is exact if the absent are copies of the present.
 
     However often anchors are carried from change to change: the run is the undisturbed one.
     """

@@ -1,8 +1,8 @@
-"""The driver's and the members' machines under arbitrary interleavings of everything that happens.
+"""The driver's and the members' machines under arbitrary interleavings of all events.
 
 The world checks every outcome: each example is in the sum once, or has one stand-in, or is named as
 newly absent; an anchor is exactly the share of those. The driver re-derives its invariants after
-every event. At the end of every example the job must come to its end.
+every event. At the end of every example the job must end.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.ids import ExchangeId, Mask
 from elasticml.protocol import events as ev
-from tests.property.nonsense import Nonsense
-from tests.property.turnover import CHOICES, Turnover, has_workers
+from tests.property.membership_events import CHOICES, MembershipEvents, has_workers
+from tests.property.random_policy import RandomPolicy
 from tests.pure_member import Incarnation
 from tests.pure_world import PureWorld
 
@@ -29,13 +29,13 @@ def job(**changes) -> DriverSettings:
 
 
 def begin(world: PureWorld, exchange: int) -> None:
-    """Let things arrive until an exchange has begun, and no further."""
+    """Deliver messages until an exchange has begun, and no further."""
     while world.driver.state.last_exchange < exchange:
         assert world.step(0)
 
 
 def partial_of(life: Incarnation, exchange: int):
-    """Make a partial that would count for a life's slot."""
+    """Make a partial that would count for an incarnation's slot."""
     return lambda handle: ev.PartialArrived(
         exchange=ExchangeId(exchange),
         sender=life.me,
@@ -45,7 +45,7 @@ def partial_of(life: Incarnation, exchange: int):
     )
 
 
-def test_returned_member_neither_counts_nor_is_counted_for_its_former_life():
+def test_returned_member_neither_counts_nor_is_counted_for_its_former_incarnation():
     world = PureWorld(job())
     a, b = world.join("a"), world.join("b")
     begin(world, 2)
@@ -56,14 +56,14 @@ def test_returned_member_neither_counts_nor_is_counted_for_its_former_life():
     back = world.life(a)
     world.settle(lambda key: back.name in key)
     assert (back.me.slot, back.me.incarnation) == (former.me.slot, former.me.incarnation + 1)
-    # What the exchange under way still lacks comes from the wrong life in the right slot.
+    # What the running exchange still lacks comes from the wrong incarnation in the right slot.
     world.partial(back, partial_of(back, 2), Counter())
     assert [refused.sender for refused in world.refused] == [back.me]
     world.run(lambda k: k)
     assert world.delivered[1].deliver.contributors == world.life(b).me.bit
 
 
-def test_partial_that_came_before_its_sender_was_lost_stays_in_the_sum():
+def test_partial_that_arrived_before_its_sender_was_lost_stays_in_the_sum():
     world = PureWorld(job())
     a, b = world.join("a"), world.join("b")
     begin(world, 2)
@@ -76,8 +76,8 @@ def test_partial_that_came_before_its_sender_was_lost_stays_in_the_sum():
     assert third.opened is not None
 
 
-class JobMachine(Turnover):
-    """Everything that can happen to a job."""
+class JobMachine(MembershipEvents):
+    """All events of a job."""
 
     @initialize(
         n=st.integers(1, 5),
@@ -123,7 +123,7 @@ class JobMachine(Turnover):
                 placement=placement,
                 seed=seed,
             ),
-            policies=[Nonsense(seed, kinds)] if kinds else [],
+            policies=[RandomPolicy(seed, kinds)] if kinds else [],
             limit_bytes=limit_bytes,
         )
         self.enter(n, early)
@@ -177,7 +177,9 @@ class JobMachine(Turnover):
 
     @rule(choice=CHOICES, ahead=st.integers(-1, 3))
     def partial_of_another_life_comes(self, choice, ahead):
-        """Of an old, the current or a coming exchange, from somebody who takes no part in it."""
+        """Of an old, the current or a coming exchange, from an incarnation that takes no part in
+        it.
+        """
         run = self.world.driver.exchanges.running
         spares = [m.id for m in self.world.driver.state.membership.stage("spare")]
         if run is None or not spares:
@@ -192,7 +194,7 @@ class JobMachine(Turnover):
         self.world.tick(seconds)
 
     @invariant()
-    def nobody_computes_an_exchange_twice(self):
+    def no_member_computes_an_exchange_twice(self):
         if hasattr(self, "world"):
             assert set(self.world.computations.values()) <= {1}
 

@@ -1,4 +1,4 @@
-"""Every example once per epoch, whatever members come and go and wherever chunks move."""
+"""Every example once per epoch, under any membership changes and chunk moves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 MEMBERS, ROWS, ROUNDS = 5, 60, 9
-#: Every example has a column of its own, so that its weight tells how often it was taken.
+#: Every example has its own column, so that its weight shows how often it was taken.
 PARTS = split_rows(np.eye(ROWS), np.linspace(0.0, 1.0, ROWS), MEMBERS, chunk_rows=4)
 OPERATIONS = ("train", "train", "train", "evaluate", "survey", "ordinals")
 
@@ -25,11 +25,11 @@ class Watcher:
     """Counts from the sums alone how often each example was taken in each epoch."""
 
     def __init__(self) -> None:
-        #: Epoch and counts of each round: of its last attempt, where it is asked again.
+        #: Epoch and counts of each round: of its last attempt, if it is repeated.
         self.rounds: dict[int, tuple[int, np.ndarray]] = {}
 
     def taken(self) -> dict[int, np.ndarray]:
-        """How often each example was taken, by epoch."""
+        """Return how often each example was taken, by epoch."""
         found: dict[int, np.ndarray] = {}
         for epoch, counts in self.rounds.values():
             found[epoch] = found.get(epoch, np.zeros(ROWS)) + counts
@@ -111,7 +111,7 @@ def test_every_example_is_taken_once_in_every_epoch(
         algorithm="local_sgd",
         absent=absent,
         reloads=absent == "reload",
-        # Whoever is waited for comes back.
+        # Members that the job waits for return.
         schedule=[*schedule, *(Return(round=r) for r in range(ROUNDS, ROUNDS + 8))],
         between=moves(share),
         watch=watcher,
@@ -124,7 +124,7 @@ def test_every_example_is_taken_once_in_every_epoch(
         counts = taken[epoch]
         assert counts.max() <= 1
         if trained is not None:
-            # What is held out is the same in every epoch, and nothing where nothing is.
+            # The holdout is the same in every epoch, and empty if there is none.
             assert np.array_equal(counts, trained)
             assert counts.all() or holdout
     assert taken[epochs[-1]].max() <= 1

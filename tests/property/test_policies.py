@@ -1,4 +1,4 @@
-"""Whatever a policy sees, it refers to what there is, and says the same when asked again."""
+"""For any view, a policy's suggestions refer to existing things, and are reproducible."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from elasticml.policies.registry import POLICIES, make_policy
 from tests.policy_world import FakeChunks, chunk, member
 
 ABSENCE = ("whole_group", "reload")
-#: Settings that make a policy do more than by itself.
+#: Settings that make a policy more active than by default.
 EAGER = {
     "knee": {"window": 1, "ratio": 1.01, "avoid": []},
     "gap_per_container_second": {"window": 2, "probe": 2, "cool": 1, "factor": 2},
@@ -81,7 +81,7 @@ def views(draw) -> View:
 
 
 def check(view: View, said) -> None:
-    """Assert that a suggestion is about members that stay and chunks that there are."""
+    """Assert that a suggestion is about remaining members and existing chunks."""
     assert said.why
     staying = {m.id for m in (*view.working, *view.spares)}
     match said:
@@ -110,7 +110,7 @@ def check(view: View, said) -> None:
 
 @settings(max_examples=60)
 @given(views(), st.sampled_from([n for n in POLICIES if n not in ABSENCE]), st.booleans())
-def test_suggestions_are_about_what_there_is_and_the_same_when_asked_again(view, name, eager):
+def test_suggestions_refer_to_existing_things_and_are_reproducible(view, name, eager):
     entry = {"name": name, **(EAGER.get(name, {}) if eager else {})}
     said = make_policy(entry).suggest(view)
     assert list(said) == list(make_policy(entry).suggest(view))
@@ -120,7 +120,7 @@ def test_suggestions_are_about_what_there_is_and_the_same_when_asked_again(view,
 
 @settings(max_examples=40)
 @given(views(), st.sampled_from(["rebalance", "redeal", "straggler"]))
-def test_no_member_is_emptied_that_is_not_given_back(view, name):
+def test_no_member_is_emptied_that_is_not_released(view, name):
     if view.chunks is None:
         return
     before = {m.id: view.chunks.of(m.id) for m in view.working}

@@ -1,4 +1,4 @@
-"""Sparse models by columns under any schedule of losses, returns and moves, under any rule."""
+"""Column-partitioned sparse models under any schedule of losses, returns and moves, any rule."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def assert_right(
     share: float,
     gather: bool,
 ) -> None:
-    """Play a schedule to its end; compare what was certified on the way with the referee's."""
-    # Everybody is back before the end, however often a group must be waited for.
+    """Play a schedule to its end; compare its certificates with the reference's."""
+    # All members are back before the end, however often a group must be waited for.
     back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
     world = judge.world(
         MEMBERS,
@@ -89,7 +89,7 @@ def assert_right(
     True,
     False,
 )
-def test_models_and_certificates_are_right_whatever_happens(
+def test_models_and_certificates_are_correct_under_any_schedule(
     schedule: Schedule,
     penalty: str,
     absent: str,
@@ -104,8 +104,8 @@ def test_models_and_certificates_are_right_whatever_happens(
 
 
 @functools.cache
-def margin_judge(penalty: str, intercept: bool) -> MarginReference:
-    """Know the optimum once; certificates are noted in copies."""
+def margin_reference(penalty: str, intercept: bool) -> MarginReference:
+    """Compute the optimum once; certificates are recorded in copies."""
     l1, l2 = {"lasso": (0.02, 0.0), "elastic net": (0.01, 0.05), "ridge": (0.0, 0.1)}[penalty]
     y = np.where(np.median(Y) < Y, 1.0, 0.0)
     judge = MarginReference(X=X, y=y, weights=S, l1=l1, l2=l2, intercept=intercept)
@@ -123,7 +123,7 @@ def margin_judge(penalty: str, intercept: bool) -> MarginReference:
     st.booleans(),
     st.booleans(),
 )
-def test_classifiers_and_certificates_are_right_whatever_happens(
+def test_classifiers_and_certificates_are_correct_under_any_schedule(
     schedule: Schedule,
     penalty: str,
     absent: str,
@@ -132,6 +132,6 @@ def test_classifiers_and_certificates_are_right_whatever_happens(
     intercept: bool,
     gather: bool,
 ) -> None:
-    judge = margin_judge(penalty, intercept)
+    judge = margin_reference(penalty, intercept)
     judge.errors.clear()
     assert_right(judge, schedule, 1e-11, absent, gap_every, share, gather)

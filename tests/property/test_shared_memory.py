@@ -1,4 +1,4 @@
-"""Shared memory under random sends, relays, drops and closes: nobody reads another vector."""
+"""Shared memory under random sends, forwards, drops and closes: no reader sees another vector."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = st.lists(STEP, min_size=4, max_size=25)
 
 
 class Holders:
-    """Everybody's arrays, with what each must read for as long as it is held."""
+    """All ends' arrays, with the content that each must keep as long as it is held."""
 
     def __init__(self, there: Line) -> None:
         self.there = there
@@ -62,13 +62,13 @@ class Holders:
                 self.there.ends[way].close()
 
     def wrong(self) -> list[tuple[str, float]]:
-        """List what reads differently from what was sent."""
+        """List the arrays that differ from what was sent."""
         return [(name, value) for name, array, value in self.held if not np.all(array == value)]
 
 
 @settings(max_examples=150)
 @given(before=STEPS, closed=st.sampled_from(WAYS), after=STEPS, seed=st.integers(0, 5))
-def test_what_is_held_always_reads_as_it_was_sent(before, closed, after, seed):
+def test_held_vectors_always_read_as_they_were_sent(before, closed, after, seed):
     async def play() -> None:
         holders = Holders(await line(seed))
         for step in (*before, ("close", closed), *after):

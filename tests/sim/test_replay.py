@@ -42,7 +42,7 @@ def wide(algorithm: dict[str, Any]) -> Any:
 
 
 def assert_replays(result: SimResult, source: Any = None) -> Replay:
-    replay = replay(result.story, source or points())
+    replay = replayed(result.story, source or points())
     assert bits(replay.last_arrays()) == bits(result.arrays)
     return replay
 
@@ -136,7 +136,7 @@ def test_another_order_of_additions_is_detected_at_the_next_exchange() -> None:
     swapped = "(" + "+".join(reversed(third["order"].strip("()").split("+"))) + ")"
     after = third["exchange"] + 1
     with pytest.raises(JobFailedError, match=rf"first at round \d+, exchange {after} "):
-        replay(changed(result, "ExchangeEnded", order=swapped), points())
+        replayed(changed(result, "ExchangeEnded", order=swapped), points())
 
 
 def test_other_data_are_refused() -> None:
@@ -144,22 +144,22 @@ def test_other_data_are_refused() -> None:
     rng = np.random.default_rng(8)
     other = from_arrays(rng.standard_normal((240, 5)), np.sign(rng.standard_normal(240)))
     with pytest.raises(DataError, match=r"block 0 of the data has digest .* put the old files"):
-        replay(result.story, other)
+        replayed(result.story, other)
 
 
 def test_other_versions_and_processors_are_refused() -> None:
     result = play(stop={"rounds": 3})
     versions = {**result.story[0]["versions"], "numpy": "1.0"}
     with pytest.raises(ConfigError, match=r"numpy is .* here, the run had 1\.0.*install numpy 1"):
-        replay(changed(result, "JobStarted", versions=versions), points())
+        replayed(changed(result, "JobStarted", versions=versions), points())
     with pytest.raises(ConfigError, match=r"that of member .* was z80-0"):
-        replay(changed(result, "MemberJoined", cpu="z80-0"), points())
+        replayed(changed(result, "MemberJoined", cpu="z80-0"), points())
 
 
 def test_a_nondeterministic_job_is_refused() -> None:
     result = play(stop={"rounds": 2}, deterministic=False)
     with pytest.raises(ConfigError, match="deterministic: false"):
-        replay(result.story, points())
+        replayed(result.story, points())
 
 
 def test_members_fenced_while_they_computed_return_with_their_steps() -> None:

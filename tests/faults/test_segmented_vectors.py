@@ -1,7 +1,7 @@
-"""Vectors in pieces through a tree: passed on before they are whole, counted only when committed.
+"""Segmented vectors in a tree: forwarded before they are whole, counted only when committed.
 
 In the tree of five the driver's children are slots 0 and 1, the child of slot 1 is slot 4. A model
-has four values, a sum three; a piece is one.
+has four values, a sum three; a piece is one value.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import pytest_asyncio
 from elasticml.collective.frames import Kind
 from elasticml.collective.segmentation import TRAILER
 from elasticml.ids import MemberId
-from tests.faults.stops import EXCHANGE, INNER, Jobs
-from tests.faults.story import absent_groups, finish, losses, others_computed_once
+from tests.faults.fault_story import absent_groups, finish, losses, others_computed_once
+from tests.faults.phase_stops import EXCHANGE, INNER, Jobs
 
 pytestmark = pytest.mark.asyncio
 
@@ -44,7 +44,7 @@ def pieces(job: Jobs, kind: Kind, source: str, target: str) -> list[int]:
     ]
 
 
-async def test_model_is_passed_on_before_it_is_whole(job):
+async def test_model_is_forwarded_before_it_is_whole(job):
     inner, leaf = job.address(INNER), job.address(LEAF)
     gate = trailer_of(job, Kind.MODEL, target=inner)
     await job.world.until(gate.reached.is_set)
@@ -56,7 +56,7 @@ async def test_model_is_passed_on_before_it_is_whole(job):
     assert others_computed_once(job.world)
 
 
-async def test_sum_is_passed_on_before_a_childs_partial_is_committed(job):
+async def test_sum_is_forwarded_before_a_childs_partial_is_committed(job):
     inner, leaf = job.address(INNER), job.address(LEAF)
     gate = trailer_of(job, Kind.PARTIAL, source=leaf)
     await job.world.until(gate.reached.is_set)
@@ -67,7 +67,7 @@ async def test_sum_is_passed_on_before_a_childs_partial_is_committed(job):
     assert pieces(job, Kind.PARTIAL, inner, "driver") == [1, 2, 3, TRAILER]
 
 
-async def test_sum_begins_anew_without_a_child_that_never_committed(job):
+async def test_sum_restarts_without_a_child_that_never_committed(job):
     inner, leaf = job.address(INNER), job.address(LEAF)
     gate = trailer_of(job, Kind.PARTIAL, source=leaf)
     await job.world.until(gate.reached.is_set)
@@ -75,7 +75,7 @@ async def test_sum_begins_anew_without_a_child_that_never_committed(job):
     job.world.kill(leaf)
     gate.release()
     await finish(job.world)
-    # What had gone up with the vanished child's share in it was never committed.
+    # The part already sent with the vanished child's share was never committed.
     assert pieces(job, Kind.PARTIAL, inner, "driver") == [1, 2, 3, 1, 2, 3, TRAILER]
     assert losses(job.world) == {leaf: "closed"}
     assert absent_groups(job.world) == [[LEAF.slot]]
@@ -90,13 +90,13 @@ async def test_partial_of_an_inner_node_that_never_committed_counts_for_nothing(
     gate.release()
     await finish(job.world)
     assert TRAILER not in pieces(job, Kind.PARTIAL, inner, "driver")
-    # The orphan sends again to the driver what it had sent to its parent, and computes nothing.
+    # The orphan resends to the driver what it had sent to its parent, and computes nothing.
     assert pieces(job, Kind.PARTIAL, leaf, "driver") == [1, 2, 3, TRAILER]
     assert absent_groups(job.world) == [[INNER.slot]]
     assert others_computed_once(job.world)
 
 
-async def test_model_that_never_was_whole_comes_again_from_the_next_parent(job):
+async def test_incomplete_model_comes_again_from_the_next_parent(job):
     inner, leaf = job.address(INNER), job.address(LEAF)
     gate = trailer_of(job, Kind.MODEL, source=inner)
     await job.world.until(gate.reached.is_set)

@@ -1,7 +1,8 @@
-"""The driver's machine in its free-running mode, under arbitrary interleavings of what happens.
+"""The driver's machine in its asynchronous mode, under arbitrary interleavings of events.
 
-A round is a report: it holds nobody up, and nobody waits for it. Whatever comes and goes, members
-end up knowing exactly each other, each chunk has one owner or is named as absent, and the job ends.
+A round is a report: it delays no member, and no member waits for it. Under any membership changes,
+the members end up knowing exactly each other, each chunk has one owner or is named as absent, and
+the job ends.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
-from tests.property.nonsense import Nonsense
-from tests.property.turnover import CHOICES, Turnover, has_workers
+from tests.property.membership_events import CHOICES, MembershipEvents, has_workers
+from tests.property.random_policy import RandomPolicy
 from tests.pure_world import ExchangeResult, PureWorld
 
 EVERY_S = 2.0
 
 
-class FreeWorld(PureWorld):
-    """A world whose trainer only asks for reports, and takes what comes."""
+class AsyncWorld(PureWorld):
+    """A world whose trainer only requests reports, and accepts any answer."""
 
     def _train(self, rounds: int) -> Generator[ev.Event, Any, None]:
         seal = False
@@ -51,7 +52,7 @@ class FreeWorld(PureWorld):
                 return
 
     def check_peers(self) -> None:
-        """Everybody who works and has heard all that was said knows all others, and no one else."""
+        """Check that every active, informed member knows all others, and no one else."""
         membership = self.driver.state.membership
         listed = {r.id for r in membership.stage("active")}
         for record in membership.working():
@@ -74,16 +75,16 @@ def job(**changes: Any) -> DriverSettings:
     )
 
 
-def started(**changes: Any) -> tuple[FreeWorld, list[str]]:
-    """Make a world that has had its first report, and has nothing to do until the second."""
-    world = FreeWorld(job(**changes), rounds=5)
+def started(**changes: Any) -> tuple[AsyncWorld, list[str]]:
+    """Make a world that has had its first report, and nothing to do until the second."""
+    world = AsyncWorld(job(**changes), rounds=5)
     names = [world.join() for _ in range(3)]
     world.settle()
     assert len(world.delivered) == 1
     return world, names
 
 
-def test_reports_are_apart_as_long_as_asked_for():
+def test_reports_are_as_far_apart_as_requested():
     world, _ = started()
     for _ in range(40):
         world.tick(0.25)
@@ -109,13 +110,13 @@ def test_a_loop_that_ended_before_the_last_report_does_not_hurry_the_next():
     assert len(world.delivered) == 2
 
 
-def test_a_lost_members_chunks_are_visited_by_others_before_the_next_report_but_one():
+def test_a_lost_members_chunks_are_visited_by_others_after_one_report_at_most():
     world, names = started()
     lost = world.life(names[0])
     owned = set(lost.owned)
     world.kill(names[0])
     world.settle()
-    world.tick(EVERY_S)  # this report finds that they are gone
+    world.tick(EVERY_S)  # this report detects that they are gone
     world.settle()
     world.tick(0.1)
     world.settle()
@@ -139,7 +140,7 @@ def test_a_newcomer_has_chunks_and_peers_without_waiting_for_a_report():
     assert orders[0].begun
 
 
-def test_a_member_with_a_notice_is_sent_nothing_any_more():
+def test_a_member_with_a_notice_gets_no_more_messages():
     world, names = started()
     leaver = world.life(names[0])
     world.notice(names[0], 60.0)
@@ -148,8 +149,8 @@ def test_a_member_with_a_notice_is_sent_nothing_any_more():
     assert leaver.over or leaver.me not in leaver.peers
 
 
-class FreeJobMachine(Turnover):
-    """Everything that can happen to a free-running job."""
+class AsyncJobMachine(MembershipEvents):
+    """All events of an asynchronous job."""
 
     @initialize(
         n=st.integers(1, 5),
@@ -162,10 +163,10 @@ class FreeJobMachine(Turnover):
         seed=st.integers(0, 1000),
     )
     def start(self, n, n_blocks, absent, topology, early, limit_bytes, kinds, seed):
-        self.world = FreeWorld(
+        self.world = AsyncWorld(
             job(start_members=n, n_blocks=n_blocks, absent=absent, topology=topology, seed=seed),
             rounds=5,
-            policies=[Nonsense(seed, kinds)] if kinds else [],
+            policies=[RandomPolicy(seed, kinds)] if kinds else [],
             limit_bytes=limit_bytes,
         )
         self.enter(n, early)
@@ -205,5 +206,5 @@ class FreeJobMachine(Turnover):
             assert self.world.ended.state == "done"
 
 
-TestFreeJobMachine = FreeJobMachine.TestCase
-TestFreeJobMachine.settings = settings(max_examples=60, stateful_step_count=30)
+TestAsyncJobMachine = AsyncJobMachine.TestCase
+TestAsyncJobMachine.settings = settings(max_examples=60, stateful_step_count=30)

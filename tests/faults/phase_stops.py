@@ -1,4 +1,4 @@
-"""Where a job in the in-memory world can be stopped, one place per phase, to put a fault there."""
+"""Places at which a job in the in-memory world can be stopped, one per phase, to inject a fault."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from elasticml.ids import MemberId
 from tests.memory_world import World, toy_record, toy_source, transport_options
 
 N_MEMBERS = 5
-#: Enough for chunks that are read again while rounds go on to be back before the last one.
+#: Enough for chunks that are reread during rounds to return before the last one.
 ROUNDS = 16
 #: These make 25 chunks, five for each member.
 N_ROWS, CHUNK_BYTES = 100, 640
@@ -20,7 +20,7 @@ N_ROWS, CHUNK_BYTES = 100, 640
 EXCHANGE = 4
 #: An inner node of the tree, with a child below it; any member of a star.
 INNER = MemberId(1, 1)
-#: Another one, which is lost first where a fault shall meet a correction.
+#: Another member, which is lost first if a fault is to meet a correction.
 OTHER = MemberId(3, 1)
 
 Stops = Callable[[str, Callable[..., Any], tuple[Any, ...]], bool]
@@ -61,10 +61,10 @@ class GatedRunner:
 
 @dataclass(slots=True, kw_only=True)
 class Stop:
-    """A job that stands still in the middle of a phase."""
+    """A job that is stopped in the middle of a phase."""
 
     world: World
-    #: Address of the member at whose door it stands.
+    #: Address of the member at which it is stopped.
     victim: str
     release: Callable[[], None]
 
@@ -96,7 +96,7 @@ class Jobs:
         return self.world
 
     async def train(self) -> World:
-        """Start a job and let it come to its first round."""
+        """Start a job and run it to its first round."""
         world = await self.start()
         await world.until(lambda: bool(world.events("DataDealt")))
         return world
@@ -105,7 +105,7 @@ class Jobs:
         return self.world.shell.machine.state.membership.members[member].address
 
     async def stopped_in(self, phase: str) -> Stop:
-        """Start a job and let it come to the middle of a phase."""
+        """Start a job and run it to the middle of a phase."""
         return await getattr(self, f"_{phase}")()
 
     async def at(self, gate: Any, victim: str) -> Stop:

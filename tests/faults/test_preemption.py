@@ -1,4 +1,4 @@
-"""Containers that are asked for in every phase: who leaves, what is lost, who lives on.
+"""Pre-emption in every phase: which member leaves, what is lost, which one survives.
 
 The toy trainer checks in each round that present and absent examples make up the whole, each once.
 """
@@ -10,8 +10,15 @@ from collections.abc import Sequence
 import pytest
 
 from elasticml.runtime.preemption_board import Ended, NodeTold, Reclaim, Restored, Word, event_of
-from tests.faults.stops import Stop
-from tests.faults.story import absent_groups, finish, groups_of, losses, others_computed_once, pid
+from tests.faults.fault_story import (
+    absent_groups,
+    finish,
+    groups_of,
+    losses,
+    others_computed_once,
+    pid,
+)
+from tests.faults.phase_stops import Stop
 
 pytestmark = pytest.mark.asyncio
 
@@ -29,8 +36,8 @@ def mark(stop: Stop, negotiable: bool = True, grace_s: float = 60.0) -> None:
     post(stop, Reclaim(address=stop.victim, grace_s=grace_s, negotiable=negotiable))
 
 
-def gone(stop: Stop, before: dict[str, str]) -> dict[str, str]:
-    """Who was lost since, and why."""
+def losses_since(stop: Stop, before: dict[str, str]) -> dict[str, str]:
+    """Return the members lost since, and the causes."""
     return {a: why for a, why in losses(stop.world).items() if a not in before}
 
 
@@ -40,26 +47,26 @@ def given(stop: Stop) -> Sequence[str | None]:
 
 @in_star_and_tree
 @in_every_phase
-async def test_container_that_must_go_is_emptied_and_nothing_is_lost(phase, topology, jobs):
+async def test_pre_empted_container_is_emptied_and_nothing_is_lost(phase, topology, jobs):
     stop = await jobs(topology).stopped_in(phase)
     before = losses(stop.world)
     mark(stop, negotiable=False)
     stop.release()
     await finish(stop.world)
-    assert gone(stop, before) == {stop.victim: "preempted"}
+    assert losses_since(stop, before) == {stop.victim: "preempted"}
     assert absent_groups(stop.world) == groups_of(phase, victim_is_lost=False)
     assert others_computed_once(stop.world)
 
 
 @in_star_and_tree
 @in_every_phase
-async def test_one_member_goes_for_a_mark_and_nothing_is_lost(phase, topology, jobs):
+async def test_one_member_is_released_for_a_mark_and_nothing_is_lost(phase, topology, jobs):
     stop = await jobs(topology).stopped_in(phase)
     before = losses(stop.world)
     mark(stop)
     stop.release()
     await finish(stop.world)
-    who = gone(stop, before)
+    who = losses_since(stop, before)
     assert len(who) == 1
     ((address, reason),) = who.items()
     assert reason == ("preempted" if address == stop.victim else "released")
@@ -68,7 +75,7 @@ async def test_one_member_goes_for_a_mark_and_nothing_is_lost(phase, topology, j
 
 
 @in_every_phase
-async def test_spare_member_goes_and_the_marked_one_works_on(phase, jobs):
+async def test_spare_member_is_released_and_the_marked_one_continues(phase, jobs):
     stop = await jobs("star").stopped_in(phase)
     before, world = losses(stop.world), stop.world
     newcomer = await world.add()
@@ -77,10 +84,10 @@ async def test_spare_member_goes_and_the_marked_one_works_on(phase, jobs):
     stop.release()
     await finish(world)
     if phase == "load":
-        # Nobody has chunks yet: any of them costs nothing.
-        assert len(gone(stop, before)) == 1
+        # No member has chunks yet: releasing any of them is free.
+        assert len(losses_since(stop, before)) == 1
         return
-    (who,) = gone(stop, before)
+    (who,) = losses_since(stop, before)
     assert who != stop.victim
     lost = next(r for r in world.events("MemberLost") if r["reason"] == "released")
     assert lost["chunks"] == 0
@@ -97,16 +104,16 @@ async def test_mark_that_is_withdrawn_at_once_changes_nothing(phase, jobs):
     post(stop, Restored(address=stop.victim))
     stop.release()
     await finish(stop.world)
-    # A member without chunks has gone at once, and does not come back by itself.
+    # A member without chunks has left at once, and does not return by itself.
     is_spare_there = phase in ("load", "move")
-    assert len(gone(stop, before)) == is_spare_there
-    assert stop.victim not in gone(stop, before) or phase == "load"
+    assert len(losses_since(stop, before)) == is_spare_there
+    assert stop.victim not in losses_since(stop, before) or phase == "load"
     assert absent_groups(stop.world) == groups_of(phase, victim_is_lost=False)
     assert others_computed_once(stop.world)
 
 
 @in_every_phase
-async def test_marked_member_that_is_killed_is_lost_by_pre_emption_whenever_its_end_is_told(
+async def test_marked_member_that_is_killed_is_lost_by_pre_emption_whenever_its_end_is_reported(
     phase, jobs
 ):
     stop = await jobs("tree").stopped_in(phase)
@@ -117,13 +124,13 @@ async def test_marked_member_that_is_killed_is_lost_by_pre_emption_whenever_its_
     post(stop, ended)
     stop.release()
     await finish(stop.world)
-    assert gone(stop, before) == {stop.victim: "preempted"}
+    assert losses_since(stop, before) == {stop.victim: "preempted"}
     assert [r["container"] for r in stop.world.events("ContainerEnded")] == ["container_7"]
     assert others_computed_once(stop.world)
 
 
 @in_every_phase
-async def test_members_of_a_node_that_is_taken_out_leave_nothing_behind(phase, jobs):
+async def test_members_of_a_decommissioned_node_leave_no_chunks_behind(phase, jobs):
     stop = await jobs("tree").stopped_in(phase)
     before = losses(stop.world)
     post(
@@ -132,6 +139,6 @@ async def test_members_of_a_node_that_is_taken_out_leave_nothing_behind(phase, j
     )
     stop.release()
     await finish(stop.world)
-    assert gone(stop, before) == {stop.victim: "node"}
+    assert losses_since(stop, before) == {stop.victim: "node"}
     assert absent_groups(stop.world) == groups_of(phase, victim_is_lost=False)
     assert others_computed_once(stop.world)

@@ -1,4 +1,4 @@
-"""A policy that suggests whatever it is told to: sense, nonsense, and things that are void."""
+"""A policy that makes random suggestions: valid, invalid, and void ones."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ T = TypeVar("T")
 
 
 def pick(items: Sequence[T], key: int) -> T:
-    """An item, drawn from the key."""
+    """Return an item drawn by the key."""
     return items[hash64(key) % len(items)]
 
 
-class Nonsense:
-    """Suggests things drawn from a seed and the round, of the kinds it is told to."""
+class RandomPolicy:
+    """Suggests things drawn from a seed and the round, of the configured kinds."""
 
     name = "nonsense"
 

@@ -1,9 +1,9 @@
-"""What the story of a job in the in-memory world says of its faults."""
+"""The faults in the story of a job in the in-memory world."""
 
 from __future__ import annotations
 
 from elasticml.ids import member_id
-from tests.faults.stops import INNER, N_MEMBERS, OTHER
+from tests.faults.phase_stops import INNER, N_MEMBERS, OTHER
 from tests.memory_world import World
 
 
@@ -12,18 +12,18 @@ def pid(address: str) -> int:
 
 
 def losses(world: World) -> dict[str, str]:
-    """Who was lost, by address, and why."""
+    """Return the lost members by address, and the causes."""
     joined = {r["member"]: f"w{r['pid']}" for r in world.events("MemberJoined")}
     return {joined[r["member"]]: r["reason"] for r in world.events("MemberLost")}
 
 
 def absent_groups(world: World) -> list[list[str]]:
-    """Slots whose chunks were absent, a list for each group."""
+    """Return the slots whose chunks were absent, a list for each group."""
     return [[member_id(name).slot for name in r["members"]] for r in world.events("ChunksAbsent")]
 
 
 def others_computed_once(world: World) -> bool:
-    """Every member of the first hour that still lives has computed each exchange once."""
+    """Check that every surviving initial member has computed each exchange once."""
     first = {r["member"] for r in world.events("MemberJoined")[:N_MEMBERS]}
     first -= {r["member"] for r in world.events("MemberLost")}
     computed = world.events("JobEnded")[0]["computations"]
@@ -31,10 +31,10 @@ def others_computed_once(world: World) -> bool:
 
 
 def groups_of(phase: str, *, victim_is_lost: bool) -> list[list[int]]:
-    """Whose chunks must have been absent after a fault in this phase."""
+    """Return whose chunks must have been absent after a fault in this phase."""
     slots = [INNER.slot] if victim_is_lost else []
     if phase == "load":
-        return []  # nobody had begun to train: what was lost is read again
+        return []  # no member had begun to train: lost chunks are read again
     if phase == "correct":
         slots = [*slots, OTHER.slot]
     return [slots] if slots else []

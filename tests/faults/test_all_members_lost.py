@@ -1,11 +1,11 @@
-"""Too many are lost to go on; whoever comes in their place has all examples again."""
+"""All members are lost; newcomers get all examples again."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.faults.stops import N_MEMBERS
-from tests.faults.story import finish
+from tests.faults.fault_story import finish
+from tests.faults.phase_stops import N_MEMBERS
 
 pytestmark = pytest.mark.asyncio
 
@@ -19,7 +19,7 @@ async def last_row(jobs, topology: str, *faults: dict) -> dict:
 @pytest.mark.parametrize("topology", ["star", "tree"])
 @pytest.mark.parametrize("back", [3, 4, 6])
 @pytest.mark.parametrize("phase", ["broadcast", "compute", "reduce"])
-async def test_everybody_is_back_with_all_examples(phase, back, topology, jobs):
+async def test_after_the_loss_of_all_members_all_examples_return(phase, back, topology, jobs):
     faults = [
         {"round": 3, "lose": N_MEMBERS, "how": "kill", "phase": phase},
         {"round": back, "return": N_MEMBERS},
@@ -28,8 +28,8 @@ async def test_everybody_is_back_with_all_examples(phase, back, topology, jobs):
     assert (row["absent_examples"], row["members"]) == (0, N_MEMBERS)
 
 
-async def test_a_return_planned_for_the_first_round_comes_though_there_is_nobody_to_begin_it(jobs):
-    # Killed while the data are dealt: there was no round, and the job waited for ever.
+async def test_a_return_planned_for_the_first_round_comes_without_a_member_to_start_it(jobs):
+    # Killed during initial placement: there was no round, and the job waited for ever.
     faults = [
         {"round": 0, "lose": N_MEMBERS, "how": "kill", "phase": "load"},
         {"round": 0, "return": N_MEMBERS},
@@ -38,7 +38,7 @@ async def test_a_return_planned_for_the_first_round_comes_though_there_is_nobody
     assert (row["absent_examples"], row["members"]) == (0, N_MEMBERS)
 
 
-async def test_rounds_wait_for_a_planned_return_though_they_cannot_begin(jobs):
+async def test_rounds_wait_for_a_planned_return_even_if_they_cannot_start(jobs):
     faults = [
         {"round": 3, "lose": N_MEMBERS, "how": "notice", "grace": 0.0},
         {"round": 5, "return": N_MEMBERS},

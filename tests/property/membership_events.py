@@ -1,4 +1,4 @@
-"""Members that come and go in arbitrary order: what all machines of a job are tried with."""
+"""Membership changes in arbitrary order: inputs for every state machine of a job."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.pure_world import PureWorld
 CHOICES = st.integers(0, 2**20)
 
 
-def has_workers(machine: Turnover) -> bool:
+def has_workers(machine: MembershipEvents) -> bool:
     """Whether anything can happen to a worker."""
     return bool(machine.world.workers) and machine.world.ended is None
 
 
-class Turnover(RuleBasedStateMachine):
+class MembershipEvents(RuleBasedStateMachine):
     """Joins, losses, returns and notices, between messages that arrive in any order."""
 
     world: PureWorld

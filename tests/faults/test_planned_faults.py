@@ -1,10 +1,10 @@
-"""Faults that a job plans for itself come in their round and phase, and so do the returns."""
+"""Planned faults and returns happen in their round and phase."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.faults.story import absent_groups, finish, losses
+from tests.faults.fault_story import absent_groups, finish, losses
 
 pytestmark = pytest.mark.asyncio
 
@@ -28,16 +28,16 @@ def first(world, event: str) -> int:
 
 @pytest.mark.parametrize("topology", ["star", "tree"])
 @pytest.mark.parametrize("phase", ["broadcast", "compute", "reduce"])
-async def test_members_killed_in_a_round_are_whole_again_from_the_round_of_their_return(
+async def test_members_killed_in_a_round_have_all_examples_again_from_the_round_of_their_return(
     phase, topology, jobs
 ):
     world = await run(jobs, topology, plan(phase=phase))
     assert [r["round"] for r in world.events("FaultInjected")] == [LOST, BACK]
-    # Two groups where the partial of one of them had come before the kill.
+    # Two groups if the partial of one of them had arrived before the kill.
     assert sorted(slot for group in absent_groups(world) for slot in group) == [3, 4]
     absent = [row["absent_examples"] > 0 for row in world.shell.journal.rows]
     assert absent[BACK:] == [False] * len(absent[BACK:])
-    # Whoever was killed after its partial had come is missed one round later.
+    # Members killed after their partial arrived are missed one round later.
     assert absent[:LOST] == [False] * LOST
     assert all(absent[LOST + 1 : BACK])
     assert first(world, "GroupReturned") == BACK
@@ -50,7 +50,7 @@ async def test_members_killed_after_a_round_are_missing_from_the_next(jobs):
     assert first(world, "GroupReturned") == BACK
 
 
-async def test_members_killed_while_the_data_are_dealt_cost_no_examples(jobs):
+async def test_members_killed_during_initial_placement_cost_no_examples(jobs):
     world = await run(jobs, "tree", [{"round": 0, "lose": 2, "how": "kill", "phase": "load"}])
     assert len(losses(world)) == 2
     assert absent_groups(world) == []
@@ -62,7 +62,7 @@ async def test_second_loss_meets_the_correction_of_the_first(jobs):
     world = await job.train()
     await finish(world)
     corrections = [r for r in world.events("ExchangeEnded") if r["phase"] == "correct"]
-    # One that meets a loss, and one that ends with nobody new missing.
+    # One that meets a loss, and one that ends without new losses.
     assert [r["missing"] for r in corrections] == ["0x2", "0x0"]
     assert absent_groups(world) == [[1, 4]]
 
