@@ -1,4 +1,4 @@
-"""What others raise, in one line."""
+"""Errors of other libraries, in one line."""
 
 from elasticml.errors import one_line
 
@@ -12,8 +12,8 @@ The DiskSpace quota of /user/me is exceeded: quota = 1 KB but diskspace consumed
 """
 
 
-def test_the_stack_of_a_java_program_is_left_out():
-    # A full HDFS refused a cluster in 3 kB of frames.
+def test_a_java_stack_trace_is_left_out():
+    # A full HDFS refused a cluster in 3 kB of stack frames.
     assert one_line(RuntimeError(JAVA)) == (
         "Failed to submit application, exception: The DiskSpace quota of /user/me is exceeded: "
         "quota = 1 KB but diskspace consumed = 2 KB"
@@ -24,6 +24,6 @@ def test_words_that_only_look_like_a_stack_stay():
     assert one_line("no file\n at the place (see above)") == "no file at the place (see above)"
 
 
-def test_an_error_without_words_is_its_kind():
+def test_an_error_without_a_message_is_its_class():
     assert one_line(TimeoutError()) == "TimeoutError"
     assert one_line("") == ""

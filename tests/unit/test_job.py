@@ -1,4 +1,4 @@
-"""A job before it starts: what it refuses, and the record that it becomes."""
+"""A job before it starts: refusals, and its record."""
 
 import json
 
@@ -36,7 +36,7 @@ def data():
         ),
     ],
 )
-def test_wrong_settings_are_refused_when_the_job_is_made(data, settings, text):
+def test_wrong_settings_are_refused_when_the_job_is_created(data, settings, text):
     with pytest.raises(em.ConfigError, match=text):
         em.Job(em.BatchGradient(), data, **settings)
 

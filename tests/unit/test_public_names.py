@@ -1,4 +1,4 @@
-"""The package's face: every public name is there, and nothing is loaded before it is used."""
+"""The package's public names exist, and nothing is loaded before it is used."""
 
 import subprocess
 import sys
@@ -9,11 +9,11 @@ import elasticml
 
 
 @pytest.mark.parametrize("name", elasticml.__all__)
-def test_every_public_name_can_be_had(name):
+def test_every_public_name_exists(name):
     assert getattr(elasticml, name) is not None
 
 
-def test_a_name_that_is_not_there_says_so():
+def test_an_unknown_name_is_an_error():
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         elasticml.nonsense
 

@@ -1,4 +1,4 @@
-"""What is new in the agent's documents; the documents are of the form that a real one wrote."""
+"""Notices from the agent's documents; the documents have the form that a real agent wrote."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def hello(heartbeat_ms: int = 1000) -> bytes:
 
 
 def marks(*containers: tuple[str, float, int], seq: int = 1, at_s: float = NOW_S) -> bytes:
-    """A document of marks, each a container, when it was last marked, and how often."""
+    """A document of marks: containers, when they were last marked, and how often."""
     listed = [
         {"id": id, "first": 1, "last": round(last_s * 1000), "count": count, "strict": False}
         for id, last_s, count in containers
@@ -79,7 +79,7 @@ def marked(container: str, deadline_s: float, count: int = 1) -> ContainerMarked
 
 @pytest.fixture
 def book() -> NoticeParser:
-    """One that has seen the agent, and reads what it writes at once."""
+    """A parser that has seen the agent, and reads documents as soon as they are written."""
     book = NoticeParser(TIMES)
     book.read(HELLO, hello(), NOW_S)
     book.follow()
@@ -92,7 +92,7 @@ def test_the_agent_is_seen_once():
     assert seen == [[AgentSeen(heartbeat_ms=500)], []]
 
 
-def test_a_mark_waited_up_to_a_heartbeat_before_it_was_told(book):
+def test_a_mark_is_up_to_a_heartbeat_old_when_it_is_reported(book):
     assert book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S) == [marked(ONE, 4.0)]
 
 
@@ -100,7 +100,7 @@ def test_clocks_that_disagree_do_not_change_the_deadline_of_a_fresh_mark(book):
     assert book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S + 100) == [marked(ONE, 4.0)]
 
 
-def test_what_was_written_before_the_stream_began_has_less_time_left():
+def test_documents_from_before_the_stream_began_leave_less_time():
     book = NoticeParser(TIMES)
     book.read(HELLO, hello(), NOW_S)
     document = marks((ONE, NOW_S - 3, 1), (TWO, NOW_S - 20, 1), at_s=NOW_S - 1)
@@ -109,25 +109,25 @@ def test_what_was_written_before_the_stream_began_has_less_time_left():
     assert book.lapse(NOW_S + 7.5) == [MarkLapsed(container=ONE)]
 
 
-def test_no_time_is_left_where_the_heartbeat_is_longer_than_the_wait():
+def test_no_time_is_left_if_the_heartbeat_is_longer_than_the_wait():
     book = NoticeParser(PreemptionTimes(max_wait_s=2.0))
     book.read(HELLO, hello(5000), NOW_S)
     assert book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S) == [marked(ONE, 0.0)]
 
 
-def test_a_document_that_repeats_marks_tells_the_new_ones_alone(book):
+def test_a_document_that_repeats_marks_reports_only_new_ones(book):
     book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S)
     both = marks((ONE, NOW_S, 1), (TWO, NOW_S + 1, 1), seq=2, at_s=NOW_S + 1)
     assert book.read(MARKS, both, NOW_S + 1) == [marked(TWO, 4.0)]
     assert book.read(MARKS, both, NOW_S + 2) == []
 
 
-def test_a_document_that_was_overtaken_says_nothing(book):
+def test_an_outdated_document_is_ignored(book):
     book.read(MARKS, marks((ONE, NOW_S, 2), seq=2), NOW_S)
     assert book.read(MARKS, marks((ONE, NOW_S, 1), (TWO, NOW_S, 1), seq=1), NOW_S) == []
 
 
-def test_a_mark_lapses_after_twice_the_wait_and_one_look(book):
+def test_a_mark_lapses_after_twice_the_wait_and_one_check(book):
     book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S)
     assert book.next_lapse_s() == pytest.approx(NOW_S + 10.5)
     assert book.lapse(NOW_S + 10.4) == []
@@ -136,7 +136,7 @@ def test_a_mark_lapses_after_twice_the_wait_and_one_look(book):
     assert book.next_lapse_s() is None
 
 
-def test_a_second_mark_is_told_and_lives_as_long_as_the_first(book):
+def test_a_second_mark_is_reported_and_lives_as_long_as_the_first(book):
     book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S)
     book.lapse(NOW_S + 11)
     again = marks((ONE, NOW_S + 14, 2), seq=2, at_s=NOW_S + 14)
@@ -144,7 +144,7 @@ def test_a_second_mark_is_told_and_lives_as_long_as_the_first(book):
     assert book.next_lapse_s() == pytest.approx(NOW_S + 24.5)
 
 
-def test_an_exit_ends_the_mark_and_marks_that_come_later_say_nothing(book):
+def test_an_exit_ends_the_mark_and_later_marks_are_ignored(book):
     book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S)
     told = book.read(EXITS, items(ended(ONE, -102, PREEMPTED)), NOW_S + 5)
     assert told == [
@@ -155,7 +155,7 @@ def test_an_exit_ends_the_mark_and_marks_that_come_later_say_nothing(book):
     assert book.read(MARKS, late, NOW_S + 5) == []
 
 
-def test_an_exit_that_is_told_twice_counts_once(book):
+def test_a_repeated_exit_counts_once(book):
     book.read(EXITS, items(ended(ONE, 0)), NOW_S)
     told = book.read(EXITS, items(ended(ONE, 0), ended(ONE, -106), ended(TWO, 3)), NOW_S)
     assert told == [ContainerExited(container=TWO, status=3, reason="exit", message="")]
@@ -181,11 +181,11 @@ def test_an_exit_that_is_told_twice_counts_once(book):
         (-1000, "", "aborted"),
     ],
 )
-def test_why_a_container_ended(status, message, reason):
+def test_the_reason_of_a_containers_end(status, message, reason):
     assert exit_reason(status, message) == reason
 
 
-def test_a_change_of_a_node_is_told_once_each_time(book):
+def test_each_change_of_a_node_is_reported_once(book):
     leaving = {"node": "b:1", "state": "DECOMMISSIONING", "timeout_s": 15, "health": ""}
     stays = {"node": "b:1", "state": "RUNNING", "timeout_s": 15, "health": ""}
     first = book.read(NODES, items(leaving), NOW_S)
@@ -194,7 +194,7 @@ def test_a_change_of_a_node_is_told_once_each_time(book):
     assert second == [NodeChanged(node="b:1", state="RUNNING", timeout_s=None, health="")]
 
 
-def test_other_keys_are_not_looked_at(book):
+def test_other_keys_are_ignored(book):
     assert book.read("dask.scheduler", b"tcp://here:1", NOW_S) == []
     assert book.read("elasticml.agent.later", b"no JSON", NOW_S) == []
 
@@ -213,7 +213,7 @@ def test_other_keys_are_not_looked_at(book):
         b'{"v": 1, "items": [{"seq": "one", "id": "c", "status": 0, "message": ""}]}',
     ],
 )
-def test_a_document_of_another_form_is_refused_and_changes_nothing(book, value):
+def test_a_document_of_another_format_is_refused_and_changes_nothing(book, value):
     with pytest.raises(RemoteProtocolError, match="make agent") as caught:
         book.read(EXITS, value, NOW_S)
     assert "\n" not in str(caught.value)
@@ -235,7 +235,7 @@ def test_the_times_are_those_of_the_clusters_configuration():
 
 
 class TestSpecifications:
-    """The agent in a specification of skein's."""
+    """The agent in a skein specification."""
 
     @pytest.fixture
     def spec(self, monkeypatch, tmp_path):
@@ -245,7 +245,7 @@ class TestSpecifications:
             master=skein.Master(script="true", env={"JAVA_TOOL_OPTIONS": "-Xmx1g", "A": "1"})
         )
 
-    def test_there_is_nothing_to_add_without_a_jar(self, spec):
+    def test_without_a_jar_nothing_is_added(self, spec):
         assert agent_jar() is None
         assert with_agent(spec).to_dict() == spec.to_dict()
 

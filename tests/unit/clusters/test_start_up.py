@@ -1,4 +1,4 @@
-"""What begins a container must begin soon, and in environments without the libraries for arrays."""
+"""Container processes start quickly, and without the libraries for arrays."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ HEAVY = {"numba", "llvmlite", "pandas", "pyarrow", "scipy", "sklearn", "torch"}
 
 
 def loaded_by(module: str) -> set[str]:
-    """Names of the packages that a process has loaded after the import of a module."""
+    """Return the packages that a process has loaded after importing a module."""
     text = f"import {module}, sys; print(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
 
-# Files of chunks had come to import the kernel of their checksums, and so did whatever may hold a
-# chunk: workers of a packed environment without numba ended as they began.
+# The files of chunks had come to import the kernel of their checksums, and so did every module that
+# holds chunks: workers of a packed environment without numba ended at their start.
 @pytest.mark.parametrize("module", MODULES)
-def test_what_begins_a_process_loads_no_compiled_code(module):
+def test_container_entry_points_load_no_compiled_code(module):
     assert sorted(HEAVY & loaded_by(module)) == []
 
 
-def test_a_job_loads_no_library_for_pictures_tables_or_estimators():
+def test_a_job_loads_no_library_for_plots_tables_or_estimators():
     assert sorted({"matplotlib", "pandas", "pyarrow", "sklearn"} & loaded_by("elasticml.job")) == []
 
 
 def test_a_worker_loads_the_kernels_of_the_algorithms_that_it_will_run():
     every, one, none = worker_modules(None), worker_modules(["cocoa"]), worker_modules(["toy"])
-    # A module that does not exist is left out without a word, so a moved one would go unnoticed.
+    # A missing module is silently skipped, so a moved one would go unnoticed.
     assert [name for name in every if importlib.util.find_spec(name) is None] == []
     assert set(none) < set(one) < set(every)
     assert [name for name in one if name not in none and "cocoa" not in name] == [

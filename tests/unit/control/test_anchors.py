@@ -1,4 +1,4 @@
-"""The signed sum of kept partials is the vanished members' own share, whatever tree and whoever."""
+"""The signed sum of kept partials is the vanished members' own share, for any tree and any loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def members(n: int) -> list[MemberId]:
 
 @st.composite
 def trees(draw):
-    """Any tree: each member below the root or below one before it, in an arbitrary order."""
+    """Any tree: each member below the root or below an earlier one, in an arbitrary order."""
     order = draw(st.permutations(members(draw(st.integers(1, 14)))))
     parents = {}
     for k, member in enumerate(order):
@@ -27,13 +27,13 @@ def trees(draw):
 def trees_and_vanished(draw):
     parents = draw(trees())
     gone = draw(st.sets(st.sampled_from(sorted(parents))))
-    # Of the vanished, any that are still there are no help; of the others, some may be lost, too.
+    # Of the vanished, those that still exist are no help; of the others, some may be lost, too.
     also_lost = draw(st.sets(st.sampled_from(sorted(parents)), max_size=1)) - gone
     return parents, gone, parents.keys() - gone - also_lost
 
 
 def sums(parents):
-    """What each member sent up: a number of its own, plus its children's sums."""
+    """Return what each member sent up: its own number plus its children's sums."""
     own = {member: 3**member.slot for member in parents}
     total = dict(own)
     for member in parents:
@@ -54,7 +54,7 @@ def test_terms_add_up_to_the_share_of_the_vanished(case):
 
 
 @given(trees_and_vanished())
-def test_every_term_is_asked_from_somebody_alive_who_has_it(case):
+def test_every_term_is_requested_from_a_living_holder(case):
     parents, gone, living = case
     for term in plan_anchor(parents, gone, living) or []:
         assert term.at is None or term.at in living
@@ -63,7 +63,7 @@ def test_every_term_is_asked_from_somebody_alive_who_has_it(case):
 
 
 @given(trees_and_vanished())
-def test_there_is_no_plan_only_where_a_holder_is_lost_too(case):
+def test_there_is_no_plan_only_if_a_holder_is_lost_too(case):
     parents, gone, living = case
     if parents.keys() == gone | living:
         assert plan_anchor(parents, gone, living) is not None
@@ -75,7 +75,7 @@ def test_star_needs_the_roots_inputs_only():
     assert terms == [AnchorTerm(sign=1, of=a, at=None), AnchorTerm(sign=1, of=b, at=None)]
 
 
-def test_inner_node_is_its_sum_less_its_childrens():
+def test_an_inner_nodes_share_is_its_sum_less_its_childrens():
     a, b, c = members(3)
     terms = plan_anchor({a: None, b: a, c: a}, {a}, {b, c})
     assert terms == [
@@ -85,7 +85,7 @@ def test_inner_node_is_its_sum_less_its_childrens():
     ]
 
 
-def test_leaf_is_at_its_parent():
+def test_a_leafs_share_is_at_its_parent():
     a, b = members(2)
     assert plan_anchor({a: None, b: a}, {b}, {a}) == [AnchorTerm(sign=1, of=b, at=a)]
     assert plan_anchor({a: None, b: a}, {b}, set()) is None

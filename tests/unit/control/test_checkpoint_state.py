@@ -1,4 +1,4 @@
-"""What another process is told of the driver machine, through JSON."""
+"""The driver machine's state as another process restores it, through JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def policies():
     return [ScaleInAtKnee(), GapPerContainerSecond(), TuneLocalWork()]
 
 
-def test_a_new_machine_remembers_what_the_old_one_did():
+def test_a_restored_machine_has_the_old_ones_state():
     old = Driver(DriverSettings(), policies())
     old.state.round, old.state.last_exchange, old.state.ledger.next_group = 17, 40, 3
     old.state.membership.admit(Arrived(arrival=0, address="a", host="h", pid=1, threads=1), 0.0)
@@ -51,7 +51,7 @@ def test_a_new_machine_remembers_what_the_old_one_did():
     assert str(record.id) == "0.2"
 
 
-def test_policies_remember_what_they_try():
+def test_policies_keep_their_trials():
     knee, sizes, values = policies()
     knee._since_round, knee._before, knee._cool, knee._rest_until = 4, (8, 0.5), 8, 12
     sizes._trial = SizeTrial(round=3, before=4, wanted=1, rate=0.5, expected=0.25)
@@ -67,7 +67,7 @@ def test_policies_remember_what_they_try():
     ("round", "left"),
     [
         (0, [("lose", 3), ("return", 3), ("lose", 2), ("return", 2)]),
-        # Whom round 10 lost is here again: nobody is to be brought back in round 20.
+        # The members lost in round 10 have returned: none is to be restored in round 20.
         (11, [("lose", 2), ("return", 2)]),
         (31, []),
     ],

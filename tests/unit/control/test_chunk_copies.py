@@ -1,4 +1,4 @@
-"""Bodies copied in the background: batches, what becomes void, what is told."""
+"""Bodies copied in the background: batches, cancelled copies, reports."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_source_sends_one_batch_at_a_time():
     assert copies.targets() == {}
 
 
-def test_those_who_have_a_copy_help_to_spread_it():
+def test_new_holders_help_to_spread_a_copy():
     copies = chunk_copies(2)
     copies.state.ledger.hold(B, [chunk(1)])
     copies.accept({chunk(0): C, chunk(1): C}, 0.0)
     assert [(o.member, o.chunks) for o in copies.pump()] == [(A, (chunk(0),)), (B, (chunk(1),))]
 
 
-def test_copy_is_neither_made_twice_nor_where_one_is():
+def test_copy_is_made_neither_twice_nor_where_one_exists():
     copies = chunk_copies()
     copies.state.ledger.hold(B, [chunk(1)])
     assert copies.accept({chunk(0): B, chunk(1): B}, 0.0) == 1
@@ -73,7 +73,7 @@ def test_copy_is_neither_made_twice_nor_where_one_is():
     assert copies.accept({chunk(0): C}, 0.0) == 0
 
 
-def test_copy_that_failed_may_be_asked_for_again_a_while_later():
+def test_failed_copy_may_be_requested_again_after_a_while():
     copies = chunk_copies()
     copies.accept({chunk(0): B}, 5.0)
     (order,) = copies.pump()
@@ -84,7 +84,7 @@ def test_copy_that_failed_may_be_asked_for_again_a_while_later():
     assert copies.accept({chunk(0): B}, 6.0 + COPY_PAUSE_S) == 1
 
 
-def test_copies_from_and_to_the_dead_are_forgotten():
+def test_copies_from_and_to_lost_members_are_forgotten():
     copies = chunk_copies(2)
     copies.accept({chunk(0): B, chunk(1): C}, 0.0)
     copies.pump()
@@ -94,7 +94,7 @@ def test_copies_from_and_to_the_dead_are_forgotten():
     assert (copies.targets(), copies.awaited()) == ({}, set())
 
 
-def test_bytes_that_are_to_come_are_known():
+def test_bytes_in_transit_are_known():
     copies = chunk_copies(2)
     copies.accept({chunk(0): B, chunk(1): B}, 0.0)
     assert (copies.bytes_to(B), copies.bytes_to(C)) == (2, 0)

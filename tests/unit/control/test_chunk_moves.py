@@ -1,4 +1,4 @@
-"""Chunks on the move: batches, acknowledgements, failures, returns that begin anew."""
+"""Chunk moves: batches, acknowledgements, failures, restarted returns."""
 
 from __future__ import annotations
 
@@ -106,14 +106,14 @@ def test_owner_changes_when_the_receiver_acknowledges_and_not_before():
     assert moves.moves == {}
 
 
-def test_acknowledgement_of_somebody_else_moves_nothing():
+def test_acknowledgement_of_another_member_moves_nothing():
     moves = chunk_moves()
     moves.move({chunk(0, 0): C})
     assert moves.loaded(loaded(B, chunk(0, 0))) == []
     assert moves.state.ledger.owner(chunk(0, 0)) == A
 
 
-def test_acknowledgement_of_the_dead_counts_for_nothing():
+def test_acknowledgement_of_a_lost_member_is_ignored():
     moves = chunk_moves()
     moves.move({chunk(0, 0): C})
     lose(moves, C)
@@ -130,7 +130,7 @@ def test_failed_move_leaves_the_chunk_and_pauses_moves():
     assert moves.state.ledger.owner(chunk(0, 0)) == A
 
 
-def test_word_of_a_move_given_up_long_ago_changes_nothing():
+def test_late_report_of_an_abandoned_move_changes_nothing():
     moves = chunk_moves()
     moves.move({chunk(0, 0): C})
     moves.abandon_moves()
@@ -160,7 +160,7 @@ def test_group_is_loaded_by_its_target_and_returns_when_all_of_it_is_there():
     assert moves.state.ledger.absent_rows() == 0
 
 
-def test_members_drop_copies_where_there_is_no_room_for_what_comes_back():
+def test_members_drop_copies_to_make_room_for_returning_chunks():
     moves = chunk_moves()
     state, own = moves.state, [chunk(0, k) for k in range(2)]
     state.ledger.hold(C, own)
@@ -180,7 +180,7 @@ def test_group_that_returns_is_not_readmitted_a_second_time():
     assert readmit(moves, 10.0) == []
 
 
-def test_promised_member_is_not_free_for_another_group():
+def test_a_member_reserved_for_a_group_is_not_free_for_another():
     moves = chunk_moves()
     lose(moves, B)
     readmit(moves, 10.0)
@@ -189,7 +189,7 @@ def test_promised_member_is_not_free_for_another_group():
     assert [group.former for group in view(moves, 10.0).groups] == [(A,)]
 
 
-def test_return_begins_anew_when_its_target_is_lost():
+def test_return_restarts_when_its_target_is_lost():
     moves = chunk_moves()
     lose(moves, B)
     readmit(moves, 10.0, Reload())
@@ -199,7 +199,7 @@ def test_return_begins_anew_when_its_target_is_lost():
     assert order.member == A
 
 
-def test_member_without_the_facts_is_not_free_yet():
+def test_member_without_the_statistics_is_not_free_yet():
     moves = chunk_moves()
     moves.state.membership.members[C].configured = False
     assert view(moves, 0.0).spares == ()
@@ -212,11 +212,11 @@ def test_chunks_without_owner_are_read_again_by_those_with_the_fewest_examples()
     assert moves.reread() == []
     moves.loaded(loaded(C, chunk(1, 0)))
     assert moves.state.ledger.chunks_of(C) == (chunk(1, 0),)
-    # What is left of B's share is no longer what the tree has kept of it.
+    # The rest of B's share is no longer what the tree has kept of it.
     assert B not in moves.state.ledger.last_versions
 
 
-def test_chunks_are_read_again_where_there_is_memory_for_them():
+def test_chunks_are_reread_where_there_is_memory_for_them():
     moves = chunk_moves(n_chunks=4)
     # A has four chunks, and the newcomer with the fewest examples room for one.
     limited(moves, a=6, c=1)
@@ -227,9 +227,9 @@ def test_chunks_are_read_again_where_there_is_memory_for_them():
     assert moves.bytes_to() == {A: 2, C: 2}
 
 
-def test_no_more_members_read_again_than_are_allowed_to():
-    # Everybody lost, half of them sealed, as many newcomers: each of them took a chunk of the open
-    # half, and nobody was left to bring the sealed one back.
+def test_the_number_of_rereading_members_is_limited():
+    # All members lost, half of the chunks sealed, as many newcomers: each of them took a chunk of
+    # the open half, and none was left to restore the sealed one.
     moves = chunk_moves()
     membership = moves.state.membership
     membership.enter(membership.members[A], "leaving")
@@ -248,7 +248,7 @@ def test_chunks_are_read_again_by_another_when_the_reader_is_lost():
     assert [order.member for order in moves.reread()] == [A]
 
 
-def test_those_who_owe_chunks_are_known():
+def test_members_that_owe_chunks_are_known():
     moves = chunk_moves()
     assert moves.awaited() == set()
     moves.move({chunk(0, 0): C})
@@ -266,13 +266,13 @@ def limited(moves: ChunkMoves, **limits: int) -> None:
         moves.state.membership.members[{"a": A, "b": B, "c": C}[member]].limit_bytes = limit
 
 
-def test_group_is_not_sent_where_it_does_not_fit_and_that_is_told_once():
-    # The member could not take it in, and the job failed.
+def test_group_is_not_sent_where_it_does_not_fit_which_is_reported_once():
+    # The member had no room for it, and the job failed.
     moves = chunk_moves(n_chunks=3)
     lose(moves, B)
     limited(moves, a=5, c=2)
     asked = policy_engine(moves, Reload())
-    # Two of three fit the newcomer, and one more those who work.
+    # Two of three fit the newcomer, and one more the active members.
     commands = asked.readmit(0.0)
     assert [c.member for c in commands if isinstance(c, LoadChunks)] == [C, A]
     moves = chunk_moves(n_chunks=3)
@@ -287,7 +287,7 @@ def test_group_is_not_sent_where_it_does_not_fit_and_that_is_told_once():
     assert [c.member for c in asked.readmit(2.0) if isinstance(c, LoadChunks)] == [C]
 
 
-def test_memory_that_a_returning_group_will_take_is_seen():
+def test_memory_reserved_for_a_returning_group_is_visible():
     moves = chunk_moves(n_chunks=3)
     lose(moves, B)
     readmit(moves, 0.0, Reload())
@@ -306,7 +306,7 @@ def test_group_may_drop_copies_for_itself_but_not_the_last_of_another_absent_one
     assert (rooms.left(A, 3), rooms.left(B, 3), rooms.left(C, 3)) == (0, 0, 3)
     lose(moves, B)
     assert rooms.left(A, 3) == -1
-    # Once it is promised to one who has it, the others' copies are not needed.
+    # Once it is assigned to a holder, the others' copies are not needed.
     moves.state.ledger.hold(C, [chunk(1, 0)])
     assert MemoryBudget(seen.chunks, {chunk(1, 0): C}).left(A, 3) == 0
 
@@ -320,8 +320,8 @@ def test_view_counts_the_newcomers_of_planned_returns():
     assert view(moves, 0.0).planned == 4
 
 
-def test_members_that_work_are_like_the_tuples_that_other_fields_are():
-    # They were no tuple any more, and own policies that add or compare them failed.
+def test_active_members_in_the_view_are_a_tuple():
+    # They were no longer a tuple, and user policies that concatenate or compare them failed.
     seen = view(chunk_moves(), 0.0)
     working, spares = seen.working, seen.spares
     members = tuple(working)

@@ -1,4 +1,4 @@
-"""The driver's machine as a whole: stories that once went wrong, and invariants it watches."""
+"""The driver machine as a whole: regressions, and the invariants that it checks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def world(n: int = 2, **settings) -> PureWorld:
 
 
 def until(made: PureWorld, is_so) -> PureWorld:
-    """Let things arrive until something is so, and no further."""
+    """Deliver messages until a condition holds, and no further."""
     while not is_so():
         assert made.step(0)
     return made
@@ -41,7 +41,7 @@ def kill_everybody(made: PureWorld) -> None:
     made.settle(lambda key: key[2] == "up")
 
 
-def test_newcomer_takes_over_when_everybody_is_lost_while_chunks_are_dealt():
+def test_newcomer_takes_over_when_all_members_are_lost_during_placement():
     made = world(n_blocks=3)
     until(made, lambda: made.driver.state.stage == "dealing")
     kill_everybody(made)
@@ -52,7 +52,7 @@ def test_newcomer_takes_over_when_everybody_is_lost_while_chunks_are_dealt():
     assert "ChunksAbsent" not in events(made)
 
 
-def test_newcomer_takes_over_when_everybody_is_lost_between_two_rounds():
+def test_newcomer_takes_over_when_all_members_are_lost_between_two_rounds():
     made = world()
     until(made, lambda: "RoundEnded" in events(made))
     kill_everybody(made)
@@ -60,11 +60,11 @@ def test_newcomer_takes_over_when_everybody_is_lost_between_two_rounds():
     made.join()
     made.run(lambda k: 0)
     assert made.ended.state == "done"
-    # The trainer has never heard of it.
+    # The trainer has never heard of the loss.
     assert {got.deliver.absent_examples for got in made.delivered} == {0}
 
 
-def test_newcomer_takes_over_when_everybody_is_lost_within_a_round():
+def test_newcomer_takes_over_when_all_members_are_lost_within_a_round():
     made = world()
     until(made, lambda: made.driver.state.last_exchange == 2)
     kill_everybody(made)
@@ -88,7 +88,7 @@ def test_reloaded_chunks_are_all_in_place_before_the_exchange_is_repeated():
     assert {got.deliver.absent_examples for got in made.delivered} == {0}
 
 
-def test_straggler_is_given_up_for_the_round_and_comes_back_with_what_it_holds():
+def test_straggler_is_fenced_for_the_round_and_returns_with_its_chunks():
     made = world(3, holders=2, absent="reload", rounds_max=9)
     ledger = made.driver.state.ledger
     until(
@@ -117,7 +117,7 @@ def test_straggler_is_given_up_for_the_round_and_comes_back_with_what_it_holds()
 
 
 @pytest.mark.parametrize(("gives_all", "stage"), [(False, "active"), (True, "spare")])
-def test_member_whose_notice_is_void_works_on_or_gets_chunks_anew(gives_all, stage):
+def test_member_whose_notice_is_void_continues_or_gets_chunks_again(gives_all, stage):
     made = world(3)
     until(made, lambda: made.driver.state.last_exchange == 2)
     state = made.driver.state
@@ -130,7 +130,7 @@ def test_member_whose_notice_is_void_works_on_or_gets_chunks_anew(gives_all, sta
     assert (record.stage, record.deadline_s, state.stale_layout) == (stage, None, True)
 
 
-def test_notice_that_is_withdrawn_costs_nobody_a_place():
+def test_withdrawn_notice_costs_no_member_its_place():
     made = world(3)
     until(made, lambda: made.driver.state.last_exchange == 2)
     name = sorted(made.workers)[0]
@@ -141,7 +141,7 @@ def test_notice_that_is_withdrawn_costs_nobody_a_place():
     assert "MemberLost" not in events(made)
 
 
-def test_worker_that_arrives_again_at_its_address_replaces_its_former_life():
+def test_worker_that_arrives_again_at_its_address_replaces_its_former_incarnation():
     made = world()
     until(made, lambda: made.driver.state.last_exchange == 2)
     name = sorted(made.workers)[0]
@@ -154,7 +154,7 @@ def test_worker_that_arrives_again_at_its_address_replaces_its_former_life():
     assert MemberId(former.slot, former.incarnation + 1) in living
 
 
-def test_second_word_of_a_loss_changes_nothing():
+def test_repeated_report_of_a_loss_changes_nothing():
     made = world()
     until(made, lambda: made.driver.state.last_exchange == 2)
     member = made.life(sorted(made.workers)[0]).me
@@ -163,7 +163,7 @@ def test_second_word_of_a_loss_changes_nothing():
     assert made.driver.handle(lost, 0.0) == []
 
 
-def test_end_dismisses_everybody_and_nothing_counts_after_it():
+def test_end_dismisses_all_members_and_later_events_are_ignored():
     made = world()
     until(made, lambda: made.driver.state.last_exchange == 1)
     members = made.driver.state.living()
@@ -245,7 +245,7 @@ def test_broken_invariant_is_named_with_its_cause(breaks, words):
         check(made.driver)
 
 
-def test_a_round_tells_each_slots_examples_where_they_have_changed():
+def test_a_round_reports_each_slots_examples_when_they_have_changed():
     made = world(3, n_blocks=3)
     made.run(lambda k: 0)
     begun = [record for record in made.story if record.event == "RoundStarted"]
@@ -255,7 +255,7 @@ def test_a_round_tells_each_slots_examples_where_they_have_changed():
 
 
 @pytest.mark.parametrize("n_entries", [0, 100])
-def test_large_books_are_derived_again_when_they_have_changed(monkeypatch, n_entries):
+def test_large_ledgers_are_checked_again_when_they_have_changed(monkeypatch, n_entries):
     monkeypatch.setattr(driver_module, "BOOKS_ENTRIES_MIN", n_entries)
     made = world()
     until(made, lambda: made.driver.state.last_exchange == 1)
@@ -264,14 +264,14 @@ def test_large_books_are_derived_again_when_they_have_changed(monkeypatch, n_ent
     check(driver)
     ledger = driver.state.ledger
     assert len(ledger.info) < 100
-    # What no method of the ledger does: nothing says that something has changed.
+    # No method of the ledger does this: nothing records that something has changed.
     ledger.total_rows += 1
     if n_entries == 0:
         check(driver)
         ledger.changes += 1
     with pytest.raises(LocalProtocolError, match="rows do not add up"):
         check(driver)
-    # Tests have all derived after every event.
+    # Tests check everything after every event.
     monkeypatch.setattr(driver_module, "BOOKS_ENTRIES_MIN", 0)
     driver.checked_at, driver.check_every_event = driver_module._change_counts(driver), True
     with pytest.raises(LocalProtocolError, match="rows do not add up"):

@@ -1,4 +1,4 @@
-"""Bounded waiting at the driver: who is asked, who is fenced, who is given another term."""
+"""Bounded waiting at the driver: which members are asked, fenced, or given more time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def exchanges() -> ExchangeCoordinator:
 
 
 def arrive(exchanges: ExchangeCoordinator, member: MemberId, now_s: float) -> None:
-    """Let a member's partial come to the root; closes the exchange with the last one."""
+    """Deliver a member's partial to the root; the last one closes the exchange."""
     state = exchanges.state
     partial = ev.PartialArrived(
         exchange=state.last_exchange,
@@ -75,19 +75,19 @@ def answer(exchanges: ExchangeCoordinator, member: MemberId, stage) -> None:
     )
 
 
-def test_nobody_is_asked_before_the_deadline(exchanges):
+def test_no_member_is_asked_before_the_deadline(exchanges):
     exchanges.start(request(), 0.0)
     assert exchanges.ticked(DEADLINE_S - 0.1) == ([], [])
 
 
-def test_only_those_who_are_missing_are_asked(exchanges):
+def test_only_missing_members_are_asked(exchanges):
     exchanges.start(request(), 0.0)
     arrive(exchanges, B, 1.0)
     commands, stuck = exchanges.ticked(DEADLINE_S)
     assert (asked(commands), stuck) == ([A, C], [])
 
 
-def test_whoever_does_not_answer_is_stuck(exchanges):
+def test_a_member_that_does_not_answer_is_stuck(exchanges):
     exchanges.start(request(), 0.0)
     exchanges.ticked(DEADLINE_S)
     answer(exchanges, A, "waiting-for-model")
@@ -96,7 +96,7 @@ def test_whoever_does_not_answer_is_stuck(exchanges):
     assert exchanges.ticked(DEADLINE_S + STATUS_S) == ([], [C])
 
 
-def test_first_computation_of_an_operation_is_not_called_stuck(exchanges):
+def test_first_computation_of_an_operation_does_not_count_as_stuck(exchanges):
     exchanges.start(request(), 0.0)
     exchanges.ticked(DEADLINE_S)
     for member in (A, B, C):
@@ -113,7 +113,7 @@ def test_computation_far_beyond_the_median_is_stuck(exchanges):
     assert exchanges.ticked(DEADLINE_S + STATUS_S) == ([], [A])
 
 
-def test_who_wants_stragglers_given_up_soon_has_them_given_up_soon(exchanges):
+def test_a_job_may_set_a_short_deadline_for_stragglers(exchanges):
     exchanges.state.settings = replace(
         exchanges.state.settings, deadline_s_min=0.5, stuck_factor=2.0
     )
@@ -125,7 +125,7 @@ def test_who_wants_stragglers_given_up_soon_has_them_given_up_soon(exchanges):
     assert exchanges.ticked(12.5) == ([], [A])
 
 
-def test_whoever_answered_gets_another_term_and_is_asked_again(exchanges):
+def test_a_member_that_answers_gets_more_time_and_is_asked_again(exchanges):
     exchanges.start(request(), 0.0)
     exchanges.ticked(DEADLINE_S)
     for member in (A, B, C):

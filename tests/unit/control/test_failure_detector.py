@@ -1,4 +1,4 @@
-"""Members that owe data are asked after a silence, and given up when they are mute."""
+"""Members that owe data are asked after a silence, and declared lost when they stay silent."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ LIVING = [A, B, C]
 
 
 def watch(liveness: LivenessProbe, awaited, now_s: float) -> tuple[list[MemberId], list[MemberId]]:
-    """Who is asked, and who is given up."""
+    """Record which members are asked, and which are declared lost."""
     commands, mute = liveness.ticked(awaited, LIVING, now_s)
     return [c.member for c in commands], mute
 
 
-def test_silent_member_is_asked_once_and_then_given_up():
+def test_silent_member_is_asked_once_and_then_declared_lost():
     liveness = LivenessProbe(10.0)
     assert watch(liveness, [A], 0.0) == ([], [])
     assert watch(liveness, [A], 9.9) == ([], [])
@@ -27,7 +27,7 @@ def test_silent_member_is_asked_once_and_then_given_up():
     assert watch(liveness, [A], 20.0) == ([], [A])
 
 
-def test_answer_buys_another_term():
+def test_an_answer_extends_the_deadline():
     liveness = LivenessProbe(10.0)
     watch(liveness, [A], 0.0)
     watch(liveness, [A], 10.0)
@@ -43,7 +43,7 @@ def test_member_that_owes_nothing_any_more_is_left_alone():
     assert watch(liveness, [A], 12.0) == ([], [])
 
 
-def test_member_that_could_not_be_reached_is_watched_until_it_answers():
+def test_unreachable_member_is_watched_until_it_answers():
     liveness = LivenessProbe(10.0)
     liveness.suspect(B)
     watch(liveness, [], 0.0)
@@ -61,7 +61,7 @@ def test_dead_member_is_watched_no_longer():
 
 
 def reach() -> LinkMonitor:
-    """B and C live below A."""
+    """B and C are below A."""
     state = JobState(settings=DriverSettings(status_s_max=2.0))
     for slot in range(3):
         state.membership.admit(
@@ -71,21 +71,21 @@ def reach() -> LinkMonitor:
     return LinkMonitor(state)
 
 
-def test_broken_link_between_two_that_live_costs_the_child_its_place():
+def test_broken_link_between_two_living_members_fences_the_child():
     links = reach()
     links.link_down(B, A, 1.0)
     assert links.unreachable(3.0) == []
     assert links.unreachable(3.1) == [B]
 
 
-def test_child_that_knew_of_a_loss_before_the_driver_is_not_blamed():
+def test_child_that_noticed_a_loss_before_the_driver_is_not_blamed():
     links = reach()
     links.link_down(B, A, 1.0)
     links.lost(A)
     assert links.unreachable(99.0) == []
 
 
-def test_child_with_another_parent_since_is_not_blamed_even_if_the_first_comes_back():
+def test_child_with_another_parent_since_is_not_blamed_even_if_the_first_returns():
     links = reach()
     links.link_down(B, A, 1.0)
     links._state.parents[B] = None
@@ -94,7 +94,7 @@ def test_child_with_another_parent_since_is_not_blamed_even_if_the_first_comes_b
     assert links.unreachable(99.0) == []
 
 
-def test_child_that_gets_its_parent_back_between_two_looks_at_the_clock_is_not_blamed():
+def test_child_whose_parent_returns_between_two_ticks_is_not_blamed():
     links = reach()
     links.link_down(B, A, 1.0)
     links._state.parents[B] = None
@@ -103,7 +103,7 @@ def test_child_that_gets_its_parent_back_between_two_looks_at_the_clock_is_not_b
     assert links.unreachable(99.0) == []
 
 
-def test_report_about_the_dead_is_not_kept():
+def test_report_about_a_lost_member_is_not_kept():
     links = reach()
     links._state.membership.remove(A)
     links.link_down(B, A, 1.0)

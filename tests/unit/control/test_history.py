@@ -1,4 +1,4 @@
-"""What policies are told of finished rounds."""
+"""The history of finished rounds that policies see."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def history(rows: int = 10) -> History:
     return History(state)
 
 
-def test_seconds_of_a_rounds_exchanges_add_up_and_a_sum_sent_again_counts_once():
+def test_seconds_of_a_rounds_exchanges_add_up_and_a_repeated_sum_counts_once():
     made = history()
     made.computed(1, {A: 2.0})
     made.computed(1, {A: 2.0})
@@ -33,7 +33,7 @@ def test_seconds_of_a_rounds_exchanges_add_up_and_a_sum_sent_again_counts_once()
     assert (made.seconds(A), made.seconds_per_row(A)) == ((5.0,), (0.5,))
 
 
-def test_times_are_kept_of_the_last_rounds_and_of_the_living():
+def test_times_are_kept_for_the_last_rounds_and_for_living_members():
     made = history()
     for k in range(ROUNDS_KEPT + 3):
         made.computed(k, {A: float(k)})
@@ -43,7 +43,7 @@ def test_times_are_kept_of_the_last_rounds_and_of_the_living():
     assert made.seconds(A) == ()
 
 
-def test_progress_is_of_the_model_at_the_end_of_a_round():
+def test_progress_is_that_of_the_model_at_the_end_of_a_round():
     made = history()
     row = {"objective": 3.0, "next_objective": 2.0, "gap": 1.0, "next_gap": 0.5}
     made.ended(HistoryRow({**row, "next_gap_is_bound": True}), 4.0)
@@ -53,7 +53,7 @@ def test_progress_is_of_the_model_at_the_end_of_a_round():
     assert (second.objective, second.gap, second.members) == (2.0, None, 1)
 
 
-def test_what_a_policy_has_seen_does_not_grow_under_its_eyes():
+def test_a_policys_history_is_not_modified_later():
     made = history()
     made.ended(HistoryRow({"objective": 1.0}), 1.0)
     seen = made.progress

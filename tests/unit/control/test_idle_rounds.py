@@ -13,7 +13,7 @@ BACK = 3
 
 
 class Planned(PureWorld):
-    """Notes planned faults instead of carrying them out."""
+    """Records planned faults instead of injecting them."""
 
     def _perform(self, command: cmd.Command) -> None:
         if not isinstance(command, cmd.Inject):
@@ -21,7 +21,7 @@ class Planned(PureWorld):
 
 
 def alone_in_round(number: int) -> Planned:
-    """Lose everybody in the second exchange, and wait until a round is reached."""
+    """Lose all members in the second exchange, and wait until a round is reached."""
     back = PlannedFault(round=BACK, kind="return", count=2)
     made = Planned(DriverSettings(start_members=2, n_blocks=2, faults=(back,)))
     for name in (made.join(), made.join()):
@@ -37,16 +37,16 @@ def alone_in_round(number: int) -> Planned:
     return made
 
 
-def test_rounds_are_counted_until_a_return_that_is_planned():
+def test_rounds_are_counted_until_a_planned_return():
     made = alone_in_round(BACK)
     assert made.driver.state.round == BACK
     assert made.driver.rounds.injecting
 
 
 @pytest.mark.parametrize("at_round_start", [True, False])
-def test_no_round_is_counted_while_those_who_return_are_awaited(at_round_start):
-    # Where everybody went within a round, idle rounds went by while newcomers connected and
-    # loaded, and the job was over before they were there.
+def test_no_round_is_counted_while_returning_members_are_awaited(at_round_start):
+    # When all members were lost within a round, idle rounds passed while newcomers connected and
+    # loaded, and the job ended before they were ready.
     made = alone_in_round(BACK)
     made.driver.at_round_start = at_round_start
     made.feed(ev.FaultPerformed(kind="return"))
@@ -61,8 +61,8 @@ def test_no_round_is_counted_while_those_who_return_are_awaited(at_round_start):
     assert made.driver.state.round == BACK + 2
 
 
-def test_round_under_way_goes_on_below_the_fewest_members():
-    # Its correction waited for more members, who waited for the next round.
+def test_running_round_continues_below_the_minimum_of_members():
+    # Its correction waited for more members, which waited for the next round.
     settings = DriverSettings(start_members=3, n_blocks=2, members_min=3, cached_anchors=False)
     made = PureWorld(settings)
     names = [made.join() for _ in range(3)]
@@ -89,9 +89,11 @@ def lost_between_rounds(n_lost: int, members_min: int) -> PureWorld:
 
 
 @pytest.mark.parametrize(("n_lost", "members_min", "n_join"), [(1, 3, 1), (2, 3, 2), (2, 2, 1)])
-def test_newcomers_take_over_what_was_lost_with_too_many_to_go_on(n_lost, members_min, n_join):
-    # What was lost was no group, as no round had begun without it, and nobody was to take it
-    # over while some worked: idle rounds to the end.
+def test_newcomers_take_over_lost_chunks_with_too_few_members_to_continue(
+    n_lost, members_min, n_join
+):
+    # The lost chunks were no group, because no round had begun without them, and no member took
+    # them over while some were active: idle rounds to the end.
     made = lost_between_rounds(n_lost, members_min)
     for _ in range(n_join):
         made.join()

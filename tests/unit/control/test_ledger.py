@@ -1,4 +1,4 @@
-"""Every chunk has one owner or is absent in one place, and comes back with its group."""
+"""Every chunk has one owner or is absent in one place, and returns with its group."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sealed(book: Ledger, *members: MemberId):
     return book.seal()
 
 
-def test_chunk_belongs_to_whoever_built_it():
+def test_chunk_belongs_to_the_member_that_built_it():
     book = ledger()
     assert book.chunks_of(A) == (CHUNKS[0], CHUNKS[1])
     assert (book.rows_of(A), book.total_rows, book.absent_rows()) == (21, 75, 0)
@@ -45,7 +45,7 @@ def test_chunk_cannot_be_entered_twice():
         ledger().add(B, info(0))
 
 
-def test_chunk_moves_only_to_somebody_who_has_a_copy():
+def test_chunk_moves_only_to_a_member_with_a_copy():
     book = ledger()
     with pytest.raises(LocalProtocolError, match="no copy"):
         book.move(CHUNKS[0], B)
@@ -74,7 +74,7 @@ def test_owner_cannot_drop_its_chunk():
         ledger().release(A, [CHUNKS[0]])
 
 
-def test_chunks_of_a_lost_member_are_absent_and_held_by_nobody():
+def test_chunks_of_a_lost_member_are_absent_and_without_holders():
     book = ledger()
     assert book.lose(A) == (CHUNKS[0], CHUNKS[1])
     assert book.owner(CHUNKS[0]) is None
@@ -108,7 +108,7 @@ def test_share_that_is_in_the_sum_is_not_missing_yet():
     assert book.report(frozenset([A, B])) == (None, frozenset())
 
 
-def test_seal_closes_what_was_reported_and_leaves_later_losses_open():
+def test_seal_closes_reported_chunks_and_leaves_later_losses_open():
     book = ledger()
     book.lose(A)
     name, _ = book.report(NOBODY)
@@ -127,7 +127,7 @@ def test_seal_without_a_report_does_nothing():
     assert book.seal() is None
 
 
-def test_group_comes_back_whole_or_not_at_all():
+def test_group_returns_whole_or_not_at_all():
     book = ledger()
     group = sealed(book, A, B)
     book.hold(C, group.chunks)
@@ -138,7 +138,7 @@ def test_group_comes_back_whole_or_not_at_all():
     book.check([C])
 
 
-def test_group_comes_back_only_to_members_that_have_its_chunks():
+def test_group_returns_only_to_members_that_have_its_chunks():
     book = ledger()
     group = sealed(book, A)
     with pytest.raises(LocalProtocolError, match="not held"):
@@ -161,12 +161,12 @@ def test_check_finds_a_chunk_in_two_places():
         book.check([A, B, C])
 
 
-def test_check_finds_an_owner_that_is_gone():
+def test_check_finds_an_owner_that_is_lost():
     with pytest.raises(LocalProtocolError, match="not alive"):
         ledger().check([A, B])
 
 
-def test_check_finds_a_holder_that_is_gone():
+def test_check_finds_a_holder_that_is_lost():
     book = ledger()
     book.hold(MemberId(7, 1), [CHUNKS[0]])
     with pytest.raises(LocalProtocolError, match="held by a member that is gone"):

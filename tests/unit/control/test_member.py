@@ -1,4 +1,4 @@
-"""What a member decides: about its place in the tree, its links, its chunks, its notices."""
+"""Decisions of a member: its place in the tree, its links, its chunks, its notices."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_model_of_an_earlier_tree_is_computed_at_once():
     assert member.handle(model(1, generation=1), 0.0) == [Compute(exchange=ExchangeId(1))]
 
 
-def test_models_held_are_begun_in_their_order_and_the_newest_counts():
+def test_held_models_are_computed_in_order_and_the_newest_counts():
     member = placed()
     member.handle(model(2, generation=2), 0.0)
     member.handle(model(1, generation=2), 0.0)
@@ -71,14 +71,14 @@ def test_models_held_are_bounded():
         member.handle(model(99, generation=9), 0.0)
 
 
-def test_child_is_forwarded_the_model_when_it_reports():
+def test_child_gets_the_model_when_it_attaches():
     member = placed([CHILD])
     member.handle(model(1, generation=1), 0.0)
     attached = ev.Attached(child=CHILD, generation=Generation(1), has_model=ExchangeId(0))
     assert member.handle(attached, 0.0) == [ForwardModel(exchange=ExchangeId(1), to=CHILD)]
 
 
-def test_it_says_how_far_it_is():
+def test_it_reports_its_progress():
     member = placed([CHILD])
     stages = [member.stage()]
     for event in (
@@ -104,7 +104,7 @@ def test_it_says_how_far_it_is():
     ]
 
 
-def test_event_of_the_driver_is_a_broken_protocol():
+def test_a_drivers_event_at_a_member_is_a_protocol_error():
     with pytest.raises(LocalProtocolError, match="cannot handle Ticked"):
         placed().handle(ev.Ticked(), 0.0)
 
@@ -126,13 +126,13 @@ def test_the_driver_s_child_reports_to_it_and_needs_no_link():
     assert report == fx.Report(event=attached)
 
 
-def test_parent_is_told_of_its_child_when_the_link_is_open():
+def test_parent_is_notified_of_its_child_when_the_link_is_open():
     linked = ev.PeerLinked(peer=PARENT, generation=Generation(1))
     attached = ev.Attached(child=ME, generation=Generation(1), has_model=ExchangeId(0))
     assert placed().handle(linked, 0.0) == [fx.Tell(to=PARENT, event=attached)]
 
 
-def test_parent_that_cannot_be_reached_is_tried_again_and_then_told_of():
+def test_unreachable_parent_is_retried_and_then_reported():
     member, failed = placed(), fx.ConnectFailed(peer=PARENT)
     down = ev.LinkDown(cause="1.1", member=ME, peer=PARENT)
     answers = [member.handle(failed, 0.0) for _ in range(RECONNECTS_MAX)]
@@ -141,11 +141,11 @@ def test_parent_that_cannot_be_reached_is_tried_again_and_then_told_of():
     assert member.handle(fx.ParentLost(peer=PARENT), 0.0) == [fx.Report(event=down)]
 
 
-def test_former_parent_that_cannot_be_reached_concerns_nobody():
+def test_unreachable_former_parent_is_ignored():
     assert placed().handle(fx.ConnectFailed(peer=CHILD), 0.0) == []
 
 
-def test_second_copy_of_a_model_is_not_taken():
+def test_second_copy_of_a_model_is_not_accepted():
     member = placed()
     assert member.takes_model(ExchangeId(1))
     member.handle(model(1, generation=1), 0.0)
@@ -195,7 +195,7 @@ def came(order: int, *chunks: ChunkId, states: bool = True, **more) -> fx.Chunks
 
 
 def stored(member: Member, arrival: fx.ChunksArrived) -> tuple[list[ChunkId], list[ev.Event]]:
-    """Chunks whose states a member takes of a transfer, and what it reports."""
+    """Return the chunks whose states a member accepts from a transfer, and its reports."""
     assert member.handle(arrival, 0.0) == [fx.StoreChunks(arrival=arrival)]
     commands = member.handle(fx.ChunksStored(arrival=arrival), 0.0)
     taken = [c for s in commands if isinstance(s, fx.SetStates) for c in s.chunks]
@@ -206,7 +206,7 @@ def own(*chunks: ChunkId) -> cmd.Own:
     return cmd.Own(member=ME, generation=Generation(1), chunks=chunks)
 
 
-def test_state_of_a_chunk_that_the_member_owns_is_not_taken():
+def test_state_of_an_owned_chunk_is_not_accepted():
     member = Member(ME, {A, B})
     member.handle(own(A), 0.0)
     taken, (report,) = stored(member, came(4, A, B))
@@ -216,14 +216,14 @@ def test_state_of_a_chunk_that_the_member_owns_is_not_taken():
     assert stored(member, came(5, A))[0] == [A]
 
 
-def test_state_of_an_older_order_is_not_taken():
+def test_state_of_an_older_order_is_not_accepted():
     member = Member(ME, {A, B})
     assert stored(member, came(8, A))[0] == [A]
     assert stored(member, came(7, A, B))[0] == [B]
     assert stored(member, came(9, A, B))[0] == [A, B]
 
 
-def test_of_a_broken_transfer_counts_what_came_whole():
+def test_complete_parts_of_a_broken_transfer_count():
     taken, (report,) = stored(Member(ME, {A, C}), came(4, A, B, C, missing=frozenset({B, C})))
     assert (taken, report.chunks, report.order) == ([A], (A,), 4)
 
@@ -250,27 +250,27 @@ def test_drop_is_performed_before_it_is_reported():
     assert Member(ME, {A}).handle(drop, 0.0) == [drop, fx.Report(event=dropped)]
 
 
-def test_driver_is_told_once_that_chunks_are_on_disk():
+def test_driver_is_notified_once_that_chunks_are_on_disk():
     member, event = Member(ME), ev.WentOutOfCore(member=ME, nbytes=9, limit_bytes=5)
     assert member.handle(event, 0.0) == [fx.Report(event=event)]
     assert member.handle(event, 0.0) == []
 
 
-# --- free-running jobs ------------------------------------------------------------------------
+# --- asynchronous jobs ------------------------------------------------------------------------
 
 
 def peers(*came: MemberId, begun: bool = True) -> cmd.Peers:
     return cmd.Peers(member=ME, came=came, addresses=("w",) * len(came), begun=begun)
 
 
-def test_newcomer_with_chunks_and_peers_asks_for_a_state_once():
+def test_newcomer_with_chunks_and_peers_requests_a_state_once():
     member = Member(ME, {A})
     orders = [peers(ME), peers(CHILD), own(A), peers(GIVER)]
     asked = [fx.AskPeers() in member.handle(order, 0.0) for order in orders]
     assert asked == [False, False, True, False]
 
 
-def test_nobody_asks_who_has_a_state_or_begins_with_the_job():
+def test_members_with_a_state_or_from_the_start_request_none():
     member = Member(ME, {A})
     for order in (own(A), peers(CHILD, begun=False)):
         assert member.handle(order, 0.0) == [order]

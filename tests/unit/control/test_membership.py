@@ -27,14 +27,14 @@ def test_newcomers_get_the_lowest_free_slot():
     assert admit(membership, "e").id == MemberId(3, 1)
 
 
-def test_former_slot_is_given_back_where_it_is_free():
+def test_former_slot_is_assigned_again_if_it_is_free():
     membership = Membership()
     admit(membership, "a")
     assert admit(membership, "b", slot=7).id == MemberId(7, 1)
     assert admit(membership, "c", slot=7).id == MemberId(1, 1)
 
 
-def test_no_id_is_given_twice():
+def test_no_id_is_assigned_twice():
     membership, seen = Membership(), set()
     for k in range(20):
         record = admit(membership, f"w{k}", slot=k % 3)
@@ -43,7 +43,7 @@ def test_no_id_is_given_twice():
         membership.remove(record.id)
 
 
-def test_second_word_of_a_loss_finds_nobody():
+def test_repeated_report_of_a_loss_finds_no_member():
     membership = Membership()
     record = admit(membership, "a")
     assert membership.remove(record.id) is record
@@ -58,7 +58,7 @@ def test_member_is_found_at_its_address_while_it_lives():
     assert membership.at("a") is None
 
 
-def test_members_are_listed_oldest_first_and_the_leaving_still_work():
+def test_members_are_listed_oldest_first_and_leaving_ones_are_active():
     membership = Membership()
     a, b, c = (admit(membership, address) for address in "abc")
     membership.remove(a.id)
@@ -71,7 +71,7 @@ def test_members_are_listed_oldest_first_and_the_leaving_still_work():
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=60))
-def test_what_is_kept_at_hand_is_what_the_members_say(steps):
+def test_cached_lists_match_the_members(steps):
     membership = Membership()
     for k, (step, which) in enumerate(steps):
         living = sorted(membership.members)
@@ -95,7 +95,7 @@ def test_what_is_kept_at_hand_is_what_the_members_say(steps):
         assert membership.n_working == len(expected)
 
 
-def test_stage_that_was_changed_past_the_lists_is_noticed():
+def test_stage_changed_without_the_lists_is_noticed():
     membership = Membership()
     admit(membership, "a").stage = "active"
     with pytest.raises(LocalProtocolError, match="the list of"):

@@ -1,4 +1,4 @@
-"""Where chunks go: equal stretches, no chunk twice, no needless move."""
+"""Placement of chunks: equal stretches, no chunk twice, no needless move."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ def test_stretches_are_contiguous_and_nearly_equal(rows, n):
 
 
 @given(ROWS, st.lists(st.integers(0, 500), min_size=1, max_size=8))
-def test_chunks_go_to_whoever_has_the_fewest_examples(rows, had):
+def test_chunks_go_to_the_member_with_the_fewest_examples(rows, had):
     before = dict(zip(members(len(had)), had, strict=True))
     given_to = to_emptiest(chunks(rows), before)
     assert sorted(given_to) == [c.id for c in chunks(rows)]
     after = Counter(before)
     for chunk in chunks(rows):
-        # One without examples counts as one.
+        # A chunk without examples counts as one.
         after[given_to[chunk.id]] += max(chunk.rows, 1)
     lowest = min(after.values())
-    # Nobody who was given something could have been spared it by a fair hand.
+    # No receiver could have been spared by a fair assignment.
     assert all(after[m] - max([*rows, 1]) <= lowest for m in set(given_to.values()))
 
 
-def test_chunks_are_handed_to_equal_members_in_turn():
+def test_chunks_are_assigned_to_equal_members_in_turn():
     given_to = to_emptiest(chunks([5, 5, 5, 5]), dict.fromkeys(members(3), 10))
     assert [m.slot for m in given_to.values()] == [0, 1, 2, 0]
 
 
 @given(st.lists(ROWS, min_size=1, max_size=5), st.integers(0, 3))
-def test_newcomers_get_a_fair_share_and_nobody_gives_more_than_it_narrows(shares, n_new):
+def test_newcomers_get_a_fair_share_and_no_giver_falls_below_its_own(shares, n_new):
     old, new = members(len(shares)), members(len(shares) + n_new)[len(shares) :]
     owned = {}
     for member, rows in zip(old, shares, strict=True):
@@ -93,7 +93,7 @@ def test_nothing_moves_without_newcomers():
     assert to_newcomers({members(1)[0]: chunks([5, 5])}, []) == {}
 
 
-def test_what_fits_a_notice_has_the_most_examples_for_its_bytes():
+def test_chunks_that_fit_a_notice_have_the_most_examples_for_their_bytes():
     small, dense, large = (
         ChunkInfo(id=ChunkId("s", 0, k), rows=rows, nbytes=nbytes)
         for k, (rows, nbytes) in enumerate([(1, 50), (90, 90), (80, 200)])
@@ -127,12 +127,12 @@ def test_chunks_at_random_make_shares_as_even_as_stretches_of_the_file(rows, n, 
     assert all(abs(k - sum(rows) / n) <= max(rows, default=0) for k in per_member.values())
 
 
-def test_chunks_at_random_are_elsewhere_with_another_seed():
+def test_random_placement_depends_on_the_seed():
     made = chunks([1] * 40)
     assert scattered(made, members(4), 1) != scattered(made, members(4), 2)
 
 
-def test_partitions_are_random_parts_that_members_have_whole():
+def test_partitions_are_random_and_assigned_whole():
     made = chunks([1] * 40)
     apart = scattered(made, members(8), 3)
     joined = scattered(made, members(4), 3, partitions=8)
@@ -151,7 +151,7 @@ def test_newcomers_get_what_they_hold_first_and_the_rest_at_random():
 
 
 def scanned(owned, newcomers, keys, held):
-    """Give newcomers their share by looking at everybody before every move."""
+    """Give newcomers their share by scanning all members before every move."""
     rows = {m: sum(c.rows for c in given) for m, given in owned.items()} | dict.fromkeys(
         newcomers, 0
     )
@@ -175,7 +175,7 @@ def scanned(owned, newcomers, keys, held):
 
 
 @given(ROWS, st.integers(1, 6), st.integers(1, 4), st.integers(0, 9), st.data())
-def test_shares_are_those_of_looking_at_everybody_before_every_move(rows, n, k, seed, data):
+def test_shares_equal_those_of_scanning_all_members_before_every_move(rows, n, k, seed, data):
     here, newcomers = members(n), members(n + k)[n:]
     dealt = contiguous(chunks(rows), here)
     owned = {m: [c for c in chunks(rows) if dealt[c.id] == m] for m in here}

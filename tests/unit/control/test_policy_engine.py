@@ -1,4 +1,4 @@
-"""Policies asked, and what they suggest carried out: each kind, void ones, conflicts, the story."""
+"""Policies and their suggestions: each kind, void ones, conflicts, the story."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tests.pure_world import PureWorld
 A, B, C = (MemberId(slot, 1) for slot in range(3))
 
 
-class Says:
-    """Suggests once what it was given, in the first round or another."""
+class FixedPolicy:
+    """Makes the given suggestions once, in the first round or another."""
 
     name = "says"
 
@@ -54,7 +54,7 @@ def world(
     made = PureWorld(
         DriverSettings(**settings),
         rounds=rounds,
-        policies=[Says(*suggestions)],
+        policies=[FixedPolicy(*suggestions)],
         limit_bytes=limit_bytes,
     )
     for _ in range(n):
@@ -96,7 +96,7 @@ def test_round_waits_for_a_move_and_the_giver_drops_its_copy():
 
 def test_giver_keeps_its_copy_with_two_holders_and_only_the_state_goes_back():
     made = world(Move(targets={chunk(0, 0): B}, why="there"), holders=2)
-    back = Says(Move(targets={chunk(0, 0): A}, why="and back"), at=2)
+    back = FixedPolicy(Move(targets={chunk(0, 0): A}, why="and back"), at=2)
     made.driver.policy_engine.others += (back,)
     finish(made)
     given = [o for o in made.orders if isinstance(o, GiveChunks) and chunk(0, 0) in o.chunks]
@@ -104,33 +104,33 @@ def test_giver_keeps_its_copy_with_two_holders_and_only_the_state_goes_back():
     assert owners(made)[chunk(0, 0)] == A
 
 
-def test_two_holders_are_found_for_every_chunk_while_rounds_go_on():
+def test_every_chunk_gets_two_holders_while_rounds_continue():
     made = finish(world(n=3, holders=2, rounds=6))
     holders = made.driver.state.ledger.holders
     assert {len(h) for h in holders.values()} == {2}
     assert ("replicas", "Replicate") in decided(made)
 
 
-def test_further_copies_are_dropped_where_they_are_too_many():
+def test_surplus_copies_are_dropped():
     everything = {chunk(b, k): C for b in range(2) for k in range(3)}
     made = finish(world(Replicate(targets=everything, why="more"), n=3, holders=2, rounds=9))
     assert ("says", "Replicate") in decided(made)
     assert {len(h) for h in made.driver.state.ledger.holders.values()} == {2}
 
 
-def test_copy_can_be_discarded_but_not_the_last_one_nor_what_is_owned():
+def test_a_copy_can_be_discarded_but_neither_the_last_one_nor_an_owned_one():
     first = Replicate(targets={chunk(0, 0): B}, why="copy")
     made = world(first, rounds=6)
     made.driver.policy_engine.others += (
-        Says(Discard(member=B, chunks=(chunk(0, 0), chunk(1, 0)), why="no"), at=3),
-        Says(Discard(member=A, chunks=(chunk(0, 0),), why="no"), at=3),
+        FixedPolicy(Discard(member=B, chunks=(chunk(0, 0), chunk(1, 0)), why="no"), at=3),
+        FixedPolicy(Discard(member=A, chunks=(chunk(0, 0),), why="no"), at=3),
     )
     finish(made)
     assert decided(made) == [("says", "Replicate"), ("says", "Discard")]
     assert made.driver.state.ledger.holders[chunk(0, 0)] == {A}
 
 
-def test_retired_member_is_emptied_released_and_given_back():
+def test_retired_member_is_emptied_and_released():
     made = finish(world(Retire(members=(B,), why="idle"), n=3))
     assert made.given_back == [B]
     assert B not in owners(made).values()
@@ -146,13 +146,13 @@ def test_retired_members_chunks_go_where_the_policy_says():
     assert {owners(made)[c] for c in targets} == {C}
 
 
-def test_not_everybody_can_be_retired():
+def test_not_all_members_can_be_retired():
     made = finish(world(Retire(members=(A, B), why="all"), members_min=1))
     assert decided(made) == []
     assert made.given_back == []
 
 
-def test_members_asked_for_are_counted_until_they_come_or_are_refused():
+def test_requested_members_are_counted_until_they_join_or_are_refused():
     made = world(Request(count=3, why="more"))
     while made.driver.state.requested == 0:
         assert made.step(0)
@@ -164,7 +164,7 @@ def test_members_asked_for_are_counted_until_they_come_or_are_refused():
     assert made.driver.state.requested == 0
 
 
-def test_tuned_settings_go_out_with_the_answer_to_the_trainer_once():
+def test_tuned_settings_go_to_the_trainer_once_with_its_result():
     says = (Tune(name="sigma", value=2.0, why="a"), Tune(name="sigma", value=2.0, why="again"))
     made = finish(world(*says, rounds=9, rounds_max=4))
     assert made.tuned == [{"sigma": 2.0}, {}, {}, {}]
@@ -173,7 +173,7 @@ def test_tuned_settings_go_out_with_the_answer_to_the_trainer_once():
     assert [view.tuned for view in policy.views] == [{}, {}, {"sigma": 2.0}, {"sigma": 2.0}]
 
 
-def test_policy_is_asked_once_a_round_and_sees_what_has_been():
+def test_policy_is_asked_once_a_round_and_sees_the_history():
     made = finish(world(rounds=9, rounds_max=4))
     (policy,) = made.driver.policy_engine.others
     assert [view.round for view in policy.views] == [0, 1, 2, 3]
@@ -201,10 +201,10 @@ def test_void_suggestions_are_dropped_silently(suggestion):
     assert decided(finish(world(suggestion))) == []
 
 
-def test_first_of_two_policies_has_the_chunk():
+def test_the_first_of_two_policies_gets_the_chunk():
     made = world(Move(targets={chunk(0, 0): B, chunk(0, 1): C}, why="first"), n=3)
     late = Move(targets={chunk(0, 0): C, chunk(0, 2): C}, why="second")
-    made.driver.policy_engine.others += (Says(late),)
+    made.driver.policy_engine.others += (FixedPolicy(late),)
     while made.driver.state.round < 2:
         assert made.step(0)
     assert owners(made)[chunk(0, 0)] == B
@@ -223,12 +223,12 @@ def test_policy_that_fails_ends_the_job_with_its_name():
         made.run(lambda k: 0)
 
 
-def test_policy_that_suggests_what_is_no_suggestion_ends_the_job_and_says_what_there_is():
+def test_invalid_suggestion_ends_the_job_and_names_the_valid_ones():
     with pytest.raises(JobFailedError, match="policy says suggested 'more', wanted one of Readmit"):
         world("more").run(lambda k: 0)
 
 
-def test_group_that_survivors_have_copies_of_is_back_before_the_next_round():
+def test_group_whose_copies_survivors_hold_returns_before_the_next_round():
     made = PureWorld(
         DriverSettings(start_members=3, n_blocks=2, topology="star", holders=2, absent="reload"),
         rounds=8,
@@ -280,7 +280,7 @@ def test_copies_do_not_go_to_a_members_disk():
     assert decided(finish(made)) == []
 
 
-def test_the_story_tells_that_a_member_went_out_of_core():
+def test_the_story_reports_that_a_member_went_out_of_core():
     made = world()
     (told,) = made.driver.handle(WentOutOfCore(member=B, nbytes=99, limit_bytes=10), 1.0)
     assert told.record == story.WentOutOfCore(
@@ -288,13 +288,13 @@ def test_the_story_tells_that_a_member_went_out_of_core():
     )
 
 
-def test_rules_that_are_always_at_work_are_standing_policies():
+def test_rules_that_are_always_active_are_standing_policies():
     for policy in (WholeGroup(), Reload(), ElasticScaling()):
         assert isinstance(policy, StandingPolicy)
-    assert not isinstance(Says(), StandingPolicy)
+    assert not isinstance(FixedPolicy(), StandingPolicy)
 
 
-def test_no_more_members_are_asked_for_than_the_job_may_have():
+def test_no_more_members_are_requested_than_the_job_may_have():
     made = world(Request(count=3, why="more"), members_max=4)
     made.run(lambda k: 0)
     assert made.requested == 2
@@ -302,7 +302,7 @@ def test_no_more_members_are_asked_for_than_the_job_may_have():
     assert 2 in decided
 
 
-def test_job_at_its_most_members_asks_for_none():
+def test_job_with_its_maximum_of_members_requests_none():
     made = world(Request(count=3, why="more"), members_max=2)
     made.run(lambda k: 0)
     assert made.requested == 0

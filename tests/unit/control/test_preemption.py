@@ -1,4 +1,4 @@
-"""Containers that are asked for back: who goes for whom, who stays, and what is told of it."""
+"""Pre-emption: which member is released, which one stays, and what is reported."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Scene:
         return [r.record.fields_json() for r in self.told if r.record.event == name]
 
 
-def test_cost_is_bodies_that_nobody_else_who_stays_has_and_states():
+def test_cost_counts_states_and_bodies_without_another_remaining_holder():
     scene = Scene([2, 1, 1])
     scene.copy(1, 0, 0)
     assert [loss_bytes(scene.state, scene.id(slot)) for slot in range(3)] == [116, 108, 108]
@@ -115,7 +115,7 @@ def test_cost_is_bodies_that_nobody_else_who_stays_has_and_states():
     assert loss_bytes(scene.state, scene.id(0)) == 216
 
 
-def test_spare_member_goes_at_once_and_the_marked_one_stays():
+def test_spare_member_is_released_at_once_and_the_marked_one_stays():
     scene = Scene([2, 2, 0])
     scene.mark(0)
     assert (scene.released, scene.leaving()) == ([2], [])
@@ -124,7 +124,7 @@ def test_spare_member_goes_at_once_and_the_marked_one_stays():
     assert (told["marked"], told["given"], told["grace_s"]) == ("0.1", "2.1", GRACE_S)
 
 
-def test_member_whose_bodies_others_have_goes_for_the_marked_one():
+def test_member_whose_bodies_others_have_is_released_for_the_marked_one():
     scene = Scene([2, 2, 2])
     for ordinal in range(2):
         scene.copy(0, 1, ordinal)
@@ -136,9 +136,9 @@ def test_member_whose_bodies_others_have_goes_for_the_marked_one():
     assert scene.events("Reclaimed")[0]["cost_bytes"] == 16
 
 
-def test_among_equals_the_marked_one_goes_itself_and_is_given_back_as_soon_as_it_is_empty():
-    # On a real YARN three were marked, one went for another and two waited for their end: the one
-    # that was to live on was killed with one of the two.
+def test_among_equals_the_marked_one_itself_is_released_as_soon_as_it_is_empty():
+    # On a real YARN three were marked, one was released for another and two waited for their end:
+    # the one that was to survive was killed with one of the two.
     scene = Scene([2, 2, 2])
     scene.mark(1)
     assert scene.leaving() == [1]
@@ -146,7 +146,7 @@ def test_among_equals_the_marked_one_goes_itself_and_is_given_back_as_soon_as_it
     assert (record.is_retiring, record.deadline_s) == (True, GRACE_S)
 
 
-def test_one_for_whom_nobody_else_may_go_is_left_to_the_resource_manager():
+def test_a_mark_without_a_substitute_is_left_to_the_resource_manager():
     scene = Scene([2, 2, 2])
     scene.mark(1, negotiable=False)
     assert scene.leaving() == [1]
@@ -154,7 +154,7 @@ def test_one_for_whom_nobody_else_may_go_is_left_to_the_resource_manager():
     assert (record.is_retiring, record.deadline_s) == (False, GRACE_S)
 
 
-def test_several_marks_take_the_cheapest_of_all():
+def test_several_marks_release_the_cheapest_members():
     scene = Scene([4, 1, 3, 2])
     scene.mark(0)
     scene.mark(1)
@@ -162,7 +162,7 @@ def test_several_marks_take_the_cheapest_of_all():
     assert scene.record(0).stage == "active"
 
 
-def test_member_that_a_policy_gives_back_goes_for_a_marked_one():
+def test_member_that_a_policy_releases_substitutes_a_marked_one():
     scene = Scene([1, 2, 2])
     scene.state.membership.enter(scene.record(2), "leaving")
     scene.record(2).is_retiring = True
@@ -172,7 +172,7 @@ def test_member_that_a_policy_gives_back_goes_for_a_marked_one():
     assert scene.events("Reclaimed")[0]["given"] == "2.1"
 
 
-def test_no_more_members_go_than_the_job_needs():
+def test_releases_respect_the_minimum_of_members():
     scene = Scene([2, 1], members_min=2)
     scene.mark(0)
     assert scene.leaving() == []
@@ -182,7 +182,7 @@ def test_no_more_members_go_than_the_job_needs():
     assert scene.released == [2]
 
 
-def test_job_too_small_to_give_anybody_has_the_marked_one_leave_when_its_time_is_near():
+def test_in_a_job_at_its_minimum_the_marked_member_leaves_when_its_time_is_near():
     scene = Scene([2, 1], members_min=2)
     scene.mark(0)
     scene.tick(GRACE_S / 2)
@@ -201,7 +201,7 @@ def test_too_late_for_a_substitute_the_marked_one_leaves_and_the_other_stays():
     assert (kept["round"], kept["member"]) == (0, "1.1")
 
 
-def test_what_is_not_negotiable_is_a_notice():
+def test_a_strict_mark_is_a_notice():
     scene = Scene([2, 1])
     scene.mark(0, negotiable=False)
     assert scene.leaving() == [0]
@@ -217,7 +217,7 @@ def test_withdrawn_mark_lets_the_substitute_stay():
     assert not scene.record(1).is_victim
 
 
-def test_of_several_that_go_the_costliest_stays_when_one_mark_is_withdrawn():
+def test_when_one_mark_is_withdrawn_the_costliest_substitute_stays():
     scene = Scene([4, 1, 3, 2])
     scene.mark(0)
     scene.mark(2)
@@ -228,14 +228,14 @@ def test_of_several_that_go_the_costliest_stays_when_one_mark_is_withdrawn():
     assert scene.leaving() == []
 
 
-def test_withdrawn_after_the_container_went_nothing_comes_back():
+def test_withdrawal_after_the_release_restores_nothing():
     scene = Scene([2, 2, 0])
     scene.mark(0)
     scene.lift(0)
     assert (scene.released, scene.leaving(), scene.reclaims.marks) == ([2], [], {})
 
 
-def test_mark_that_nobody_withdraws_is_void_in_the_end():
+def test_a_mark_expires_without_withdrawal():
     scene = Scene([2, 2, 0])
     scene.mark(0)
     scene.tick(GRACE_S + 59.0)
@@ -245,14 +245,14 @@ def test_mark_that_nobody_withdraws_is_void_in_the_end():
     assert scene.events("ReclaimLifted")[0]["why"] == "void"
 
 
-def test_mark_told_again_gives_nobody_more():
+def test_repeated_mark_releases_no_further_member():
     scene = Scene([2, 1, 2])
     scene.mark(0)
     scene.mark(0, 1.0)
     assert scene.leaving() == [1]
 
 
-def test_another_one_is_chosen_when_the_chosen_one_was_given_up_but_lives():
+def test_another_substitute_is_chosen_when_the_first_was_fenced_but_lives():
     scene = Scene([3, 1, 2])
     scene.mark(0)
     scene._strike(scene.id(1), "deadline", 0.0)
@@ -260,7 +260,7 @@ def test_another_one_is_chosen_when_the_chosen_one_was_given_up_but_lives():
     assert scene.leaving() == [2]
 
 
-def test_nobody_more_goes_when_the_chosen_one_dies():
+def test_no_further_member_is_released_when_the_substitute_dies():
     scene = Scene([3, 1, 2])
     scene.mark(0)
     scene._strike(scene.id(1), "closed", 0.0)
@@ -284,7 +284,7 @@ def test_substitute_stays_when_the_marked_one_announces_its_end():
     assert scene.leaving() == [0]
 
 
-def test_scheduler_that_is_marked_is_paid_for_with_the_cheapest_member_whatever_the_time():
+def test_a_marked_scheduler_costs_the_cheapest_member_at_any_time():
     scene = Scene([2, 1], members_min=2)
     event = ev.ContainerMarked(
         address="scheduler", grace_s=4.0, reason="preempted", negotiable=True, essential=True
@@ -295,7 +295,7 @@ def test_scheduler_that_is_marked_is_paid_for_with_the_cheapest_member_whatever_
     assert scene.leaving() == [1]
 
 
-def test_container_of_no_member_costs_nobody_anything():
+def test_a_container_without_a_member_costs_nothing():
     scene = Scene([2, 1])
     scene.mark(7)
     assert scene.leaving() == []
@@ -303,14 +303,14 @@ def test_container_of_no_member_costs_nobody_anything():
     assert scene.record(7).is_marked
 
 
-def test_loss_has_the_reason_of_the_container_where_that_is_known_before():
+def test_loss_has_the_containers_reason_if_it_is_known_before():
     scene = Scene([2, 1])
     commands = scene.end(0, "memory")
     assert scene.struck == [(0, "memory")]
     assert [c.reason for c in commands if isinstance(c, Dismiss)] == ["released"]
 
 
-def test_end_that_is_known_late_is_told_with_the_member_it_was():
+def test_late_exit_status_is_reported_with_its_member():
     scene = Scene([2, 1])
     former = scene.id(0)
     scene._strike(former, "closed", 0.0)
@@ -320,14 +320,14 @@ def test_end_that_is_known_late_is_told_with_the_member_it_was():
     assert scene.struck == [(0, "closed")]
 
 
-def test_losses_that_a_deadline_found_keep_their_reason():
+def test_losses_detected_by_a_deadline_keep_their_reason():
     scene = Scene([2, 1, 1])
     scene.mark(0)
     scene._strike(scene.id(0), "deadline", 0.0)
     assert scene.struck == [(0, "deadline")]
 
 
-def test_all_members_of_a_node_that_is_taken_out_leave_and_stay_when_it_is_back():
+def test_all_members_of_a_decommissioned_node_leave_or_stay_if_it_returns():
     scene = Scene([2, 1, 1])
     scene.node("decommissioning", 0, 2)
     assert scene.leaving() == [0, 2]
@@ -359,7 +359,7 @@ def told(made: PureWorld, event: str) -> list[dict[str, Any]]:
     return [r.fields_json() for r in made.story if r.event == event]
 
 
-def test_substitute_is_emptied_and_its_container_given_back():
+def test_substitute_is_emptied_and_its_container_released():
     made = world()
     members = made.driver.state.membership
     # The fullest one is marked: another one has less to send.
@@ -378,7 +378,7 @@ def test_substitute_is_emptied_and_its_container_given_back():
     assert marked.address in made.workers
 
 
-def test_marked_member_that_leaves_is_not_given_back_and_its_loss_is_a_pre_emption():
+def test_marked_member_that_leaves_is_not_released_and_its_loss_is_a_pre_emption():
     made = world()
     name = sorted(made.workers)[0]
     made.mark(name, 60.0, negotiable=False)
@@ -388,7 +388,7 @@ def test_marked_member_that_leaves_is_not_given_back_and_its_loss_is_a_pre_empti
     assert told(made, "ChunksAbsent") == []
 
 
-def test_newcomer_on_a_container_that_is_asked_for_gets_nothing_until_it_is_not():
+def test_newcomer_on_a_marked_container_gets_nothing_until_the_mark_ends():
     made = world()
     made.feed(ev.ContainerMarked(address="new", grace_s=60.0, reason="preempted", negotiable=True))
     made.join("new")
@@ -401,8 +401,8 @@ def test_newcomer_on_a_container_that_is_asked_for_gets_nothing_until_it_is_not(
 
 
 def test_one_container_answers_one_mark():
-    # A marked member went for another one; its loss met both marks, whoever was to go for it
-    # stayed, and the resource manager killed the other one.
+    # A marked member was released for another one; its loss satisfied both marks, the substitute of
+    # the first stayed, and the resource manager killed the other one.
     scene = Scene([4, 1, 1])
     scene.mark(0)
     scene.mark(2)
@@ -416,7 +416,7 @@ def test_one_container_answers_one_mark():
     assert scene.record(0).stage == "active"
 
 
-def test_whoever_is_killed_himself_needs_nobody_in_his_place():
+def test_a_killed_member_needs_no_substitute():
     scene = Scene([4, 1, 2])
     scene.mark(0)
     assert scene.leaving() == [1]

@@ -1,4 +1,6 @@
-"""A node of the collective: whom it waits for, what it forwards, keeps, re-sends and refuses."""
+"""A node of the collective: which children it waits for, what it forwards, keeps, resends,
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def place(node: ReduceNode, generation: int, children=(), parent=PARENT, done: i
 
 
 def member(children=(), *, linked: bool = True) -> ReduceNode:
-    """A member below PARENT; its children have reported for duty."""
+    """A member below PARENT, with attached children."""
     node = ReduceNode(ME)
     place(node, 1, children)
     for child in children:
@@ -47,7 +49,7 @@ def root(children) -> ReduceNode:
 
 
 def partial(sender: MemberId, *others: MemberId, exchange: int = 1, handle: int = 0):
-    """A partial of a sender's subtree; its handle is 100 plus the slot where not given."""
+    """A partial of a sender's subtree; its handle is 100 plus the slot unless given."""
     slots = sorted([sender, *others])
     return PartialArrived(
         exchange=ExchangeId(exchange),
@@ -84,13 +86,13 @@ def test_child_that_attaches_late_gets_the_model_then():
     assert node.attached(B, ExchangeId(0)) == [ForwardModel(exchange=ExchangeId(1), to=B)]
 
 
-def test_child_that_has_the_model_is_not_sent_it_again():
+def test_child_that_has_the_model_does_not_get_it_again():
     node = member([A])
     node.begin(ExchangeId(1), keep=False)
     assert node.attached(A, ExchangeId(1)) == []
 
 
-def test_child_whose_share_is_here_already_is_not_sent_the_model():
+def test_child_whose_share_has_arrived_does_not_get_the_model():
     node = member([A])
     node.begin(ExchangeId(1), keep=False)
     node.partial(partial(A, B))
@@ -98,7 +100,7 @@ def test_child_whose_share_is_here_already_is_not_sent_the_model():
     assert node.attached(B, ExchangeId(0)) == []
 
 
-def test_stranger_that_attaches_is_served_once_it_is_a_child():
+def test_unknown_child_that_attaches_is_served_once_it_is_in_the_tree():
     node = member()
     node.begin(ExchangeId(1), keep=False)
     assert node.attached(A, ExchangeId(0)) == []
@@ -112,19 +114,19 @@ def test_second_copy_of_a_model_does_nothing():
     assert node.begin(ExchangeId(1), keep=False) == []
 
 
-def test_sum_goes_up_when_the_own_share_and_every_child_are_there():
+def test_sum_is_sent_when_the_own_share_and_every_child_have_arrived():
     node = member([A, B])
     node.begin(ExchangeId(1), keep=False)
     assert node.partial(partial(B, C)) == []
     assert node.computed(ExchangeId(1)) == []
     assert node.waits_for() == [A]
     mask = A.bit | B.bit | C.bit | ME.bit
-    # Added by slot, whoever came first.
+    # Added by slot, in whichever order they arrive.
     assert node.partial(partial(A)) == [sent(PARENT, mask, [100, 101], "(5+0+1+2)")]
     assert node.waits_for() == []
 
 
-def test_nothing_goes_up_before_the_parent_is_linked():
+def test_nothing_is_sent_before_the_parent_is_linked():
     node = member(linked=False)
     node.begin(ExchangeId(1), keep=False)
     assert node.computed(ExchangeId(1)) == []
@@ -132,14 +134,14 @@ def test_nothing_goes_up_before_the_parent_is_linked():
     assert node.parent_linked(PARENT) == [sent(PARENT, ME.bit, [], "5")]
 
 
-def test_computation_of_another_exchange_is_not_taken_for_this_one():
+def test_result_of_another_exchange_is_not_used_for_this_one():
     node = member()
     node.begin(ExchangeId(2), keep=False)
     assert node.computed(ExchangeId(1)) == []
     assert len(node.computed(ExchangeId(2))) == 1
 
 
-def test_root_hands_the_sum_over():
+def test_root_delivers_the_sum():
     node = root([A, B])
     node.begin(ExchangeId(1), keep=False)
     node.partial(partial(B))
@@ -153,7 +155,7 @@ def test_root_hands_the_sum_over():
     ]
 
 
-def test_root_that_loses_its_last_child_hands_over_an_empty_sum():
+def test_root_that_loses_its_last_child_delivers_an_empty_sum():
     node = root([A])
     node.begin(ExchangeId(1), keep=False)
     commands = node.rewire(Generation(2), None, "", [], ExchangeId(0))
@@ -161,14 +163,14 @@ def test_root_that_loses_its_last_child_hands_over_an_empty_sum():
     assert commands == [Detach(peer=A), empty]
 
 
-def test_partial_that_comes_before_its_exchange_is_held():
+def test_partial_that_arrives_before_its_exchange_is_held():
     node = member([A])
     assert node.partial(partial(A)) == []
     node.begin(ExchangeId(1), keep=False)
     assert node.waits_for() == []
 
 
-def test_partial_of_a_child_to_be_is_held_until_the_order_comes():
+def test_partial_of_a_future_child_is_held_until_the_order_comes():
     node = member()
     node.begin(ExchangeId(1), keep=False)
     node.partial(partial(A))
@@ -178,7 +180,7 @@ def test_partial_of_a_child_to_be_is_held_until_the_order_comes():
     assert node.gather.covered == A.bit
 
 
-def test_held_partial_that_has_grown_old_is_refused():
+def test_held_partial_that_is_outdated_is_refused():
     node = member()
     node.partial(partial(A, exchange=1))
     commands = node.begin(ExchangeId(2), keep=False)
@@ -210,7 +212,7 @@ def test_old_partial_is_refused():
     assert node.partial(old) == [Refuse(exchange=ExchangeId(1), sender=A, handle=7)]
 
 
-def test_partial_that_overlaps_in_part_is_a_broken_protocol():
+def test_partial_that_overlaps_in_part_is_a_protocol_error():
     node = member([A, B])
     node.begin(ExchangeId(1), keep=False)
     node.partial(partial(A, C))
@@ -218,7 +220,7 @@ def test_partial_that_overlaps_in_part_is_a_broken_protocol():
         node.partial(partial(B, C))
 
 
-def test_new_contributor_after_the_sum_went_up_is_a_broken_protocol():
+def test_new_contributor_after_the_sum_was_sent_is_a_protocol_error():
     node = member([A])
     node.begin(ExchangeId(1), keep=False)
     node.computed(ExchangeId(1))
@@ -241,8 +243,8 @@ def test_orphan_sends_its_kept_sum_to_its_new_parent_without_computing():
     assert first == [sent(PARENT, A.bit | ME.bit, [100], "(5+0)")]
 
 
-def test_member_that_comes_back_into_the_tree_reports_to_the_same_parent_again():
-    # It was without chunks for a round: its parent had struck it off, and waited for it for ever.
+def test_member_that_returns_to_the_tree_attaches_to_the_same_parent_again():
+    # It had no chunks for a round: its parent had removed it, and waited for it for ever.
     node = member()
     commands = node.rewire(Generation(3), PARENT, "there", [], ExchangeId(0), is_new=True)
     assert commands == [
@@ -252,7 +254,7 @@ def test_member_that_comes_back_into_the_tree_reports_to_the_same_parent_again()
     assert place(node, 4) == []
 
 
-def test_orphan_does_not_send_again_what_the_root_has_closed():
+def test_orphan_does_not_resend_what_the_root_has_closed():
     node = member()
     node.begin(ExchangeId(1), keep=False)
     node.computed(ExchangeId(1))
@@ -260,7 +262,7 @@ def test_orphan_does_not_send_again_what_the_root_has_closed():
     assert node.parent_linked(HEIR) == []
 
 
-def test_heir_adopts_grandchildren_that_the_lost_child_had_not_sent_for():
+def test_adopting_parent_waits_for_grandchildren_that_the_lost_child_had_not_sent():
     node = member([A])
     node.begin(ExchangeId(1), keep=False)
     node.computed(ExchangeId(1))
@@ -271,7 +273,7 @@ def test_heir_adopts_grandchildren_that_the_lost_child_had_not_sent_for():
     assert node.partial(partial(B)) == [sent(PARENT, B.bit | ME.bit, [101], "(5+1)")]
 
 
-def test_heir_counts_grandchildren_once_when_the_lost_child_had_sent_for_them():
+def test_adopting_parent_counts_grandchildren_once_if_the_lost_child_had_sent_them():
     node = member([A])
     node.begin(ExchangeId(1), keep=False)
     node.partial(partial(A, B))
@@ -288,7 +290,7 @@ def test_order_of_an_old_generation_does_nothing():
     assert node.children == {A}
 
 
-def test_child_whose_link_broke_is_sent_nothing_until_it_attaches_anew():
+def test_child_with_a_broken_link_gets_nothing_until_it_attaches_again():
     node = member([A])
     node.peer_lost(A)
     assert node.begin(ExchangeId(1), keep=False) == [Compute(exchange=ExchangeId(1))]
@@ -308,7 +310,7 @@ def test_partials_of_an_exchange_that_is_not_kept_are_freed_with_the_next():
     assert finish(node, 2, keep=False) == [Forget(exchange=ExchangeId(1), handles=(10,))]
 
 
-def test_two_kept_exchanges_are_there_for_anchors_while_a_third_is_under_way():
+def test_two_kept_exchanges_are_available_for_anchors_during_a_third():
     node = member([A])
     assert finish(node, 1, keep=True) == []
     assert finish(node, 2, keep=True) == []
@@ -319,7 +321,7 @@ def test_two_kept_exchanges_are_there_for_anchors_while_a_third_is_under_way():
     assert node.kept_handle(ExchangeId(2), B) is None
 
 
-def test_exchange_without_keep_does_not_drive_out_a_kept_one():
+def test_exchange_without_keep_does_not_replace_a_kept_one():
     node = member([A])
     finish(node, 1, keep=True)
     finish(node, 2, keep=False)

@@ -1,4 +1,4 @@
-"""Between rounds: where the chunks of members with a notice go."""
+"""Between rounds: destinations of the chunks of members with a notice."""
 
 from __future__ import annotations
 
@@ -61,21 +61,21 @@ def test_leavers_chunks_go_to_survivors_in_turn():
     assert given(boundary("laa")) == [(0, 1, 1), (0, 2, 1)]
 
 
-def test_leavers_chunks_go_to_those_who_came_in_their_place():
+def test_leavers_chunks_go_to_their_replacements():
     assert given(boundary("las")) == [(0, 2, 2)]
 
 
-def test_chunks_are_saved_with_newcomers_when_everybody_leaves():
-    # Six members with a notice, six newcomers: only members that had chunks were looked at, so
-    # that nothing was moved, and everything was absent when the notices ran out.
+def test_newcomers_take_the_chunks_when_all_members_leave():
+    # Six members with a notice, six newcomers: only members with chunks were considered, so that
+    # nothing was moved, and everything was absent when the notices expired.
     assert given(boundary("llss")) == [(0, 2, 1), (0, 3, 1), (1, 2, 1), (1, 3, 1)]
 
 
-def test_spares_are_left_to_what_is_absent_while_there_are_survivors():
+def test_spares_are_reserved_for_absent_chunks_while_there_are_survivors():
     made = boundary("laas", [ElasticScaling()])
     lose(made, 2)
     assert given(made) == [(0, 1, 2)]
 
 
-def test_nobody_takes_chunks_when_everybody_leaves():
+def test_no_chunks_move_when_all_members_leave():
     assert given(boundary("ll")) == []

@@ -1,4 +1,4 @@
-"""Rounds: the history, reasons to stop, the plan of faults, the pace of idle rounds."""
+"""Rounds: the history, stop conditions, the plan of faults, the pace of idle rounds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_row_gets_the_columns_that_only_the_driver_knows():
     assert book.state.round == 1
 
 
-def test_gap_that_was_taken_at_the_end_of_a_round_stands_in_the_next_ones_row():
+def test_gap_taken_at_the_end_of_a_round_is_in_the_next_ones_row():
     book = rounds()
     book.finish(
         HistoryRow({"gap": 3.0, "gap_is_bound": False, "next_gap": 2.0, "next_gap_is_bound": True}),
@@ -56,14 +56,14 @@ def test_gap_that_was_taken_at_the_end_of_a_round_stands_in_the_next_ones_row():
     assert fourth["gap"] == 0.5
 
 
-def test_idle_round_has_the_gap_of_the_model_that_waits():
+def test_idle_round_has_the_gap_of_the_waiting_model():
     book = rounds()
     book.finish(HistoryRow({"gap": 3.0, "next_gap": 2.0, "next_gap_is_bound": True}), 1.0)
     idle = book.finish(book.last_row, 2.0, idle=True)[0].row.columns
     assert (idle["gap"], idle["gap_is_bound"]) == (2.0, True)
 
 
-def test_idle_round_says_nothing_of_another_model_than_the_one_that_waits():
+def test_idle_round_has_no_figures_of_another_model():
     book = rounds()
     row = {"objective": 5.0, "objective_kind": "bound", "gap": 3.0, "visited": 9.0}
     book.finish(HistoryRow({**row, "next_gap": 2.0, "next_gap_is_bound": True}), 1.0)
@@ -75,7 +75,7 @@ def test_idle_round_says_nothing_of_another_model_than_the_one_that_waits():
     assert (idle["objective"], idle["gap"]) == (None, None)
 
 
-def test_idle_round_keeps_the_gap_of_a_model_that_has_not_changed():
+def test_idle_round_keeps_the_gap_of_an_unchanged_model():
     book = rounds()
     book.finish(
         HistoryRow({"objective": 5.0, "gap": 3.0, "next_objective": 5.0, "next_gap": None}), 1.0
@@ -101,7 +101,7 @@ def test_idle_round_keeps_the_gap_of_a_model_that_has_not_changed():
         ({"gap_target": 1}, {"next_gap": 0.5, "next_gap_is_bound": True}, 0.0, "gap <= 1"),
     ],
 )
-def test_reason_to_stop(settings, row, now_s, reason):
+def test_stop_reasons(settings, row, now_s, reason):
     book = rounds(**settings)
     book.finish(HistoryRow(row), now_s)
     found = book.stop_reason(now_s)
@@ -109,7 +109,7 @@ def test_reason_to_stop(settings, row, now_s, reason):
     assert reason is None or found.startswith(reason)
 
 
-def test_idle_rounds_go_at_the_pace_of_undisturbed_ones():
+def test_idle_rounds_have_the_pace_of_undisturbed_ones():
     book = rounds(faults=(lose(99),))
     assert book.pace_s() == 1.0
     for k in range(5):
@@ -126,7 +126,7 @@ def test_idle_rounds_have_a_fastest_pace():
 
 
 def test_waiting_for_a_cluster_uses_up_rounds_slowly():
-    # A job of short rounds was over before the containers that it waited for had come.
+    # A job of short rounds ended before the containers that it waited for had come.
     book = rounds()
     for k in range(5):
         book.finish(HistoryRow({}), 0.2 * (k + 1))
@@ -146,32 +146,32 @@ def test_loss_waits_for_its_round_and_phase():
     assert book.due_loss("compute") == []
 
 
-def test_loss_of_a_round_that_was_passed_over_still_comes():
+def test_loss_of_a_skipped_round_still_comes():
     book = rounds(faults=(lose(0, phase="broadcast"),))
     book.finish(HistoryRow({}), 1.0)
     assert len(injected(book.due_loss("broadcast"))) == 1
 
 
-def test_slots_name_who_goes():
+def test_slots_select_the_lost_members():
     book = rounds(faults=(lose(0, slots=(1, 9)),))
     assert injected(book.due_loss("broadcast"))[0].members == (MemberId(1, 1),)
 
 
-def test_loss_while_loading_takes_members_that_do_not_work_yet():
-    # Real processes: {round: 0, phase: load, lose: 3} killed nobody and said nothing. Members are
-    # spares until the data are dealt, and only those that work were looked at.
+def test_loss_during_loading_takes_spare_members():
+    # Real processes: {round: 0, phase: load, lose: 3} silently killed none. Members are spares
+    # until placement, and only active ones were considered.
     book = rounds(n_members=3, faults=(lose(0, phase="load"),))
     for record in book.state.membership.working():
         book.state.membership.enter(record, "spare")
     assert injected(book.due_loss("load"))[0].members == (MemberId(1, 1), MemberId(2, 1))
 
 
-def test_more_than_there_are_means_everybody():
+def test_more_losses_than_members_mean_all_members():
     book = rounds(n_members=2, faults=(lose(0, count=7),))
     assert len(injected(book.due_loss("broadcast"))[0].members) == 2
 
 
-def test_faults_are_carried_out_one_at_a_time():
+def test_faults_are_injected_one_at_a_time():
     book = rounds(faults=(lose(0, count=1), lose(0, count=1)))
     assert len(injected(book.due_loss("broadcast"))) == 1
     assert book.due_loss("broadcast") == []
@@ -179,7 +179,7 @@ def test_faults_are_carried_out_one_at_a_time():
     assert len(injected(book.due_loss("broadcast"))) == 1
 
 
-def test_return_is_prepared_when_the_loss_comes_and_awaited_when_its_round_comes():
+def test_return_is_prepared_at_the_loss_and_awaited_in_its_round():
     back = PlannedFault(round=1, kind="return", count=2)
     book = rounds(faults=(lose(0), back))
     assert [i.kind for i in injected(book.due_loss("broadcast"))] == ["lose", "prepare"]
@@ -194,9 +194,10 @@ def test_return_is_prepared_when_the_loss_comes_and_awaited_when_its_round_comes
     assert book.expected == 0
 
 
-def test_those_who_return_in_a_round_come_after_those_who_go_in_it():
+def test_returns_in_a_round_come_after_its_losses():
     # {round: 5, lose: 6}, {round: 5, return: 6} on six workers: six more came first, six of the
-    # twelve were killed, the newcomers among them, and what they had taken over stayed absent.
+    # twelve were killed, the newcomers among them, and the chunks that they had taken over stayed
+    # absent.
     book = rounds(faults=(lose(0), PlannedFault(round=0, kind="return", count=2)))
     assert book.due_return() == []
     book.due_loss("broadcast")
@@ -204,7 +205,7 @@ def test_those_who_return_in_a_round_come_after_those_who_go_in_it():
     assert [i.kind for i in injected(book.due_return())] == ["return"]
 
 
-def test_return_does_not_wait_beyond_its_round_for_a_phase_that_did_not_come():
+def test_return_does_not_wait_beyond_its_round_for_a_phase_that_did_not_occur():
     back = PlannedFault(round=0, kind="return", count=2)
     book = rounds(faults=(lose(0, phase="correct"), back))
     assert book.due_return() == []
@@ -249,7 +250,7 @@ def test_faults_are_read_from_the_job_record_in_the_order_of_their_rounds():
     )
 
 
-def test_what_is_left_to_the_driver_goes_by_the_algorithm():
+def test_settings_left_to_the_driver_depend_on_the_algorithm():
     def read(name, **record):
         made = settings_from_record({"algorithm": {"name": name}, **record}, 1, False)
         return made.placement, made.absent, made.holders
@@ -265,7 +266,7 @@ def test_what_is_left_to_the_driver_goes_by_the_algorithm():
 
 
 @pytest.mark.parametrize(("limits", "holders"), [((None, 10), 2), ((100, 99), 1), ((100, 100), 2)])
-def test_bodies_have_two_holders_where_they_fit_twice(limits, holders):
+def test_bodies_have_two_holders_if_they_fit_twice(limits, holders):
     state = JobState(settings=DriverSettings(holders=None))
     for slot, limit in enumerate(limits):
         state.membership.admit(

@@ -1,4 +1,4 @@
-"""Chance from integers: repeatable, spread evenly, and nothing lost."""
+"""Random numbers from integers: reproducible, uniform, and permutations are complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape of the collective, and who adopts whom."""
+"""The shape of the reduce tree, and the adoption of orphans."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def members(n: int) -> list[MemberId]:
     return [MemberId(slot, 1) for slot in range(n)]
 
 
-def test_star_hangs_everybody_on_the_root():
+def test_star_attaches_all_members_to_the_root():
     assert set(layout(members(20), "star", 2).values()) == {None}
 
 
@@ -25,7 +25,7 @@ def test_auto_is_a_star_for_few_members_on_one_host(n, n_hosts, is_star):
 
 
 def depth(parents, member):
-    """Number of links to the root."""
+    """Return the number of links to the root."""
     parent = parents[member]
     return 1 if parent is None else 1 + depth(parents, parent)
 
@@ -46,7 +46,7 @@ def test_tree_with_fan_out_one_is_a_chain():
     assert layout([a, b, c], "tree", 1) == {a: None, b: a, c: b}
 
 
-def test_children_of_the_lost_go_to_its_parent():
+def test_children_of_a_lost_member_go_to_its_parent():
     a, b, c, d = members(4)
     parents = {a: None, b: a, c: b, d: b}
     below = children(parents)
@@ -58,7 +58,7 @@ def test_children_of_the_lost_go_to_its_parent():
     assert below == children(parents)
 
 
-def test_the_last_child_to_go_leaves_its_parent_without_any():
+def test_the_loss_of_the_last_child_leaves_its_parent_without_any():
     a, b, c = members(3)
     parents = {a: None, b: a, c: None}
     below = children(parents)

@@ -1,4 +1,4 @@
-"""Asynchronous SGD as a job's algorithm: what the record says, and what is refused."""
+"""Asynchronous SGD as a job's algorithm: its record, and refused settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def record(algorithm: Any = KMEANS, **changes: Any) -> dict[str, Any]:
     return em.Job(algorithm, DATA, **changes).record("j", 2)
 
 
-def test_the_record_says_that_members_run_free_and_nothing_can_be_repeated():
+def test_the_record_marks_the_job_as_asynchronous_and_not_replayable():
     made = record(seed=7)
     settings = settings_from_record(made, n_blocks=1, needs_survey=False)
     assert made["deterministic"] is False
@@ -30,12 +30,12 @@ def test_the_record_says_that_members_run_free_and_nothing_can_be_repeated():
     assert record(em.CoCoA())["deterministic"] is True
 
 
-def test_other_algorithms_do_not_run_free():
+def test_other_algorithms_are_not_asynchronous():
     made = record(em.BatchGradient())
     assert settings_from_record(made, 1, False).report_every_s is None
 
 
-def test_a_job_file_may_say_it(tmp_path):
+def test_a_job_file_may_select_it(tmp_path):
     file = parse_job(
         {
             "data": {"format": "synthetic_splice", "rows": 100},
@@ -61,12 +61,12 @@ def test_a_job_file_may_say_it(tmp_path):
         ({"warm_start": {"coef": [1.0]}}, "warm_start: no centres in what was given"),
     ],
 )
-def test_what_has_no_meaning_for_it_is_refused(changes, text):
+def test_settings_without_meaning_for_it_are_refused(changes, text):
     with pytest.raises(ConfigError, match=text):
         record(**changes)
 
 
-def test_it_starts_from_what_it_has_reached_before():
+def test_it_starts_from_its_former_result():
     centres = np.arange(6.0).reshape(3, 2)
     given = {"centres": centres, "counts": np.ones(3), "member_centres": -centres}
     assert record(warm_start=given)["algorithm"]["warm_start"] == {

@@ -1,4 +1,4 @@
-"""Following a job to an end that is none: an interrupt, a directory or a scheduler that is lost."""
+"""Following a job to an abnormal end: an interrupt, a lost directory or a lost scheduler."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ STORY = [
 RECORD = {"name": "toy", "data": {"format": "npz"}, "algorithm": {"name": "batch_gradient"}}
 
 
-class Ended:
-    """A job that is over, and is not cancelled any more."""
+class EndedJob:
+    """A job that has ended and cannot be cancelled any more."""
 
     spec, source, test = RECORD, None, None
 
@@ -41,21 +41,21 @@ class Ended:
         raise AssertionError("the job is over")
 
 
-def test_interrupt_while_models_are_evaluated_keeps_what_the_job_has_come_to(tmp_path, monkeypatch):
-    # Its history was final, and was to be appended to: an internal error instead of exit 130.
+def test_interrupt_during_the_evaluation_keeps_the_jobs_result(tmp_path, monkeypatch):
+    # Its history was final, and was to be extended: an internal error instead of exit 130.
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
-        module.follow(Ended(), run_dir=tmp_path / "run", cancels=True)
+        module.follow(EndedJob(), run_dir=tmp_path / "run", cancels=True)
     assert caught.value.__notes__ == [f"partial results of the run are in {tmp_path / 'run'}"]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["reason"] == "interrupted"
     assert (tmp_path / "run" / "report.html").exists()
 
 
-class Running(Ended):
+class RunningJob(EndedJob):
     """A job that loses something while it runs."""
 
     def __init__(self, loses):
@@ -72,21 +72,21 @@ class Running(Ended):
         self.is_cancelled = True
 
 
-def test_a_directory_that_is_removed_while_the_job_runs_is_one_line(tmp_path):
+def test_a_directory_removed_while_the_job_runs_is_a_one_line_error(tmp_path):
     # FileNotFoundError, and so an internal error.
-    job = Running(lambda: shutil.rmtree(tmp_path / "run"))
+    job = RunningJob(lambda: shutil.rmtree(tmp_path / "run"))
     with pytest.raises(JobFailedError, match="cannot be written any more: it has been"):
         module.follow(job, run_dir=tmp_path / "run", cancels=True)
     assert job.is_cancelled
     assert not (tmp_path / "run").exists()
 
 
-def test_what_a_lost_scheduler_had_told_is_kept_and_its_place_is_named(tmp_path):
+def test_records_of_a_lost_scheduler_are_kept_and_their_path_is_named(tmp_path):
     def lose():
         raise JobFailedError("the scheduler is gone", reason="scheduler lost")
 
     with pytest.raises(JobFailedError) as caught:
-        module.follow(Running(lose), run_dir=tmp_path / "run", cancels=True)
+        module.follow(RunningJob(lose), run_dir=tmp_path / "run", cancels=True)
     assert caught.value.message == (
         f"the scheduler is gone; partial results of the run are in {tmp_path / 'run'}"
     )
@@ -94,8 +94,8 @@ def test_what_a_lost_scheduler_had_told_is_kept_and_its_place_is_named(tmp_path)
     assert (tmp_path / "run" / "report.html").exists()
 
 
-class Beginning(Ended):
-    """A job that is interrupted before it has said a word."""
+class StartingJob(EndedJob):
+    """A job that is interrupted before its first record."""
 
     def batches(self, since=0):
         if not since:
@@ -106,11 +106,11 @@ class Beginning(Ended):
         pass
 
 
-def test_a_run_that_is_interrupted_before_it_goes_on_is_what_it_was(tmp_path):
+def test_a_run_interrupted_before_it_resumes_stays_unchanged(tmp_path):
     path = tmp_path / "run"
-    module.follow(Ended(), run_dir=path, evaluates=False)
+    module.follow(EndedJob(), run_dir=path, evaluates=False)
     before = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
     with pytest.raises(KeyboardInterrupt):
-        module.follow(Beginning(), run_dir=path, cancels=True, continues=True)
+        module.follow(StartingJob(), run_dir=path, cancels=True, continues=True)
     after = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
     assert after == before

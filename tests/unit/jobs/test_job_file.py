@@ -1,4 +1,4 @@
-"""Job files: what is read, what is refused, and in which words."""
+"""Job files: what is read, what is refused, and the error messages."""
 
 import numpy as np
 import pytest
@@ -55,9 +55,7 @@ def test_paths_of_a_yarn_cluster_are_relative_to_the_file_and_urls_stay(tmp_path
 
 
 @pytest.mark.parametrize("section", [{}, {"cluster": None}, {"cluster": {"workers": 2}}])
-def test_a_file_that_names_no_kind_of_cluster_is_for_the_one_that_the_command_is_for(
-    tmp_path, section
-):
+def test_a_file_without_a_kind_of_cluster_is_for_the_commands_own(tmp_path, section):
     file = read_job_file(write(tmp_path, {**SMALL, **section}), default_kind="yarn")
     workers = (section.get("cluster") or {}).get("workers", 4)
     assert file.cluster == YarnContainers(workers=workers)
@@ -82,7 +80,7 @@ def test_every_section_is_read(tmp_path):
     assert file.evaluate == Evaluate(every=10)
 
 
-def test_what_is_left_out_has_its_default(tmp_path):
+def test_omitted_settings_have_their_defaults(tmp_path):
     file = read_job_file(write(tmp_path, SMALL))
     assert (file.name, file.absent, file.seed, file.faults) == ("job", "auto", 0, ())
     assert file.stop == Stop(rounds=100)
@@ -113,7 +111,7 @@ def test_cocoa_and_its_policies_are_read(tmp_path):
     assert (record["partitions"], record["algorithm"]["seed"]) == (16, 0)
 
 
-def test_what_a_job_leaves_open_is_settled_in_its_record(tmp_path):
+def test_open_settings_are_resolved_in_the_record(tmp_path):
     job = {**SMALL, "algorithm": {"name": "cocoa"}, "seed": 5}
     record = Job.from_file(read_job_file(write(tmp_path, job))).record("a", 4)
     assert (record["absent"], record["holders"], record["placement"]) == ("reload", 2, "random")
@@ -122,7 +120,7 @@ def test_what_a_job_leaves_open_is_settled_in_its_record(tmp_path):
     assert (record["absent"], record["holders"], record["placement"]) == ("auto", 1, "contiguous")
 
 
-def test_a_model_to_start_from_goes_with_the_job_and_not_into_the_file(tmp_path):
+def test_a_warm_start_is_sent_with_the_job_and_not_written_to_the_file(tmp_path):
     np.savez(tmp_path / "model.npz", coef=[[1.0, -2.0]], intercept=[0.5], classes=[0.0, 1.0])
     job = {**SMALL, "algorithm": {"name": "cocoa"}, "warm_start": "model.npz"}
     record = Job.from_file(read_job_file(write(tmp_path, job))).record("a", 2)
@@ -133,7 +131,7 @@ def test_a_model_to_start_from_goes_with_the_job_and_not_into_the_file(tmp_path)
 
 
 @pytest.mark.parametrize("content", [WHOLE, COCOA])
-def test_the_job_that_a_run_writes_down_is_the_job_it_was(tmp_path, content):
+def test_the_job_file_of_a_run_is_the_original_job(tmp_path, content):
     first = Job.from_file(read_job_file(write(tmp_path, content))).record("a", 14)
     again = write(tmp_path, job_file_from_record(first))
     assert Job.from_file(read_job_file(again)).record("a", 14) == first
@@ -230,11 +228,11 @@ def test_the_job_that_a_run_writes_down_is_the_job_it_was(tmp_path, content):
         ({"evaluate": {"every": 0}}, "evaluate.every: got 0, wanted at least 1"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path, changes, text):
+def test_errors_are_one_line(tmp_path, changes, text):
     assert message(tmp_path, {**SMALL, **changes}).startswith(text)
 
 
-def test_faults_need_workers_that_are_ours(tmp_path):
+def test_faults_need_workers_of_our_own(tmp_path):
     job = {**SMALL, "cluster": "tcp://host:8786", "faults": [{"round": 1, "lose": 1}]}
     assert "use cluster.kind: local" in message(tmp_path, job)
 
@@ -244,7 +242,7 @@ def test_an_address_alone_is_a_cluster(tmp_path):
     assert file.cluster == Address(address="tcp://host:8786")
 
 
-def test_test_data_take_over_the_settings_of_the_training_data(tmp_path):
+def test_test_data_inherit_the_settings_of_the_training_data(tmp_path):
     data = {
         "format": "synthetic_splice",
         "rows": 100,
@@ -255,19 +253,19 @@ def test_test_data_take_over_the_settings_of_the_training_data(tmp_path):
     assert (test["rows"], test["seed"], test["length"]) == (30, 5, 60)
 
 
-def test_test_data_of_another_format_take_over_nothing(tmp_path):
+def test_test_data_of_another_format_inherit_nothing(tmp_path):
     data = {**SMALL["data"], "test": {"format": "svmlight", "path": "test.svm"}}
     test = read_job_file(write(tmp_path, {**SMALL, "data": data})).test.spec()
     assert (test["format"], test["path"]) == ("svmlight", str(tmp_path / "test.svm"))
 
 
-def test_paths_take_the_environments_names(tmp_path, monkeypatch):
+def test_paths_expand_environment_variables(tmp_path, monkeypatch):
     monkeypatch.setenv("SOME_DATA", "/some")
     job = {**SMALL, "data": {"format": "svmlight", "path": "$SOME_DATA/x.svm"}}
     assert read_job_file(write(tmp_path, job)).data.spec()["path"] == "/some/x.svm"
 
 
-def test_a_relative_folder_of_the_environment_is_seen_from_where_the_command_runs(
+def test_a_relative_folder_of_the_environment_is_relative_to_the_working_directory(
     tmp_path, monkeypatch
 ):
     monkeypatch.setenv("SOME_DATA", "some/data")
@@ -279,18 +277,18 @@ def test_a_relative_folder_of_the_environment_is_seen_from_where_the_command_run
     assert path == str(tmp_path / "some" / "data" / "x.svm")
 
 
-def test_a_name_that_is_not_set_is_said(tmp_path, monkeypatch):
+def test_an_unset_variable_is_named(tmp_path, monkeypatch):
     monkeypatch.delenv("SOME_DATA", raising=False)
     job = {**SMALL, "data": {"format": "svmlight", "path": "${SOME_DATA}/x.svm"}}
     assert "environment variable SOME_DATA, which is not set" in message(tmp_path, job)
 
 
-def test_scale_may_stand_with_the_data(tmp_path):
+def test_scale_may_be_in_the_data_section(tmp_path):
     job = {**SMALL, "data": {**SMALL["data"], "scale": "maxabs"}}
     assert read_job_file(write(tmp_path, job)).algorithm.scale == "maxabs"
 
 
-def test_scale_may_not_be_said_twice_in_different_words(tmp_path):
+def test_contradictory_scales_are_refused(tmp_path):
     job = {
         "data": {**SMALL["data"], "scale": "maxabs"},
         "algorithm": {"name": "batch_gradient", "scale": "standard"},
@@ -298,12 +296,12 @@ def test_scale_may_not_be_said_twice_in_different_words(tmp_path):
     assert message(tmp_path, job).startswith("data.scale is 'maxabs' but algorithm.scale is")
 
 
-def test_a_missing_file_is_said(tmp_path):
+def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"nothing\.yaml': does not exist; name a YAML file"):
         read_job_file(tmp_path / "nothing.yaml")
 
 
-def test_a_file_that_is_no_text_is_said(tmp_path):
+def test_a_binary_file_is_refused(tmp_path):
     (tmp_path / "job.yaml").write_bytes(b"PAR1\xff\x00")
     with pytest.raises(ConfigError, match=r"job\.yaml': byte 4 is not UTF-8; name a YAML"):
         read_job_file(tmp_path / "job.yaml")
@@ -317,7 +315,7 @@ def test_a_file_that_is_no_text_is_said(tmp_path):
         ("- a\n- b\n", "got list"),
     ],
 )
-def test_a_file_that_holds_no_job_is_said(tmp_path, text, said):
+def test_a_file_without_a_job_is_refused(tmp_path, text, said):
     assert said in message(tmp_path, text)
 
 
@@ -347,7 +345,7 @@ def test_a_setting_may_be_any_yaml():
         ("seed=[1", "the value is not YAML"),
     ],
 )
-def test_settings_that_lead_nowhere_are_refused(setting, said):
+def test_settings_of_unknown_paths_are_refused(setting, said):
     raw = {"name": "n", "seed": 0, "faults": [{"round": 1, "lose": 1}]}
     with pytest.raises(ConfigError) as caught:
         apply_override(raw, setting)

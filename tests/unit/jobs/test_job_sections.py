@@ -1,4 +1,4 @@
-"""Settings of a job and what they become in its record."""
+"""Settings of a job and their form in its record."""
 
 import pytest
 
@@ -25,7 +25,7 @@ from elasticml.jobs.job_sections import Fault, Members
         BatchGradient(optimizer="tron"),
     ],
 )
-def test_the_algorithm_accepts_what_the_job_writes(algorithm):
+def test_the_algorithm_accepts_the_jobs_record(algorithm):
     read = read_by_the_algorithm(algorithm.section())
     assert (read.loss.name, read.l2, read.class_weight) == (
         algorithm.loss,
@@ -45,7 +45,7 @@ def test_the_algorithm_accepts_what_the_job_writes(algorithm):
         (CoCoA(local_epochs=0.25, shrink=True, tolerance=1e-6), {"local_epochs": 0.25}),
     ],
 )
-def test_cocoa_accepts_what_the_job_writes(algorithm, read):
+def test_cocoa_accepts_the_jobs_record(algorithm, read):
     found = read_by_cocoa(algorithm.section())
     assert found.loss.name == algorithm.loss
     assert {key: getattr(found, key) for key in read} == read
@@ -71,7 +71,7 @@ def test_a_rule_that_cocoa_does_not_have_is_refused_on_both_sides(absent):
         ({"step": "decay"}, "step: decay goes with optimizer: gd, not lbfgs"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(values, text):
+def test_contradictory_settings_are_refused(values, text):
     with pytest.raises(ConfigError, match=text):
         BatchGradient(**values)
 
@@ -80,13 +80,13 @@ def test_settings_that_contradict_each_other_are_refused(values, text):
     ("values", "optimizer"),
     [({}, "lbfgs"), ({"mode": "paper"}, "gd"), ({"mode": "paper", "optimizer": "tron"}, "tron")],
 )
-def test_the_optimizer_is_lbfgs_and_the_papers_is_gradient_descent(values, optimizer):
+def test_the_default_optimizer_is_lbfgs_and_the_papers_is_gradient_descent(values, optimizer):
     section = BatchGradient(**values).section()
     assert section["optimizer"] == optimizer
     assert read_by_the_algorithm(values).optimizer == optimizer
 
 
-def test_an_imported_algorithm_keeps_whatever_it_is_given():
+def test_an_imported_algorithm_gets_any_settings():
     section = ImportedAlgorithm(name="my.module:mine", depth=3).section()
     assert section == {"name": "my.module:mine", "depth": 3}
 

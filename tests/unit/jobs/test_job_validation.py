@@ -1,4 +1,4 @@
-"""How many hold a chunk, how chunks are dealt, and what a job starts from."""
+"""Holders of a chunk, initial placement, and warm starts."""
 
 import numpy as np
 import pytest
@@ -20,16 +20,16 @@ from elasticml.policies.rebalance import Rebalance
     ("limits", "holders"),
     [([100, 100], 2), ([100, 99], 1), ([0, 1], 2), ([1000], 1), ([50, 50, 50, 50], 2)],
 )
-def test_two_hold_each_chunk_where_everything_fits_twice(limits, holders):
+def test_every_chunk_has_two_holders_if_everything_fits_twice(limits, holders):
     assert resolve_holders("auto", CoCoA(), 100, limits) == holders
 
 
-def test_only_cocoa_makes_use_of_a_second_holder_by_itself():
+def test_only_cocoa_uses_a_second_holder_by_default():
     assert resolve_holders("auto", BatchGradient(), 1, [0, 0]) == 1
     assert resolve_holders(2, BatchGradient(), 1, [0, 0]) == 2
 
 
-def test_cocoa_draws_the_members_of_its_chunks():
+def test_cocoa_places_its_chunks_at_random():
     assert resolve_placement("auto", CoCoA()) == "random"
     assert resolve_placement("auto", BatchGradient()) == "contiguous"
     assert resolve_placement("contiguous", CoCoA()) == "contiguous"
@@ -40,7 +40,7 @@ def test_policies_are_given_as_objects_names_or_mappings():
     assert [entry["name"] for entry in policy_entries(given)] == ["rebalance", "redeal", "knee"]
 
 
-class Own:
+class UserPolicy:
     """A user's own policy."""
 
     name = "own"
@@ -52,7 +52,7 @@ class Own:
         return []
 
 
-class Forgetful(Own):
+class Forgetful(UserPolicy):
     def __init__(self, *, level: int = 3) -> None:
         pass
 
@@ -62,8 +62,8 @@ class Nameless:
         return []
 
 
-def test_a_policy_of_ones_own_is_named_by_where_it_is_defined():
-    assert policy_entries([Own(level=5)]) == [{"name": f"{__name__}:Own", "level": 5}]
+def test_a_users_policy_is_named_by_its_import_path():
+    assert policy_entries([UserPolicy(level=5)]) == [{"name": f"{__name__}:Own", "level": 5}]
 
 
 @pytest.mark.parametrize(
@@ -72,19 +72,19 @@ def test_a_policy_of_ones_own_is_named_by_where_it_is_defined():
         (Forgetful(), "no attribute 'level'; a policy has a name and keeps its settings"),
         (Nameless(), "no attribute 'name'; a policy has a name"),
         (f"{__name__}:Nameless", "Nameless' has no name for the story; give the"),
-        (Own, "wanted a name or a mapping"),
+        (UserPolicy, "wanted a name or a mapping"),
         (5, "got 5, wanted a name or a mapping"),
     ],
 )
-def test_what_is_no_policy_is_said(policy, text):
+def test_invalid_policies_are_refused(policy, text):
     with pytest.raises(ConfigError, match=text):
         policy_entries([policy])
 
 
 def test_a_policy_of_the_script_itself_cannot_be_imported_by_others(monkeypatch):
-    monkeypatch.setattr(Own, "__module__", "__main__")
+    monkeypatch.setattr(UserPolicy, "__module__", "__main__")
     with pytest.raises(ConfigError, match="put it into a module of its own"):
-        policy_entries([Own()])
+        policy_entries([UserPolicy()])
 
 
 MODEL = LinearModel({"coef": np.array([[1.0, 2.0]]), "intercept": np.array([3.0])}, None)
@@ -95,7 +95,7 @@ def test_a_job_starts_from_a_model_or_its_arrays(given):
     assert load_warm_start(given, CoCoA()) == {"coef": [1.0, 2.0], "intercept": [3.0]}
 
 
-def test_a_job_starts_from_what_a_run_has_left(tmp_path):
+def test_a_job_starts_from_a_former_runs_result(tmp_path):
     np.savez(tmp_path / "model.npz", coef=[[1.0, 2.0]], classes=[0.0, 1.0])
     assert load_warm_start(tmp_path, CoCoA()) == {"coef": [1.0, 2.0]}
     assert load_warm_start(str(tmp_path / "model.npz"), CoCoA()) == {"coef": [1.0, 2.0]}
@@ -111,12 +111,12 @@ def test_a_job_starts_from_what_a_run_has_left(tmp_path):
         (3, "got 3; wanted a result's model"),
     ],
 )
-def test_what_is_no_model_is_said(given, text):
+def test_invalid_warm_starts_are_refused(given, text):
     with pytest.raises(ConfigError, match=text):
         load_warm_start(given, CoCoA())
 
 
-def test_the_cache_is_a_directory_or_a_truth_value(tmp_path, monkeypatch):
+def test_the_cache_is_a_directory_or_a_boolean(tmp_path, monkeypatch):
     monkeypatch.setenv("SCRATCH", str(tmp_path))
     assert [parse_cache(given) for given in (None, True, False)] == [None, None, False]
     assert (

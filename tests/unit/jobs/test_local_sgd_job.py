@@ -39,7 +39,7 @@ def test_a_record_has_what_the_members_need():
     assert [found[key] for key in known] == ["reload", "random", 1, 200 * 1024]
 
 
-def test_a_chunk_size_that_is_given_is_taken():
+def test_a_given_chunk_size_is_used():
     assert record(chunk_size="1 MiB")["chunk_bytes"] == 2**20
 
 
@@ -58,7 +58,7 @@ def test_the_job_file_of_a_run_is_the_same_job():
     )
 
 
-def test_callables_are_named_by_where_they_are():
+def test_callables_are_named_by_their_import_path():
     from tests.networks import linear, total
 
     made = em.LocalSGD(model=linear, loss=total)
@@ -84,7 +84,7 @@ def test_callables_are_named_by_where_they_are():
         (lambda: record(warm_start={}), "warm_start: no arrays in what was given; wanted"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(make, text):
+def test_errors_are_one_line(make, text):
     with pytest.raises(em.ConfigError, match=text):
         make()
 
@@ -98,7 +98,7 @@ def test_columns_are_not_scaled_one_by_one():
         parse_job(raw, folder=Path("/"), name="scaled")
 
 
-def test_progress_is_told_in_epochs():
+def test_progress_is_shown_in_epochs():
     status = JobStatus(job="a")
     for event in (
         {"event": "JobStarted", "t": 0.0, "name": "net", "spec": {"stop": {"epochs": 4}}},

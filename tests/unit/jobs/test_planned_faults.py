@@ -1,4 +1,4 @@
-"""Planned faults as a whole: nobody can go who is not there, nobody return who has not gone."""
+"""Consistency of planned faults: only present members are lost, only lost ones return."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_faults_are_sorted_by_round_and_keep_their_order_within_one():
         [{"round": 1, "lose": [0, 3]}, {"round": 2, "return": 1}, {"round": 3, "lose": 3}],
     ],
 )
-def test_faults_that_can_happen_are_accepted(raw):
+def test_possible_faults_are_accepted(raw):
     check_faults(read_faults(raw), workers=4)
 
 
@@ -45,12 +45,12 @@ def test_faults_that_can_happen_are_accepted(raw):
         ([{"round": 1, "lose": [1]}, {"round": 2, "lose": [1]}], "slot 1 holds no member"),
     ],
 )
-def test_faults_that_cannot_happen_are_refused(raw, text):
+def test_impossible_faults_are_refused(raw, text):
     with pytest.raises(ConfigError, match=text):
         check_faults(read_faults(raw), workers=4)
 
 
-def test_an_entry_is_named_by_its_place():
+def test_an_entry_is_named_by_its_index():
     with pytest.raises(
         ConfigError, match=r"^faults\[1\]\.hwo is not a setting; did you mean 'how'"
     ):

@@ -1,4 +1,4 @@
-"""What a job comes to, put together from what the scheduler keeps."""
+"""A job's result, assembled from the scheduler's records."""
 
 import numpy as np
 import pytest
@@ -93,12 +93,12 @@ def test_a_result_without_directory_still_reports(tmp_path):
     assert "toy" in page.read_text()
 
 
-def test_an_answer_that_is_an_error_is_raised():
+def test_an_error_in_an_answer_is_raised():
     with pytest.raises(ConfigError, match="no job"):
         unwrap_reply({"error": error_to_dict(ConfigError("no job 'x' here")), "done": True})
 
 
-def test_a_failed_jobs_answer_is_no_error_of_the_question():
+def test_a_failed_jobs_answer_is_not_an_error_of_the_request():
     reply = answer(state="failed", error=error_to_dict(DataError("line 3: no number")))
     assert unwrap_reply(reply) is reply
     assert result_of(reply)[0].summary["error"] == "line 3: no number"

@@ -1,4 +1,4 @@
-"""The setting checkpoint, the places it stands for, and the runs that can go on."""
+"""The setting ``checkpoint``, its default path, and runs that can be resumed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def setting_of(folder: Path, **sections: object) -> object:
     return parse_job({**JOB, **sections}, folder=folder, name="job").checkpoint
 
 
-def test_runs_of_job_files_keep_checkpoints_unless_the_scheduler_is_another_s(tmp_path):
+def test_runs_of_job_files_keep_checkpoints_except_on_another_users_scheduler(tmp_path):
     assert setting_of(tmp_path) == Checkpoint(every=5.0)
     assert setting_of(tmp_path, checkpoint=False) is False
     assert setting_of(tmp_path, cluster="tcp://host:8786") is False
@@ -43,13 +43,13 @@ def test_runs_of_job_files_keep_checkpoints_unless_the_scheduler_is_another_s(tm
         setting_of(tmp_path, checkpoint={"evry": 1})
 
 
-def test_a_job_from_python_keeps_none_unless_it_says_so(tmp_path):
+def test_a_job_from_python_keeps_none_by_default(tmp_path):
     assert checkpoint_setting(None) is False
     assert checkpoint_setting(True) == Checkpoint()
     assert checkpoint_setting(tmp_path) == Checkpoint(path=str(tmp_path))
 
 
-def test_the_default_place_is_in_the_run_s_directory_and_not_in_its_job_file(tmp_path):
+def test_the_default_path_is_in_the_run_s_directory_and_not_in_its_job_file(tmp_path):
     entry = checkpoint_entry(Checkpoint(every=2.0), tmp_path / "run")
     assert entry is not None
     assert entry["path"] == str(tmp_path / "run" / "checkpoint")
@@ -66,7 +66,7 @@ def test_the_default_place_is_in_the_run_s_directory_and_not_in_its_job_file(tmp
     assert job_file_entry(None) is False
 
 
-def test_a_run_says_why_it_cannot_go_on(tmp_path):
+def test_a_run_reports_why_it_cannot_be_resumed(tmp_path):
     with pytest.raises(ConfigError, match=r"holds no run \(there is no job\.yaml\)"):
         interrupted_run(tmp_path, Checkpoint())
     (tmp_path / "job.yaml").write_text("name: x\n")
@@ -79,7 +79,7 @@ def test_a_run_says_why_it_cannot_go_on(tmp_path):
         interrupted_run(tmp_path, Checkpoint())
 
 
-def test_a_story_that_was_cut_off_tells_how_far_the_run_had_come(tmp_path):
+def test_a_truncated_story_shows_the_runs_progress(tmp_path):
     records = [
         {"t": 1.0, "event": "RoundEnded", "round": 4},
         {"t": 1.5, "event": "RoundStarted", "round": 5},
@@ -90,7 +90,7 @@ def test_a_story_that_was_cut_off_tells_how_far_the_run_had_come(tmp_path):
     assert reached(tmp_path / "nowhere") == {}
 
 
-def test_checkpoints_go_when_the_job_is_done_and_nothing_else(tmp_path):
+def test_only_checkpoints_are_removed_when_the_job_is_done(tmp_path):
     place = tmp_path / "run" / "checkpoint"
     place.mkdir(parents=True)
     names = ("checkpoint-001-00000001.bin", "journal-001-00000001.jsonl")
@@ -106,7 +106,7 @@ def test_checkpoints_go_when_the_job_is_done_and_nothing_else(tmp_path):
     assert place.parent.exists()
 
 
-def test_the_status_of_a_job_that_goes_on_has_its_round_and_nobody_yet():
+def test_the_status_of_a_resumed_job_has_its_round_and_no_members_yet():
     status = JobStatus(job="j").after({"event": "MemberActive", "t": 0.1})
     status = status.after({"event": "RoundEnded", "round": 7, "members": 1, "t": 1.0})
     spec = {"stop": {"rounds": 90}}

@@ -1,4 +1,4 @@
-"""A run's directory: usable at every moment, files that are whole or not there."""
+"""A run's directory: usable at every moment, files that are complete or absent."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def test_the_fixed_columns_come_first_and_the_evaluators_last():
     assert columns_of(rows) == [*FIRST_COLUMNS, "gradient_norm", "objective_full", "test_auprc"]
 
 
-def test_a_column_that_appears_late_is_added_to_what_was_written(tmp_path):
+def test_a_column_that_appears_late_is_added_to_the_written_file(tmp_path):
     with RunDirectory(tmp_path).open(JOB) as directory:
         directory.record([ended(0), ended(1, probes=3), ended(2, probes=4)])
     lines = (tmp_path / "history.csv").read_text().splitlines()
@@ -75,7 +75,7 @@ def test_a_column_that_appears_late_is_added_to_what_was_written(tmp_path):
     assert [line.rsplit(",", 1)[1] for line in lines[1:]] == ["", "3", "4"]
 
 
-def test_the_jobs_own_history_takes_the_place_of_the_growing_one(tmp_path):
+def test_the_jobs_own_history_replaces_the_growing_one(tmp_path):
     with RunDirectory(tmp_path).open(JOB) as directory:
         directory.record([ended(0)])
         directory.write_history([{"round": 0, "objective": 2.0}, {"round": 1, "test_auprc": 0.5}])
@@ -113,24 +113,24 @@ def test_a_directory_that_holds_a_run_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["job.yaml", "history.csv", "model.npz", "report.html"])
-def test_a_file_of_somebody_elses_is_not_written_over(tmp_path, name):
-    # `run job.yaml --out .` wrote over the job file, and removed it when the data were wrong.
+def test_another_file_is_not_overwritten(tmp_path, name):
+    # `run job.yaml --out .` overwrote the job file, and removed it when the data were wrong.
     (tmp_path / name).write_text("mine")
     with pytest.raises(ConfigError, match=f"holds {name}, which a run would overwrite; give"):
         RunDirectory(tmp_path).open(JOB)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_what_is_discarded_leaves_nothing_that_it_has_made(tmp_path):
-    # A run of wrong data left a directory, so that the same command was refused for it after the
-    # data had been put right.
+def test_discarding_removes_everything_that_the_run_created(tmp_path):
+    # A run of wrong data left a directory, so that the same command was refused after the data had
+    # been corrected.
     directory = RunDirectory(tmp_path / "runs" / "one").open(JOB)
     directory.record([{"event": "JobStarted"}])
     directory.discard()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_discarded_leaves_what_others_have_made(tmp_path):
+def test_discarding_keeps_what_others_created(tmp_path):
     (tmp_path / "notes").write_text("mine")
     (tmp_path / "runs").mkdir()
     RunDirectory(tmp_path).open(JOB).discard()
@@ -145,7 +145,7 @@ def test_what_is_discarded_leaves_what_others_have_made(tmp_path):
     ]
 
 
-def test_a_place_is_checked_without_writing(tmp_path, monkeypatch):
+def test_a_path_is_checked_without_writing(tmp_path, monkeypatch):
     check_free(tmp_path / "new" / "run")
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(os, "access", lambda path, mode: False)
@@ -153,7 +153,7 @@ def test_a_place_is_checked_without_writing(tmp_path, monkeypatch):
         check_free(tmp_path / "new" / "run")
 
 
-def test_a_place_that_cannot_be_written_is_said(tmp_path):
+def test_an_unwritable_path_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="a run cannot be written there"):
         RunDirectory(tmp_path / "file" / "run").open(JOB)
@@ -173,14 +173,14 @@ def test_a_run_is_named_after_job_and_time_and_never_twice(tmp_path, monkeypatch
     assert str(default_run_path("my job/1", now)) == "runs/my-job-1-20260304-050607-2"
 
 
-def test_values_are_made_plain_for_json():
+def test_values_are_converted_to_plain_json():
     assert json_safe({1: (np.float64(2.5), np.array([1, 2])), "inf": float("inf")}) == {
         "1": [2.5, [1, 2]],
         "inf": None,
     }
 
 
-def finished(path):
+def interrupted_run(path):
     """Write a run that was interrupted after two rounds."""
     with RunDirectory(path).open(JOB) as directory:
         directory.record([ended(0), ended(1)])
@@ -192,9 +192,9 @@ def contents(path):
     return {file.name: file.read_bytes() for file in path.iterdir()}
 
 
-def test_a_run_that_is_to_go_on_stays_as_it_is_until_its_story_is_told_again(tmp_path):
+def test_a_resumed_run_stays_unchanged_until_its_story_is_written_again(tmp_path):
     # An interrupt between the two left an empty story, and neither model nor summary.
-    finished(tmp_path)
+    interrupted_run(tmp_path)
     before = contents(tmp_path)
     with RunDirectory(tmp_path).open(JOB, continues=True) as directory:
         assert directory.is_as_before
@@ -204,9 +204,9 @@ def test_a_run_that_is_to_go_on_stays_as_it_is_until_its_story_is_told_again(tmp
     assert contents(tmp_path) == before
 
 
-def test_the_model_of_a_run_that_goes_on_stays_until_it_has_come_further(tmp_path):
+def test_the_model_of_a_resumed_run_stays_until_there_is_progress(tmp_path):
     # A run that was interrupted again at once had lost its model.
-    finished(tmp_path)
+    interrupted_run(tmp_path)
     with RunDirectory(tmp_path).open(JOB, continues=True) as directory:
         directory.record([ended(0), ended(1), {"t": 1.0, "event": "JobResumed"}])
         assert not directory.is_as_before
@@ -224,7 +224,7 @@ def test_the_model_of_a_run_that_goes_on_stays_until_it_has_come_further(tmp_pat
     assert read_run(tmp_path).history.column("round").tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
-#: No file may be longer, which a full disk looks like.
+#: No file may be longer, which acts like a full disk.
 CROWDED = """
 import resource, sys
 from pathlib import Path
@@ -240,7 +240,7 @@ except JobFailedError as error:
 """
 
 
-def test_a_disk_that_is_full_is_one_line(tmp_path):
+def test_a_full_disk_is_one_line(tmp_path):
     # Closing the files failed as well: an internal error.
     command = [sys.executable, "-c", CROWDED, str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Errors of settings: one line, naming the key, what was got, and the nearest right word."""
+"""Errors of settings: one line with the key, the value, and the nearest valid word."""
 
 import pickle
 
@@ -23,7 +23,7 @@ def test_an_unknown_key_names_the_nearest_and_its_path():
     )
 
 
-def test_an_unknown_word_names_the_nearest_and_all_there_are():
+def test_an_unknown_word_names_the_nearest_and_all_valid_ones():
     assert message(BatchGradient, {"loss": "logistc"}, "algorithm") == (
         "algorithm.loss: got 'logistc'; did you mean 'logistic'? "
         "(there is logistic, squared, squared_hinge, smoothed_hinge)"
@@ -47,7 +47,7 @@ def test_an_unknown_word_names_the_nearest_and_all_there_are():
         (LocalWorkers, {"memory": "1 MiB"}, "section.memory: got '1 MiB': a worker needs at least"),
     ],
 )
-def test_wrong_values_say_what_was_got_and_wanted(kind, raw, text):
+def test_wrong_values_name_value_and_expectation(kind, raw, text):
     assert message(kind, raw).startswith(text)
 
 
@@ -91,7 +91,7 @@ def test_several_errors_show_the_first_and_count_the_rest():
     )
 
 
-def test_settings_made_in_python_fail_in_the_same_words():
+def test_settings_made_in_python_have_the_same_messages():
     with pytest.raises(ConfigError, match=r"^BatchGradient\.tolerence is not a setting; did you "):
         BatchGradient(tolerence=1e-3)
 
@@ -116,7 +116,7 @@ def test_settings_cannot_be_changed():
         BatchGradient().l2 = 1.0
 
 
-def test_nearest_knows_when_nothing_is_near():
+def test_nearest_returns_nothing_for_distant_words():
     assert (nearest("wrokers", ["workers", "threads"]), nearest("zebra", ["workers"])) == (
         "workers",
         None,

@@ -1,4 +1,4 @@
-"""A job's status, folded from its story."""
+"""A job's status, computed from its story."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def test_a_job_loads_until_its_first_round():
     assert status_line(status) == "toy: loading data on 2 members"
 
 
-def test_a_running_job_knows_its_round_and_when_it_will_end():
+def test_a_running_job_has_its_round_and_estimated_end():
     status = fold(STARTED, ended(0, 2.0), ended(1, 3.0), ended(2, 4.0))
     assert (status.state, status.round, status.eta_s) == ("running", 3, 7.0)
     assert status_line(status) == "toy: round 3/10 | objective 0.5 | 4 members | 7.0 s to go"
@@ -53,7 +53,7 @@ def test_the_nearer_limit_ends_the_job():
     assert fold(started, ended(0, 1.0), ended(1, 2.0)).eta_s == 8.0
 
 
-def test_a_job_without_limit_in_sight_has_no_time_to_go():
+def test_a_job_without_a_limit_has_no_estimated_end():
     assert fold(STARTED, ended(0, 1.0)).eta_s is None
 
 
@@ -69,7 +69,7 @@ def test_a_round_without_objective_keeps_the_last_one():
     assert fold(STARTED, ended(0, 1.0), ended(1, 2.0, objective=None)).objective == 0.5
 
 
-def test_a_gap_is_shown_with_its_way_to_the_target_in_powers_of_ten():
+def test_a_gap_is_shown_with_its_distance_to_the_target_in_powers_of_ten():
     started = {**STARTED, "spec": {"stop": {"rounds": 10, "gap": 1e-6}}}
     status = fold(started, ended(0, 1.0, gap=1.0), ended(1, 2.0, gap=1e-3))
     assert status_line(status).split(" | ")[2] == "gap 1.0e-03 of 1e-06 (50 %)"
@@ -80,7 +80,7 @@ def test_a_round_without_certificate_keeps_the_last_gap_and_a_bound_is_marked():
     assert status_line(status).split(" | ")[2] == "gap ≤2.5e-01"
 
 
-def test_the_final_model_has_a_gap_of_its_own():
+def test_the_final_model_has_its_own_gap():
     final = {"t": 3.0, "event": "FinalModel", "gap": 1e-3, "objective": 0.4}
     status = fold(STARTED, ended(0, 1.0, gap=1.0), final)
     assert status_line(status).split(" | ")[1:3] == ["objective 0.4", "gap 1.0e-03"]
@@ -89,14 +89,14 @@ def test_the_final_model_has_a_gap_of_its_own():
 @pytest.mark.parametrize(
     ("gaps", "share"), [([], None), ([0.5], 0.0), ([0.5, 5e-7], 1.0), ([1.0, 2.0], 0.0)]
 )
-def test_the_way_to_the_target_gap_is_a_share(gaps, share):
+def test_the_progress_to_the_target_gap_is_a_fraction(gaps, share):
     started = {**STARTED, "spec": {"stop": {"rounds": 10, "gap": 1e-6}}}
     status = fold(started, *(ended(r, r + 1.0, gap=gap) for r, gap in enumerate(gaps)))
     assert status.gap_share == share
 
 
 @pytest.mark.parametrize("state", ["done", "failed", "cancelled"])
-def test_an_ended_job_says_how_and_why(state):
+def test_an_ended_job_shows_state_and_reason(state):
     last = {"t": 75.0, "event": "JobEnded", "state": state, "reason": "as asked"}
     status = fold(STARTED, ended(0, 1.0), last)
     assert (status.state, status.is_over, status.reason) == (state, True, "as asked")

@@ -1,4 +1,4 @@
-"""Which workers a client is told of when a job begins."""
+"""The workers reported to a client when a job starts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from elasticml.jobs.handle import workers_of
 
 
 def identity(n_workers):
-    """Answer as a scheduler does, with as many of its workers as it is asked for."""
+    """Answer like a scheduler, with as many of its workers as requested."""
     all_of_them = {"tcp://a": {}, "tcp://b": {}}
     return {"workers": all_of_them if n_workers == -1 else {}}
 
 
 class Looking:
-    """A client that looks at its scheduler, without workers, whenever it has had an answer."""
+    """A client that reads its scheduler's workers after every answer; there are none."""
 
     def __init__(self):
         self.scheduler = SimpleNamespace(identity=identity)
@@ -29,7 +29,7 @@ class Looking:
         return self.kept
 
 
-def test_a_look_without_workers_between_question_and_answer_does_no_harm():
+def test_an_empty_list_of_workers_between_request_and_answer_is_harmless():
     client = Looking()
     assert sorted(workers_of(client)) == ["tcp://a", "tcp://b"]
     assert client.scheduler_info(n_workers=-1) == {"workers": {}}

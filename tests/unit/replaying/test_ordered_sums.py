@@ -9,7 +9,7 @@ from elasticml.errors import DataError
 from elasticml.ids import Mask
 from elasticml.replaying.replay_engine import add_up
 
-# Of these, no two orders of addition give the same bits.
+# No two orders of adding these give the same bits.
 PARTIALS = {0: np.array([1e16]), 1: np.array([1.0]), 2: np.array([-1e16]), 3: np.array([3.0])}
 
 
@@ -42,17 +42,17 @@ def test_every_inner_sum_is_kept_under_its_members() -> None:
     assert Mask(0b1101) in kept
 
 
-def test_the_largest_is_merged_where_it_is_asked_for() -> None:
+def test_the_largest_sum_is_merged_on_request() -> None:
     total = add_up("(1+3)", PARTIALS, "max").total
     assert total is not None
     assert total.tolist() == [3.0]
 
 
-def test_nobody_s_share_is_no_sum() -> None:
+def test_an_empty_set_of_members_has_no_sum() -> None:
     assert add_up("", PARTIALS, "sum").total is None
 
 
 @pytest.mark.parametrize("order", ["(0+1", "0+1", "(0+9)", "(0+)", "(0+1))", "a"])
-def test_what_is_no_order_is_refused(order: str) -> None:
+def test_invalid_orders_are_refused(order: str) -> None:
     with pytest.raises(DataError, match="order of additions"):
         add_up(order, PARTIALS, "sum")

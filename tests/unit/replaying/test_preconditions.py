@@ -1,4 +1,4 @@
-"""What cannot be computed again bit for bit is refused before anything is computed."""
+"""Runs that cannot be replayed bit for bit are refused before anything is computed."""
 
 from __future__ import annotations
 

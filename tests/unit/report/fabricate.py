@@ -22,7 +22,7 @@ OPTIMUM = 0.0279
 
 @dataclass
 class Fabricated:
-    """What one fabricated run holds before it is written."""
+    """The content of a fabricated run before it is written."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -65,7 +65,7 @@ def fabricate_run(
 
 
 def gap_at(r: int, absent: str, at: int, back: int, lose: int) -> tuple[float, float]:
-    """Full-data gap at round r, and the gap that the driver believes in."""
+    """Full-data gap at round r, and the driver's estimate of it."""
 
     def quiet(k: float) -> float:
         return 0.62 * math.exp(-k / 5) + 0.034 * math.exp(-k / 22) + 0.0048 * math.exp(-k / 75)
@@ -85,7 +85,7 @@ def gap_at(r: int, absent: str, at: int, back: int, lose: int) -> tuple[float, f
 
 
 class _World:
-    """Virtual time and the story being told."""
+    """Virtual time and the story so far."""
 
     def __init__(self, members: int, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -123,7 +123,7 @@ def fabricate(
     *, members: int, rounds: int, lose: int, at: int, back: int, absent: str, how: str,
     test: bool, seed: int,
 ) -> Fabricated:  # fmt: skip
-    """Tell the story of one run and tabulate it."""
+    """Write the story of one run and tabulate it."""
     world = _World(members, seed)
     _begin(world, absent, members)
     victims = set(range(0, members, 2)) if 2 * lose == members else set(range(lose))

@@ -36,7 +36,7 @@ def gap_at(r: int) -> float | None:
 
 
 def records() -> list[dict[str, Any]]:
-    """Tell the story."""
+    """Write the story."""
     spec = {"algorithm": {"name": "cocoa", "loss": "hinge"}, "stop": {"rounds": 50, "gap": 1e-6}}
     told: list[dict[str, Any]] = [{"t": 0.0, "event": "JobStarted", "name": "svm", "spec": spec}]
     for slot in range(MEMBERS):

@@ -1,4 +1,4 @@
-"""Swim-lanes from stories told by hand."""
+"""Swim-lanes of hand-written stories."""
 
 import numpy as np
 import pytest
@@ -91,7 +91,7 @@ def test_compute_longer_than_its_exchange_ends_with_it():
     assert spans(lanes, 0) == [("compute", 1.0, 2.0)]
 
 
-def test_without_word_of_taking_part_loading_ends_with_the_first_work():
+def test_without_a_record_of_taking_part_loading_ends_with_the_first_work():
     lanes = make_lanes(
         told(
             (0.0, "MemberJoined", {"member": "0.0"}),
@@ -146,7 +146,7 @@ def test_intervals_are_disjoint_and_ascending_for_random_spans():
         inside = [at for low, high, _ in painted for at in (low, high)]
         assert inside == sorted(inside)
         assert sum(high - low for low, high, _ in painted) == pytest.approx(cuts[-1] - cuts[0])
-        # A second way to the same: the state at random moments.
+        # A second way to compute it: the state at random moments.
         for at in rng.uniform(cuts[0], cuts[-1], 40):
             below = kind_at(lane, at)
             busy = any(low <= at < high for low, high in top) and below != "gone"

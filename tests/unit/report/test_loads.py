@@ -1,4 +1,4 @@
-"""Loads by slot and round, the certified gap, and what policies decided."""
+"""Loads by slot and round, the certified gap, and the decisions of policies."""
 
 import math
 
@@ -27,14 +27,15 @@ def test_loads_are_examples_and_seconds_of_each_slot_in_each_round():
     loads = make_loads(records())
     assert (loads.slots, len(loads.rounds)) == ((0, 1, 2, 3), ROUNDS)
     assert loads.rows[:, 0].tolist() == [250, 250, 250, 250]
-    assert loads.rows[:, 5].tolist() == [290, 290, 290, 130]  # told in round 3, and still so
+    # recorded in round 3, and unchanged since
+    assert loads.rows[:, 5].tolist() == [290, 290, 290, 130]
     assert loads.rows[0, KNEE] == 1000
     assert np.isnan(loads.rows[1:, KNEE:]).all()
     assert loads.seconds[3, 0] == pytest.approx(1e-4 * 250 * 1.9)
     assert np.flatnonzero(loads.moved).tolist() == [1, 2, 3]
 
 
-def test_imbalance_falls_while_chunks_go_from_the_slow_to_the_fast():
+def test_imbalance_falls_while_chunks_move_from_slow_to_fast():
     imbalance = make_loads(records()).imbalance
     mean = (3 * 250 + 250 * 1.9) / 4
     assert imbalance[0] == pytest.approx(250 * 1.9 / mean)
@@ -53,7 +54,7 @@ def test_exchanges_of_one_round_are_one_load():
     assert not loads.has_rows
 
 
-def test_chunks_that_move_while_the_data_are_dealt_are_no_moves():
+def test_placement_does_not_count_as_moves():
     told = [{"t": 0.5, "event": "ChunksMoved", "round": 0, "chunks": 9}, *records()[5:]]
     assert make_loads(told).moved[0] == 0.0
 
@@ -62,19 +63,19 @@ def test_a_story_without_work_has_no_loads():
     assert make_loads([{"t": 0.0, "event": "RoundStarted", "round": 0, "rows": {"0": 3}}]) is None
 
 
-def test_relative_loads_leave_out_who_is_not_there():
+def test_relative_loads_leave_out_absent_members():
     values = np.array([[1.0, math.nan], [3.0, 5.0]])
     np.testing.assert_array_equal(relative(values), [[0.5, math.nan], [1.5, 1.0]])
 
 
-def test_shades_tell_more_from_less_and_leave_gaps_empty():
+def test_shades_distinguish_more_from_less_and_leave_gaps_empty():
     more, less, mean, gone = colours_of(np.array([[2.0, 0.2, 1.0, math.nan]]))[0]
     assert more[0] > more[2]  # orange
     assert less[2] > less[0]  # blue
     assert (mean[3], gone[3]) == (pytest.approx(0.28), 0.0)
 
 
-def test_the_picture_of_loads_has_a_panel_for_examples_and_one_for_time(run):
+def test_the_plot_of_loads_has_a_panel_for_examples_and_one_for_time(run):
     picture = styled(loads_picture, run)
     titles = [ax.get_title(loc="left") for ax in picture.figure.axes]
     assert titles[:2] == [
@@ -84,7 +85,7 @@ def test_the_picture_of_loads_has_a_panel_for_examples_and_one_for_time(run):
     assert "1.55 times the mean in the first round" in picture.alt
 
 
-def test_a_bound_of_the_gap_is_drawn_otherwise_than_the_gap(run):
+def test_a_bound_of_the_gap_is_drawn_differently_from_the_gap(run):
     picture = styled(gap_picture, run)
     ax = picture.figure.axes[0]
     assert ax.get_yscale() == "log"
@@ -103,17 +104,17 @@ def test_the_gap_at_which_the_job_stops_is_drawn(run):
     assert "stops at 1e-06" in texts
 
 
-def test_a_run_without_certificates_has_no_picture_of_them(tmp_path):
+def test_a_run_without_certificates_has_no_plot_of_them(tmp_path):
     run = read_run(fabricate_run(tmp_path / "run", rounds=20, at=5, back=10))
     assert styled(gap_picture, run) is None
 
 
-def test_members_given_back_are_marked_as_what_they_are(run):
+def test_released_members_are_marked_as_released(run):
     marks = [(mark.kind, mark.round, mark.count) for mark in membership_marks(run.records)]
     assert marks == [("retired", KNEE, 3)]
 
 
-def test_decisions_that_recur_are_told_together_and_the_others_one_by_one():
+def test_repeated_decisions_are_grouped_and_the_others_listed():
     balanced, knee = decisions(records())
     assert (balanced.rounds, balanced.what, balanced.count) == ("1 to 3", "moved 12 chunks", 3)
     assert balanced.why == "slot 3 takes 1.3 times as long"
@@ -139,7 +140,7 @@ def test_every_kind_of_decision_has_its_words(fields, what):
     assert [d.what for d in decisions([record])] == [what]
 
 
-def test_the_timeline_tells_of_members_given_back_and_not_of_every_move():
+def test_the_timeline_has_released_members_and_not_every_move():
     texts = [entry.text for entry in timeline(records())]
     assert "3 members given back, emptied: 1.1, 2.1, 3.1." in texts
     assert sum(text.startswith("Decided by") for text in texts) == 1
@@ -167,7 +168,7 @@ def test_runs_compared_show_their_gaps_and_their_loads_below_each_other(tmp_path
     runs = [read_run(path) for path in twins]
     gaps = styled(gap_comparison, runs, ["without", "with"])
     assert [ax.get_yscale() for ax in gaps.figure.axes] == ["log", "log"]
-    assert all(ax.get_ylim()[1] > 1.0 for ax in gaps.figure.axes)  # the first gap is in sight
+    assert all(ax.get_ylim()[1] > 1.0 for ax in gaps.figure.axes)  # the first gap is visible
     assert not any("begins at" in t.get_text() for ax in gaps.figure.axes for t in ax.texts)
     loads = styled(loads_comparison, runs, ["without", "with"])
     titles = [ax.get_title(loc="left") for ax in loads.figure.axes if ax.get_title(loc="left")]
@@ -182,7 +183,7 @@ def test_runs_compared_show_their_gaps_and_their_loads_below_each_other(tmp_path
     assert "Load balance of the members" in page
 
 
-def test_runs_without_gap_and_policies_are_compared_without_those_pictures(tmp_path):
+def test_runs_without_gap_and_policies_are_compared_without_those_plots(tmp_path):
     runs = [read_run(fabricate_run(tmp_path / "plain", rounds=5, at=1, back=2))]
     assert styled(gap_comparison, runs, ["plain"]) is None
     assert styled(loads_comparison, runs, ["plain"]) is None

@@ -33,7 +33,7 @@ def runs(tmp_path_factory):
     ]
 
 
-def test_picture_has_a_named_line_for_each_run_and_the_absence_shaded(runs):
+def test_plot_has_a_named_line_for_each_run_and_the_absence_shaded(runs):
     picture = styled(overlay_picture, [read_run(run) for run in runs], list(KINDS))
     left, right = picture.figure.axes
     for ax in (left, right):
@@ -46,7 +46,7 @@ def test_picture_has_a_named_line_for_each_run_and_the_absence_shaded(runs):
 
 
 @pytest.mark.parametrize("drawing", [overlay_picture, time_picture])
-def test_the_longest_names_end_within_the_picture_and_before_the_next_panel(runs, drawing):
+def test_the_longest_names_end_within_the_plot_and_before_the_next_panel(runs, drawing):
     names = [f"ignore_rescaled {letter * 9}" for letter in "abcd"]
     picture = styled(drawing, [read_run(run) for run in runs], names)
     figure = picture.figure
@@ -112,7 +112,7 @@ def test_rounds_are_chosen_from_the_runs(runs, tmp_path):
     assert choose_rounds([read_run(long)]) == (100, 150, 199, 250, 300)
 
 
-def test_page_compares_the_runs_and_stands_alone(runs, tmp_path):
+def test_page_compares_the_runs_and_is_self_contained(runs, tmp_path):
     page = write_overlay(runs, None, tmp_path / "overlay.html")
     found = check(page)
     assert len(found.labelled) == 2
@@ -120,7 +120,7 @@ def test_page_compares_the_runs_and_stands_alone(runs, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["overlay.html", "overlay.png"]
 
 
-def test_equal_names_are_told_apart_by_their_directories(tmp_path):
+def test_equal_names_are_distinguished_by_their_directories(tmp_path):
     twins = [fabricate_run(tmp_path / n, rounds=3, at=1, back=2) for n in ("one", "two")]
     labels = [row.label for row in table(twins, rounds=[3])]
     assert labels == ["splice-taylor (one)", "splice-taylor (two)"]

@@ -1,4 +1,4 @@
-"""The table of containers that were taken, as the command line prints it."""
+"""The table of pre-empted containers, as the command line prints it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def asked(t: float, marked: str, given: str) -> dict[str, Any]:
     return record(t, "Reclaimed", marked=marked, given=given, grace_s=4.0, why="cheapest")
 
 
-def test_nothing_is_tabulated_where_nothing_was_asked_for():
+def test_without_preemptions_there_is_no_table():
     assert preemption_table([*BEGUN, record(2.0, "RoundEnded", idle=False)]) == ""
 
 
-def test_one_line_a_container_with_the_seconds_of_what_became_of_it():
+def test_one_line_per_container_with_its_times_and_fate():
     story = [
         *BEGUN,
         asked(10.0, "0.1", "3.1"),
@@ -42,7 +42,7 @@ def test_one_line_a_container_with_the_seconds_of_what_became_of_it():
     )
 
 
-def test_one_that_is_asked_for_may_go_for_another():
+def test_a_marked_member_may_be_released_for_another():
     story = [
         *BEGUN,
         asked(10.0, "0.1", "1.1"),

@@ -1,4 +1,4 @@
-"""The times of containers that were taken or given back, from the story alone."""
+"""The times of pre-empted and released containers, from the story alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def start(*more: dict[str, Any]) -> list[dict[str, Any]]:
     return [*joined, record(1.0, "RoundStarted"), *more]
 
 
-#: 0.1 is asked for, 3.1 goes for it and comes back; the mark is withdrawn.
+#: 0.1 is marked, 3.1 is released for it and returns; the mark is withdrawn.
 NEGOTIATED = start(
     record(
         10.0, "Reclaimed", marked="0.1", given="3.1", grace_s=4.0, negotiable=True, why="cheapest"
@@ -31,7 +31,7 @@ NEGOTIATED = start(
     record(20.0, "MemberJoined", member="3.2", host="h"),
     record(21.0, "MemberActive", member="3.2", chunks=2, examples=8),
 )
-#: 2.1 is killed with its chunks after a SIGTERM; nobody works for two rounds.
+#: 2.1 is killed with its chunks after a SIGTERM; no member takes over for two rounds.
 TAKEN = start(
     record(5.0, "ContainerStopping", member="2.1", grace_s=0.25),
     record(5.0, "MemberNoticed", member="2.1", grace_s=0.25, reason="terminated"),
@@ -55,7 +55,7 @@ def test_marked_one_stays_and_its_substitute_is_followed_to_its_return():
     assert (given.container, given.rounds_lost) == ("container_4", 0)
 
 
-def test_summary_counts_and_times_what_was_taken():
+def test_summary_counts_and_times_preemptions():
     told = preemptions(NEGOTIATED)
     counts = {name: told[name] for name in ("asked", "stayed", "given", "lost", "rounds_lost")}
     assert counts == {"asked": 1, "stayed": 1, "given": 1, "lost": 1, "rounds_lost": 0}
@@ -64,7 +64,7 @@ def test_summary_counts_and_times_what_was_taken():
     assert told["seconds"]["loss_to_return"]["max"] == 10.4
 
 
-def test_loss_with_chunks_has_its_stand_in_its_takeover_and_the_rounds_it_cost():
+def test_loss_with_chunks_has_its_stand_in_its_takeover_and_its_lost_rounds():
     (taken,) = containers(TAKEN)
     assert (taken.reason, taken.status, taken.chunks) == ("preempted", -102, 3)
     assert (taken.notice_s, taken.stopping_s, taken.lost_s) == (5.0, 5.0, 5.3)
@@ -73,7 +73,7 @@ def test_loss_with_chunks_has_its_stand_in_its_takeover_and_the_rounds_it_cost()
     assert preemptions(TAKEN)["rounds_lost"] == 2
 
 
-def test_runs_in_which_nothing_was_taken_have_no_section():
+def test_runs_without_preemptions_have_no_section():
     calm = start(record(2.0, "MemberLost", member="1.1", reason="retired", chunks=0))
     assert preemptions(calm) is None
     assert preemptions_section(calm) == ""
@@ -86,20 +86,20 @@ def test_table_has_a_row_for_each_container():
     assert "10.60 (+0.60)" in table
 
 
-def test_lanes_have_a_mark_where_a_container_was_asked_for():
+def test_lanes_have_a_symbol_where_a_container_was_marked():
     marks = [(m.kind, m.slot, m.at_s) for m in make_lanes(NEGOTIATED).marks if m.at_s > 0]
     assert marks == [("marked", 0, 10.0), ("lost", 3, 10.6), ("returned", 3, 20.0)]
 
 
-def test_story_in_words_says_who_goes_for_whom():
+def test_timeline_names_substitute_and_marked_member():
     words = " ".join(entry.text for entry in timeline([*NEGOTIATED, *TAKEN[5:]]))
     assert "1 container asked for back within 4 s: 0.1 (3.1 goes for it: cheapest)." in words
     assert "SIGTERM in the container of 2.1." in words
     assert "c of 2.1 (pre-empted, status -102)" in words
 
 
-def test_a_container_that_is_asked_for_again_is_timed_from_the_new_word():
-    # One that had stayed the first time looked as if it had taken 18 s to be safe the second time.
+def test_a_container_marked_again_is_timed_from_the_new_mark():
+    # One that had stayed the first time seemed to take 18 s to be safe the second time.
     again = [
         record(30.0, "Reclaimed", marked="0.1", given="0.1", grace_s=4.0, negotiable=True, why="c"),
         record(30.2, "ChunksMoved", source="0.1", target="1.1", chunks=2, bytes=10, seconds=0.1),

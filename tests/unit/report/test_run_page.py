@@ -1,4 +1,4 @@
-"""The report of one run, of every odd kind."""
+"""The report of one run, for runs of every unusual kind."""
 
 import base64
 import csv
@@ -47,7 +47,7 @@ class Checker(HTMLParser):
 
 
 def check(page):
-    """Parse a page, prove that it stands alone, and return what is in it."""
+    """Parse a page, check that it is self-contained, and return its content."""
     text = page.read_text()
     found = Checker()
     found.feed(text)
@@ -65,7 +65,7 @@ def check(page):
     return found
 
 
-def test_report_stands_alone_with_its_pictures_beside_it(tmp_path):
+def test_report_is_self_contained_with_its_plots_beside_it(tmp_path):
     path = fabricate_run(tmp_path / "r", rounds=40, at=10, back=20)
     page = write_report(path)
     found = check(page)
@@ -95,7 +95,7 @@ def test_colours_follow_the_page_s_scheme(tmp_path):
     assert left == set()
 
 
-def test_page_elsewhere_carries_the_history_with_it(tmp_path):
+def test_page_elsewhere_includes_the_history(tmp_path):
     path = fabricate_run(tmp_path / "a b", rounds=4, at=1, back=2)
     page = write_report(path, tmp_path / "out" / "page.html")
     (link,) = [found for found in check(page).links if found.startswith("data:text/csv;base64,")]
@@ -103,7 +103,7 @@ def test_page_elsewhere_carries_the_history_with_it(tmp_path):
     assert (tmp_path / "out" / "lanes.png").exists()
 
 
-def test_place_that_cannot_be_written_is_refused_in_one_line(tmp_path):
+def test_unwritable_path_is_refused_in_one_line(tmp_path):
     path = fabricate_run(tmp_path / "r", rounds=2, at=1, back=2)
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError, match=r"cannot be written: .*; check the path"):
@@ -159,7 +159,7 @@ ODD = {
     "name",
     ["zero rounds", *(pytest.param(k, marks=pytest.mark.slow) for k in ODD if k != "zero rounds")],
 )
-def test_odd_run_still_has_a_report(tmp_path, name):
+def test_unusual_run_still_has_a_report(tmp_path, name):
     path = fabricate_run(tmp_path / "r", rounds=6, at=2, back=4)
     ODD[name](path)
     found = check(write_report(path))
@@ -185,7 +185,7 @@ def test_run_of_any_shape_has_a_report(tmp_path, shape):
 
 
 @pytest.mark.filterwarnings("error")
-def test_names_with_signs_of_html_and_of_formulas_are_shown_as_they_are(tmp_path):
+def test_names_with_characters_of_html_and_of_formulas_are_shown_unchanged(tmp_path):
     path = fabricate_run(tmp_path / "r", rounds=3, at=1, back=2)
     summary = json.loads((path / "summary.json").read_text())
     summary["name"] = '<b>$x_$ & "y"'
@@ -194,7 +194,7 @@ def test_names_with_signs_of_html_and_of_formulas_are_shown_as_they_are(tmp_path
     assert summary["name"] in "".join(found.words)
 
 
-def test_interrupted_run_says_so(tmp_path):
+def test_interrupted_run_is_shown_as_interrupted(tmp_path):
     path = fabricate_run(tmp_path / "r", rounds=6, at=2, back=4, finished=False)
     story = (path / "story.jsonl").read_text().splitlines()
     (path / "story.jsonl").write_text("\n".join(story[:-2]) + '\n{"t": 9.1, "ev')
@@ -203,7 +203,7 @@ def test_interrupted_run_says_so(tmp_path):
     assert "The last line of story.jsonl is cut off and was left out." in words
 
 
-def test_long_table_is_thinned_but_whole_around_each_change(tmp_path):
+def test_long_table_is_thinned_but_complete_around_each_change(tmp_path):
     run = read_run(fabricate_run(tmp_path / "r", rounds=300, at=103, back=207))
     shown = rows_to_show(run)
     assert len(shown) <= 80

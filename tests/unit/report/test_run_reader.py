@@ -1,4 +1,4 @@
-"""Reading run directories in every state that they can be left in."""
+"""Reading run directories in every state in which they can be left."""
 
 import json
 import math
@@ -19,7 +19,7 @@ def test_finished_run_is_read_whole(tmp_path):
 
 
 @pytest.mark.parametrize("n_bytes", [1, 2, 5, 17, 40, 59])
-def test_cut_off_files_are_read_up_to_the_last_whole_line(tmp_path, n_bytes):
+def test_truncated_files_are_read_up_to_the_last_whole_line(tmp_path, n_bytes):
     path = fabricate_run(tmp_path / "r", rounds=6, at=2, back=4, finished=False)
     whole = read_run(path)
     for name in ("story.jsonl", "history.csv"):
@@ -52,7 +52,7 @@ def test_history_is_rebuilt_from_the_story_when_its_table_is_missing(tmp_path):
     assert run.notes == ("The history was rebuilt from the story: history.csv has no rows.",)
 
 
-def test_unreadable_lines_are_left_out_and_counted():
+def test_unreadable_lines_are_skipped_and_counted():
     notes = []
     story = '{"t": 1, "event": "A"}\nnoise\n[1]\n{"t": NaN, "event": "B"}\n{"t": 2}\n'
     records = parse_story(story, notes)
@@ -65,7 +65,7 @@ def test_cells_that_are_no_number_are_nan():
     assert [math.isnan(v) for v in history.column("objective")] == [True, True, True, False]
 
 
-def test_damaged_summary_is_said_and_survived(tmp_path):
+def test_damaged_summary_is_reported_and_survived(tmp_path):
     path = fabricate_run(tmp_path / "r", rounds=4, at=1, back=2)
     (path / "summary.json").write_text('{"name": ')
     run = read_run(path)
@@ -86,7 +86,7 @@ def test_state_follows_the_reason_of_the_end(tmp_path, reason, state):
 
 
 @pytest.mark.parametrize("make", [None, "file", "empty"])
-def test_what_is_no_run_directory_is_refused_in_one_line(tmp_path, make):
+def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path, make):
     path = tmp_path / "r"
     if make == "file":
         path.write_text("x")

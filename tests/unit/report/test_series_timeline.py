@@ -1,4 +1,4 @@
-"""What is derived from a run: windows, marks, clocks, curves; and its story in words."""
+"""Series derived from a run: windows, marks, clocks, curves; and its timeline in words."""
 
 import math
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_members_count_from_taking_part_until_lost(tmp_path):
     assert (np.diff(seconds) >= 0).all()
 
 
-def test_full_objective_prefers_the_evaluator_and_leaves_estimates_out():
+def test_full_objective_prefers_the_evaluator_and_omits_estimates():
     table = (
         "round,objective,objective_kind,objective_full\n"
         "0,4,exact,\n1,3,estimated,\n2,2,estimated,2.5\n3,1,exact,\n"
@@ -70,7 +70,7 @@ def test_log_axis_is_for_positive_values_far_apart():
     assert not wants_log(np.array([np.nan]))
 
 
-def test_timeline_tells_a_round_s_losses_in_one_sentence_with_their_cause(tmp_path):
+def test_timeline_has_a_round_s_losses_in_one_sentence_with_their_cause(tmp_path):
     run = read_run(fabricate_run(tmp_path / "r", rounds=20, at=5, back=10))
     lost = [e for e in timeline(run.records) if "lost" in e.text]
     assert [(e.round, e.text, e.cause) for e in lost] == [

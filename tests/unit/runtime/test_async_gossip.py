@@ -1,4 +1,4 @@
-"""Mail between members on the in-process network: who it goes to, what is done when they go."""
+"""States between members on the in-memory network: recipients, and the loss of recipients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TURNS = 200
 
 
 class Post:
-    """A member's correspondence; its loop is what the test says."""
+    """A member's gossip; the test controls its loop."""
 
     def __init__(
         self, world: World, slot: int, sends: int = 1, bytes_per_s: float = math.inf
@@ -78,12 +78,12 @@ class Post:
 
 
 class World:
-    """Members on one network, whose time passes when somebody waits."""
+    """Members on one network, whose time advances when a task waits."""
 
     def __init__(self, n: int, **settings: Any) -> None:
         self.network = FaultyNetwork(seed=1)
         self.now_s = 0.0
-        #: What to do instead, where several wait at a time.
+        #: What to do instead, if several wait at once.
         self.sleep: Callable[[float], Any] | None = None
         self.posts = [Post(self, k, **settings) for k in range(n)]
         self.tell()
@@ -139,7 +139,7 @@ def test_states_go_to_each_of_the_others_and_never_to_oneself():
     assert min(got[k] for k in (1, 2, 3)) >= 10
 
 
-def test_a_state_goes_to_so_many_different_peers():
+def test_a_state_goes_to_the_configured_number_of_different_peers():
     async def scene(world: World) -> list[list[float]]:
         world.posts[0].send(7.0)
         await world.settle()  # links open
@@ -152,7 +152,7 @@ def test_a_state_goes_to_so_many_different_peers():
     assert play(4, scene, sends=3) == [[], [8.0], [8.0], [8.0]]
 
 
-def test_a_place_is_free_when_the_state_has_left():
+def test_a_slot_is_free_when_the_state_has_been_sent():
     async def scene(world: World) -> list[float]:
         post = world.posts[0]
         gate = world.network.gate(kind=Kind.MAIL)
@@ -168,7 +168,7 @@ def test_a_place_is_free_when_the_state_has_left():
     assert play(2, scene) == [1 / 8, 0.0]
 
 
-def test_each_states_place_is_free_when_it_has_left_whatever_still_waits_behind_it():
+def test_each_states_slot_is_free_when_it_has_been_sent_whatever_waits_behind_it():
     async def scene(world: World) -> list[float]:
         post, fills = world.posts[0], []
         post.send(0.0)
@@ -190,7 +190,7 @@ def test_each_states_place_is_free_when_it_has_left_whatever_still_waits_behind_
     assert play(2, scene) == [3.0, 2.0, 1.0, 0.0]
 
 
-def test_on_a_slow_link_each_states_place_is_free_when_it_has_left():
+def test_on_a_slow_link_each_states_slot_is_free_when_it_has_been_sent():
     async def scene(world: World) -> list[tuple[int, int]]:
         post, seen = world.posts[0], [(0, 4)]
         sleeping: list[tuple[float, int, asyncio.Future[None]]] = []
@@ -219,7 +219,7 @@ def test_on_a_slow_link_each_states_place_is_free_when_it_has_left():
     assert found == [(0, 4), (1, 3), (2, 2), (3, 1), (4, 0)]
 
 
-def test_among_many_members_links_are_few_and_change_by_and_by():
+def test_among_many_members_links_are_few_and_change_over_time():
     opened: list[str] = []
 
     async def scene(world: World) -> tuple[int, int, int, int]:
@@ -249,12 +249,12 @@ def test_among_many_members_links_are_few_and_change_by_and_by():
 
     most, soon, later, got = play(60, scene)
     assert (most, soon, got) == (LINKS_MAX, LINKS_MAX + 1, 800)
-    # One for every two seconds of 200, where who is drawn has none.
+    # One for every two seconds of 200, if the drawn peer has none.
     assert LINKS_MAX + 50 <= later <= LINKS_MAX + 1 + 200 / TURN_S
     assert len(set(opened)) >= 50
 
 
-def test_nobody_sends_to_who_is_gone():
+def test_no_state_is_sent_to_a_lost_member():
     async def scene(world: World) -> list[int]:
         first, second, third = world.posts
         for _ in range(10):
@@ -270,7 +270,7 @@ def test_nobody_sends_to_who_is_gone():
     assert play(3, scene) == [True, 0, 10]
 
 
-def test_a_dead_peer_costs_a_state_at_most_and_is_left_out_of_the_choice():
+def test_a_dead_peer_costs_one_state_at_most_and_is_excluded_from_the_choice():
     async def scene(world: World) -> tuple[int, int, int]:
         first, second, third = world.posts
         for _ in range(10):
@@ -286,7 +286,7 @@ def test_a_dead_peer_costs_a_state_at_most_and_is_left_out_of_the_choice():
     assert play(3, scene) == (20, 0, 0)
 
 
-def test_a_stopped_peer_is_waited_for_a_second_and_then_left_out_of_the_choice():
+def test_a_stopped_peer_is_waited_for_a_second_and_then_excluded():
     async def scene(world: World) -> tuple[float, int, int]:
         first, second, third = world.posts
         for _ in range(10):
@@ -312,7 +312,7 @@ def test_a_stopped_peer_is_waited_for_a_second_and_then_left_out_of_the_choice()
     assert (lost, dropped) == (1, 0)
 
 
-def test_states_that_nobody_can_be_sent_are_counted_and_hold_no_place():
+def test_states_without_recipients_are_counted_and_take_no_slot():
     async def scene(world: World) -> tuple[int, float, int]:
         first, second = world.posts
         world.network.kill(second.address)
@@ -320,7 +320,7 @@ def test_states_that_nobody_can_be_sent_are_counted_and_hold_no_place():
             first.send(1.0)
             await world.settle()
         undelivered = first.letters.n_undelivered
-        # It is back at its address, and is tried again in its time.
+        # It is back at its address, and is tried again in time.
         world.now_s += SHUN_S
         again = world.network.endpoint(second.address)
         again.listen(second.letters.accept)
@@ -331,7 +331,7 @@ def test_states_that_nobody_can_be_sent_are_counted_and_hold_no_place():
     assert play(2, scene) == (5, 0.0, 1)
 
 
-def test_a_newcomer_begins_with_the_state_of_a_peer_that_has_one():
+def test_a_newcomer_starts_with_the_state_of_a_peer_that_has_one():
     async def scene(world: World) -> tuple[list[float], bool]:
         newcomer = world.posts[3]
         for post in world.posts[:3]:
@@ -347,7 +347,7 @@ def test_a_newcomer_begins_with_the_state_of_a_peer_that_has_one():
     assert not has_asked
 
 
-def test_a_newcomer_whom_nobody_answers_says_so():
+def test_a_newcomer_without_answers_reports_it():
     async def scene(world: World) -> tuple[list[Mail], bool]:
         newcomer = world.posts[2]
         newcomer.letters.ask()
@@ -358,7 +358,7 @@ def test_a_newcomer_whom_nobody_answers_says_so():
     assert play(3, scene) == ([], True)
 
 
-def test_the_first_is_the_first_of_those_that_are_sent_to():
+def test_the_first_member_is_the_first_recipient():
     async def scene(world: World) -> list[list[bool]]:
         told = [[p.letters.book.is_first() for p in world.posts]]
         gone = world.posts[0].me  # it has a notice

@@ -23,15 +23,15 @@ from tests.async_toy import FixedBatch, MeanOfRows
 WAIT_S = 20.0
 
 
-class Halving:
-    """Takes half as many each time."""
+class HalvingController:
+    """Halves the batch size each time."""
 
     def next(self, batch: int, queue: QueueStatus) -> int:
         return max(1, batch // 2)
 
 
 class Bench:
-    """A loop and what is around it."""
+    """A loop and its environment."""
 
     def __init__(self, problem: Any = None, *, has_peers: bool = True, **settings: Any) -> None:
         self.problem = problem or MeanOfRows(2)
@@ -86,7 +86,7 @@ def benches() -> Generator[list[Bench]]:
         bench.loop.join()
 
 
-def test_a_loop_makes_its_passes_tells_of_it_and_begins_again_when_there_is_more(benches):
+def test_a_loop_makes_its_passes_reports_them_and_restarts_with_new_limits(benches):
     bench = Bench(passes=2.0, sends=0)
     benches.append(bench)
     bench.begin()
@@ -99,7 +99,7 @@ def test_a_loop_makes_its_passes_tells_of_it_and_begins_again_when_there_is_more
     assert bench.counts()["examples"] == 120
 
 
-def test_the_newest_state_waits_for_no_place_in_the_queue(benches):
+def test_the_newest_state_waits_for_no_slot_in_the_queue(benches):
     bench = Bench(passes=5.0)
     benches.append(bench)
     bench.begin()
@@ -109,10 +109,10 @@ def test_the_newest_state_waits_for_no_place_in_the_queue(benches):
     assert bench.outbox.fill == 1.0
 
 
-def test_a_queue_that_is_empty_for_want_of_peers_tells_a_controller_nothing(benches):
+def test_an_empty_queue_without_peers_tells_a_controller_nothing(benches):
     batches = []
     for has_peers in (True, False):
-        bench = Bench(passes=1.0, batch=10, controller=Halving, has_peers=has_peers)
+        bench = Bench(passes=1.0, batch=10, controller=HalvingController, has_peers=has_peers)
         benches.append(bench)
         bench.begin()
         assert bench.ended.wait(WAIT_S)
@@ -121,7 +121,7 @@ def test_a_queue_that_is_empty_for_want_of_peers_tells_a_controller_nothing(benc
     assert batches == [3 + 23, 4]
 
 
-def test_a_queue_that_blocks_is_waited_for_and_requests_are_seen_to_meanwhile(benches):
+def test_while_waiting_for_a_blocking_queue_requests_are_handled(benches):
     bench = Bench(passes=5.0, newest=False)
     benches.append(bench)
     bench.begin()
@@ -135,7 +135,7 @@ def test_a_queue_that_blocks_is_waited_for_and_requests_are_seen_to_meanwhile(be
     assert bench.counts()["skipped"] == 0
 
 
-def test_a_stopped_loop_takes_no_step_and_still_says_where_it_is(benches):
+def test_a_stopped_loop_takes_no_step_and_still_reports_its_position(benches):
     bench = Bench(sends=0)
     benches.append(bench)
     bench.begin()
@@ -145,7 +145,7 @@ def test_a_stopped_loop_takes_no_step_and_still_says_where_it_is(benches):
     assert bench.loop.request(lambda looper: looper.copy()).result(WAIT_S)["w"].shape == (2,)
 
 
-def test_mail_is_merged_after_a_mini_batch(benches):
+def test_messages_are_merged_after_a_mini_batch(benches):
     bench = Bench(passes=0.1, sends=0)
     benches.append(bench)
     theirs = {"w": np.full(2, 3.0), "mass": np.array(1e9), "twin": np.full(2, 3.0)}
@@ -157,7 +157,7 @@ def test_mail_is_merged_after_a_mini_batch(benches):
     assert state["w"].tolist() == pytest.approx([3.0, 3.0])
 
 
-def test_an_error_in_a_step_is_told_and_nobody_waits_for_the_thread_any_more(benches):
+def test_an_error_in_a_step_is_reported_and_ends_all_waiting(benches):
     class Broken(MeanOfRows):
         def step(self, state: Any, batch: Any) -> None:
             raise ZeroDivisionError("no rows")

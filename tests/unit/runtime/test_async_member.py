@@ -1,4 +1,4 @@
-"""A member that runs free, on the in-process network: what it says in reports."""
+"""An asynchronous member on the in-memory network: the content of its reports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ START = {"w": np.zeros(2), "mass": np.zeros(()), "twin": np.zeros(2)}
 
 
 class Gated(MeanOfRows):
-    """Once it is told to, a mini-batch lasts until it is let through."""
+    """On request, a mini-batch lasts until it is released."""
 
     def __init__(self) -> None:
         super().__init__(2)
@@ -80,7 +80,7 @@ def play(problem: Any, scene: Callable[[AsyncMember], Any], **settings: Any) -> 
     return asyncio.run(run())
 
 
-def test_a_report_in_the_midst_of_a_mini_batch_tells_the_batch_size_that_was_told_last():
+def test_a_report_during_a_mini_batch_has_the_last_reported_batch_size():
     problem = Gated()
 
     def scene(member: AsyncMember) -> Any:

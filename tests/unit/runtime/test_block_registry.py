@@ -1,4 +1,6 @@
-"""The data at the driver: facts that are too much, bodies that nobody needs any more."""
+"""The data at the driver: limits of the dataset statistics, and bodies that are no longer
+needed.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ def intake_and_desk(n_columns: int) -> tuple[BlockRegistry, DriverSession]:
     return BlockRegistry(bodies, made.summaries), DriverSession({"job": "j"}, source)
 
 
-def test_more_columns_than_a_model_may_have_are_an_error_that_says_so():
-    # One index of 2,000,000,000 in a file had the scheduler killed for its memory.
+def test_more_columns_than_a_model_may_have_are_a_clear_error():
+    # One index of 2,000,000,000 in a file exhausted the scheduler's memory.
     data, driver_session = intake_and_desk(5)
     driver_session.columns_max = 4
     event = driver_session.set_facts(data.summaries(), survey=False, now_s=0.0)
@@ -32,7 +34,7 @@ def test_more_columns_than_a_model_may_have_are_an_error_that_says_so():
     assert driver_session.facts is None
 
 
-def test_as_many_columns_as_fit_are_taken():
+def test_as_many_columns_as_fit_are_accepted():
     data, driver_session = intake_and_desk(5)
     driver_session.columns_max = 5
     driver_session.set_facts(data.summaries(), survey=False, now_s=0.0)
@@ -51,13 +53,13 @@ def test_as_many_columns_as_fit_are_taken():
         (1600, [(640, 1), (560, 4)], 5),
     ],
 )
-def test_the_smallest_memory_says_how_many_columns_fit(driver, members, columns):
+def test_the_smallest_memory_determines_how_many_columns_fit(driver, members, columns):
     assert columns_that_fit(driver, members) == columns
 
 
-def test_what_an_optimizer_remembers_of_every_column_counts():
+def test_an_optimizers_memory_per_column_counts():
     lbfgs = column_bytes({"name": "batch_gradient"})
-    # Ten pairs, one more in the making, and all of them in a checkpoint.
+    # Ten pairs, one more under construction, and all of them in a checkpoint.
     assert lbfgs == 2 * 8 * 22
     assert columns_that_fit(10 * (160 + lbfgs), [], lbfgs) == 10
     for section in (
@@ -76,7 +78,7 @@ def test_bodies_are_sent_until_they_are_dropped():
     assert list(data.frames([0])) == []
 
 
-def test_a_member_that_takes_over_chunks_is_sent_these_alone():
+def test_a_member_that_takes_over_chunks_gets_only_these():
     source = from_arrays(np.ones((100, 4)), np.arange(100.0))
     made = source.chunk_bodies(1024, 1)
     bodies = {0: list(zip(made.ids, made.bodies, strict=True))}

@@ -1,4 +1,4 @@
-"""The bytes of a checkpoint: whole, or said to be damaged; never unpickled."""
+"""The bytes of a checkpoint: complete, or reported as damaged; never unpickled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ARRAYS = {"w": np.arange(5.0) / 3.0, "empty": np.zeros((0, 2)), "X": np.ones((2,
 VALUES = {"round": 7, "gap": 0.1 + 0.2, "never": math.inf, "words": ["a", "ü"], "none": None}
 
 
-def test_what_was_written_is_read_back_to_the_last_bit():
+def test_a_checkpoint_is_read_back_to_the_last_bit():
     values, arrays = decode(encode(VALUES, ARRAYS), "c")
     assert values == VALUES
     assert list(arrays) == list(ARRAYS)
@@ -31,7 +31,7 @@ def test_what_was_written_is_read_back_to_the_last_bit():
         assert arrays[name].flags.writeable
 
 
-def test_arrays_lie_where_the_header_says():
+def test_arrays_are_at_the_offsets_of_the_header():
     content = encode(VALUES, ARRAYS)
     rest = content.partition(b"\n")[2]
     head = rest.partition(b"\n")[0]
@@ -51,13 +51,13 @@ def test_a_changed_byte_is_noticed(where):
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 100, 400, -1])
-def test_a_file_that_was_cut_off_is_noticed(nbytes):
+def test_a_truncated_file_is_noticed(nbytes):
     content = encode(VALUES, ARRAYS)
     with pytest.raises(DamagedError):
         decode(content[:nbytes], "c")
 
 
-def test_another_version_says_so():
+def test_another_version_is_reported():
     content = encode(VALUES, ARRAYS).replace(b'"package": "', b'"package": "9.', 1)
     with pytest.raises(ConfigError, match=r"c was written by elasticml 9\..*install the same"):
         decode(content, "c")

@@ -1,4 +1,4 @@
-"""What a member holds: never more than its memory, and nothing that it was told to drop."""
+"""A member's chunks: never beyond its memory, and none that it was told to drop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_chunks_that_do_not_fit_are_refused_whole() -> None:
     assert len(store.chunks) == 3
 
 
-def test_dropped_chunks_make_room_and_may_be_dropped_twice() -> None:
+def test_dropped_chunks_free_memory_and_may_be_dropped_twice() -> None:
     store = ChunkStore(limit_bytes=chunk(0).nbytes)
     store.put([chunk(0)])
     store.drop([chunk(0).id, chunk(5).id])
@@ -52,7 +52,7 @@ def test_others_chunks_stay_as_copies_with_their_states() -> None:
 
 
 class Gate(OutOfCoreStore):
-    """A disk that takes bodies only after somebody has said so; it tells who waits for it."""
+    """A disk that accepts bodies only after a release; it reports when a write waits."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(2**20, folder, lambda: 0)
@@ -62,7 +62,7 @@ class Gate(OutOfCoreStore):
     def settle(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         self.thread = threading.get_ident()
         self.reached.set()
-        # A loop that stands still would never release it.
+        # A blocked event loop would never release it.
         assert self.released.wait(60)
         return super().settle(chunks)
 
@@ -73,10 +73,12 @@ def stateful(ordinal: int) -> Chunk:
     return made
 
 
-def copied_meanwhile(
+def change_during_copy(
     tmp_path: Path, meanwhile: Callable[[ChunkStore], object], ordinals: Sequence[int] = (3,)
 ) -> ChunkStore:
-    """A store of three chunks whose next ones do not fit; something happens as all are copied."""
+    """A store of three chunks whose next ones do not fit; a function is called while all are
+    copied.
+    """
     gate = Gate(tmp_path)
     store = ChunkStore(3 * chunk(0).nbytes, gate)
     store.put([stateful(k) for k in range(3)])
@@ -93,13 +95,13 @@ def copied_meanwhile(
     return store
 
 
-def test_the_loop_goes_on_while_bodies_are_copied_to_the_disk(tmp_path: Path) -> None:
+def test_the_event_loop_continues_while_bodies_are_copied_to_disk(tmp_path: Path) -> None:
     seen: list[object] = []
 
     def look(store: ChunkStore) -> None:
         seen.extend([store.ids(), store.held_bytes, store.buffer(100).nbytes])
 
-    store = copied_meanwhile(tmp_path, look)
+    store = change_during_copy(tmp_path, look)
     assert seen == [[chunk(k).id for k in range(3)], 4 * chunk(0).nbytes, 100]
     assert store.ids() == [chunk(k).id for k in range(4)]
     assert all(c.is_mapped and c.out_of_core is store.out_of_core for c in store.chunks.values())
@@ -107,42 +109,42 @@ def test_the_loop_goes_on_while_bodies_are_copied_to_the_disk(tmp_path: Path) ->
     assert store.is_out_of_core
 
 
-def test_what_is_dropped_while_it_is_copied_stays_dropped(tmp_path: Path) -> None:
-    store = copied_meanwhile(tmp_path, lambda store: store.drop([chunk(1).id]))
+def test_a_chunk_dropped_during_its_copy_stays_dropped(tmp_path: Path) -> None:
+    store = change_during_copy(tmp_path, lambda store: store.drop([chunk(1).id]))
     assert [id.ordinal for id in store.ids()] == [0, 2, 3]
     assert store.held_bytes == 3 * chunk(0).nbytes
 
 
-def test_a_state_that_comes_while_a_body_is_copied_is_kept(tmp_path: Path) -> None:
+def test_a_state_received_during_a_copy_is_kept(tmp_path: Path) -> None:
     new = {"alpha": np.ones(4)}
-    store = copied_meanwhile(tmp_path, lambda store: store.set_state(chunk(1).id, new, 7))
+    store = change_during_copy(tmp_path, lambda store: store.set_state(chunk(1).id, new, 7))
     got = store.chunks[chunk(1).id]
     assert got.is_mapped
     assert (got.state["alpha"].tolist(), got.state_version) == ([1.0] * 4, 7)
 
 
-def test_what_is_owned_while_it_is_copied_stays_where_it_is(tmp_path: Path) -> None:
+def test_a_chunk_owned_during_its_copy_stays_where_it_is(tmp_path: Path) -> None:
     owned: list[Chunk] = []
-    store = copied_meanwhile(tmp_path, lambda store: owned.extend(store.own([chunk(0).id])))
+    store = change_during_copy(tmp_path, lambda store: owned.extend(store.own([chunk(0).id])))
     assert store.chunks[chunk(0).id] is owned[0]
     assert not owned[0].is_mapped
     assert [store.chunks[chunk(k).id].is_mapped for k in (1, 2, 3)] == [True] * 3
 
 
-def test_the_same_chunk_from_two_sides_at_once_is_held_once(tmp_path: Path) -> None:
+def test_the_same_chunk_from_two_senders_is_held_once(tmp_path: Path) -> None:
     others: list[threading.Thread] = []
 
     def put_again(store: ChunkStore) -> None:
         others.append(threading.Thread(target=store.put, args=([chunk(3), chunk(4)],)))
         others[0].start()
 
-    store = copied_meanwhile(tmp_path, put_again)
+    store = change_during_copy(tmp_path, put_again)
     others[0].join(60)
     assert len(store.ids()) == 5
     assert store.held_bytes == 5 * chunk(0).nbytes
 
 
-def test_room_is_given_back_when_the_disk_takes_nothing(tmp_path: Path) -> None:
+def test_memory_is_freed_when_the_disk_is_full(tmp_path: Path) -> None:
     store = ChunkStore(chunk(0).nbytes, OutOfCoreStore(2**20, tmp_path / "gone", lambda: 0))
     store.put([chunk(0)])
     with pytest.raises(DataError, match="gone takes no more"):
@@ -152,8 +154,8 @@ def test_room_is_given_back_when_the_disk_takes_nothing(tmp_path: Path) -> None:
     assert store.buffer(100).nbytes == 100
 
 
-def received(store: ChunkStore, ordinal: int) -> Chunk:
-    """A chunk as it is received from the driver."""
+def received_chunk(store: ChunkStore, ordinal: int) -> Chunk:
+    """Return a chunk as it is received from the driver."""
     place = store.buffer(chunk(ordinal).nbytes)
     place[:] = chunk(ordinal).body
     made = Chunk.from_body(chunk(ordinal).id, place)
@@ -162,28 +164,28 @@ def received(store: ChunkStore, ordinal: int) -> Chunk:
     return made
 
 
-def test_bodies_are_received_where_they_stay(tmp_path: Path) -> None:
+def test_bodies_are_received_directly_where_they_stay(tmp_path: Path) -> None:
     store = ChunkStore(chunk(0).nbytes, OutOfCoreStore(2**20, tmp_path, lambda: 0))
-    inside = received(store, 0)
+    inside = received_chunk(store, 0)
     store.put([inside])
-    # The first one that does not fit makes the file, in a thread; further ones go there at once.
-    first, second = received(store, 1), None
+    # The first one that does not fit creates the file, in a thread; further ones go there at once.
+    first, second = received_chunk(store, 1), None
     asyncio.run(store.take([first]))
-    second = received(store, 2)
+    second = received_chunk(store, 2)
     asyncio.run(store.take([second]))
     assert [inside.is_mapped, first.is_mapped, second.is_mapped] == [False, False, True]
     assert store.chunks[second.id] is second
     assert all(store.chunks[chunk(k).id].is_mapped for k in range(3))
 
 
-def test_a_body_in_a_file_that_is_full_is_known_to_lie_there(
+def test_a_body_in_a_full_file_is_recognised_as_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(out_of_core_store, "FILE_BYTES", 4 * chunk(0).nbytes)
     out_of_core = OutOfCoreStore(2**20, tmp_path, lambda: 0)
     store = ChunkStore(chunk(0).nbytes, out_of_core)
     store.put([chunk(0), chunk(1)])
-    early = received(store, 2)
+    early = received_chunk(store, 2)
     store.put([chunk(k) for k in range(3, 12)])  # which takes another file
     assert early.is_mapped
     assert out_of_core.maps(memoryview(early.body))
@@ -195,7 +197,7 @@ def test_no_file_is_made_for_a_body_that_is_received(tmp_path: Path) -> None:
     assert ChunkStore(10, out_of_core).buffer(100).nbytes == 100
 
 
-def test_compressed_bodies_are_unpacked_once_in_memory_and_not_copied_out_of_core(
+def test_compressed_bodies_are_decompressed_once_in_memory_and_not_copied_out_of_core(
     tmp_path: Path,
 ) -> None:
     given = [compressed_chunk(chunk_worth_shuffling(k)) for k in range(4)]
@@ -210,7 +212,7 @@ def test_compressed_bodies_are_unpacked_once_in_memory_and_not_copied_out_of_cor
     assert not any(store.out_of_core.maps(chunk.stored) for chunk in given)
 
 
-def test_a_damaged_body_is_found_as_it_is_taken_into_memory(tmp_path: Path) -> None:
+def test_a_damaged_body_is_detected_when_it_is_loaded(tmp_path: Path) -> None:
     chunk = compressed_chunk(chunk_worth_shuffling(0))
     assert chunk.lazy_body is not None
     chunk.lazy_body.expected ^= 1

@@ -1,4 +1,4 @@
-"""Chunks from member to member: what has come whole counts, what has not stays where it was."""
+"""Chunks from member to member: complete parts count, incomplete ones stay with the giver."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Pair:
 def perform(
     machine: Member, event: ev.Event, ends: ChunkTransport, reports: list[ev.Event]
 ) -> None:
-    """Perform what a machine commands of transfers."""
+    """Perform a machine's commands for transfers."""
     for command in machine.handle(event, 0.0):
         match command:
             case fx.Report():
@@ -131,7 +131,7 @@ def loaded(report: ev.Event) -> tuple[list[int], int | None]:
     return [id.ordinal for id in report.chunks], report.order
 
 
-async def test_a_move_takes_state_and_body_and_leaves_the_giver_its_copy() -> None:
+async def test_a_move_sends_state_and_body_and_leaves_the_giver_its_copy() -> None:
     pair = Pair()
     pair.stores[GIVER].put([chunk(1, **alpha(1)), chunk(2)])
     await pair.give([1, 2], [1, 2])
@@ -144,7 +144,7 @@ async def test_a_move_takes_state_and_body_and_leaves_the_giver_its_copy() -> No
     assert left[name(1)].state["alpha"].tolist() == [1.0] * ROWS
 
 
-async def test_chunks_on_a_disk_move_with_their_states_to_another_disk(tmp_path: Path) -> None:
+async def test_out_of_core_chunks_move_with_their_states(tmp_path: Path) -> None:
     pair = Pair(taker_limit=10)
     for member, store in pair.stores.items():
         store.limit_bytes, store.out_of_core = 10, OutOfCoreStore(2**20, tmp_path, lambda: 0)
@@ -165,7 +165,7 @@ async def test_chunks_on_a_disk_move_with_their_states_to_another_disk(tmp_path:
 
 
 @pytest.mark.parametrize("taker_limit", [None, 10])
-async def test_compressed_chunks_move_as_they_are(tmp_path: Path, taker_limit: int | None) -> None:
+async def test_compressed_chunks_move_compressed(tmp_path: Path, taker_limit: int | None) -> None:
     pair = Pair(taker_limit=taker_limit)
     for member, limit in ((GIVER, 10), (TAKER, taker_limit)):
         store = pair.stores[member]
@@ -189,7 +189,7 @@ async def test_compressed_chunks_move_as_they_are(tmp_path: Path, taker_limit: i
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_to_a_holder_only_the_state_travels_in_one_frame() -> None:
+async def test_to_a_holder_only_the_state_is_sent_in_one_frame() -> None:
     pair = Pair()
     for store in pair.stores.values():
         store.put([chunk(k, **alpha(0)) for k in range(20)])
@@ -214,7 +214,7 @@ async def test_a_holder_forgets_an_old_state_when_the_owner_has_none() -> None:
     assert pair.stores[TAKER].chunks[name(1)].state == {}
 
 
-async def test_an_owner_takes_nobodys_word_on_the_states_of_its_chunks() -> None:
+async def test_an_owner_accepts_no_states_of_its_chunks() -> None:
     pair = Pair()
     pair.stores[GIVER].put([chunk(1, **alpha(4))])
     pair.stores[TAKER].put([chunk(1, **alpha(5))])
@@ -236,7 +236,7 @@ async def test_a_state_of_an_older_order_than_the_last_changes_nothing() -> None
     assert pair.stores[TAKER].chunks[name(1)].state["serial"].tolist() == [4]
 
 
-async def test_a_body_that_is_here_already_is_kept_and_gets_the_new_state() -> None:
+async def test_an_existing_body_is_kept_and_gets_the_new_state() -> None:
     pair = Pair()
     here = chunk(1, **alpha(3))
     pair.stores[GIVER].put([chunk(1, **alpha(4))])
@@ -247,7 +247,7 @@ async def test_a_body_that_is_here_already_is_kept_and_gets_the_new_state() -> N
     assert here.state["serial"].tolist() == [4]
 
 
-async def test_of_a_giver_that_vanishes_what_came_whole_is_kept_and_the_rest_is_not() -> None:
+async def test_complete_parts_from_a_vanished_giver_are_kept_and_the_rest_is_not() -> None:
     pair = Pair()
     pair.stores[GIVER].put([chunk(k, **alpha(k)) for k in (1, 2, 3)])
     pair.stores[TAKER].put([chunk(1, **alpha(0))])
@@ -270,7 +270,7 @@ async def test_of_a_giver_that_vanishes_what_came_whole_is_kept_and_the_rest_is_
     assert pair.stores[TAKER].chunks[name(1)].state["serial"].tolist() == [1]
 
 
-async def test_a_giver_whose_link_breaks_says_that_the_order_failed_and_keeps_all() -> None:
+async def test_a_giver_with_a_broken_link_reports_the_failed_order_and_keeps_all() -> None:
     pair = Pair()
     pair.stores[GIVER].put([chunk(1)])
     pair.network.kill("1.1")
@@ -279,7 +279,7 @@ async def test_a_giver_whose_link_breaks_says_that_the_order_failed_and_keeps_al
     assert list(pair.stores[GIVER].chunks) == [name(1)]
 
 
-async def test_a_state_for_a_body_that_is_not_here_is_no_move() -> None:
+async def test_a_state_for_a_missing_body_is_no_move() -> None:
     pair = Pair()
     pair.stores[GIVER].put([chunk(1), chunk(2)])
     pair.stores[TAKER].put([chunk(2)])
@@ -290,7 +290,7 @@ async def test_a_state_for_a_body_that_is_not_here_is_no_move() -> None:
     assert loaded(done) == ([2], 1)
 
 
-async def test_a_copy_brings_the_body_alone_and_touches_no_state() -> None:
+async def test_a_copy_sends_the_body_alone_and_touches_no_state() -> None:
     pair = Pair()
     here = chunk(1, **alpha(3))
     pair.stores[GIVER].put([chunk(1, **alpha(9)), chunk(2, **alpha(9))])
@@ -311,7 +311,7 @@ async def test_copies_keep_to_the_rate_of_their_order() -> None:
     assert 19.0 < pair.now_s <= 20.0
 
 
-async def test_a_move_overtakes_copies_that_are_under_way() -> None:
+async def test_a_move_overtakes_copies_in_transit() -> None:
     pair = Pair()
     pair.stores[GIVER].put([chunk(k) for k in range(30)])
     arrived: list[ev.Event] = pair.reports
@@ -323,7 +323,7 @@ async def test_a_move_overtakes_copies_that_are_under_way() -> None:
     assert [loaded(report)[1] for report in arrived] == [1, 9]
 
 
-async def test_copies_that_do_not_fit_are_refused_and_the_job_goes_on() -> None:
+async def test_copies_that_do_not_fit_are_refused_and_the_job_continues() -> None:
     pair = Pair(taker_limit=chunk(0).nbytes)
     pair.stores[GIVER].put([chunk(1), chunk(2)])
     await pair.copy([1, 2])

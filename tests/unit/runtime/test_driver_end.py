@@ -1,4 +1,4 @@
-"""What a job's driver holds on to when the job is over: its results, and nothing else."""
+"""References that a job's driver keeps after the end: its results, and nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class WatchedRunner(InlineRunner):
-    """Knows whether its thread, if it had one, could end."""
+    """Records whether its thread, if it had one, could end."""
 
     is_closed = False
 
@@ -23,7 +23,9 @@ class WatchedRunner(InlineRunner):
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-async def test_thread_and_chunks_are_let_go_at_the_end_of_a_job_and_its_model_is_kept(is_cancelled):
+async def test_thread_and_chunks_are_released_at_the_end_of_a_job_and_its_model_is_kept(
+    is_cancelled,
+):
     runner = WatchedRunner()
     world = World(toy_record(), runner=lambda at: runner if at == "driver" else InlineRunner())
     for _ in range(6):
@@ -40,12 +42,12 @@ async def test_thread_and_chunks_are_let_go_at_the_end_of_a_job_and_its_model_is
     await world.close()
 
 
-def lists(settings, facts, absent):
-    """Ask for an exchange whose model is a list, where an array is wanted."""
+def list_trainer(settings, facts, absent):
+    """Request an exchange whose model is a list instead of an array."""
     yield replace(ask("any", False), model={"factor": [1.0] * 4})
 
 
-LISTS = replace(ALGORITHM, name="lists", trainer=lists)
+LISTS = replace(ALGORITHM, name="lists", trainer=list_trainer)
 
 
 async def test_a_request_that_cannot_be_packed_ends_the_job_and_does_not_hang():
@@ -59,7 +61,7 @@ async def test_a_request_that_cannot_be_packed_ends_the_job_and_does_not_hang():
 
 
 class Garbled:
-    """Asks for what fails when it is carried out."""
+    """Makes suggestions that fail when they are executed."""
 
     name = "garbled"
 
@@ -67,7 +69,7 @@ class Garbled:
         return [Retire(members=3, why="no tuple")]
 
 
-async def test_a_suggestion_that_cannot_be_carried_out_ends_the_job_and_does_not_hang():
+async def test_a_suggestion_that_cannot_be_executed_ends_the_job_and_does_not_hang():
     record = {**toy_record(), "policies": [f"{__name__}:Garbled"]}
     world = World(record)
     for _ in range(6):

@@ -1,4 +1,4 @@
-"""The driver's links: workers that do not answer at once, and such as cannot take part."""
+"""The driver's links: workers that answer late, and workers that cannot take part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.in_memory_network import FaultyNetwork
 pytestmark = pytest.mark.asyncio
 
 
-class Deaf:
+class UnresponsiveTransport:
     """A transport whose peers do not answer the first calls."""
 
     address = "driver"
@@ -41,7 +41,7 @@ class Deaf:
 
 
 class Pauses:
-    """Notes how long to wait, and waits for a turn of the loop or for ever."""
+    """Records the waiting times, and waits for a turn of the loop or for ever."""
 
     def __init__(self, *, for_ever: bool = False) -> None:
         self.seconds: list[float] = []
@@ -54,7 +54,9 @@ class Pauses:
         await (asyncio.Event().wait() if self.for_ever else asyncio.sleep(0))
 
 
-def roster(transport: Deaf, pauses: Pauses, refused: list[ElasticmlError]) -> DriverLinks:
+def roster(
+    transport: UnresponsiveTransport, pauses: Pauses, refused: list[ElasticmlError]
+) -> DriverLinks:
     return DriverLinks(
         transport,
         {"job": "j"},
@@ -74,11 +76,11 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_worker_that_does_not_answer_is_tried_again():
-    # A worker stopped, or busy, for five seconds when a job began was never asked again: the job
-    # waited for it for ever.
+async def test_worker_that_does_not_answer_is_retried():
+    # A worker stopped, or busy, for five seconds at the start of a job was never asked again: the
+    # job waited for it for ever.
     closed = LinkClosedError("no answer")
-    transport, pauses, refused = Deaf(closed, closed), Pauses(), []
+    transport, pauses, refused = UnresponsiveTransport(closed, closed), Pauses(), []
     made = roster(transport, pauses, refused)
     made.invite("w0")
     await turns()
@@ -88,9 +90,9 @@ async def test_worker_that_does_not_answer_is_tried_again():
     await made.close()
 
 
-async def test_worker_that_never_answers_is_given_up(monkeypatch):
+async def test_worker_that_never_answers_is_abandoned(monkeypatch):
     monkeypatch.setattr(module, "CONNECTS_MAX", 4)
-    transport, pauses = Deaf(*[LinkClosedError("no answer")] * 9), Pauses()
+    transport, pauses = UnresponsiveTransport(*[LinkClosedError("no answer")] * 9), Pauses()
     made = roster(transport, pauses, [])
     made.invite("w0")
     await turns()
@@ -98,8 +100,8 @@ async def test_worker_that_never_answers_is_given_up(monkeypatch):
     await made.close()
 
 
-async def test_worker_that_is_gone_is_not_tried_again():
-    transport, pauses = Deaf(LinkClosedError("no answer")), Pauses(for_ever=True)
+async def test_worker_that_has_ended_is_not_retried():
+    transport, pauses = UnresponsiveTransport(LinkClosedError("no answer")), Pauses(for_ever=True)
     made = roster(transport, pauses, [])
     made.invite("w0")
     await pauses.began.wait()
@@ -113,9 +115,9 @@ async def test_worker_that_is_gone_is_not_tried_again():
     await made.close()
 
 
-async def test_worker_that_cannot_take_part_is_told_of_once():
+async def test_worker_that_cannot_take_part_is_reported_once():
     error = ConfigError("transport 'stream' needs a byte stream")
-    transport, refused = Deaf(error), []
+    transport, refused = UnresponsiveTransport(error), []
     made = roster(transport, Pauses(), refused)
     made.invite("w0")
     await turns()

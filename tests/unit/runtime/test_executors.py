@@ -1,4 +1,4 @@
-"""Calls in threads of their own, and what becomes of them when those end."""
+"""Calls in separate threads, and their fate when those end."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_as_many_calls_run_at_once_as_there_are_threads():
 
 
 def _never() -> float:
-    """Tell a time that does not pass."""
+    """Return a clock that stands still."""
     return 0.0
 
 
 def is_on_loop(runner: BriefRunner, durations: list[float], now: list[float]) -> list[bool]:
-    """Say of calls that take so long whether each was made on the event loop."""
+    """Return, for calls of these durations, whether each was made on the event loop."""
 
     def step(seconds: float) -> bool:
         now[0] += seconds
@@ -64,18 +64,18 @@ def is_on_loop(runner: BriefRunner, durations: list[float], now: list[float]) ->
     return asyncio.run(steps())
 
 
-def test_calls_that_have_been_brief_for_long_are_made_on_the_loop():
+def test_calls_that_have_been_brief_repeatedly_are_made_on_the_loop():
     now = [0.0]
     runner = BriefRunner("em-test", lambda: now[0], lambda: 0.0)
     brief, long = 0.5 * BRIEF_S, 2 * BRIEF_S
     assert is_on_loop(runner, [long], now) == [False]
     found = is_on_loop(runner, [brief] * (BRIEF_AGAIN + BRIEF_MIN), now)
     assert found == [False] * (BRIEF_AGAIN + BRIEF_MIN)
-    # One that was long there sends all that follow back.
+    # A call that was long on the loop sends all later ones back to the thread.
     assert is_on_loop(runner, [brief, brief, long, brief], now) == [True, True, True, False]
     fresh = BriefRunner("em-test", lambda: now[0], lambda: 0.0)
     assert is_on_loop(fresh, [brief] * (BRIEF_MIN + 1), now) == [False] * BRIEF_MIN + [True]
-    # One that sleeps is as long as one that computes.
+    # Sleeping counts like computing.
     sleeps = BriefRunner("em-test", _never, lambda: now[0])
     brief, long = 0.5 * BRIEF_WALL_S, 2 * BRIEF_WALL_S
     found = is_on_loop(sleeps, [brief] * BRIEF_MIN + [long, brief], now)
@@ -96,7 +96,7 @@ def test_a_part_of_a_function_is_as_brief_as_it_has_been():
     runner.close()
 
 
-def test_a_call_that_is_known_to_be_long_has_the_thread_and_sends_no_other_there():
+def test_a_call_announced_as_long_runs_in_the_thread_and_affects_no_other():
     runner = BriefRunner("em-test", _never, _never)
 
     def is_on_loop() -> bool:
@@ -111,7 +111,7 @@ def test_a_call_that_is_known_to_be_long_has_the_thread_and_sends_no_other_there
     runner.close()
 
 
-def test_a_brief_call_waits_for_what_is_in_the_thread_and_an_error_passes_through():
+def test_a_brief_call_waits_for_the_thread_and_an_error_passes_through():
     async def in_order() -> list[str]:
         runner, done, is_open = BriefRunner("em-test", _never, _never), [], threading.Event()
 

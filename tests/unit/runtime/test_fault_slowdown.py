@@ -1,4 +1,4 @@
-"""A member made slower does real work on every thread."""
+"""A slowed member does real extra work on every thread."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from elasticml.runtime.fault_injection import FaultSlowdown
 
 
-class Threads:
-    """Runs in line and notes how much it was given."""
+class RecordingThreads:
+    """Runs calls inline and records the amount of work."""
 
     n_threads = 3
 
@@ -22,8 +22,8 @@ class Threads:
         return [function(item) for item in items]
 
 
-def test_the_factor_says_how_much_processor_time_is_added_on_each_thread() -> None:
-    threads = Threads()
+def test_the_factor_determines_the_cpu_time_added_on_each_thread() -> None:
+    threads = RecordingThreads()
     began_s = time.thread_time()
     FaultSlowdown(1.5).add(0.004, threads)
     spent_s = time.thread_time() - began_s
@@ -32,6 +32,6 @@ def test_the_factor_says_how_much_processor_time_is_added_on_each_thread() -> No
 
 
 def test_a_factor_of_one_adds_nothing() -> None:
-    threads = Threads()
+    threads = RecordingThreads()
     FaultSlowdown().add(10.0, threads)
     assert threads.items == []

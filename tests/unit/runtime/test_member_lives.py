@@ -1,4 +1,4 @@
-"""One life of a member after another on its worker: what it reads, holds, and begins no more."""
+"""Successive incarnations of a member on one worker: what each reads, holds, and ends."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def environment(network: FaultyNetwork, **changed: Runner) -> WorkerContext:
     )
 
 
-async def opened(network: FaultyNetwork, job: str = "j"):
-    """Open a link from the driver to the worker; both ends."""
+async def open_link(network: FaultyNetwork, job: str = "j"):
+    """Open a link from the driver to the worker; return both ends."""
     accepted: asyncio.Future = asyncio.get_running_loop().create_future()
 
     async def on_link(link) -> None:
@@ -92,13 +92,13 @@ async def test_no_block_is_read_after_one_has_failed(tmp_path, monkeypatch):
 
     def watched(self: SvmlightSource, block: int, *given: object):
         begun.append(block)
-        if block > 0:  # under way when the first one fails
+        if block > 0:  # running when the first one fails
             reported.wait()
         return read(self, block, *given)
 
     monkeypatch.setattr(SvmlightSource, "read", watched)
     network, reading = FaultyNetwork(0), ThreadRunner("read")
-    near, far = await opened(network)
+    near, far = await open_link(network)
     shell = MemberAgent(far, ChunkStore(), environment(network, reading=reading), None)
     life = asyncio.create_task(shell.run())
     record = {"algorithm": {"name": "tests.toy:ALGORITHM"}, "cache": False}
@@ -109,7 +109,7 @@ async def test_no_block_is_read_after_one_has_failed(tmp_path, monkeypatch):
 
     failed = await told(near, "Failed")
     reported.set()
-    await reading.run(int)  # behind all reads that are still to come
+    await reading.run(int)  # behind all further reads
 
     assert "line 1" in failed["reason"]
     assert begun in ([0], [0, 1])
@@ -118,19 +118,19 @@ async def test_no_block_is_read_after_one_has_failed(tmp_path, monkeypatch):
     reading.close()
 
 
-async def test_chunks_may_arrive_while_a_new_life_says_what_it_holds():
-    class Growing(ChunkId):
-        """An id in whose midst another thread has read a chunk."""
+async def test_chunks_may_arrive_while_a_new_incarnation_reports_its_chunks():
+    class GrowingId(ChunkId):
+        """An id during whose comparison another thread reads a chunk."""
 
         def __str__(self) -> str:
             store.put(further)
             return super().__str__()
 
     store, further = ChunkStore(), []
-    store.put([dense_chunk(Growing("s", 0, 0), np.zeros(1), np.eye(1))])
+    store.put([dense_chunk(GrowingId("s", 0, 0), np.zeros(1), np.eye(1))])
     further.append(dense_chunk(ChunkId("s", 0, 1), np.zeros(1), np.eye(1)))
     network = FaultyNetwork(0)
-    near, far = await opened(network)
+    near, far = await open_link(network)
     life = asyncio.create_task(MemberAgent(far, store, environment(network), None).run())
     arrival = asyncio.create_task(told(near, "Arrive"))
     await asyncio.wait([life, arrival], return_when=asyncio.FIRST_COMPLETED)
@@ -145,7 +145,7 @@ async def nobody_runs() -> list[str]:
     return []
 
 
-async def test_no_life_begins_on_a_worker_that_has_ended_while_the_former_one_computed():
+async def test_no_incarnation_starts_on_a_worker_that_ended_while_the_former_one_computed():
     network, compute = FaultyNetwork(0), GatedRunner()
     host = MemberHost(environment(network, compute=compute), nobody_runs)
     hello = {"job": "j", "kind": "driver"}
@@ -163,7 +163,7 @@ async def test_no_life_begins_on_a_worker_that_has_ended_while_the_former_one_co
     assert host.agents == {"j": former}
 
 
-async def test_a_worker_that_has_had_notice_begins_no_life_that_would_not_know_of_it():
+async def test_a_worker_with_a_notice_starts_no_incarnation_that_would_not_know_of_it():
     network = FaultyNetwork(0)
     host = MemberHost(environment(network), nobody_runs)
     await host.notice(0.0, "preempted")
@@ -173,8 +173,8 @@ async def test_a_worker_that_has_had_notice_begins_no_life_that_would_not_know_o
     assert host.agents == {}
 
 
-async def test_members_compute_with_the_job_s_threads_where_it_has_its_own(monkeypatch):
-    """They kept to their worker's, and the story told those."""
+async def test_members_compute_with_the_job_s_threads_if_it_sets_them(monkeypatch):
+    """They used their worker's number, and the story reported that."""
     found, compute = set(), ToySolver.compute
 
     def watched(self, work, chunks, parallel):

@@ -1,4 +1,4 @@
-"""NUMA nodes as the system lists them, and teams of threads that share them."""
+"""NUMA nodes as the system lists them, and teams of threads on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def listed(root: Path, **lists: str) -> Path:
     return root
 
 
-def test_cores_are_read_as_the_kernel_lists_them() -> None:
+def test_cores_are_parsed_from_the_kernels_list() -> None:
     assert cores_of("0-2,8,10-11\n") == (0, 1, 2, 8, 10, 11)
     assert cores_of("\n") == ()
 
@@ -52,7 +52,7 @@ def test_threads_span_the_fewest_nodes_that_have_a_core_for_each(
     assert spanned(threads, cores) == nodes
 
 
-def test_a_thread_that_stays_on_a_core_leaves_the_others_where_they_are() -> None:
+def test_a_pinned_thread_leaves_the_others_unpinned() -> None:
     mine, seen = os.sched_getaffinity(0), []
 
     def work() -> None:
@@ -73,9 +73,7 @@ def test_teams_share_the_threads_and_each_has_one_at_least() -> None:
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3, 5])
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_teams_work_at_the_same_time_and_results_come_in_their_order(
-    n_threads: int, n: int
-) -> None:
+def test_teams_work_at_the_same_time_and_results_are_in_their_order(n_threads: int, n: int) -> None:
     pool = parallel(n_threads)
     at_once = min(n, n_threads)
     together = threading.Barrier(at_once)

@@ -1,4 +1,4 @@
-"""A job's story as clients ask the scheduler for it."""
+"""A job's story as clients poll it from the scheduler."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from elasticml.story.records import MemberSpare
 from tests.memory_world import World, toy_record
 
 
-class NearHandle(Handle):
-    """Asks a plugin of this process."""
+class LocalHandle(Handle):
+    """Polls a plugin of this process."""
 
     def __init__(self, plugin: ElasticmlScheduler, job: str) -> None:
         super().__init__(None, job, {})  # type: ignore[arg-type]
@@ -41,7 +41,7 @@ def test_long_story_comes_in_parts_and_its_status_is_the_last(monkeypatch):
     shell = asyncio.run(ended_world()).shell
     plugin = ElasticmlScheduler()
     plugin._jobs = {shell.job: shell}
-    handle = NearHandle(plugin, shell.job)
+    handle = LocalHandle(plugin, shell.job)
     batches = list(story_batches(lambda n: handle._ask("em_poll", since=n), 0))
     assert {len(batch) for batch in batches[:-2]} == {7}
     story = [record for batch in batches for record in batch]
@@ -53,7 +53,7 @@ def test_long_story_comes_in_parts_and_its_status_is_the_last(monkeypatch):
 
 
 @pytest.mark.parametrize("since", [0, 5])
-def test_answer_about_a_stranger_s_job_is_an_error(since):
+def test_request_for_an_unknown_job_is_an_error(since):
     plugin = ElasticmlScheduler()
     plugin._jobs = {}
     answer = asyncio.run(plugin.poll("nobody", since=since))
@@ -61,8 +61,8 @@ def test_answer_about_a_stranger_s_job_is_an_error(since):
     assert (answer["records"], answer["next"], answer["told"]) == ([], since, since)
 
 
-def test_what_a_story_gains_meanwhile_goes_into_one_answer(monkeypatch):
-    """An answer a record took the scheduler as long as what it does between two exchanges."""
+def test_records_that_arrive_meanwhile_are_in_one_answer(monkeypatch):
+    """One answer per record took the scheduler as long as its work between two exchanges."""
     monkeypatch.setattr(scheduler_plugin, "GATHERED_S", 3600.0)
 
     async def asked() -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ def test_what_a_story_gains_meanwhile_goes_into_one_answer(monkeypatch):
         plugin._jobs = {shell.job: shell}
         answer = asyncio.ensure_future(plugin.poll(shell.job, wait_s=3600.0))
         for member in ("0.1", "1.1"):
-            for _ in range(20):  # turns of the loop, so that an answer could go
+            for _ in range(20):  # turns of the loop, so that an answer could be sent
                 await asyncio.sleep(0)
             shell.write(MemberSpare(member=member))
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The board: everybody hears what is posted, latecomers what still holds."""
+"""The board: all listeners receive posted notices, and latecomers those still valid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _mark(address: str, grace_s: float = 10.0) -> Reclaim:
     return Reclaim(address=address, grace_s=grace_s, negotiable=True)
 
 
-def test_listeners_hear_what_is_posted_in_order() -> None:
+def test_listeners_receive_notices_in_order() -> None:
     board = PreemptionBoard(lambda: 0.0)
     heard: list[Any] = []
     board.subscribe(heard.append)
@@ -33,7 +33,7 @@ def test_listeners_hear_what_is_posted_in_order() -> None:
     assert heard == words
 
 
-def test_a_latecomer_is_told_what_still_holds_and_how_long() -> None:
+def test_a_latecomer_receives_valid_notices_with_their_remaining_time() -> None:
     now = [0.0]
     board = PreemptionBoard(lambda: now[0])
     board.post(_mark("gone"))
@@ -47,7 +47,7 @@ def test_a_latecomer_is_told_what_still_holds_and_how_long() -> None:
     assert heard == [_mark("stays", 6.0)]
 
 
-def test_who_has_unsubscribed_hears_nothing() -> None:
+def test_an_unsubscribed_listener_receives_nothing() -> None:
     board = PreemptionBoard(lambda: 0.0)
     heard: list[Any] = []
     unsubscribe = board.subscribe(heard.append)
@@ -57,6 +57,6 @@ def test_who_has_unsubscribed_hears_nothing() -> None:
     assert heard == []
 
 
-def test_there_is_one_board_to_a_scheduler() -> None:
+def test_there_is_one_board_per_scheduler() -> None:
     extensions: dict[str, Any] = {}
     assert reclaims_of(extensions) is reclaims_of(extensions)

@@ -1,4 +1,4 @@
-"""Copies keep to their rate and wait for what is in a hurry."""
+"""Copies respect their rate and wait for urgent transfers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from elasticml.runtime.chunks.rate_limiter import BURST_S, RateLimiter
 pytestmark = pytest.mark.asyncio
 
 
-class Time:
-    """A clock that moves when somebody waits for it."""
+class ManualClock:
+    """A clock that advances when a task waits."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -25,15 +25,15 @@ class Time:
 
 
 async def test_bytes_are_granted_at_the_rate_after_a_burst() -> None:
-    time = Time()
+    time = ManualClock()
     pace = RateLimiter(time.clock, time.pause)
     for _ in range(10):
         await pace.wait_for(100, 1000.0)
     assert time.now_s == pytest.approx(10 * 0.1 - BURST_S)
 
 
-async def test_a_time_without_copies_is_not_saved_up() -> None:
-    time = Time()
+async def test_idle_time_is_not_saved_up() -> None:
+    time = ManualClock()
     pace = RateLimiter(time.clock, time.pause)
     time.now_s = 50.0
     for _ in range(10):
@@ -41,8 +41,8 @@ async def test_a_time_without_copies_is_not_saved_up() -> None:
     assert time.now_s - 50.0 == pytest.approx(10 * 0.1 - BURST_S)
 
 
-async def test_no_copy_begins_while_there_is_a_hurry() -> None:
-    time = Time()
+async def test_no_copy_starts_during_an_urgent_transfer() -> None:
+    time = ManualClock()
     pace = RateLimiter(time.clock, time.pause)
     with pace.hurry():
         with pace.hurry():

@@ -1,4 +1,4 @@
-"""Bodies that arrive together share memory, and give it back one by one."""
+"""Bodies that arrive together share a buffer, and free it one by one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def fill(body: memoryview, number: int) -> memoryview:
 
 
 @pytest.mark.parametrize("sizes", [[100, 7, 64], [SLAB_BYTES_MIN - 100, 1000, 77]])
-def test_bodies_are_aligned_apart_and_as_long_as_asked(sizes: list[int]) -> None:
+def test_bodies_are_aligned_disjoint_and_of_the_requested_length(sizes: list[int]) -> None:
     slab = ReceiveBuffers(sizes)
     bodies = [fill(slab.take(size), k) for k, size in enumerate(sizes)]
     assert [body.nbytes for body in bodies] == sizes
@@ -32,14 +32,14 @@ def test_bodies_are_aligned_apart_and_as_long_as_asked(sizes: list[int]) -> None
     assert [set(bytes(body)) for body in bodies] == [{0}, {1}, {2}]
 
 
-def test_a_body_that_was_not_announced_gets_a_buffer_of_its_own() -> None:
+def test_a_body_that_was_not_announced_gets_its_own_buffer() -> None:
     slab = ReceiveBuffers([SLAB_BYTES_MIN])
     first, second = fill(slab.take(SLAB_BYTES_MIN), 1), fill(slab.take(500), 2)
     assert (first[-1], second.nbytes, set(bytes(second))) == (1, 500, {2})
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="large pages are Linux's")
-def test_a_body_that_nobody_looks_at_gives_its_memory_back_while_others_stay() -> None:
+def test_an_unreferenced_body_frees_its_memory_while_others_stay() -> None:
     slab = ReceiveBuffers([32 * MIB, 32 * MIB])
     kept, dropped = fill(slab.take(32 * MIB), 1), fill(slab.take(32 * MIB), 2)
     view = np.frombuffer(dropped.toreadonly(), np.uint8)[5:].view()

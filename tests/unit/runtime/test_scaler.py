@@ -1,4 +1,4 @@
-"""What a job may ask of its cluster: more members, and to take containers back."""
+"""A job's requests to its cluster: more members, and releases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Few:
         self.released += addresses
 
 
-async def test_what_the_cluster_does_not_grant_is_missing() -> None:
+async def test_workers_that_the_cluster_does_not_grant_are_missing() -> None:
     cluster = Few()
     containers = Containers(cluster, lambda address: None)
     missing, reason = await containers.request(3)
@@ -40,7 +40,7 @@ async def test_what_the_cluster_does_not_grant_is_missing() -> None:
     assert cluster.released == ["a", "b"]
 
 
-async def test_without_a_scaler_the_idle_workers_are_all_that_can_be_had() -> None:
+async def test_without_a_scaler_only_idle_workers_are_available() -> None:
     invited: list[str] = []
     containers = Containers(None, invited.append)
     assert await containers.request(1) == (1, "this cluster starts no workers for a job")

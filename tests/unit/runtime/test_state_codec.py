@@ -1,4 +1,4 @@
-"""States of many chunks in one payload come back as they were."""
+"""States of many chunks in one payload survive encoding."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
     )
 
 
-def test_states_of_different_looks_come_back_with_their_versions() -> None:
+def test_states_of_different_shapes_keep_their_versions() -> None:
     rng = np.random.default_rng(0)
     chunks = [
         chunk(0, 3, alpha=rng.normal(size=3), serial=np.array([7])),
@@ -45,20 +45,20 @@ def test_states_of_different_looks_come_back_with_their_versions() -> None:
     assert [same(state, c.state) for (state, _), c in zip(back, chunks, strict=True)] == [True] * 4
 
 
-def test_a_chunk_without_state_is_told_apart_from_one_that_is_not_named() -> None:
+def test_a_chunk_without_state_differs_from_an_unnamed_one() -> None:
     back = there_and_back([chunk(0, 2), chunk(1, 2, alpha=np.ones(2)), chunk(2, 2)])
     assert [sorted(state) for state, _ in back] == [[], ["alpha"], []]
     directory, payload = encode_states([chunk(0, 2)])
     assert (payload, decode_states(directory, None)) == (None, [({}, 10)])
 
 
-def test_the_states_that_came_belong_to_their_owner_alone() -> None:
+def test_decoded_states_own_their_memory() -> None:
     back = there_and_back([chunk(0, 2, alpha=np.ones(2)), chunk(1, 2, alpha=np.ones(2))])
     back[0][0]["alpha"][:] = 5.0
     assert back[1][0]["alpha"].tolist() == [1.0, 1.0]
 
 
-def test_chunks_that_look_alike_share_one_line_of_the_directory() -> None:
+def test_chunks_of_equal_shape_share_one_line_of_the_directory() -> None:
     chunks = [chunk(k, 4, alpha=np.ones(4), step=np.ones(4)) for k in range(50)]
     assert len(encode_states(chunks)[0]["looks"]) == 1
 
@@ -71,6 +71,6 @@ def test_a_payload_of_another_length_is_refused(cut: slice) -> None:
         decode_states(directory, payload[cut])
 
 
-def test_a_state_that_is_no_number_is_refused() -> None:
+def test_a_state_of_another_type_is_refused() -> None:
     with pytest.raises(ValueError, match="wanted numbers"):
         encode_states([chunk(0, 1, name=np.array(["a"]))])

@@ -1,4 +1,4 @@
-"""Which of a trainer's steps are kept off the event loop."""
+"""Which of a trainer's steps run off the event loop."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.toy import ALGORITHM, ask
 
 pytestmark = pytest.mark.asyncio
 
-#: Whether what follows an exchange, and the round's end after it, is long.
+#: Whether the step after an exchange, and after the round's end, is long.
 ROUNDS = [(False, False), (True, False), (False, True), (False, False)]
 
 
 def trainer(settings, facts, absent):
-    """Ask for one exchange a round, and say what is long of it."""
+    """Request one exchange a round, and announce which steps are long."""
     for exchange, end in ROUNDS:
         yield replace(ask("any", False), is_long=exchange)
         yield RoundEnd(objective=None, is_long=end)
@@ -31,8 +31,8 @@ def trainer(settings, facts, absent):
 MARKS = replace(ALGORITHM, name="marks", trainer=trainer)
 
 
-class Noting(InlineRunner):
-    """Notes whether calls are marked as long."""
+class RecordingRunner(InlineRunner):
+    """Records whether calls are marked as long."""
 
     def __init__(self) -> None:
         self.marks: list[bool] = []
@@ -42,8 +42,8 @@ class Noting(InlineRunner):
         return function(*args)
 
 
-async def test_what_the_trainer_says_is_long_is_marked_for_the_runner() -> None:
-    runner = Noting()
+async def test_steps_that_the_trainer_announces_as_long_are_marked_for_the_runner() -> None:
+    runner = RecordingRunner()
     world = World(
         toy_record(algorithm={"name": f"{__name__}:MARKS"}),
         runner=lambda at: runner if at == "driver" else InlineRunner(),
@@ -52,6 +52,6 @@ async def test_what_the_trainer_says_is_long_is_marked_for_the_runner() -> None:
         await world.add()
     await world.run()
     assert world.shell.state == "done"
-    # The first step is the one to the first exchange.
+    # The first step leads to the first exchange.
     assert runner.marks == [False, *(mark for pair in ROUNDS for mark in pair)]
     await world.close()

@@ -1,4 +1,4 @@
-"""What a member may take: of its worker, of what the job says, in memory and on its disk."""
+"""A member's limits: from its worker and from the job, in memory and on disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def chunk(k: int):
     return dense_chunk(ChunkId("s", 0, k), np.arange(100.0), np.full((100, 8), float(k)))
 
 
-def test_a_worker_gives_its_share_and_the_job_may_want_less() -> None:
+def test_a_worker_offers_its_share_and_the_job_may_request_less() -> None:
     worker = WorkerLimits.of_worker(4 * GIB, Path("/scratch"))
     assert (worker.bodies_bytes, worker.process_bytes) == (int(0.6 * 4 * GIB), int(0.8 * 4 * GIB))
     job = worker.at_most(GIB)
@@ -47,7 +47,7 @@ def test_a_job_may_limit_workers_without_limit() -> None:
     assert WorkerLimits.of_worker(0, Path("/scratch")).at_most(GIB).process_bytes == GIB
 
 
-def test_scaled_copies_take_as_much_again_of_memory_and_disk(tmp_path: Path) -> None:
+def test_scaled_copies_need_the_same_amount_of_memory_and_disk_again(tmp_path: Path) -> None:
     budget = WorkerLimits.of_worker(4 * GIB, tmp_path)
     rooms = []
     for section in ({"name": "cocoa"}, {"name": "cocoa", "scale": "maxabs"}):
@@ -58,24 +58,24 @@ def test_scaled_copies_take_as_much_again_of_memory_and_disk(tmp_path: Path) -> 
     assert rooms[1] == (rooms[0][0] // 2, rooms[0][1] // 2)
     assert forms({"name": "batch_gradient", "scale": "maxabs"}) == 1
     assert forms({"name": "tests.toy:ALGORITHM"}) == 1
-    # Without a disk nothing is refused that was not before.
+    # Without a disk nothing else is refused.
     assert WorkerLimits.of_worker(4 * GIB, None).store(2).limit_bytes == int(0.6 * 4 * GIB)
 
 
-def test_a_process_that_takes_all_it_may_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_at_its_limit_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budgets, "anonymous_bytes", lambda: GIB)
     store = WorkerLimits.of_worker(4 * GIB, None).at_most(GIB).store()
     with pytest.raises(DataError, match="its process alone takes as much as it may: use more"):
         store.put([chunk(0)])
 
 
-def test_a_disk_that_is_memory_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_in_memory_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budgets, "disk_room", lambda folder: 0)
     assert WorkerLimits.of_worker(GIB, Path("/dev/shm")).folder is None
     assert WorkerLimits.of_worker(GIB, Path("/dev/shm")).store().out_of_core is None
 
 
-def test_a_store_goes_to_the_disk_when_memory_is_full(tmp_path: Path) -> None:
+def test_a_store_goes_out_of_core_when_memory_is_full(tmp_path: Path) -> None:
     first = [chunk(k) for k in range(3)]
     store = ChunkStore(3 * first[0].nbytes, OutOfCoreStore(GIB, tmp_path, lambda: 0))
     store.put(first)
@@ -92,7 +92,7 @@ def test_a_store_goes_to_the_disk_when_memory_is_full(tmp_path: Path) -> None:
     assert store.room_bytes > store.held_bytes
 
 
-def test_what_is_computed_over_stays_where_it_is(tmp_path: Path) -> None:
+def test_computed_arrays_stay_where_they_are(tmp_path: Path) -> None:
     first = [chunk(k) for k in range(2)]
     store = ChunkStore(2 * first[0].nbytes, OutOfCoreStore(GIB, tmp_path, lambda: 0))
     store.put(first)
@@ -102,13 +102,13 @@ def test_what_is_computed_over_stays_where_it_is(tmp_path: Path) -> None:
     assert store.chunks[chunk(2).id].is_mapped
 
 
-def test_bodies_that_do_not_fit_are_received_on_the_disk(tmp_path: Path) -> None:
+def test_bodies_that_do_not_fit_are_received_on_disk(tmp_path: Path) -> None:
     store = ChunkStore(1000, OutOfCoreStore(GIB, tmp_path, lambda: 0))
     small, large = asyncio.run(store.slab([900], 900)), asyncio.run(store.slab([900, 900], 1800))
     assert [small.maps(small.take(900)), large.maps(large.take(900))] == [False, True]
 
 
-def test_a_full_disk_is_told_with_the_remedy(
+def test_a_full_disk_is_reported_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ChunkStore(10, OutOfCoreStore(GIB, tmp_path / "gone", lambda: 0))

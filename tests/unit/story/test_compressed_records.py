@@ -24,7 +24,7 @@ def both() -> tuple[list[dict], CompressedRecords]:
     return made, CompressedRecords(made)
 
 
-def test_records_are_those_of_a_list_at_every_length():
+def test_records_equal_those_of_a_list_at_every_length():
     made, packed = [], CompressedRecords()
     for k in range(N):
         made.append(record(k))
@@ -41,14 +41,14 @@ def test_records_are_those_of_a_list_at_every_length():
     "start", [0, 1, BLOCK - 1, BLOCK, 5 * BLOCK - 1, 5 * BLOCK, N - 1, N, N + 9]
 )
 @pytest.mark.parametrize("stop", [0, 1, BLOCK, BLOCK + 1, 4 * BLOCK, 5 * BLOCK + 1, N, None, -3])
-def test_part_of_them_is_that_of_a_list(both, start, stop):
+def test_slices_equal_those_of_a_list(both, start, stop):
     made, packed = both
     assert packed[start:stop] == made[start:stop]
     view = packed.view(start, len(made) if stop is None else stop)
     assert (len(view), list(view)) == (len(made[start:stop]), made[start:stop])
 
 
-def test_single_records_and_steps_are_those_of_a_list(both):
+def test_single_records_and_steps_equal_those_of_a_list(both):
     made, packed = both
     for k in (0, BLOCK, 5 * BLOCK - 1, 5 * BLOCK, -1, -N):
         assert packed[k] == made[k]
@@ -58,7 +58,7 @@ def test_single_records_and_steps_are_those_of_a_list(both):
         packed[N]
 
 
-def test_what_is_added_later_is_not_in_a_part_that_was_taken():
+def test_later_records_are_not_in_an_earlier_slice():
     packed = CompressedRecords([record(k) for k in range(RECENT + BLOCK - 1)])
     view = packed.view(0, len(packed))
     packed.extend(record(k) for k in range(BLOCK))

@@ -1,4 +1,4 @@
-"""What a job's journal counts for the summary."""
+"""The journal's counts for the summary."""
 
 from elasticml.story.history import HistoryRow
 from elasticml.story.journal import Journal
@@ -18,7 +18,7 @@ def summary(journal):
     )
 
 
-def test_members_that_a_policy_gives_back_are_not_lost():
+def test_released_members_are_not_lost():
     journal = Journal({"name": "toy", "holders": 2})
     for reason in ("retired", "killed", "retired"):
         journal.write(1.0, MemberLost(member="0.1", reason=reason, chunks=0, pid=1))
@@ -36,7 +36,7 @@ def test_container_seconds_are_members_times_time():
     assert summary(journal).container_seconds == 4 * 1.0 + 2 * 2.0 + 2 * 0.5
 
 
-def test_the_last_gap_says_whether_it_is_a_bound():
+def test_the_last_gap_is_marked_if_it_is_a_bound():
     journal = Journal({})
     journal.add_row(1.0, HistoryRow({"round": 0, "gap": 0.5, "gap_is_bound": True}), 0)
     assert (summary(journal).gap, summary(journal).gap_is_bound) == (0.5, True)

@@ -34,7 +34,7 @@ FROZEN = Path(__file__).parents[2] / "frozen"
 
 
 @pytest.mark.parametrize("name", ["run_gradient", "run_cocoa"])
-def test_a_story_that_was_written_before_has_the_same_json(name: str) -> None:
+def test_an_older_story_has_the_same_json(name: str) -> None:
     story = json.loads((FROZEN / f"{name}.json").read_text())
     again = [record.to_json() for record in records_from_json(story)]
     assert [json.dumps(r) for r in again] == [json.dumps(r) for r in story]
@@ -55,7 +55,7 @@ def test_fields_are_in_the_order_of_their_declaration() -> None:
     ]
 
 
-def test_a_field_that_is_declared_again_has_its_place_there() -> None:
+def test_a_redeclared_field_has_its_new_position() -> None:
     ended = JobEnded(state="done", reason="", converged=True, round=8, computations={}, digest="ab")
     assert list(ended.to_json())[3:] == [
         "state",
@@ -97,7 +97,7 @@ def test_damaged_values_count_as_missing(value: Any) -> None:
     assert (record.exchange, record.start_t, record.anchor_parts) == (0, None, ())
 
 
-def test_every_record_can_be_read_from_nothing() -> None:
+def test_every_record_can_be_read_from_an_empty_one() -> None:
     for name, kind in StoryRecord.kinds.items():
         record = record_from_json({"event": name})
         assert isinstance(record, kind)
@@ -133,7 +133,7 @@ def test_records_are_selected_by_class() -> None:
     assert first_of(DataLoaded, records_from_json(story)) is None
 
 
-def test_lines_that_are_no_records_are_skipped_with_a_note() -> None:
+def test_invalid_lines_are_skipped_with_a_note() -> None:
     notes: list[str] = []
     lines = ['{"t": 1.0, "event": "RoundStarted"}', "[1]", '{"event": "RoundStarted"}', '{"t": 2']
     first, second = parse_story("\n".join(lines), notes)
@@ -144,7 +144,7 @@ def test_lines_that_are_no_records_are_skipped_with_a_note() -> None:
     }
 
 
-def test_a_summary_has_parts_of_its_own() -> None:
+def test_a_summary_has_its_own_parts() -> None:
     summary = summary_from_json({"rounds": 3, "members": {"start": 4, "min": 2, "end": None}})
     assert summary.members == MemberCounts(start=4, min=2, end=None)
     assert (summary.rounds, summary.objective, summary.story) == (3, None, None)

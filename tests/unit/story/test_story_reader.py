@@ -1,4 +1,4 @@
-"""A story that was edited is refused, and the line is named."""
+"""An edited story is refused, and the line is named."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECORDS = [{"t": 0.5 * k, "event": "RoundEnded", "round": k, "gap": None} for k 
 
 @pytest.fixture
 def run(tmp_path: Path) -> tuple[Path, StorySeal]:
-    """A run's directory, and what its summary says of the story."""
+    """Return a run's directory, and its summary's digest of the story."""
     with RunDirectory(tmp_path / "run").open({"name": "x"}) as directory:
         directory.record(RECORDS[:2])
         directory.record(RECORDS[2:])
@@ -31,7 +31,7 @@ def edit(path: Path, change: Callable[[list[str]], list[str]]) -> None:
     story.write_text("\n".join([*change(story.read_text().splitlines()), ""]))
 
 
-def test_an_unchanged_story_is_read_as_it_was_told(run: tuple[Path, StorySeal]) -> None:
+def test_an_unchanged_story_is_read(run: tuple[Path, StorySeal]) -> None:
     assert read_story(*run) == records_from_json(RECORDS)
     assert run[1].records == len(RECORDS)
 
@@ -69,7 +69,7 @@ def test_an_edited_story_is_refused_with_its_line(
     assert refused.value.fields["line"] == line
 
 
-def test_half_a_line_of_a_run_that_was_killed_is_left_out(
+def test_an_incomplete_line_of_a_killed_run_is_skipped(
     run: tuple[Path, StorySeal],
 ) -> None:
     path, _ = run
@@ -78,6 +78,6 @@ def test_half_a_line_of_a_run_that_was_killed_is_left_out(
     assert read_story(path, None) == records_from_json(RECORDS[:-1])
 
 
-def test_no_story_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_missing_story_is_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name the directory of a run"):
         read_story(tmp_path, None)

@@ -1,4 +1,4 @@
-"""Sums of vectors where they lie: the same bits in blocks, in threads, and one after the other."""
+"""Sums of vectors in place: the same bits in blocks, in threads, and one after the other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_sum_in_blocks_and_threads_has_the_same_bits(size, n_inputs, reduce):
     rng = np.random.default_rng(size + n_inputs)
     inputs = [rng.normal(size=size) * 10.0 ** rng.integers(-9, 9, size) for _ in range(n_inputs)]
     for array in inputs:
-        array.flags.writeable = False  # they may lie in another process
+        array.flags.writeable = False  # they may be in another process
     wanted = one_after_the_other(inputs, reduce).tobytes()
     threads = parallel(3)
     assert merge_all(inputs, reduce, np.full(size, np.nan)).tobytes() == wanted
@@ -43,7 +43,7 @@ def test_sum_of_nothing_is_zero():
     assert merge_all([], "sum", np.full(3, np.nan)).tolist() == [0.0, 0.0, 0.0]
 
 
-def test_array_that_is_not_ours_is_dropped_and_not_reused():
+def test_foreign_array_is_dropped_and_not_reused():
     lent = np.frombuffer(bytes(80))
     buffers = Buffers()
     buffers.free(buffers.bind(lent))
@@ -53,7 +53,7 @@ def test_array_that_is_not_ours_is_dropped_and_not_reused():
     assert buffers.take(80) is own
 
 
-def test_array_to_send_lies_where_peers_can_read_it_if_there_is_such_memory():
+def test_array_to_send_is_in_shared_memory_if_there_is_any():
     memory = {80: np.zeros(10)}
     buffers = Buffers(memory.get)
     assert buffers.take_to_send(80) is memory[80]

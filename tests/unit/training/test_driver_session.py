@@ -1,4 +1,4 @@
-"""Whether a job's model is what was wanted."""
+"""Whether a job has converged."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ from elasticml.training.driver_session import has_converged
         ({"gap": 1e-9, "objective": 0.1}, {}, False),
     ],
 )
-def test_a_job_has_converged_where_the_trainer_says_so_or_its_target_is_reached(
+def test_a_job_has_converged_if_the_trainer_says_so_or_its_target_is_reached(
     model: dict[str, Any], settings: dict[str, Any], expected: bool
 ) -> None:
     made = Model(**{"arrays": {}, "converged": False, "reason": "stopped as asked", **model})

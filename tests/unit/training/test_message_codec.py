@@ -1,4 +1,4 @@
-"""Mail as one vector, whole or by rows."""
+"""Messages between members as one vector, whole or by rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHAPES = {"centres": (4, 3), "counts": (4,)}
 ARRAYS = {"centres": np.arange(12.0).reshape(4, 3), "counts": np.arange(4.0)}
 
 
-def test_a_whole_state_comes_out_as_it_went_in():
+def test_a_whole_state_survives_encoding():
     vector = pack_message(Mail(arrays=ARRAYS), SHAPES)
     mail = unpack_message(vector, SHAPES, None)
     assert vector.size == message_values(SHAPES, None) == 16
@@ -20,7 +20,7 @@ def test_a_whole_state_comes_out_as_it_went_in():
     assert all(np.array_equal(mail.arrays[name], ARRAYS[name]) for name in SHAPES)
 
 
-def test_rows_travel_with_their_numbers():
+def test_rows_are_sent_with_their_indices():
     rows = np.array([3, 1])
     sent = Mail(arrays={name: array[rows] for name, array in ARRAYS.items()}, rows=rows)
     vector = pack_message(sent, SHAPES)
@@ -31,6 +31,6 @@ def test_rows_travel_with_their_numbers():
     assert mail.arrays["counts"].tolist() == [3.0, 1.0]
 
 
-def test_mail_of_another_length_is_refused():
+def test_a_message_of_another_length_is_refused():
     with pytest.raises(ValueError, match="mail of 15 values, wanted 16"):
         unpack_message(np.zeros(15), SHAPES, None)

@@ -1,4 +1,4 @@
-"""The trainer's side of the driver shell: what comes up is what the trainer asked for."""
+"""The trainer's side of the driver shell: it receives what it requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom the keeper of a local cluster starts and ends: the worker that has an address now."""
+"""The supervisor of a local cluster signals the worker that currently has an address."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ADDRESS = "tcp://127.0.0.1:40001"
 
 
 class Scheduler:
-    """The part of Dask's scheduler that the keeper knows."""
+    """The part of Dask's scheduler that the supervisor uses."""
 
     address = "tcp://127.0.0.1:1"
 
@@ -34,7 +34,7 @@ class Scheduler:
 
 
 class EndingProcess(Process):
-    """A process that ends at its first signal, and is none."""
+    """A fake process that ends at its first signal."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(pid)
@@ -46,7 +46,7 @@ class EndingProcess(Process):
 
 
 class Launcher:
-    """Starts workers that register at once, all at the same address unless told otherwise."""
+    """Starts workers that register at once, all at the same address unless configured otherwise."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.keeper: WorkerSupervisor | None = None
@@ -92,9 +92,9 @@ def launcher(tmp_path: Path) -> Launcher:
 
 @pytest.mark.asyncio
 async def test_a_worker_that_got_the_port_of_a_former_one_can_be_lost(launcher: Launcher) -> None:
-    # worker-0 registers at an address and is killed; worker-1 registers at the same one, as the
-    # kernel hands out free ports again; the loss of that address must reach worker-1, which the
-    # keeper had taken for worker-0, long gone.
+    # worker-0 registers at an address and is killed; worker-1 registers at the same one, because
+    # the kernel reuses ports; the loss of that address must reach worker-1. The supervisor sent it
+    # to worker-0, which had long ended.
     keeper = launcher.keeper
     assert keeper is not None
     for _ in range(2):
@@ -105,7 +105,7 @@ async def test_a_worker_that_got_the_port_of_a_former_one_can_be_lost(launcher: 
 
 
 @pytest.mark.asyncio
-async def test_a_worker_that_is_gone_is_passed_over_and_an_unknown_one_is_named(
+async def test_a_dead_worker_is_skipped_and_an_unknown_one_is_named(
     launcher: Launcher,
 ) -> None:
     keeper = launcher.keeper
@@ -119,7 +119,7 @@ async def test_a_worker_that_is_gone_is_passed_over_and_an_unknown_one_is_named(
 
 
 @pytest.mark.asyncio
-async def test_a_job_gets_workers_up_to_the_maximum_and_gives_them_back(launcher: Launcher) -> None:
+async def test_a_job_gets_workers_up_to_the_maximum_and_releases_them(launcher: Launcher) -> None:
     keeper = launcher.keeper
     assert keeper is not None
     launcher.addresses = [f"tcp://127.0.0.1:{k}" for k in range(40001, 40006)]
@@ -132,7 +132,7 @@ async def test_a_job_gets_workers_up_to_the_maximum_and_gives_them_back(launcher
 
 
 @pytest.mark.asyncio
-async def test_only_workers_that_are_there_are_slowed_and_never_made_faster(
+async def test_only_running_workers_are_slowed_and_never_made_faster(
     launcher: Launcher,
 ) -> None:
     keeper = launcher.keeper

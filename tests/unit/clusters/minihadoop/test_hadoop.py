@@ -1,4 +1,4 @@
-"""What of the mini YARN needs no Hadoop: settings, files, ports, and what errors say."""
+"""The parts of the mini YARN that need no Hadoop: settings, files, ports, and error messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def numbers(nodes: int) -> dict[str, int]:
         ("not a Java", None),
     ],
 )
-def test_version_is_read_from_what_java_says(said, version):
+def test_version_is_read_from_javas_output(said, version):
     assert version_of(said) == version
 
 
@@ -68,7 +68,7 @@ def test_missing_maven_is_one_line_with_the_remedy(tmp_path, monkeypatch):
         java.jars_directory(lambda line: None, tmp_path / "cache")
 
 
-def test_failing_maven_is_one_line_and_leaves_no_half_of_the_jars(tmp_path, monkeypatch):
+def test_failing_maven_is_one_line_and_leaves_no_incomplete_jars(tmp_path, monkeypatch):
     maven = tmp_path / "mvn"
     maven.write_text("#!/bin/sh\necho '[ERROR] no network'\necho '[ERROR] more'\nexit 1\n")
     maven.chmod(0o755)
@@ -145,7 +145,7 @@ def test_each_node_has_addresses_and_folders_of_its_own():
     assert f"{MARKER}=/root" in first["yarn.nodemanager.admin-env"].split(",")
 
 
-def test_each_queue_may_take_everything():
+def test_each_queue_may_use_the_whole_cluster():
     found = queues(MiniSettings(queues={"a": 40.0, "b": 60.0}))
     prefix = "yarn.scheduler.capacity.root"
     assert found[f"{prefix}.queues"] == "a,b"
@@ -163,7 +163,7 @@ def test_files_are_written_for_hadoop(tmp_path):
     assert "yarn.nodemanager.hostname" not in {p.findtext("name") for p in client}
 
 
-def test_shims_say_what_they_know(tmp_path):
+def test_shims_answer_with_their_values(tmp_path):
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars" / "one.jar").touch()
     layout = Layout(tmp_path)
@@ -206,12 +206,12 @@ def test_full_disk_is_one_line(tmp_path, monkeypatch):
         daemons.make_root(tmp_path / "new")
 
 
-def test_processes_are_found_again_and_ended_with_what_they_started(tmp_path, monkeypatch):
+def test_processes_are_found_again_and_ended_with_their_children(tmp_path, monkeypatch):
     monkeypatch.setattr(daemons, "END_S_MAX", 0.1)
     layout = Layout(tmp_path)
     layout.logs.mkdir()
     first = Daemons(layout)
-    # The shell stays, deaf to SIGTERM, and has a child of its own.
+    # The shell ignores SIGTERM, and has a child of its own.
     script = "trap '' TERM; sleep 1000 & echo ready; wait"
     first.start("node-0", ["sh", "-c", script], {"PATH": "/usr/bin:/bin", MARKER: str(tmp_path)})
     second = Daemons(layout)

@@ -1,4 +1,4 @@
-"""The start of a mini YARN names the daemon whose end made others end."""
+"""A failed start of a mini YARN names the daemon that ended first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from elasticml.errors import SubmissionError
 
 
 class Programless:
-    """Programs that need no Hadoop: formatting does nothing."""
+    """Programs without Hadoop: formatting does nothing."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -33,8 +33,8 @@ class Programless:
         return [name]
 
 
-class Ending:
-    """Daemons of which some end at once, and write down why."""
+class EndingDaemons:
+    """Daemons of which some end at once, and log the reason."""
 
     def __init__(self, layout: Layout, says: Mapping[str, str], ended: set[str]) -> None:
         self._layout, self._says, self._ended = layout, says, ended
@@ -53,7 +53,7 @@ def begin(tmp_path: Path, says: Mapping[str, str], ended: set[str]) -> None:
     layout.logs.mkdir()
     ports: dict[str, Any] = {"resource-http": 1, "name-http": 1, "node-0-rpc": 1}
     Start(
-        cast(Daemons, Ending(layout, says, ended)),
+        cast(Daemons, EndingDaemons(layout, says, ended)),
         cast(Programs, Programless(layout)),
         MiniSettings(nodes=1),
         ports,
@@ -61,16 +61,16 @@ def begin(tmp_path: Path, says: Mapping[str, str], ended: set[str]) -> None:
     ).everything()
 
 
-def test_a_node_that_ends_because_the_others_port_was_taken_means_another_try(
+def test_a_node_that_ends_because_the_others_port_was_taken_leads_to_another_attempt(
     tmp_path: Path,
 ) -> None:
-    """The ResourceManager has not ended yet, the NodeManager that does not reach it has."""
+    """The ResourceManager has not ended yet, the NodeManager that cannot reach it has."""
     says = {"resource": "BindException: Address already in use", "node-0": "ConnectException"}
     with pytest.raises(PortTakenError, match="resource exited; its log says 'BindException"):
         begin(tmp_path, says, ended={"node-0"})
 
 
-def test_a_daemon_that_ended_before_anybody_waited_is_found(
+def test_a_daemon_that_ended_before_the_wait_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CAUSE_S_MAX", 0.1)

@@ -25,7 +25,7 @@ from elasticml.errors import ConfigError
 
 OURS = "-m elasticml.clusters.yarn.service"
 
-#: As dask-yarn's manual shows one, with what is beside the services that it knows.
+#: As in dask-yarn's manual, plus settings beside the services that it knows.
 WRITTEN = """
 name: written
 queue: ml
@@ -80,7 +80,7 @@ def written(tmp_path):
         ),
     ],
 )
-def test_calls_of_dask_yarns_services_become_ours(script, wanted):
+def test_commands_of_dask_yarns_services_become_ours(script, wanted):
     assert rewrite_script(script) == wanted
 
 
@@ -95,7 +95,7 @@ def test_calls_of_dask_yarns_services_become_ours(script, wanted):
         "",
     ],
 )
-def test_other_scripts_stay_as_they_are(script):
+def test_other_scripts_stay_unchanged(script):
     assert rewrite_script(script) == script
 
 
@@ -104,7 +104,7 @@ def test_a_rewritten_script_is_not_rewritten_again():
     assert rewrite_script(once) == once
 
 
-def test_a_written_specification_changes_in_its_services_only(written):
+def test_a_written_specification_changes_only_in_its_services(written):
     before = read_specification(str(written)).to_dict()
     after = rewrite(read_specification(str(written))).to_dict()
     for spec in (before, after):
@@ -119,7 +119,7 @@ def test_a_written_specification_changes_in_its_services_only(written):
     assert after == before
 
 
-def test_rewriting_leaves_the_argument_as_it_was(written):
+def test_rewriting_leaves_the_argument_unchanged(written):
     spec = read_specification(str(written))
     text = spec.to_yaml()
     rewrite(spec)
@@ -142,13 +142,13 @@ def test_a_specification_is_read_from_a_file_a_mapping_and_a_record(written):
         ("/nowhere/spec.yaml", "No such file"),
     ],
 )
-def test_what_is_no_specification_is_refused_in_one_line(source, says):
+def test_invalid_specifications_are_refused_in_one_line(source, says):
     with pytest.raises(ConfigError, match=says) as caught:
         read_specification(source)
     assert "\n" not in caught.value.message
 
 
-def test_arguments_and_configuration_mean_what_they_mean_to_dask_yarn():
+def test_arguments_and_configuration_have_dask_yarns_meaning():
     with dask.config.set({"yarn.worker.memory": "3 GiB", "yarn.queue": "ml"}):
         spec = make_specification(
             environment="venv:///opt/env",
@@ -169,7 +169,7 @@ def test_arguments_and_configuration_mean_what_they_mean_to_dask_yarn():
     assert not is_local(spec)
 
 
-def test_making_a_specification_leaves_arguments_and_configuration_as_they_were():
+def test_making_a_specification_leaves_arguments_and_configuration_unchanged():
     mine = {"A": "b"}
     make_specification(environment="venv:///opt/env", worker_env=mine)
     make_specification(environment="venv:///opt/env")
@@ -177,7 +177,7 @@ def test_making_a_specification_leaves_arguments_and_configuration_as_they_were(
     assert dask.config.get("yarn.worker.env") == {}
 
 
-def test_the_configured_specification_is_taken_where_nothing_else_is_said(written):
+def test_the_configured_specification_is_the_default(written):
     with dask.config.set({"yarn.specification": str(written)}):
         spec = make_specification(environment=None, n_workers=None)
         other = make_specification(environment="venv:///opt/env", n_workers=None)
@@ -194,7 +194,7 @@ def test_a_local_scheduler_is_no_service():
 @pytest.mark.parametrize(
     ("scheme", "visibility"), [("hdfs://nn:8020", "PRIVATE"), ("", "APPLICATION")]
 )
-def test_a_node_unpacks_an_uploaded_environment_once_for_all(tmp_path, scheme, visibility):
+def test_a_node_unpacks_an_uploaded_environment_once(tmp_path, scheme, visibility):
     archive = tmp_path / "env.tar.gz"
     archive.write_bytes(b"")
     spec = make_specification(environment=f"{scheme}{archive}")
@@ -217,7 +217,7 @@ def test_wrong_arguments_are_refused_in_one_line(arguments, says):
     assert "\n" not in caught.value.message
 
 
-def test_placement_is_the_workers_and_the_label_everybodys(written):
+def test_placement_is_the_workers_and_the_label_is_for_all_containers(written):
     spec = with_placement(
         read_specification(str(written)),
         node_label="gpu",
@@ -231,13 +231,13 @@ def test_placement_is_the_workers_and_the_label_everybodys(written):
     assert spec.services["dask.scheduler"].nodes == []
 
 
-def test_every_container_knows_whether_to_talk_tls(written):
+def test_every_container_knows_whether_to_use_tls(written):
     for choice in ("tls", "none"):
         spec = with_security(read_specification(str(written)), choice)
         assert {s.env[SECURITY_VARIABLE] for s in spec.services.values()} == {choice}
 
 
-def test_what_an_application_asks_for_is_its_master_and_its_services(written):
+def test_an_applications_request_is_its_master_and_its_services(written):
     spec = read_specification(str(written))
     spec.services["dask.worker"].node_label = "slow"
     asks = asked_containers(spec)
@@ -250,6 +250,6 @@ def test_what_an_application_asks_for_is_its_master_and_its_services(written):
     assert isinstance(asks[0], ContainerAsk)
 
 
-def test_a_specification_survives_the_way_to_skein(written):
+def test_a_specification_survives_serialization_by_skein(written):
     spec = with_security(rewrite(read_specification(str(written))))
     assert skein.ApplicationSpec.from_protobuf(spec.to_protobuf()) == spec

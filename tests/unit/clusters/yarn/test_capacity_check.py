@@ -1,4 +1,4 @@
-"""What a cluster can never grant is said at once, with what to lower."""
+"""Requests that a cluster can never grant are refused at once, naming the setting to lower."""
 
 import pytest
 
@@ -75,7 +75,7 @@ def test_queues_that_take_no_applications_are_refused(name, said):
         find_queue(QUEUES, name, "http://rm")
 
 
-def test_a_queue_that_is_made_on_submission_is_no_error():
+def test_a_queue_that_is_created_on_submission_is_no_error():
     users = queue("users", is_leaf=False, makes_queues=True)
     assert find_queue([ROOT, users], "users.ann", "http://rm") is None
     with pytest.raises(SubmissionError, match="unknown"):
@@ -119,7 +119,9 @@ def test_a_queue_that_is_made_on_submission_is_no_error():
         ),
     ],
 )
-def test_what_can_never_be_granted_is_refused_with_what_to_lower(more, containers, said):
+def test_a_request_that_can_never_be_granted_is_refused_with_the_setting_to_lower(
+    more, containers, said
+):
     nodes = [node(labels=("ssd",)), node(4), node(64, state="LOST", labels=("gpu",))]
     with pytest.raises(SubmissionError, match=said):
         check_containers(queue(**more), nodes, containers, counts_vcores=True)
@@ -130,22 +132,22 @@ def test_what_can_never_be_granted_is_refused_with_what_to_lower(more, container
     [
         ({}, [(6 * GIB, 16, "")]),
         ({"maximum": room(8)}, [(4 * GIB, 1, "")] * 2),
-        # The container with which a user passes the limit is still granted.
+        # The largest container below the limit can still be granted.
         ({"guaranteed": room(2), "user_limit_factor": 1.5}, [(GIB, 1, "")] * 4),
         ({"guaranteed": room(1)}, [(GIB, 1, "")] * 9),
-        # Without room now it can still be granted later.
+        # Without free capacity now it can still be granted later.
         ({"maximum": room(8), "used": room(8)}, [(GIB, 1, "")]),
     ],
 )
-def test_what_can_be_granted_some_day_passes(more, containers):
+def test_a_request_that_can_be_granted_later_passes(more, containers):
     check_containers(queue(**more), [node(free=0)], containers, counts_vcores=True)
 
 
-def test_processors_do_not_count_where_that_is_not_known():
+def test_vcores_do_not_count_where_the_calculator_is_unknown():
     check_containers(queue(), [node(vcores=2)], [(GIB, 8, "")], counts_vcores=None)
 
 
-def test_memory_is_granted_in_multiples_of_the_least():
+def test_memory_is_granted_in_multiples_of_the_minimum():
     check_containers(queue(), [node(5)], [(5 * GIB, 1, "")], smallest_mib=GIB)
     with pytest.raises(SubmissionError, match=r"no node has 5.0 GiB for a container"):
         check_containers(queue(), [node(4.9)], [(int(4.5 * GIB), 1, "")], smallest_mib=GIB)
@@ -156,7 +158,7 @@ def test_nodes_that_do_not_run_grant_nothing():
         check_containers(None, [node(state="LOST")], [(GIB, 1, "")])
 
 
-def test_room_now_is_what_is_free_on_nodes_and_left_to_the_queue():
+def test_free_capacity_is_limited_by_nodes_and_queue():
     nodes = [node(free=5), node(free=1.5), node(state="LOST")]
     assert grantable_now(None, nodes, (2 * GIB, 1, "")) == 2
     assert grantable_now(None, nodes, (GIB, 4, ""), counts_vcores=True) == 5

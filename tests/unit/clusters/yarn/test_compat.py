@@ -1,4 +1,4 @@
-"""dask-yarn's import: what it misses is lent to it and taken back."""
+"""dask-yarn's import: names that it misses are patched in and removed again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_first_import_in_a_fresh_process_leaves_nothing_either():
     assert done.stdout == "YarnCluster\n"
 
 
-def test_defaults_that_a_configuration_context_took_away_are_there_again():
+def test_defaults_removed_by_a_configuration_context_are_restored():
     code = (
         "import dask; from elasticml.clusters.yarn.compat import import_dask_yarn\n"
         "with dask.config.set({'yarn.queue': 'ml'}):\n"

@@ -1,4 +1,4 @@
-"""How many worker containers are asked for, when, and when it is no use any more."""
+"""The container allocator: how many worker containers are requested, when, and when it gives up."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def mark(allotment: ContainerAllocator, *names: str, strict: bool = False) -> No
 
 
 def preempt(allotment: ContainerAllocator, instance: int, now_s: float) -> list[object]:
-    """Pre-empt a container; skein asks for its replacement, the next one, in the same moment."""
+    """Pre-empt a container; skein requests its replacement, the next one, at the same time."""
     replacement = max(record.instance for record in allotment._records.values()) + 1
     actions = allotment.see([seen(instance, "failed"), seen(replacement, "requested")], now_s)
     return [*actions, *allotment.ended(f"w{instance}", *PREEMPTED, now_s)]
@@ -55,7 +55,7 @@ def test_a_first_preemption_is_left_to_skein():
     assert allotment.count == 2
 
 
-def test_a_container_preempted_young_again_and_again_is_asked_for_later_and_later():
+def test_a_container_preempted_young_repeatedly_is_requested_later_and_later():
     allotment = running(1)
     assert preempt(allotment, 0, now_s=10.0) == []
     now_s, instance, waits = 10.0, 1, []
@@ -73,7 +73,7 @@ def test_a_container_preempted_young_again_and_again_is_asked_for_later_and_late
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
 
 
-def test_the_request_that_comes_later_says_how_often_its_place_was_preempted():
+def test_the_delayed_request_names_the_number_of_preemptions():
     allotment = running(1)
     preempt(allotment, 0, now_s=1.0)
     allotment.see([seen(1)], now_s=2.0)
@@ -81,7 +81,7 @@ def test_the_request_that_comes_later_says_how_often_its_place_was_preempted():
     assert allotment.see([seen(2, "killed")], now_s=4.0) == [Add(streak=2)]
 
 
-def test_a_container_that_lived_long_is_asked_for_at_once_again():
+def test_a_container_that_lived_long_is_requested_at_once_again():
     allotment = running(1)
     preempt(allotment, 0, now_s=1.0)
     allotment.see([seen(1)], now_s=2.0)
@@ -95,7 +95,7 @@ def test_containers_preempted_together_count_once_each():
     assert allotment.count == 4
 
 
-def test_a_replacement_that_is_there_already_is_left_alone():
+def test_a_replacement_that_has_arrived_is_left_alone():
     allotment = running(1)
     preempt(allotment, 0, now_s=1.0)
     allotment.see([seen(1)], now_s=2.0)
@@ -104,7 +104,7 @@ def test_a_replacement_that_is_there_already_is_left_alone():
     assert allotment.count == 1
 
 
-def test_a_replacement_that_is_seen_later_is_found_all_the_same():
+def test_a_replacement_that_appears_later_is_found():
     allotment = running(1)
     preempt(allotment, 0, now_s=1.0)
     allotment.see([seen(1)], now_s=2.0)
@@ -113,20 +113,20 @@ def test_a_replacement_that_is_seen_later_is_found_all_the_same():
     assert allotment.see([seen(2, "requested")], now_s=3.5) == [Kill(name="w2")]
 
 
-def test_a_request_that_a_younger_one_overtook_is_made_anew():
+def test_a_request_overtaken_by_a_younger_one_is_repeated():
     allotment = running(1)
     allotment.see([seen(1, "requested"), seen(2, "requested")], now_s=1.0)
     assert allotment.see([seen(1, "requested"), seen(2)], now_s=2.0) == []
     assert allotment.see([seen(1, "requested"), seen(2)], now_s=4.0) == [Kill(name="w1"), Add()]
 
 
-def test_a_request_that_waits_in_its_turn_is_left_alone():
+def test_a_request_that_waits_in_order_is_left_alone():
     allotment = running(1)
     allotment.see([seen(1, "requested"), seen(2, "requested")], now_s=1.0)
     assert allotment.see([seen(1), seen(2, "requested")], now_s=900.0) == []
 
 
-def test_a_grant_that_skein_could_not_place_was_for_the_oldest_request():
+def test_a_grant_that_skein_could_not_assign_belongs_to_the_oldest_request():
     allotment = running(1)
     allotment.see([seen(1, "requested"), seen(2, "requested")], now_s=1.0)
     allotment.unplaced()
@@ -136,7 +136,7 @@ def test_a_grant_that_skein_could_not_place_was_for_the_oldest_request():
     assert allotment.see([seen(3, "requested")], now_s=9.0) == []
 
 
-def test_a_grant_that_nobody_waits_for_is_forgotten():
+def test_a_grant_without_a_request_is_forgotten():
     allotment = running(1)
     allotment.unplaced()
     assert allotment.see([], now_s=1.0) == []
@@ -144,7 +144,7 @@ def test_a_grant_that_nobody_waits_for_is_forgotten():
     assert allotment.see([], now_s=9.0) == []
 
 
-def test_a_container_given_for_a_marked_one_is_asked_for_anew():
+def test_a_container_released_for_a_marked_one_is_requested_again():
     allotment = running(3)
     mark(allotment, "w0")
     assert allotment.release(["w2"], now_s=5.0) == [Kill(name="w2")]
@@ -167,8 +167,8 @@ def test_a_mark_that_lapsed_long_ago_is_not_answered():
     assert allotment.see([], now_s=20.0) == []
 
 
-def test_a_container_given_for_a_mark_that_has_just_ended_is_asked_for_anew():
-    # The job gave it for the mark; meanwhile YARN took the marked one, or wanted it no more.
+def test_a_container_released_for_a_mark_that_has_just_ended_is_requested_again():
+    # The job released it for the mark; meanwhile YARN took the marked one, or withdrew the request.
     allotment = running(4)
     mark(allotment, "w0")
     mark(allotment, "w1")
@@ -183,7 +183,7 @@ def test_a_container_given_for_a_mark_that_has_just_ended_is_asked_for_anew():
 
 def test_strict_marks_are_answered_with_nothing():
     # Four strict marks were executed, and three seconds later a policy retired four members: all of
-    # those were asked for anew, as if they had been given for the marks.
+    # those were requested again, as if they had been released for the marks.
     allotment = running(8)
     mark(allotment, "w0", "w1", strict=True)
     assert allotment.release(["w4"], now_s=1.0) == [Kill(name="w4")]
@@ -203,9 +203,9 @@ def test_a_mark_that_becomes_strict_may_have_been_answered_before_that():
     assert allotment.see([], now_s=9.0) == [Add()]
 
 
-def test_a_container_given_for_a_mark_is_asked_for_anew_when_it_has_been_left():
-    # skein shows it running until its worker has been left; the request for another was dropped
-    # for want of room, and then it ended: one container fewer for good.
+def test_a_container_released_for_a_mark_is_requested_again_when_dask_has_left_it():
+    # skein shows it running until its worker has been retired; the replacement request was dropped
+    # for lack of capacity, and then the container ended: one container fewer for good.
     allotment = running(3, maximum=3)
     mark(allotment, "w0")
     allotment.release(["w2"], now_s=5.0)
@@ -215,8 +215,8 @@ def test_a_container_given_for_a_mark_is_asked_for_anew_when_it_has_been_left():
     assert allotment.see([seen(0), seen(1), seen(2, "killed")], now_s=8.5) == [Add()]
 
 
-def test_a_container_that_yarn_takes_while_it_is_left_is_asked_for_once():
-    # skein takes it for failed and asks for another itself, besides the one that is held back.
+def test_a_container_that_yarn_takes_during_its_retirement_is_requested_once():
+    # skein takes it for failed and requests another itself, besides the delayed request.
     allotment = running(3, maximum=3)
     mark(allotment, "w0")
     allotment.release(["w2"], now_s=5.0)
@@ -227,7 +227,7 @@ def test_a_container_that_yarn_takes_while_it_is_left_is_asked_for_once():
     assert allotment.see([seen(3, "killed")], now_s=6.0) == [Add()]
 
 
-def test_a_retired_container_that_yarn_takes_while_it_is_left_is_not_replaced():
+def test_a_retired_container_that_yarn_takes_during_its_retirement_is_not_replaced():
     allotment = running(3)
     allotment.release(["w2"], now_s=5.0)
     assert allotment.see([seen(2, "failed")], now_s=5.5) == []
@@ -237,7 +237,7 @@ def test_a_retired_container_that_yarn_takes_while_it_is_left_is_not_replaced():
     assert allotment.count == 3, "the next one is another's"
 
 
-def test_of_those_that_are_due_as_many_are_asked_for_as_there_is_room():
+def test_due_requests_are_limited_by_the_free_capacity():
     allotment = running(4, maximum=4)
     mark(allotment, "w0", "w1")
     allotment.release(["w2", "w3"], now_s=0.0)
@@ -247,7 +247,7 @@ def test_of_those_that_are_due_as_many_are_asked_for_as_there_is_room():
     assert allotment.see([seen(3, "killed")], now_s=10.0) == [Add()]
 
 
-def test_a_container_that_was_given_back_in_vain_is_given_back_again():
+def test_a_failed_release_is_repeated():
     allotment = running(2)
     allotment.release(["w1"], now_s=0.0)
     assert allotment.see([seen(1)], now_s=INSIST_S - 1.0) == []
@@ -256,33 +256,33 @@ def test_a_container_that_was_given_back_in_vain_is_given_back_again():
     assert allotment.see([seen(1, "killed")], now_s=3 * INSIST_S) == []
 
 
-def test_a_released_container_is_not_taken_for_a_preempted_one():
+def test_a_released_container_does_not_count_as_preempted():
     allotment = running(2)
     allotment.release(["w1"], now_s=5.0)
     assert allotment.ended("w1", *PREEMPTED, 6.0) == []
     assert allotment.count == 1
 
 
-def test_a_job_gets_what_the_maximum_leaves():
+def test_a_job_gets_at_most_the_remaining_maximum():
     allotment = running(3, maximum=4)
     assert allotment.request(5) == [Add()]
     allotment.added("w3", 3, streak=0)
     assert allotment.request(1) == []
 
 
-def test_what_is_held_back_counts_for_the_maximum():
+def test_delayed_requests_count_towards_the_maximum():
     allotment = running(2, maximum=2)
     mark(allotment, "w0")
     allotment.release(["w1"], now_s=0.0)
     assert allotment.request(1) == []
 
 
-def test_a_job_gives_back_down_to_the_minimum():
+def test_a_job_releases_down_to_the_minimum():
     allotment = running(3, minimum=2)
     assert allotment.release(["w0", "w1"], now_s=0.0) == [Kill(name="w0")]
 
 
-def test_less_than_the_minimum_is_filled_up():
+def test_missing_containers_below_the_minimum_are_requested():
     allotment = running(3, minimum=3)
     allotment.ended("w1", "success", 0, "", now_s=4.0)
     assert allotment.see([seen(1, "succeeded")], now_s=4.0) == [Add()]
@@ -312,7 +312,7 @@ def test_containers_that_others_end_never_end_the_application(reason: str):
         assert not [action for action in actions if isinstance(action, EndApplication)]
 
 
-def test_one_worker_that_registers_shows_that_workers_can():
+def test_one_registered_worker_shows_that_workers_can_start():
     allotment = ContainerAllocator()
     for instance in range(9):
         allotment.see([seen(instance)], now_s=float(instance))
@@ -321,18 +321,18 @@ def test_one_worker_that_registers_shows_that_workers_can():
         assert allotment.ended(f"w{instance}", "exit", 1, "", float(instance)) == []
 
 
-def test_workers_that_fail_in_different_ways_are_tried_further():
+def test_workers_that_fail_in_different_ways_are_retried():
     allotment = ContainerAllocator()
     for instance in range(9):
         allotment.see([seen(instance)], now_s=float(instance))
         assert allotment.ended(f"w{instance}", "exit", instance % 2 + 1, "", 0.0) == []
 
 
-def test_what_is_said_of_an_unknown_container_is_passed_over():
+def test_reports_about_unknown_containers_are_ignored():
     assert ContainerAllocator().ended("w7", *PREEMPTED, 0.0) == []
 
 
-def test_the_telling_line_is_found_in_what_yarn_says():
+def test_the_relevant_line_is_found_in_yarns_message():
     message = (
         "[2026-01-01 10:00:00.000]Container exited with a non-zero exit code 1. "
         "Error file: prelaunch.err.\nLast 4096 bytes of prelaunch.err :\n"

@@ -1,4 +1,4 @@
-"""What the keeper of an application's containers passes on, asks for and gives back."""
+"""The container manager: what it reports, requests and releases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OWN = "container_1"
 
 
 class Application:
-    """The calls of skein's client that the keeper makes, on containers that are a list."""
+    """The calls of skein's client that the manager makes, on a list of containers."""
 
     def __init__(self, n: int) -> None:
         self.containers = [self._container(i, "RUNNING") for i in range(n)]
@@ -73,7 +73,7 @@ class Application:
 
 
 class Scheduler:
-    """The part of Dask's scheduler that the keeper knows."""
+    """The part of Dask's scheduler that the manager uses."""
 
     address = "tls://10.0.0.1:1"
 
@@ -100,7 +100,7 @@ class Scheduler:
 
 
 class World:
-    """A keeper with its scheduler and application, and what it has posted."""
+    """A manager with its scheduler and application, and its posted notices."""
 
     def __init__(self, n: int, registered: int | None = None, **limits: int) -> None:
         self.scheduler = Scheduler()
@@ -198,16 +198,16 @@ def test_a_mark_on_a_container_of_another_service_is_essential():
     assert [word.essential for word in world.words if isinstance(word, Reclaim)] == [True]
 
 
-def test_nothing_is_given_for_a_container_that_is_nobodys():
-    # YARN takes back what it has granted before skein has heard of it; so it is with requests that
-    # were withdrawn too late. A member given for it would be gone for good.
+def test_nothing_is_released_for_an_unknown_container():
+    # YARN takes back containers that it has granted before skein has heard of them, and so with
+    # requests that were withdrawn too late. A member released for one would be gone for good.
     world = World(2)
     world.tell(marked("container_99"), exited("container_99", "preempted", -102))
     assert world.words == []
     assert reclaims_of(world.scheduler.extensions).live() == []
 
 
-def test_a_mark_that_came_before_skein_had_the_container_is_its_workers():
+def test_a_mark_that_came_before_skein_knew_the_container_reaches_its_worker():
     world = World(1, registered=0)
     (container,) = world.app.containers
     world.app.containers.clear()
@@ -218,11 +218,11 @@ def test_a_mark_that_came_before_skein_had_the_container_is_its_workers():
     assert [type(word) for word in world.words] == [Reclaim]
     asyncio.run(world.keeper.release([address(0)]))
     assert world.app.killed == ["dask.worker_0"]
-    assert world.keeper._allocator.count == 1  # it is asked for anew
+    assert world.keeper._allocator.count == 1  # it is requested again
 
 
-def test_a_container_is_given_back_in_time_and_its_retirement_not_broken_off(monkeypatch):
-    # Plain tasks that run on; Dask logs a retirement that is cancelled as an error.
+def test_a_container_is_released_in_time_without_aborting_its_retirement(monkeypatch):
+    # Plain tasks that run on; Dask logs a cancelled retirement as an error.
     monkeypatch.setattr(keeper_module, "UNHURRIED_S_MAX", 0.01)
     world = World(2)
 
@@ -245,12 +245,12 @@ def test_a_container_is_given_back_in_time_and_its_retirement_not_broken_off(mon
     assert world.keeper._draining == set()
 
 
-def test_a_look_between_a_release_and_the_kill_changes_nothing(monkeypatch):
-    # The containers are looked at every second, and a worker is left for up to 30 s.
+def test_a_check_between_a_release_and_the_kill_changes_nothing(monkeypatch):
+    # The containers are checked every second, and retiring a worker takes up to 30 s.
     monkeypatch.setattr(keeper_module, "UNHURRIED_S_MAX", 0.05)
     world = World(2, maximum=2)
     world.tell(marked("container_2"))
-    world.keeper._board.post(Restored(address=address(0)))  # nothing is hurried any more
+    world.keeper._board.post(Restored(address=address(0)))  # nothing is urgent any more
 
     async def release() -> None:
         async def retire_workers(workers: list[str], **options: Any) -> None:
@@ -261,14 +261,14 @@ def test_a_look_between_a_release_and_the_kill_changes_nothing(monkeypatch):
 
     asyncio.run(release())
     assert world.app.killed == ["dask.worker_1"]
-    assert world.keeper._allocator.count == 2  # one is there, one will be asked for
+    assert world.keeper._allocator.count == 2  # one exists, one will be requested
 
 
-def test_nothing_is_given_for_a_strict_mark():
+def test_nothing_is_released_for_a_strict_mark():
     world = World(2)
     world.tell(marked("container_2", strict=True), MarkLapsed(container="container_2"))
     asyncio.run(world.keeper.release([address(1)]))
-    assert world.keeper._allocator.count == 1  # it was retired, and nobody asks for another
+    assert world.keeper._allocator.count == 1  # it was retired, and no replacement is requested
 
 
 def test_a_mark_is_kept_for_a_worker_that_registers_later():
@@ -282,7 +282,7 @@ def test_a_mark_is_kept_for_a_worker_that_registers_later():
     assert 0.0 <= word.grace_s <= 5.0
 
 
-def test_the_end_of_a_container_is_told_once_with_its_reason():
+def test_the_end_of_a_container_is_reported_once_with_its_reason():
     world = World(2)
     over = exited("container_3", "preempted", -102, "Container preempted by scheduler")
     world.app.set("dask.worker_1", "FAILED", "Container preempted by scheduler")
@@ -309,7 +309,7 @@ def test_the_end_of_a_container_is_told_once_with_its_reason():
         ("KILLED", "Killed by user request.", "released"),
     ],
 )
-def test_without_an_agent_ends_are_read_from_what_skein_says(state: str, message: str, reason: str):
+def test_without_an_agent_ends_are_read_from_skeins_reports(state: str, message: str, reason: str):
     world = World(2)
     world.app.set("dask.worker_0", state, message)
     world.look()
@@ -319,7 +319,7 @@ def test_without_an_agent_ends_are_read_from_what_skein_says(state: str, message
     ]
 
 
-def test_workers_of_a_lost_node_are_told_and_removed():
+def test_workers_of_a_lost_node_are_reported_and_removed():
     world = World(4)
     world.tell(NodeChanged(node="node-1:45454", state="LOST", timeout_s=None, health=""))
     lost = (address(1), address(3))
@@ -327,7 +327,7 @@ def test_workers_of_a_lost_node_are_told_and_removed():
     assert world.scheduler.removed == list(lost)
 
 
-def test_workers_of_a_node_that_is_decommissioned_stay_until_it_goes():
+def test_workers_of_a_decommissioned_node_stay_until_it_stops():
     world = World(2)
     world.tell(NodeChanged(node="node-0:45454", state="DECOMMISSIONING", timeout_s=9.0, health=""))
     assert world.words == [
@@ -336,13 +336,13 @@ def test_workers_of_a_node_that_is_decommissioned_stay_until_it_goes():
     assert world.scheduler.removed == []
 
 
-def test_a_job_is_given_what_there_may_be():
+def test_a_job_gets_containers_up_to_the_maximum():
     world = World(2, maximum=3)
     assert asyncio.run(world.keeper.request(4)) == 1
     assert [c.state for c in world.app.containers] == ["RUNNING", "RUNNING", "REQUESTED"]
 
 
-def test_a_worker_that_is_given_back_is_left_by_others_and_its_container_released():
+def test_a_released_worker_is_retired_and_its_container_released():
     world = World(3)
     asyncio.run(world.keeper.release([address(1), "tls://10.9.9.9:1"]))
     assert (world.scheduler.noticed, world.scheduler.retired) == ([address(1)], [address(1)])
@@ -361,7 +361,7 @@ def test_an_application_whose_workers_cannot_start_ends_with_one_line():
     )
 
 
-def test_workers_that_are_scaled_in_by_name_are_noticed_before_dask_retires_them():
+def test_workers_that_are_scaled_in_by_name_get_a_notice_before_dask_retires_them():
     world = World(3)
     asyncio.run(world.keeper.retire(names=["dask.worker_1", "dask.worker_9"], remove=True))
     assert (world.scheduler.noticed, world.scheduler.retired) == ([address(1)], [address(1)])

@@ -1,4 +1,4 @@
-"""How an application is told that it has ended for good."""
+"""The final status of an application that must not be restarted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from elasticml.clusters.yarn.skein_client import finish_application
 
 
 class Application:
-    """The calls of skein's client that an end makes."""
+    """The calls of skein's client that ending an application makes."""
 
     def __init__(self, hello: bytes | None) -> None:
         self.kv = {} if hello is None else {HELLO: hello}
@@ -28,12 +28,12 @@ def told(hello: bytes | None, status: str) -> Any:
 
 
 @pytest.mark.parametrize("status", ["FAILED", "KILLED"])
-def test_the_agent_is_left_to_tell_yarn_so_that_no_attempt_follows(status):
+def test_the_agent_reports_the_status_to_yarn_so_that_no_attempt_follows(status):
     assert told(b'{"v": 1, "end": "end="}', status) == ("SUCCEEDED", f"end={status}: why")
 
 
 @pytest.mark.parametrize("hello", [None, b'{"v": 1}'])
-def test_without_an_agent_that_knows_skein_is_told_the_status_itself(hello):
+def test_without_a_suitable_agent_skein_gets_the_status_itself(hello):
     assert told(hello, "FAILED") == ("FAILED", "why")
 
 

@@ -1,4 +1,4 @@
-"""What the settings of a YARN cluster mean."""
+"""Interpretation of a YARN cluster's configuration."""
 
 import pytest
 
@@ -34,11 +34,11 @@ HA = {f"{RM}ha.enabled": "true", f"{RM}ha.rm-ids": "a,b", f"{RM}hostname.a": "ha
             HA | {"yarn.http.policy": "HTTPS_ONLY", f"{RM}webapp.https.address.b": "hb:9"},
             ("https://ha:8090", "https://hb:9"),
         ),
-        # Ids that are left over from former days do not count.
+        # Leftover ids do not count.
         (HA | {f"{RM}ha.enabled": "false", f"{RM}hostname": "rm"}, ("http://rm:8088",)),
     ],
 )
-def test_the_resource_managers_pages_are_found(values, urls):
+def test_the_resource_managers_web_addresses_are_found(values, urls):
     assert rm_web_urls(HadoopConf(values=values)) == urls
 
 
@@ -51,14 +51,14 @@ def test_a_cluster_that_is_not_configured_has_a_remedy(tmp_path):
     assert require_conf({"YARN_CONF_DIR": str(tmp_path)}).folders == (tmp_path,)
 
 
-def test_hadoops_defaults_are_what_is_meant_where_nothing_is_said():
+def test_missing_settings_have_hadoops_defaults():
     grace = grace_settings(HadoopConf(), HadoopConf())
     assert (grace.is_preempting, grace.max_wait_s, grace.interval_s) == (False, 15, 3)
     assert (grace.sigkill_delay_s, grace.natural_termination, grace.per_round) == (0.25, 0.2, 0.1)
     assert (grace.node_expiry_s, grace.is_recovering) == (600, False)
 
 
-def test_preemption_that_only_observes_takes_nothing():
+def test_preemption_in_observe_only_mode_takes_nothing():
     monitor = {f"{RM}scheduler.monitor.enable": "true"}
     observes = {f"{RM}monitor.capacity.preemption.observe_only": "true"}
     on, off = HadoopConf(values=monitor), HadoopConf(values=monitor | observes)
@@ -69,7 +69,7 @@ def test_preemption_that_only_observes_takes_nothing():
 @pytest.mark.parametrize(
     ("values", "is_enforced"),
     [
-        # What Hadoop does by default: it leaves it to a cgroup that there is none of.
+        # Hadoop's default: enforcement is left to a cgroup that does not exist.
         ({}, False),
         ({"resource.memory.enforced": "false"}, True),
         (
@@ -89,7 +89,7 @@ def test_memory_is_enforced_by_polling_or_by_a_cgroup(values, is_enforced):
     assert grace_settings(HadoopConf(), node).is_memory_enforced is is_enforced
 
 
-def test_processors_count_where_the_calculator_says_so():
+def test_vcores_count_only_with_the_dominant_resource_calculator():
     key = "yarn.scheduler.capacity.resource-calculator"
     assert counts_vcores(HadoopConf()) is None
     assert counts_vcores(HadoopConf(values={key: "org.x.DominantResourceCalculator"})) is True

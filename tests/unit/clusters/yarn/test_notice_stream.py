@@ -1,4 +1,4 @@
-"""The thread that reads the agent's documents: what it passes on, and how it ends."""
+"""The thread that reads the agent's documents: its notices, and its end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HELLO = json.dumps({"v": 1, "t": 1, "heartbeat_ms": 500}).encode()
 
 
 class Store:
-    """The part of skein's key-value store that the stream knows; also the queue of its events."""
+    """The part of skein's key-value store that the stream uses; also the queue of its events."""
 
     def __init__(self, **values: bytes) -> None:
         self._values = {KEY + name: value for name, value in values.items()}
@@ -70,7 +70,7 @@ def stream_of(store: Store, times: PreemptionTimes | None = None) -> NoticeStrea
     return NoticeStream(SimpleNamespace(kv=store), times or PreemptionTimes())
 
 
-def test_what_was_there_is_told_first_and_what_cannot_be_read_is_passed_over():
+def test_existing_documents_are_reported_first_and_unreadable_ones_skipped():
     store, told = Store(hello=HELLO), queue.Queue()
     stream = stream_of(store)
     store.write("nodes", b"{")
@@ -83,7 +83,7 @@ def test_what_was_there_is_told_first_and_what_cannot_be_read_is_passed_over():
     stream.close()
 
 
-def test_a_mark_lapses_though_nothing_is_written():
+def test_a_mark_lapses_without_a_new_document():
     store, told = Store(), queue.Queue()
     stream = stream_of(store, PreemptionTimes(max_wait_s=0.0, interval_s=0.05))
     stream.start(told.put)
@@ -95,7 +95,7 @@ def test_a_mark_lapses_though_nothing_is_written():
     stream.close()
 
 
-def test_the_end_of_the_application_master_is_told():
+def test_the_end_of_the_application_master_is_reported():
     store, has_ended = Store(), threading.Event()
     stream = stream_of(store)
     stream.start(lambda notice: None, has_ended.set)
@@ -105,7 +105,7 @@ def test_the_end_of_the_application_master_is_told():
     stream.close()
 
 
-def test_nothing_is_told_after_it_was_closed():
+def test_nothing_is_reported_after_closing():
     store, told, has_ended = Store(), queue.Queue(), threading.Event()
     stream = stream_of(store)
     stream.start(told.put, has_ended.set)

@@ -1,4 +1,4 @@
-"""Packed environments: what is in them, how they are named, and that they are sent once."""
+"""Packed environments: content, names, and a single upload."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def small_venv(tmp_path):
 
 @pytest.fixture
 def small_conda(tmp_path):
-    """What conda makes of an environment with one package, and a module beside it."""
+    """conda's view of an environment with one package, and a module beside it."""
     folder = tmp_path / "conda-env"
     (folder / "conda-meta").mkdir(parents=True)
     (folder / "conda-meta" / "history").write_text("")
@@ -48,7 +48,7 @@ def small_conda(tmp_path):
 
 
 def install_editable(folder: Path, name: str) -> None:
-    """What pip leaves of an editable install, for the metadata that is read."""
+    """The traces of an editable pip install, for the metadata that is read."""
     info = folder / LIBRARY / f"{name}-1.dist-info"
     info.mkdir()
     hook = f"__editable__.{name}-1.pth"
@@ -85,14 +85,14 @@ def test_a_packed_venv_runs_elsewhere_with_elasticml_in_it(small_venv, tmp_path)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["env.tar.gz"]
 
 
-def test_an_editable_install_of_elasticml_is_packed_as_it_is(small_venv):
+def test_an_editable_install_of_elasticml_is_packed_from_its_source(small_venv):
     install_editable(small_venv, "elasticml")
     targets = {file.target for file in packing_list(str(small_venv)).files}
     assert f"{LIBRARY}/elasticml/ids.py" in targets
     assert not any("__editable__" in target or "__pycache__" in target for target in targets)
 
 
-def test_an_installed_elasticml_is_taken_as_it_is(small_venv):
+def test_an_installed_elasticml_is_packed_unchanged(small_venv):
     (small_venv / LIBRARY / "elasticml").mkdir()
     (small_venv / LIBRARY / "elasticml" / "__init__.py").write_text("")
     targets = {file.target for file in packing_list(str(small_venv)).files}
@@ -106,12 +106,12 @@ def test_other_editable_installs_are_refused_with_the_remedy(small_venv):
         packing_list(str(small_venv))
 
 
-def test_what_is_no_environment_is_refused(tmp_path):
+def test_a_folder_that_is_no_environment_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="not a virtual or conda environment"):
         packing_list(str(tmp_path))
 
 
-def test_the_hash_is_of_what_is_in_it(small_venv):
+def test_the_hash_depends_on_the_content(small_venv):
     exclude = [f"{LIBRARY}/elasticml/*"]
     before = packing_list(str(small_venv), exclude).digest()
     (small_venv / LIBRARY / "__pycache__").mkdir()
@@ -129,7 +129,7 @@ def test_what_is_excluded_is_left_out(small_venv):
 
 
 @pytest.mark.parametrize("scheme", ["", "memory://"])
-def test_an_environment_is_sent_once(small_venv, tmp_path, scheme):
+def test_an_environment_is_uploaded_once(small_venv, tmp_path, scheme):
     place = f"{scheme}{tmp_path}/environments"
     listed = packing_list(str(small_venv))
     told: list[str] = []
@@ -140,7 +140,7 @@ def test_an_environment_is_sent_once(small_venv, tmp_path, scheme):
     assert first == f"{place}/{listed.digest()}.tar.gz"
 
 
-def test_an_environment_that_cannot_be_sent_is_one_line(small_venv, tmp_path):
+def test_a_failed_upload_is_one_line(small_venv, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="choose a place with free space") as caught:
         upload_once(packing_list(str(small_venv)), str(tmp_path / "file" / "below"))

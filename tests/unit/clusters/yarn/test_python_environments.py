@@ -1,4 +1,4 @@
-"""Environments as dask-yarn names them, and what a container says that has none."""
+"""Environments as dask-yarn names them, and the message of a container that lacks one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_environments_are_read_as_dask_yarn_reads_them(text, kind, setup, python
     assert str(environment) == text
 
 
-def test_only_an_archive_is_sent_along(tmp_path):
+def test_only_an_archive_is_uploaded(tmp_path):
     archive = tmp_path / "env.tar.gz"
     archive.write_bytes(b"")
     assert read_environment(str(archive)).files() == {"environment": str(archive)}
@@ -40,13 +40,13 @@ def test_only_an_archive_is_sent_along(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "venv://", "nowhere/env.tar.gz"])
-def test_what_names_no_environment_is_refused(text):
+def test_invalid_names_are_refused(text):
     with pytest.raises(ConfigError, match="environment: "):
         read_environment(text)
 
 
 @pytest.mark.parametrize("kind", ["venv", "python"])
-def test_a_container_without_its_environment_ends_with_a_line_that_says_so(kind, tmp_path):
+def test_a_container_without_its_environment_ends_with_a_clear_line(kind, tmp_path):
     script = read_environment(f"{kind}://{tmp_path}/nowhere").script("-c", "print('went on')")
     # As skein runs it.
     done = subprocess.run(["bash", "-e", "-c", script], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The resource manager's answers, of schedulers and versions that the mini YARN does not run."""
+"""The resource manager's answers for schedulers and versions that the mini YARN does not run."""
 
 import json
 
@@ -10,7 +10,7 @@ from elasticml.errors import SubmissionError
 from tests.http_server import closed_url, serving
 
 NOTHING = {"memory": 0, "vCores": 0}
-#: Of a fair scheduler (Hadoop 3.4.2), what is not read left out.
+#: From a fair scheduler (Hadoop 3.4.2), without unused parts.
 FAIR = {
     "scheduler": {
         "schedulerInfo": {
@@ -39,7 +39,7 @@ FAIR = {
         }
     }
 }
-#: As resource managers on standby say it (Hadoop 3.4.2, two of them).
+#: The answer of standby resource managers (Hadoop 3.4.2, two of them).
 STANDBY = (307, {"Location": "http://localhost:18204/ws/v1/cluster/nodes"}, b"This is standby RM.")
 STANDBY_INFO = (200, {}, b'{"clusterInfo":{"id":1,"state":"STARTED","haState":"STANDBY"}}')
 ACTIVE_INFO = (200, {}, b'{"clusterInfo":{"id":1,"state":"STARTED","haState":"ACTIVE"}}')
@@ -66,11 +66,11 @@ def test_a_fifo_scheduler_has_one_queue():
     assert (only.name, only.is_leaf) == ("default", True)
 
 
-def test_a_cluster_without_nodes_says_null():
+def test_a_cluster_without_nodes_answers_null():
     assert read_nodes({"nodes": None}) == []
 
 
-def test_a_node_of_an_older_version_tells_its_total_by_parts():
+def test_a_node_of_an_older_version_reports_its_total_in_parts():
     node = {
         "id": "n:1",
         "nodeHostName": "n",
@@ -84,7 +84,7 @@ def test_a_node_of_an_older_version_tells_its_total_by_parts():
     assert (found.total, found.labels) == (Resources(memory_mib=4096, vcores=4), ())
 
 
-def test_the_active_one_of_several_is_asked():
+def test_of_several_resource_managers_the_active_one_is_asked():
     asked = []
 
     def standby(method, path, headers, body):
@@ -102,7 +102,7 @@ def test_the_active_one_of_several_is_asked():
     assert asked == ["standby", "active", "active"]
 
 
-def test_several_that_are_all_down_or_on_standby_are_named():
+def test_resource_managers_that_are_all_down_or_standby_are_named():
     gone = closed_url()
     with serving(lambda *request: STANDBY) as url, pytest.raises(SubmissionError) as raised:
         ResourceManager([gone, url]).nodes()
@@ -126,7 +126,7 @@ def test_several_that_are_all_down_or_on_standby_are_named():
         ),
     ],
 )
-def test_what_is_no_resource_manager_or_refuses_is_one_line(answer, said):
+def test_other_servers_and_refusals_are_one_line(answer, said):
     with serving(lambda *request: answer) as url, pytest.raises(SubmissionError, match=said):
         ResourceManager([url]).queues()
 

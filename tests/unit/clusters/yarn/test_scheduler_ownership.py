@@ -1,4 +1,4 @@
-"""A scheduler holds its application, or another does, or there is no master to hold it for."""
+"""A scheduler owns its application, or another does, or there is no master left."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def watch(store: Store) -> tuple[list[str], threading.Event]:
     return lost, is_over
 
 
-def test_a_scheduler_whose_key_goes_with_its_container_is_disowned():
+def test_a_scheduler_whose_key_vanishes_with_its_container_is_disowned():
     store = Store(OURS)
     lost, is_over = watch(store)
     store.made.put(SimpleNamespace(value=OURS))
@@ -74,7 +74,7 @@ def test_a_scheduler_that_another_follows_is_disowned():
     assert lost == ["the scheduler is 'tls://10.0.0.9:9' now"]
 
 
-def test_a_master_that_comes_back_in_time_changes_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_a_master_that_returns_in_time_changes_nothing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(scheduler_service.time, "sleep", lambda seconds: None)
     store = Store(OURS)
     lost, is_over = watch(store)

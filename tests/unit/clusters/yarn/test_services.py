@@ -1,4 +1,4 @@
-"""What the processes in the containers read from their surroundings, and what they make of it."""
+"""The processes in containers: what they read from their environment, and how they start."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def encoded(options: object) -> dict[str, str]:
     return {"worker_options": base64.b64encode(json.dumps(options).encode()).decode()}
 
 
-def test_a_container_knows_who_it_is():
+def test_a_container_knows_its_id():
     assert container_context(CONTAINER) == HERE
 
 
-def test_a_service_outside_a_container_says_so_in_one_line(monkeypatch, capsys):
+def test_a_service_outside_a_container_is_a_one_line_error(monkeypatch, capsys):
     monkeypatch.delenv("SKEIN_CONTAINER_ID", raising=False)
     assert service.run(["worker"]) == service.BAD_INPUT
     assert capsys.readouterr().err == (
@@ -56,14 +56,14 @@ def test_a_service_outside_a_container_says_so_in_one_line(monkeypatch, capsys):
     )
 
 
-def test_a_worker_has_what_its_container_has():
+def test_a_worker_gets_its_containers_resources():
     plan = plan_worker(HERE, None, None, {}, None)
     assert plan.class_path is None
     assert (plan.options["name"], plan.options["nthreads"]) == ("dask.worker_3", 2)
     assert plan.options["memory_limit"] == 2 * 2**30
 
 
-def test_the_command_line_goes_before_the_container_and_the_options_before_both():
+def test_the_command_line_overrides_the_container_which_is_overridden_by_options():
     plan = plan_worker(HERE, 7, "1 GiB", {"memory_limit": "3 GiB"}, None)
     assert (plan.options["nthreads"], plan.options["memory_limit"]) == (7, "3 GiB")
 
@@ -77,7 +77,7 @@ def test_a_nanny_is_a_worker_of_ours_with_its_variables(name: str):
     assert "preload_nanny" not in plan.options
 
 
-def test_a_class_of_the_users_own_gets_the_users_options():
+def test_a_users_worker_class_gets_the_users_options():
     plan = plan_worker(HERE, None, None, {"env": {"A": "1"}}, "mine.Nanny")
     assert (plan.class_path, plan.options["env"], plan.variables) == ("mine.Nanny", {"A": "1"}, {})
 
@@ -88,7 +88,7 @@ def test_options_are_read_as_dask_yarn_writes_them():
 
 
 @pytest.mark.parametrize("environment", [{"worker_options": "{}"}, encoded([1])])
-def test_options_that_are_none_are_refused(environment: dict[str, str]):
+def test_invalid_options_are_refused(environment: dict[str, str]):
     with pytest.raises(ConfigError, match="worker_options"):
         worker_options(environment)
 
@@ -103,7 +103,7 @@ def test_limits_are_read_and_checked():
         container_limits({low: "3", high: "2"})
 
 
-def test_the_grace_is_what_the_environment_or_the_configuration_says(tmp_path: Path):
+def test_the_grace_comes_from_the_environment_or_the_configuration(tmp_path: Path):
     key = "yarn.nodemanager.sleep-delay-before-sigkill.ms"
     (tmp_path / "yarn-site.xml").write_text(
         f"<configuration><property><name>{key}</name><value>4000</value></property></configuration>"
@@ -116,7 +116,7 @@ def test_the_grace_is_what_the_environment_or_the_configuration_says(tmp_path: P
         sigkill_delay_s("", {"ELASTICML_YARN_GRACE_S": "soon"})
 
 
-def test_kernels_are_kept_with_the_application_where_the_package_cannot_be_written(tmp_path: Path):
+def test_kernels_are_cached_with_the_application_if_the_package_is_read_only(tmp_path: Path):
     environment = {"LOCAL_DIRS": f"/nowhere,{tmp_path}"}
     assert find_kernel_cache(tmp_path, environment) is None
     missing = tmp_path / "missing"

@@ -1,4 +1,4 @@
-"""Submitted jobs as their client sees them, by what stands where the run is."""
+"""Submitted jobs as their client sees them, from the files of the run."""
 
 import json
 from datetime import datetime
@@ -54,7 +54,7 @@ def test_runs_are_kept_in_the_users_home_on_the_clusters_file_system(monkeypatch
     assert home_place(conf) == "hdfs://nn:8020/user/me"
 
 
-def test_a_run_has_a_place_of_its_own(tmp_path, monkeypatch):
+def test_a_run_has_its_own_path(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     now = datetime(2026, 1, 2, 3, 4, 5)
     first = default_result(LOCAL, "a job", now)
@@ -75,7 +75,7 @@ def test_an_application_is_known_to_the_user_who_submitted_it(tmp_path, monkeypa
         load_application("application_1_0002", LOCAL)
 
 
-def test_a_story_that_was_begun_anew_from_a_point_is_read_from_there(tmp_path):
+def test_a_restarted_story_is_read_from_its_resumption_point(tmp_path):
     place = tmp_path / "place"
     reader = StoryReader(str(place))
     assert reader.news() == []
@@ -92,7 +92,7 @@ def test_a_story_that_was_begun_anew_from_a_point_is_read_from_there(tmp_path):
     assert status_at(str(place)).round == 3
 
 
-def test_what_the_driver_says_of_the_end_counts_more_than_what_yarn_says(tmp_path):
+def test_the_drivers_verdict_takes_precedence_over_yarns(tmp_path):
     application = Application(id="application_1_0001", name="toy", place=str(tmp_path))
     verdict = verdict_of(
         application, application_status(diagnostics="AM Container exited with code 1.")
@@ -122,8 +122,8 @@ class Running:
         )
 
 
-def test_a_failed_job_is_told_before_yarn_has_given_up_its_application(tmp_path):
-    # Whoever looked on waited for three more attempts, each of which only read that it was over.
+def test_a_failed_job_is_reported_before_yarn_has_given_up_its_application(tmp_path):
+    # Clients waited for three more attempts, each of which only read that the job was over.
     pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
     place = str(tmp_path / "place")
     verdict = Verdict.of_error(JobFailedError("the loss is not finite; lower the step"))

@@ -1,4 +1,4 @@
-"""Logs of containers, out of what Hadoop's command prints."""
+"""Container logs, parsed from the output of Hadoop's command."""
 
 from elasticml.clusters.yarn.jobs.container_logs import ContainerLog, parse_logs
 
@@ -44,5 +44,5 @@ def test_each_file_of_each_container_is_a_log():
     ]
 
 
-def test_where_nothing_is_printed_there_is_no_log():
+def test_empty_output_has_no_logs():
     assert parse_logs("Can not find any log file matching the pattern") == []

@@ -1,4 +1,4 @@
-"""The driver of a submitted job while the place of its run is away for a moment."""
+"""The driver of a submitted job while the file system of its run is temporarily unavailable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from elasticml.data.storage import filesystem
 
 
 class Store(dict):
-    """The key-value store of an application whose end nobody asks for until it is over."""
+    """The key-value store of an application that no client asks to end before it is over."""
 
     def wait(self, key):
         assert key == CANCEL_KEY
@@ -66,7 +66,7 @@ def driver(place, tmp_path):
 
 @pytest.fixture
 def away(monkeypatch):
-    """Have reading a file of a name fail a few times, as while a name node starts anew."""
+    """Make reading a file of this name fail a few times, as while a name node restarts."""
     monkeypatch.setattr(job_driver, "TRY_PAUSE_S", 0.0)
     left = {}
 
@@ -85,8 +85,8 @@ def away(monkeypatch):
     return left
 
 
-def test_a_job_that_has_ended_is_not_failed_by_a_name_node_that_starts_anew(driver, place, away):
-    # The driver began again meanwhile, and wrote over the verdict that the job had failed.
+def test_a_job_that_has_ended_is_not_failed_by_a_restarting_name_node(driver, place, away):
+    # The driver started again meanwhile, and overwrote the verdict that the job had failed.
     verdict = Verdict(state="done", reason="5 rounds (gap)")
     write_verdict(place, verdict)
     away["verdict.json"] = 3
@@ -99,7 +99,7 @@ def test_a_job_that_has_ended_is_not_failed_by_a_name_node_that_starts_anew(driv
     )
 
 
-def test_a_job_goes_on_although_its_story_is_away_for_a_moment(driver, place, away):
+def test_a_job_continues_when_its_story_is_briefly_unavailable(driver, place, away):
     records = [{"event": "RoundEnded", "round": r, "t": r / 2} for r in range(4)]
     story = "".join(json.dumps(record) + "\n" for record in records)
     filesystem.write_whole(f"{place}/story.jsonl", story.encode())
@@ -111,8 +111,10 @@ def test_a_job_goes_on_although_its_story_is_away_for_a_moment(driver, place, aw
 
 
 @pytest.mark.parametrize(("attempts", "left"), [(0, 18), (1, 0)])
-def test_data_that_were_there_before_are_waited_for(driver, place, away, attempts, left):
-    # In a first attempt what is wrong with the data is said at once.
+def test_a_resumed_driver_waits_for_data_that_were_present_before(
+    driver, place, away, attempts, left
+):
+    # In a first attempt errors of the data are reported at once.
     if attempts:
         write_attempt(place, Attempt(number=attempts))
     away["train.svm"] = job_driver.TRIES_MAX - 1
@@ -124,14 +126,14 @@ def test_data_that_were_there_before_are_waited_for(driver, place, away, attempt
     assert is_missing is (attempts > 0), verdict.reason
 
 
-class Unwanted(Store):
-    """The store of an application whose end has been asked for."""
+class EndRequested(Store):
+    """The store of an application that a client has asked to end."""
 
     def wait(self, key):
         assert key == CANCEL_KEY
 
 
-def test_a_job_that_is_ended_before_it_goes_on_says_how_far_it_had_come(place, tmp_path):
+def test_a_job_that_is_ended_before_it_resumes_reports_its_progress(place, tmp_path):
     # Its run had a story and checkpoints of the attempt before, and no summary.
     data = {"format": "svmlight", "path": f"{place}/train.svm"}
     filesystem.write_whole(f"{place}/train.svm", b"1 1:1\n-1 2:1\n")
@@ -142,7 +144,7 @@ def test_a_job_that_is_ended_before_it_goes_on_says_how_far_it_had_come(place, t
         record={"name": "toy", "data": data}, cluster={}, place=place, workers=1, workers_min=1
     )
     application = Application()
-    application.kv = Unwanted()
+    application.kv = EndRequested()
     driver = YarnJob(submission, SimpleNamespace(workers={}), application, tmp_path)
     asyncio.run(driver.run())
     why = "cancelled: waiting for its workers (0 of 1 were there)"

@@ -1,4 +1,4 @@
-"""The application of a submitted job, as its specification says it."""
+"""The application specification of a submitted job."""
 
 import sys
 
@@ -42,7 +42,7 @@ def written(tmp_path):
     return write
 
 
-def test_what_a_job_asks_for_is_in_its_application():
+def test_a_jobs_requests_are_in_its_application():
     cluster = YarnContainers(
         workers=6,
         workers_min=2,
@@ -77,7 +77,7 @@ def test_by_default_containers_run_the_interpreter_that_submits():
     assert f"{sys.executable} -m elasticml" in spec.services["dask.worker"].script
 
 
-def test_a_specification_stays_as_it_is_but_for_what_the_job_says(written):
+def test_a_specification_changes_only_in_the_jobs_settings(written):
     spec = make_spec(YarnContainers(specification=written(), queue="ml"), "first")
     worker = spec.services["dask.worker"]
     assert (spec.name, spec.queue, worker_count(spec)) == ("written", "ml", 5)
@@ -90,9 +90,7 @@ def test_a_specification_stays_as_it_is_but_for_what_the_job_says(written):
 
 
 @pytest.mark.parametrize("is_written", [False, True])
-def test_the_driver_takes_the_place_of_the_scheduler_and_may_begin_again(
-    written, tmp_path, is_written
-):
+def test_the_driver_replaces_the_scheduler_and_may_be_restarted(written, tmp_path, is_written):
     cluster = YarnContainers(specification=written()) if is_written else YarnContainers()
     spec = with_driver(make_spec(cluster, "first"), tmp_path / "job.json")
     scheduler = spec.services["dask.scheduler"]

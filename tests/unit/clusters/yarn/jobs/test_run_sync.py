@@ -1,4 +1,4 @@
-"""A run directory's copy: what it holds at every moment, and how it comes back."""
+"""The copy of a run directory: consistent at every moment, and fetched back."""
 
 import json
 
@@ -20,7 +20,7 @@ def copied(place):
     return {path.name: path.read_bytes() for path in place.iterdir() if path.is_file()}
 
 
-def test_half_a_line_is_not_copied_and_what_has_not_changed_is_not_copied_again(run, tmp_path):
+def test_incomplete_lines_and_unchanged_files_are_not_copied(run, tmp_path):
     place = tmp_path / "place"
     (run / "story.jsonl").write_text('{"round": 0}\n{"rou')
     (run / "job.yaml").write_text("name: a\n")
@@ -33,7 +33,7 @@ def test_half_a_line_is_not_copied_and_what_has_not_changed_is_not_copied_again(
     assert copied(place)["story.jsonl"] == b'{"round": 0}\n{"round": 1}\n'
 
 
-def test_a_summary_says_where_it_is(run, tmp_path):
+def test_a_summary_has_its_location(run, tmp_path):
     (run / "summary.json").write_text(json.dumps({"rounds": 3, "run_dir": str(run)}))
     RunSync(run, str(tmp_path / "place")).copy()
     assert json.loads((tmp_path / "place" / "summary.json").read_text()) == {
@@ -45,7 +45,7 @@ def test_a_summary_says_where_it_is(run, tmp_path):
     assert told["run_dir"] == str(tmp_path / "here")
 
 
-def test_what_only_the_driver_needs_is_not_fetched(tmp_path):
+def test_files_for_the_driver_alone_are_not_fetched(tmp_path):
     place = tmp_path / "place"
     (place / "driver").mkdir(parents=True)
     (place / "checkpoint").mkdir()
@@ -56,20 +56,20 @@ def test_what_only_the_driver_needs_is_not_fetched(tmp_path):
     assert copied(tmp_path / "here") == {"model.npz": b"whole"}
 
 
-def test_the_last_copies_are_made_before_it_is_left(run, tmp_path):
+def test_the_last_copies_are_made_before_the_end(run, tmp_path):
     with RunSync(run, str(tmp_path / "place")):
         (run / "model.npz").write_bytes(b"model")
     assert copied(tmp_path / "place") == {"model.npz": b"model"}
 
 
-def test_nothing_is_copied_to_a_place_that_is_anothers_now(run, tmp_path):
+def test_nothing_is_copied_to_a_path_that_another_run_now_owns(run, tmp_path):
     (run / "model.npz").write_bytes(b"model")
     with RunSync(run, str(tmp_path / "place"), lambda: False):
         pass
     assert not (tmp_path / "place").exists()
 
 
-def test_a_place_that_is_away_for_a_while_costs_nothing(run, tmp_path, monkeypatch):
+def test_a_temporarily_unavailable_file_system_costs_nothing(run, tmp_path, monkeypatch):
     monkeypatch.setattr(run_sync, "LAST_PAUSE_S", 0.0)
     (run / "model.npz").write_bytes(b"model")
     failures = [ConfigError("full"), ConfigError("full"), ConfigError("full")]
@@ -86,7 +86,7 @@ def test_a_place_that_is_away_for_a_while_costs_nothing(run, tmp_path, monkeypat
     assert copied(tmp_path / "place") == {"model.npz": b"model"}
 
 
-def test_a_place_that_stays_away_is_an_error(run, tmp_path, monkeypatch):
+def test_a_permanently_unavailable_file_system_is_an_error(run, tmp_path, monkeypatch):
     monkeypatch.setattr(run_sync, "LAST_PAUSE_S", 0.0)
     (run / "model.npz").write_bytes(b"model")
     (tmp_path / "place").write_text("a file")

@@ -1,4 +1,4 @@
-"""What client and driver of a submitted job tell each other."""
+"""Messages between client and driver of a submitted job."""
 
 import json
 
@@ -36,7 +36,7 @@ def test_a_driver_of_another_version_refuses_with_the_remedy():
         read_submission(json.dumps(fields).encode())
 
 
-def test_a_verdict_brings_the_error_with_it(tmp_path):
+def test_a_verdict_carries_the_error(tmp_path):
     place = str(tmp_path)
     assert read_verdict(place) is None
     write_verdict(place, Verdict.of_error(DataError("line 3 is wrong", line=3)))
@@ -46,7 +46,7 @@ def test_a_verdict_brings_the_error_with_it(tmp_path):
     assert (type(error), error.message, error.fields) == (DataError, "line 3 is wrong", {"line": 3})
 
 
-def test_attempts_are_counted_where_the_run_is(tmp_path):
+def test_attempts_are_counted_in_the_folder_of_the_run(tmp_path):
     place = str(tmp_path)
     assert read_attempt(place) == FIRST
     first = FIRST.after(container="c1", round=None, token="a", is_ours=False)
@@ -55,8 +55,10 @@ def test_attempts_are_counted_where_the_run_is(tmp_path):
     assert (first.number, first.futile) == (1, 0)
 
 
-def futile(*lives):
-    """Count futile attempts after lives of (round of the last checkpoint, whose fault)."""
+def futile_attempts(*lives):
+    """Count futile attempts after attempts with (round of the last checkpoint, cause of the
+    end).
+    """
     attempt = FIRST.after(container="", round=None, token="", is_ours=False)
     for round, is_ours in lives:
         attempt = attempt.after(container="", round=round, token="", is_ours=is_ours)
@@ -75,11 +77,11 @@ def futile(*lives):
         ([(3, True), (3, True), (3, False), (3, True)], 2),
     ],
 )
-def test_only_attempts_that_failed_by_themselves_and_got_nowhere_are_futile(lives, count):
-    assert futile(*lives) == count
+def test_only_attempts_that_failed_by_themselves_without_progress_are_futile(lives, count):
+    assert futile_attempts(*lives) == count
 
 
-def test_containers_are_to_have_tokens_for_every_hdfs_that_a_job_uses():
+def test_containers_get_tokens_for_every_hdfs_that_a_job_uses():
     record = {
         "data": {"format": "svmlight", "path": "hdfs://one:8020/train.svm"},
         "test": {"format": "svmlight", "path": "/shared/test.svm"},

@@ -1,4 +1,4 @@
-"""What a submission leaves where the run will be."""
+"""Files that a submission leaves at the path of the run."""
 
 from dataclasses import replace
 
@@ -18,15 +18,15 @@ APPLICATION = "application_1_0001"
 RECORD = {"data": {"format": "synthetic_splice"}}
 
 
-class Accepting:
-    """A client of a cluster that takes every application."""
+class AcceptingCluster:
+    """A client of a cluster that accepts every application."""
 
     def submit(self, spec):
         return APPLICATION
 
 
-class Meanwhile:
-    """A client of a cluster on which another job begins while YARN decides."""
+class ClusterWithRace:
+    """A client of a cluster on which another job starts while YARN decides."""
 
     def __init__(self, other, ends):
         self.other, self.ends = other, ends
@@ -36,7 +36,7 @@ class Meanwhile:
         raise self.ends
 
 
-class Refusing:
+class RefusingCluster:
     """A client of a cluster whose queue has been stopped meanwhile."""
 
     def submit(self, spec):
@@ -52,28 +52,28 @@ def plan(tmp_path, monkeypatch):
     return SubmissionPlan(name="job", cluster=cluster, conf=LOCAL, spec=spec, place=place)
 
 
-def test_the_place_of_a_run_that_waits_for_containers_is_nobody_elses(plan):
-    # Two jobs with one result, both waiting: the second driver took over the first one's run.
+def test_the_output_path_of_a_waiting_job_is_reserved(plan):
+    # Of two waiting jobs with one output path, the second driver took over the first one's run.
     check_result(plan.place)
-    application = submit_plan(Accepting(), plan, RECORD, evaluates=True)
+    application = submit_plan(AcceptingCluster(), plan, RECORD, evaluates=True)
     assert application == Application(id=APPLICATION, name="job", place=plan.place)
     with pytest.raises(ConfigError, match="is not empty; name another directory"):
         check_result(plan.place)
 
 
-def test_a_submission_that_is_refused_leaves_the_place_free(plan):
+def test_a_refused_submission_frees_the_path(plan):
     with pytest.raises(SubmissionError, match="queue ml is STOPPED"):
-        submit_plan(Refusing(), plan, RECORD, evaluates=True)
+        submit_plan(RefusingCluster(), plan, RECORD, evaluates=True)
     assert not filesystem.exists(plan.place)
 
 
-def test_a_place_that_was_taken_while_the_job_was_packed_is_left_alone(plan):
-    # It was looked at minutes before; then the run of another job was written over, and removed.
+def test_a_path_that_was_taken_while_the_job_was_packed_is_left_alone(plan):
+    # It was checked minutes before; then the run of another job was overwritten and removed.
     check_result(plan.place)
     other = filesystem.join(plan.place, "story.jsonl")
     filesystem.write_whole(other, b"another job's")
     with pytest.raises(ConfigError, match="is not empty; name another directory"):
-        submit_plan(Refusing(), plan, RECORD, evaluates=True)
+        submit_plan(RefusingCluster(), plan, RECORD, evaluates=True)
     assert filesystem.names(plan.place) == ["story.jsonl"]
 
 
@@ -83,7 +83,7 @@ def test_a_shared_path_that_was_taken_meanwhile_is_left_alone(plan, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "story.jsonl").write_text("another job's")
     with pytest.raises(ConfigError, match="is not empty; name another directory"):
-        submit_plan(Accepting(), shared, RECORD, evaluates=True)
+        submit_plan(AcceptingCluster(), shared, RECORD, evaluates=True)
 
 
 @pytest.mark.parametrize("name", ["story.jsonl", "driver/attempt.json"])
@@ -91,7 +91,7 @@ def test_a_refusal_removes_the_claim_and_nothing_else(plan, name):
     other = filesystem.join(plan.place, *name.split("/"))
     with pytest.raises(SubmissionError, match="queue ml is STOPPED"):
         submit_plan(
-            Meanwhile(other, ValueError("queue ml is STOPPED")), plan, RECORD, evaluates=True
+            ClusterWithRace(other, ValueError("queue ml is STOPPED")), plan, RECORD, evaluates=True
         )
     assert filesystem.read_bytes(other) == b"another job's"
     assert not filesystem.exists(filesystem.join(plan.place, "driver", "submitted.json"))
@@ -100,19 +100,20 @@ def test_a_refusal_removes_the_claim_and_nothing_else(plan, name):
 def test_the_claim_of_another_job_stays(plan):
     claim = filesystem.join(plan.place, "driver", "submitted.json")
     with pytest.raises(SubmissionError):
-        submit_plan(Meanwhile(claim, ValueError("refused")), plan, RECORD, evaluates=True)
+        submit_plan(ClusterWithRace(claim, ValueError("refused")), plan, RECORD, evaluates=True)
     assert filesystem.read_bytes(claim) == b"another job's"
 
 
-def test_a_job_that_may_have_been_accepted_keeps_its_place(plan):
+def test_a_job_that_may_have_been_accepted_keeps_its_path(plan):
     other = filesystem.join(plan.place, "story.jsonl")
     with pytest.raises(KeyboardInterrupt):
-        submit_plan(Meanwhile(other, KeyboardInterrupt()), plan, RECORD, evaluates=True)
+        submit_plan(ClusterWithRace(other, KeyboardInterrupt()), plan, RECORD, evaluates=True)
     assert filesystem.names(plan.place) == ["driver", "story.jsonl"]
 
 
-def test_trying_a_place_removes_only_the_trial(plan, monkeypatch):
-    # Between the look and the trial another job claimed the place; with the trial its run went.
+def test_checking_a_path_removes_only_the_check_file(plan, monkeypatch):
+    # Between the check and the trial write another job claimed the path; its run was removed with
+    # the trial file.
     claim = filesystem.join(plan.place, "driver", "submitted.json")
     write_whole = filesystem.write_whole
 

@@ -1,4 +1,4 @@
-"""How much of a job is done, as a resource manager is told."""
+"""A job's progress, as reported to YARN."""
 
 import pytest
 
@@ -17,11 +17,11 @@ from elasticml.jobs.status import JobStatus
         ({"state": "failed"}, 1.0),
     ],
 )
-def test_the_limit_that_is_nearest_says_how_much_is_done(status, share):
+def test_the_nearest_limit_determines_the_progress(status, share):
     assert progress_fraction(JobStatus(job="a", **status)) == pytest.approx(share)
 
 
-def test_it_is_told_at_most_once_a_second_and_never_falls():
+def test_progress_is_reported_at_most_once_a_second_and_never_falls():
     told, now = [], [0.0]
     progress = ProgressReporter(told.append, clock=lambda: now[0])
     progress.record([{"event": "JobStarted", "spec": {"stop": {"rounds": 10}}}])

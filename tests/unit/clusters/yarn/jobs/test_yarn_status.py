@@ -1,4 +1,4 @@
-"""The end of an application on demand: by its driver where that can, else by YARN."""
+"""Ending an application on request: by its driver if possible, else by YARN."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ APPLICATION = "application_1_0001"
 
 
 class Cluster:
-    """A client of a cluster on which a driver ends its job when it is told to.
+    """A client of a cluster on which a driver ends its job on request.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class Cluster:
     state : str
         What it writes.
     looks : int or None
-        How many looks at the application there are from then on until it is over; None if none.
+        How many further requests report the application as running; None if it never ends.
     """
 
     def __init__(self, place, state, looks):
@@ -64,8 +64,8 @@ class Cluster:
 
 
 @pytest.mark.parametrize("state", ["done", "cancelled"])
-def test_a_job_that_has_written_how_it_ended_may_end_its_application(tmp_path, monkeypatch, state):
-    # It was killed between its last word and its end: YARN called a job KILLED that was done.
+def test_a_job_that_has_written_its_end_may_end_its_application(tmp_path, monkeypatch, state):
+    # It was killed between writing its end and exiting: YARN reported a finished job as KILLED.
     monkeypatch.setattr(yarn_status, "LOOK_S", 0.0)
     cluster = Cluster(str(tmp_path), state, looks=3)
     cancel(cluster, APPLICATION, str(tmp_path))
@@ -73,8 +73,8 @@ def test_a_job_that_has_written_how_it_ended_may_end_its_application(tmp_path, m
     assert cluster.looks < 0
 
 
-def test_an_application_that_goes_on_after_its_job_is_killed(tmp_path, monkeypatch):
-    # Without the agent YARN would start it again.
+def test_an_application_that_survives_its_job_is_killed(tmp_path, monkeypatch):
+    # Without the agent YARN would restart it.
     monkeypatch.setattr(yarn_status, "LOOK_S", 0.0)
     monkeypatch.setattr(yarn_status, "SETTLE_S_MAX", 0.05)
     cluster = Cluster(str(tmp_path), "cancelled", looks=None)
