@@ -56,9 +56,7 @@ def test_attempts_are_counted_in_the_folder_of_the_run(tmp_path):
 
 
 def futile_attempts(*lives):
-    """Count futile attempts after attempts with (round of the last checkpoint, cause of the
-    end).
-    """
+    """Count futile attempts, given (round of the last checkpoint, is_ours) of each."""
     attempt = FIRST.after(container="", round=None, token="", is_ours=False)
     for round, is_ours in lives:
         attempt = attempt.after(container="", round=round, token="", is_ours=is_ours)
