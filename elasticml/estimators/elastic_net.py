@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.elastic_net import ElasticNetFit, ElasticNetSolver
-from elasticml.algorithms.linear.gram_descent import Penalty
 from elasticml.estimators.backend_choice import choose_client, stored_values
 from elasticml.estimators.base import (
     LinearRegressor,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.base import Algorithm
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.algorithms.cocoa.trainer import make_trainer
-from elasticml.algorithms.linear.gram_descent import Penalty
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.linear_objective import LinearObjective
 from elasticml.algorithms.linear.newton import minimise
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier

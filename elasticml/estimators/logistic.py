@@ -14,7 +14,7 @@ from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from elasticml.algorithms.base import Parallel
-from elasticml.algorithms.linear.gram_descent import Penalty
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.linear_objective import LinearObjective
 from elasticml.algorithms.linear.newton import minimise
 from elasticml.algorithms.linear.row_blocks import RowBlocks

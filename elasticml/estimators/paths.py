@@ -12,8 +12,8 @@ from sklearn.utils import check_X_y
 from sklearn.utils._param_validation import Interval, validate_parameter_constraints
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.elastic_net import ElasticNetFit, ElasticNetSolver
-from elasticml.algorithms.linear.gram_descent import Penalty
 from elasticml.estimators.backend_choice import n_threads
 from elasticml.estimators.base import LinearRegressor, warn_of_gap
 from elasticml.estimators.elastic_net import ElasticNet, takes_products

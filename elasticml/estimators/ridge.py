@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
-from elasticml.algorithms.linear.gram_descent import Penalty
 from elasticml.algorithms.linear.linear_objective import LinearObjective
 from elasticml.algorithms.linear.newton import Minimum, minimise
 from elasticml.algorithms.linear.normal_equations import equations

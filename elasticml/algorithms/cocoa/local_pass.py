@@ -442,38 +442,26 @@ class LocalSolver:
         n_slices = max(1, round(plan.n_slices * order.size / max(1, self._orders.size)))
         ends = np.array([order.size * s // n_slices for s in range(n_slices + 1)])
         factors, totals, before, weight = self._shares(order, ends, plan, seen)
-        counters, replicas = np.zeros(16, np.int64), self._replicas
-        is_due = plan.n_slices == 1 or replicas.is_due(order.size * self._stored_per_visit)
-        size = replicas.v.size if is_due else 0
-        merged, tallies = np.zeros((plan.n_parts, 8)), np.zeros((plan.n_parts, 8))
+        slices = parallel_epoch.Slices(order, ends, factors, totals, before)
+        counters = np.zeros(16, np.int64)
+        is_due = plan.n_slices == 1 or self._replicas.is_due(order.size * self._stored_per_visit)
+        replicas = self._replicas.arrays(plan.whole, is_due=is_due)
+        results = parallel_epoch.SliceResults(
+            np.zeros((plan.n_parts, 8)), np.zeros((plan.n_parts, 8)), sums
+        )
+        rows = sdca_kernels.ChunkRows(self._table, self._grams, self._like, self._bucket)
+        dual = sdca_kernels.LocalDual(
+            code=self._loss.code,
+            quadratic=self._loss.curvature,
+            l2_total=plan.request.l2_total,
+            intercept=self._intercept,
+            reach=plan.reach,
+        )
 
         def work(_: int) -> None:
             try:
                 parallel_epoch.run_tasks(
-                    order,
-                    ends,
-                    factors,
-                    totals,
-                    before,
-                    counters,
-                    replicas.rows,
-                    replicas.v,
-                    replicas.dv,
-                    size,
-                    plan.whole,
-                    plan.request.l2_total,
-                    self._contention.factor,
-                    merged,
-                    tallies,
-                    sums,
-                    self._bucket,
-                    self._table,
-                    self._grams,
-                    self._like,
-                    self._loss.code,
-                    self._loss.curvature,
-                    self._intercept,
-                    plan.reach,
+                    slices, counters, replicas, self._contention.factor, results, rows, dual
                 )
             except BaseException:
                 parallel_epoch.abort_tasks(counters)

@@ -13,7 +13,7 @@ results depend on the number of parts, not of threads, and one thread alone can 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -22,7 +22,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.contention import adapted_contention
-from elasticml.algorithms.cocoa.sdca_kernels import N_SUMS, visit
+from elasticml.algorithms.cocoa.sdca_kernels import N_SUMS, ChunkRows, LocalDual, visit
 from elasticml.data.chunks.kernels import unchecked_kernel
 
 # One replica of the model per thread, merged after each slice of an epoch.
@@ -39,6 +39,20 @@ F64 = NDArray[np.float64]
 VALUES_PER_MERGE: Final = 16
 #: Coordinates merged at a time: the float32 values of one cache line.
 _LINE: Final = 16
+
+
+class ReplicaArrays(NamedTuple):
+    """The arrays that a merge changes."""
+
+    #: (threads + 1, D), see :class:`ModelReplicas`.
+    rows: NDArray[Any]
+    #: (D,) the model at the beginning of a pass, and the change merged since.
+    v: F64
+    dv: F64
+    #: The multiple of a step that the local problem counts.
+    whole: float
+    #: Coordinates to merge: all, or 0 where a single part continues on its replica.
+    size: int
 
 
 class ModelReplicas:
@@ -58,6 +72,10 @@ class ModelReplicas:
         self.dv: F64 = np.zeros(0)
         #: Stored values visited since the last merge.
         self._waiting = 0.0
+
+    def arrays(self, whole: float, *, is_due: bool = True) -> ReplicaArrays:
+        """Return the arrays for a merge of steps that count ``whole`` times."""
+        return ReplicaArrays(self.rows, self.v, self.dv, whole, self.v.size if is_due else 0)
 
     def begin(self, v: F64, n_parts: int) -> None:
         """Start a pass with this number of threads from a model, which is not changed."""
@@ -82,35 +100,25 @@ class ModelReplicas:
         """Merge the rest of a single thread's steps, which count ``whole`` times."""
         if self._waiting > 0.0:
             shares = np.full(1, 1.0 / whole)
-            merge_range(self.rows, shares, self.v, whole, self.dv, 0, self.v.size, np.zeros(2))
+            merge_range(self.arrays(whole), shares, 0, self.v.size, np.zeros(2))
             self._waiting = 0.0
 
 
 @unchecked_kernel
-def merge_range(
-    rows: NDArray[Any],
-    shares: F64,
-    v: F64,
-    whole: float,
-    dv: F64,
-    begin: int,
-    end: int,
-    sums: F64,
-) -> None:
+def merge_range(replicas: ReplicaArrays, shares: F64, begin: int, end: int, sums: F64) -> None:
     """Merge the coordinates from ``begin`` to ``end``.
 
     Works on one cache line at a time, in loops without a branch, and skips lines without changes.
 
     Parameters
     ----------
-    rows : ndarray (threads + 1, D)
-        The common starting point, and each thread's replica.
+    replicas : ReplicaArrays
     shares : ndarray (at most threads,)
         Factor of a replica's difference.
-    v, dv : ndarray (D,)
     sums : ndarray (2,)
         Added to: the step's product with the model before it, and its square.
     """
+    rows, v, dv, whole, _ = replicas
     steps, along, square = np.zeros(_LINE), np.zeros(_LINE), np.zeros(_LINE)
     for first in range(begin, end, _LINE):
         stop = min(first + _LINE, end)
@@ -185,59 +193,59 @@ def _place(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     return builder.gep(array.data, [arguments[1]])
 
 
+class Slices(NamedTuple):
+    """The visits of an epoch, in slices between which the replicas are merged."""
+
+    #: (any,), int64, the visits of all slices.
+    order: I64
+    #: (slices + 1,), int64, boundaries of the slices.
+    ends: I64
+    #: (slices, parts), each part's sigma'; 0: by the contention, which then adapts to the slice.
+    factors: F64
+    #: (slices, parts), in a scaled first pass, the weight of all rows that count and of those seen
+    #: before; else 0.
+    totals: F64
+    seen: F64
+
+
+class SliceResults(NamedTuple):
+    """What the tasks of a slice add to."""
+
+    #: (parts, 8), zeros; a cache line for each part.
+    merged: F64
+    tallies: F64
+    #: (N_SUMS + 1,), see :func:`elasticml.algorithms.cocoa.sdca_kernels.visit`, except the last of
+    #: those; the entry after them is the growth of the local problem's objective.
+    sums: F64
+
+
 @unchecked_kernel
 def run_tasks(
-    order: I64,
-    ends: I64,
-    factors: F64,
-    totals: F64,
-    seen: F64,
+    slices: Slices,
     counters: I64,
-    rows: NDArray[Any],
-    v: F64,
-    dv: F64,
-    size: int,
-    whole: float,
-    l2_total: float,
+    replicas: ReplicaArrays,
     contention: F64,
-    merged: F64,
-    tallies: F64,
-    sums: F64,
-    bucket: int,
-    table: I64,
-    grams: I64,
-    like: NDArray[Any],
-    code: int,
-    quadratic: float,
-    intercept: float,
-    reach: float,
+    results: SliceResults,
+    chunk_rows: ChunkRows,
+    dual: LocalDual,
 ) -> None:
     """Do tasks until none are left; every thread calls this.
 
     Parameters
     ----------
-    order : ndarray (any,), int64
-        Visits of all slices.
-    ends : ndarray (slices + 1,), int64
-        Boundaries of the slices.
-    factors : ndarray (slices, parts)
-        Each part's sigma'; 0: by ``contention``, which then adapts to the slice.
-    totals, seen : ndarray (slices, parts)
-        In a scaled first pass, the weight of all rows that count and of those seen before; else 0.
+    slices : Slices
     counters : ndarray (16,), int64
         Zeros at first: tasks drawn at 0 and, in another cache line, tasks done at 8.
-    rows, v, dv, whole
-        See :class:`elasticml.algorithms.cocoa.parallel_epoch.ModelReplicas`.
-    size : int
-        Coordinates to merge: all, or 0 where a single part continues on its replica.
+    replicas : ReplicaArrays
     contention : ndarray (2,)
         The factor, which is changed, and its lower limit.
-    merged : ndarray (parts, 8), tallies : ndarray (parts, 8)
-        Zeros; a cache line for each part.
-    sums : ndarray (N_SUMS + 1,)
-        Added to, see :func:`elasticml.algorithms.cocoa.sdca_kernels.visit`, except the last of
-        those; the entry after them is the growth of the local problem's objective.
+    results : SliceResults
+    chunk_rows : ChunkRows
+    dual : LocalDual
     """
+    order, ends, factors, totals, seen = slices
+    rows, whole, size = replicas.rows, replicas.whole, replicas.size
+    merged, tallies, l2_total = results.merged, results.tallies, dual.l2_total
     n_parts = factors.shape[1]
     n_phase = 2 * n_parts + 1
     shares = np.empty(n_parts)
@@ -257,18 +265,10 @@ def run_tasks(
             factor = factors[s, at] if factors[s, at] > 0.0 else whole * contention[0]
             tallies[at, N_SUMS - 1] = seen[s, at]
             visit(
-                order,
-                begin + length * at // n_parts,
-                begin + length * (at + 1) // n_parts,
-                bucket,
-                table,
-                grams,
-                like,
-                code,
-                quadratic,
+                order[begin + length * at // n_parts : begin + length * (at + 1) // n_parts],
+                chunk_rows,
+                dual,
                 factor / l2_total,
-                intercept,
-                reach,
                 totals[s, at],
                 rows[at + 1],
                 tallies[at],
@@ -277,18 +277,10 @@ def run_tasks(
             k = at - n_parts
             for p in range(n_parts):
                 shares[p] = 1.0 / (factors[s, p] if factors[s, p] > 0.0 else whole * contention[0])
-            merge_range(
-                rows,
-                shares,
-                v,
-                whole,
-                dv,
-                size * k // n_parts,
-                size * (k + 1) // n_parts,
-                merged[k],
-            )
+            first, stop = size * k // n_parts, size * (k + 1) // n_parts
+            merge_range(replicas, shares, first, stop, merged[k])
         else:
-            _conclude(l2_total, whole, contention, factors[s, 0] <= 0.0, merged, tallies, sums)
+            _conclude(l2_total, whole, contention, factors[s, 0] <= 0.0, results)
         _draw(counters, 8)
 
 
@@ -303,11 +295,10 @@ def _conclude(
     whole: float,
     contention: F64,
     learns: bool,
-    merged: F64,
-    tallies: F64,
-    sums: F64,
+    results: SliceResults,
 ) -> None:
     """Sum the results of a slice, and adapt the threads' factor."""
+    merged, tallies, sums = results
     dual, curvature, along, square = 0.0, 0.0, 0.0, 0.0
     for k in range(tallies.shape[0]):
         dual += tallies[k, 0]

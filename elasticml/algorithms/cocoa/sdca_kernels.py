@@ -9,7 +9,7 @@ costs no more than a sequential one.
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba import carray
@@ -33,6 +33,33 @@ _U1: Final = np.empty(0, np.uint8)
 _LINE: Final = 64
 #: Maximum epochs for which a row is skipped: finite, so that the limit does not change.
 _SKIP_MAX: Final = 64.0
+
+
+class ChunkRows(NamedTuple):
+    """The rows of a member's chunks."""
+
+    #: (chunks, N_FIELDS), int64, see :mod:`elasticml.algorithms.cocoa.chunk_pointers`.
+    table: I64
+    #: (any, GRAM_FIELDS), int64.
+    grams: I64
+    #: (0,), of the type of the chunks' values.
+    like: Vector
+    #: Consecutive rows of a bucket.
+    bucket: int
+
+
+class LocalDual(NamedTuple):
+    """The local dual problem, and how its rows shrink."""
+
+    #: Code of the loss.
+    code: int
+    #: ``-minus''`` where it is constant, else 0.
+    quadratic: float
+    l2_total: float
+    #: Value of the constant column that the model's last coordinate belongs to; 0 for none.
+    intercept: float
+    #: Epochs to skip a row per unit of ``slack / |x|``, see :func:`_epochs_to_skip`; 0 for none.
+    reach: float
 
 
 @unchecked_kernel
@@ -167,17 +194,9 @@ def _extent(table: I64, visit: int, bucket: int, itemsize: int) -> Any:
 @unchecked_kernel
 def visit(
     visits: I64,
-    begin: int,
-    end: int,
-    bucket: int,
-    table: I64,
-    grams: I64,
-    like: Vector,
-    code: int,
-    quadratic: float,
+    rows: ChunkRows,
+    dual: LocalDual,
     unit: float,
-    intercept: float,
-    reach: float,
     share: float,
     r: Vector,
     sums: F64,
@@ -187,21 +206,10 @@ def visit(
     Parameters
     ----------
     visits : ndarray (n,), int64
-        Those from ``begin`` to ``end`` are made.
-    table : ndarray (chunks, N_FIELDS), int64
-    grams : ndarray (any, GRAM_FIELDS), int64
-    like : ndarray (0,)
-        Of the type of the chunks' values.
-    code : int
-        Code of the loss.
-    quadratic : float
-        ``-minus''`` where it is constant, else 0.
+    rows : ChunkRows
+    dual : LocalDual
     unit : float
         ``sigma' / (l2 S)``: the growth of a row's multiple in ``r`` per unit of its dual variable.
-    intercept : float
-        Value of the constant column that the last coordinate of ``r`` belongs to; 0 for none.
-    reach : float
-        Epochs to skip a row per unit of ``slack / |x|``, see :func:`_epochs_to_skip`; 0 for none.
     share : float
         In the very first pass, from zero, the weight of all rows of these visits; else 0. ``r`` is
         then scaled as if the rows seen so far were all there are: a model that is still small does
@@ -211,9 +219,11 @@ def visit(
     sums : ndarray (N_SUMS,)
         Added to.
     """
-    itemsize, last = like.itemsize, r.size - 1
-    dual, curvature, visited, stored, gap, seen = 0.0, 0.0, 0, 0, 0.0, sums[5]
-    for k in range(begin, end):
+    table, grams, like, bucket = rows
+    code, quadratic, _, intercept, reach = dual
+    itemsize, last, end = like.itemsize, r.size - 1, visits.size
+    rise, curvature, visited, stored, gap, seen = 0.0, 0.0, 0, 0, 0.0, sums[5]
+    for k in range(end):
         c, first = visits[k] >> 32, visits[k] & 0xFFFFFFFF
         kind, n_rows, width = table[c, 0], table[c, 1], table[c, 2]
         at_indptr, at_indices, at_values = table[c, 3], table[c, 4], table[c, 5]
@@ -260,12 +270,12 @@ def visit(
                     skips[i] = _epochs_to_skip(code, old, z, reach, norm)
                 continue
             alpha[i] = new
-            dual += s * (minus_conjugate_of(code, new, y) - minus_conjugate_of(code, old, y))
+            rise += s * (minus_conjugate_of(code, new, y) - minus_conjugate_of(code, old, y))
             curvature += 0.5 * quadratic * s * (new - old) * (new - old)
             change = r.dtype.type(unit * s * fold * (new - old))
             row_kernels.add(kind, at, values_at, count, grams, like, change, r)
             r[last] += r.dtype.type(intercept) * change
-    sums[0] += dual
+    sums[0] += rise
     sums[1] += curvature
     sums[2] += visited
     sums[3] += stored

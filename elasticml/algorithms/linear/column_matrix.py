@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.cocoa.chunk_pointers import GRAM_FIELDS, address
 from elasticml.algorithms.cocoa.row_kernels import KIND_CODES
 from elasticml.algorithms.linear import coordinate_descent_kernels, gram
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty, StoredColumns
 from elasticml.algorithms.linear.gram import CLOSE, moved
 
 F64 = NDArray[np.float64]
@@ -199,16 +200,12 @@ class ColumnMatrix:
             return self.y.copy()
         return self.y - self.combination(features, w[features])
 
-    def sweep(
-        self, features: I64, w: F64, r: F64, a1: float, a2: float, positive: bool, times: int
-    ) -> None:
+    def sweep(self, features: I64, w: F64, r: F64, penalty: Penalty, times: int) -> None:
         """Sweep ``times`` times over some coordinates; updates w (d,) and its residual r (n,)."""
-        shift, place = 0.0, self._place
+        shift = 0.0
+        columns = StoredColumns(self._place, _NO_GRAMS, self.means, self.norms, self.total)
         for _ in range(times):
-            shift = coordinate_descent_kernels.sweep(
-                features, place, self.n, _NO_GRAMS, self.means, self.total, self.norms,
-                a1, a2, positive, w, r, shift,
-            )  # fmt: skip
+            shift = coordinate_descent_kernels.sweep(features, columns, penalty, w, r, shift)
         if shift != 0.0:
             r += shift * self.root
 

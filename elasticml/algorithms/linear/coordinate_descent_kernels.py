@@ -6,6 +6,8 @@ coordinate is ``sign(t) max(|t| - a1, 0) / (|x_j|^2 + a2)`` (soft thresholding).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +16,59 @@ from elasticml.data.chunks.kernels import inlined_kernel, kernel, regrouping_ker
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
+
+
+class Penalty(NamedTuple):
+    """``a1 |w|_1 + a2/2 |w|^2``, and whether coefficients must not be negative."""
+
+    a1: float
+    a2: float
+    positive: bool = False
+
+    def of(self, w: F64) -> float:
+        """Return the penalty of some coefficients, (m,)."""
+        return self.a1 * float(np.abs(w).sum()) + 0.5 * self.a2 * float(w @ w)
+
+
+class StoredColumns(NamedTuple):
+    """The columns of a matrix as stored, and what centres them."""
+
+    #: (4,), kind of the columns, addresses of their pointers, indices and values.
+    place: I64
+    #: (0, any).
+    grams: I64
+    #: (d,), means for implicit centring; 0 for columns that are centred already.
+    means: F64
+    #: (d,), squared norms of the centred columns.
+    norms: F64
+    #: Sum of the row weights.
+    total: float
+
+
+class GramProblem(NamedTuple):
+    """A least-squares problem as its inner products."""
+
+    #: (m, m), C-contiguous: ``X.T @ X``.
+    G: F64
+    #: (m,): ``X.T @ y``.
+    linear: F64
+    #: ``y.y``.
+    yy: float
+
+
+class ModelSums(NamedTuple):
+    """What the duality gap at a model depends on."""
+
+    #: ``r.r`` and ``r.y``.
+    rr: float
+    ry: float
+    #: ``w.w`` and ``|w|_1``.
+    ww: float
+    l1: float
+    #: Largest ``|x_j.r - a2 w_j|``; without absolute values for non-negative coefficients.
+    steepest: float
+    #: Sum of ``(|x_j.r| - a1)_+^2``, likewise.
+    over: float
 
 
 @inlined_kernel
@@ -28,41 +83,20 @@ def best(t: float, a1: float, curvature: float, positive: bool) -> float:
 
 @kernel
 def sweep(
-    features: I64,
-    place: I64,
-    n: int,
-    grams: I64,
-    means: F64,
-    total: float,
-    norms: F64,
-    a1: float,
-    a2: float,
-    positive: bool,
-    w: F64,
-    r: F64,
-    shift: float,
+    features: I64, columns: StoredColumns, penalty: Penalty, w: F64, r: F64, shift: float
 ) -> float:
     """Set each coordinate in turn to its best value; return the new shift.
 
     Parameters
     ----------
     features : ndarray (m,)
-    place : ndarray (4,)
-        Kind of the columns, addresses of their pointers, indices and values.
-    n : int
-        Number of rows.
-    grams : ndarray (0, any)
-    means : ndarray (d,)
-        Means for implicit centring; 0 for columns that are centred already.
-    total : float
-        Sum of the row weights.
-    norms : ndarray (d,)
-        Squared norms of the centred columns.
     w : ndarray (d,)
     r : ndarray (n,)
         The residual is r plus ``shift`` times the roots of the row weights, so that a step costs
         no more than the column's stored values.
     """
+    place, grams, means, norms, total = columns
+    a1, a2, positive = penalty
     like = r[:0]
     for j in features:
         if norms[j] <= 0.0:
@@ -72,7 +106,7 @@ def sweep(
             continue
         curvature = norms[j] + a2
         at, count, values_at = row_kernels.locate(
-            place[0], j, n, place[1], place[2], place[3], like.itemsize
+            place[0], j, r.size, place[1], place[2], place[3], like.itemsize
         )
         old = w[j]
         along = row_kernels.dot(place[0], at, values_at, count, grams, like, r)
@@ -105,27 +139,14 @@ def subtract(row: F64, c: float, q: F64) -> None:
 
 @kernel
 def descend(
-    G: F64,
-    linear: F64,
-    yy: float,
-    a1: float,
-    a2: float,
-    positive: bool,
-    gap_wanted: float,
-    sweeps_max: int,
-    w: F64,
-    q: F64,
+    gram: GramProblem, penalty: Penalty, gap_wanted: float, sweeps_max: int, w: F64, q: F64
 ) -> tuple[int, float]:
     """Run coordinate descent on a Gram matrix until the gap is small enough.
 
     Parameters
     ----------
-    G : ndarray (m, m), C-contiguous
-        ``X.T @ X``.
-    linear : ndarray (m,)
-        ``X.T @ y``.
-    yy : float
-        ``y.y``.
+    gram : GramProblem
+    penalty : Penalty
     w, q : ndarray (m,)
         Modified in place; ``q = X.T @ (y - X w)``.
 
@@ -134,8 +155,9 @@ def descend(
     sweeps : int
     gap : float
     """
-    m = w.size
-    gap = gap_of_products(linear, yy, a1, a2, positive, w, q)
+    G, m = gram.G, w.size
+    a1, a2, positive = penalty
+    gap = gap_of_products(gram, penalty, w, q)
     done, until = 0, 0
     while gap > gap_wanted and done < sweeps_max:
         # A gap costs as much as a sweep over the non-zeros: evaluate it less often over time.
@@ -158,17 +180,17 @@ def descend(
                     moved = True
             if not moved:
                 break
-        gap = gap_of_products(linear, yy, a1, a2, positive, w, q)
+        gap = gap_of_products(gram, penalty, w, q)
         if not moved:
             break
     return done, gap
 
 
 @kernel
-def gap_of_products(
-    linear: F64, yy: float, a1: float, a2: float, positive: bool, w: F64, q: F64
-) -> float:
+def gap_of_products(gram: GramProblem, penalty: Penalty, w: F64, q: F64) -> float:
     """Return the duality gap at w from inner products; see :func:`gap_at`."""
+    _, linear, yy = gram
+    a1, a2, positive = penalty
     wl, wq, ww, l1, steepest, over = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for j in range(w.size):
         wl += w[j] * linear[j]
@@ -179,38 +201,21 @@ def gap_of_products(
         steepest = max(steepest, slope if positive else abs(slope))
         over += max((q[j] if positive else abs(q[j])) - a1, 0.0) ** 2
     # r.r = y.y - w.(X.T y) - w.(X.T r), r.y = y.y - w.(X.T y)
-    return gap_at(yy - wl - wq, yy - wl, ww, l1, steepest, over, a1, a2)[0]
+    sums = ModelSums(yy - wl - wq, yy - wl, ww, l1, steepest, over)
+    return gap_at(sums, penalty)[0]
 
 
 @kernel
-def gap_at(
-    rr: float,
-    ry: float,
-    ww: float,
-    l1: float,
-    steepest: float,
-    over: float,
-    a1: float,
-    a2: float,
-) -> tuple[float, float]:
+def gap_at(sums: ModelSums, penalty: Penalty) -> tuple[float, float]:
     """Return the duality gap at a model, and the gap of its residual scaled to be feasible.
 
     With rows ``sqrt(a2) I`` appended to X the problem is a lasso. Its dual objective at u is
     ``u.y - |u|^2 / 2`` subject to ``|x_j.u| <= a1``: the residual is scaled until this holds. With
     ``a2 > 0`` the dual of the elastic net itself accepts any u, at the cost of
     ``(|x_j.u| - a1)_+^2 / (2 a2)`` for each column. The smaller gap is returned.
-
-    Parameters
-    ----------
-    rr, ry : float
-        ``r.r`` and ``r.y``.
-    ww, l1 : float
-        ``w.w`` and ``|w|_1``.
-    steepest : float
-        Largest ``|x_j.r - a2 w_j|``; without absolute values for non-negative coefficients.
-    over : float
-        Sum of ``(|x_j.r| - a1)_+^2``, likewise.
     """
+    rr, ry, ww, l1, steepest, over = sums
+    a1, a2, _ = penalty
     share = a1 / steepest if steepest > a1 else 1.0
     rr = max(rr, 0.0)
     scaled = 0.5 * (rr + a2 * ww) * (1.0 + share * share) + a1 * l1 - share * ry

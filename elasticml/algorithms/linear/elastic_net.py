@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.linear import coordinate_descent_kernels
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
-from elasticml.algorithms.linear.gram_descent import Penalty, descend
+from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, ModelSums, Penalty
+from elasticml.algorithms.linear.gram_descent import descend
 from elasticml.algorithms.linear.screening import nearest, screen
 
 F64 = NDArray[np.float64]
@@ -135,9 +136,8 @@ class ElasticNetSolver:
         if self._whole is None or self._slopes is None:
             return self._by_working_sets(penalty, gap, sweeps)
         matrix = self._matrix
-        done, reached = descend(
-            self._whole, matrix.linear, matrix.yy, penalty, gap, sweeps, self.w, self._slopes
-        )
+        products = GramProblem(self._whole, matrix.linear, matrix.yy)
+        done, reached = descend(products, penalty, gap, sweeps, self.w, self._slopes)
         return ElasticNetFit(w=self.w.copy(), gap=max(reached, 0.0), sweeps=done, screened=0)
 
     def gap(self, penalty: Penalty) -> float:
@@ -185,10 +185,15 @@ class ElasticNetSolver:
         leaning = slopes - penalty.a2 * w
         steepest = float((leaning if penalty.positive else np.abs(leaning)).max(initial=0.0))
         over = np.maximum((slopes if penalty.positive else np.abs(slopes)) - penalty.a1, 0.0)
-        gap, scaled = coordinate_descent_kernels.gap_at(
-            float(r @ r), float(r @ self._matrix.y), float(w @ w), float(np.abs(w).sum()),
-            steepest, float(over @ over), penalty.a1, penalty.a2,
-        )  # fmt: skip
+        sums = ModelSums(
+            rr=float(r @ r),
+            ry=float(r @ self._matrix.y),
+            ww=float(w @ w),
+            l1=float(np.abs(w).sum()),
+            steepest=steepest,
+            over=float(over @ over),
+        )
+        gap, scaled = coordinate_descent_kernels.gap_at(sums, penalty)
         return gap, scaled, penalty.a1 / steepest if steepest > penalty.a1 else 1.0
 
     def _screen(
@@ -214,13 +219,12 @@ class ElasticNetSolver:
         G = self._products.of(working)
         if G is None:
             times = min(SWEEPS, sweeps)
-            matrix.sweep(
-                working, self.w, self._residual, penalty.a1, penalty.a2, penalty.positive, times
-            )
+            matrix.sweep(working, self.w, self._residual, penalty, times)
             return times
         w = self.w[working]
         before, q = w.copy(), matrix.correlations(self._residual, working)
-        done, _ = descend(G, matrix.linear[working], matrix.yy, penalty, gap, sweeps, w, q)
+        products = GramProblem(G, matrix.linear[working], matrix.yy)
+        done, _ = descend(products, penalty, gap, sweeps, w, q)
         changed = w != before
         if changed.any():
             self.w[working] = w

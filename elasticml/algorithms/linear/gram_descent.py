@@ -7,7 +7,6 @@ towards that solution as far as the signs are preserved, so that the objective n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,6 +14,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from elasticml.algorithms.linear import coordinate_descent_kernels
+from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
 
 F64 = NDArray[np.float64]
 
@@ -30,34 +30,14 @@ ROUNDING: Final = 1e-12
 EQUATIONS_MAX: Final = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Penalty:
-    """``a1 |w|_1 + a2/2 |w|^2``, and whether coefficients must not be negative."""
-
-    a1: float
-    a2: float
-    positive: bool = False
-
-    def of(self, w: F64) -> float:
-        """Return the penalty of some coefficients, (m,)."""
-        return self.a1 * float(np.abs(w).sum()) + 0.5 * self.a2 * float(w @ w)
-
-
 def descend(
-    G: F64,
-    linear: F64,
-    yy: float,
-    penalty: Penalty,
-    gap: float,
-    sweeps: int,
-    w: F64,
-    q: F64,
+    gram: GramProblem, penalty: Penalty, gap: float, sweeps: int, w: F64, q: F64
 ) -> tuple[int, float]:
     """Descend until the gap is small enough, nothing changes, or ``sweeps`` sweeps are done.
 
     Parameters
     ----------
-    G, linear, yy, w, q
+    gram, penalty, w, q
         As in :func:`elasticml.algorithms.linear.coordinate_descent_kernels.descend`.
 
     Returns
@@ -68,13 +48,11 @@ def descend(
     done = 0
     while True:
         budget = min(SWEEPS, sweeps - done)
-        used, reached = coordinate_descent_kernels.descend(
-            G, linear, yy, penalty.a1, penalty.a2, penalty.positive, gap, budget, w, q
-        )
+        used, reached = coordinate_descent_kernels.descend(gram, penalty, gap, budget, w, q)
         done += used
         if reached <= gap or used < budget or done >= sweeps:
             return done, reached
-        _step(G, linear, penalty, w, q)
+        _step(gram.G, gram.linear, penalty, w, q)
 
 
 def _step(G: F64, linear: F64, penalty: Penalty, w: F64, q: F64) -> None:

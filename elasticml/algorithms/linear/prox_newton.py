@@ -18,16 +18,15 @@ Source: Friedman, Hastie and Tibshirani (2010), section 3; Yuan, Ho and Lin (201
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
-from elasticml.algorithms.linear.coordinate_descent_kernels import best
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty, best
 from elasticml.algorithms.linear.elastic_net import PRODUCTS_MAX, ElasticNetSolver
 from elasticml.algorithms.linear.gram import CLOSE
-from elasticml.algorithms.linear.gram_descent import Penalty
 from elasticml.data.chunks.kernels import inlined_kernel, kernel
 from elasticml.objectives.conjugates import DualLoss
 
@@ -45,8 +44,6 @@ from elasticml.objectives.conjugates import DualLoss
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
-#: Pointers, row numbers and values of a matrix in CSC format.
-Stored = tuple[I32, I32, F64]
 
 #: Share of the constraint violations that a step leaves: the next Newton step soon pays off more
 #: than an exact solution of the subproblem.
@@ -59,9 +56,39 @@ FINE_SWEEPS_MAX: Final = 1000
 _0, _1, _2, _3, _4 = (np.uint64(k) for k in range(5))
 
 
+class SparseColumns(NamedTuple):
+    """Some columns of a matrix (n, d) in CSC format."""
+
+    #: (m,), the columns' numbers.
+    features: I64
+    #: Pointers, row numbers and values of all columns.
+    indptr: I32
+    indices: I32
+    values: F64
+
+
+class _QuadraticModel(NamedTuple):
+    """The quadratic model of the loss on some columns."""
+
+    #: (n,), weighted second derivatives of the rows' losses.
+    curvature: F64
+    #: (m, 3), each column's centred squared norm, its sum (0 without an intercept), and its initial
+    #: slope.
+    moments: F64
+    #: Sum of the curvature; 0 without an intercept.
+    total: float
+
+
+class _StopRule(NamedTuple):
+    """When a subproblem is solved well enough."""
+
+    #: Share of the constraint violations that may remain.
+    share: float
+    sweeps_max: int
+
+
 def solve_quadratic_model(
-    stored: Stored,
-    features: I64,
+    columns: SparseColumns,
     w: F64,
     slopes: F64,
     curvature: F64,
@@ -74,9 +101,7 @@ def solve_quadratic_model(
 
     Parameters
     ----------
-    stored : tuple of ndarray
-        X (n, d) in CSC format.
-    features : ndarray (m,)
+    columns : SparseColumns
     w : ndarray (m,)
         Their coefficients; not modified.
     slopes, curvature : ndarray (n,)
@@ -90,23 +115,21 @@ def solve_quadratic_model(
     -------
     tuple, or None if eliminating the intercept leaves only rounding of a column
     """
-    facts, total, shift = np.empty((features.size, 3)), 0.0, 0.0
-    _measure(features, *stored, curvature, slopes, facts)
+    moments, total, shift = np.empty((w.size, 3)), 0.0, 0.0
+    _measure(columns, curvature, slopes, moments)
     if intercept:
         total = float(curvature.sum())
-        taken = facts[:, 1] ** 2 / total
-        if np.any(facts[:, 0] - taken <= CLOSE * facts[:, 0]):
+        taken = moments[:, 1] ** 2 / total
+        if np.any(moments[:, 0] - taken <= CLOSE * moments[:, 0]):
             return None
-        facts[:, 0] -= taken
+        moments[:, 0] -= taken
         shift = -float(slopes.sum()) / total
     else:
-        facts[:, 1] = 0.0
+        moments[:, 1] = 0.0
     new, q = w.copy(), np.zeros(curvature.size)
-    shift = _descend(
-        features, *stored, curvature, facts, total, penalty.a1, penalty.a2,
-        share, FINE_SWEEPS_MAX if share < SHARE else SPARSE_SWEEPS_MAX, new, q, shift,
-    )  # fmt: skip
-    return new, shift
+    stop = _StopRule(share, FINE_SWEEPS_MAX if share < SHARE else SPARSE_SWEEPS_MAX)
+    model = _QuadraticModel(curvature, moments, total)
+    return new, _descend(columns, model, penalty, stop, new, q, shift)
 
 
 @inlined_kernel
@@ -125,16 +148,9 @@ def _along(indices: I32, values: F64, q: F64, begin: np.uint64, end: np.uint64) 
 
 
 @kernel
-def _measure(
-    features: I64,
-    indptr: I32,
-    indices: I32,
-    values: F64,
-    curvature: F64,
-    slopes: F64,
-    out: F64,
-) -> None:
+def _measure(columns: SparseColumns, curvature: F64, slopes: F64, out: F64) -> None:
     """Write each column's ``sum D x^2``, ``sum D x`` and ``sum slope x`` into ``out`` (m, 3)."""
+    features, indptr, indices, values = columns
     for k in range(features.size):
         j = np.uint64(features[k])
         square, whole, slope = 0.0, 0.0, 0.0
@@ -171,17 +187,10 @@ def _shuffle(places: I64, count: int, state: np.uint64) -> np.uint64:
 
 @kernel
 def _descend(
-    features: I64,
-    indptr: I32,
-    indices: I32,
-    values: F64,
-    curvature: F64,
-    facts: F64,
-    total: float,
-    a1: float,
-    a2: float,
-    share: float,
-    sweeps_max: int,
+    columns: SparseColumns,
+    model: _QuadraticModel,
+    penalty: Penalty,
+    stop: _StopRule,
     w: F64,
     q: F64,
     shift: float,
@@ -190,26 +199,25 @@ def _descend(
 
     Parameters
     ----------
-    facts : ndarray (m, 3)
-        Each column's centred squared norm, its sum (0 without an intercept), and its initial slope.
-    total : float
-        Sum of the curvature; 0 without an intercept.
     w : ndarray (m,)
         Modified in place.
     q : ndarray (n,)
         ``D X (w - w_old)``, modified in place; does not include the shift.
     """
+    features, indptr, indices, values = columns
+    curvature, moments, total = model
+    a1, a2, _ = penalty
     m = features.size
     active, n_active = np.arange(m), m
     target, room, state = 0.0, math.inf, np.uint64(0x9E3779B97F4A7C15)
-    for done in range(sweeps_max):
+    for done in range(stop.sweeps_max):
         state = _shuffle(active, n_active, state)
         leaning, largest, at = 0.0, 0.0, 0
         while at < n_active:
             k = np.uint64(active[at])
             j, old = np.uint64(features[k]), w[k]
             begin, end = np.uint64(indptr[j]), np.uint64(indptr[j + _1])
-            slope = facts[k, 2] + shift * facts[k, 1] + a2 * old
+            slope = moments[k, 2] + shift * moments[k, 1] + a2 * old
             slope += _along(indices, values, q, begin, end)
             over = _leans(slope, old, a1)
             if over < -room:
@@ -219,7 +227,7 @@ def _descend(
             at += 1
             leaning += max(over, 0.0)
             largest = max(largest, over)
-            square = facts[k, 0] + a2
+            square = moments[k, 0] + a2
             # A column of zeros: only the penalty matters.
             new = best(square * old - slope, a1, square, False) if square > 0.0 else 0.0
             if new != old:
@@ -228,9 +236,9 @@ def _descend(
                     i = np.uint32(indices[p])
                     q[i] += (new - old) * curvature[i] * values[p]
                 if total > 0.0:
-                    shift -= (new - old) * facts[k, 1] / total
+                    shift -= (new - old) * moments[k, 1] / total
         if done == 0:
-            target = share * leaning
+            target = stop.share * leaning
         elif leaning <= target:
             if n_active == m:
                 break
@@ -379,9 +387,14 @@ class MarginModel:
         old = self.w[working]
         if self.is_wide(working):
             solution = solve_quadratic_model(
-                self._columns.stored, working, old, self.slopes, curvature, penalty,
-                intercept=self.has_intercept, share=share if self.is_measurable else FINE_SHARE,
-            )  # fmt: skip
+                SparseColumns(working, *self._columns.stored),
+                old,
+                self.slopes,
+                curvature,
+                penalty,
+                intercept=self.has_intercept,
+                share=share if self.is_measurable else FINE_SHARE,
+            )
             if solution is not None:
                 self.is_measurable = self._go(penalty, working, solution[0] - old, solution[1])
                 return self.is_measurable

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.linear.gram_descent import Penalty
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]

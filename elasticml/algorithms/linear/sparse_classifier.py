@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.linear.column_matrix import unweighted_columns
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.elastic_net import FIRST, INNER
-from elasticml.algorithms.linear.gram_descent import Penalty
 from elasticml.algorithms.linear.newton import ROUNDED
 from elasticml.algorithms.linear.prox_newton import FINE_SHARE, SHARE, MarginModel
 from elasticml.algorithms.linear.screening import Bound, bound_at, nearest, screen

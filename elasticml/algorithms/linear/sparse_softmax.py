@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix, unweighted_columns
+from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
 from elasticml.algorithms.linear.elastic_net import FIRST
-from elasticml.algorithms.linear.gram_descent import Penalty, descend
+from elasticml.algorithms.linear.gram_descent import descend
 from elasticml.algorithms.linear.newton import ROUNDED
 from elasticml.algorithms.linear.prox_newton import HALVINGS_MAX, HIDDEN, TAKEN
 from elasticml.algorithms.linear.screening import Bound, bound_at, nearest, screen
@@ -130,7 +131,7 @@ class SoftmaxModel:
         q = self.probabilities()
         slopes = (q - self.own) * self._s[:, None]
         across, corner, G = self._curvature(q, j, k)
-        products = np.concatenate(
+        along = np.concatenate(
             [
                 self._columns.correlations(np.ascontiguousarray(slopes[:, c]), j[k == c])
                 for c in range(len(self.b))
@@ -141,11 +142,12 @@ class SoftmaxModel:
             # Eliminate the intercepts (Schur complement).
             inverse = _inverse(corner)
             G = G - across @ inverse @ across.T
-            products = products - across @ (inverse @ level)
+            along = along - across @ (inverse @ level)
         w = self.W[k, j]
-        new, left = w.copy(), -products
+        new, left = w.copy(), -along
         linear = G @ w + left
-        descend(np.ascontiguousarray(G), linear, 0.0, penalty, -np.inf, SWEEPS_MAX, new, left)
+        products = GramProblem(np.ascontiguousarray(G), linear, 0.0)
+        descend(products, penalty, -np.inf, SWEEPS_MAX, new, left)
         step, rise = np.zeros_like(self.W), np.zeros(len(self.b))
         step[k, j] = new - w
         if self.has_intercept:

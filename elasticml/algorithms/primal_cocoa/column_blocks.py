@@ -14,7 +14,9 @@ from elasticml.algorithms.cocoa.cocoa_exchanges import MISSED_MAX
 from elasticml.algorithms.cocoa.row_kernels import KIND_CODES
 from elasticml.algorithms.linear import coordinate_descent_kernels
 from elasticml.algorithms.linear.column_matrix import FLAT
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.primal_cocoa import sweep_kernels
+from elasticml.algorithms.primal_cocoa.sweep_kernels import WeightedColumns
 from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.ids import ChunkId
 
@@ -135,9 +137,7 @@ class QuadraticModel:
     """The constants of a member's local quadratic problem, without the slope at its start."""
 
     hessian: DiagonalHessian
-    a1: float
-    a2: float
-    is_positive: bool
+    penalty: Penalty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,10 +200,7 @@ class ColumnBlock:
         if hessian.h is None:
             return ColumnMoments(means=state[MEANS], norms=state[NORMS])
         moments = ColumnMoments(means=state[MEANS].copy(), norms=state[NORMS].copy())
-        sweep_kernels.weigh(
-            self.alive(), self.place, hessian.root, hessian.h, hessian.total, centred, FLAT,
-            moments.means, moments.norms,
-        )  # fmt: skip
+        sweep_kernels.weigh(self.alive(), self._weighted(hessian, moments), centred, FLAT)
         return moments
 
     def sweep(
@@ -216,11 +213,19 @@ class ColumnBlock:
         of: ColumnMoments,
     ) -> float:
         """Minimise over each of these coordinates of ``w`` (n_rows,); return the new shift."""
-        hessian = quadratic.hessian
-        return sweep_kernels.sweep(
-            features, self.place, of.means, hessian.total, of.norms, quadratic.a1, quadratic.a2,
-            quadratic.is_positive, hessian.root, hessian.curvatures, hessian.h_root, w, u, shift,
-        )  # fmt: skip
+        columns = self._weighted(quadratic.hessian, of)
+        return sweep_kernels.sweep(features, columns, quadratic.penalty, w, u, shift)
+
+    def _weighted(self, hessian: DiagonalHessian, of: ColumnMoments) -> WeightedColumns:
+        return WeightedColumns(
+            place=self.place,
+            means=of.means,
+            norms=of.norms,
+            root=hessian.root,
+            h=hessian.curvatures,
+            h_root=hessian.h_root,
+            total=hessian.total,
+        )
 
 
 # Values that are too large show as squares that are not finite; targets are measured needlessly.
@@ -301,7 +306,7 @@ def warm_kernels() -> None:
         block, w, r = ColumnBlock.of(chunk), np.zeros(1), np.ones(1)
         for h in (None, one):
             hessian = DiagonalHessian(root=one, h=h)
-            quadratic = QuadraticModel(hessian=hessian, a1=0.5, a2=0.0, is_positive=False)
+            quadratic = QuadraticModel(hessian=hessian, penalty=Penalty(a1=0.5, a2=0.0))
             of = block.weighted_moments(hessian, centred=True)
             block.sweep(block.features, w, r, 0.0, quadratic, of)
         block.correlations(block.features, r, 1.0)

@@ -18,6 +18,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.primal_cocoa.column_blocks import (
     ColumnBlock,
     ColumnMoments,
@@ -100,7 +101,7 @@ class SupportColumns:
         return self.products(self.hessian.times(self.image(step)))
 
 
-def orthant_step(columns: SupportColumns, w: F64, u: F64, a1: float, a2: float) -> tuple[F64, int]:
+def orthant_step(columns: SupportColumns, w: F64, u: F64, penalty: Penalty) -> tuple[F64, int]:
     """Return new coefficients, and the number of products with the columns.
 
     Parameters
@@ -110,6 +111,7 @@ def orthant_step(columns: SupportColumns, w: F64, u: F64, a1: float, a2: float) 
     u : ndarray (n,)
         The slope.
     """
+    a1, a2, _ = penalty
     gradient = a2 * w + a1 * np.sign(w) - columns.products(u)
     direction, done = np.zeros(w.size), 0
     rest, target = -gradient, REST * float(np.linalg.norm(gradient))
@@ -165,7 +167,9 @@ class LocalDescent:
             w = self.coefs[block.chunk.id]
             dead = np.setdiff1d(np.flatnonzero(w), block.alive(), assume_unique=True)
             if dead.size:
-                self._sweep(block, dead, replace(self.quadratic, a1=math.inf))
+                # An infinite a1 sets every coefficient to zero.
+                out = self.quadratic.penalty._replace(a1=math.inf)
+                self._sweep(block, dead, replace(self.quadratic, penalty=out))
 
     def run(self, epochs: float, rng: np.random.Generator) -> None:
         """Run this number of epochs over all columns, each followed by sweeps over the support."""
@@ -214,7 +218,7 @@ class LocalDescent:
             return
         w = np.concatenate([self.coefs[block.chunk.id][some] for block, some in parts])
         u = self.u + self.shift * hessian.h_root
-        new, products = orthant_step(columns, w, u, self.quadratic.a1, self.quadratic.a2)
+        new, products = orthant_step(columns, w, u, self.quadratic.penalty)
         self.u = u - hessian.times(columns.image(new - w))
         self.shift = 0.0
         self.visited += 2 * products * w.size

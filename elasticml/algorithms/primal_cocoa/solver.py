@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays, Operation, Parallel, Work, operation_of
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.primal_cocoa import column_blocks, primal_exchanges
 from elasticml.algorithms.primal_cocoa.column_blocks import (
@@ -135,9 +136,11 @@ class PrimalCocoaSolver:
             u=residual / sigma,
             quadratic=QuadraticModel(
                 hessian=hessian,
-                a1=float(work.parameters["a1"]) / sigma,
-                a2=float(work.parameters["a2"]) / sigma,
-                is_positive=self._settings.positive,
+                penalty=Penalty(
+                    a1=float(work.parameters["a1"]) / sigma,
+                    a2=float(work.parameters["a2"]) / sigma,
+                    positive=self._settings.positive,
+                ),
             ),
         )
         descent.clear_screened()

@@ -9,7 +9,7 @@ full: as differences of large numbers their steps would be rounding errors.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba import carray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.cocoa import row_kernels
 from elasticml.algorithms.cocoa.chunk_pointers import GRAM_FIELDS
 from elasticml.algorithms.cocoa.row_kernels import pointer
-from elasticml.algorithms.linear.coordinate_descent_kernels import best
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty, best
 from elasticml.data.chunks.kernels import kernel
 
 F64 = NDArray[np.float64]
@@ -31,11 +31,39 @@ FAR: Final = 1e6
 _I4: Final = np.empty(0, np.int32)
 
 
+class WeightedColumns(NamedTuple):
+    """The columns of a chunk as stored, with the examples' weights and curvatures."""
+
+    #: (4,), kind of the columns, addresses of their pointers, indices and values.
+    place: I64
+    #: (d,), the means that centring subtracts; 0 without centring.
+    means: F64
+    #: (d,), ``x.Hx`` of centred columns.
+    norms: F64
+    #: (n,), square roots of the examples' weights.
+    root: F64
+    #: (n,), curvatures; empty if all are one.
+    h: F64
+    #: (n,), curvatures times the square roots.
+    h_root: F64
+    #: ``h_root.root``.
+    total: float
+
+
+class _Column(NamedTuple):
+    """A stored column of any kind except sequences."""
+
+    kind: int
+    #: Addresses of the indices and of the values, and the number of stored values.
+    at: int
+    values_at: int
+    n_stored: int
+
+
 @kernel
-def add_weighted(
-    kind: int, at: int, values_at: int, count: int, like: F64, c: float, h: F64, u: F64
-) -> None:
-    """Add ``c h x`` to ``u`` for a stored column x of any kind except sequences."""
+def add_weighted(column: _Column, like: F64, c: float, h: F64, u: F64) -> None:
+    """Add ``c h x`` to ``u`` for a stored column x."""
+    kind, at, values_at, count = column
     if kind == 0:
         x = carray(pointer(values_at, like), (count,), like.dtype)
         for i in range(count):
@@ -55,44 +83,19 @@ def add_weighted(
 
 @kernel
 def sweep(
-    features: I64,
-    place: I64,
-    means: F64,
-    total: float,
-    norms: F64,
-    a1: float,
-    a2: float,
-    positive: bool,
-    root: F64,
-    h: F64,
-    h_root: F64,
-    w: F64,
-    u: F64,
-    shift: float,
+    features: I64, columns: WeightedColumns, penalty: Penalty, w: F64, u: F64, shift: float
 ) -> float:
     """Minimise over each coordinate in turn; return the new shift.
 
     Parameters
     ----------
     features : ndarray (m,)
-    place : ndarray (4,)
-        Kind of the columns, addresses of their pointers, indices and values.
-    means : ndarray (d,)
-        The means that centring subtracts; 0 without centring.
-    total : float
-        ``h_root.root``.
-    norms : ndarray (d,)
-        ``x.Hx`` of centred columns.
-    root : ndarray (n,)
-        Square roots of the examples' weights.
-    h : ndarray (n,)
-        Curvatures; empty if all are one.
-    h_root : ndarray (n,)
-        Curvatures times the square roots.
     w : ndarray (d,)
     u : ndarray (n,)
         The slope is u plus ``shift`` times ``h_root``.
     """
+    place, means, norms, root, h, h_root, total = columns
+    a1, a2, positive = penalty
     like = u[:0]
     for j in features:
         if norms[j] <= 0.0:
@@ -119,7 +122,7 @@ def sweep(
             continue
         w[j] = new
         if h.size > 0:
-            add_weighted(place[0], at, values_at, count, like, old - new, h, u)
+            add_weighted(_Column(place[0], at, values_at, count), like, old - new, h, u)
         else:
             row_kernels.add(place[0], at, values_at, count, NO_GRAMS, like, old - new, u)
         if is_far:
@@ -132,31 +135,20 @@ def sweep(
 
 
 @kernel
-def weigh(
-    features: I64,
-    place: I64,
-    root: F64,
-    h: F64,
-    total: float,
-    centred: bool,
-    flat: float,
-    means: F64,
-    norms: F64,
-) -> None:
+def weigh(features: I64, columns: WeightedColumns, centred: bool, flat: float) -> None:
     """Replace columns' means and squared norms by those weighted by curvatures.
+
+    The old means are subtracted before anything is squared.
 
     Parameters
     ----------
     features : ndarray (m,)
-    root, h : ndarray (n,)
-        Square roots of the examples' weights; curvatures.
-    total : float
-        ``root.H root``.
+    columns : WeightedColumns
+        ``means`` and ``norms`` are changed in place.
     flat : float
         Share of a mean below which a column's variation is rounding error.
-    means, norms : ndarray (d,)
-        Changed in place; the old means are subtracted before anything is squared.
     """
+    place, means, norms, root, h, _, total = columns
     like = root[:0]
     for j in features:
         if norms[j] <= 0.0:
@@ -164,7 +156,8 @@ def weigh(
         at, count, values_at = row_kernels.locate(
             place[0], j, root.size, place[1], place[2], place[3], like.itemsize
         )
-        first, square, there = _moments(place[0], at, values_at, count, like, root, h, means[j])
+        column = _Column(place[0], at, values_at, count)
+        first, square, there = _moments(column, like, root, h, means[j])
         if place[0] != 0:
             first -= means[j] * (total - there)
             square += means[j] * means[j] * (total - there)
@@ -176,10 +169,9 @@ def weigh(
 
 
 @kernel
-def _moments(
-    kind: int, at: int, values_at: int, count: int, like: F64, root: F64, h: F64, mean: float
-) -> Any:
+def _moments(column: _Column, like: F64, root: F64, h: F64, mean: float) -> Any:
     """Sum, weighted by h over stored entries, root times (column minus mean), and the squares."""
+    kind, at, values_at, count = column
     first, square, there = 0.0, 0.0, 0.0
     if kind == 0:
         x = carray(pointer(values_at, like), (count,), like.dtype)

@@ -18,8 +18,8 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.elastic_net import FIRST, ElasticNetSolver
-from elasticml.algorithms.linear.gram_descent import Penalty
 from elasticml.algorithms.linear.screening import nearest
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 from elasticml.algorithms.primal_cocoa.margin_problem import MarginProblem, inverses

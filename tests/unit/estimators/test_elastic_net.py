@@ -19,8 +19,8 @@ from sklearn.preprocessing import StandardScaler
 
 import elasticml as em
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
-from elasticml.algorithms.linear.gram_descent import Penalty
 from tests.unit.estimators.contract import assert_contract
 
 DATA = Path(os.environ.get("ELASTICML_DATA", "../shared/data"))

@@ -351,7 +351,7 @@ def test_a_failing_thread_leaves_no_other_waiting(monkeypatch: pytest.MonkeyPatc
 
     def failing(*given: Any) -> None:
         if next(calls) == 0:
-            counters = given[5]
+            counters = given[1]
             counters[0] += 1
             has_drawn.set()
             raise MemoryError("no room for a task that was drawn")

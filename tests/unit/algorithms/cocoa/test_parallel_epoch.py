@@ -11,7 +11,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from elasticml.algorithms.cocoa.line_search import LineModel
-from elasticml.algorithms.cocoa.parallel_epoch import merge_range
+from elasticml.algorithms.cocoa.parallel_epoch import ReplicaArrays, merge_range
 from elasticml.algorithms.parallel import NUMBERS_PER_THREAD, Serial, map_chunks
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.runtime.executors import ThreadParallel
@@ -36,7 +36,7 @@ def test_merging_adds_the_changes_of_all_copies(dtype: Any, begin: int, end: int
     expected[:, begin:end] = (v + whole * (dv + step))[begin:end]
     expected_dv, sums = dv + step, np.zeros(2)
 
-    merge_range(rows, shares, v, whole, dv, begin, end, sums)
+    merge_range(ReplicaArrays(rows, v, dv, whole, v.size), shares, begin, end, sums)
 
     np.testing.assert_allclose(dv, expected_dv, rtol=1e-14, atol=1e-15)
     np.testing.assert_allclose(rows, expected, rtol=2 * np.finfo(dtype).eps)

@@ -11,6 +11,7 @@ from scipy.special import logsumexp
 
 import elasticml as em
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 
 RNG = np.random.default_rng(0)
 N = 80
@@ -37,8 +38,8 @@ def test_sparse_columns_far_from_zero_have_the_products_of_centred_ones(weights)
     )
     r = near.y.copy()
     w, other, moved = np.zeros(5), np.zeros(5), near.y.copy()
-    near.sweep(every, w, r, 1.0, 0.0, False, 3)
-    far.sweep(every, other, moved, 1.0, 0.0, False, 3)
+    near.sweep(every, w, r, Penalty(a1=1.0, a2=0.0), 3)
+    far.sweep(every, other, moved, Penalty(a1=1.0, a2=0.0), 3)
     np.testing.assert_allclose(other, w, atol=1e-8)
     np.testing.assert_allclose(moved, r, atol=1e-6)
 

@@ -9,7 +9,8 @@ import pytest
 import scipy.sparse as sp
 
 from elasticml.algorithms.linear import gram
-from elasticml.algorithms.linear.gram_descent import Penalty, descend
+from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
+from elasticml.algorithms.linear.gram_descent import descend
 from elasticml.algorithms.linear.linear_objective import LinearObjective
 from elasticml.algorithms.linear.newton import minimise
 from elasticml.algorithms.linear.row_blocks import RowBlocks
@@ -25,7 +26,12 @@ def test_a_step_on_dependent_columns_leaves_the_warning_filters_alone(monkeypatc
 
     def run():
         return descend(
-            G, linear, yy, Penalty(a1=0.1, a2=0.0), 1e-12, 200, np.zeros(8), 1.0 * linear
+            GramProblem(G, linear, yy),
+            Penalty(a1=0.1, a2=0.0),
+            1e-12,
+            200,
+            np.zeros(8),
+            1.0 * linear,
         )
 
     run()  # The compiler sets its own filters.

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import elasticml
-from elasticml.algorithms.linear.gram_descent import Penalty, descend, descent_direction
+from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
+from elasticml.algorithms.linear.gram_descent import descend, descent_direction
 
 
 def perturbed(G, seed):
@@ -27,7 +28,7 @@ def test_rounding_of_inner_products_stays_rounding_of_the_model():
 
     def model(G, gap):
         w, q = np.zeros(30), linear.copy()
-        steps = descend(G, linear, yy, penalty, gap * yy, 2000, w, q)[0]
+        steps = descend(GramProblem(G, linear, yy), penalty, gap * yy, 2000, w, q)[0]
         assert steps > 100
         return w
 
@@ -93,7 +94,7 @@ def test_rounding_is_not_followed_along_flat_directions():
             A, b = X[rows], y[rows]
             w, q = np.zeros(10), A.T @ b
             penalty = Penalty(a1=0.0, a2=0.0, positive=positive)
-            descend(A.T @ A, A.T @ b, float(b @ b), penalty, 0.0, 3000, w, q)
+            descend(GramProblem(A.T @ A, A.T @ b, float(b @ b)), penalty, 0.0, 3000, w, q)
             found.append(w)
         assert np.abs(found).max() < 10.0
         np.testing.assert_allclose(X @ np.transpose(found), (X @ found[0])[:, None] + np.zeros(4))

@@ -9,8 +9,8 @@ import pytest
 
 from elasticml.algorithms.linear import sparse_softmax
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
-from elasticml.algorithms.linear.gram_descent import Penalty
 from elasticml.algorithms.linear.prox_newton import MarginModel
 from elasticml.algorithms.linear.sparse_softmax import SoftmaxModel
 from elasticml.objectives.conjugates import dual_loss_named

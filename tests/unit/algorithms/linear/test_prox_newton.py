@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from elasticml.algorithms.linear.gram_descent import Penalty
-from elasticml.algorithms.linear.prox_newton import FINE_SHARE, SHARE, solve_quadratic_model
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
+from elasticml.algorithms.linear.prox_newton import (
+    FINE_SHARE,
+    SHARE,
+    SparseColumns,
+    solve_quadratic_model,
+)
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 
 N, D = 300, 160
@@ -25,8 +30,8 @@ def problem(seed=0):
     return X, features, w, rng.standard_normal(N), 0.05 + rng.random(N)
 
 
-def stored(X):
-    return X.indptr.astype(np.int32), X.indices.astype(np.int32), X.data
+def stored(X, features):
+    return SparseColumns(features, X.indptr.astype(np.int32), X.indices.astype(np.int32), X.data)
 
 
 @pytest.mark.parametrize("intercept", [False, True])
@@ -35,7 +40,7 @@ def test_a_fine_step_leaves_no_coordinate_to_improve(intercept, a2):
     X, features, w, slopes, curvature = problem()
     penalty = Penalty(a1=2.0, a2=a2)
     new, rise = solve_quadratic_model(
-        stored(X), features, w, slopes, curvature, penalty, intercept=intercept, share=FINE_SHARE
+        stored(X, features), w, slopes, curvature, penalty, intercept=intercept, share=FINE_SHARE
     )
     A = X[:, features].toarray()
     there = slopes + curvature * (A @ (new - w) + rise)
@@ -59,7 +64,7 @@ def test_a_plain_step_leaves_at_most_a_tenth_of_the_subgradient():
         return np.where(new != 0, np.abs(gradient + 2.0 * np.sign(new)), at_zero).sum()
 
     new, _ = solve_quadratic_model(
-        stored(X), features, w, slopes, curvature, Penalty(a1=2.0, a2=0.0),
+        stored(X, features), w, slopes, curvature, Penalty(a1=2.0, a2=0.0),
         intercept=False, share=SHARE,
     )  # fmt: skip
     assert leaning(new) <= 0.1 * leaning(w)
@@ -69,7 +74,7 @@ def test_the_given_model_is_not_modified():
     X, features, w, slopes, curvature = problem()
     before = [array.copy() for array in (w, slopes, curvature, X.data)]
     solve_quadratic_model(
-        stored(X), features, w, slopes, curvature, Penalty(a1=1.0, a2=0.0),
+        stored(X, features), w, slopes, curvature, Penalty(a1=1.0, a2=0.0),
         intercept=True, share=SHARE,
     )  # fmt: skip
     for one, other in zip(before, (w, slopes, curvature, X.data), strict=True):
@@ -80,7 +85,7 @@ def test_a_column_that_equals_the_intercept_is_reported():
     X, features, w, slopes, curvature = problem()
     X = sp.hstack([X, sp.csc_matrix(np.full((N, 1), 3.0))], format="csc")
     features = np.append(features, D)
-    given = (stored(X), features, np.append(w, 0.0), slopes, curvature, Penalty(a1=1.0, a2=0.0))
+    given = (stored(X, features), np.append(w, 0.0), slopes, curvature, Penalty(a1=1.0, a2=0.0))
     assert solve_quadratic_model(*given, intercept=True, share=SHARE) is None
     assert solve_quadratic_model(*given, intercept=False, share=SHARE) is not None
 
