@@ -228,11 +228,9 @@ def visit(
         kind, n_rows, width = table[c, 0], table[c, 1], table[c, 2]
         at_indptr, at_indices, at_values = table[c, 3], table[c, 4], table[c, 5]
         stop, is_weighted = min(first + bucket, n_rows), table[c, 7] != 0
-        ahead = (0, 0, 0, 0)
         if k + 2 < end:
             _prefetch_row_data(table, visits[k + 2], itemsize)
-        if k + 1 < end:
-            ahead = _extent(table, visits[k + 1], bucket, itemsize)
+        ahead = _extent(table, visits[k + 1], bucket, itemsize) if k + 1 < end else (0, 0, 0, 0)
         # Prefetch the next bucket's lines in equal shares, one with each row of this one.
         near, far, lines = ahead[0], ahead[2], _lines(max(ahead[1], ahead[3]), stop - first)
         near_step = ahead[1] // max(1, lines * (stop - first))
