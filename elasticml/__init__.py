@@ -32,17 +32,8 @@ if TYPE_CHECKING:
     from elasticml.estimators.svm import LinearSVC
     from elasticml.ids import VERSION as __version__
     from elasticml.job import Job, attach
-    from elasticml.jobs.algorithm_settings import (
-        AsyncSGD,
-        BatchGradient,
-        CoCoA,
-        ImportedAlgorithm,
-        LocalSGD,
-        PrimalCoCoA,
-    )
     from elasticml.jobs.handle import Handle
     from elasticml.jobs.job_file import JobFile, read_job_file
-    from elasticml.jobs.job_sections import Checkpoint, Collective, Evaluate, Members, Stop
     from elasticml.jobs.replay import Replayed, replay
     from elasticml.jobs.result import Result
     from elasticml.jobs.status import JobStatus
@@ -55,6 +46,15 @@ if TYPE_CHECKING:
     from elasticml.policies.reshuffle import Redeal
     from elasticml.policies.straggler import Straggler
     from elasticml.policies.tune_local_work import TuneLocalWork
+    from elasticml.specification.algorithms import (
+        AsyncSGD,
+        BatchGradient,
+        CoCoA,
+        ImportedAlgorithm,
+        LocalSGD,
+        PrimalCoCoA,
+    )
+    from elasticml.specification.sections import Checkpoint, Collective, Evaluate, Members, Stop
 
 __all__ = [
     "AsyncSGD",
@@ -137,7 +137,7 @@ _HOMES = {
     "Ridge": "estimators.ridge",
     "Job": "job",
     "attach": "job",
-    "AsyncSGD": "jobs.algorithm_settings",
+    "AsyncSGD": "specification.algorithms",
     "Handle": "jobs.handle",
     "JobFile": "jobs.job_file",
     "read_job_file": "jobs.job_file",
@@ -147,10 +147,10 @@ _HOMES = {
     "JobStatus": "jobs.status",
     **dict.fromkeys(
         ("BatchGradient", "CoCoA", "ImportedAlgorithm", "LocalSGD", "PrimalCoCoA"),
-        "jobs.algorithm_settings",
+        "specification.algorithms",
     ),
     **dict.fromkeys(
-        ("Checkpoint", "Collective", "Evaluate", "Members", "Stop"), "jobs.job_sections"
+        ("Checkpoint", "Collective", "Evaluate", "Members", "Stop"), "specification.sections"
     ),
     "ChooseInnerIterations": "policies.inner_iterations",
     "ElasticScaling": "policies.elastic_scaling",

@@ -14,18 +14,10 @@ from elasticml.data.source import Source, resolve_chunk_bytes
 from elasticml.errors import ConfigError
 from elasticml.ids import VERSION
 from elasticml.jobs import run_checkpoints
-from elasticml.jobs.algorithm_settings import (
-    Absent,
-    AnyAlgorithm,
-    absent_rule,
-    is_deterministic,
-    record_section,
-)
 from elasticml.jobs.follow import Watcher
 from elasticml.jobs.handle import Handle, attach_handle, prepare_scheduler, workers_of
 from elasticml.jobs.job_file import JobFile, check_faults, read_faults
 from elasticml.jobs.job_record import RECORD_VERSION
-from elasticml.jobs.job_sections import Collective, Evaluate, Fault, Members, Stop
 from elasticml.jobs.job_validation import (
     Holders,
     Placement,
@@ -37,7 +29,6 @@ from elasticml.jobs.job_validation import (
     parse_memory_limit,
     policy_entries,
     resolve_holders,
-    resolve_placement,
 )
 from elasticml.jobs.preflight import preflight_data
 from elasticml.jobs.result import Result
@@ -45,6 +36,15 @@ from elasticml.jobs.rpc import unwrap_reply
 from elasticml.jobs.run_directory import check_free
 from elasticml.jobs.warm_start import WarmStart, load_warm_start
 from elasticml.runtime.worker_limits import BODIES_SHARE
+from elasticml.specification.algorithms import (
+    Absent,
+    AnyAlgorithm,
+    absent_rule,
+    is_deterministic,
+    record_section,
+    resolve_placement,
+)
+from elasticml.specification.sections import Collective, Evaluate, Fault, Members, Stop
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -240,7 +240,7 @@ class Job:
             "algorithm": record_section(
                 self.algorithm, self.seed, self.stop.epochs, self.warm_start
             ),
-            "absent": absent_rule(self.algorithm, self.absent),
+            "absent": absent_rule(self.algorithm.name, self.absent),
             "policies": [dict(entry) for entry in self.policies],
             "stop": self.stop.model_dump(),
             "seed": self.seed,
@@ -249,7 +249,7 @@ class Job:
             "collective": self.collective.model_dump(),
             "partitions": self.partitions,
             "holders": resolve_holders(self.holders, self.algorithm, total, limits),
-            "placement": resolve_placement(self.placement, self.algorithm),
+            "placement": resolve_placement(self.placement, self.algorithm.name),
             "warm_start": self.warm_start_path,
             "members": {"start": members, "min": self.members.min, "max": self.members.max},
             "evaluate": evaluate if self.evaluates else False,

@@ -39,7 +39,7 @@ from typing import Any
 import hypothesis
 
 from elasticml.sim.world import World
-from elasticml.sim.world_options import WorldOptions
+from elasticml.specification.simulator import WorldOptions
 from elasticml.training.fingerprint import cpu_class, versions
 
 FOLDER = Path(__file__).parent / "frozen"

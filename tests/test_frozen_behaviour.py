@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from elasticml.errors import ConfigError
+from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import Simulation
-from elasticml.sim.world_options import options_from_section
 from tests import frozen_behaviour
 from tests.replay_runs import replay_of
 from tests.sim.small_jobs import points, record

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "elasticml"
 #: Lowest first. A file imports from strictly lower layers, and from its own part.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("ids", "errors"),
-    ("story",),
+    ("specification", "story"),
     ("data", "objectives", "protocol"),
     ("algorithms", "control"),
     ("policies", "evaluation"),

@@ -45,7 +45,7 @@ class HasTargets(Protocol):
     """Settings from which targets can be determined: the loss and the class weights."""
 
     @property
-    def loss_name(self) -> str:
+    def loss(self) -> str:
         """Name of the loss in a job file."""
         ...
 
@@ -76,7 +76,7 @@ def targets_for(settings: HasTargets, facts: DatasetStats) -> Targets:
     if classes is None or len(classes) != 2:
         got = "continuous labels" if classes is None else _listed(classes)
         raise DataError(
-            f"loss: {settings.loss_name} found {got}, wanted exactly 2 distinct labels; keep two "
+            f"loss: {settings.loss} found {got}, wanted exactly 2 distinct labels; keep two "
             "classes in the data, or use loss: squared for regression",
             labels=None if classes is None else list(classes),
         )

@@ -12,7 +12,7 @@ from elasticml.errors import ConfigError, JobFailedError
 if TYPE_CHECKING:
     from distributed import Client
 
-    from elasticml.jobs.job_sections import Address, LocalWorkers
+    from elasticml.specification.sections import Address, LocalWorkers
 
 #: Seconds for a scheduler to respond.
 CONNECT_S = 10
@@ -33,7 +33,7 @@ def client_of(
     SubmissionError
         When local workers do not start.
     """
-    from elasticml.jobs.job_sections import Address
+    from elasticml.specification.sections import Address
 
     quieten(verbose)
     if isinstance(cluster, Address):

@@ -52,8 +52,8 @@ Examples:
 def demo(out: Path, rows: int, rounds: int, workers: int, as_json: bool, verbose: bool) -> None:
     """Run the demonstration."""
     from elasticml.cli.cluster import client_of
-    from elasticml.jobs.algorithm_settings import BatchGradient
-    from elasticml.jobs.job_sections import LocalWorkers
+    from elasticml.specification.algorithms import BatchGradient
+    from elasticml.specification.sections import LocalWorkers
 
     started_s = time.monotonic()
     directories = [out / folder for _, folder, _ in SCENARIOS]
@@ -77,8 +77,8 @@ def demo(out: Path, rows: int, rounds: int, workers: int, as_json: bool, verbose
 def _job(label: str, absent: Any, rows: int, rounds: int, workers: int) -> Job:
     from elasticml.data.synthetic.splice_sites import synthetic_splice
     from elasticml.job import Job
-    from elasticml.jobs.algorithm_settings import BatchGradient
-    from elasticml.jobs.job_sections import Evaluate, Members, Stop
+    from elasticml.specification.algorithms import BatchGradient
+    from elasticml.specification.sections import Evaluate, Members, Stop
 
     half, back_at = workers // 2, 2 * rounds // 3
     faults = [{"round": rounds // 3, "lose": half}, {"round": back_at, "return": half}]

@@ -68,9 +68,9 @@ def run(
     from elasticml.ids import parse_size
     from elasticml.job import Job
     from elasticml.jobs.job_file import read_job_file
-    from elasticml.jobs.job_sections import LocalWorkers, YarnContainers
     from elasticml.jobs.run_checkpoints import interrupted_run, job_file_of_run
     from elasticml.jobs.run_directory import check_free, default_run_path
+    from elasticml.specification.sections import LocalWorkers, YarnContainers
 
     if (job is None) == (resume is None) or (resume is not None and out is not None):
         raise click.UsageError("give a JOB, or --resume RUN_DIR, which continues in that directory")

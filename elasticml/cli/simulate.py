@@ -41,10 +41,10 @@ def simulate(
     from elasticml.job import Job
     from elasticml.jobs.follow import follow
     from elasticml.jobs.job_file import read_job_file
-    from elasticml.jobs.job_sections import Address
     from elasticml.jobs.progress_bar import ProgressBar
     from elasticml.jobs.run_directory import default_run_path
     from elasticml.jobs.simulated_job import SimulatedJob
+    from elasticml.specification.sections import Address
 
     file = read_job_file(job, settings)
     made = Job.from_file(file)

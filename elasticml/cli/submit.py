@@ -203,7 +203,7 @@ def _prepared(file: JobFile) -> tuple[SubmissionPlan, dict[str, Any], bool]:
     """Check job and cluster; return the plan, the job record, and whether to evaluate models."""
     from elasticml.clusters.yarn.jobs.submit import check_sources, plan_submission
     from elasticml.job import Job, new_job_id
-    from elasticml.jobs.job_sections import YarnContainers
+    from elasticml.specification.sections import YarnContainers
 
     if not isinstance(file.cluster, YarnContainers):
         raise ConfigError(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
+
+from elasticml.specification.algorithms import DEALT_ANEW, resolve_absent, resolve_placement
 
 FaultPhase = Literal["load", "broadcast", "compute", "reduce", "correct", "move", "apply"]
 
@@ -71,12 +73,6 @@ class DriverSettings:
     copy_bytes_per_s: float = 50e6
 
 
-#: Algorithms that train locally on each member and need every example.
-_LOCAL: Final = ("cocoa", "primal_cocoa", "local_sgd", "async_sgd")
-#: Those of them that replicate and reshuffle chunks if memory permits.
-DEALT_ANEW: Final = ("cocoa", "primal_cocoa")
-
-
 def settings_from_record(
     record: Mapping[str, Any], n_blocks: int, needs_survey: bool
 ) -> DriverSettings:
@@ -89,12 +85,12 @@ def settings_from_record(
         members_min=(record.get("members") or {}).get("min") or 1,
         members_max=(record.get("members") or {}).get("max"),
         partitions=record.get("partitions"),
-        placement=_placement(record.get("placement"), str(algorithm.get("name"))),
+        placement=resolve_placement(record.get("placement"), str(algorithm.get("name"))),
         seed=int(record.get("seed") or 0),
         holders=_holders(record.get("holders"), str(algorithm.get("name"))),
         n_blocks=n_blocks,
         needs_survey=needs_survey,
-        absent=_absent(record.get("absent", "taylor"), str(algorithm.get("name"))),
+        absent=resolve_absent(record.get("absent", "taylor"), str(algorithm.get("name"))),
         topology=collective.get("topology", "auto"),
         fan_out=collective.get("fan_out", 2),
         cached_anchors=algorithm.get("anchor", "cached") == "cached",
@@ -107,18 +103,6 @@ def settings_from_record(
         deadline_s_min=float(collective.get("deadline", 10.0)),
         stuck_factor=float(collective.get("stuck_factor", 5.0)),
     )
-
-
-def _placement(choice: Any, algorithm: str) -> Literal["contiguous", "random"]:
-    """Resolve "auto": partitions in file order are the worst case for local training."""
-    if choice in ("contiguous", "random"):
-        return choice  # type: ignore[no-any-return]
-    return "random" if algorithm in _LOCAL else "contiguous"
-
-
-def _absent(choice: str, algorithm: str) -> str:
-    """Resolve "auto" for local training: other holders take lost chunks over, or reload them."""
-    return "reload" if choice == "auto" and algorithm in _LOCAL else choice
 
 
 def _report_every_s(algorithm: Mapping[str, Any]) -> float | None:

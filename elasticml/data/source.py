@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final, Protocol
@@ -16,8 +15,10 @@ from elasticml.data.dataset_stats import merge_summaries as merge_summaries
 from elasticml.data.dataset_stats import summarise as summarise
 from elasticml.data.storage.block_cache import CacheSetting, cache_bytes_max, cached, is_off
 from elasticml.data.storage.block_file import Block
-from elasticml.errors import ConfigError, DataError
+from elasticml.errors import DataError
 from elasticml.ids import ChunkId
+from elasticml.specification.data import DATA_SPECS
+from elasticml.specification.settings_model import read_settings, unknown_choice
 
 #: Size of a text reader's byte ranges, and of a block of in-memory rows.
 BLOCK_BYTES: Final = 8 * 2**20
@@ -25,19 +26,20 @@ CHUNK_BYTES_MAX: Final = 2**20
 CHUNK_BYTES_MIN: Final = 16 * 2**10
 CHUNKS_PER_MEMBER: Final = 64
 
-#: format -> "module:function"; the function builds a source from its spec. Imported when needed.
-FORMATS: Final[dict[str, str]] = {
-    "arrays": "elasticml.data.readers.arrays:source_from_spec",
-    "chunks": "elasticml.data.readers.converted:source_from_spec",
-    "csv": "elasticml.data.readers.tabular:csv_from_spec",
-    "images": "elasticml.data.readers.images:source_from_spec",
-    "npz": "elasticml.data.readers.npz:source_from_spec",
-    "parquet": "elasticml.data.readers.tabular:parquet_from_spec",
-    "sequences": "elasticml.data.readers.sequences:source_from_spec",
-    "svmlight": "elasticml.data.readers.svmlight:source_from_spec",
-    "synthetic": "elasticml.data.synthetic.sparse:source_from_spec",
-    "synthetic_clusters": "elasticml.data.synthetic.clusters:source_from_spec",
-    "synthetic_splice": "elasticml.data.synthetic.splice_sites:source_from_spec",
+#: Modules of the readers; ``source_of`` in each builds a source from the options of its format.
+#: Imported when needed.
+_READERS: Final[dict[str, str]] = {
+    "arrays": "elasticml.data.readers.arrays",
+    "chunks": "elasticml.data.readers.converted",
+    "csv": "elasticml.data.readers.tabular",
+    "images": "elasticml.data.readers.images",
+    "npz": "elasticml.data.readers.npz",
+    "parquet": "elasticml.data.readers.tabular",
+    "sequences": "elasticml.data.readers.sequences",
+    "svmlight": "elasticml.data.readers.svmlight",
+    "synthetic": "elasticml.data.synthetic.sparse",
+    "synthetic_clusters": "elasticml.data.synthetic.clusters",
+    "synthetic_splice": "elasticml.data.synthetic.splice_sites",
 }
 
 
@@ -121,68 +123,18 @@ def source_from_spec(spec: Mapping[str, Any]) -> Source:
         When the format or a key is unknown, or a setting is out of range.
     """
     name = spec.get("format")
-    if not isinstance(name, str) or name not in FORMATS:
-        raise ConfigError(
-            f"data.format is {name!r}, wanted one of {', '.join(sorted(FORMATS))}"
-            f"{nearest(str(name), FORMATS)}",
-            key="data.format",
-        )
-    module, _, function = FORMATS[name].partition(":")
-    make: Callable[[Mapping[str, Any]], Source] = getattr(importlib.import_module(module), function)
-    return make(spec)
-
-
-def check_keys(
-    spec: Mapping[str, Any], allowed: Collection[str], required: Collection[str]
-) -> None:
-    """Check the keys of a spec; a ConfigError names the unknown key and the nearest valid one."""
-    valid = {"format", *allowed, *required}
-    for key in spec:
-        if key not in valid:
-            raise ConfigError(
-                f"data.{key} is unknown for format {spec.get('format')}, wanted one of "
-                f"{', '.join(sorted(valid))}{nearest(key, valid)}",
-                key=f"data.{key}",
-            )
-    for key in required:
-        if spec.get(key) is None:
-            raise ConfigError(
-                f"data.{key} is missing; format {spec.get('format')} needs it", key=f"data.{key}"
-            )
-
-
-def nearest(word: str, valid: Collection[str]) -> str:
-    """Return "; did you mean ...?" if a valid word is close to ``word``, else ""."""
-    close = difflib.get_close_matches(word, sorted(valid), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def check_dtype(dtype: str) -> None:
-    """Raise a ConfigError unless ``dtype`` is a valid type of stored values."""
-    if dtype not in ("float64", "float32"):
-        raise ConfigError(
-            f"data.dtype is {dtype!r}, wanted 'float64' or 'float32'", key="data.dtype"
-        )
-
-
-def check_whole(name: str, number: object, least: int) -> None:
-    """Raise a ConfigError unless ``data.<name>`` is an integer of at least ``least``."""
-    if isinstance(number, bool) or not isinstance(number, int) or number < least:
-        raise ConfigError(
-            f"data.{name} is {number!r}, wanted a whole number >= {least}", key=f"data.{name}"
-        )
+    if not isinstance(name, str) or name not in DATA_SPECS:
+        raise unknown_choice(name, sorted(DATA_SPECS), "data.format")
+    given = {k: v for k, v in spec.items() if k != "format" and v is not None}
+    settings = read_settings(DATA_SPECS[name], given, "data")
+    source: Source = importlib.import_module(_READERS[name]).source_of(settings)
+    return source
 
 
 def drawn_blocks(rows: int, block_rows: int, row_bytes: float) -> list[BlockInfo]:
     """Return blocks of ``block_rows`` generated rows; the last may be shorter."""
     sizes = [min(block_rows, rows - start) for start in range(0, rows, block_rows)]
     return [BlockInfo(index=i, nbytes=int(n * row_bytes), rows=n) for i, n in enumerate(sizes)]
-
-
-def check_columns(n_columns: int | None) -> None:
-    """Raise a ConfigError unless ``n_columns`` is None or at least 1."""
-    if n_columns is not None and n_columns < 1:
-        raise ConfigError(f"data.n_columns is {n_columns}, wanted at least 1", key="data.n_columns")
 
 
 def chunk_size(total_bytes: int, n_members: int) -> int:

@@ -180,7 +180,7 @@ class ElasticNet(LinearRegressor):
     ) -> tuple[ElasticNetFit, float]:
         # Imported here: loading what jobs need takes longer than most fits.
         from elasticml.estimators.job_backend import fit_columns_as_job
-        from elasticml.jobs.algorithm_settings import PrimalCoCoA
+        from elasticml.specification.algorithms import PrimalCoCoA
 
         mean = float(np.average(y, weights=weights)) if self.fit_intercept else 0.0
         tolerance = self.tol * float(np.average((y - mean) ** 2, weights=weights))

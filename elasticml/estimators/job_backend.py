@@ -20,9 +20,9 @@ from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.source import Source
 from elasticml.errors import JobFailedError
 from elasticml.job import Job
-from elasticml.jobs.algorithm_settings import AnyAlgorithm, BatchGradient, PrimalCoCoA
-from elasticml.jobs.job_sections import Stop
 from elasticml.jobs.result import Result
+from elasticml.specification.algorithms import AnyAlgorithm, BatchGradient, PrimalCoCoA
+from elasticml.specification.sections import Stop
 from elasticml.story.summary import summary_from_json
 
 # Run a fit as an elastic job; importing what jobs need takes longer than most fits.

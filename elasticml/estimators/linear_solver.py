@@ -190,7 +190,7 @@ def _as_job(
 ) -> LinearSolution:
     from elasticml.data.readers.arrays import from_arrays
     from elasticml.estimators.job_backend import run_job
-    from elasticml.jobs.algorithm_settings import CoCoA
+    from elasticml.specification.algorithms import CoCoA
 
     algorithm = CoCoA(**{key: value for key, value in section.items() if key != "name"})
     result = run_job(algorithm, from_arrays(*rows), client, problem.rounds)
@@ -211,7 +211,7 @@ def _as_column_job(
 ) -> LinearSolution:
     # Imported here: loading what jobs need takes longer than most fits.
     from elasticml.estimators.job_backend import fit_columns_as_job
-    from elasticml.jobs.algorithm_settings import PrimalCoCoA
+    from elasticml.specification.algorithms import PrimalCoCoA
 
     total = float(targets.size if weights is None else weights.sum())
     scaling, d = problem.intercept_scaling, table.X.shape[1]

@@ -439,7 +439,7 @@ class LogisticRegression(LinearClassifier):
             return fit_binary(by_columns(X), targets, weights, begin, goal, loss="logistic")
         # Imported here: loading what jobs need takes longer than most fits.
         from elasticml.estimators.job_backend import fit_columns_as_job
-        from elasticml.jobs.algorithm_settings import PrimalCoCoA
+        from elasticml.specification.algorithms import PrimalCoCoA
 
         total = float(targets.size if weights is None else weights.sum())
         fit = fit_columns_as_job(

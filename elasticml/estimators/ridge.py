@@ -211,7 +211,7 @@ class Ridge(LinearRegressor):
         """Fit nonnegative coefficients as a job on column-partitioned data."""
         # Imported here: loading what jobs need takes longer than most fits.
         from elasticml.estimators.job_backend import fit_columns_as_job
-        from elasticml.jobs.algorithm_settings import PrimalCoCoA
+        from elasticml.specification.algorithms import PrimalCoCoA
 
         total = float(y.size if weights is None else weights.sum())
         target_gap = self._target_gap(y, weights)

@@ -14,7 +14,6 @@ from elasticml.algorithms.base import Arrays, Work
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.primal_cocoa import primal_exchanges
 from elasticml.algorithms.primal_cocoa.margin_problem import class_weights
-from elasticml.algorithms.primal_cocoa.primal_settings import read_settings
 from elasticml.algorithms.primal_cocoa.solver import PrimalCocoaSolver
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import Adjoint, make_adjoint
@@ -22,7 +21,9 @@ from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import DataError
 from elasticml.evaluation.scoring import DataReader, Score, ranking
 from elasticml.ids import ExchangeId
+from elasticml.objectives.losses import loss_named
 from elasticml.protocol.events import ExchangeHeader
+from elasticml.specification.algorithms import PrimalCoCoA, settings_from_section
 
 F64 = NDArray[np.float64]
 
@@ -52,7 +53,7 @@ class ColumnScorer:
 
     def __init__(self, algorithm: Mapping[str, Any], facts: DatasetStats) -> None:
         given = {key: value for key, value in algorithm.items() if key != "warm_start"}
-        self._settings, self._section = read_settings(given), given
+        self._settings, self._section = settings_from_section(PrimalCoCoA, given), given
         self._facts = facts
         #: Weights of the smaller and the larger label; None before the training data were scored.
         self._pair: tuple[float, float] | None = None
@@ -75,7 +76,7 @@ class ColumnScorer:
         if not models:
             return []
         sums = self._sums(reader, [np.ravel(model["coef"]) for model in models])
-        if self._settings.loss.loss.is_classification:
+        if self._settings.is_classification:
             return [
                 self._classified(sums, image, model, is_test)
                 for model, image in zip(models, sums.images, strict=True)
@@ -122,7 +123,7 @@ class ColumnScorer:
             image[is_weighted] / root + float(model["intercept"][0]),
             2.0 * is_positive - 1.0,
         )
-        loss = self._settings.loss.loss
+        loss = loss_named(self._settings.loss)
         value = loss.value_and_slope(z, targets, weights, np.empty(z.size))
         total = float(sampled.sum())
         metrics = {"accuracy": float(sampled @ ((z > 0.0) == is_positive)) / total}

@@ -10,13 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.async_sgd.async_sgd_settings import read_settings as read_async_sgd
 from elasticml.algorithms.base import Arrays, Exchange, Outcome
-from elasticml.algorithms.batch_gradient.batch_gradient_settings import (
-    read_settings as read_batch_gradient,
-)
 from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
-from elasticml.algorithms.cocoa.cocoa_settings import read_settings as read_cocoa
 from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.scaling import Columns
@@ -29,6 +24,12 @@ from elasticml.evaluation.scoring import DataReader, Score, ranking
 from elasticml.ids import ExchangeId
 from elasticml.objectives.losses import Loss, loss_named
 from elasticml.protocol.events import ExchangeHeader
+from elasticml.specification.algorithms import (
+    AsyncSGD,
+    BatchGradient,
+    CoCoA,
+    settings_from_section,
+)
 
 # The objective of a linear job, from its algorithm's settings, for evaluating models.
 
@@ -66,9 +67,9 @@ def objective_of(algorithm: Mapping[str, Any], facts: DatasetStats) -> Objective
         When a setting is invalid or does not fit the data, or the algorithm is user-defined.
     """
     if algorithm.get("name") == "cocoa":
-        cocoa = read_cocoa({k: v for k, v in algorithm.items() if k != "warm_start"})
+        cocoa = settings_from_section(CoCoA, algorithm)
         return Objective(
-            loss=cocoa.loss.loss,
+            loss=loss_named(cocoa.loss),
             l2=cocoa.l2,
             targets=targets_for(cocoa, facts),
             scale=cocoa.scale,
@@ -76,7 +77,7 @@ def objective_of(algorithm: Mapping[str, Any], facts: DatasetStats) -> Objective
             constant=cocoa.intercept_scaling,
         )
     if algorithm.get("name") == "async_sgd":
-        async_sgd = read_async_sgd({k: v for k, v in algorithm.items() if k != "warm_start"})
+        async_sgd = settings_from_section(AsyncSGD, algorithm)
         return Objective(
             loss=loss_named(async_sgd.loss),
             l2=async_sgd.l2,
@@ -84,9 +85,9 @@ def objective_of(algorithm: Mapping[str, Any], facts: DatasetStats) -> Objective
             scale="none",
             intercept=async_sgd.intercept,
         )
-    settings = read_batch_gradient(algorithm)
+    settings = settings_from_section(BatchGradient, algorithm)
     return Objective(
-        loss=settings.loss,
+        loss=loss_named(settings.loss),
         l2=settings.l2,
         targets=targets_for(settings, facts),
         scale=settings.scale,

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from elasticml.algorithms.base import Arrays
-from elasticml.algorithms.local_sgd.local_sgd_settings import read_settings
 from elasticml.algorithms.local_sgd.module_factory import INPUT_MEAN, INPUT_STD
 from elasticml.algorithms.local_sgd.network import Network
 from elasticml.data.chunks.chunk import Chunk
@@ -17,6 +16,7 @@ from elasticml.data.chunks.rows import are_cropped
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import DataError
 from elasticml.evaluation.scoring import DataReader, Score, row_length_error
+from elasticml.specification.algorithms import LocalSGD, settings_from_section
 
 
 class NetworkScorer:
@@ -38,7 +38,7 @@ class NetworkScorer:
     def __init__(self, algorithm: Mapping[str, Any], facts: DatasetStats) -> None:
         self._n_columns = facts.n_columns
         # Not the job's device, which this process may not have.
-        settings = read_settings({k: v for k, v in algorithm.items() if k != "warm_start"})
+        settings = settings_from_section(LocalSGD, algorithm)
         self._network = Network(settings, facts, device="auto")
 
     def training(self, reader: DataReader, models: Sequence[Arrays]) -> list[Score]:

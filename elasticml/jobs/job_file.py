@@ -12,18 +12,29 @@ from typing import Any, get_args
 
 import yaml
 
-from elasticml.data.source import FORMATS, Source, source_from_spec
+from elasticml.data.source import Source, source_from_spec
 from elasticml.data.storage.filesystem import is_url
 from elasticml.errors import ConfigError
-from elasticml.jobs.algorithm_settings import (
+from elasticml.jobs.job_record import SECTIONS
+from elasticml.jobs.job_validation import (
+    Holders,
+    Placement,
+    check_together,
+    expand_path,
+    parse_cache,
+    policy_entries,
+)
+from elasticml.jobs.run_checkpoints import CheckpointSetting, checkpoint_setting
+from elasticml.sim.preemption_trace import options_from_section
+from elasticml.specification.algorithms import (
     ALGORITHMS,
     Absent,
     AnyAlgorithm,
     ImportedAlgorithm,
     Scale,
 )
-from elasticml.jobs.job_record import SECTIONS
-from elasticml.jobs.job_sections import (
+from elasticml.specification.data import FILE_FORMATS
+from elasticml.specification.sections import (
     CLUSTERS,
     Address,
     Checkpoint,
@@ -35,17 +46,7 @@ from elasticml.jobs.job_sections import (
     Members,
     Stop,
 )
-from elasticml.jobs.job_validation import (
-    Holders,
-    Placement,
-    check_together,
-    expand_path,
-    parse_cache,
-    policy_entries,
-)
-from elasticml.jobs.run_checkpoints import CheckpointSetting, checkpoint_setting
-from elasticml.jobs.schema import read_settings, unknown_choice, unknown_key
-from elasticml.sim.world_options import options_from_section
+from elasticml.specification.settings_model import read_settings, unknown_choice, unknown_key
 
 # Validate the list of planned faults: every lost member exists, every returning one was lost.
 
@@ -384,9 +385,8 @@ def _sources(section: Mapping[str, Any], folder: Path) -> tuple[Source, Source |
             "the job from Python",
             path="data.format",
         )
-    formats = sorted(set(FORMATS) - {"arrays"})
-    if not _is_one_of(spec.get("format"), formats):
-        raise unknown_choice(spec.get("format"), formats, "data.format")
+    if not _is_one_of(spec.get("format"), FILE_FORMATS):
+        raise unknown_choice(spec.get("format"), FILE_FORMATS, "data.format")
     test = section.get("test")
     if test is None:
         return source_from_spec(spec), None

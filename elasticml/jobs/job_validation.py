@@ -12,18 +12,18 @@ from typing import Any, Literal, get_args
 from elasticml.data.storage.filesystem import is_url
 from elasticml.errors import ConfigError
 from elasticml.ids import format_size, parse_size
-from elasticml.jobs.algorithm_settings import (
+from elasticml.runtime.worker_limits import BODIES_SHARE
+from elasticml.specification.algorithms import (
+    DEALT_ANEW,
     AnyAlgorithm,
     AsyncSGD,
-    CoCoA,
     LocalSGD,
-    PrimalCoCoA,
     absent_rule,
     certifies_gap,
+    require_torch,
 )
-from elasticml.jobs.job_sections import Stop
-from elasticml.jobs.schema import unknown_choice
-from elasticml.runtime.worker_limits import BODIES_SHARE
+from elasticml.specification.sections import Stop
+from elasticml.specification.settings_model import unknown_choice
 
 Holders = Literal["auto", 1, 2]
 Placement = Literal["auto", "contiguous", "random"]
@@ -100,7 +100,8 @@ def check_together(
     ConfigError
         When a value is unknown, or the algorithm does not support a setting.
     """
-    absent_rule(algorithm, absent)
+    require_torch(algorithm)
+    absent_rule(algorithm.name, absent)
     if isinstance(holders, bool) or holders not in get_args(Holders):
         raise ConfigError(f"holders: got {holders!r}, wanted auto, 1 or 2", path="holders")
     if placement not in get_args(Placement):
@@ -147,17 +148,6 @@ def _check_stop(algorithm: AnyAlgorithm, stop: Stop) -> None:
         )
 
 
-def resolve_placement(setting: Placement, algorithm: AnyAlgorithm) -> str:
-    """Resolve "auto": random for algorithms with local training, which file order slows down."""
-    if setting != "auto":
-        return setting
-    return (
-        "random"
-        if isinstance(algorithm, AsyncSGD | CoCoA | LocalSGD | PrimalCoCoA)
-        else "contiguous"
-    )
-
-
 def resolve_holders(
     setting: Holders,
     algorithm: AnyAlgorithm,
@@ -178,7 +168,7 @@ def resolve_holders(
     """
     if setting != "auto":
         return int(setting)
-    if not isinstance(algorithm, CoCoA | PrimalCoCoA) or len(limits_bytes) < 2:
+    if algorithm.name not in DEALT_ANEW or len(limits_bytes) < 2:
         return 1
     fits = 0 in limits_bytes or 2 * total_bytes <= sum(limits_bytes)
     return 2 if fits else 1

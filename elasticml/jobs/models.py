@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from elasticml.algorithms.local_sgd.local_sgd_settings import read_settings
 from elasticml.algorithms.local_sgd.module_factory import INPUT_MEAN, INPUT_STD
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import ConfigError
+from elasticml.specification.algorithms import LocalSGD, settings_from_section
 
 if TYPE_CHECKING:
     from elasticml.algorithms.local_sgd.network import Network
@@ -78,7 +78,7 @@ class NetworkModel:
         self, arrays: Mapping[str, F64], algorithm: Mapping[str, Any], facts: DatasetStats
     ) -> None:
         self.arrays = arrays
-        self._settings = read_settings({k: v for k, v in algorithm.items() if k != "warm_start"})
+        self._settings = settings_from_section(LocalSGD, algorithm)
         self._facts = facts
         classes = facts.classes if self._settings.is_classification else None
         self.classes_: F64 | None = None if classes is None else np.array(classes)

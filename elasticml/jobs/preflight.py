@@ -12,7 +12,7 @@ from elasticml.data.source import Source, read_block
 from elasticml.data.storage.block_cache import CacheSetting
 from elasticml.errors import ConfigError, DataError, prefix_errors
 from elasticml.evaluation.scoring import check_image_shapes, row_length_error
-from elasticml.jobs.algorithm_settings import (
+from elasticml.specification.algorithms import (
     AnyAlgorithm,
     ImportedAlgorithm,
     LocalSGD,

@@ -20,11 +20,11 @@ from elasticml.algorithms.base import Arrays
 from elasticml.data.chunks.digests import as_text, digest_of_arrays
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import ConfigError, DataError, JobFailedError
-from elasticml.jobs.algorithm_settings import AsyncSGD, CoCoA, LocalSGD, PrimalCoCoA
 from elasticml.jobs.result import classes_of
 from elasticml.jobs.run_directory import RunDirectory, default_run_path
 from elasticml.jobs.warm_start import WarmStart, load_warm_start
 from elasticml.replaying.replay_engine import Replay
+from elasticml.specification.algorithms import AsyncSGD, CoCoA, LocalSGD, PrimalCoCoA
 from elasticml.story.reader import read_story
 from elasticml.story.records import JobBegun, JobEnded, JobStarted, RoundEnded, StoryRecord
 from elasticml.story.summary import RunSummary, summary_from_json

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from elasticml.data.storage.filesystem import exists, is_url, join, names, remove
 from elasticml.errors import ConfigError, ElasticmlError
-from elasticml.jobs.job_sections import Checkpoint
 from elasticml.jobs.run_directory import check_unwritten
-from elasticml.jobs.schema import read_settings
+from elasticml.specification.sections import Checkpoint
+from elasticml.specification.settings_model import read_settings
 from elasticml.story.reader import parse_line
 from elasticml.story.records import RoundEnded, record_from_json
 from elasticml.story.summary import summary_from_json

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.errors import ConfigError
-from elasticml.jobs.algorithm_settings import AnyAlgorithm, AsyncSGD, CoCoA, LocalSGD, PrimalCoCoA
 from elasticml.jobs.models import LinearModel, NetworkModel
+from elasticml.specification.algorithms import AnyAlgorithm, AsyncSGD, CoCoA, LocalSGD, PrimalCoCoA
 
 WarmStart = LinearModel | NetworkModel | Mapping[str, Any] | str | Path
 _WANTED = (

@@ -9,7 +9,8 @@ from elasticml.control.policy import Chunks, Discard, Move, Replicate, Suggestio
 from elasticml.control.seeded_random import hash64
 from elasticml.ids import ChunkId, MemberId
 from elasticml.policies.load_balancing import predicted_seconds, rows_owned, seconds_per_row
-from elasticml.policies.validation import entry_of, number
+from elasticml.policies.validation import PolicyOptions, entry_of
+from elasticml.specification.settings_model import ShareAbove0, settings_dataclass
 
 #: Separates the draw of a chunk's first turn from the draws of its holders.
 SEED_SALT = 0x511FF1E
@@ -19,7 +20,8 @@ SLACK = 2.0
 ROUNDS = 4
 
 
-class GlobalShuffle:
+@settings_dataclass(finite=False, eq=False)
+class GlobalShuffle(PolicyOptions):
     """Change the holders of a small share of the chunks each round, without delaying rounds.
 
     Every chunk has turns of ``1/share`` rounds; different chunks start theirs in different rounds.
@@ -43,9 +45,9 @@ class GlobalShuffle:
 
     name = "shuffle"
 
-    def __init__(self, *, share: float = 0.02) -> None:
-        number(self.name, "share", share, high=1, above=True)
-        self.share = share
+    share: ShareAbove0 = 0.02
+
+    def __post_init__(self) -> None:
         #: Whether this policy drops old copies; False if the replication policy does.
         self.discards = True
         #: Phase of each chunk's turn at round 0, in [0, 1).

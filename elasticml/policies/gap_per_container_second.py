@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from elasticml.control.policy import Request, Suggestion, View
 from elasticml.policies.convergence import (
@@ -18,7 +18,14 @@ from elasticml.policies.convergence import (
     slope,
 )
 from elasticml.policies.scale_in import SMALL, fewer, pause_seconds, retire
-from elasticml.policies.validation import choice, entry_of, number, whole_numbers
+from elasticml.policies.validation import PolicyOptions, entry_of
+from elasticml.specification.settings_model import (
+    AtLeast2,
+    Count,
+    NumberAbove0,
+    NumberFrom1,
+    settings_dataclass,
+)
 
 #: With the objective "seconds", fewer members are kept if they retain this share of the rate. A
 #: stricter rule was measured to flap.
@@ -39,7 +46,8 @@ class Trial:
     expected: float
 
 
-class GapPerContainerSecond:
+@settings_dataclass(finite=False, eq=False)
+class GapPerContainerSecond(PolicyOptions):
     """Try fewer or more members, measure, and revert changes that do not pay.
 
     ``r(K)`` is d(log10 gap)/dt over the last ``window`` measured rounds with K members.
@@ -88,49 +96,29 @@ class GapPerContainerSecond:
 
     name = "gap_per_container_second"
 
-    def __init__(
-        self,
-        *,
-        objective: str = "container_seconds",
-        minimum: int = 1,
-        maximum: int | None = None,
-        factor: int = 4,
-        window: int = 4,
-        probe: int = 4,
-        hysteresis: float = 1.1,
-        cool: int = 8,
-        avoid: Sequence[int] = SMALL,
-        target: float | None = None,
-    ) -> None:
-        choice(self.name, "objective", objective, ("container_seconds", "seconds"))
-        for key, value, low in (
-            ("minimum", minimum, 1),
-            ("maximum", minimum if maximum is None else maximum, minimum),
-            ("factor", factor, 2),
-            ("window", window, 2),
-            ("probe", probe, 2),
-            ("cool", cool, 1),
-        ):
-            number(self.name, key, value, low=low, whole=True)
-        number(self.name, "hysteresis", hysteresis, low=1)
-        if target is not None:
-            number(self.name, "target", target, above=True)
-        self.objective = objective
-        self.minimum = minimum
-        self.maximum = maximum
-        self.factor = factor
-        self.window = window
-        self.probe = probe
-        self.hysteresis = hysteresis
-        self.cool = cool
-        self.avoid = whole_numbers(self.name, "avoid", avoid)
-        self.target = target
+    objective: Literal["container_seconds", "seconds"] = "container_seconds"
+    minimum: Count = 1
+    maximum: Count | None = None
+    factor: AtLeast2 = 4
+    window: AtLeast2 = 4
+    probe: AtLeast2 = 4
+    hysteresis: NumberFrom1 = 1.1
+    cool: Count = 8
+    avoid: tuple[Count, ...] = SMALL
+    target: NumberAbove0 | None = None
+
+    def __post_init__(self) -> None:
         self._trial: Trial | None = None
         self._since_round = 0
-        self._rest = cool
+        self._rest = self.cool
         self._rest_until = 0
         self._blocked: dict[int, int] = {}
         self._most: int | None = None
+
+    def check(self) -> None:
+        """Check constraints between fields."""
+        if self.maximum is not None and self.maximum < self.minimum:
+            raise ValueError(f"maximum: got {self.maximum}, wanted at least {self.minimum}")
 
     def entry(self) -> dict[str, Any]:
         """Return the policy as an entry of a job record."""

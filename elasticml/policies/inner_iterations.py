@@ -22,7 +22,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from elasticml.control.policy import MemberView, Tune, View
-from elasticml.errors import ConfigError
 from elasticml.policies.convergence import (
     Point,
     extrapolated_slope,
@@ -30,7 +29,13 @@ from elasticml.policies.convergence import (
     next_round,
     slope,
 )
-from elasticml.policies.validation import entry_of, number
+from elasticml.policies.validation import PolicyOptions, check_rising, entry_of
+from elasticml.specification.settings_model import (
+    Count,
+    NumberAbove0,
+    NumberFrom1,
+    settings_dataclass,
+)
 
 # A cost model of outer and inner iterations, from which the best number of inner ones follows.
 #
@@ -170,7 +175,8 @@ def _misfit(gained: Sequence[tuple[float, float]], theta: float, rho: float) -> 
 REACH: Final = 4
 
 
-class ChooseInnerIterations:
+@settings_dataclass(finite=False, eq=False)
+class ChooseInnerIterations(PolicyOptions):
     """Choose ``local_epochs``, Snap ML's t2, by the cost model of its hierarchical scheme.
 
     An inner iteration is a pass over a member's examples: its groups and their threads merge their
@@ -202,31 +208,19 @@ class ChooseInnerIterations:
 
     name = "inner_iterations"
 
-    def __init__(
-        self,
-        *,
-        choices: Sequence[float] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
-        start: float = 1,
-        window: int = 3,
-        hysteresis: float = 1.1,
-    ) -> None:
-        self.choices = tuple(choices) if isinstance(choices, (list, tuple)) else ()
-        for value in self.choices:
-            number(self.name, "choices", value, above=True)
-        if not self.choices or list(self.choices) != sorted(set(self.choices)):
-            raise ConfigError(
-                f"{self.name}.choices: got {choices!r}, wanted a list of rising numbers",
-                key="choices",
-            )
-        number(self.name, "start", start, above=True)
-        number(self.name, "window", window, low=1, whole=True)
-        number(self.name, "hysteresis", hysteresis, low=1)
-        self.start = start
-        self.window = window
-        self.hysteresis = hysteresis
+    choices: tuple[NumberAbove0, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+    start: NumberAbove0 = 1
+    window: Count = 3
+    hysteresis: NumberFrom1 = 1.1
+
+    def __post_init__(self) -> None:
         self._observed: dict[float, Observed] = {}
         self._members = 0
         self._since_round = 0
+
+    def check(self) -> None:
+        """Check constraints between fields."""
+        check_rising("choices", self.choices)
 
     def entry(self) -> dict[str, object]:
         """Return the policy as an entry of a job record."""

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from elasticml.control.policy import Request, Suggestion, Tune, View
 from elasticml.policies.convergence import Point, gap_points, is_knee, next_round, slope
 from elasticml.policies.scale_in import SMALL, fewer, retire
-from elasticml.policies.validation import choice, entry_of, flag, number, whole_numbers
+from elasticml.policies.validation import PolicyOptions, entry_of
+from elasticml.specification.settings_model import (
+    KEEP_INT,
+    AtLeast2,
+    Count,
+    Flag,
+    Share,
+    settings_dataclass,
+)
 
 #: Share of the chunks reshuffled after the first knee, and its factor at each further knee.
 FIRST_SHARE, SHARE_FACTOR = 0.05, 4.0
@@ -25,7 +35,8 @@ def partitions_for(members: int, sizes: Sequence[int]) -> int:
     return math.lcm(members, *sizes)
 
 
-class ScaleInAtKnee:
+@settings_dataclass(finite=False, eq=False)
+class ScaleInAtKnee(PolicyOptions):
     """Give members back when the gap falls more slowly than on average since the last scale-in.
 
     After every round with a certified gap,
@@ -79,51 +90,25 @@ class ScaleInAtKnee:
 
     name = "knee"
 
-    def __init__(
-        self,
-        *,
-        factor: int = 4,
-        minimum: int = 1,
-        to: Sequence[int] | None = None,
-        window: int = 2,
-        ratio: float = 1.25,
-        gap: Any = "log",
-        axis: Any = "rounds",
-        layout: str = "chunks",
-        avoid: Sequence[int] = SMALL,
-        redeal_first: bool = False,
-        redeal_share: float = 0.0,
-        revert: bool = False,
-        probe: int = 4,
-    ) -> None:
-        number(self.name, "factor", factor, low=2, whole=True)
-        number(self.name, "minimum", minimum, low=1, whole=True)
-        number(self.name, "window", window, low=1, whole=True)
-        number(self.name, "ratio", ratio, low=1, above=True)
-        number(self.name, "redeal_share", redeal_share, high=1)
-        number(self.name, "probe", probe, low=1, whole=True)
-        choice(self.name, "gap", gap, ("linear", "log"))
-        choice(self.name, "axis", axis, ("rounds", "seconds"))
-        choice(self.name, "layout", layout, ("chunks", "partitions"))
-        flag(self.name, "redeal_first", redeal_first)
-        flag(self.name, "revert", revert)
-        self.factor = factor
-        self.minimum = minimum
-        self.to = None if to is None else whole_numbers(self.name, "to", to)
-        self.window = window
-        self.ratio = ratio
-        self.gap = gap
-        self.axis = axis
-        self.layout = layout
-        self.avoid = whole_numbers(self.name, "avoid", avoid)
-        self.redeal_first = redeal_first
-        self.redeal_share = redeal_share
-        self.revert = revert
-        self.probe = probe
+    factor: AtLeast2 = 4
+    minimum: Count = 1
+    to: tuple[Count, ...] | None = None
+    window: Count = 2
+    ratio: Annotated[float, Field(gt=1), KEEP_INT] = 1.25
+    gap: Literal["linear", "log"] = "log"
+    axis: Literal["rounds", "seconds"] = "rounds"
+    layout: Literal["chunks", "partitions"] = "chunks"
+    avoid: tuple[Count, ...] = SMALL
+    redeal_first: Flag = False
+    redeal_share: Share = 0.0
+    revert: Flag = False
+    probe: Count = 4
+
+    def __post_init__(self) -> None:
         self._since_round = 0
         #: Members before the last scale-in and their rate, until the probe is over.
         self._before: tuple[int, float] | None = None
-        self._cool = probe
+        self._cool = self.probe
         self._rest_until = 0
 
     def entry(self) -> dict[str, object]:

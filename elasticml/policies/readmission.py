@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 from elasticml.control.placement import MemoryBudget
 from elasticml.control.policy import GroupView, MemberView, Readmit, View
 from elasticml.ids import ChunkId, MemberId
+from elasticml.policies.validation import PolicyOptions
+from elasticml.specification.settings_model import Flag, NumberFrom0, settings_dataclass
 
 
-class WholeGroup:
+@settings_dataclass(finite=False, eq=False)
+class WholeGroup(PolicyOptions):
     """Readmit the oldest group as soon as as many members are free as were lost with it.
 
     After ``patience_s`` seconds with fewer free members, the group is spread over those available.
@@ -36,14 +39,11 @@ class WholeGroup:
     """
 
     name = "whole_group"
-    is_standing: Literal[True] = True
+    is_standing: ClassVar[Literal[True]] = True
 
-    def __init__(
-        self, patience_s: float = 30.0, first_fitting: bool = False, alone_s: float = 60.0
-    ) -> None:
-        self.patience_s = patience_s
-        self.first_fitting = first_fitting
-        self.alone_s = alone_s
+    patience_s: NumberFrom0 = 30.0
+    first_fitting: Flag = False
+    alone_s: NumberFrom0 = 60.0
 
     def suggest(self, view: View) -> Sequence[Readmit]:
         """Return the groups to readmit now."""

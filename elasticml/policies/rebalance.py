@@ -7,10 +7,17 @@ from collections.abc import Mapping, Sequence
 from elasticml.control.policy import Chunks, Move, View
 from elasticml.ids import ChunkId, MemberId
 from elasticml.policies.load_balancing import predicted_seconds, rows_owned, seconds_per_row
-from elasticml.policies.validation import entry_of, number
+from elasticml.policies.validation import PolicyOptions, entry_of
+from elasticml.specification.settings_model import (
+    Count,
+    NumberFrom0,
+    ShareAbove0,
+    settings_dataclass,
+)
 
 
-class Rebalance:
+@settings_dataclass(finite=False, eq=False)
+class Rebalance(PolicyOptions):
     """Move chunks from slow members to fast ones until predicted times differ by one chunk.
 
     A member's round time is predicted as its examples times its median seconds per example over
@@ -38,13 +45,11 @@ class Rebalance:
 
     name = "rebalance"
 
-    def __init__(self, *, rounds: int = 8, share: float = 0.5, tolerance: float = 0.02) -> None:
-        number(self.name, "rounds", rounds, low=1, whole=True)
-        number(self.name, "share", share, high=1, above=True)
-        number(self.name, "tolerance", tolerance)
-        self.rounds = rounds
-        self.share = share
-        self.tolerance = tolerance
+    rounds: Count = 8
+    share: ShareAbove0 = 0.5
+    tolerance: NumberFrom0 = 0.02
+
+    def __post_init__(self) -> None:
         #: The reshuffle policy draws all chunks, and balances them by the same prediction.
         self.defers_to_reshuffle = False
 

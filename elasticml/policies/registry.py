@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from elasticml.control.driver_settings import DEALT_ANEW, DriverSettings
+from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.policy import Policy
 from elasticml.errors import ConfigError
 from elasticml.policies.background_shuffle import GlobalShuffle
@@ -21,7 +21,9 @@ from elasticml.policies.replication import ChunkReplication
 from elasticml.policies.reshuffle import Redeal
 from elasticml.policies.straggler import Straggler
 from elasticml.policies.tune_local_work import TuneLocalWork
-from elasticml.policies.validation import NAME, check_keys, nearest, settings_of
+from elasticml.policies.validation import NAME, check_keys, settings_of
+from elasticml.specification.algorithms import DEALT_ANEW
+from elasticml.specification.settings_model import choices_of
 
 #: In the order in which they are asked, most urgent first. When two policies suggest different
 #: things for a chunk or a member, the first one wins.
@@ -58,7 +60,9 @@ def kind_of(name: str, path: str = "policies") -> type:
     if name in POLICIES:
         return POLICIES[name]
     if ":" not in name:
-        raise ConfigError(f"{path}: there is no policy {name!r}{nearest(name, POLICIES)}", key=name)
+        raise ConfigError(
+            f"{path}: there is no policy {name!r}{choices_of(name, POLICIES)}", key=name
+        )
     module, _, attribute = name.partition(":")
     try:
         kind = getattr(importlib.import_module(module), attribute)
@@ -108,7 +112,7 @@ def read_entry(entry: object, path: str = "policies") -> dict[str, Any]:
             return {NAME: str(name), "off": True}
     if not isinstance(fields.get(NAME), str):
         raise ConfigError(
-            f"{path}: got {dict(entry)!r}, wanted a mapping with a name{nearest('', POLICIES)}",
+            f"{path}: got {dict(entry)!r}, wanted a mapping with a name{choices_of('', POLICIES)}",
             path=path,
         )
     if fields.get("off") is True and len(fields) == 2:

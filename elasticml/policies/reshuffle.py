@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from elasticml.control.policy import Chunks, Move, View
 from elasticml.control.seeded_random import shuffled
-from elasticml.errors import ConfigError
 from elasticml.ids import ChunkId, MemberId
 from elasticml.policies.load_balancing import predicted_seconds, rows_owned, seconds_per_row
-from elasticml.policies.validation import entry_of, number
+from elasticml.policies.validation import PolicyOptions, entry_of
+from elasticml.specification.settings_model import Count, Share, settings_dataclass
 
-AUTO = "auto"
+AUTO: Literal["auto"] = "auto"
 #: Separates these random draws from others with the same seed and round.
 SEED_SALT = 0x5EDEA1
 #: With one holder, the automatic share may cost this part of a round's time.
@@ -22,7 +23,8 @@ COST = 0.1
 SHARE_MAX = 0.25
 
 
-class Redeal:
+@settings_dataclass(finite=False, eq=False)
+class Redeal(PolicyOptions):
     """Reassign chunks to owners before every round.
 
     If chunks have two holders, a share of the chunks is reassigned in random order, each to the
@@ -51,17 +53,8 @@ class Redeal:
 
     name = "redeal"
 
-    def __init__(self, *, share: float | str = AUTO, rounds: int = 8) -> None:
-        if isinstance(share, str) and share != AUTO:
-            raise ConfigError(
-                f"{self.name}.share: got {share!r}, wanted 'auto' or a number from 0 to 1",
-                key="share",
-            )
-        if share != AUTO:
-            number(self.name, "share", share, high=1)
-        number(self.name, "rounds", rounds, low=1, whole=True)
-        self.share = share
-        self.rounds = rounds
+    share: Share | Literal["auto"] = AUTO
+    rounds: Count = 8
 
     @property
     def draws_all(self) -> bool:

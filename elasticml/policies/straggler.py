@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
 
 from elasticml.control.policy import MemberView, Move, View
 from elasticml.ids import ChunkId, MemberId
@@ -13,10 +16,12 @@ from elasticml.policies.load_balancing import (
     rows_owned,
     seconds_per_row,
 )
-from elasticml.policies.validation import entry_of, number
+from elasticml.policies.validation import PolicyOptions, entry_of
+from elasticml.specification.settings_model import KEEP_INT, Count, settings_dataclass
 
 
-class Straggler:
+@settings_dataclass(finite=False, eq=False)
+class Straggler(PolicyOptions):
     """Take from a straggler the chunks that it cannot compute in the median time.
 
     A member is a straggler when each of its last ``confirm`` rounds took more than ``factor`` times
@@ -41,11 +46,8 @@ class Straggler:
 
     name = "straggler"
 
-    def __init__(self, *, factor: float = 3.0, confirm: int = 2) -> None:
-        number(self.name, "factor", factor, low=1, above=True)
-        number(self.name, "confirm", confirm, low=1, whole=True)
-        self.factor = factor
-        self.confirm = confirm
+    factor: Annotated[float, Field(gt=1), KEEP_INT] = 3.0
+    confirm: Count = 2
 
     def entry(self) -> dict[str, object]:
         """Return the policy as an entry of a job record."""

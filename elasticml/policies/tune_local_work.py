@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from elasticml.control.policy import Tune, View
-from elasticml.errors import ConfigError
 from elasticml.policies.convergence import (
     Point,
     extrapolated_slope,
@@ -15,7 +14,14 @@ from elasticml.policies.convergence import (
     next_round,
     slope,
 )
-from elasticml.policies.validation import entry_of, number
+from elasticml.policies.validation import PolicyOptions, check_rising, entry_of
+from elasticml.specification.settings_model import (
+    AtLeast2,
+    Count,
+    NumberAbove0,
+    NumberFrom1,
+    settings_dataclass,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +36,8 @@ class Trial:
     members: int
 
 
-class TuneLocalWork:
+@settings_dataclass(finite=False, eq=False)
+class TuneLocalWork(PolicyOptions):
     """Tune ``local_epochs``, the number of passes of a member over its examples in a round.
 
     ``r`` is d(log10 gap)/dt over ``window`` measured rounds. The next larger of ``choices`` is
@@ -62,43 +69,24 @@ class TuneLocalWork:
 
     name = "tune_local_work"
 
-    def __init__(
-        self,
-        *,
-        choices: Sequence[float] = (1, 2, 4, 8),
-        start: float = 1,
-        window: int = 4,
-        hysteresis: float = 1.1,
-        cool: int = 16,
-    ) -> None:
-        self.choices = tuple(choices) if isinstance(choices, (list, tuple)) else ()
-        if not self.choices:
-            raise ConfigError(
-                f"{self.name}.choices: got {choices!r}, wanted a list of numbers, more than 0 each",
-                key="choices",
-            )
-        for value in self.choices:
-            number(self.name, "choices", value, above=True)
-        if list(self.choices) != sorted(set(self.choices)):
-            raise ConfigError(
-                f"{self.name}.choices: got {list(self.choices)}, wanted rising numbers",
-                key="choices",
-            )
-        number(self.name, "start", start, above=True)
-        number(self.name, "window", window, low=2, whole=True)
-        number(self.name, "hysteresis", hysteresis, low=1)
-        number(self.name, "cool", cool, low=1, whole=True)
-        self.start = start
-        self.window = window
-        self.hysteresis = hysteresis
-        self.cool = cool
+    choices: tuple[NumberAbove0, ...] = (1, 2, 4, 8)
+    start: NumberAbove0 = 1
+    window: AtLeast2 = 4
+    hysteresis: NumberFrom1 = 1.1
+    cool: Count = 16
+
+    def __post_init__(self) -> None:
         self._trial: Trial | None = None
         self._upwards = True
         #: Number of directions from the present value that have failed.
         self._failed = 0
         self._since_round = 0
-        self._rest = cool
+        self._rest = self.cool
         self._rest_until = 0
+
+    def check(self) -> None:
+        """Check constraints between fields."""
+        check_rising("choices", self.choices)
 
     def entry(self) -> dict[str, object]:
         """Return the policy as an entry of a job record."""

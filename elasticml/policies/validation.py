@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from elasticml.errors import ConfigError
+from elasticml.specification.settings_model import Explained, unknown_key
 
 #: The key of a policy's name in its entry; not a setting.
 NAME = "name"
@@ -33,98 +31,23 @@ def entry_of(policy: Any) -> dict[str, Any]:
     return entry
 
 
-def nearest(word: object, allowed: Collection[str]) -> str:
-    """Return the end of an error message: the nearest valid word, and the list of all."""
-    close = difflib.get_close_matches(str(word), sorted(allowed), n=1)
-    guess = f"; did you mean {close[0]!r}?" if close else ""
-    return f"{guess} (there is {', '.join(sorted(allowed)) or 'none'})"
-
-
 def check_keys(entry: Mapping[str, Any], allowed: Collection[str], path: str) -> None:
     """Raise ConfigError for a key of an entry that is not a setting of its policy."""
     for key in entry:
         if key != NAME and key not in allowed:
-            raise ConfigError(
-                f"{path}.{key} is not a setting{nearest(key, allowed)}", path=path, key=str(key)
-            )
+            raise unknown_key(key, sorted(allowed), path)
 
 
-def number(
-    policy: str,
-    key: str,
-    value: Any,
-    *,
-    low: float = 0.0,
-    high: float = math.inf,
-    above: bool = False,
-    whole: bool = False,
-) -> None:
-    """Check a number.
+class PolicyOptions(Explained):
+    """The settings of a policy of the package; messages begin with the policy's name."""
 
-    Parameters
-    ----------
-    policy, key : str
-        The policy and the setting, for the message.
-    low, high : float
-        The range, inclusive.
-    above : bool
-        Exclude ``low`` itself.
-    whole : bool
-        Accept integers only.
-
-    Raises
-    ------
-    ConfigError
-        When the value is not such a number.
-    """
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    is_number = is_number and not (whole and not isinstance(value, int)) and not math.isnan(value)
-    if is_number and low <= value <= high and not (above and value == low):
-        return
-    kind = "a whole number" if whole else "a number"
-    bounds = f"more than {low:g}" if above else f"at least {low:g}"
-    if high < math.inf:
-        bounds += f" and at most {high:g}"
-    raise ConfigError(f"{policy}.{key}: got {value!r}, wanted {kind}, {bounds}", key=key)
+    @classmethod
+    def path_in_messages(cls) -> str:
+        """Return the policy's name in job files."""
+        return str(getattr(cls, NAME))
 
 
-def choice(policy: str, key: str, value: Any, allowed: Collection[str]) -> None:
-    """Check that a value is one of the allowed words.
-
-    Raises
-    ------
-    ConfigError
-        When it is not.
-    """
-    if not isinstance(value, str) or value not in allowed:
-        raise ConfigError(f"{policy}.{key}: got {value!r}{nearest(value, allowed)}", key=key)
-
-
-def flag(policy: str, key: str, value: Any) -> None:
-    """Check a boolean.
-
-    Raises
-    ------
-    ConfigError
-        When the value is not a bool.
-    """
-    if not isinstance(value, bool):
-        raise ConfigError(f"{policy}.{key}: got {value!r}, wanted true or false", key=key)
-
-
-def whole_numbers(policy: str, key: str, value: Any, *, low: int = 1) -> tuple[int, ...]:
-    """Check a list of whole numbers and return it as a tuple.
-
-    Raises
-    ------
-    ConfigError
-        When the value is not such a list.
-    """
-    if not isinstance(value, (list, tuple)):
-        raise ConfigError(
-            f"{policy}.{key}: got {value!r}, wanted a list of whole numbers, at least {low} each",
-            key=key,
-        )
-    for item in value:
-        number(policy, key, item, low=low, whole=True)
-    return tuple(value)
+def check_rising(key: str, values: Sequence[float]) -> None:
+    """Raise ValueError unless the values are rising numbers, and at least one."""
+    if not values or list(values) != sorted(set(values)):
+        raise ValueError(f"{key}: got {list(values)}, wanted rising numbers")

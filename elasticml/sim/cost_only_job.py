@@ -30,7 +30,7 @@ from elasticml.data.dataset_stats import BlockSummary, DatasetStats
 from elasticml.data.source import BlockInfo
 from elasticml.errors import JobFailedError
 from elasticml.ids import ChunkId, ChunkInfo, GroupId
-from elasticml.sim.world_options import Costs
+from elasticml.specification.simulator import Costs
 
 #: Parameters of an exchange: the numbers of doubles that its model and its partial represent.
 DOWN_VALUES, UP_VALUES = "sim_down_values", "sim_up_values"

@@ -11,7 +11,7 @@ from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.sim.resource_manager import ResourceManager
 from elasticml.sim.virtual_worker import Worker
-from elasticml.sim.world_options import Asked, Granted, How, Taken
+from elasticml.specification.simulator import Asked, Granted, How, Taken
 from elasticml.story import records as story
 
 if TYPE_CHECKING:

@@ -4,15 +4,41 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from elasticml.errors import ConfigError
+from elasticml.specification.settings_model import read_settings
+from elasticml.specification.simulator import WorldOptions, trace_entry
 
 #: Columns that identify the members; a file has exactly one of them.
 WHO = ("slot", "member", "count")
 COLUMNS = "time, away and one of slot, member and count"
+
+
+def options_from_section(section: Mapping[str, Any] | None) -> WorldOptions:
+    """Read the ``simulate`` section of a job, and the pre-emptions of the file that it names.
+
+    Raises
+    ------
+    ConfigError
+        When a key is unknown, a value is out of range, or the file is invalid.
+    """
+    options = read_settings(WorldOptions, section, "simulate")
+    random = options.preemption
+    if random is None or random.trace is None:
+        return options
+    # Without a rate nothing is random: the other keys apply to the file's entries.
+    path = "simulate.preemption.trace"
+    common = {"how": random.how, "grace": random.grace}
+    entries = [trace_entry({**entry, **common}, path) for entry in read_preemptions(random.trace)]
+    return replace(
+        options,
+        preemption=None if random.rate is None else replace(random, trace=None),
+        trace=(*options.trace, *entries),
+    )
 
 
 def read_preemptions(path: str | Path) -> list[dict[str, Any]]:

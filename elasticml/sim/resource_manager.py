@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from elasticml.protocol import events as ev
 from elasticml.sim.virtual_worker import Worker
-from elasticml.sim.world_options import Asked
+from elasticml.specification.simulator import Asked
 from elasticml.story.records import ContainersAsked
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import ConfigError
 from elasticml.sim.cost_only_job import NAME, CostSource, sums_of
+from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.world import World
-from elasticml.sim.world_options import WorldOptions, options_from_section
+from elasticml.specification.simulator import WorldOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from elasticml.sim.virtual_clock import Clock
 from elasticml.sim.virtual_driver import VirtualDriver
 from elasticml.sim.virtual_member import VirtualMember
 from elasticml.sim.virtual_worker import Worker
-from elasticml.sim.world_options import WorldOptions
+from elasticml.specification.simulator import WorldOptions
 from elasticml.story.records import RoundEnded, records_of
 from elasticml.training.driver_session import DriverSession
 from elasticml.training.fingerprint import blas_threads

@@ -48,10 +48,10 @@ from support.elastic_comparison import markdown
 from support.local_sgd_options import NETWORK_SETS, add_local_sgd_options, run_local_sgd
 from support.speedups import gap_words
 
-from elasticml.algorithms.local_sgd.torch_import import has_torch
 from elasticml.data.readers.arrays import ArraySource
 from elasticml.report.style import write_whole
-from elasticml.sim.world_options import Granted, Taken
+from elasticml.specification.algorithms import has_torch
+from elasticml.specification.simulator import Granted, Taken
 from examples.papers.support.round_projection import (
     REFERENCE_MEMBERS,
     elapsed,

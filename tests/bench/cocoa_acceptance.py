@@ -32,7 +32,7 @@ from support.speedups import cost_of  # noqa: E402
 import elasticml as em  # noqa: E402
 from elasticml.policies.convergence import Point, is_knee  # noqa: E402
 from elasticml.sim.simulation import Simulation  # noqa: E402
-from elasticml.sim.world_options import Granted, Taken  # noqa: E402
+from elasticml.specification.simulator import Granted, Taken  # noqa: E402
 from examples.papers.support.virtual_study import Curve, Plan, record_of, study, world_of  # noqa: E402
 from tests.bench import harness  # noqa: E402
 

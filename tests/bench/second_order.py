@@ -34,8 +34,8 @@ from support import cocoa_data  # noqa: E402
 import elasticml as em  # noqa: E402
 from elasticml.data.readers.arrays import from_arrays  # noqa: E402
 from elasticml.errors import ElasticmlError  # noqa: E402
+from elasticml.sim.preemption_trace import options_from_section  # noqa: E402
 from elasticml.sim.simulation import simulate  # noqa: E402
-from elasticml.sim.world_options import options_from_section  # noqa: E402
 from tests.bench import harness  # noqa: E402
 
 #: Relative distance from the optimum that counts as reached.

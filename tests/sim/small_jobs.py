@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from elasticml.data.readers.arrays import from_arrays
+from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import SimResult, Simulation, simulate
-from elasticml.sim.world_options import options_from_section
 
 ROWS, COLUMNS = 240, 5
 

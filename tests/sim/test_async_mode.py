@@ -9,8 +9,8 @@ import pytest
 
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.sim.async_mode import VirtualLoop
+from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import SimResult, Simulation
-from elasticml.sim.world_options import options_from_section
 
 #: Seconds of an example, and bytes per second of an uplink.
 EXAMPLE_S, BANDWIDTH = 1e-4, 1e6

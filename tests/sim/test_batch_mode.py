@@ -15,8 +15,8 @@ from elasticml.algorithms.registry import algorithm
 from elasticml.data.dataset_stats import merge_summaries
 from elasticml.data.synthetic.clusters import synthetic_clusters
 from elasticml.ids import ExchangeId
+from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import SimResult, simulate
-from elasticml.sim.world_options import options_from_section
 from tests.replay_runs import bits, replayed
 from tests.sim.small_jobs import record
 

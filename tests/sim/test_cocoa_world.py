@@ -11,7 +11,7 @@ import pytest
 
 from elasticml.data.readers.arrays import ArraySource, from_arrays
 from elasticml.sim.simulation import Simulation
-from elasticml.sim.world_options import Granted, Taken
+from elasticml.specification.simulator import Granted, Taken
 from examples.papers.support.virtual_study import Curve, Plan, record_of, study, world_of
 
 ROWS, COLUMNS = 1600, 12

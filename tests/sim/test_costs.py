@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from elasticml.errors import JobFailedError
 from elasticml.sim import cost_only_job
+from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import simulate
-from elasticml.sim.world_options import options_from_section
 from tests.sim.small_jobs import record, records_of
 
 COSTS = {"rows": 100_000, "columns": 5000}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import Simulation, simulate
-from elasticml.sim.world_options import options_from_section
 from tests.serial_world import Vanish
 from tests.serial_world import World as SerialWorld
 from tests.sim.small_jobs import column, model, play, play_in_world, points, record

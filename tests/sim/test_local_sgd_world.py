@@ -10,7 +10,7 @@ import pytest
 from elasticml.data.readers import arrays
 from elasticml.data.readers.arrays import ArraySource, from_arrays
 from elasticml.sim.simulation import SimResult, Simulation
-from elasticml.sim.world_options import Granted, Taken, WorldOptions
+from elasticml.specification.simulator import Granted, Taken, WorldOptions
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -5,14 +5,8 @@ from __future__ import annotations
 import pytest
 
 from elasticml.errors import ConfigError
-from elasticml.sim.world_options import (
-    Costs,
-    Granted,
-    Preemption,
-    Taken,
-    WorldOptions,
-    options_from_section,
-)
+from elasticml.sim.preemption_trace import options_from_section
+from elasticml.specification.simulator import Costs, Granted, Preemption, Taken, WorldOptions
 
 
 def test_an_empty_section_is_the_default_world():
@@ -51,10 +45,10 @@ def test_a_full_section_is_read():
     ("section", "says"),
     [
         ({"latency": 1}, "simulate.latency is not a setting; did you mean 'latency_s'?"),
-        ({"latency_s": -1}, "simulate.latency_s: got -1, wanted a number from 0 on"),
+        ({"latency_s": -1}, "simulate.latency_s: got -1, wanted at least 0"),
         ({"bandwidth": "fast"}, "simulate.bandwidth: got 'fast', wanted bytes per second"),
         ({"compute_s": "often"}, "simulate.compute_s: got 'often'"),
-        ({"hosts": 1.5}, "simulate.hosts: got 1.5, wanted a whole number from 1 on"),
+        ({"hosts": 1.5}, "simulate.hosts: got 1.5, wanted a whole number"),
         ({"slow": [3]}, "simulate.slow: got [3], wanted a mapping"),
         ({"preemption": {}}, "simulate.preemption.rate is missing"),
         ({"preemption": {"rate": 1, "away": [9, 1]}}, "simulate.preemption.away: got [9, 1]"),
@@ -62,7 +56,10 @@ def test_a_full_section_is_read():
         ({"preemption": 3}, "simulate.preemption: got 3, wanted a mapping"),
         ({"trace": {"at": 1}}, "simulate.trace: got {'at': 1}, wanted a list"),
         ({"trace": [{"at": 1}]}, "simulate.trace[0].lose is missing"),
-        ({"overhead_s": "long"}, "simulate.overhead_s: got 'long', wanted seconds"),
+        (
+            {"overhead_s": "long"},
+            "simulate.overhead_s: got 'long', wanted a finite number",
+        ),
         ({"containers_max": 0}, "simulate.containers_max: got 0"),
         ({"trace": [{"at": 1, "grant": 0}]}, "simulate.trace[0].grant: got 0"),
         ({"trace": [{"at": 1, "lose": 0}]}, "simulate.trace[0].lose: got 0"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from elasticml.errors import ConfigError
-from elasticml.sim.preemption_trace import read_preemptions
-from elasticml.sim.world_options import Preemption, Taken, options_from_section
+from elasticml.sim.preemption_trace import options_from_section, read_preemptions
+from elasticml.specification.simulator import Preemption, Taken
 from tests.sim.small_jobs import play, records_of
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError, DataError, JobFailedError
 from elasticml.replaying.replay_engine import Replay
+from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import SimResult, simulate
-from elasticml.sim.world_options import options_from_section
 from elasticml.story.records import RoundEnded
 from tests.replay_runs import as_written, bits, replay_of, replayed
 from tests.sim.small_jobs import play, points, record

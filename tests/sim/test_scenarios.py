@@ -7,8 +7,8 @@ import pytest
 
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import JobFailedError
+from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import simulate
-from elasticml.sim.world_options import options_from_section
 from tests.sim.small_jobs import column, exact_sums, model, play, points, record, records_of, trace
 
 UNDISTURBED = play(stop={"rounds": 60})

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from elasticml.errors import ConfigError
+from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import SimResult
-from elasticml.sim.world_options import options_from_section
 from tests.sim.small_jobs import column, play, records_of
 
 #: One member is slow, so that it owns less than the others and is emptied faster.

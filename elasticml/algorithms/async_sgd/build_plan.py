@@ -10,17 +10,15 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd import seeding
 from elasticml.algorithms.async_sgd.async_plan import AsyncPlan, Start
-from elasticml.algorithms.async_sgd.async_sgd_settings import (
-    AsyncSGDSettings,
-    make_loop,
-    read_settings,
-)
 from elasticml.algorithms.async_sgd.base import Arrays
 from elasticml.algorithms.async_sgd.lloyd import lloyd
+from elasticml.algorithms.async_sgd.loop_config import make_loop
 from elasticml.algorithms.async_sgd.seeding_ops import answer
 from elasticml.algorithms.base import Exchange, Outcome
+from elasticml.algorithms.initial_model import initial_model
 from elasticml.algorithms.targets import targets_for, weight_of_all
 from elasticml.data.source import DatasetStats
+from elasticml.specification.algorithms import AsyncSGD, settings_from_section
 
 
 def plan(settings: Mapping[str, Any], facts: DatasetStats) -> AsyncPlan:
@@ -31,7 +29,8 @@ def plan(settings: Mapping[str, Any], facts: DatasetStats) -> AsyncPlan:
     ConfigError, DataError
         When the settings are invalid or do not fit the data.
     """
-    read = read_settings(settings)
+    read = settings_from_section(AsyncSGD, settings)
+    initial = initial_model(settings)
     loop = make_loop(read, facts)
 
     def result(state: Arrays) -> Mapping[str, Any]:
@@ -47,7 +46,7 @@ def plan(settings: Mapping[str, Any], facts: DatasetStats) -> AsyncPlan:
 
     return AsyncPlan(
         loop=loop,
-        start=lambda: _start(read, facts),
+        start=lambda: _start(read, initial, facts),
         answer=answer,
         result=result,
         weight=_weight(read, facts),
@@ -55,16 +54,22 @@ def plan(settings: Mapping[str, Any], facts: DatasetStats) -> AsyncPlan:
     )
 
 
-def _weight(settings: AsyncSGDSettings, facts: DatasetStats) -> float:
+def _weight(settings: AsyncSGD, facts: DatasetStats) -> float:
     """Return the sum of the examples' weights, including class weights."""
     if settings.problem == "kmeans":
         return float(facts.weight_sum)
     return weight_of_all(facts, targets_for(settings, facts))
 
 
-def _start(settings: AsyncSGDSettings, facts: DatasetStats) -> Start:
-    if settings.warm_start:
-        return _given(settings.warm_start)
+def _start(
+    settings: AsyncSGD, initial: Mapping[str, NDArray[np.float64]], facts: DatasetStats
+) -> Start:
+    if initial and settings.problem == "linear":
+        intercept = initial.get("intercept", np.zeros(1))
+        parts = [initial["coef"], intercept] if settings.intercept else [initial["coef"]]
+        return _given({"coef": np.concatenate(parts)})
+    if initial:
+        return _given(initial)
     if settings.problem == "linear":
         return _given({"coef": np.zeros(facts.n_columns + settings.intercept)})
     assert settings.k is not None
@@ -74,7 +79,7 @@ def _start(settings: AsyncSGDSettings, facts: DatasetStats) -> Start:
         columns=facts.n_columns,
         n_rows=facts.n_rows,
         n_blocks=facts.n_blocks,
-        seed=settings.seed,
+        seed=settings.random_seed,
         rows_each=settings.start_rows,
     )
 

@@ -35,6 +35,7 @@ from elasticml.algorithms.parallel import runs
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError
+from elasticml.specification.algorithms import resolve_absent
 
 F64 = NDArray[np.float64]
 
@@ -50,7 +51,7 @@ def with_batch(free: Algorithm, planner: PlanBuilder) -> Algorithm:
     ) -> Trainer:
         if settings.get("mode") != "batch":
             return free.trainer(settings, facts, absent, resume=resume)
-        if absent not in ("auto", "reload"):
+        if resolve_absent(absent, free.name) != "reload":
             raise ConfigError(
                 f"absent is {absent!r}, wanted reload with algorithm.mode: batch, whose passes go "
                 "over all examples"

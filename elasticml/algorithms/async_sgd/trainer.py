@@ -37,11 +37,9 @@ from elasticml.algorithms.base import (
     Trainer,
 )
 from elasticml.data.source import DatasetStats
-from elasticml.errors import ConfigError, JobFailedError
+from elasticml.errors import JobFailedError
+from elasticml.specification.algorithms import AsyncSGD, absent_rule
 
-#: Treatment of the chunks of lost members: other members read them, or they stay absent until a
-#: member is free.
-ABSENT: Final = ("auto", "reload", "ignore")
 #: Maximum attempts to get one member's state, after which the result has the mean only.
 ASKED_MAX: Final = 5
 #: Prefix of the one member's arrays in the result.
@@ -57,8 +55,7 @@ def free_running(name: str, planner: PlanBuilder) -> Algorithm:
     def trainer(
         settings: Mapping[str, Any], facts: DatasetStats, absent: str, resume: Resume | None = None
     ) -> Trainer:
-        if absent not in ABSENT:
-            raise ConfigError(f"absent is {absent!r}, wanted one of {', '.join(ABSENT)}")
+        absent_rule(AsyncSGD.name, absent)
         return _train(planner(settings, facts), facts, resume)
 
     def solver(settings: Mapping[str, Any], facts: DatasetStats) -> ReportSolver:

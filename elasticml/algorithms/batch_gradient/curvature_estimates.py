@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays, Exchange
 from elasticml.algorithms.batch_gradient import curvature_probes, stand_ins
-from elasticml.algorithms.batch_gradient.batch_gradient_settings import BatchGradientSettings
 from elasticml.algorithms.batch_gradient.curvature_probes import Probes, Sketch
 from elasticml.algorithms.batch_gradient.stand_ins import LossBound, StandIn, Sums, difference
 from elasticml.algorithms.scaling import Columns
+from elasticml.objectives.losses import loss_named
+from elasticml.specification.algorithms import BatchGradient
 
 # Similarity of the curvature of absent and present examples: rho.
 #
@@ -89,12 +90,12 @@ MOVED: Final = 0.1
 SKETCH_ROUNDS: Final[Mapping[str, int]] = {"gd": 20, "lbfgs": 5, "tron": 1}
 
 
-def curvatures_for(settings: BatchGradientSettings, columns: Columns) -> Curvatures:
+def curvatures_for(settings: BatchGradient, columns: Columns) -> Curvatures:
     """Return the initial, empty estimates of a job."""
     return Curvatures(
         columns=columns,
-        smoothness=settings.loss.smoothness,
-        sketch_rounds=SKETCH_ROUNDS[settings.optimizer],
+        smoothness=loss_named(settings.loss).smoothness,
+        sketch_rounds=SKETCH_ROUNDS[settings.chosen_optimizer],
         rank=rank_for(columns.n_model),
     )
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from elasticml.algorithms.base import Exchange, Outcome, Resume
-from elasticml.algorithms.batch_gradient.batch_gradient_settings import BatchGradientSettings
 from elasticml.algorithms.batch_gradient.line_search import (
     Ray,
     curvature_along,
@@ -19,6 +18,8 @@ from elasticml.algorithms.batch_gradient.line_search import (
 from elasticml.algorithms.batch_gradient.optimizer import Iterate, Reevaluate, Step
 from elasticml.algorithms.column_statistics import moments_exchange
 from elasticml.algorithms.scaling import Columns, mean_square_norm
+from elasticml.objectives.losses import loss_named
+from elasticml.specification.algorithms import BatchGradient
 
 # Step lengths that need no line search: constant and decaying.
 
@@ -132,7 +133,7 @@ class GradientDescent:
 
 
 def fix_step(
-    settings: BatchGradientSettings, columns: Columns, resume: Resume | None = None
+    settings: BatchGradient, columns: Columns, resume: Resume | None = None
 ) -> Generator[Exchange, Outcome, StepRule | None]:
     """Return the step rule; None for the line search.
 
@@ -145,6 +146,6 @@ def fix_step(
         outcome = yield moments_exchange(columns.n_columns, weighted=True)
         count, total, squares = (outcome.arrays[name] for name in ("count", "total", "squares"))
         norm = mean_square_norm(columns, float(count), total, squares)
-        first = safe_step(settings.loss.smoothness, norm, settings.l2)
+        first = safe_step(loss_named(settings.loss).smoothness, norm, settings.l2)
     decay = 1.0 / DECAY_ROUNDS if settings.step == "decay" else 0.0
     return StepRule(first=first, decay=decay)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from elasticml.algorithms import column_statistics
 from elasticml.algorithms.base import Arrays, Operation, Parallel, Work, operation_of
 from elasticml.algorithms.batch_gradient import curvature_probes, gradient_exchanges
-from elasticml.algorithms.batch_gradient.batch_gradient_settings import read_settings
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.targets import Targets, targets_for
 from elasticml.data.chunks.chunk import Chunk
@@ -20,6 +19,8 @@ from elasticml.data.chunks.products import Adjoint, Forward, make_adjoint, make_
 from elasticml.data.out_of_core.store import release, stream_chunks
 from elasticml.data.source import DatasetStats
 from elasticml.ids import ChunkId
+from elasticml.objectives.losses import loss_named
+from elasticml.specification.algorithms import BatchGradient, settings_from_section
 
 F64 = NDArray[np.float64]
 #: Serial that belongs to no point or direction.
@@ -54,9 +55,10 @@ class BatchGradientSolver:
     """
 
     def __init__(self, settings: Mapping[str, Any], facts: DatasetStats) -> None:
-        self._settings = read_settings(settings)
+        checked = settings_from_section(BatchGradient, settings)
+        self._loss = loss_named(checked.loss)
         self._facts = facts
-        self._targets: Targets = targets_for(self._settings, facts)
+        self._targets: Targets = targets_for(checked, facts)
         self._caches: dict[ChunkId, _Cache] = {}
         self._own = curvature_probes.OwnGradient()
         #: Rows multiplied by a model or a direction so far: the work that the caches save.
@@ -121,7 +123,7 @@ class BatchGradientSolver:
             for chunk in stream_chunks(part):
                 cache = self._caches[chunk.id]
                 margins = self._margins(chunk, work.parameters, forward, offset)
-                loss += self._settings.loss.value_and_slope(
+                loss += self._loss.value_and_slope(
                     margins, cache.targets, cache.weights, cache.slopes
                 )
                 adjoint.add(chunk, cache.slopes)
@@ -155,7 +157,7 @@ class BatchGradientSolver:
 
         def second_derivatives(chunk: Chunk, margins: F64) -> F64:
             cache, out = self._caches[chunk.id], np.empty(chunk.n_rows)
-            self._settings.loss.curvature(margins, cache.targets, cache.weights, out)
+            self._loss.curvature(margins, cache.targets, cache.weights, out)
             return out
 
         out: dict[str, F64] = {}
@@ -229,9 +231,9 @@ class BatchGradientSolver:
                     cache.direction = int(direction)
                 rows = (cache.margins, cache.directions, cache.targets, cache.weights)
                 if steps is None:
-                    out[0] += self._settings.loss.curvature_along(*rows)
+                    out[0] += self._loss.curvature_along(*rows)
                 else:
-                    self._settings.loss.along(*rows, steps, out[0], out[1])
+                    self._loss.along(*rows, steps, out[0], out[1])
             return out
 
         total = np.zeros((2, 1 if steps is None else steps.size))
@@ -277,9 +279,7 @@ class BatchGradientSolver:
         if cache.curved != cache.point:
             if cache.curvatures.size != cache.margins.size:
                 cache.curvatures = np.empty_like(cache.margins)
-            self._settings.loss.curvature(
-                cache.margins, cache.targets, cache.weights, cache.curvatures
-            )
+            self._loss.curvature(cache.margins, cache.targets, cache.weights, cache.curvatures)
             cache.curved = cache.point
         return cache.curvatures
 

@@ -26,12 +26,6 @@ from elasticml.algorithms.base import (
     Scalar,
     Trainer,
 )
-from elasticml.algorithms.batch_gradient.batch_gradient_settings import (
-    ABSENT,
-    BatchGradientSettings,
-    chosen_optimizer,
-    read_settings,
-)
 from elasticml.algorithms.batch_gradient.curvature_estimates import curvatures_for
 from elasticml.algorithms.batch_gradient.elastic_gradient import (
     AbsenceRules,
@@ -49,8 +43,9 @@ from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import Targets, targets_for, weight_of_all
 from elasticml.data.source import DatasetStats
-from elasticml.errors import ConfigError, JobFailedError
+from elasticml.errors import JobFailedError
 from elasticml.objectives.penalties import L2
+from elasticml.specification.algorithms import BatchGradient, absent_rule, settings_from_section
 
 #: Rounds after which cached margins are recomputed, so that rounding errors do not accumulate.
 REFRESH_ROUNDS: Final = 50
@@ -66,7 +61,7 @@ def make_trainer(
     Parameters
     ----------
     settings : mapping
-        The job's ``algorithm`` section, see ``settings.BatchGradientSettings``.
+        The job's ``algorithm`` section, see :class:`BatchGradient`.
     facts : DatasetStats
     absent : str
         "auto" | "taylor" | "ignore" | "ignore_rescaled" | "stall" | "reload".
@@ -80,11 +75,10 @@ def make_trainer(
     DataError
         When the loss is for classification and the data do not have exactly two labels.
     """
-    checked = read_settings(settings)
-    if absent not in ABSENT:
-        raise ConfigError(f"absent is {absent!r}, wanted one of {', '.join(ABSENT)}", key="absent")
+    checked = settings_from_section(BatchGradient, settings)
+    rule = absent_rule(checked.name, absent)
     targets = targets_for(checked, facts)
-    rules = AbsenceRules.of(absent, rolls_back=checked.roll_back > 0)
+    rules = AbsenceRules.of(rule, rolls_back=checked.rounds_rolled_back > 0)
     return _train(checked, facts, targets, rules, resume)
 
 
@@ -94,12 +88,12 @@ def column_bytes(section: Mapping[str, Any]) -> int:
     Sketches are not included: their size is bounded independently of the model's width, see
     :mod:`curvatures`.
     """
-    optimizer = chosen_optimizer(section.get("optimizer"), section.get("mode", "default"))
-    return PAIRS_BYTES if optimizer == "lbfgs" else 0
+    settings = settings_from_section(BatchGradient, section)
+    return PAIRS_BYTES if settings.chosen_optimizer == "lbfgs" else 0
 
 
 def _train(
-    settings: BatchGradientSettings,
+    settings: BatchGradient,
     facts: DatasetStats,
     targets: Targets,
     rules: AbsenceRules,
@@ -131,11 +125,11 @@ def _train(
 
 
 def _make_optimizer(
-    settings: BatchGradientSettings, columns: Columns, resume: Resume | None
+    settings: BatchGradient, columns: Columns, resume: Resume | None
 ) -> Generator[Exchange, Outcome, Optimizer]:
-    if settings.optimizer == "lbfgs":
+    if settings.chosen_optimizer == "lbfgs":
         return LBFGS()
-    if settings.optimizer == "tron":
+    if settings.chosen_optimizer == "tron":
         return Tron()
     return GradientDescent((yield from fix_step(settings, columns, resume)))
 
@@ -144,7 +138,7 @@ def _make_optimizer(
 class _Descent:
     """The trainer's state between rounds."""
 
-    settings: BatchGradientSettings
+    settings: BatchGradient
     elastic: ElasticGradient
     penalty: L2
     optimizer: Optimizer
@@ -169,7 +163,9 @@ class _Descent:
         before = elastic.corrections
         while True:
             evaluated = yield from self._watched(
-                elastic.evaluate(self.point, self.advance, roll_back=self.settings.roll_back > 0)
+                elastic.evaluate(
+                    self.point, self.advance, roll_back=self.settings.rounds_rolled_back > 0
+                )
             )
             if evaluated is None:
                 return self._roll_back()
@@ -278,7 +274,7 @@ class _Descent:
         """
         model = self.elastic.columns.arrays(self.point.w)
         assert self.elastic.last_evaluated is not None
-        if self.settings.roll_back == 2:
+        if self.settings.rounds_rolled_back == 2:
             self.point = self.elastic.last_evaluated.point
         self.advance = {}
         self.value = None

@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Exchange, Outcome, Resume
 from elasticml.algorithms.cocoa import cocoa_exchanges
-from elasticml.algorithms.cocoa.cocoa_settings import Absent, CocoaSettings
 from elasticml.algorithms.cocoa.frozen_loss_bound import FrozenGroups, RowLimits, plan_statistics
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule
 from elasticml.algorithms.scaling import Columns
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError
+from elasticml.specification.algorithms import CoCoA
 
 F64 = NDArray[np.float64]
 
 
-def check_warm_start(settings: CocoaSettings, facts: DatasetStats) -> None:
+def check_warm_start(initial: Mapping[str, F64], facts: DatasetStats) -> None:
     """Refuse a warm start from other data.
 
     Raises
@@ -28,7 +28,7 @@ def check_warm_start(settings: CocoaSettings, facts: DatasetStats) -> None:
     ConfigError
         When the model has another number of features.
     """
-    coef = settings.warm_start.get("coef")
+    coef = initial.get("coef")
     if coef is not None and coef.size != facts.n_columns:
         raise ConfigError(
             f"algorithm.warm_start.coef has {coef.size} numbers, wanted {facts.n_columns}, one for "
@@ -37,9 +37,10 @@ def check_warm_start(settings: CocoaSettings, facts: DatasetStats) -> None:
         )
 
 
-def gap_schedule_for(settings: CocoaSettings, n_rows: int) -> GapSchedule:
+def gap_schedule_for(settings: CoCoA, n_rows: int) -> GapSchedule:
     """Return the schedule of certificates; in ``mode: paper`` there is one in every round."""
-    every = 1 if settings.is_paper and settings.gap_every is None else settings.gap_every
+    every = settings.given_gap_every
+    every = 1 if settings.is_paper and every is None else every
     return GapSchedule(
         every=None if every == "target" else every,
         target=settings.tolerance,
@@ -48,22 +49,22 @@ def gap_schedule_for(settings: CocoaSettings, n_rows: int) -> GapSchedule:
     )
 
 
-def first_model(settings: CocoaSettings, columns: Columns) -> F64:
+def first_model(initial: Mapping[str, F64], columns: Columns) -> F64:
     """Return the first model, in trained coordinates: the warm start, or zero."""
-    if not settings.warm_start:
+    if not initial:
         return np.zeros(columns.n_model)
-    intercept = settings.warm_start.get("intercept", np.zeros(1))
-    return columns.trained(settings.warm_start["coef"], float(intercept[0]))
+    intercept = initial.get("intercept", np.zeros(1))
+    return columns.trained(initial["coef"], float(intercept[0]))
 
 
 def prepare_absence(
-    settings: CocoaSettings, columns: Columns, rule: Absent, resume: Resume | None
+    settings: CoCoA, columns: Columns, rule: str, resume: Resume | None
 ) -> Generator[Exchange, Outcome, FrozenGroups]:
     """Compute the limits that bounds need, with "freeze" alone: an exchange over all members."""
-    frozens = FrozenGroups(loss=settings.loss_name, columns=columns, plan=None)
+    frozens = FrozenGroups(loss=settings.loss, columns=columns, plan=None)
     if rule != "freeze":
         return frozens
-    frozens.plan = plan_statistics(settings.loss_name, columns.n_sent)
+    frozens.plan = plan_statistics(settings.loss, columns.n_sent)
     if resume is not None and resume.values["limits"] is not None:
         limits = resume.values["limits"]
         frozens.limits = RowLimits(rows=np.array(limits["rows"]), target=float(limits["target"]))

@@ -21,9 +21,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.cocoa.cocoa_settings import CocoaSettings
 from elasticml.data.chunks.kernels import kernel
 from elasticml.objectives.dual_kernels import minus_conjugate_of
+from elasticml.specification.algorithms import CoCoA
 
 # Compiled loops over the steps of dual variables: the sums of the line search.
 
@@ -145,14 +145,14 @@ class Aggregation:
     adapts: bool = True
 
     @staticmethod
-    def of(settings: CocoaSettings) -> Aggregation:
+    def of(settings: CoCoA) -> Aggregation:
         """Return the first round's aggregation for a job's settings."""
-        searches = settings.aggregation == "line_search"
+        searches, sigma = settings.searches_line, settings.given_sigma
         return Aggregation(
             gamma=None if searches else settings.gamma,
             damping=1.0 if searches else settings.gamma,
-            sigma=settings.sigma or 0.0,
-            adapts=searches and settings.sigma is None,
+            sigma=sigma or 0.0,
+            adapts=searches and sigma is None,
         )
 
     def length(self, along: LineModel) -> float:

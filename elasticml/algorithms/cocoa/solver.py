@@ -18,7 +18,6 @@ from elasticml.algorithms.cocoa import bound_statistics, cocoa_exchanges
 from elasticml.algorithms.cocoa.bound_statistics import RowMap
 from elasticml.algorithms.cocoa.chunk_pointers import ChunkCaches, Piece, stored_of
 from elasticml.algorithms.cocoa.cocoa_exchanges import MISSED_MAX
-from elasticml.algorithms.cocoa.cocoa_settings import read_settings
 from elasticml.algorithms.cocoa.device_selection import Device, check_driver, device_of
 from elasticml.algorithms.cocoa.frozen_loss_bound import MOMENTS, BoundPlan, plan_statistics
 from elasticml.algorithms.cocoa.line_search import products, sum_steps
@@ -32,7 +31,8 @@ from elasticml.data.chunks.products import Adjoint, make_adjoint, make_forward
 from elasticml.data.out_of_core.store import kept, release, row_array, store_of, stream_chunks
 from elasticml.data.source import DatasetStats
 from elasticml.ids import ChunkId
-from elasticml.objectives.conjugates import DualLoss
+from elasticml.objectives.conjugates import DualLoss, dual_loss_named
+from elasticml.specification.algorithms import CoCoA, settings_from_section
 
 # The dual variables in a chunk's state, with their pending step; they travel with the chunk.
 
@@ -119,10 +119,10 @@ class CocoaSolver:
     """
 
     def __init__(self, settings: Mapping[str, Any], facts: DatasetStats) -> None:
-        self._settings = read_settings(settings)
+        self._settings = settings_from_section(CoCoA, settings)
         self._facts = facts
         self._targets: Targets = targets_for(self._settings, facts)
-        self._loss = self._settings.loss
+        self._loss = dual_loss_named(self._settings.loss)
         self._constant = self._settings.intercept_scaling if self._settings.intercept else 0.0
         self._held: dict[ChunkId, _Held] = {}
         check_driver(self._settings.device)
@@ -147,7 +147,10 @@ class CocoaSolver:
 
             # Rows stay on their device.
             solvers = cuda_solvers(
-                self._settings.groups, loss=self._loss.name, dtype=dtype, intercept_scaling=scaling
+                self._settings.given_groups,
+                loss=self._loss.name,
+                dtype=dtype,
+                intercept_scaling=scaling,
             )
             if len(solvers) == 1:
                 return solvers[0]
@@ -157,15 +160,15 @@ class CocoaSolver:
                 LocalSolver(
                     loss=self._loss.name,
                     dtype=dtype,
-                    bucket=self._settings.bucket,
+                    bucket=self._settings.given_bucket,
                     intercept_scaling=scaling,
-                    shrink=self._settings.shrink,
-                    skip=self._settings.skip,
+                    shrink=self._settings.shrinks,
+                    skip=self._settings.skips,
                     caches=caches,
                 )
-                for _ in range(self._settings.groups or n_nodes)
+                for _ in range(self._settings.given_groups or n_nodes)
             ]
-        searches = self._settings.aggregation == "line_search"
+        searches = self._settings.searches_line
         return GroupedSolver(solvers, loss=self._loss.name, searches=searches, caches=caches)
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:

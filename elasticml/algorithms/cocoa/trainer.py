@@ -31,21 +31,17 @@ from elasticml.algorithms.base import (
 )
 from elasticml.algorithms.certified_rounds import rounds_of
 from elasticml.algorithms.cocoa import cocoa_exchanges, initialization
-from elasticml.algorithms.cocoa.cocoa_settings import (
-    Absent,
-    CocoaSettings,
-    read_absent,
-    read_settings,
-)
 from elasticml.algorithms.cocoa.frozen_loss_bound import FrozenGroups
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule, smoothed_model
 from elasticml.algorithms.cocoa.line_search import Aggregation, LineModel, products
 from elasticml.algorithms.cocoa.scaled_chunks import check_scale
 from elasticml.algorithms.column_statistics import fix_columns
+from elasticml.algorithms.initial_model import initial_model
 from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import Targets, targets_for, weight_of_all
 from elasticml.data.source import DatasetStats
 from elasticml.errors import JobFailedError
+from elasticml.specification.algorithms import CoCoA, absent_rule, settings_from_section
 
 F64 = NDArray[np.float64]
 #: Gap relative to the objective below which float32 members sum their steps in float64.
@@ -61,7 +57,7 @@ def make_trainer(
     Parameters
     ----------
     settings : mapping
-        The job's ``algorithm`` section, see :class:`CocoaSettings`.
+        The job's ``algorithm`` section, see :class:`CoCoA`.
     facts : DatasetStats
     absent : str
         "auto" | "reload" | "stall" | "freeze".
@@ -75,19 +71,20 @@ def make_trainer(
     DataError
         When the data of a classification loss do not have exactly two labels.
     """
-    checked = read_settings(settings)
-    rule = read_absent(absent)
+    checked = settings_from_section(CoCoA, settings)
+    rule, initial = absent_rule(checked.name, absent), initial_model(settings)
     targets = targets_for(checked, facts)
     check_scale(checked.scale, facts)
-    initialization.check_warm_start(checked, facts)
-    return _train(checked, facts, targets, rule, resume)
+    initialization.check_warm_start(initial, facts)
+    return _train(checked, facts, targets, rule, initial, resume)
 
 
 def _train(
-    settings: CocoaSettings,
+    settings: CoCoA,
     facts: DatasetStats,
     targets: Targets,
-    rule: Absent,
+    rule: str,
+    initial: Mapping[str, F64],
     resume: Resume | None,
 ) -> Trainer:
     columns = yield from fix_columns(
@@ -102,13 +99,13 @@ def _train(
         gap_schedule=initialization.gap_schedule_for(settings, facts.n_rows),
         aggregation=Aggregation.of(settings),
         weight=weight_of_all(facts, targets),
-        v=initialization.first_model(settings, columns),
+        v=initialization.first_model(initial, columns),
         local_epochs=settings.local_epochs,
         single=facts.layout.dtype == "float32",
         waits=rule != "freeze" or estimated,
     )
     if resume is None:
-        yield from ascent.certify(fill="map" if settings.warm_start else "zero")
+        yield from ascent.certify(fill="map" if initial else "zero")
     else:
         ascent.restore(resume)
     ascent.waits = rule != "freeze"
@@ -119,7 +116,7 @@ def _train(
 class _Ascent:
     """The model between rounds, and its certificates."""
 
-    settings: CocoaSettings
+    settings: CoCoA
     columns: Columns
     frozens: FrozenGroups
     gap_schedule: GapSchedule
@@ -159,7 +156,7 @@ class _Ascent:
         """Compute both objectives at the model, and recompute it from the dual variables."""
         waits = self.waits if waits is None else waits
         own_v, before = self.v, None if self.is_stale or self._is_near else self.before
-        sent_v = smoothed_model(self.settings.loss_name, own_v, before)
+        sent_v = smoothed_model(self.settings.loss, own_v, before)
         outcome: Outcome = yield cocoa_exchanges.certify_exchange(
             self.columns.down(sent_v),
             self.columns,
@@ -217,7 +214,7 @@ class _Ascent:
                 "sigma": aggregation.sigma,
                 "sigma_per_member": self._sigma_per_member,
                 "local_epochs": self.local_epochs,
-                "seed": self.settings.seed,
+                "seed": self.settings.random_seed,
                 "weight": self.weight,
                 "exact": self._is_fine,
             },
@@ -253,7 +250,7 @@ class _Ascent:
     @property
     def _sigma_per_member(self) -> float:
         """Multiple of the number of members that sigma' is; 0: by the members' shares."""
-        follows = self.settings.is_paper and self.settings.sigma is None
+        follows = self.settings.is_paper and self.settings.given_sigma is None
         return self.settings.gamma if follows else 0.0
 
     @property

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 
 from elasticml.algorithms.linear import coordinate_descent_kernels
@@ -100,6 +99,9 @@ def descent_direction(H: F64, gradient: F64, rounding: F64 | None = None) -> F64
 
     Source: Higham (2002), section 10.3, for the Cholesky factor with pivots.
     """
+    # Members import this module and never call it: they save 60 ms.
+    import scipy.linalg
+
     lengths = np.sqrt(H.diagonal())
     lengths[lengths == 0.0] = 1.0
     g = gradient / lengths

@@ -8,10 +8,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from elasticml.algorithms.local_sgd.local_sgd_settings import LocalSGDSettings
 from elasticml.algorithms.local_sgd.torch_import import load_torch
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import ConfigError, DataError
+from elasticml.specification.algorithms import LocalSGD
 
 # Built-in networks: factories of ``torch.nn.Module``.
 
@@ -126,7 +126,7 @@ class Seeded:
             generator.set_state(state)
 
 
-def shape_of(settings: LocalSGDSettings, facts: DatasetStats) -> tuple[int, ...]:
+def shape_of(settings: LocalSGD, facts: DatasetStats) -> tuple[int, ...]:
     """Return the shape of one example as the module's input.
 
     Raises
@@ -160,7 +160,7 @@ def shape_of(settings: LocalSGDSettings, facts: DatasetStats) -> tuple[int, ...]
     return shape
 
 
-def classes_of(settings: LocalSGDSettings, facts: DatasetStats) -> tuple[float, ...] | None:
+def classes_of(settings: LocalSGD, facts: DatasetStats) -> tuple[float, ...] | None:
     """Return the class labels in the order of the outputs, ascending; None for regression.
 
     Raises
@@ -192,7 +192,7 @@ def device_of(torch: Any, setting: str) -> Any:
 
 def make_module(
     torch: Any,
-    settings: LocalSGDSettings,
+    settings: LocalSGD,
     shape: tuple[int, ...],
     classes: tuple[float, ...] | None,
 ) -> Any:
@@ -200,7 +200,7 @@ def make_module(
 
     The initial weights are drawn from the job's seed.
     """
-    factory = cnn if settings.model == "cnn" else _imported("model", settings.model)
+    factory = cnn if settings.model == "cnn" else _imported("model", str(settings.model))
     available: dict[str, Any] = {"shape": shape}
     if classes is not None:
         available["classes"] = len(classes)
@@ -208,7 +208,7 @@ def make_module(
         parameters = inspect.signature(factory).parameters
         options = {k: v for k, v in available.items() if k in parameters}
         options |= dict(settings.model_options)
-        with Seeded(torch, settings.seed, torch.device("cpu")):
+        with Seeded(torch, settings.random_seed, torch.device("cpu")):
             module = factory(**options)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
@@ -243,9 +243,7 @@ def _imported(key: str, path: str) -> Callable[..., Any]:
     return imported  # type: ignore[no-any-return]
 
 
-def check_parameters(
-    settings: LocalSGDSettings, trained: Sequence[Any], names: Sequence[str]
-) -> None:
+def check_parameters(settings: LocalSGD, trained: Sequence[Any], names: Sequence[str]) -> None:
     """Raise a ConfigError if parameters have different types, or a reserved name."""
     types = sorted({str(p.dtype).removeprefix("torch.") for _, p in trained})
     if len(types) != 1 or types[0] not in ("float32", "float64"):

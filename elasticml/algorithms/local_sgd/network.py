@@ -14,7 +14,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.local_sgd.local_sgd_settings import LocalSGDSettings
 from elasticml.algorithms.local_sgd.module_factory import (
     INPUT_MEAN,
     INPUT_STD,
@@ -30,6 +29,7 @@ from elasticml.algorithms.local_sgd.torch_import import load_torch
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import ConfigError, DataError
+from elasticml.specification.algorithms import LocalSGD
 
 F64 = NDArray[np.float64]
 
@@ -71,9 +71,7 @@ class Network:
         When the data are not dense, or have no classes although the loss needs them.
     """
 
-    def __init__(
-        self, settings: LocalSGDSettings, facts: DatasetStats, device: str | None = None
-    ) -> None:
+    def __init__(self, settings: LocalSGD, facts: DatasetStats, device: str | None = None) -> None:
         self._torch = torch = load_torch()
         self._settings = settings
         self.classes = classes_of(settings, facts)
@@ -104,7 +102,7 @@ class Network:
         self._layers = list(self._module.modules())
         #: Layers that cannot train on a single example.
         self._norms = [m for m in self._layers if isinstance(m, torch.nn.BatchNorm1d)]
-        self._loss = loss_of(settings.loss)
+        self._loss = loss_of(str(settings.loss))
         self._dtype = dtype
         self._check_output()
 
@@ -212,7 +210,7 @@ class Network:
     @property
     def loss_name(self) -> str:
         """Name of the loss in the job file."""
-        return self._settings.loss
+        return str(self._settings.loss)
 
     @property
     def module(self) -> Any:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays, Parallel, Work
 from elasticml.algorithms.local_sgd import local_sgd_exchanges, step_schedule
-from elasticml.algorithms.local_sgd.local_sgd_settings import read_settings
 from elasticml.algorithms.local_sgd.network import Network
 from elasticml.algorithms.local_sgd.sampler import (
     ChunkNumbers,
@@ -27,6 +26,7 @@ from elasticml.algorithms.local_sgd.sampler import (
 from elasticml.algorithms.local_sgd.torch_import import load_torch
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import DatasetStats
+from elasticml.specification.algorithms import LocalSGD, settings_from_section
 
 F64 = NDArray[np.float64]
 
@@ -42,9 +42,9 @@ class LocalSGDSolver:
     """
 
     def __init__(self, settings: Any, facts: DatasetStats) -> None:
-        self._settings = read_settings(settings)
+        self._settings = settings_from_section(LocalSGD, settings)
         self._facts = facts
-        self._sampler = Sampler(self._settings.seed, self._settings.holdout)
+        self._sampler = Sampler(self._settings.random_seed, self._settings.holdout)
         #: Created at the first exchange that needs it, in the computing thread.
         self._network: Network | None = None
         #: The frozen parameters have been received.
@@ -117,7 +117,7 @@ class LocalSGDSolver:
         network.fill(model["weights"], model["momentum"], model["buffers"])
         x, y, weights = self._batch(network, chunks, taken, model["inputs"])
         rate = step_schedule.rate(settings.rate_rule, settings.learning_rate, work.members)
-        with network.seeded(noise_seed(settings.seed, int(parameters["serial"]), chunks)):
+        with network.seeded(noise_seed(settings.random_seed, int(parameters["serial"]), chunks)):
             loss = network.train(x, y, weights, sizes, rate)
         momentum = network.momentum() if work.returns["momentum"] != (0,) else np.zeros(0)
         return {
@@ -142,7 +142,7 @@ class LocalSGDSolver:
         sums = np.zeros(3)
         settings = self._settings
         for chunk in chunks:
-            held = held_out(settings.seed, chunk.id, chunk.n_rows, settings.holdout)
+            held = held_out(settings.random_seed, chunk.id, chunk.n_rows, settings.holdout)
             rows = np.flatnonzero(held)
             if rows.size:
                 scores = network.scores(*network.whole(chunk, work.model["inputs"], rows))

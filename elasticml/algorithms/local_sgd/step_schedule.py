@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from elasticml.algorithms.local_sgd.local_sgd_settings import RateRule
+from elasticml.specification.algorithms import RateRule
 
 
 def rate(rule: RateRule, learning_rate: float, n_members: int) -> float:

@@ -1,14 +1,13 @@
-"""Lazy import of PyTorch, and the error if it is not installed."""
+"""Lazy import of PyTorch."""
 
 from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import warnings
 from typing import Any
 
-from elasticml.errors import ConfigError
+from elasticml.specification.algorithms import torch_missing
 
 
 @functools.cache
@@ -29,21 +28,3 @@ def load_torch() -> Any:
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
         torch.frombuffer(b"\0\0\0\0", dtype=torch.float32)
     return torch
-
-
-def has_torch() -> bool:
-    """Return whether PyTorch is installed, without importing it, which takes seconds."""
-    try:
-        return importlib.util.find_spec("torch") is not None
-    except ValueError:  # sys.modules["torch"] is not a module
-        return False
-
-
-def torch_missing(error: ImportError | None = None) -> ConfigError:
-    """Return the error for a process without PyTorch."""
-    detail = "" if error is None or isinstance(error, ModuleNotFoundError) else f" ({error})"
-    return ConfigError(
-        f"algorithm.name is local_sgd, which needs PyTorch, and that is not installed here{detail}"
-        "; pip install 'elasticml[torch]', here, on every worker and on the scheduler",
-        key="algorithm.name",
-    )

@@ -34,17 +34,13 @@ from elasticml.algorithms.base import (
     RoundEnd,
     Trainer,
 )
+from elasticml.algorithms.initial_model import initial_model
 from elasticml.algorithms.local_sgd import local_sgd_exchanges, step_schedule
-from elasticml.algorithms.local_sgd.local_sgd_settings import (
-    Absent,
-    LocalSGDSettings,
-    read_absent,
-    read_settings,
-)
 from elasticml.algorithms.local_sgd.module_factory import INPUT_MEAN, INPUT_STD
 from elasticml.algorithms.local_sgd.network import Network
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import JobFailedError
+from elasticml.specification.algorithms import LocalSGD, absent_rule, settings_from_section
 
 F64 = NDArray[np.float64]
 _Steps = Generator[Exchange, Outcome, Any]
@@ -58,7 +54,7 @@ def make_trainer(
     Parameters
     ----------
     settings : mapping
-        The job's ``algorithm`` section, see ``settings.LocalSGDSettings``.
+        The job's ``algorithm`` section, see :class:`LocalSGD`.
     facts : DatasetStats
     absent : str
         "auto" | "reload" | "ignore" | "stall".
@@ -73,33 +69,32 @@ def make_trainer(
     DataError
         When the data are not dense, or have no classes although the loss needs them.
     """
-    checked = read_settings(settings)
-    rule = read_absent(absent)
+    checked = settings_from_section(LocalSGD, settings)
+    rule, initial = absent_rule(checked.name, absent), initial_model(settings)
     network = Network(checked, facts, device="cpu")
-    if checked.warm_start:
-        network.fill_named(checked.warm_start)
-    return _train(checked, network, rule, resume)
-
-
-def _train(
-    settings: LocalSGDSettings, network: Network, rule: Absent, resume: Resume | None
-) -> Trainer:
+    if initial:
+        network.fill_named(initial)
     descent = _Descent(
-        settings=settings,
+        settings=checked,
         network=network,
         rule=rule,
+        initial=initial,
         weights=network.weights(),
-        momentum=network.momentum() if settings.momentum else np.zeros(0),
+        momentum=network.momentum() if checked.momentum else np.zeros(0),
         buffers=network.buffers(),
         frozen=network.frozen(),
     )
+    return _train(descent, settings.get("epochs"), resume)
+
+
+def _train(descent: _Descent, epochs: int | None, resume: Resume | None) -> Trainer:
     if resume is None:
         yield from descent.survey()
     else:
         descent.go_on(resume)
     while True:
-        if settings.epochs is not None and descent.epoch >= settings.epochs:
-            reason = f"{settings.epochs} epochs"
+        if epochs is not None and descent.epoch >= epochs:
+            reason = f"{epochs} epochs"
             return Model(arrays=descent.arrays(), converged=True, reason=reason)
         ended = yield from descent.round()
         if not (yield ended):
@@ -110,9 +105,12 @@ def _train(
 class _Descent:
     """The trainer's state between rounds."""
 
-    settings: LocalSGDSettings
+    settings: LocalSGD
     network: Network
-    rule: Absent
+    rule: str
+    #: Arrays of the initial model by the module's names, with the normalisation of inputs; empty:
+    #: the factory's initial weights.
+    initial: Mapping[str, F64]
     #: (n_parameters,) each; the momentum is empty if it is not used.
     weights: F64
     momentum: F64
@@ -151,7 +149,7 @@ class _Descent:
         outcome = yield local_sgd_exchanges.survey_exchange(self.starts)
         self.rows = np.array(outcome.arrays["rows"])
         self.positions = np.zeros_like(self.rows)
-        start = self.settings.warm_start
+        start = self.initial
         if self.settings.normalize == "auto" and INPUT_MEAN in start and INPUT_STD in start:
             # The weights were trained with this normalisation, whatever the data are now.
             self.inputs = np.array([start[INPUT_MEAN].item(), start[INPUT_STD].item()])

@@ -17,11 +17,12 @@ from elasticml.algorithms.cocoa.initialization import gap_schedule_values
 from elasticml.algorithms.cocoa.initialization import restore_gap_schedule as restore_gap_schedule
 from elasticml.algorithms.primal_cocoa import primal_exchanges
 from elasticml.algorithms.primal_cocoa.margin_problem import MarginProblem
-from elasticml.algorithms.primal_cocoa.primal_settings import PrimalCocoaSettings
 from elasticml.algorithms.primal_cocoa.problem import Problem
 from elasticml.algorithms.primal_cocoa.squared_problem import SquaredProblem
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError, DataError
+from elasticml.objectives.conjugates import dual_loss_named
+from elasticml.specification.algorithms import PrimalCoCoA
 
 F64 = NDArray[np.float64]
 
@@ -48,8 +49,25 @@ class ColumnSummary:
         return arrays if self.classes is None else {**arrays, "classes": self.classes.copy()}
 
 
+def check_data(facts: DatasetStats) -> None:
+    """Refuse data whose chunks this algorithm cannot read.
+
+    Raises
+    ------
+    ConfigError
+        When values are not float64.
+    """
+    layout = facts.layout
+    if layout.dtype != "float64" or layout.kind == "sequence":
+        raise ConfigError(
+            f"data are {layout.kind} of {layout.dtype}, wanted float64 numbers by columns for "
+            "primal_cocoa: em.from_arrays(X, y, by='columns')",
+            key="data",
+        )
+
+
 def collect_problem(
-    settings: PrimalCocoaSettings, facts: DatasetStats
+    settings: PrimalCoCoA, facts: DatasetStats, initial: Mapping[str, F64]
 ) -> Generator[Exchange, Outcome, tuple[Problem, ColumnSummary]]:
     """Collect targets, weights and column constants in two exchanges over all members.
 
@@ -63,9 +81,9 @@ def collect_problem(
     outcome = yield primal_exchanges.targets_exchange(facts.n_columns)
     problem = problem_of(settings, outcome.arrays)
     d = int(outcome.arrays["counts"][0])
-    if settings.warm_start and settings.warm_start["coef"].size != d:
+    if initial and initial["coef"].size != d:
         raise ConfigError(
-            f"algorithm.warm_start.coef has {settings.warm_start['coef'].size} numbers, wanted "
+            f"algorithm.warm_start.coef has {initial['coef'].size} numbers, wanted "
             f"{d}, one for each feature; use a model of the same features",
             key="algorithm.warm_start",
         )
@@ -83,7 +101,7 @@ def collect_problem(
     return problem, ColumnSummary(norms=norms, means=means, classes=problem.classes)
 
 
-def problem_of(settings: PrimalCocoaSettings, arrays: Arrays) -> Problem:
+def problem_of(settings: PrimalCoCoA, arrays: Arrays) -> Problem:
     """Make the problem from the targets exchange's arrays.
 
     Raises
@@ -99,7 +117,7 @@ def problem_of(settings: PrimalCocoaSettings, arrays: Arrays) -> Problem:
             "primal_cocoa em.from_arrays(X, y, by='columns')"
         )
     y, root = np.array(arrays["target"]), np.array(arrays["root"]) if counts[2] else None
-    if not settings.loss.loss.is_classification:
+    if not settings.is_classification:
         return SquaredProblem.of(
             y,
             root,
@@ -111,7 +129,7 @@ def problem_of(settings: PrimalCocoaSettings, arrays: Arrays) -> Problem:
     return MarginProblem.of(
         y,
         root,
-        settings.loss,
+        dual_loss_named(settings.loss),
         class_weight=settings.class_weight,
         l1=settings.l1,
         l2=settings.l2,
@@ -135,9 +153,9 @@ def check_finite(certificate: Certificate) -> Certificate:
     return certificate
 
 
-def first_coef(settings: PrimalCocoaSettings, d: int) -> F64:
+def first_coef(settings: PrimalCoCoA, d: int, initial: Mapping[str, F64]) -> F64:
     """Return the first coefficients: the warm start or zeros, made nonnegative if required."""
-    warm = settings.warm_start.get("coef")
+    warm = initial.get("coef")
     coef = np.zeros(d) if warm is None else np.array(warm)
     return np.maximum(coef, 0.0) if settings.positive else coef
 

@@ -26,13 +26,13 @@ from elasticml.algorithms.primal_cocoa.column_blocks import (
     measure,
 )
 from elasticml.algorithms.primal_cocoa.local_descent import LocalDescent
-from elasticml.algorithms.primal_cocoa.primal_settings import read_settings
 from elasticml.data.chunks.by_columns import ROOTS, TARGETS
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import make_adjoint
 from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.data.source import DatasetStats
 from elasticml.ids import ChunkId
+from elasticml.specification.algorithms import PrimalCoCoA, settings_from_section
 
 F64 = NDArray[np.float64]
 
@@ -45,7 +45,7 @@ class PrimalCocoaSolver:
     """
 
     def __init__(self, settings: Mapping[str, Any], facts: DatasetStats) -> None:
-        self._settings = read_settings(settings)
+        self._settings = settings_from_section(PrimalCoCoA, settings)
         self._facts = facts
         self._blocks: dict[ChunkId, ColumnBlock] = {}
 

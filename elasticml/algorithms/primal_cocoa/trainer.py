@@ -33,19 +33,15 @@ from elasticml.algorithms.base import (
     Trainer,
 )
 from elasticml.algorithms.certified_rounds import rounds_of
-from elasticml.algorithms.cocoa.cocoa_settings import read_absent
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule
 from elasticml.algorithms.cocoa.line_search import Aggregation, LineModel
+from elasticml.algorithms.initial_model import initial_model
 from elasticml.algorithms.primal_cocoa import initialization, primal_exchanges
-from elasticml.algorithms.primal_cocoa.primal_settings import (
-    PrimalCocoaSettings,
-    check_data,
-    read_settings,
-)
 from elasticml.algorithms.primal_cocoa.problem import Dual, Problem
 from elasticml.algorithms.primal_cocoa.solver import radius_of
 from elasticml.algorithms.primal_cocoa.working_set import INNER, WorkingSet
 from elasticml.data.source import DatasetStats
+from elasticml.specification.algorithms import PrimalCoCoA, absent_rule, settings_from_section
 
 # The state of all columns at the last certificates, with bounds for absent columns.
 #
@@ -115,7 +111,7 @@ def make_trainer(
     Parameters
     ----------
     settings : mapping
-        The job's ``algorithm`` section, see :class:`PrimalCocoaSettings`.
+        The job's ``algorithm`` section, see :class:`PrimalCoCoA`.
     facts : DatasetStats
         Of data by columns.
     absent : str
@@ -128,23 +124,27 @@ def make_trainer(
     ConfigError
         When a setting is unknown or out of range, or does not fit the data.
     """
-    checked = read_settings(settings)
-    rule = read_absent(absent, "primal_cocoa")
-    check_data(facts)
-    return _train(checked, facts, rule == "freeze", resume)
+    checked = settings_from_section(PrimalCoCoA, settings)
+    freezes = absent_rule(checked.name, absent) == "freeze"
+    initialization.check_data(facts)
+    return _train(checked, facts, initial_model(settings), freezes, resume)
 
 
 def _train(
-    settings: PrimalCocoaSettings, facts: DatasetStats, freezes: bool, resume: Resume | None
+    settings: PrimalCoCoA,
+    facts: DatasetStats,
+    initial: Mapping[str, F64],
+    freezes: bool,
+    resume: Resume | None,
 ) -> Trainer:
-    problem, columns = yield from initialization.collect_problem(settings, facts)
-    first = initialization.first_coef(settings, columns.d)
+    problem, columns = yield from initialization.collect_problem(settings, facts, initial)
+    first = initialization.first_coef(settings, columns.d, initial)
     descent = _Descent(
         settings=settings,
         problem=problem,
         columns=columns,
         gap_schedule=GapSchedule(
-            every=settings.gap_every, target=settings.tolerance, rows=columns.d
+            every=settings.given_gap_every, target=settings.tolerance, rows=columns.d
         ),
         aggregation=Aggregation(gamma=None),
         certified=CertifiedColumns(lengths=np.sqrt(columns.norms), coef=first),
@@ -167,7 +167,7 @@ def _train(
 class _Descent:
     """The margins between rounds, and the certificates of the model."""
 
-    settings: PrimalCocoaSettings
+    settings: PrimalCoCoA
     problem: Problem
     columns: initialization.ColumnSummary
     gap_schedule: GapSchedule
@@ -261,7 +261,7 @@ class _Descent:
                 **self._settling(),
                 "damping": self.aggregation.damping,
                 "local_epochs": self.local_epochs,
-                "seed": self.settings.seed,
+                "seed": self.settings.random_seed,
                 "a1": problem.a1,
                 "a2": problem.a2,
                 "smoothness": problem.smoothness,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from elasticml.clusters.yarn.rm_responses import Node, Queue, Resources
-from elasticml.data.source import nearest
 from elasticml.errors import SubmissionError
 from elasticml.ids import format_size
+from elasticml.specification.settings_model import did_you_mean
 
 #: Memory in MiB, virtual cores, node label ("" for none).
 Container = tuple[int, int, str]
@@ -27,7 +27,7 @@ def find_queue(queues: Sequence[Queue], name: str, where: str) -> Queue | None:
     if queue is None and _is_created_on_submission(queues, path):
         return None
     leaves = [leaf.name if _is_unique(leaf, queues) else leaf.path for leaf in _leaves(queues)]
-    existing = f"its queues are {', '.join(leaves) or 'none'}{nearest(name, leaves)}"
+    existing = f"its queues are {', '.join(leaves) or 'none'}{did_you_mean(name, leaves)}"
     if queue is None:
         raise SubmissionError(
             f"queue {name!r} is unknown to the resource manager at {where}; {existing}", queue=name

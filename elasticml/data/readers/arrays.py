@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, get_args
 
 from numpy.typing import ArrayLike
 
@@ -24,12 +23,12 @@ from elasticml.data.readers.single_pass_source import SinglePassSource
 from elasticml.data.source import (
     BLOCK_BYTES,
     BlockInfo,
-    check_dtype,
-    check_keys,
     resolve_chunk_bytes,
 )
 from elasticml.errors import ConfigError
 from elasticml.ids import format_size
+from elasticml.specification.data import ArraysSpec
+from elasticml.specification.settings_model import unknown_choice
 
 #: Arrays in memory are sent from the client through the scheduler; larger ones are refused.
 IN_MEMORY_BYTES_MAX: Final = 2 * 2**30
@@ -66,7 +65,8 @@ def from_arrays(
     DataError
         When lengths differ or a value is not finite.
     """
-    check_dtype(dtype)
+    if dtype not in get_args(Dtype):
+        raise unknown_choice(dtype, get_args(Dtype), "data.dtype")
     check_by(by, dtype)
     build_rows = rows_by_columns if by == COLUMNS else rows_of_arrays
     rows = build_rows(X, y, sample_weight, name="X")
@@ -80,18 +80,16 @@ def from_arrays(
     return ArraySource(rows=rows, dtype=dtype, name=rows_digest(rows, dtype), by=by)
 
 
-def source_from_spec(spec: Mapping[str, Any]) -> ArraySource:
+def source_of(spec: ArraysSpec) -> ArraySource:
     """Build a placeholder for arrays in memory: it lists its blocks, but cannot read them."""
-    allowed = ("fingerprint", "rows", "columns", "nbytes", "dtype", "n_columns", "by")
-    check_keys(spec, allowed, ("fingerprint", "rows", "columns", "nbytes"))
     return ArraySource(
         rows=None,
-        shape=(int(spec["rows"]), int(spec["columns"])),
-        nbytes=int(spec["nbytes"]),
-        dtype=spec.get("dtype", "float64"),
-        name=spec["fingerprint"],
-        n_columns=spec.get("n_columns"),
-        by=spec.get("by", "rows"),
+        shape=(spec.rows, spec.columns),
+        nbytes=spec.nbytes,
+        dtype=spec.dtype,
+        name=spec.fingerprint,
+        n_columns=spec.n_columns,
+        by=spec.by,
     )
 
 

@@ -15,10 +15,11 @@ from elasticml.data.chunks.rows import cut_rows, rows_of_chunk
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats
 from elasticml.data.readers.files import absolute
 from elasticml.data.readers.single_pass_source import SinglePassSource
-from elasticml.data.source import BlockInfo, check_columns, check_keys
+from elasticml.data.source import BlockInfo
 from elasticml.data.storage.block_file import Block, map_block
 from elasticml.data.storage.filesystem import is_url
 from elasticml.errors import ConfigError, DataError
+from elasticml.specification.data import ChunksSpec
 
 #: The file that describes the others; it is written last.
 MANIFEST: Final = "chunks.json"
@@ -40,20 +41,18 @@ def read_converted(path: str, *, n_columns: int | None = None) -> ConvertedSourc
     ConfigError
         When the path is a URL, or a setting is out of range.
     """
-    if is_url(str(path)):
+    return source_of(ChunksSpec(path=str(path), n_columns=n_columns))
+
+
+def source_of(spec: ChunksSpec) -> ConvertedSource:
+    """Build the source from the options of ``format: chunks``."""
+    if is_url(spec.path):
         raise ConfigError(
-            f"data.path is {path}, wanted a folder on a disk that all members can access: chunk "
-            "files are memory-mapped; copy the folder there",
+            f"data.path is {spec.path}, wanted a folder on a disk that all members can access: "
+            "chunk files are memory-mapped; copy the folder there",
             key="data.path",
         )
-    check_columns(n_columns)
-    return ConvertedSource(path=absolute(str(path)), n_columns=n_columns)
-
-
-def source_from_spec(spec: Mapping[str, Any]) -> ConvertedSource:
-    """Build the source from ``ConvertedSource.spec`` or a job's ``data`` section."""
-    check_keys(spec, ("n_columns",), ("path",))
-    return read_converted(spec["path"], n_columns=spec.get("n_columns"))
+    return ConvertedSource(path=absolute(spec.path), n_columns=spec.n_columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

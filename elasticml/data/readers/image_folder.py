@@ -39,9 +39,10 @@ from elasticml.data.readers.image_files import (
     tar_contents,
 )
 from elasticml.data.readers.single_pass_source import SinglePassSource
-from elasticml.data.source import BLOCK_BYTES, BlockInfo, check_dtype, resolve_chunk_bytes
+from elasticml.data.source import BLOCK_BYTES, BlockInfo, resolve_chunk_bytes
 from elasticml.data.storage.filesystem import system_of
-from elasticml.errors import ConfigError, DataError, one_line
+from elasticml.errors import DataError, one_line
+from elasticml.specification.data import ImagesSpec
 
 #: Rough ratio of decoded images, at one byte a value, to the size of an archive.
 _EXPANSION: Final = 10
@@ -96,28 +97,27 @@ def read_image_folder(
     ConfigError
         When a setting is out of range.
     """
-    check_dtype(dtype)
-    if mode not in _CHANNELS:
-        raise ConfigError(f"data.mode is {mode!r}, wanted 'RGB' or 'L' (grey)", key="data.mode")
-    if size is not None and not _is_size(size):
-        raise ConfigError(
-            f"data.size is {size!r}, wanted height and width such as [32, 32]", key="data.size"
+    return folder_source_of(
+        ImagesSpec(
+            path=str(path),
+            dtype=dtype,
+            n_columns=n_columns,
+            size=size,  # type: ignore[arg-type]
+            mode=mode,  # type: ignore[arg-type]
+            classes=classes,  # type: ignore[arg-type]
         )
-    return ImageFolderSource(
-        path=absolute(str(path)),
-        size=None if size is None else (int(size[0]), int(size[1])),
-        mode=mode,
-        dtype=dtype,
-        n_columns=n_columns,
-        classes=None if classes is None else tuple(str(name) for name in classes),
     )
 
 
-def _is_size(size: Any) -> bool:
-    return (
-        isinstance(size, Sequence)
-        and len(size) == 2
-        and all(isinstance(side, int) and side >= 1 for side in size)
+def folder_source_of(spec: ImagesSpec) -> ImageFolderSource:
+    """Build the source of a folder or an archive from the options of ``format: images``."""
+    return ImageFolderSource(
+        path=absolute(spec.path),
+        size=spec.size,
+        mode=spec.mode or "RGB",
+        dtype=spec.dtype,
+        n_columns=spec.n_columns,
+        classes=spec.classes,
     )
 
 

@@ -12,7 +12,7 @@ import contextlib
 import lzma
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
@@ -34,20 +34,18 @@ from elasticml.data.readers.files import (
 )
 from elasticml.data.readers.image_folder import (
     ImageFolderSource,
+    folder_source_of,
     is_image_folder,
-    read_image_folder,
 )
 from elasticml.data.readers.single_pass_source import SinglePassSource
 from elasticml.data.source import (
     BLOCK_BYTES,
     BlockInfo,
     Source,
-    check_columns,
-    check_dtype,
-    check_keys,
     resolve_chunk_bytes,
 )
 from elasticml.errors import ConfigError, DataError
+from elasticml.specification.data import ImagesSpec
 
 # Read images from IDX files (MNIST and similar): one file of images and one of labels.
 #
@@ -110,50 +108,51 @@ def read_images(
     ConfigError
         When a setting is out of range, or ``labels`` is missing and has no default.
     """
-    if labels is None and is_image_folder(str(path)):
-        return read_image_folder(
-            path,
-            size=size,
-            mode=mode or "RGB",
+    return source_of(
+        ImagesSpec(
+            path=str(path),
+            labels=None if labels is None else str(labels),
             dtype=dtype,
             n_columns=n_columns,
-            classes=classes,
+            size=size,  # type: ignore[arg-type]
+            mode=mode,  # type: ignore[arg-type]
+            classes=classes,  # type: ignore[arg-type]
         )
-    folder_options = {"size": size, "mode": mode, "classes": classes}
-    key = next((key for key, value in folder_options.items() if value is not None), None)
-    if key is not None:
-        raise ConfigError(
-            f"data.{key} is only for folders and archives of pictures, and {path} is neither; "
-            "leave it out",
-            key=f"data.{key}",
-        )
-    check_dtype(dtype)
-    check_columns(n_columns)
+    )
+
+
+def source_of(spec: ImagesSpec) -> ImageSource | ImageFolderSource:
+    """Build the source from the options of ``format: images``.
+
+    Raises
+    ------
+    ConfigError
+        When an option does not apply to the path, or ``labels`` has no default.
+    """
+    if spec.labels is None and is_image_folder(spec.path):
+        return folder_source_of(spec)
+    for key in ("size", "mode", "classes"):
+        if getattr(spec, key) is not None:
+            raise ConfigError(
+                f"data.{key} is only for folders and archives of pictures, and {spec.path} is "
+                "neither; leave it out",
+                key=f"data.{key}",
+            )
+    labels = spec.labels
     if labels is None:
-        before, separator, after = str(path).rpartition("images-idx3")
+        before, separator, after = spec.path.rpartition("images-idx3")
         if not separator:
             raise ConfigError(
-                f"data.labels is missing, and cannot be derived from {path}, which is not named "
-                "...images-idx3...; name the IDX file of the labels",
+                f"data.labels is missing, and cannot be derived from {spec.path}, which is not "
+                "named ...images-idx3...; name the IDX file of the labels",
                 key="data.labels",
             )
         labels = f"{before}labels-idx1{after}"
     return ImageSource(
-        path=absolute(str(path)), labels=absolute(str(labels)), dtype=dtype, n_columns=n_columns
-    )
-
-
-def source_from_spec(spec: Mapping[str, Any]) -> ImageSource | ImageFolderSource:
-    """Build the source from ``spec()`` or a job's ``data`` section."""
-    check_keys(spec, ("labels", "dtype", "n_columns", "size", "mode", "classes"), ("path",))
-    return read_images(
-        spec["path"],
-        labels=spec.get("labels"),
-        dtype=spec.get("dtype", "float64"),
-        n_columns=spec.get("n_columns"),
-        size=spec.get("size"),
-        mode=spec.get("mode"),
-        classes=spec.get("classes"),
+        path=absolute(spec.path),
+        labels=absolute(labels),
+        dtype=spec.dtype,
+        n_columns=spec.n_columns,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +21,9 @@ from elasticml.data.readers.files import (
     open_binary,
 )
 from elasticml.data.readers.single_pass_source import SinglePassSource
-from elasticml.data.source import BlockInfo, check_dtype, check_keys, resolve_chunk_bytes
+from elasticml.data.source import BlockInfo, resolve_chunk_bytes
 from elasticml.errors import DataError
+from elasticml.specification.data import NpzSpec
 
 
 def read_npz(path: str, *, dtype: Dtype = "float64", n_columns: int | None = None) -> NpzSource:
@@ -43,16 +43,12 @@ def read_npz(path: str, *, dtype: Dtype = "float64", n_columns: int | None = Non
     ConfigError
         When a setting is out of range.
     """
-    check_dtype(dtype)
-    return NpzSource(path=absolute(str(path)), dtype=dtype, n_columns=n_columns)
+    return source_of(NpzSpec(path=str(path), dtype=dtype, n_columns=n_columns))
 
 
-def source_from_spec(spec: Mapping[str, Any]) -> NpzSource:
-    """Build the source from ``NpzSource.spec`` or a job's ``data`` section."""
-    check_keys(spec, ("dtype", "n_columns"), ("path",))
-    return read_npz(
-        spec["path"], dtype=spec.get("dtype", "float64"), n_columns=spec.get("n_columns")
-    )
+def source_of(spec: NpzSpec) -> NpzSource:
+    """Build the source from the options of ``format: npz``."""
+    return NpzSource(path=absolute(spec.path), dtype=spec.dtype, n_columns=spec.n_columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

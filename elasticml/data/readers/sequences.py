@@ -6,7 +6,7 @@ position, numbered as in :mod:`elasticml.data.chunks.ngrams`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Final
@@ -30,12 +30,12 @@ from elasticml.data.source import (
     BlockInfo,
     BlockSummary,
     DatasetStats,
-    check_keys,
     resolve_chunk_bytes,
     summarise,
 )
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import ChunkId
+from elasticml.specification.data import SequencesSpec
 
 SKIPPED: Final = "{} rows with a letter outside the alphabet were skipped"
 _OPTIONS: Final = tuple(option.name for option in fields(RecordOptions))
@@ -178,50 +178,40 @@ def read_sequences(
     ConfigError
         When a setting is out of range.
     """
-    if unknown_letter not in ("error", "skip"):
-        raise ConfigError(
-            f"data.unknown_letter is {unknown_letter!r}, wanted 'error' or 'skip'",
-            key="data.unknown_letter",
+    return source_of(
+        SequencesSpec(
+            path=str(path),
+            alphabet=alphabet,
+            ngrams=ngrams,  # type: ignore[arg-type]
+            window=window,  # type: ignore[arg-type]
+            label=label,
+            sequence=sequence,
+            unknown_letter=unknown_letter,  # type: ignore[arg-type]
+            n_columns=n_columns,
         )
-    for name, column in (("label", label), ("sequence", sequence)):
-        if isinstance(column, bool) or not isinstance(column, int | str | None):
-            raise ConfigError(
-                f"data.{name} is {column!r}, wanted a column number or name", key=f"data.{name}"
-            )
-    grams, span = _pair("ngrams", ngrams), None if window is None else _pair("window", window)
-    if span is not None and not 0 <= span[0] < span[1]:
-        raise ConfigError(
-            f"data.window is [{span[0]}, {span[1]}], wanted 0 <= start < stop", key="data.window"
-        )
-    try:
-        sequence_layout(alphabet, grams[1] if span is None else span[1] - span[0], grams)
-    except ValueError as error:
-        raise ConfigError(f"data: {error}", key="data.ngrams") from None
-    options = RecordOptions(
-        alphabet=alphabet.upper(),
-        label=label,
-        sequence=sequence,
-        window=span,
-        unknown_letter="skip" if unknown_letter == "skip" else "error",
     )
-    return SequenceSource(path=absolute(path), ngrams=grams, options=options, n_columns=n_columns)
 
 
-def source_from_spec(spec: Mapping[str, Any]) -> SequenceSource:
-    """Build the source from a spec with ``format: sequences``.
+def source_of(spec: SequencesSpec) -> SequenceSource:
+    """Build the source from the options of ``format: sequences``.
 
     Raises
     ------
     ConfigError
-        When a key is unknown or missing, or a setting is out of range.
+        When the n-grams have too many features for the alphabet.
     """
-    check_keys(spec, {*_OPTIONS, "ngrams", "n_columns"}, {"path"})
-    options = {key: value for key, value in spec.items() if key not in ("format", "path")}
-    return read_sequences(str(spec["path"]), **options)
-
-
-def _pair(name: str, value: Any) -> tuple[int, int]:
-    pair = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else ()
-    if len(pair) != 2 or any(isinstance(n, bool) or not isinstance(n, int) for n in pair):
-        raise ConfigError(f"data.{name} is {value!r}, wanted two whole numbers", key=f"data.{name}")
-    return pair[0], pair[1]
+    grams, span = spec.ngrams, spec.window
+    try:
+        sequence_layout(spec.alphabet, grams[1] if span is None else span[1] - span[0], grams)
+    except ValueError as error:
+        raise ConfigError(f"data: {error}", key="data.ngrams") from None
+    options = RecordOptions(
+        alphabet=spec.alphabet.upper(),
+        label=spec.label,
+        sequence=spec.sequence,
+        window=span,
+        unknown_letter=spec.unknown_letter,
+    )
+    return SequenceSource(
+        path=absolute(spec.path), ngrams=grams, options=options, n_columns=spec.n_columns
+    )

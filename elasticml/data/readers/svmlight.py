@@ -8,7 +8,6 @@ decide for the whole file: an index 0 there makes it zero-based, else it is one-
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, cast
 
@@ -31,12 +30,10 @@ from elasticml.data.readers.files import (
 )
 from elasticml.data.source import (
     BlockInfo,
-    check_columns,
-    check_dtype,
-    check_keys,
     resolve_chunk_bytes,
 )
-from elasticml.errors import ConfigError, DataError
+from elasticml.errors import DataError
+from elasticml.specification.data import SvmlightSpec
 
 ZeroBased = Literal["auto"] | bool
 
@@ -70,25 +67,17 @@ def read_svmlight(
     ConfigError
         When a setting is out of range.
     """
-    check_dtype(dtype)
-    if zero_based not in ("auto", True, False):
-        raise ConfigError(
-            f"data.zero_based is {zero_based!r}, wanted auto, true or false", key="data.zero_based"
-        )
-    check_columns(n_columns)
+    spec = SvmlightSpec(path=str(path), zero_based=zero_based, dtype=dtype, n_columns=n_columns)
+    return source_of(spec)
+
+
+def source_of(spec: SvmlightSpec) -> SvmlightSource:
+    """Build the source from the options of ``format: svmlight``."""
     return SvmlightSource(
-        path=absolute(str(path)), zero_based=zero_based, dtype=dtype, n_columns=n_columns
-    )
-
-
-def source_from_spec(spec: Mapping[str, Any]) -> SvmlightSource:
-    """Build the source from ``SvmlightSource.spec`` or a job's ``data`` section."""
-    check_keys(spec, ("zero_based", "dtype", "n_columns"), ("path",))
-    return read_svmlight(
-        spec["path"],
-        zero_based=spec.get("zero_based", "auto"),
-        dtype=spec.get("dtype", "float64"),
-        n_columns=spec.get("n_columns"),
+        path=absolute(spec.path),
+        zero_based=spec.zero_based,
+        dtype=spec.dtype,
+        n_columns=spec.n_columns,
     )
 
 

@@ -12,8 +12,8 @@ import pyarrow.compute
 from numpy.typing import NDArray
 
 from elasticml.data.chunks.chunker import Rows
-from elasticml.data.source import nearest
 from elasticml.errors import ConfigError, DataError
+from elasticml.specification.settings_model import did_you_mean
 
 #: A column with more distinct values is most likely not categorical.
 VOCABULARY_MAX: Final = 100_000
@@ -68,7 +68,7 @@ def resolve_columns(
         raise ConfigError(
             f"data.{key} names column {column!r}, which {path} does not have; it has "
             f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
-            f"{nearest(str(column), names)}",
+            f"{did_you_mean(column, names)}",
             key=f"data.{key}",
         )
 

@@ -10,7 +10,7 @@ import csv
 import functools
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NoReturn
 
@@ -42,8 +42,9 @@ from elasticml.data.readers.table_encoding import (
     table_rows,
     table_vocabularies,
 )
-from elasticml.data.source import BlockInfo, check_dtype, check_keys, resolve_chunk_bytes
+from elasticml.data.source import BlockInfo, resolve_chunk_bytes
 from elasticml.errors import ConfigError, DataError
+from elasticml.specification.data import CsvSpec, ParquetSpec
 
 # Parse pieces of CSV text with pyarrow, and report the line and column of an invalid cell.
 
@@ -173,7 +174,6 @@ def _is_number(field: str) -> bool:
 
 #: Name that pandas gives to the column in which it stores an unnamed index.
 _ROW_NUMBERS: Final = re.compile(r"__index_level_\d+__")
-_OPTIONS: Final = ("weight", "categorical", "ignore", "dtype", "n_columns", "vocabularies")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,22 +368,18 @@ def read_csv(
     ConfigError
         When a setting is out of range.
     """
-    check_dtype(dtype)
-    if len(delimiter) != 1:
-        raise ConfigError(
-            f"data.delimiter is {delimiter!r}, wanted one character", key="data.delimiter"
+    return source_of(
+        CsvSpec(
+            path=str(path),
+            label=label,
+            weight=weight,
+            categorical=tuple(categorical),
+            ignore=tuple(ignore),
+            delimiter=delimiter,
+            header=header,
+            dtype=dtype,
+            n_columns=n_columns,
         )
-    return TableSource(
-        kind="csv",
-        path=absolute(str(path)),
-        label=label,
-        weight=weight,
-        categorical=tuple(categorical),
-        ignore=tuple(ignore),
-        delimiter=delimiter,
-        header=header,
-        dtype=dtype,
-        n_columns=n_columns,
     )
 
 
@@ -404,37 +400,35 @@ def read_parquet(
     ConfigError
         When a setting is out of range.
     """
-    source = read_csv(
-        path,
-        label,
-        weight=weight,
-        categorical=categorical,
-        ignore=ignore,
-        dtype=dtype,
-        n_columns=n_columns,
+    return source_of(
+        ParquetSpec(
+            path=str(path),
+            label=label,
+            weight=weight,
+            categorical=tuple(categorical),
+            ignore=tuple(ignore),
+            dtype=dtype,
+            n_columns=n_columns,
+        )
     )
-    return replace(source, kind="parquet")
 
 
-def csv_from_spec(spec: Mapping[str, Any]) -> TableSource:
-    """Build the source from a CSV spec or a job's ``data`` section."""
-    check_keys(spec, (*_OPTIONS, "delimiter", "header"), ("path", "label"))
-    return _with_words(read_csv(**_settings(spec)), spec)
-
-
-def parquet_from_spec(spec: Mapping[str, Any]) -> TableSource:
-    """Build the source from a Parquet spec or a job's ``data`` section."""
-    check_keys(spec, _OPTIONS, ("path", "label"))
-    return _with_words(read_parquet(**_settings(spec)), spec)
-
-
-def _settings(spec: Mapping[str, Any]) -> dict[str, Any]:
-    excluded = ("format", "vocabularies")
-    return {k: v for k, v in spec.items() if k not in excluded and v is not None}
-
-
-def _with_words(source: TableSource, spec: Mapping[str, Any]) -> TableSource:
-    return replace(source, vocabularies=spec.get("vocabularies"))
+def source_of(spec: CsvSpec | ParquetSpec) -> TableSource:
+    """Build the source from the options of ``format: csv`` or ``format: parquet``."""
+    text = spec if isinstance(spec, CsvSpec) else None
+    return TableSource(
+        kind="parquet" if text is None else "csv",
+        path=absolute(spec.path),
+        label=spec.label,
+        weight=spec.weight,
+        categorical=spec.categorical,
+        ignore=spec.ignore,
+        delimiter="," if text is None else text.delimiter,
+        header=True if text is None else text.header,
+        dtype=spec.dtype,
+        n_columns=spec.n_columns,
+        vocabularies=spec.vocabularies,
+    )
 
 
 @once_per_version

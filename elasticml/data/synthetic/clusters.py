@@ -10,7 +10,6 @@ Source: the generator of the asynchronous SGD paper's experiments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -25,13 +24,11 @@ from elasticml.data.readers.files import fingerprint
 from elasticml.data.readers.single_pass_source import SinglePassSource
 from elasticml.data.source import (
     BlockInfo,
-    check_dtype,
-    check_keys,
-    check_whole,
     drawn_blocks,
     resolve_chunk_bytes,
 )
 from elasticml.errors import ConfigError
+from elasticml.specification.data import SyntheticClustersSpec
 
 F64 = NDArray[np.float64]
 
@@ -192,51 +189,31 @@ def synthetic_clusters(
     ConfigError
         When a setting is out of range, or the centres cannot be placed.
     """
-    for name, whole, least in (
-        ("rows", rows, 1),
-        ("columns", columns, 1),
-        ("clusters", clusters, 1),
-        ("problem", problem, 0),
-        ("seed", seed, 0),
-    ):
-        check_whole(name, whole, least)
-    for name, number, most in (
-        ("spread", spread, np.inf),
-        ("variation", variation, 1.0),
-        ("min_distance", min_distance, np.inf),
-    ):
-        is_number = isinstance(number, int | float) and not isinstance(number, bool)
-        if not is_number or not 0 <= number < most:
-            below = "" if most == np.inf else f" and below {most:g}"
-            raise ConfigError(
-                f"data.{name} is {number!r}, wanted a number of at least 0{below}",
-                key=f"data.{name}",
-            )
-    check_dtype(dtype)
-    source = ClusterSource(
-        rows=rows,
-        columns=columns,
-        clusters=clusters,
-        spread=spread,
-        variation=variation,
-        min_distance=min_distance,
-        problem=problem,
-        seed=seed,
-        dtype=dtype,
+    return source_of(
+        SyntheticClustersSpec(
+            rows=rows,
+            columns=columns,
+            clusters=clusters,
+            spread=spread,
+            variation=variation,
+            min_distance=min_distance,
+            problem=problem,
+            seed=seed,
+            dtype=dtype,
+            n_columns=n_columns,
+        )
     )
-    source.centres()
-    return source if n_columns is None else source.with_columns(n_columns)
 
 
-def source_from_spec(spec: Mapping[str, Any]) -> ClusterSource:
-    """Build the source from a spec with ``format: synthetic_clusters``.
+def source_of(spec: SyntheticClustersSpec) -> ClusterSource:
+    """Build the source from the options of ``format: synthetic_clusters``.
 
     Raises
     ------
     ConfigError
-        When a key is unknown or missing, or a setting is out of range.
+        When the centres cannot be placed.
     """
-    options = {key: value for key, value in spec.items() if key not in ("format", "rows")}
-    optional = {"columns", "clusters", "spread", "variation", "min_distance", "problem"}
-    check_keys(spec, optional | {"seed", "dtype", "n_columns"}, {"rows"})
-    return synthetic_clusters(spec["rows"], **options)
+    options = spec.model_dump(exclude={"n_columns"})
+    source = ClusterSource(**options)
+    source.centres()
+    return source if spec.n_columns is None else source.with_columns(spec.n_columns)

@@ -14,7 +14,7 @@ gives fresh rows of the same problem, such as a test set.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -31,14 +31,10 @@ from elasticml.data.readers.files import fingerprint
 from elasticml.data.readers.single_pass_source import SinglePassSource
 from elasticml.data.source import (
     BlockInfo,
-    check_dtype,
-    check_keys,
-    check_whole,
     drawn_blocks,
-    nearest,
     resolve_chunk_bytes,
 )
-from elasticml.errors import ConfigError
+from elasticml.specification.data import SyntheticSpec
 
 # Sparse rows whose columns follow a power law, with labels from a planted separator and noise.
 #
@@ -399,37 +395,25 @@ def synthetic(
     ConfigError
         When a setting is out of range.
     """
-    if shape not in SHAPES:
-        raise ConfigError(
-            f"data.shape is {shape!r}, wanted one of {', '.join(SHAPES)}"
-            f"{nearest(str(shape), SHAPES)}",
-            key="data.shape",
+    return source_of(
+        SyntheticSpec(
+            shape=shape,  # type: ignore[arg-type]
+            rows=rows,
+            seed=seed,
+            columns=columns,
+            dtype=dtype,
+            n_columns=n_columns,
         )
-    width = SHAPES[shape].columns if columns is None else columns
-    for name, number, least in (
-        ("rows", rows, 1),
-        ("seed", seed, 0),
-        ("columns", width, COLUMNS_MIN),
-    ):
-        check_whole(name, number, least)
-    if width >= 2**31:
-        raise ConfigError(
-            f"data.columns is {width}, wanted at most {2**31 - 1}", key="data.columns"
-        )
-    check_dtype(dtype)
-    return ShapedSource(
-        shape=shape, rows=rows, columns=width, seed=seed, dtype=dtype, n_columns=n_columns
     )
 
 
-def source_from_spec(spec: Mapping[str, Any]) -> ShapedSource:
-    """Build the source from a spec with ``format: synthetic``.
-
-    Raises
-    ------
-    ConfigError
-        When a key is unknown or missing, or a setting is out of range.
-    """
-    check_keys(spec, {"seed", "columns", "dtype", "n_columns"}, {"shape", "rows"})
-    options = {key: value for key, value in spec.items() if key not in ("format", "shape", "rows")}
-    return synthetic(spec["shape"], spec["rows"], **options)
+def source_of(spec: SyntheticSpec) -> ShapedSource:
+    """Build the source from the options of ``format: synthetic``."""
+    return ShapedSource(
+        shape=spec.shape,
+        rows=spec.rows,
+        columns=SHAPES[spec.shape].columns if spec.columns is None else spec.columns,
+        seed=spec.seed,
+        dtype=spec.dtype,
+        n_columns=spec.n_columns,
+    )

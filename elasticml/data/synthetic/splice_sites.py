@@ -13,7 +13,7 @@ probabilities are invented (rounded from textbook values for acceptors); no real
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Self
@@ -29,14 +29,13 @@ from elasticml.data.readers.single_pass_source import SinglePassSource
 from elasticml.data.source import (
     BlockInfo,
     BlockSummary,
-    check_keys,
-    check_whole,
     drawn_blocks,
     resolve_chunk_bytes,
     summarise,
 )
 from elasticml.errors import ConfigError
 from elasticml.ids import ChunkId
+from elasticml.specification.data import SyntheticSpliceSpec
 
 # A planted model of acceptor splice sites, from which synthetic sequences are drawn.
 #
@@ -276,42 +275,36 @@ def synthetic_splice(
     ConfigError
         When a setting is out of range.
     """
-    for name, number, least in (
-        ("rows", rows, 1),
-        ("seed", seed, 0),
-        ("length", length, LENGTH_MIN),
-    ):
-        check_whole(name, number, least)
-    if not isinstance(positive_share, int | float) or not 0 < positive_share < 1:
-        raise ConfigError(
-            f"data.positive_share is {positive_share!r}, wanted a number between 0 and 1",
-            key="data.positive_share",
+    return source_of(
+        SyntheticSpliceSpec(
+            rows=rows,
+            seed=seed,
+            length=length,
+            positive_share=positive_share,
+            ngrams=ngrams,  # type: ignore[arg-type]
+            n_columns=n_columns,
         )
-    try:
-        lo, hi = ngrams
-        sequence_layout(ALPHABET, length, (lo, hi))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"data.ngrams is {ngrams!r}, wanted [shortest, longest] from 1 to 4: {error}",
-            key="data.ngrams",
-        ) from None
-    source = SpliceSource(
-        rows=rows, seed=seed, length=length, positive_share=positive_share, ngrams=(lo, hi)
     )
-    return source if n_columns is None else source.with_columns(n_columns)
 
 
-def source_from_spec(spec: Mapping[str, Any]) -> SpliceSource:
-    """Build the source from a spec with ``format: synthetic_splice``.
+def source_of(spec: SyntheticSpliceSpec) -> SpliceSource:
+    """Build the source from the options of ``format: synthetic_splice``.
 
     Raises
     ------
     ConfigError
-        When a key is unknown or missing, or a setting is out of range.
+        When the n-grams are out of range.
     """
-    check_keys(spec, {"seed", "length", "positive_share", "ngrams", "n_columns"}, {"rows"})
-    options = {key: value for key, value in spec.items() if key not in ("format", "rows")}
-    return synthetic_splice(spec["rows"], **options)
+    try:
+        sequence_layout(ALPHABET, spec.length, spec.ngrams)
+    except ValueError as error:
+        raise ConfigError(
+            f"data.ngrams: got {list(spec.ngrams)}, wanted [shortest, longest] from 1 to 4: "
+            f"{error}",
+            key="data.ngrams",
+        ) from None
+    source = SpliceSource(**spec.model_dump(exclude={"n_columns"}))
+    return source if spec.n_columns is None else source.with_columns(spec.n_columns)
 
 
 def _draw_block(source: SpliceSource, block: int) -> LabelledSequences:

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from support.asgd_reference import centre_error
 
-from elasticml.algorithms.async_sgd.async_sgd_settings import make_loop, read_settings
 from elasticml.algorithms.async_sgd.base import LoopConfig
 from elasticml.algorithms.async_sgd.kmeans import inertia
 from elasticml.algorithms.async_sgd.lloyd import moved
+from elasticml.algorithms.async_sgd.loop_config import make_loop
 from elasticml.algorithms.async_sgd.nearest_centres import nearest_of, whole
 from elasticml.algorithms.async_sgd.seeding import plus_plus
 from elasticml.algorithms.async_sgd.worker_loop import WorkerLoop
@@ -25,6 +25,7 @@ from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.synthetic.clusters import ClusterSource, synthetic_clusters
 from elasticml.ids import ChunkId
+from elasticml.specification.algorithms import AsyncSGD
 from elasticml.training.message_codec import message_values, pack_message
 from examples.papers.support.nic_model import Costs, Link, World
 
@@ -80,7 +81,7 @@ def loop_of(shape: Shape, **settings: Any) -> LoopConfig:
         weight_sum=1.0,
         n_blocks=1,
     )
-    return make_loop(read_settings({"problem": "kmeans", "k": shape.clusters, **settings}), facts)
+    return make_loop(AsyncSGD("kmeans", k=shape.clusters, **settings), facts)
 
 
 class Data:

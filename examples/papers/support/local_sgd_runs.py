@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.local_sgd.local_sgd_settings import read_settings
 from elasticml.algorithms.local_sgd.network import Network
 from elasticml.data.readers.arrays import ArraySource
 from elasticml.errors import JobFailedError
 from elasticml.sim.simulation import Simulation
-from elasticml.sim.world_options import Granted, Taken, WorldOptions
+from elasticml.specification.algorithms import LocalSGD, settings_from_section
+from elasticml.specification.simulator import Granted, Taken, WorldOptions
 
 #: Between a notice and the end: a leaving member stays to the end of its round.
 _GRACE_UNITS = 2.0
@@ -132,7 +132,7 @@ class _EpochTester:
 
     def __init__(self, simulation: Simulation, setting: Setting, images: Images) -> None:
         self._desk = simulation.world.driver_session
-        self._settings = read_settings(_algorithm(setting, images))
+        self._settings = settings_from_section(LocalSGD, _algorithm(setting, images))
         self._images = images
         self._network: Network | None = None
         self._points: list[Point] = []

@@ -17,7 +17,7 @@ from elasticml.data.chunks.chunker import OVERHEAD_BYTES
 from elasticml.data.readers.arrays import ArraySource
 from elasticml.errors import JobFailedError
 from elasticml.sim.simulation import Simulation
-from elasticml.sim.world_options import Granted, Taken, WorldOptions
+from elasticml.specification.simulator import Granted, Taken, WorldOptions
 
 #: What a scale event costs in the study's figures, in units.
 SCALE_UNITS = 0.05

@@ -56,7 +56,7 @@ def test_a_job_files_data_are_converted(tmp_path: Path) -> None:
     [
         (("a.foo", "made"), "has no known file extension"),
         (("a.svm", "made", "--format", "svmlite"), "did you mean 'svmlight'?"),
-        (("a.svm", "made", "--set", "lable=y"), "data.lable is unknown for format svmlight"),
+        (("a.svm", "made", "--set", "lable=y"), "data.lable is not a setting"),
         (("a.svm", "made", "--chunk-size", "lots"), "lots"),
         (("a.svm", "made", "--compress", "gzip"), "'gzip' is not 'zstd'"),
         (("a.svm", "made", "--level", "3"), "give --compress zstd as well"),

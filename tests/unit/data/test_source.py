@@ -134,5 +134,5 @@ def test_single_chunks_are_read_again_byte_for_byte(
 
 
 def test_a_spec_without_a_path_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"data\.path is missing; format svmlight needs it"):
+    with pytest.raises(ConfigError, match=r"data\.path is missing: local path, or URL"):
         source_from_spec({"format": "svmlight"})

@@ -6,10 +6,10 @@ import yaml
 
 from elasticml.errors import ConfigError
 from elasticml.job import Job
-from elasticml.jobs.algorithm_settings import BatchGradient, CoCoA
 from elasticml.jobs.job_file import SECTIONS, apply_override, read_job_file
 from elasticml.jobs.job_record import job_file_from_record
-from elasticml.jobs.job_sections import Address, Evaluate, LocalWorkers, Stop, YarnContainers
+from elasticml.specification.algorithms import BatchGradient, CoCoA
+from elasticml.specification.sections import Address, Evaluate, LocalWorkers, Stop, YarnContainers
 
 WHOLE = """
 name: whole
@@ -148,7 +148,7 @@ def test_the_job_file_of_a_run_is_the_original_job(tmp_path, content):
         ({"data": {"format": "arrays"}}, "data.format: arrays in memory have no file"),
         (
             {"data": {"format": "synthetic_splice", "rows": 10, "seeed": 1}},
-            "data.seeed is unknown for format synthetic_splice",
+            "data.seeed is not a setting; did you mean 'seed'?",
         ),
         (
             {"algorithm": {"name": "coco"}},

@@ -2,15 +2,16 @@
 
 import pytest
 
-from elasticml.algorithms.batch_gradient.batch_gradient_settings import (
-    read_settings as read_by_the_algorithm,
-)
-from elasticml.algorithms.cocoa.cocoa_settings import read_absent
-from elasticml.algorithms.cocoa.cocoa_settings import read_settings as read_by_cocoa
 from elasticml.control.driver_settings import settings_from_record
 from elasticml.errors import ConfigError
-from elasticml.jobs.algorithm_settings import BatchGradient, CoCoA, ImportedAlgorithm, absent_rule
-from elasticml.jobs.job_sections import Fault, Members
+from elasticml.specification.algorithms import (
+    BatchGradient,
+    CoCoA,
+    ImportedAlgorithm,
+    absent_rule,
+    settings_from_section,
+)
+from elasticml.specification.sections import Fault, Members
 
 
 @pytest.mark.parametrize(
@@ -26,8 +27,8 @@ from elasticml.jobs.job_sections import Fault, Members
     ],
 )
 def test_the_algorithm_accepts_the_jobs_record(algorithm):
-    read = read_by_the_algorithm(algorithm.section())
-    assert (read.loss.name, read.l2, read.class_weight) == (
+    read = settings_from_section(BatchGradient, algorithm.section())
+    assert (read.loss, read.l2, read.class_weight) == (
         algorithm.loss,
         algorithm.l2,
         algorithm.class_weight,
@@ -37,8 +38,8 @@ def test_the_algorithm_accepts_the_jobs_record(algorithm):
 @pytest.mark.parametrize(
     ("algorithm", "read"),
     [
-        (CoCoA(), {"aggregation": "line_search", "sigma": None, "gap_every": None, "seed": 0}),
-        (CoCoA(mode="paper", gamma=0.5), {"aggregation": "fixed", "gamma": 0.5}),
+        (CoCoA(), {"searches_line": True, "given_sigma": None, "given_gap_every": None}),
+        (CoCoA(mode="paper", gamma=0.5), {"searches_line": False, "gamma": 0.5}),
         (CoCoA(sigma=3.5, gap_every=7, bucket=64), {"sigma": 3.5, "gap_every": 7, "bucket": 64}),
         (CoCoA(loss="squared", scale="standard", intercept=True), {"scale": "standard"}),
         (CoCoA(class_weight={-1: 1, 1: 20.5}, seed=3), {"class_weight": {-1: 1, 1: 20.5}}),
@@ -46,21 +47,15 @@ def test_the_algorithm_accepts_the_jobs_record(algorithm):
     ],
 )
 def test_cocoa_accepts_the_jobs_record(algorithm, read):
-    found = read_by_cocoa(algorithm.section())
-    assert found.loss.name == algorithm.loss
+    found = settings_from_section(CoCoA, algorithm.section())
+    assert found.loss == algorithm.loss
     assert {key: getattr(found, key) for key in read} == read
 
 
-@pytest.mark.parametrize("absent", ["auto", "reload", "freeze", "stall"])
-def test_rules_for_absent_examples_are_those_of_the_algorithm(absent):
-    assert read_absent(absent) == absent_rule(CoCoA(), absent)
-
-
 @pytest.mark.parametrize("absent", ["taylor", "ignore", "ignore_rescaled"])
-def test_a_rule_that_cocoa_does_not_have_is_refused_on_both_sides(absent):
-    for refuses in (lambda: read_absent(absent), lambda: absent_rule(CoCoA(), absent)):
-        with pytest.raises(ConfigError, match="freeze"):
-            refuses()
+def test_a_rule_that_cocoa_does_not_have_is_refused(absent):
+    with pytest.raises(ConfigError, match="freeze"):
+        absent_rule("cocoa", absent)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +78,7 @@ def test_contradictory_settings_are_refused(values, text):
 def test_the_default_optimizer_is_lbfgs_and_the_papers_is_gradient_descent(values, optimizer):
     section = BatchGradient(**values).section()
     assert section["optimizer"] == optimizer
-    assert read_by_the_algorithm(values).optimizer == optimizer
+    assert BatchGradient(**values).chosen_optimizer == optimizer
 
 
 def test_an_imported_algorithm_gets_any_settings():

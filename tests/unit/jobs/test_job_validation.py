@@ -4,16 +4,15 @@ import numpy as np
 import pytest
 
 from elasticml.errors import ConfigError
-from elasticml.jobs.algorithm_settings import BatchGradient, CoCoA
 from elasticml.jobs.job_validation import (
     parse_cache,
     policy_entries,
     resolve_holders,
-    resolve_placement,
 )
 from elasticml.jobs.models import LinearModel
 from elasticml.jobs.warm_start import load_warm_start
 from elasticml.policies.rebalance import Rebalance
+from elasticml.specification.algorithms import BatchGradient, CoCoA, resolve_placement
 
 
 @pytest.mark.parametrize(
@@ -30,9 +29,9 @@ def test_only_cocoa_uses_a_second_holder_by_default():
 
 
 def test_cocoa_places_its_chunks_at_random():
-    assert resolve_placement("auto", CoCoA()) == "random"
-    assert resolve_placement("auto", BatchGradient()) == "contiguous"
-    assert resolve_placement("contiguous", CoCoA()) == "contiguous"
+    assert resolve_placement("auto", "cocoa") == "random"
+    assert resolve_placement("auto", "batch_gradient") == "contiguous"
+    assert resolve_placement("contiguous", "cocoa") == "contiguous"
 
 
 def test_policies_are_given_as_objects_names_or_mappings():

@@ -71,7 +71,7 @@ def test_callables_are_named_by_their_import_path():
     ("make", "text"),
     [
         (lambda: em.LocalSGD(batch=0), r"LocalSGD.batch: got 0, wanted at least 1"),
-        (lambda: em.LocalSGD(model="resnet"), r"algorithm.model is 'resnet', wanted cnn"),
+        (lambda: em.LocalSGD(model="resnet"), r"LocalSGD.model: got 'resnet', wanted cnn"),
         (lambda: em.LocalSGD(rate_rule="sqr"), r"LocalSGD.rate_rule.*did you mean 'sqrt'"),
         (lambda: record(absent="taylor"), "algorithm local_sgd cannot follow; use reload"),
         (lambda: record(stop=em.Stop(epochs=1, gap=1e-3)), "local_sgd certifies no duality gap"),

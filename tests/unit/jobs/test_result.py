@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from elasticml.data.readers.arrays import from_arrays, source_from_spec
-from elasticml.data.source import merge_summaries
+from elasticml.data.readers.arrays import from_arrays
+from elasticml.data.source import merge_summaries, source_from_spec
 from elasticml.errors import ConfigError, DataError, error_to_dict
 from elasticml.jobs.models import LinearModel
 from elasticml.jobs.result import evaluate, make_result

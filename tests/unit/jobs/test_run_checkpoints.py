@@ -9,7 +9,6 @@ import pytest
 
 from elasticml.errors import ConfigError
 from elasticml.jobs.job_file import parse_job
-from elasticml.jobs.job_sections import Checkpoint
 from elasticml.jobs.run_checkpoints import (
     checkpoint_entry,
     checkpoint_setting,
@@ -19,6 +18,7 @@ from elasticml.jobs.run_checkpoints import (
     reached,
 )
 from elasticml.jobs.status import JobStatus
+from elasticml.specification.sections import Checkpoint
 
 JOB = {
     "data": {"format": "synthetic_splice", "rows": 100},

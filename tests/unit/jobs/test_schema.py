@@ -5,9 +5,9 @@ import pickle
 import pytest
 
 from elasticml.errors import ConfigError
-from elasticml.jobs.algorithm_settings import BatchGradient, CoCoA
-from elasticml.jobs.job_sections import Fault, LocalWorkers, Stop
-from elasticml.jobs.schema import keys_of, nearest, read_settings
+from elasticml.specification.algorithms import BatchGradient, CoCoA
+from elasticml.specification.sections import Fault, LocalWorkers, Stop
+from elasticml.specification.settings_model import keys_of, nearest, read_settings
 
 
 def message(kind, raw, path="section"):

@@ -140,7 +140,7 @@ def test_minimum_and_memory_are_respected():
 
 
 def test_settings_out_of_range_are_named():
-    with pytest.raises(ConfigError, match=r"maximum: got 2, wanted a whole number, at least 4"):
+    with pytest.raises(ConfigError, match=r"maximum: got 2, wanted at least 4"):
         GapPerContainerSecond(minimum=4, maximum=2)
     with pytest.raises(ConfigError, match=r"objective: got 'second'; did you mean 'seconds'"):
         GapPerContainerSecond(objective="second")

@@ -184,7 +184,7 @@ def test_reason_names_the_rates():
 def test_settings_out_of_range_are_named():
     with pytest.raises(ConfigError, match=r"knee.gap: got 'lgo'; did you mean 'log'"):
         ScaleInAtKnee(gap="lgo")
-    with pytest.raises(ConfigError, match=r"knee.ratio: got 1, wanted a number, more than 1"):
+    with pytest.raises(ConfigError, match=r"knee.ratio: got 1, wanted more than 1"):
         ScaleInAtKnee(ratio=1)
-    with pytest.raises(ConfigError, match=r"knee.to: got 4, wanted a list of whole numbers"):
+    with pytest.raises(ConfigError, match=r"knee.to: got 4, wanted a list"):
         ScaleInAtKnee(to=4)

@@ -170,7 +170,7 @@ def test_a_users_own_policy_is_named_by_its_import_path():
         (["kne"], r"policies\[0\]: there is no policy 'kne'; did you mean 'knee'\?"),
         (["knee", {"name": "redeel"}], r"policies\[1\]: .*did you mean 'redeal'"),
         ([{"name": "knee", "faktor": 3}], r"policies\[0\].faktor .*did you mean 'factor'"),
-        ([{"name": "knee", "factor": 1}], r"knee.factor: got 1, wanted a whole number, at least 2"),
+        ([{"name": "knee", "factor": 1}], r"knee.factor: got 1, wanted at least 2"),
         ([3], r"policies\[0\]: got 3, wanted a name or a mapping"),
         ([{}], "wanted a mapping with a name"),
         ([{"share": 3}], "wanted a mapping with a name"),

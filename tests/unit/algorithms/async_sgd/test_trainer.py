@@ -229,7 +229,7 @@ def test_a_non_finite_objective_ends_the_job():
 
 
 def test_stand_ins_are_refused():
-    with pytest.raises(ConfigError, match="absent is 'taylor', wanted one of auto, reload, ignore"):
+    with pytest.raises(ConfigError, match="which algorithm async_sgd cannot follow"):
         ALGORITHM.trainer({}, FACTS, "taylor")
 
 

@@ -10,7 +10,6 @@ import pytest
 import scipy.sparse as sp
 
 from elasticml.algorithms.batch_gradient import curvature_estimates, curvature_probes
-from elasticml.algorithms.batch_gradient.batch_gradient_settings import read_settings
 from elasticml.algorithms.batch_gradient.curvature_estimates import Curvatures, curvatures_for
 from elasticml.algorithms.batch_gradient.stand_ins import Sums
 from elasticml.algorithms.parallel import Serial
@@ -18,6 +17,7 @@ from elasticml.algorithms.scaling import Columns
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.ids import ExchangeId
 from elasticml.protocol.events import ExchangeHeader
+from elasticml.specification.algorithms import BatchGradient
 from tests.serial_world import Return, Run, Vanish, World, facts_of, split_rows
 
 RNG = np.random.default_rng(2)
@@ -57,7 +57,7 @@ def test_operations_of_very_different_cost_have_different_names() -> None:
     [(4, 32), (47_028, 32), (131_072, 32), (524_288, 8), (1_048_576, 4), (3_200_000, 0)],
 )
 def test_wider_models_get_fewer_directions(columns: int, rank: int) -> None:
-    made = curvatures_for(read_settings({}), Columns(n_columns=columns, intercept=False))
+    made = curvatures_for(BatchGradient(), Columns(n_columns=columns, intercept=False))
     assert made.rank == rank
     assert 8 * rank * columns <= curvature_estimates.BASIS_BYTES_MAX
 
@@ -108,7 +108,7 @@ def test_a_sketch_takes_the_memory_of_its_sums_and_their_total() -> None:
 
 def state_before_losses(**changes: Any) -> Curvatures:
     """Make the state before the first loss."""
-    made = curvatures_for(read_settings({}), Columns(n_columns=3, intercept=False))
+    made = curvatures_for(BatchGradient(), Columns(n_columns=3, intercept=False))
     made.majorant = np.ones(3)
     for name, value in changes.items():
         setattr(made, name, value)

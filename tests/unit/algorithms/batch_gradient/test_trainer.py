@@ -9,9 +9,9 @@ import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 
-from elasticml.algorithms.batch_gradient.batch_gradient_settings import read_settings
 from elasticml.algorithms.registry import algorithm
 from elasticml.errors import ConfigError, DataError, JobFailedError
+from elasticml.specification.algorithms import BatchGradient, settings_from_section
 from tests.serial_world import Return, Run, Vanish, World, facts_of, split_rows
 
 RNG = np.random.default_rng(8)
@@ -150,18 +150,18 @@ def test_other_than_two_labels_are_a_data_error(labels: np.ndarray, message: str
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"los": "squared"}, r"algorithm\.los is unknown .*; did you mean 'loss'\?"),
-        ({"l2": -1}, r"algorithm\.l2 is -1, wanted a finite number of at least 0"),
-        ({"l2": "big"}, r"algorithm\.l2 is 'big', wanted a number"),
-        ({"step_size": 0}, r"algorithm\.step_size is 0, wanted a number above 0"),
-        ({"step": "exact"}, r"wanted one of line_search, constant, decay"),
-        ({"loss": "squared", "class_weight": "balanced"}, r"wanted none with loss: squared"),
-        ({"class_weight": {"7": 0}}, r"wanted weights above 0"),
+        ({"los": "squared"}, r"algorithm\.los is not a setting; did you mean 'loss'\?"),
+        ({"l2": -1}, r"algorithm\.l2: got -1, wanted at least 0"),
+        ({"l2": "big"}, r"algorithm\.l2: got 'big', wanted a finite number"),
+        ({"step_size": 0}, r"algorithm\.step_size: got 0, wanted more than 0"),
+        ({"step": "exact"}, r"\(there is line_search, constant, decay\)"),
+        ({"loss": "squared", "class_weight": "balanced"}, r"loss: squared has no classes"),
+        ({"class_weight": {"7": 0}}, r"every weight must be more than 0"),
     ],
 )
 def test_wrong_settings_are_one_line_errors(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        read_settings(settings)
+        settings_from_section(BatchGradient, settings)
 
 
 def test_a_class_weight_for_an_unknown_label_is_an_error() -> None:
@@ -174,5 +174,5 @@ def test_unknown_algorithms_and_absent_rules_are_named() -> None:
     facts = facts_of(split_rows(X, Y, 1)[0])
     with pytest.raises(ConfigError, match="'sgd', wanted one of async_sgd, batch_gradient"):
         algorithm("sgd")
-    with pytest.raises(ConfigError, match="absent is 'wait', wanted one of auto, taylor"):
+    with pytest.raises(ConfigError, match="absent: got 'wait' \\(there is auto, taylor"):
         algorithm("batch_gradient").trainer({}, facts, "wait")

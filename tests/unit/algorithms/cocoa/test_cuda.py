@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from elasticml.algorithms.cocoa import device_selection
-from elasticml.algorithms.cocoa.cocoa_settings import read_settings
 from elasticml.algorithms.cocoa.contention import AdaptiveDamping
 from elasticml.algorithms.cocoa.device_selection import AUTO_VALUES_MIN, device_of, why_not_cuda
 from elasticml.algorithms.cocoa.solver import CocoaSolver
@@ -19,6 +18,7 @@ from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError
 from elasticml.estimators.linear_solver import LinearProblem
 from elasticml.objectives.dual_kernels import logistic_newton_step
+from elasticml.specification.algorithms import CoCoA, settings_from_section
 from tests.memory_world import World, toy_record
 from tests.serial_world import facts_of, split_rows
 from tests.unit.algorithms.cocoa.test_solver import ask
@@ -130,9 +130,9 @@ def test_a_device_is_opened_by_the_first_pass_and_not_before(
 
 
 def test_an_unknown_device_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"algorithm\.device is 'tpu', wanted one of auto, cpu"):
-        read_settings({"device": "tpu"})
-    assert read_settings({}).device == "auto"
+    with pytest.raises(ConfigError, match=r"algorithm\.device: got 'tpu'.*\(there is auto, cpu"):
+        settings_from_section(CoCoA, {"device": "tpu"})
+    assert settings_from_section(CoCoA, {}).device == "auto"
 
 
 # --- damping ----------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ import pytest
 
 from elasticml.algorithms.base import Outcome
 from elasticml.algorithms.cocoa.cocoa_exchanges import visit_counts
-from elasticml.algorithms.cocoa.cocoa_settings import read_absent, read_settings
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule, smoothed_model
 from elasticml.algorithms.cocoa.line_search import Aggregation, LineModel
 from elasticml.algorithms.cocoa.trainer import make_trainer
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import ExchangeId
+from elasticml.specification.algorithms import CoCoA, absent_rule, settings_from_section
 from tests.cocoa_reference import gains
 from tests.serial_world import facts_of, split_rows
 
@@ -25,43 +25,40 @@ LOSSES = ("hinge", "squared_hinge", "logistic", "squared")
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"l1": 0.5}, r"algorithm\.l1 is 0\.5, wanted 0: .* use l2"),
-        ({"l2": 0}, r"algorithm\.l2 is 0, wanted a number above 0"),
-        ({"loss": "smoothed_hinge"}, r"wanted one of hinge, squared_hinge, logistic, squared"),
-        ({"gama": 1.0}, r"algorithm\.gama is unknown for cocoa, .* did you mean 'gamma'\?"),
-        ({"gamma": 1.5}, r"algorithm\.gamma is 1\.5, wanted a number above 0 and at most 1"),
-        ({"sigma": 0}, r"algorithm\.sigma is 0, wanted a number above 0"),
-        ({"groups": 0}, r"algorithm\.groups is 0, wanted a whole number from 1 to 64, or auto"),
-        ({"groups": 65}, r"algorithm\.groups is 65, wanted a whole number from 1 to 64, or auto"),
-        ({"gap_every": 0}, r"algorithm\.gap_every is 0, wanted a whole number of at least 1"),
-        ({"local_epochs": -1}, r"algorithm\.local_epochs is -1"),
-        ({"mode": "papers"}, r"wanted one of default, paper"),
-        ({"mode": "paper", "aggregation": "line_search"}, r"wanted fixed with mode: paper"),
-        ({"loss": "squared", "class_weight": "balanced"}, r"wanted none with loss: squared"),
-        ({"warm_start": [1.0]}, r"wanted a mapping with coef and intercept"),
-        ({"warm_start": {"coef": [np.nan]}}, r"warm_start\.coef is 'not finite'"),
+        ({"l2": 0}, r"algorithm\.l2: got 0, wanted more than 0"),
+        ({"loss": "smoothed_hinge"}, r"\(there is hinge, squared_hinge, logistic, squared\)"),
+        ({"gama": 1.0}, r"algorithm\.gama is not a setting; did you mean 'gamma'\?"),
+        ({"gamma": 1.5}, r"algorithm\.gamma: got 1\.5, wanted at most 1"),
+        ({"sigma": 0}, r"algorithm\.sigma: got 0, wanted more than 0 or auto"),
+        ({"groups": 0}, r"algorithm\.groups: got 0, wanted at least 1 or auto"),
+        ({"groups": 65}, r"algorithm\.groups: got 65, wanted at most 64 or auto"),
+        ({"gap_every": 0}, r"algorithm\.gap_every: got 0, wanted at least 1"),
+        ({"local_epochs": -1}, r"algorithm\.local_epochs: got -1"),
+        ({"mode": "papers"}, r"did you mean 'paper'\? \(there is default, paper\)"),
+        ({"mode": "paper", "aggregation": "line_search"}, r"mode: paper adds with a fixed gamma"),
+        ({"loss": "squared", "class_weight": "balanced"}, r"loss: squared has no classes"),
     ],
 )
 def test_wrong_settings_are_one_line_errors(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        read_settings(settings)
+        settings_from_section(CoCoA, settings)
 
 
 def test_auto_and_an_ineffective_l1_equal_the_defaults() -> None:
-    auto = {"sigma": "auto", "gap_every": "auto", "bucket": "auto", "l1": 0.0, "name": "cocoa"}
-    assert read_settings(auto) == read_settings({})
-    assert read_settings({"mode": "paper"}).aggregation == "fixed"
+    auto = {"sigma": "auto", "gap_every": "auto", "bucket": "auto", "name": "cocoa"}
+    assert settings_from_section(CoCoA, auto) == settings_from_section(CoCoA, {})
+    assert settings_from_section(CoCoA, {"mode": "paper"}).searches_line is False
 
 
 def test_auto_reloads_absent_examples() -> None:
-    assert [read_absent(rule) for rule in ("auto", "reload", "stall", "freeze")] == [
+    assert [absent_rule("cocoa", rule) for rule in ("auto", "reload", "stall", "freeze")] == [
         "reload",
         "reload",
         "stall",
         "freeze",
     ]
-    with pytest.raises(ConfigError, match="wanted one of auto, reload, stall, freeze"):
-        read_absent("wait")
+    with pytest.raises(ConfigError, match="absent: got 'wait'"):
+        absent_rule("cocoa", "wait")
 
 
 def test_data_that_do_not_fit_the_settings_are_refused_before_anything_starts() -> None:
@@ -108,7 +105,7 @@ def test_the_dual_objective_along_a_step_is_never_overestimated(loss: str) -> No
 
 
 def test_damping_grows_after_steps_that_were_too_long_and_shrinks_after_short_ones() -> None:
-    start = Aggregation.of(read_settings({}))
+    start = Aggregation.of(settings_from_section(CoCoA, {}))
     assert start.length(LineModel(slope=3.0, curvature=2.0)) == 1.0
     assert start.length(LineModel(slope=1.0, curvature=2.0)) == 0.5
     assert start.length(LineModel(slope=-1.0, curvature=2.0)) == 0.0
@@ -122,7 +119,7 @@ def test_damping_grows_after_steps_that_were_too_long_and_shrinks_after_short_on
 
 
 def test_a_fixed_gamma_with_its_safe_sigma_does_not_adapt() -> None:
-    fixed = Aggregation.of(read_settings({"aggregation": "fixed", "gamma": 0.5}))
+    fixed = Aggregation.of(settings_from_section(CoCoA, {"aggregation": "fixed", "gamma": 0.5}))
     assert (fixed.gamma, fixed.damping) == (0.5, 0.5)
     assert fixed.adapted(LineModel(slope=9.0, curvature=1.0), partitions=8.0) is fixed
 

@@ -7,57 +7,61 @@ import sys
 
 import pytest
 
-from elasticml.algorithms.local_sgd.local_sgd_settings import (
-    LocalSGDSettings,
-    read_absent,
-    read_settings,
-)
 from elasticml.errors import ConfigError
+from elasticml.specification.algorithms import LocalSGD, absent_rule, settings_from_section
 
-PAPER = LocalSGDSettings(
-    batch=8, local_steps=16, learning_rate=5e-4, momentum=0.9, rate_rule="sqrt", model="cnn"
-)
+PAPER = {
+    "batch": 8,
+    "local_steps": 16,
+    "learning_rate": 5e-4,
+    "momentum": 0.9,
+    "rate_rule": "sqrt",
+    "model": "cnn",
+}
 
 
 def test_the_defaults_are_the_papers():
-    assert read_settings({"name": "local_sgd"}) == PAPER
+    assert settings_from_section(LocalSGD, {}) == settings_from_section(LocalSGD, PAPER)
 
 
 @pytest.mark.parametrize(
     ("raw", "text"),
     [
-        ({"batches": 8}, "algorithm.batches is unknown .*did you mean 'batch'"),
-        ({"batch": 0}, "algorithm.batch is 0, wanted a whole number of at least 1"),
-        ({"local_steps": 1.5}, "algorithm.local_steps is 1.5, wanted a whole number"),
-        ({"learning_rate": 0}, "algorithm.learning_rate is 0, wanted a number above 0"),
-        ({"learning_rate": "fast"}, "algorithm.learning_rate is 'fast', wanted a number"),
-        ({"momentum": 1.0}, "algorithm.momentum is 1.0, wanted a number of at least 0 and below 1"),
-        ({"holdout": 1.0}, "algorithm.holdout is 1.0, wanted .* below 1"),
-        ({"rate_rule": "cube"}, "algorithm.rate_rule is 'cube', wanted one of sqrt, linear"),
-        ({"model": "resnet"}, "algorithm.model is 'resnet', wanted cnn, or an import path"),
-        ({"loss": "my loss:f"}, "algorithm.loss is 'my loss:f', wanted cross_entropy or mse"),
-        ({"shape": "28x28"}, "algorithm.shape is '28x28', wanted sizes such as"),
-        ({"shape": [1, 0]}, "algorithm.shape is 0, wanted a whole number of at least 1"),
-        ({"normalize": "maxabs"}, "algorithm.normalize is 'maxabs', wanted auto, none, or mean"),
-        ({"normalize": [0, 0]}, "algorithm.normalize is .*, wanted a standard deviation above 0"),
-        ({"model_options": [3]}, "algorithm.model_options is .*, wanted a mapping"),
-        ({"device": "tpu"}, "algorithm.device is 'tpu', wanted one of auto, cpu, cuda"),
+        ({"batches": 8}, "algorithm.batches is not a setting; did you mean 'batch'"),
+        ({"batch": 0}, "algorithm.batch: got 0, wanted at least 1"),
+        ({"local_steps": 1.5}, "algorithm.local_steps: got 1.5, wanted a whole number"),
+        ({"learning_rate": 0}, "algorithm.learning_rate: got 0, wanted more than 0"),
+        ({"learning_rate": "fast"}, "algorithm.learning_rate: got 'fast', wanted a finite number"),
+        ({"momentum": 1.0}, "algorithm.momentum: got 1.0, wanted less than 1"),
+        ({"holdout": 1.0}, "algorithm.holdout: got 1.0, wanted less than 1"),
+        ({"rate_rule": "cube"}, "algorithm.rate_rule: got 'cube' \\(there is sqrt, linear"),
+        ({"model": "resnet"}, "algorithm.model: got 'resnet', wanted cnn, or an import path"),
+        ({"loss": "my loss:f"}, "algorithm.loss: got 'my loss:f', wanted cross_entropy or mse"),
+        ({"shape": "28x28"}, "algorithm.shape: got '28x28', wanted a list"),
+        ({"shape": [1, 0]}, r"algorithm.shape\[1\]: got 0, wanted at least 1"),
+        (
+            {"normalize": "maxabs"},
+            "algorithm.normalize: got 'maxabs', wanted auto or none or a list",
+        ),
+        ({"normalize": [0, 0]}, r"algorithm.normalize\[1\]: got 0, wanted more than 0"),
+        ({"model_options": [3]}, "algorithm.model_options: got .*, wanted a mapping"),
+        ({"device": "tpu"}, "algorithm.device: got 'tpu'.*there is auto, cpu, cuda"),
     ],
 )
 def test_a_wrong_setting_is_named(raw, text):
     with pytest.raises(ConfigError, match=text):
-        read_settings(raw)
+        settings_from_section(LocalSGD, raw)
 
 
 def test_absent_examples_are_reloaded_unless_the_job_says_otherwise():
-    assert [read_absent(a) for a in ("auto", "reload", "ignore", "stall")] == [
+    assert [absent_rule("local_sgd", a) for a in ("auto", "reload", "ignore", "stall")] == [
         "reload",
         "reload",
         "ignore",
         "stall",
     ]
     with pytest.raises(ConfigError, match="algorithm local_sgd cannot follow"):
-        read_absent("taylor")
+        absent_rule("local_sgd", "taylor")
 
 
 WITHOUT_TORCH = """

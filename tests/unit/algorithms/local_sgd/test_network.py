@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticml.algorithms.local_sgd.local_sgd_settings import read_settings
 from elasticml.algorithms.local_sgd.network import Network
 from elasticml.data.chunks.chunk import dense_chunk
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import ChunkId
+from elasticml.specification.algorithms import LocalSGD, settings_from_section
 from tests.serial_world import facts_of
 
 torch = pytest.importorskip("torch")
@@ -28,7 +28,7 @@ def chunk(n: int = 12, columns: int = 256, dtype: Any = "float32", labels: Any =
 
 
 def network(facts: DatasetStats | None = None, **raw: Any) -> Network:
-    return Network(read_settings(raw), facts or facts_of([chunk()]))
+    return Network(settings_from_section(LocalSGD, raw), facts or facts_of([chunk()]))
 
 
 def test_the_paper_s_cnn_has_the_layers_that_the_paper_names():

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from elasticml.algorithms.local_sgd.local_sgd_settings import RATE_RULES
 from elasticml.algorithms.local_sgd.step_schedule import rate, steps
+from elasticml.specification.algorithms import RateRule
 
 
 def test_the_rate_follows_the_members_by_its_rule():
-    found = {rule: rate(rule, 0.5, 16) for rule in RATE_RULES}
+    found = {rule: rate(rule, 0.5, 16) for rule in get_args(RateRule)}
     assert found == {"sqrt": 2.0, "linear": 8.0, "constant": 0.5, "constant_global_batch": 0.5}
 
 
@@ -54,7 +55,7 @@ def test_the_last_round_of_an_epoch_has_fewer_steps_and_not_smaller_ones():
 
 
 @given(
-    st.sampled_from(RATE_RULES),
+    st.sampled_from(get_args(RateRule)),
     st.integers(1, 64),
     st.integers(1, 32),
     st.lists(st.integers(0, 500), min_size=1, max_size=9),

@@ -228,10 +228,10 @@ def test_other_than_two_labels_are_refused(weights):
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        ({"positive": True}, "positive is True, wanted false with loss: logistic"),
+        ({"positive": True}, "positive: needs loss: squared, not logistic"),
         ({"class_weight": {7.0: 2.0}}, "class_weight names label 7, wanted labels among 1 and 3"),
-        ({"loss": "squared", "class_weight": "balanced"}, "wanted none with loss: squared"),
-        ({"loss": "hinge"}, "loss is 'hinge', wanted one of squared, logistic, squared_hinge"),
+        ({"loss": "squared", "class_weight": "balanced"}, "loss: squared has no classes"),
+        ({"loss": "hinge"}, "loss: got 'hinge'; did you mean 'squared_hinge'"),
     ],
 )
 def test_wrong_settings_are_refused(settings, what):

@@ -269,12 +269,12 @@ def test_a_warm_start_starts_from_the_given_model():
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        ({"l1": 0.0}, "l1 is 0.0, wanted a penalty above 0"),
-        ({"l1": -1.0}, "l1 is -1.0"),
-        ({"gap_every": 0}, "gap_every is 0"),
-        ({"loss": "hinge"}, "loss is 'hinge'"),
-        ({"screening": True}, "screening is unknown"),
-        ({"local_epochs": 0}, "local_epochs is 0"),
+        ({"l1": 0.0}, "l1: got 0, wanted a penalty"),
+        ({"l1": -1.0}, "l1: got -1.0"),
+        ({"gap_every": 0}, "gap_every: got 0"),
+        ({"loss": "hinge"}, "loss: got 'hinge'"),
+        ({"screening": True}, "screening is not a setting"),
+        ({"local_epochs": 0}, "local_epochs: got 0"),
     ],
 )
 def test_wrong_settings_are_refused(settings, what):

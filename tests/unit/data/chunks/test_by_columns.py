@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from elasticml.data.readers.arrays import from_arrays, source_from_spec
-from elasticml.data.source import load_all
+from elasticml.data.readers.arrays import from_arrays
+from elasticml.data.source import load_all, source_from_spec
 from elasticml.errors import ConfigError, DataError
 
 RNG = np.random.default_rng(1)

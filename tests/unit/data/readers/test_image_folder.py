@@ -333,9 +333,9 @@ def test_an_unreadable_archive_is_named_in_one_line(tmp_path, name, write, text)
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"mode": "CMYK"}, "data.mode is 'CMYK', wanted 'RGB' or 'L'"),
-        ({"size": [32]}, "data.size is .*, wanted height and width"),
-        ({"size": [0, 32]}, "data.size is .*, wanted height and width"),
+        ({"mode": "CMYK"}, "data.mode: got 'CMYK' \\(there is RGB, L\\)"),
+        ({"size": [32]}, r"data.size\[1\] is missing"),
+        ({"size": [0, 32]}, r"data.size\[0\]: got 0, wanted at least 1"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path, settings, text):

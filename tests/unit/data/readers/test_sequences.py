@@ -251,12 +251,12 @@ def test_test_sequences_of_another_length_are_refused_when_they_are_in_the_cache
     ("options", "words"),
     [
         ({"ngrams": [1, 5]}, "longest <= 4"),
-        ({"ngrams": 4}, "data.ngrams is 4, wanted two whole numbers"),
+        ({"ngrams": 4}, "data.ngrams: got 4, wanted a list"),
         ({"window": [5, 5]}, "wanted 0 <= start < stop"),
         ({"window": [0, 3]}, "hold no 4-gram"),
         ({"alphabet": "AACG"}, "distinct"),
-        ({"unknown_letter": "ignore"}, "wanted 'error' or 'skip'"),
-        ({"label": 1.5}, "data.label is 1.5, wanted a column"),
+        ({"unknown_letter": "ignore"}, "data.unknown_letter: got 'ignore'"),
+        ({"label": 1.5}, "data.label: got 1.5, wanted a whole number or text"),
         ({"windov": [0, 9]}, "did you mean 'window'?"),
     ],
 )

@@ -146,13 +146,13 @@ def test_fields_share_all_columns(fields, n_columns):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"shape": "rvc1"}, "data.shape is 'rvc1'.*did you mean 'rcv1'"),
-        ({"rows": 0}, "data.rows is 0"),
-        ({"seed": -1}, "data.seed is -1"),
-        ({"columns": 10}, "data.columns is 10"),
-        ({"columns": 2**31}, "at most"),
-        ({"dtype": "float16"}, "data.dtype is 'float16'"),
-        ({"colums": 5000}, "data.colums is unknown.*did you mean 'columns'"),
+        ({"shape": "rvc1"}, "data.shape: got 'rvc1'.*did you mean 'rcv1'"),
+        ({"rows": 0}, "data.rows: got 0"),
+        ({"seed": -1}, "data.seed: got -1"),
+        ({"columns": 10}, "data.columns: got 10"),
+        ({"columns": 2**31}, "wanted less than"),
+        ({"dtype": "float16"}, "data.dtype: got 'float16'"),
+        ({"colums": 5000}, "data.colums is not a setting; did you mean 'columns'"),
     ],
 )
 def test_a_wrong_setting_is_named(changes, message):

@@ -109,13 +109,13 @@ def test_test_rows_of_another_length_are_refused():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"rows": 0}, "data.rows is 0, wanted a whole number >= 1"),
+        ({"rows": 0}, "data.rows: got 0, wanted at least 1"),
         ({}, "data.rows is missing"),
-        ({"rows": 9, "seed": -1}, "data.seed is -1"),
-        ({"rows": 9, "length": 7}, "data.length is 7"),
-        ({"rows": 9, "positive_share": 1.0}, "wanted a number between 0 and 1"),
-        ({"rows": 9, "ngrams": [1, 6]}, "data.ngrams is [1, 6]"),
-        ({"rows": 9, "ngrams": 3}, "data.ngrams is 3"),
+        ({"rows": 9, "seed": -1}, "data.seed: got -1"),
+        ({"rows": 9, "length": 7}, "data.length: got 7, wanted at least 8"),
+        ({"rows": 9, "positive_share": 1.0}, "data.positive_share: got 1.0, wanted less than 1"),
+        ({"rows": 9, "ngrams": [1, 6]}, "data.ngrams: got [1, 6]"),
+        ({"rows": 9, "ngrams": 3}, "data.ngrams: got 3"),
         ({"rows": 9, "sead": 1}, "did you mean 'seed'?"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from elasticml.clusters.yarn.jobs.submission import SUBMISSION_FILE
 from elasticml.clusters.yarn.jobs.submit import make_spec, with_driver, worker_bytes, worker_count
 from elasticml.errors import ConfigError
-from elasticml.jobs.job_sections import YarnContainers
+from elasticml.specification.sections import YarnContainers
 
 pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
 

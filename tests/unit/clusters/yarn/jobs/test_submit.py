@@ -11,7 +11,7 @@ from elasticml.clusters.yarn.jobs.submit import SubmissionPlan, make_spec, submi
 from elasticml.data.storage import filesystem
 from elasticml.data.storage.hadoop_sites import HadoopConf
 from elasticml.errors import ConfigError, SubmissionError
-from elasticml.jobs.job_sections import YarnContainers
+from elasticml.specification.sections import YarnContainers
 
 LOCAL = HadoopConf(values={"fs.defaultFS": "file:///"})
 APPLICATION = "application_1_0001"

@@ -7,24 +7,48 @@ deterministic.
 
 from __future__ import annotations
 
+import importlib.util
 import math
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, WithJsonSchema, field_validator
 
-from elasticml.algorithms.async_sgd.async_sgd_settings import read_settings as read_async_sgd
-from elasticml.algorithms.batch_gradient.batch_gradient_settings import chosen_optimizer
-from elasticml.algorithms.cocoa.cocoa_settings import GROUPS_MAX
-from elasticml.algorithms.local_sgd.local_sgd_settings import read_settings as read_local_sgd
-from elasticml.algorithms.local_sgd.torch_import import has_torch, torch_missing
 from elasticml.errors import ConfigError
-from elasticml.jobs.schema import Count, SettingsModel, unknown_choice
+from elasticml.specification.settings_model import (
+    Count,
+    SettingsModel,
+    read_settings,
+    unknown_choice,
+)
+
+Scale = Literal["none", "maxabs", "standard"]
+ClassWeight = dict[float, float] | Literal["balanced"] | None
+Absent = Literal["auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload", "freeze"]
+RateRule = Literal["sqrt", "linear", "constant", "constant_global_batch"]
+Above0 = Annotated[float, Field(gt=0)]
+#: A word, or a function by its import path; in Python also the function itself.
+ImportPath = Annotated[str | Callable[..., Any], WithJsonSchema({"type": "string"})]
+#: Maximum groups of a member: more than machines have NUMA nodes or GPUs.
+GROUPS_MAX = 64
 
 # The settings of asynchronous SGD.
 
 
-class AsyncSGD(SettingsModel):
+#: Keys that apply only if states are sent.
+_OF_MESSAGES = ("queue", "sends", "slots")
+
+
+class _Seeded(SettingsModel):
+    """An algorithm with random choices; ``seed`` is by default the job's."""
+
+    @property
+    def random_seed(self) -> int:
+        """The seed, which a job record always has."""
+        return getattr(self, "seed", None) or 0
+
+
+class AsyncSGD(_Seeded):
     """Asynchronous SGD by gossip: members never wait, and exchange states pairwise.
 
     Every member visits its own shuffled examples in mini-batches. After each mini-batch it merges
@@ -100,11 +124,54 @@ class AsyncSGD(SettingsModel):
 
     def check(self) -> None:
         """Check constraints between fields."""
-        section = {**self.section(), "report_every": self.report_every}
-        try:
-            read_async_sgd(section)
-        except ConfigError as error:
-            raise ValueError(error.message.removeprefix("algorithm.")) from None
+        _check_class_weight(self.class_weight, self.loss)
+        if self.problem == "kmeans":
+            if self.k is None:
+                raise ValueError("k: is missing, wanted a number of clusters")
+            if self.rate is not None and self.mode != "paper":
+                raise ValueError(
+                    f"rate: got {self.rate:g}, wanted none: a centre's step is 1/mass; see mode: "
+                    "paper"
+                )
+            if self.rate is not None and self.rate > 1.0:
+                raise ValueError(f"rate: got {self.rate:g}, wanted at most 1 for K-Means")
+        else:
+            self._check_defaults(("k", "share", "final_passes"), "it belongs to problem: kmeans")
+        if self.batch == "inf":
+            self._check_defaults(_OF_MESSAGES, "batch: inf sends no states")
+        if self.mode == "batch":
+            self._check_map_reduce()
+
+    def _check_map_reduce(self) -> None:
+        """Reject settings that synchronous rounds over all data would ignore."""
+        if self.problem != "kmeans":
+            raise ValueError(
+                "mode: got 'batch', wanted problem: kmeans; linear: see algorithm batch_gradient"
+            )
+        self._check_defaults(("batch", *_OF_MESSAGES, "share"), "mode: batch sends no states")
+        self._check_defaults(
+            ("batch_start", "gamma", "queue_target", "window"), "mode: batch has no mini-batches"
+        )
+        self._check_defaults(("final_passes",), "mode: batch makes no other passes; see passes")
+        self._check_defaults(("report_every",), "mode: batch reports its rounds")
+        if self.passes is not None and not self.passes.is_integer():
+            raise ValueError(
+                f"passes: got {self.passes:g}, wanted a whole number: mode: batch makes whole "
+                "passes"
+            )
+
+    def _check_defaults(self, keys: Sequence[str], why: str) -> None:
+        for key in keys:
+            default = type(self).model_fields[key].default
+            value = getattr(self, key)
+            if value != default:
+                wanted = "none" if default is None else f"{default}, the default"
+                raise ValueError(f"{key}: got {value!r}, wanted {wanted}: {why}")
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether targets are -1 and +1."""
+        return self.loss != "squared"
 
     def section(self) -> dict[str, Any]:
         """Return the settings as the ``algorithm`` section of a job record."""
@@ -113,14 +180,6 @@ class AsyncSGD(SettingsModel):
             # Synchronous rounds: two runs give the same bits.
             del section["report_every"]
         return section
-
-
-# The settings of each algorithm, and which job settings each algorithm supports.
-
-Scale = Literal["none", "maxabs", "standard"]
-ClassWeight = dict[float, float] | Literal["balanced"] | None
-Absent = Literal["auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload", "freeze"]
-Above0 = Annotated[float, Field(gt=0)]
 
 
 class BatchGradient(SettingsModel):
@@ -155,17 +214,37 @@ class BatchGradient(SettingsModel):
     def check(self) -> None:
         """Check constraints between fields."""
         _check_class_weight(self.class_weight, self.loss)
-        optimizer = chosen_optimizer(self.optimizer, self.mode)
-        if optimizer != "gd" and self.step != "line_search":
-            raise ValueError(f"step: {self.step} goes with optimizer: gd, not {optimizer}")
+        if self.chosen_optimizer != "gd" and self.step != "line_search":
+            raise ValueError(
+                f"step: {self.step} goes with optimizer: gd, not {self.chosen_optimizer}"
+            )
+
+    @property
+    def chosen_optimizer(self) -> Literal["gd", "lbfgs", "tron"]:
+        """The optimizer; by default gradient descent in mode "paper", else L-BFGS."""
+        return self.optimizer or ("gd" if self.mode == "paper" else "lbfgs")
+
+    @property
+    def rounds_rolled_back(self) -> int:
+        """Rounds of progress that a loss during a gradient exchange costs.
+
+        0: keep w^r and use the survivors' gradient. 1, the default in mode "paper": line 16 of
+        Algorithm 2 in its written order, first w^{r+1} <- w^r, then w^r <- w^{r-1}: round r is
+        repeated. 2: w^{r+1} = w^{r-1}.
+        """
+        return int(self.mode == "paper") if self.roll_back is None else self.roll_back
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether targets are -1 and +1."""
+        return self.loss != "squared"
 
     def section(self) -> dict[str, Any]:
         """Return the settings as the ``algorithm`` section of a job record."""
-        optimizer = chosen_optimizer(self.optimizer, self.mode)
-        return _section(self.name, {**self.model_dump(), "optimizer": optimizer})
+        return _section(self.name, {**self.model_dump(), "optimizer": self.chosen_optimizer})
 
 
-class CoCoA(SettingsModel):
+class CoCoA(_Seeded):
     """Communication-efficient distributed dual coordinate ascent with a certified duality gap.
 
     The objective is that of :class:`BatchGradient`. An intercept is an extra column of value
@@ -218,12 +297,59 @@ class CoCoA(SettingsModel):
         if self.mode == "paper" and self.aggregation == "line_search":
             raise ValueError("aggregation: mode: paper adds with a fixed gamma; use mode: default")
 
+    @property
+    def is_paper(self) -> bool:
+        """Whether everything follows the papers."""
+        return self.mode == "paper"
+
+    @property
+    def searches_line(self) -> bool:
+        """Whether the members' updates are added with a line search; by default, but for papers."""
+        if self.aggregation is None:
+            return not self.is_paper
+        return self.aggregation == "line_search"
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether rows are skipped that cannot change soon; by default unless ``mode="paper"``."""
+        return not self.is_paper if self.shrink is None else self.shrink
+
+    @property
+    def skips(self) -> bool:
+        """Whether chunks with almost nothing of the gap are skipped; by default as above."""
+        return not self.is_paper if self.skip is None else self.skip
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether targets are -1 and +1."""
+        return self.loss != "squared"
+
+    @property
+    def given_sigma(self) -> float | None:
+        """The damping; None for "auto", which follows from the members' shares."""
+        return _number_or_none(self.sigma)
+
+    @property
+    def given_gap_every(self) -> int | Literal["target"] | None:
+        """Rounds between certificates; None for "auto", which follows from the time they take."""
+        return "target" if self.gap_every == "target" else _number_or_none(self.gap_every)
+
+    @property
+    def given_bucket(self) -> int | None:
+        """Rows of a bucket; None for "auto", which follows from a member's chunks."""
+        return _number_or_none(self.bucket)
+
+    @property
+    def given_groups(self) -> int | None:
+        """Groups of a member; None for "auto", which follows from its machine."""
+        return _number_or_none(self.groups)
+
     def section(self) -> dict[str, Any]:
         """Return the settings as the ``algorithm`` section of a job record."""
         return _section(self.name, self.model_dump(exclude_none=True))
 
 
-class PrimalCoCoA(SettingsModel):
+class PrimalCoCoA(_Seeded):
     """Sparse linear models on column-partitioned data, with a certified duality gap.
 
     The objective is ``sum_i s_i loss_i / S + l1 |w|_1 + l2/2 |w|^2`` with margins ``w.x_i + b``,
@@ -267,12 +393,22 @@ class PrimalCoCoA(SettingsModel):
             raise ValueError(f"positive: needs loss: squared, not {self.loss}")
         _check_class_weight(self.class_weight, self.loss)
 
+    @property
+    def given_gap_every(self) -> int | None:
+        """Rounds between certificates; None for "auto", which follows from the time they take."""
+        return _number_or_none(self.gap_every)
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether targets are -1 and +1."""
+        return self.loss != "squared"
+
     def section(self) -> dict[str, Any]:
         """Return the settings as the ``algorithm`` section of a job record."""
         return _section(self.name, self.model_dump(exclude_none=True))
 
 
-class LocalSGD(SettingsModel):
+class LocalSGD(_Seeded):
     """Local SGD for networks: members take local steps in every round, then models are averaged.
 
     The K members together process ``K x batch x local_steps`` samples per round, each in proportion
@@ -288,18 +424,18 @@ class LocalSGD(SettingsModel):
 
     #: "cnn" (the paper's), or a callable, or its import path, that creates a ``torch.nn.Module``.
     #: It receives ``shape`` and ``classes`` if it has parameters of these names.
-    model: str | Callable[..., Any] = "cnn"
+    model: ImportPath = "cnn"
     model_options: dict[str, Any] = Field(default_factory=dict)
     #: Shape of one example as the module expects it, such as [3, 32, 32].
     shape: tuple[Count, ...] | None = None
     #: "cross_entropy", "mse", or a function of outputs and targets, or its import path.
-    loss: str | Callable[..., Any] = "cross_entropy"
+    loss: ImportPath = "cross_entropy"
     batch: int = Field(default=8, ge=1)
     local_steps: int = Field(default=16, ge=1)
     learning_rate: float = Field(default=5e-4, gt=0)
     #: How the learning rate scales with the number K of members: by sqrt(K), by K, or not at all;
     #: "constant_global_batch" instead divides ``batch x local_steps`` samples among the members.
-    rate_rule: Literal["sqrt", "linear", "constant", "constant_global_batch"] = "sqrt"
+    rate_rule: RateRule = "sqrt"
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
     #: Mean and standard deviation for normalizing inputs; "auto": those of the training data.
@@ -312,6 +448,13 @@ class LocalSGD(SettingsModel):
     #: By default the job's.
     seed: int | None = Field(default=None, ge=0)
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        require_torch(self)
+
+    # A record is read without PyTorch too: by a report, or where only statistics are needed.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
     @field_validator("model", "loss", mode="before")
     @classmethod
     def _name(cls, value: Any) -> Any:
@@ -319,10 +462,19 @@ class LocalSGD(SettingsModel):
         return import_path(value) if callable(value) else value
 
     def check(self) -> None:
-        """Check that PyTorch is installed, and the algorithm's own constraints."""
-        if not has_torch():
-            raise torch_missing()
-        read_local_sgd(self.section())
+        """Check that functions are given by import paths."""
+        for key, words in (("model", ("cnn",)), ("loss", ("cross_entropy", "mse"))):
+            value = getattr(self, key)
+            if value not in words and not _is_import_path(value):
+                raise ValueError(
+                    f"{key}: got {value!r}, wanted {' or '.join(words)}, or an import path such as "
+                    "my_module:name"
+                )
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether targets are class numbers."""
+        return self.loss != "mse"
 
     def section(self) -> dict[str, Any]:
         """Return the settings as the ``algorithm`` section of a job record."""
@@ -341,6 +493,43 @@ class ImportedAlgorithm(SettingsModel):
         return self.model_dump()
 
 
+def has_torch() -> bool:
+    """Return whether PyTorch is installed, without importing it, which takes seconds."""
+    try:
+        return importlib.util.find_spec("torch") is not None
+    except ValueError:  # sys.modules["torch"] is not a module
+        return False
+
+
+def require_torch(algorithm: SettingsModel) -> None:
+    """Raise a ConfigError for local SGD without PyTorch."""
+    if isinstance(algorithm, LocalSGD) and not has_torch():
+        raise torch_missing()
+
+
+def torch_missing(error: ImportError | None = None) -> ConfigError:
+    """Return the error for a process without PyTorch."""
+    detail = "" if error is None or isinstance(error, ModuleNotFoundError) else f" ({error})"
+    return ConfigError(
+        f"algorithm.name is local_sgd, which needs PyTorch, and that is not installed here{detail}"
+        "; pip install 'elasticml[torch]', here, on every worker and on the scheduler",
+        key="algorithm.name",
+    )
+
+
+def _is_import_path(text: object) -> bool:
+    module, colon, name = str(text).partition(":")
+    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), name))
+
+
+N = TypeVar("N", int, float)
+
+
+def _number_or_none(value: N | str) -> N | None:
+    """Return a number, or None for "auto": a value that only a running job can determine."""
+    return None if isinstance(value, str) else value
+
+
 AnyAlgorithm = AsyncSGD | BatchGradient | CoCoA | LocalSGD | PrimalCoCoA | ImportedAlgorithm
 
 #: The built-in algorithms by their names in job files.
@@ -354,6 +543,10 @@ ALGORITHMS: dict[
     LocalSGD.name: LocalSGD,
     PrimalCoCoA.name: PrimalCoCoA,
 }
+#: Algorithms that train locally on each member and need every example.
+LOCAL_TRAINING = (CoCoA.name, PrimalCoCoA.name, LocalSGD.name, AsyncSGD.name)
+#: Those of them that replicate and reshuffle chunks if memory permits.
+DEALT_ANEW = (CoCoA.name, PrimalCoCoA.name)
 #: The ``absent`` rules that each algorithm supports; those of a user-defined one are unknown.
 _ABSENT: dict[str, tuple[str, ...]] = {
     AsyncSGD.name: ("auto", "reload", "ignore"),
@@ -364,7 +557,7 @@ _ABSENT: dict[str, tuple[str, ...]] = {
 }
 
 
-def absent_rule(algorithm: AnyAlgorithm, absent: object) -> str:
+def absent_rule(algorithm: str, absent: object) -> str:
     """Check a job's ``absent`` rule against its algorithm, and resolve "auto".
 
     Raises
@@ -374,15 +567,29 @@ def absent_rule(algorithm: AnyAlgorithm, absent: object) -> str:
     """
     if absent not in get_args(Absent):
         raise unknown_choice(absent, get_args(Absent), "absent")
-    supported = _ABSENT.get(algorithm.name)
+    supported = _ABSENT.get(algorithm)
     if supported is not None and absent not in supported:
         raise ConfigError(
-            f"absent: got {absent!r}, which algorithm {algorithm.name} cannot follow; use "
-            f"{_REMEDIES[algorithm.name]}",
+            f"absent: got {absent!r}, which algorithm {algorithm} cannot follow; use "
+            f"{_REMEDIES[algorithm]}",
             path="absent",
         )
-    reloads = absent == "auto" and not isinstance(algorithm, BatchGradient | ImportedAlgorithm)
-    return "reload" if reloads else str(absent)
+    return resolve_absent(str(absent), algorithm)
+
+
+def resolve_absent(absent: str, algorithm: str) -> str:
+    """Resolve "auto": algorithms that train locally need every example and read it again.
+
+    It stays "auto" for batch gradients: there it is a rule of its own, stand-ins with curvature.
+    """
+    return "reload" if absent == "auto" and algorithm in LOCAL_TRAINING else absent
+
+
+def resolve_placement(placement: str | None, algorithm: str) -> Literal["contiguous", "random"]:
+    """Resolve "auto" and None: chunks in file order are the worst case for local training."""
+    if placement in ("contiguous", "random"):
+        return placement  # type: ignore[return-value]
+    return "random" if algorithm in LOCAL_TRAINING else "contiguous"
 
 
 _REMEDIES = {
@@ -396,6 +603,23 @@ _REMEDIES = {
     PrimalCoCoA.name: "reload (read them again elsewhere), freeze (go on with their coefficients "
     "as they were) or stall (wait)",
 }
+
+
+A = TypeVar("A", bound=SettingsModel)
+#: Keys of a record's section that other settings of the job determine.
+_OF_THE_JOB = ("name", "warm_start", "epochs")
+
+
+def settings_from_section(kind: type[A], section: Mapping[str, Any]) -> A:
+    """Read an algorithm's settings from the ``algorithm`` section of a job record.
+
+    Raises
+    ------
+    ConfigError
+        When a key is unknown or a value is out of range.
+    """
+    own = {key: value for key, value in section.items() if key not in _OF_THE_JOB}
+    return read_settings(kind, own, "algorithm")
 
 
 def record_section(

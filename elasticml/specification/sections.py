@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from elasticml.ids import parse_size
-from elasticml.jobs.schema import Count, SettingsModel
+from elasticml.specification.settings_model import Count, SettingsModel
 
 #: Least memory of a worker process; none can work with less.
 CONTAINER_BYTES_MIN = 2**26

@@ -1,0 +1,313 @@
+"""Base classes of validated settings, and validation errors that name the key and the remedy.
+
+Every section of a job file is a class below: :class:`SettingsModel`, or a dataclass made by
+:func:`settings_dataclass` where an object also keeps state or is created very often.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Annotated, Any, Literal, TypeVar, cast, dataclass_transform
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    WrapValidator,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from elasticml.errors import ConfigError
+
+#: A positive integer.
+Count = Annotated[int, Field(ge=1)]
+AtLeast2 = Annotated[int, Field(ge=2)]
+#: An integer of at least 0.
+Index = Annotated[int, Field(ge=0)]
+
+
+def _keep_int(value: Any, handler: Callable[[Any], Any]) -> Any:
+    checked = handler(value)
+    if isinstance(value, bool):
+        raise ValueError(f"got {str(value).lower()}, wanted a number")
+    return value if isinstance(value, int) else checked
+
+
+#: Lets a number stay an integer if it is one, so that records keep the user's spelling.
+KEEP_INT = WrapValidator(_keep_int)
+NumberFrom0 = Annotated[float, Field(ge=0), KEEP_INT]
+NumberAbove0 = Annotated[float, Field(gt=0), KEEP_INT]
+NumberFrom1 = Annotated[float, Field(ge=1), KEEP_INT]
+Share = Annotated[float, Field(ge=0, le=1), KEEP_INT]
+ShareAbove0 = Annotated[float, Field(gt=0, le=1), KEEP_INT]
+#: true or false, and not 1 or 0.
+Flag = Annotated[bool, Field(strict=True)]
+#: Type of a source's stored values.
+Dtype = Literal["float64", "float32"]
+
+
+class Explained:
+    """Settings whose errors are one line: the key, the value, what was wanted, the nearest key.
+
+    Subclasses check constraints between fields in :meth:`check`.
+    """
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explain(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, Explained):
+            return handler(value)  # a field's value, which was validated when it was created
+        path = (info.context or {}).get("path")
+        path = cls.path_in_messages() if path is None else path
+        try:
+            made = handler(value)
+        except ValidationError as error:
+            raise _explained(error, cls, path) from None
+        # pydantic passes the arguments of a dataclass as a record with ``kwargs``.
+        raw = getattr(value, "kwargs", value)
+        _check_switches(raw, made, path)
+        try:
+            made.check()
+        except ValueError as error:
+            raise ConfigError(join(path, error), path=path) from None
+        return made
+
+    @classmethod
+    def path_in_messages(cls) -> str:
+        """Return what messages call the section when it was created in Python."""
+        return cls.__name__
+
+    def check(self) -> None:
+        """Check constraints between fields.
+
+        Raises
+        ------
+        ValueError
+            When one is violated; its text starts with the name of the field.
+        """
+
+
+class SettingsModel(Explained, BaseModel):
+    """A frozen group of settings; unknown keys and invalid values raise a one-line ``ConfigError``.
+
+    The validator is built at first use: a process validates few of the classes that it imports.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        populate_by_name=True,
+        defer_build=True,
+    )
+
+
+K = TypeVar("K", bound=type)
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(Field,))
+def settings_dataclass(
+    *, frozen: bool = False, slots: bool = False, eq: bool = True, finite: bool = True
+) -> Callable[[K], K]:
+    """Return a decorator that makes a validated dataclass of a subclass of :class:`Explained`."""
+    config = ConfigDict(extra="forbid", allow_inf_nan=not finite)
+    made: Any = pydantic_dataclass(kw_only=True, frozen=frozen, slots=slots, eq=eq, config=config)
+    return cast(Callable[[K], K], made)
+
+
+def _check_switches(raw: object, made: Any, path: str) -> None:
+    """Reject ``true`` and ``false`` for numbers; pydantic would read them as 1 and 0."""
+    if not isinstance(raw, Mapping):
+        return
+    for key, name in names_by_key(type(made)).items():
+        if isinstance(raw.get(key), bool) and type(getattr(made, name)) in (int, float):
+            raise ConfigError(f"{join(path, key)}: got {raw[key]}, wanted a number", path=path)
+
+
+S = TypeVar("S", bound=Explained)
+
+
+def read_settings(kind: type[S], raw: object, path: str) -> S:
+    """Validate one section of a job file.
+
+    Parameters
+    ----------
+    kind : type
+        The class of settings in the section.
+    raw : object
+        The parsed YAML; None is an empty section.
+    path : str
+        The section's path in the file, such as ``"algorithm"`` or ``"faults[0]"``.
+
+    Returns
+    -------
+    Settings
+
+    Raises
+    ------
+    ConfigError
+        When it is not a mapping, has an unknown key, lacks one, or has an invalid value.
+    """
+    raw = {} if raw is None else raw
+    if not isinstance(raw, Mapping):
+        raise ConfigError(
+            f"{path}: got {_short(raw)}, wanted a mapping with keys such as "
+            f"{', '.join(keys_of(kind)[:4])}",
+            path=path,
+        )
+    adapter: TypeAdapter[S] = TypeAdapter(kind)
+    return adapter.validate_python(dict(raw), context={"path": path})
+
+
+def names_by_key(kind: Any) -> dict[str, str]:
+    """Return the field of each key of a section, as the keys are spelled in job files."""
+    if issubclass(kind, BaseModel):
+        return {field.alias or name: name for name, field in kind.model_fields.items()}
+    return {field.name: field.name for field in fields(kind)}
+
+
+def keys_of(kind: type) -> list[str]:
+    """Return the keys of a section as they are spelled in job files."""
+    return list(names_by_key(kind))
+
+
+def nearest(word: object, words: Iterable[str]) -> str | None:
+    """Return the word closest to a misspelt one; None if none is close."""
+    close = difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Return "; did you mean ...?" if a known word is close to a misspelt one, else ""."""
+    match = nearest(word, known)
+    return f"; did you mean {match!r}?" if match else ""
+
+
+def unknown_key(key: object, known: Iterable[str], path: str) -> ConfigError:
+    """Return the error for a key that the section does not have."""
+    known = list(known)
+    return ConfigError(
+        f"{join(path, key)} is not a setting{choices_of(key, known)}", path=path, key=str(key)
+    )
+
+
+def unknown_choice(value: object, known: Iterable[str], path: str) -> ConfigError:
+    """Return the error for a value that is not one of the known words."""
+    known = list(known)
+    return ConfigError(f"{path}: got {_short(value)}{choices_of(value, known)}", path=path)
+
+
+def join(path: str, key: object) -> str:
+    """Append a key or an index to the path of a section."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    return f"{path}.{key}" if path else str(key)
+
+
+def choices_of(word: object, known: Iterable[str]) -> str:
+    """Return the end of a message: the nearest known word, and the list of all."""
+    known = list(known)
+    return f"{did_you_mean(word, known)} (there is {', '.join(known) or 'none yet'})"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _explained(error: ValidationError, kind: type, path: str) -> ConfigError:
+    """Turn the first of pydantic's errors into a one-line ``ConfigError``."""
+    details = error.errors(include_url=False)
+    first = details[0]
+    # The value of a union field has one error for each type of the union.
+    kinds = [
+        d for d in details if d["loc"][:1] == first["loc"][:1] and d["input"] is first["input"]
+    ]
+    inside = [
+        d for d in details if d["loc"][:1] == first["loc"][:1] and isinstance(d["loc"][-1], int)
+    ]
+    if inside and not isinstance(first["input"], str) and not isinstance(first["loc"][-1], int):
+        # A list was meant, so the error is that of its item, not of the words beside it.
+        details = kinds = inside[:1]
+        first = inside[0]
+    left = len(details) - len(kinds)
+    more = f" (and {left} more)" if left else ""
+    where = path
+    for step in first["loc"]:
+        # Union branches add the name of their type to the location; it is not a key of the file.
+        if step == first["loc"][0] or isinstance(step, int):
+            where = join(where, step)
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        wrong = unknown_key(first["loc"][-1], keys_of(kind), path)
+        return ConfigError(wrong.message + more, **wrong.fields)
+    if first["type"] == "missing" or first["type"].startswith("missing_"):
+        what = _description(kind, str(first["loc"][-1]))
+        return ConfigError(f"{where} is missing{what}{more}", path=where)
+    wanted = _wanted(first) if len(kinds) == 1 else _wanted_of_several(kinds)
+    return ConfigError(f"{where}: got {_short(first['input'])}{wanted}{more}", path=where)
+
+
+def _description(kind: type, key: str) -> str:
+    known: Mapping[str, Any] = getattr(kind, "__pydantic_fields__", {})
+    described = known.get(key)
+    return f": {described.description}" if described and described.description else ""
+
+
+def _wanted_of_several(kinds: Sequence[Mapping[str, Any]]) -> str:
+    """Describe the values that a union field accepts, with the closest word."""
+    wanted: list[str] = []
+    guess = ""
+    for detail in kinds:
+        if detail["type"] == "literal_error":
+            words = _words(detail)
+            guess = did_you_mean(detail["input"], words) or guess
+            wanted += words
+        else:
+            wanted.append(_wanted(detail).removeprefix(", wanted ").removeprefix(": "))
+    return f", wanted {' or '.join(dict.fromkeys(wanted))}{guess}"
+
+
+def _words(detail: Mapping[str, Any]) -> list[str]:
+    """Return the words that a literal field accepts."""
+    expected: str = detail["ctx"]["expected"]
+    return expected.replace(" or ", ", ").replace("'", "").split(", ")
+
+
+def _wanted(detail: Mapping[str, Any]) -> str:
+    """Describe what pydantic expected, with the leading separator."""
+    context = detail.get("ctx", {})
+    match detail["type"]:
+        case "literal_error":
+            return choices_of(detail["input"], _words(detail))
+        case "value_error":
+            text = str(context["error"])
+            return f", {text}" if text.startswith("wanted") else f": {text}"
+        case "greater_than_equal":
+            return f", wanted at least {context['ge']:g}"
+        case "greater_than":
+            return f", wanted more than {context['gt']:g}"
+        case "less_than_equal":
+            return f", wanted at most {context['le']:g}"
+        case "less_than":
+            return f", wanted less than {context['lt']:g}"
+        case "int_parsing" | "int_type" | "int_from_float":
+            return ", wanted a whole number"
+        case "float_parsing" | "float_type" | "finite_number":
+            return ", wanted a finite number"
+        case "bool_parsing" | "bool_type":
+            return ", wanted true or false"
+        case "dict_type":
+            return ", wanted a mapping"
+        case "list_type" | "tuple_type":
+            return ", wanted a list"
+        case "string_type":
+            return ", wanted text"
+        case "string_too_long" if context["max_length"] == 1:
+            return ", wanted one character"
+    return f": {detail['msg'][0].lower()}{detail['msg'][1:]}"
