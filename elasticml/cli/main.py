@@ -19,6 +19,7 @@ from elasticml.cli.mini_yarn import mini_yarn
 from elasticml.cli.replay import replay
 from elasticml.cli.report import report
 from elasticml.cli.run import run
+from elasticml.cli.schema import schema
 from elasticml.cli.simulate import simulate
 from elasticml.cli.submit import submit
 from elasticml.cli.submit_flow import INTERRUPTED
@@ -47,6 +48,7 @@ A job file specifies the algorithm, the data, and what to do when members vanish
     elasticml report runs/first-*           compare runs
     elasticml replay runs/first-*           repeat a run's computation and compare it bit for bit
     elasticml convert data.svm data.chunks  convert data to chunk files, which jobs map
+    elasticml schema --out job.schema.json  write the JSON schema of job files, for editors
     elasticml doctor                        check this machine
     elasticml mini-yarn up                  start a real Hadoop on this machine
 
@@ -73,6 +75,7 @@ for _command in (
     report,
     replay,
     convert,
+    schema,
     doctor,
     mini_yarn,
 ):

@@ -71,6 +71,7 @@ class GapPerContainerSecond(PolicyOptions):
     Parameters
     ----------
     objective : "container_seconds" or "seconds"
+        What a unit of progress should cost least of.
     minimum : int
         Fewest members, >= 1.
     maximum : int, optional

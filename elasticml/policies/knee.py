@@ -65,7 +65,9 @@ class ScaleInAtKnee(PolicyOptions):
     ratio : float
         > 1.
     gap : "log" or "linear"
+        Scale of the gap whose slopes are compared.
     axis : "rounds" or "seconds"
+        What slopes are taken over.
     layout : "chunks" or "partitions"
         "partitions": all chunks of a member go to one neighbour, as in the paper's static layout
         with :func:`partitions_for`; "chunks": they are spread evenly, one by one.

@@ -84,7 +84,7 @@ class Faults:
 
     def _wait(self) -> None:
         preemption = self.world.options.preemption
-        assert preemption is not None
+        assert preemption is not None and preemption.rate is not None
         self.world.clock.after(self._rng.exponential(1 / preemption.rate), self._preempt)
 
     def _preempt(self) -> None:

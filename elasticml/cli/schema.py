@@ -1,0 +1,45 @@
+"""The command ``elasticml schema``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from elasticml.errors import ConfigError
+
+
+@click.command()
+@click.option(
+    "--out",
+    "-o",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the schema to FILE instead of printing it.",
+)
+def schema(out: Path | None) -> None:
+    r"""Print the JSON schema of job files, for editors.
+
+    Editors with a YAML language server, such as VS Code with the extension "YAML", complete keys,
+    show their documentation and mark mistakes if the first line of a job file names the schema:
+
+    \b
+        elasticml schema --out elasticml-job.schema.json
+        # yaml-language-server: $schema=elasticml-job.schema.json
+    """
+    from elasticml.jobs.job_schema import job_schema
+
+    text = json.dumps(job_schema(), indent=2) + "\n"
+    if out is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"schema: {str(out)!r} cannot be written: {error.strerror}; name another file",
+            path=str(out),
+        ) from None
+    click.echo(f"wrote {out}; name it in the first line of a job file:")
+    click.echo(f"# yaml-language-server: $schema={out}")
