@@ -183,24 +183,24 @@ def nearest(word: object, words: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
-def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Return "; did you mean ...?" if a known word is close to a misspelt one, else ""."""
-    match = nearest(word, known)
+def did_you_mean(word: object, words: Iterable[str]) -> str:
+    """Return "; did you mean ...?" if a valid word is close to a misspelt one, else ""."""
+    match = nearest(word, words)
     return f"; did you mean {match!r}?" if match else ""
 
 
-def unknown_key(key: object, known: Iterable[str], path: str) -> ConfigError:
+def unknown_key(key: object, words: Iterable[str], path: str) -> ConfigError:
     """Return the error for a key that the section does not have."""
-    known = list(known)
+    words = list(words)
     return ConfigError(
-        f"{join(path, key)} is not a setting{choices_of(key, known)}", path=path, key=str(key)
+        f"{join(path, key)} is not a setting{choices_of(key, words)}", path=path, key=str(key)
     )
 
 
-def unknown_choice(value: object, known: Iterable[str], path: str) -> ConfigError:
-    """Return the error for a value that is not one of the known words."""
-    known = list(known)
-    return ConfigError(f"{path}: got {_short(value)}{choices_of(value, known)}", path=path)
+def unknown_choice(value: object, words: Iterable[str], path: str) -> ConfigError:
+    """Return the error for a value that is not one of the valid words."""
+    words = list(words)
+    return ConfigError(f"{path}: got {_short(value)}{choices_of(value, words)}", path=path)
 
 
 def join(path: str, key: object) -> str:
@@ -210,10 +210,10 @@ def join(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def choices_of(word: object, known: Iterable[str]) -> str:
-    """Return the end of a message: the nearest known word, and the list of all."""
-    known = list(known)
-    return f"{did_you_mean(word, known)} (there is {', '.join(known) or 'none yet'})"
+def choices_of(word: object, words: Iterable[str]) -> str:
+    """Return the end of a message: the nearest valid word, and the list of all."""
+    words = list(words)
+    return f"{did_you_mean(word, words)} (there is {', '.join(words) or 'none yet'})"
 
 
 def _short(value: object) -> str:
@@ -254,8 +254,8 @@ def _explained(error: ValidationError, kind: type, path: str) -> ConfigError:
 
 
 def _description(kind: type, key: str) -> str:
-    known: Mapping[str, Any] = getattr(kind, "__pydantic_fields__", {})
-    described = known.get(key)
+    all_fields: Mapping[str, Any] = getattr(kind, "__pydantic_fields__", {})
+    described = all_fields.get(key)
     return f": {described.description}" if described and described.description else ""
 
 
