@@ -62,7 +62,7 @@ class Nameless:
 
 
 def test_a_users_policy_is_named_by_its_import_path():
-    assert policy_entries([UserPolicy(level=5)]) == [{"name": f"{__name__}:Own", "level": 5}]
+    assert policy_entries([UserPolicy(level=5)]) == [{"name": f"{__name__}:UserPolicy", "level": 5}]
 
 
 @pytest.mark.parametrize(
