@@ -100,14 +100,14 @@ def read_story(run_dir: Path, sealed: StorySeal | None) -> list[StoryRecord]:
 
 def _why(holds: bool | None, number: int) -> str:
     if holds is None:
-        return "it has no seal: it was added by hand, cut off, or told by an older version"
-    before = f", or what stood between lines {number - 1} and {number} was removed or moved"
+        return "it has no seal: it was added by hand, cut off, or written by an older version"
+    before = f", or what was between lines {number - 1} and {number} was removed or moved"
     return "its seal is of another text: it was changed" + (before if number > 1 else "")
 
 
 def _edited(path: Path, line: int, why: str) -> DataError:
     return DataError(
-        f"{path} line {line}: the story is not as it was told: {why}; replay an unchanged copy",
+        f"{path} line {line}: the story was changed: {why}; replay an unchanged copy",
         path=str(path),
         line=line,
     )

@@ -93,7 +93,7 @@ def test_a_run_with_kills_returns_and_notices_replays_to_the_same_bits(
     told = story.read_text()
     story.write_text("".join(lines))
     code, _, err = replay(tmp_path, "run", "--out", "no")
-    assert (code, f"story.jsonl line {number + 1}: the story is not as it was told" in err) == (
+    assert (code, f"story.jsonl line {number + 1}: the story was changed" in err) == (
         2,
         True,
     )
