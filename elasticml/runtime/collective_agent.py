@@ -169,7 +169,7 @@ class CollectiveAgent:
         """Receive the model of an exchange from the parent or the driver."""
         exchange = ExchangeId(frame.exchange)
         if not self.machine.takes_model(exchange):
-            return  # parts of this copy may be on their way down
+            return  # pieces of this copy may have been forwarded
         header = header_of(frame)
         self._shares[exchange] = Share(header, vector_of(frame))
         self._feed(header)
