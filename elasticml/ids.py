@@ -9,6 +9,8 @@ from typing import Final, NamedTuple, NewType
 
 #: Version of the package; all processes of a job must run the same one.
 VERSION: Final = "0.1.0"
+#: Format version of job records; the scheduler rejects others.
+RECORD_VERSION: Final = 1
 
 Generation = NewType("Generation", int)
 ExchangeId = NewType("ExchangeId", int)

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from elasticml.data.source import Source, resolve_chunk_bytes
 from elasticml.errors import ConfigError
-from elasticml.ids import VERSION
+from elasticml.ids import RECORD_VERSION, VERSION
 from elasticml.jobs import run_checkpoints
 from elasticml.jobs.follow import Watcher
 from elasticml.jobs.handle import Handle, attach_handle, prepare_scheduler, workers_of
 from elasticml.jobs.job_file import JobFile, check_faults, read_faults
-from elasticml.jobs.job_record import RECORD_VERSION
 from elasticml.jobs.job_validation import (
     Holders,
     Placement,

@@ -13,6 +13,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from elasticml.runtime.executors import SWITCH_INTERVAL_S
 from elasticml.runtime.fault_injection import SLOWNESS_EXTENSION, FaultSlowdown
 
 if TYPE_CHECKING:
@@ -22,10 +23,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds from the decision to leave to the forced exit of the process.
 EXIT_S_MAX = 2.0
-
-#: Interpreter's thread switch interval: with it a busy Python thread delays a frame by half a
-#: millisecond instead of five (measured in the prototypes of the collective).
-SWITCH_INTERVAL_S = 5e-4
 
 
 async def announce(worker: Worker, grace_s: float, reason: str) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 
 from elasticml.jobs.run_checkpoints import job_file_entry
 
-#: Format version of the record; the scheduler rejects others.
-RECORD_VERSION = 1
 #: The sections of a job file, in the order in which ``job.yaml`` has them.
 SECTIONS = (
     "name",

@@ -49,7 +49,7 @@ class CollectiveAgent:
         The link to the driver, which is the root of the tree.
     hello : mapping
         First message on the link to a parent: job and transport.
-    environment : WorkerContext
+    context : WorkerContext
     feed : callable
         Passes events to the member machine.
     fail : callable
@@ -61,7 +61,7 @@ class CollectiveAgent:
         machine: Member,
         driver: Peer,
         hello: Mapping[str, Any],
-        environment: WorkerContext,
+        context: WorkerContext,
         feed: Callable[[ev.Event], None],
         fail: Callable[[BaseException], None],
     ) -> None:
@@ -78,13 +78,13 @@ class CollectiveAgent:
         self.moved_bytes: Callable[[], int] = lambda: 0
         self._driver = driver
         self._hello = hello
-        self._env = environment
+        self._context = context
         self._feed = feed
         self._fail = fail
         self._parent: Peer | None = None
         self._children: dict[MemberId, Peer] = {}
-        self._buffers = Buffers(environment.transport.lendable)
-        self._passage = PipelinedTransfer(self.machine.node, self._buffers)
+        self._buffers = Buffers(context.transport.lendable)
+        self._pipeline = PipelinedTransfer(self.machine.node, self._buffers)
         self._shares: dict[ExchangeId, Share] = {}
         #: Compute seconds of this subtree's members, by exchange; repeated with a repeated sum.
         self._compute_s: dict[ExchangeId, dict[str, float]] = {}
@@ -135,7 +135,7 @@ class CollectiveAgent:
         child = self._child_of(peer)
         if child is not None:
             del self._children[child]
-            self._passage.lost(child)
+            self._pipeline.lost(child)
             self._feed(ev.PeerLost(peer=child))
 
     def _on_child_frame(self, peer: Peer, frame: Frame) -> None:
@@ -148,7 +148,7 @@ class CollectiveAgent:
             self._sent.update(frame.prefix.get("sent") or {})
             self._done.update(frame.prefix.get("done") or {})
             handle = self._buffers.bind(vector_of(frame))
-            self._passage.came(child, handle, peer.arrived)
+            self._pipeline.came(child, handle, peer.arrived)
             self._feed(partial_event(child, frame, handle))
             self._stream_up()
         else:
@@ -157,13 +157,13 @@ class CollectiveAgent:
     def _on_child_piece(self, peer: Peer, arriving: IncomingVector) -> None:
         child = self._child_of(peer)
         if child is not None and arriving.kind == Kind.PARTIAL:
-            self._passage.partial_piece(child, arriving)
+            self._pipeline.partial_piece(child, arriving)
             self._stream_up()
 
     def on_model_piece(self, peer: Peer, arriving: IncomingVector) -> None:
         """Forward a piece of a model from the parent or the driver."""
         if arriving.kind == Kind.MODEL:
-            self._passage.model_piece(arriving, self._children)
+            self._pipeline.model_piece(arriving, self._children)
 
     def on_model(self, frame: Frame) -> None:
         """Receive the model of an exchange from the parent or the driver."""
@@ -191,16 +191,16 @@ class CollectiveAgent:
 
     def _forward_model(self, command: cmd.ForwardModel) -> None:
         share, peer = self._shares[command.exchange], self._children.get(command.to)
-        if peer is None or self._passage.commit_model(peer, command.exchange, share.model):
+        if peer is None or self._pipeline.commit_model(peer, command.exchange, share.model):
             return
         peer.send(model_frame(share.header, bytes_of(share.model)))
 
     def _refuse(self, command: cmd.Refuse) -> None:
-        self._passage.forget([command.handle])
+        self._pipeline.forget([command.handle])
         self._buffers.free(command.handle)
 
     def _forget(self, command: cmd.Forget) -> None:
-        self._passage.forget(command.handles)
+        self._pipeline.forget(command.handles)
         for handle in command.handles:
             self._buffers.free(handle)
         for exchange in [e for e in self._compute_s if e <= command.exchange]:
@@ -227,7 +227,7 @@ class CollectiveAgent:
             return
         hello = {**self._hello, "kind": "child", "member": str(self.me), "to": str(command.parent)}
         try:
-            link = await self._env.transport.connect(command.address, hello)
+            link = await self._context.transport.connect(command.address, hello)
         except LinkClosedError:
             self._feed(fx.ConnectFailed(peer=command.parent))
             return
@@ -263,7 +263,7 @@ class CollectiveAgent:
         work = header.with_model(unpack(share.model, header.model))
         total = self._buffers.take_to_send(8 * n_values(header.returns))
         try:
-            seconds = await self._env.compute.run(self._solve, work, total)
+            seconds = await self._context.compute.run(self._solve, work, total)
         except Exception as error:
             self._fail(error)
             return
@@ -273,21 +273,21 @@ class CollectiveAgent:
         self._stream_up()
 
     def _solve(self, work: Work, total: Vector) -> float:
-        began_s, began_cpu_s = self._env.clock(), time.thread_time()
+        began_s, began_cpu_s = self._context.clock(), time.thread_time()
         assert self.solver is not None
         plan_residency(self.chunks)
-        arrays = self.solver.compute(work, self.chunks, self._env.parallel)
+        arrays = self.solver.compute(work, self.chunks, self._context.parallel)
         pack(arrays, work.returns, total)
-        self._env.slowness.add(time.thread_time() - began_cpu_s, self._env.parallel)
+        self._context.slowness.add(time.thread_time() - began_cpu_s, self._context.parallel)
         self.computations += 1
         self.computed = work.exchange
-        return self._env.clock() - began_s
+        return self._context.clock() - began_s
 
     def _send_partial(self, command: cmd.SendPartial) -> None:
         share = self._shares[command.exchange]
         assert share.total is not None
         peer = self._driver if command.to is None else self._parent
-        stream = self._passage.finish(peer, share.total, command.inputs)
+        stream = self._pipeline.finish(peer, share.total, command.inputs)
         if stream is not None:
             self._buffers.give(share.total)
             share.total = stream.out
@@ -324,7 +324,7 @@ class CollectiveAgent:
         share = self._shares.get(gather.exchange)
         if share is not None and share.total is not None and not gather.summed:
             peer = self._driver if node.parent is None else self._parent
-            self._passage.stream_up(peer, share.total, share.header.reduce)
+            self._pipeline.stream_up(peer, share.total, share.header.reduce)
 
     def _send_kept(self, command: fx.SendKept) -> None:
         array = self._shares[command.exchange].total

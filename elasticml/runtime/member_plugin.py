@@ -16,7 +16,7 @@ from elasticml.collective.dask_transport import transport_of
 from elasticml.data.out_of_core.mapped_memory import spill_folder
 from elasticml.errors import ConfigError
 from elasticml.ids import VERSION
-from elasticml.runtime.executors import ThreadRunner, parallel
+from elasticml.runtime.executors import SWITCH_INTERVAL_S, ThreadRunner, parallel
 from elasticml.runtime.fault_injection import SLOWNESS_EXTENSION, FaultSlowdown
 from elasticml.runtime.member_host import MemberHost
 from elasticml.runtime.worker_context import WorkerContext
@@ -25,8 +25,6 @@ from elasticml.runtime.worker_limits import WorkerLimits
 logger = logging.getLogger(__name__)
 
 NAME = "elasticml-member"
-#: Python's thread switch interval: short, so that links stay fast while other threads run Python.
-SWITCH_INTERVAL_S = 5e-4
 
 
 class MemberPlugin(WorkerPlugin):

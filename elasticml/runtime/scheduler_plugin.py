@@ -19,7 +19,7 @@ from elasticml.collective.dask_transport import transport_of
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.source import source_from_spec
 from elasticml.errors import ConfigError, ElasticmlError, error_to_dict
-from elasticml.ids import VERSION, chunk_id
+from elasticml.ids import RECORD_VERSION, VERSION, chunk_id
 from elasticml.protocol import events as ev
 from elasticml.runtime.block_registry import BlockRegistry, columns_that_fit
 from elasticml.runtime.checkpoints.checkpoint_store import checkpoint_of
@@ -35,7 +35,6 @@ from elasticml.training.checkpoint import Checkpoint, with_present_members
 TICK_S = 0.02
 #: Finished jobs are kept so long for clients that have not fetched their results.
 RESULT_KEPT_S = 24 * 3600.0
-RECORD_VERSION = 1
 #: Records of a story in one answer: a day's story is larger than a message should be.
 POLLED_MAX = 10_000
 #: What a story gains in this time goes into one answer: each costs this process about as much as
