@@ -19,7 +19,7 @@ PACKAGE = ROOT / "elasticml"
 
 #: Lowest first. A file imports from strictly lower layers, and from its own part.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("ids", "errors"),
+    ("ids", "errors", "arrays"),
     ("specification", "story"),
     ("data", "objectives", "protocol"),
     ("algorithms", "control"),

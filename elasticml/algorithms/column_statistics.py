@@ -20,6 +20,7 @@ from elasticml.algorithms import scaling
 from elasticml.algorithms.base import Arrays, Exchange, Outcome, Parallel, Resume
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.scaling import Columns
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import make_adjoint
 from elasticml.data.out_of_core.store import stream_chunks
@@ -32,7 +33,6 @@ from elasticml.data.source import DatasetStats
 #     With
 #     ``weighted``, the sums are over weighted rows.
 
-F64 = NDArray[np.float64]
 COLUMN_MAXABS: Final = "column_maxabs"
 COLUMN_MOMENTS: Final = "column_moments"
 

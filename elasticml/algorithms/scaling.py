@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-F64 = NDArray[np.float64]
+from elasticml.arrays import F64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

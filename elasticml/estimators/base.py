@@ -15,6 +15,7 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from elasticml.arrays import F64
 from elasticml.estimators.inputs import load_arrays, load_rows
 
 # Warnings of estimators, attributed to the user's line that called into the package.
@@ -68,9 +69,6 @@ def warn_fitted_here(what: str) -> None:
         "is needed to compute Dask collections",
         UserWarning,
     )
-
-
-F64 = NDArray[np.float64]
 
 
 class LinearEstimator(BaseEstimator):

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.elastic_net import ElasticNetFit, ElasticNetSolver
+from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import choose_client, stored_values
 from elasticml.estimators.base import (
     LinearRegressor,
@@ -21,8 +21,6 @@ from elasticml.estimators.base import (
     warn_of_gap,
     warn_without_penalty,
 )
-
-F64 = NDArray[np.float64]
 
 
 class ElasticNet(LinearRegressor):

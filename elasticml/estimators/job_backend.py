@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.linear.linear_objective import LinearObjective
 from elasticml.algorithms.linear.newton import Minimum, minimise
+from elasticml.arrays import F64
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.source import Source
 from elasticml.errors import JobFailedError
@@ -57,8 +57,6 @@ def run_job(
 
 
 # Fit a sparse linear model as an elastic job on column-partitioned data.
-
-F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

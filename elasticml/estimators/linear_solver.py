@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Algorithm
 from elasticml.algorithms.cocoa.solver import CocoaSolver
@@ -17,10 +16,9 @@ from elasticml.algorithms.linear.linear_objective import LinearObjective
 from elasticml.algorithms.linear.newton import minimise
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 from elasticml.algorithms.local_runner import train_locally
+from elasticml.arrays import F64
 from elasticml.estimators.row_table import RowTable
 from elasticml.story.summary import summary_from_json
-
-F64 = NDArray[np.float64]
 
 #: Not looked up in the registry, which would load the code of every algorithm.
 _COCOA: Final = Algorithm(name="cocoa", trainer=make_trainer, solver=CocoaSolver)

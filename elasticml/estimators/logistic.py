@@ -21,6 +21,7 @@ from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.linear.softmax_objective import SoftmaxObjective
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 from elasticml.algorithms.linear.sparse_softmax import SparseSoftmax
+from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import (
     PRODUCT_VALUES_MIN,
     choose_client,
@@ -39,7 +40,6 @@ from elasticml.runtime.executors import parallel
 
 # Logistic regression by dual coordinate ascent: when it pays, and the fit.
 
-F64 = NDArray[np.float64]
 
 #: Least number of stored values: then passes over the rows, each of which improves the model, pay
 #: more than the matrix products of Newton steps.

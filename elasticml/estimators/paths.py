@@ -7,20 +7,19 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils import check_X_y
 from sklearn.utils._param_validation import Interval, validate_parameter_constraints
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.elastic_net import ElasticNetFit, ElasticNetSolver
+from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import n_threads
 from elasticml.estimators.base import LinearRegressor, warn_of_gap
 from elasticml.estimators.elastic_net import ElasticNet, takes_products
 from elasticml.estimators.inputs import load_arrays
 from elasticml.runtime.executors import parallel
-
-F64 = NDArray[np.float64]
 
 #: Constraints on the parameters of a path.
 _PATH_RULES: Final[dict[str, list[Any]]] = {

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
@@ -19,10 +19,10 @@ from elasticml.algorithms.linear.newton import Minimum, minimise
 from elasticml.algorithms.linear.normal_equations import equations
 from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.parallel import Serial
+from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import choose_client, stored_values
 from elasticml.estimators.base import LinearRegressor, warn_fitted_here, warn_of_gap
 
-F64 = NDArray[np.float64]
 SolverName = Literal["auto", "cholesky", "newton"]
 
 #: The most columns or rows for which ``solver="auto"`` solves the normal equations: 32 MiB.

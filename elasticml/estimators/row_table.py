@@ -9,16 +9,15 @@ from typing import Any, Final
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.parallel import Serial
+from elasticml.arrays import F64
 from elasticml.data.chunks import zero_copy_chunks
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import DatasetStats, merge_summaries, summarise
 
-F64 = NDArray[np.float64]
 #: Target number of chunks, and the bounds of their size; each chunk costs a few microseconds.
 _CHUNKS: Final = 64
 _CHUNK_BYTES: Final = 2**20

@@ -13,6 +13,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import FixedPieces
+from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import (
     MODEL_VALUES_MIN,
     PRODUCT_VALUES_MIN,
@@ -25,8 +26,6 @@ from elasticml.estimators.base import LinearClassifier, warn_of_gap
 from elasticml.estimators.linear_solver import LinearProblem, LinearSolution, prepare, solve
 from elasticml.estimators.row_table import RowTable
 from elasticml.runtime.executors import parallel
-
-F64 = NDArray[np.float64]
 
 
 class LinearSVC(LinearClassifier):

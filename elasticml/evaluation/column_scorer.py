@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays, Work
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.primal_cocoa import primal_exchanges
 from elasticml.algorithms.primal_cocoa.margin_problem import class_weights
 from elasticml.algorithms.primal_cocoa.solver import PrimalCocoaSolver
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import Adjoint, make_adjoint
 from elasticml.data.dataset_stats import DatasetStats
@@ -24,8 +24,6 @@ from elasticml.ids import ExchangeId
 from elasticml.objectives.losses import loss_named
 from elasticml.protocol.events import ExchangeHeader
 from elasticml.specification.algorithms import PrimalCoCoA, settings_from_section
-
-F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

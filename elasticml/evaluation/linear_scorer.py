@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays, Exchange, Outcome
 from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
@@ -16,6 +15,7 @@ from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import Targets, targets_for
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import Forward, make_forward
 from elasticml.data.dataset_stats import DatasetStats
@@ -97,7 +97,6 @@ def objective_of(algorithm: Mapping[str, Any], facts: DatasetStats) -> Objective
 
 # Objective and metrics of linear models over all data (batch gradient, CoCoA).
 
-F64 = NDArray[np.float64]
 
 #: Models per pass over the data; each needs a margin for every row.
 MODELS_PER_PASS = 16

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.readers.images import image_shape
@@ -19,7 +20,6 @@ from elasticml.data.source import Source, read_block, resolve_chunk_bytes
 from elasticml.data.storage.block_cache import CacheSetting
 from elasticml.errors import DataError
 
-F64 = NDArray[np.float64]
 #: Data up to this size stay in memory between passes.
 KEPT_BYTES_MAX = 2**28
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from elasticml.algorithms.local_sgd.module_factory import INPUT_MEAN, INPUT_STD
+from elasticml.arrays import F64
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import ConfigError
 from elasticml.specification.algorithms import LocalSGD, settings_from_section
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 
 # A trained linear model, for users.
-
-F64 = NDArray[np.float64]
 
 
 class LinearModel:

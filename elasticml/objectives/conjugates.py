@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from elasticml.arrays import F64
 from elasticml.errors import ConfigError
 from elasticml.objectives import dual_kernels as kernels
 from elasticml.objectives.losses import (
@@ -20,7 +20,6 @@ from elasticml.objectives.losses import (
     MarginLoss,
 )
 
-F64 = NDArray[np.float64]
 #: Replaces ``None`` for unit weights in kernels.
 _NO_WEIGHTS: Final = np.empty(0)
 

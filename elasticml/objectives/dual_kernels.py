@@ -14,13 +14,12 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
-import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+
+from elasticml.arrays import F64
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-F64 = NDArray[np.float64]
 
 #: Newton steps for the logistic loss.
 NEWTON_STEPS: Final = 2

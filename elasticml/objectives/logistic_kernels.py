@@ -15,11 +15,11 @@ from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+
+from elasticml.arrays import F64
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-F64 = NDArray[np.float64]
 
 #: Rows per tile: losses are computed for a tile, then added in row order, which is sequential.
 _TILE_ROWS: Final = 512

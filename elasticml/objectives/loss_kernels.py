@@ -12,15 +12,13 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
-import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from elasticml.arrays import F64
 from elasticml.objectives import logistic_kernels
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-F64 = NDArray[np.float64]
 
 LOGISTIC: Final = 0
 SQUARED: Final = 1

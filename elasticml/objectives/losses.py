@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from elasticml.arrays import F64
 from elasticml.errors import ConfigError
 from elasticml.objectives import loss_kernels
 
-F64 = NDArray[np.float64]
 #: Replaces ``None`` for unit weights in kernels.
 _NO_WEIGHTS: Final = np.empty(0)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-F64 = NDArray[np.float64]
+from elasticml.arrays import F64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 
 Arrays = dict[str, NDArray[np.float64]]
@@ -187,8 +188,6 @@ class Mailbox:
 
 
 # Partial states for messages, and sums over states.
-
-F64 = NDArray[np.float64]
 
 
 def rows_to_send(

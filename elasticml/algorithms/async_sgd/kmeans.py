@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd import nearest_centres as kernels
 from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail, picked, rows_to_send, summed
@@ -21,11 +20,10 @@ from elasticml.algorithms.async_sgd.nearest_centres import nearest_of, statistic
 from elasticml.algorithms.async_sgd.seeding import potential, swap_centres
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import Serial
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk, Dtype, dense_chunk
 from elasticml.errors import ConfigError
 from elasticml.ids import ChunkId
-
-F64 = NDArray[np.float64]
 
 #: Added to every mass in averages, so that centres without mass keep their position.
 _NO_MASS: Final = 1e-12

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail, summed
 from elasticml.algorithms.async_sgd.paper import parzen_merge, parzen_state, parzen_step
 from elasticml.algorithms.targets import Targets
+from elasticml.arrays import F64, I32, I64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.kernels import kernel, regrouping_kernel
 from elasticml.data.chunks.products import make_forward
@@ -28,9 +29,6 @@ from elasticml.objectives.penalties import L2
 
 # Products with the rows of a mini-batch: ``X w`` and ``X.T c``.
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 Real = NDArray[np.float64] | NDArray[np.float32]
 Parts = Sequence[tuple[Chunk, I64]]
 

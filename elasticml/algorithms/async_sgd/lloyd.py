@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd.seeding_ops import statistics_exchange
 from elasticml.algorithms.base import Exchange, Outcome
-
-F64 = NDArray[np.float64]
+from elasticml.arrays import F64
 
 
 def lloyd(centres: F64, passes: int) -> Generator[Exchange, Outcome, dict[str, F64]]:

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd.async_plan import AsyncPlan
 from elasticml.algorithms.async_sgd.lloyd import moved
@@ -32,12 +31,11 @@ from elasticml.algorithms.base import (
 )
 from elasticml.algorithms.base import Arrays as Named
 from elasticml.algorithms.parallel import runs
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError
 from elasticml.specification.algorithms import resolve_absent
-
-F64 = NDArray[np.float64]
 
 #: Down: centres. Up: sums and weights of the rows nearest to each, and the inertia.
 PASS: Final = "async_pass"

@@ -11,6 +11,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Parallel
+from elasticml.arrays import F64, I32, I64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.kernels import kernel
 from elasticml.errors import ConfigError
@@ -24,9 +25,6 @@ from elasticml.errors import ConfigError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 #: float64 or float32.
 Real = NDArray[np.float64] | NDArray[np.float32]
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail, picked, rows_to_send, summed
 from elasticml.algorithms.async_sgd.kmeans import checked_centres, inertia
 from elasticml.algorithms.async_sgd.nearest_centres import nearest_of
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 
 # The asynchronous SGD paper's update and merge, as printed, on one array of a state.
@@ -26,7 +27,6 @@ from elasticml.data.chunks.chunk import Chunk
 # If a message holds rows only, these rows are compared and merged. Several messages are merged
 # independently, each against the state before the step.
 
-F64 = NDArray[np.float64]
 
 #: Additional arrays of a state: w before its last step, and after it, before any merge.
 BEFORE = "before"

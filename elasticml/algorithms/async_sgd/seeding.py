@@ -28,14 +28,13 @@ from elasticml.algorithms.async_sgd.seeding_ops import (
     weights_exchange,
 )
 from elasticml.algorithms.base import Exchange, Outcome
+from elasticml.arrays import F64, I64
 from elasticml.errors import DataError
 
 # Serial compiled loops of k-means++: the inertia with a candidate, and local search by swaps.
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 #: Rows per tile: their distances stay in the L1 cache during the loop over columns.
 _TILE = 512

@@ -30,10 +30,9 @@ from elasticml.algorithms.async_sgd.sampler import chunk_words
 from elasticml.algorithms.base import Arrays, Exchange, Outcome, Parallel, Work
 from elasticml.algorithms.local_runner import answer_locally
 from elasticml.algorithms.parallel import Serial, runs
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import LocalProtocolError
-
-F64 = NDArray[np.float64]
 
 _PLACES: Final = "async_places"
 _COUNT: Final = "async_count"

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays, Exchange
 from elasticml.algorithms.batch_gradient import curvature_probes, stand_ins
 from elasticml.algorithms.batch_gradient.curvature_probes import Probes, Sketch
 from elasticml.algorithms.batch_gradient.stand_ins import LossBound, StandIn, Sums, difference
 from elasticml.algorithms.scaling import Columns
+from elasticml.arrays import F64
 from elasticml.objectives.losses import loss_named
 from elasticml.specification.algorithms import BatchGradient
 
@@ -31,7 +31,6 @@ from elasticml.specification.algorithms import BatchGradient
 # Source: the study behind ``absent: auto``: with a9a, w8a and splice data dealt at random rho was
 # 0.015 to 0.22, sorted by label or by their first singular direction 0.34 to 3.7.
 
-F64 = NDArray[np.float64]
 #: Above this rho the absent examples are too different to borrow the present ones' curvature.
 ALIKE_MAX: Final = 0.3
 

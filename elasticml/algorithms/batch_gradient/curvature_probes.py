@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays, Exchange, Parallel, Work
 from elasticml.algorithms.batch_gradient.stand_ins import Curvature, nystrom
@@ -32,13 +31,13 @@ from elasticml.algorithms.cocoa.second_moment_bounds import add_diagonals
 from elasticml.algorithms.column_statistics import add_moments
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.scaling import Columns
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import Adjoint, make_adjoint, make_forward
 from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.data.source import DatasetStats
 from elasticml.ids import ChunkId
 
-F64 = NDArray[np.float64]
 SURVEY: Final = "survey"
 SKETCH: Final = "sketch"
 

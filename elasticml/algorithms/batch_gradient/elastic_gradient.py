@@ -11,17 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Anchor, Arrays, Exchange, Outcome, Scalar
 from elasticml.algorithms.batch_gradient.curvature_estimates import Curvatures
 from elasticml.algorithms.batch_gradient.gradient_exchanges import Require, gradient_exchange
 from elasticml.algorithms.batch_gradient.stand_ins import StandIn, StandIns, Sums
 from elasticml.algorithms.scaling import Columns
+from elasticml.arrays import F64
 from elasticml.errors import JobFailedError
 from elasticml.ids import ExchangeId, GroupId
 
-F64 = NDArray[np.float64]
 #: Maximum attempts at one gradient; each except the first follows a loss or a return.
 ATTEMPTS_MAX: Final = 1000
 

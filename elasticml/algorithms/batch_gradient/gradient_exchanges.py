@@ -27,12 +27,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from elasticml.algorithms.base import Exchange, Scalar
+from elasticml.arrays import F64
 
-F64 = NDArray[np.float64]
 Require = Literal["any", "everybody"]
 
 GRADIENT: Final = "gradient"

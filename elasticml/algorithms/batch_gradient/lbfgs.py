@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Exchange, Outcome, Resume
 from elasticml.algorithms.batch_gradient.line_search import (
@@ -24,10 +23,10 @@ from elasticml.algorithms.batch_gradient.line_search import (
     search_wolfe,
 )
 from elasticml.algorithms.batch_gradient.optimizer import Iterate, Reevaluate, Step
+from elasticml.arrays import F64
 
 # L-BFGS memory: pairs of steps and gradient changes, and the inverse Hessian they define.
 
-F64 = NDArray[np.float64]
 
 #: Number of pairs kept.
 PAIRS_MAX: Final = 10

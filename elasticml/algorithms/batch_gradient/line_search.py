@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays, Exchange, Outcome
 from elasticml.algorithms.batch_gradient.elastic_gradient import ElasticGradient, Evaluated
@@ -21,11 +20,11 @@ from elasticml.algorithms.batch_gradient.gradient_exchanges import (
     product_exchange,
 )
 from elasticml.algorithms.batch_gradient.optimizer import Reevaluate
+from elasticml.arrays import F64
 from elasticml.objectives.penalties import L2
 
 # Armijo's and Wolfe's conditions on step lengths that are evaluated several at a time.
 
-F64 = NDArray[np.float64]
 
 #: Sufficient decrease, as a share of the linear prediction.
 ARMIJO: Final = 1e-4

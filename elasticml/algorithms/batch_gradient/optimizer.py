@@ -6,14 +6,11 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from elasticml.algorithms.base import Exchange, Outcome, Resume
 from elasticml.algorithms.batch_gradient.elastic_gradient import ElasticGradient, Evaluated
+from elasticml.arrays import F64
 from elasticml.objectives.penalties import L2
 
-F64 = NDArray[np.float64]
 #: The set of examples in the sums has changed: evaluate the same point again, and ask again.
 Reevaluate = Literal["again"]
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms import column_statistics
 from elasticml.algorithms.base import Arrays, Operation, Parallel, Work, operation_of
 from elasticml.algorithms.batch_gradient import curvature_probes, gradient_exchanges
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.targets import Targets, targets_for
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import Adjoint, Forward, make_adjoint, make_forward
 from elasticml.data.out_of_core.store import release, stream_chunks
@@ -22,7 +22,6 @@ from elasticml.ids import ChunkId
 from elasticml.objectives.losses import loss_named
 from elasticml.specification.algorithms import BatchGradient, settings_from_section
 
-F64 = NDArray[np.float64]
 #: Serial that belongs to no point or direction.
 _NONE: Final = -1
 

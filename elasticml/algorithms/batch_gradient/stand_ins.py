@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from elasticml.arrays import F64
 from elasticml.ids import GroupId
 
 # Curvature from a few Hessian-vector products: Nystroem approximation plus a diagonal.
 
-F64 = NDArray[np.float64]
 #: Eigenvalues of ``V' H V`` below this share of the largest are rounding.
 KEPT: Final = 1e-10
 

@@ -17,7 +17,6 @@ import math
 from collections.abc import Generator, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Exchange, Outcome, Resume
 from elasticml.algorithms.batch_gradient.line_search import (
@@ -38,8 +37,7 @@ from elasticml.algorithms.batch_gradient.trust_region import (
     next_radius,
     residual_for,
 )
-
-F64 = NDArray[np.float64]
+from elasticml.arrays import F64
 
 
 class Tron:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-F64 = NDArray[np.float64]
+from elasticml.arrays import F64
 
 #: Maximum number of Hessian-vector products per step.
 PRODUCTS_MAX: Final = 500

@@ -6,19 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa import frozen_loss_bound, second_moment_bounds
 from elasticml.algorithms.cocoa import second_moment_bounds as kernels
 from elasticml.algorithms.cocoa.frozen_loss_bound import BoundPlan
+from elasticml.arrays import F64, I64
 from elasticml.data.chunks.chunk import Chunk, Layout, binary_csr_chunk, csr_chunk, dense_chunk
 from elasticml.data.chunks.kernels import csr_forward
 from elasticml.data.chunks.ngrams import first_columns, indices_of_letters, letters_of_codes
 from elasticml.data.chunks.products import make_adjoint, make_forward
 from elasticml.ids import ChunkId
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

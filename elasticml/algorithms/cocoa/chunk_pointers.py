@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.row_kernels import KIND_CODES
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk, Layout
 from elasticml.data.chunks.ngrams import CODES_MAX, first_columns
 from elasticml.ids import ChunkId
-
-F64 = NDArray[np.float64]
 
 #: Columns of the address table.
 KIND: Final = 0

@@ -44,13 +44,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from elasticml.algorithms.base import ON_CUDA, Exchange, Outcome, Scalar
 from elasticml.algorithms.scaling import Columns
+from elasticml.arrays import F64
 
-F64 = NDArray[np.float64]
 Require = Literal["any", "everybody"]
 Fill = Literal["zero", "map"]
 

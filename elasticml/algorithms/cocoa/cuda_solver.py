@@ -26,6 +26,7 @@ from elasticml.algorithms.cocoa.contention import AdaptiveDamping
 from elasticml.algorithms.cocoa.cuda_kernels import norms_of
 from elasticml.algorithms.cocoa.local_pass import DualSolver, PassPlan, PassRequest, PassResult
 from elasticml.algorithms.cocoa.permutation import mix_hash
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.ngrams import first_columns
 from elasticml.data.out_of_core.store import stream_chunks
@@ -216,7 +217,6 @@ def _put(target: Any, begin: int, end: int, source: NDArray[Any]) -> None:
 #
 # Imported only where there is a CUDA device, or numba's simulator.
 
-F64 = NDArray[np.float64]
 
 #: Threads of a warp, which run in step.
 _WARP: Final = 32

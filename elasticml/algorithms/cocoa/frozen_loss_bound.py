@@ -39,11 +39,11 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Anchor, Arrays, Outcome
 from elasticml.algorithms.cocoa.second_moment_bounds import packed_quadratic
 from elasticml.algorithms.scaling import Columns
+from elasticml.arrays import F64
 from elasticml.errors import ConfigError
 from elasticml.ids import ExchangeId, GroupId
 
@@ -57,7 +57,6 @@ from elasticml.ids import ExchangeId, GroupId
 # Letters: ``s_i`` weight, ``x_i`` row with the label folded in (classification), ``z_i`` its margin
 # at v0, ``a_i`` the deficit for the hinge; for smooth losses the derivative by the margin.
 
-F64 = NDArray[np.float64]
 #: "matrix": second moments of every bin. "diagonal": an upper bound of them. "scalar": one number.
 Form = Literal["matrix", "diagonal", "scalar"]
 

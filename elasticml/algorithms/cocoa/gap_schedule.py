@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from elasticml.arrays import F64
 
 # Certificates of suboptimality, and the best of them so far.
 #
@@ -34,7 +35,6 @@ from numpy.typing import NDArray
 # objective certified so far therefore give a gap that never grows, and stays valid when examples
 # vanish or iterates are rebuilt.
 
-F64 = NDArray[np.float64]
 
 #: For a loss with a kink: weight of the model before the last pass in the certified model.
 SMOOTHING: Final = 0.4

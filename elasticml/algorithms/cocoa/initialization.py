@@ -6,18 +6,16 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Exchange, Outcome, Resume
 from elasticml.algorithms.cocoa import cocoa_exchanges
 from elasticml.algorithms.cocoa.frozen_loss_bound import FrozenGroups, RowLimits, plan_statistics
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule
 from elasticml.algorithms.scaling import Columns
+from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError
 from elasticml.specification.algorithms import CoCoA
-
-F64 = NDArray[np.float64]
 
 
 def check_warm_start(initial: Mapping[str, F64], facts: DatasetStats) -> None:

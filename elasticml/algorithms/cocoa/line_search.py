@@ -18,16 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from elasticml.arrays import F64
 from elasticml.data.chunks.kernels import kernel
 from elasticml.objectives.dual_kernels import minus_conjugate_of
 from elasticml.specification.algorithms import CoCoA
 
 # Compiled loops over the steps of dual variables: the sums of the line search.
-
-F64 = NDArray[np.float64]
 
 
 @kernel

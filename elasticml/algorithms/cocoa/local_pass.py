@@ -23,6 +23,7 @@ from elasticml.algorithms.cocoa.parallel_epoch import ModelReplicas
 from elasticml.algorithms.cocoa.permutation import VisitOrder, bucket_for
 from elasticml.algorithms.cocoa.shrinking import Shrinking
 from elasticml.algorithms.parallel import Serial
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Dtype, dense_chunk
 from elasticml.data.out_of_core.store import release, row_array, store_of
 from elasticml.ids import ChunkId
@@ -30,7 +31,6 @@ from elasticml.objectives.conjugates import dual_loss_named
 
 # The request for a local pass over a member's rows, its plan and its result.
 
-F64 = NDArray[np.float64]
 
 #: Maximum slices of an epoch. More than 32 brought nothing on 120 million values and two threads,
 #: and after each slice a thread finds half of its replica's lines in another core's cache.

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.contention import adapted_contention
 from elasticml.algorithms.cocoa.sdca_kernels import N_SUMS, ChunkRows, LocalDual, visit
+from elasticml.arrays import F64, I64
 from elasticml.data.chunks.kernels import unchecked_kernel
 
 # One replica of the model per thread, merged after each slice of an epoch.
@@ -32,7 +33,6 @@ from elasticml.data.chunks.kernels import unchecked_kernel
 # back
 # to every replica: each number is read and written once.
 
-F64 = NDArray[np.float64]
 
 #: Stored values per coordinate after which a single thread's replica is merged, at a tenth of the
 #: cost of visiting them.
@@ -157,7 +157,6 @@ def merge_range(replicas: ReplicaArrays, shares: F64, begin: int, end: int, sums
 # code, which costs some microseconds per slice. A task does the same whichever thread draws it:
 # results depend on the number of parts, not of threads, and one thread alone can do all tasks.
 
-I64 = NDArray[np.int64]
 
 #: Polls of the counter before a waiting thread yields its core.
 _LOOKS: Final = 4000

@@ -12,16 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa import chunk_pointers, sdca_kernels
 from elasticml.algorithms.cocoa.chunk_pointers import Piece
 from elasticml.algorithms.cocoa.duhl import DuhlSelection
 from elasticml.algorithms.parallel import map_chunks
+from elasticml.arrays import I64
 from elasticml.data.out_of_core.store import OutOfCoreStore, store_of
 
-I64 = NDArray[np.int64]
 #: Called with the number of a piece whose body is loaded.
 Measure = Callable[[int], None]
 

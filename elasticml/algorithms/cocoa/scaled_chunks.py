@@ -13,11 +13,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError
 
-F64 = NDArray[np.float64]
 #: Maximum columns for which shifted sparse rows, which have no zeros left, are kept as dense ones.
 SHIFTED_COLUMNS_MAX: Final = 512
 

@@ -13,15 +13,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba import carray
-from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa import row_kernels
 from elasticml.algorithms.cocoa.row_kernels import Vector, pointer, prefetch
+from elasticml.arrays import F64, I64
 from elasticml.data.chunks.kernels import unchecked_kernel
 from elasticml.objectives.dual_kernels import gap_of, minus_conjugate_of, stepped
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 #: Sums that a visit adds to: change of the dual, curvature, visited rows, visited stored values,
 #: the rows' contributions to the duality gap as they are visited, and the weight seen.

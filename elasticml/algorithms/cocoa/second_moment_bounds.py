@@ -27,6 +27,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.arrays import F64, I32, I64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.kernels import kernel
 from elasticml.data.chunks.products import make_adjoint, make_forward
@@ -35,9 +36,6 @@ from elasticml.data.chunks.products import make_adjoint, make_forward
 #
 # Each loop adds float64 products in row order, so that a chunk gives the same bits on any member.
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 
 #: Iterations of the eigenvalue bound; each is one pass over the rows.
 EIGENVALUE_STEPS: Final = 4

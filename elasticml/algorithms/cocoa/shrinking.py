@@ -15,9 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.arrays import F64
 from elasticml.data.chunks.kernels import kernel
-
-F64 = NDArray[np.float64]
 
 #: Expected change of a margin, as a share of the largest that the model's step allows. At 1/8,
 #: passes are at most an eighth more than without shrinking on the data sets tried, and equal on

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms import column_statistics
 from elasticml.algorithms.base import ON_CUDA, Arrays, Operation, Parallel, Work, operation_of
@@ -26,6 +25,7 @@ from elasticml.algorithms.cocoa.scaled_chunks import scaled_chunk
 from elasticml.algorithms.cocoa.solver_groups import GroupedSolver
 from elasticml.algorithms.parallel import map_chunks, runs
 from elasticml.algorithms.targets import Targets, targets_for
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import Adjoint, make_adjoint, make_forward
 from elasticml.data.out_of_core.store import kept, release, row_array, store_of, stream_chunks
@@ -36,7 +36,6 @@ from elasticml.specification.algorithms import CoCoA, settings_from_section
 
 # The dual variables in a chunk's state, with their pending step; they travel with the chunk.
 
-F64 = NDArray[np.float64]
 
 #: float64 (n_rows,): dual variables at the beginning of the last exchange.
 ALPHA: Final = "alpha"

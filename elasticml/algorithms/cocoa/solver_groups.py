@@ -26,7 +26,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa import chunk_pointers
@@ -34,6 +33,7 @@ from elasticml.algorithms.cocoa.chunk_pointers import ChunkCaches, Piece
 from elasticml.algorithms.cocoa.line_search import Aggregation, LineModel, products, sum_steps
 from elasticml.algorithms.cocoa.local_pass import DualSolver, PassRequest, PassResult
 from elasticml.algorithms.cocoa.permutation import mix_hash
+from elasticml.arrays import F64
 from elasticml.data.out_of_core.store import row_array, store_of
 from elasticml.ids import ChunkId
 from elasticml.objectives.conjugates import DualLoss, dual_loss_named
@@ -88,7 +88,6 @@ def _class_of(size: float) -> int:
     return int(size).bit_length()
 
 
-F64 = NDArray[np.float64]
 _NO_WEIGHTS = np.empty(0)
 
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import (
     Arrays,
@@ -39,11 +38,11 @@ from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.initial_model import initial_model
 from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import Targets, targets_for, weight_of_all
+from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
 from elasticml.errors import JobFailedError
 from elasticml.specification.algorithms import CoCoA, absent_rule, settings_from_section
 
-F64 = NDArray[np.float64]
 #: Gap relative to the objective below which float32 members sum their steps in float64.
 FINE: Final = 1e-4
 _Steps = Generator[Exchange, Outcome, Any]

@@ -17,9 +17,8 @@ from elasticml.algorithms.cocoa.row_kernels import KIND_CODES
 from elasticml.algorithms.linear import coordinate_descent_kernels, gram
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty, StoredColumns
 from elasticml.algorithms.linear.gram import CLOSE, moved
+from elasticml.arrays import F64, I64
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 _NO_GRAMS: Final = np.zeros((0, GRAM_FIELDS), np.int64)
 #: A column is constant up to rounding if centring leaves less than this share of its squared norm.
 FLAT: Final = 1e-14

@@ -9,13 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa import row_kernels
+from elasticml.arrays import F64, I64
 from elasticml.data.chunks.kernels import inlined_kernel, kernel, regrouping_kernel
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 
 class Penalty(NamedTuple):

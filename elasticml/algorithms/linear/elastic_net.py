@@ -19,9 +19,7 @@ from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, ModelSums, Penalty
 from elasticml.algorithms.linear.gram_descent import descend
 from elasticml.algorithms.linear.screening import nearest, screen
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
+from elasticml.arrays import F64, I64
 
 #: Size of the first working set; later ones have twice as many columns as the model.
 FIRST: Final = 50

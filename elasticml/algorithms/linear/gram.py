@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.arrays import F64, I32, I64
 from elasticml.data.chunks.kernels import kernel
 
 # Explicit centring of columns whose mean is large compared with their standard deviation.
@@ -18,7 +19,6 @@ from elasticml.data.chunks.kernels import kernel
 # rows without an entry have at most the share of the weight that the variance has of the mean
 # square.
 
-F64 = NDArray[np.float64]
 
 #: A sparse column is centred explicitly if its variance is below this share of its mean square.
 CLOSE: Final = 1e-6
@@ -58,8 +58,6 @@ def moved(X: Any, shifts: F64, is_flat: NDArray[np.bool_] | None = None) -> Any:
 
 # Gram matrices of moderately sparse columns, by dense blocks of rows.
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 
 #: Bytes of a block, which stays in the L2 cache between being written and multiplied.
 BLOCK_BYTES: Final = 2**18

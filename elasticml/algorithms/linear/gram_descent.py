@@ -10,12 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.linear import coordinate_descent_kernels
 from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
-
-F64 = NDArray[np.float64]
+from elasticml.arrays import F64
 
 #: Sweeps between two steps on all non-zero coefficients.
 SWEEPS: Final = 30

@@ -14,13 +14,11 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.linear.newton import Point
 from elasticml.algorithms.linear.row_blocks import RowBlocks
+from elasticml.arrays import F64
 from elasticml.objectives.conjugates import dual_loss_named
-
-F64 = NDArray[np.float64]
 
 #: Diagonal entries up to this are zero: a column of zeros without penalty.
 _TINY: Final = 1e-300

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.batch_gradient.trust_region import (
     NewtonStep,
@@ -23,8 +22,7 @@ from elasticml.algorithms.batch_gradient.trust_region import (
     next_radius,
     residual_for,
 )
-
-F64 = NDArray[np.float64]
+from elasticml.arrays import F64
 
 #: Least ratio of actual to predicted decrease for which a step is accepted.
 TAKEN: Final = 1e-4

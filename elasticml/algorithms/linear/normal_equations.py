@@ -13,14 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.linear.gram import BLOCK_BYTES, CLOSE
+from elasticml.arrays import F64, I32
 from elasticml.data.chunks.kernels import Pointers, csr_adjoint, kernel
 from elasticml.data.chunks.products import read_only
-
-F64 = NDArray[np.float64]
-I32 = NDArray[np.int32]
 
 #: Cost of a product of two sparse entries, in products of dense ones.
 _SPARSE_COST: Final = 16

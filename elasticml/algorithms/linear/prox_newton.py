@@ -21,12 +21,12 @@ import math
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty, best
 from elasticml.algorithms.linear.elastic_net import PRODUCTS_MAX, ElasticNetSolver
 from elasticml.algorithms.linear.gram import CLOSE
+from elasticml.arrays import F64, I32, I64
 from elasticml.data.chunks.kernels import inlined_kernel, kernel
 from elasticml.objectives.conjugates import DualLoss
 
@@ -41,9 +41,6 @@ from elasticml.objectives.conjugates import DualLoss
 #
 # Source: Yuan, Ho and Lin (2012), algorithms 1 and 2, for inexact steps and shrinking.
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 
 #: Share of the constraint violations that a step leaves: the next Newton step soon pays off more
 #: than an exact solution of the subproblem.

@@ -6,13 +6,11 @@ import itertools
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Parallel
+from elasticml.arrays import F64
 from elasticml.data.chunks.kernels import csr_adjoint, csr_forward, csr_product
 from elasticml.data.chunks.products import read_only
-
-F64 = NDArray[np.float64]
 
 
 class RowBlocks:

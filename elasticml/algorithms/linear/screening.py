@@ -18,9 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
+from elasticml.arrays import F64, I64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

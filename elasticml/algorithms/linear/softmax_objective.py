@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.linear.newton import Point
 from elasticml.algorithms.linear.row_blocks import RowBlocks
-
-F64 = NDArray[np.float64]
+from elasticml.arrays import F64
 
 
 class SoftmaxObjective:

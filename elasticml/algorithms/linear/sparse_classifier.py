@@ -21,10 +21,8 @@ from elasticml.algorithms.linear.elastic_net import FIRST, INNER
 from elasticml.algorithms.linear.newton import ROUNDED
 from elasticml.algorithms.linear.prox_newton import FINE_SHARE, SHARE, MarginModel
 from elasticml.algorithms.linear.screening import Bound, bound_at, nearest, screen
+from elasticml.arrays import F64, I64
 from elasticml.objectives.conjugates import dual_loss_named
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 #: Newton steps on a working set before all columns are checked again.
 STEPS: Final = 3

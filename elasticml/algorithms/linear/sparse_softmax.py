@@ -33,6 +33,7 @@ from elasticml.algorithms.linear.newton import ROUNDED
 from elasticml.algorithms.linear.prox_newton import HALVINGS_MAX, HIDDEN, TAKEN
 from elasticml.algorithms.linear.screening import Bound, bound_at, nearest, screen
 from elasticml.algorithms.linear.softmax_objective import balanced
+from elasticml.arrays import F64, I64
 
 # A sparse multinomial model with its margins, and proximal Newton steps on some coefficients.
 #
@@ -41,8 +42,6 @@ from elasticml.algorithms.linear.softmax_objective import balanced
 # model
 # alternates with steps to the optimum of a sign pattern; a line search on the objective follows.
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 #: Maximum sweeps for a block's subproblem.
 SWEEPS_MAX: Final = 300

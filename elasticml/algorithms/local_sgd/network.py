@@ -26,12 +26,11 @@ from elasticml.algorithms.local_sgd.module_factory import (
     shape_of,
 )
 from elasticml.algorithms.local_sgd.torch_import import load_torch
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import ConfigError, DataError
 from elasticml.specification.algorithms import LocalSGD
-
-F64 = NDArray[np.float64]
 
 #: Batch size of evaluations.
 EVALUATED_ROWS: Final = 256

@@ -17,11 +17,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.arrays import F64, I64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.ids import ChunkId
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 #: Spawn keys of the random streams.
 _ORDER: Final = 1

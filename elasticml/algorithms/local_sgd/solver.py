@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays, Parallel, Work
 from elasticml.algorithms.local_sgd import local_sgd_exchanges, step_schedule
@@ -24,11 +23,10 @@ from elasticml.algorithms.local_sgd.sampler import (
     noise_seed,
 )
 from elasticml.algorithms.local_sgd.torch_import import load_torch
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.specification.algorithms import LocalSGD, settings_from_section
-
-F64 = NDArray[np.float64]
 
 
 class LocalSGDSolver:

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import (
     ON_CUDA,
@@ -38,11 +37,11 @@ from elasticml.algorithms.initial_model import initial_model
 from elasticml.algorithms.local_sgd import local_sgd_exchanges, step_schedule
 from elasticml.algorithms.local_sgd.module_factory import INPUT_MEAN, INPUT_STD
 from elasticml.algorithms.local_sgd.network import Network
+from elasticml.arrays import F64
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import JobFailedError
 from elasticml.specification.algorithms import LocalSGD, absent_rule, settings_from_section
 
-F64 = NDArray[np.float64]
 _Steps = Generator[Exchange, Outcome, Any]
 
 

@@ -17,6 +17,7 @@ from elasticml.algorithms.linear.column_matrix import FLAT
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.primal_cocoa import sweep_kernels
 from elasticml.algorithms.primal_cocoa.sweep_kernels import WeightedColumns
+from elasticml.arrays import F64, I64
 from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.ids import ChunkId
 
@@ -25,7 +26,6 @@ from elasticml.ids import ChunkId
 # The state also has the constants of the chunk's columns, so that a member that receives the chunk
 # need not read its body for them.
 
-F64 = NDArray[np.float64]
 
 #: float64 (n_rows,): coefficients at the beginning of the last exchange. Here and below, rows that
 #: are not columns have 0.
@@ -98,7 +98,6 @@ def note(chunk: Chunk, **arrays: NDArray[np.float64] | NDArray[np.uint8]) -> Non
     chunk.state_version += 1
 
 
-I64 = NDArray[np.int64]
 #: Share of the examples' weight not stored in a column below which it is summed directly.
 LITTLE: Final = 1e-3
 

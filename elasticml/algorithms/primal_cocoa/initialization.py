@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays, Exchange, Outcome, Resume
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule
@@ -19,12 +18,11 @@ from elasticml.algorithms.primal_cocoa import primal_exchanges
 from elasticml.algorithms.primal_cocoa.margin_problem import MarginProblem
 from elasticml.algorithms.primal_cocoa.problem import Problem
 from elasticml.algorithms.primal_cocoa.squared_problem import SquaredProblem
+from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError, DataError
 from elasticml.objectives.conjugates import dual_loss_named
 from elasticml.specification.algorithms import PrimalCoCoA
-
-F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import NDArray
 
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.primal_cocoa.column_blocks import (
@@ -25,6 +24,7 @@ from elasticml.algorithms.primal_cocoa.column_blocks import (
     DiagonalHessian,
     QuadraticModel,
 )
+from elasticml.arrays import F64, I64
 from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.ids import ChunkId
 
@@ -37,8 +37,6 @@ from elasticml.ids import ChunkId
 # conjugate
 # gradients stop. It is shortened where a sign would change, so that the objective never grows.
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 #: Maximum bytes of the support's columns for which they are copied and a step is made.
 BYTES_MAX: Final = 2**26

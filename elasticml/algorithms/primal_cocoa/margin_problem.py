@@ -24,10 +24,10 @@ from elasticml.algorithms.linear.prox_newton import CURVED, HALVINGS_MAX, INTERC
 from elasticml.algorithms.linear.sparse_classifier import balance
 from elasticml.algorithms.primal_cocoa.problem import WHOLE, Dual, Step
 from elasticml.algorithms.primal_cocoa.squared_problem import NOISE
+from elasticml.arrays import F64
 from elasticml.errors import ConfigError, DataError
 from elasticml.objectives.conjugates import DualLoss
 
-F64 = NDArray[np.float64]
 #: Maximum steps of a line search, and the share of the first slope at which it ends.
 SEARCHES_MAX: Final = 30
 FLAT_ENOUGH: Final = 1e-3

@@ -45,8 +45,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Exchange, Scalar
+from elasticml.arrays import F64
 
-F64 = NDArray[np.float64]
 Require = Literal["any", "everybody"]
 
 TARGETS: Final = "targets"

@@ -9,12 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from elasticml.algorithms.cocoa.line_search import LineModel
+from elasticml.arrays import F64
 
-F64 = NDArray[np.float64]
 #: Best step length from which the full step is taken, with more than four fifths of the gain: the
 #: members' zeros then stay zeros.
 WHOLE = 0.7

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays, Operation, Parallel, Work, operation_of
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
@@ -26,6 +25,7 @@ from elasticml.algorithms.primal_cocoa.column_blocks import (
     measure,
 )
 from elasticml.algorithms.primal_cocoa.local_descent import LocalDescent
+from elasticml.arrays import F64
 from elasticml.data.chunks.by_columns import ROOTS, TARGETS
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import make_adjoint
@@ -33,8 +33,6 @@ from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.data.source import DatasetStats
 from elasticml.ids import ChunkId
 from elasticml.specification.algorithms import PrimalCoCoA, settings_from_section
-
-F64 = NDArray[np.float64]
 
 
 class PrimalCocoaSolver:

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.line_search import LineModel
 from elasticml.algorithms.primal_cocoa.problem import WHOLE, Dual, Step
+from elasticml.arrays import F64
 
-F64 = NDArray[np.float64]
 #: Relative changes of the objective that are rounding error.
 NOISE: Final = 8.0 * float(np.finfo(np.float64).eps)
 

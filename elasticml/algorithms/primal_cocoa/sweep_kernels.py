@@ -13,16 +13,14 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba import carray
-from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa import row_kernels
 from elasticml.algorithms.cocoa.chunk_pointers import GRAM_FIELDS
 from elasticml.algorithms.cocoa.row_kernels import pointer
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty, best
+from elasticml.arrays import F64, I64
 from elasticml.data.chunks.kernels import kernel
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 NO_GRAMS: Final = np.zeros((0, GRAM_FIELDS), np.int64)
 #: Stands for curvatures that are all one.
 NO_CURVATURES: Final = np.empty(0)

@@ -40,6 +40,7 @@ from elasticml.algorithms.primal_cocoa import initialization, primal_exchanges
 from elasticml.algorithms.primal_cocoa.problem import Dual, Problem
 from elasticml.algorithms.primal_cocoa.solver import radius_of
 from elasticml.algorithms.primal_cocoa.working_set import INNER, WorkingSet
+from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
 from elasticml.specification.algorithms import PrimalCoCoA, absent_rule, settings_from_section
 
@@ -49,8 +50,6 @@ from elasticml.specification.algorithms import PrimalCoCoA, absent_rule, setting
 # certificate. Both objectives stay valid. The absent columns' contribution to ``X w`` is the last
 # certificate's ``X w`` minus that of the columns still here. Their products with a residual equal
 # those with an earlier residual up to ``|x_j|`` times the distance of the two.
-
-F64 = NDArray[np.float64]
 
 
 @dataclass(slots=True, kw_only=True)

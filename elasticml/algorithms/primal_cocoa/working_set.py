@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import NDArray
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
@@ -25,9 +24,7 @@ from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 from elasticml.algorithms.primal_cocoa.margin_problem import MarginProblem, inverses
 from elasticml.algorithms.primal_cocoa.problem import Dual, Problem
 from elasticml.algorithms.primal_cocoa.squared_problem import SquaredProblem
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
+from elasticml.arrays import F64, I64
 
 #: Maximum bytes of gathered columns.
 BYTES_MAX: Final = 2**26

@@ -22,6 +22,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from elasticml.arrays import F64
+
 # The processor's prefetch instruction, for compiled loops.
 
 
@@ -51,7 +53,6 @@ _AHEAD = _Place(384)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-F64 = NDArray[np.float64]
 #: float64 or float32 values of a chunk.
 Values = NDArray[np.float64] | NDArray[np.float32]
 #: int64 or int32 row pointers.

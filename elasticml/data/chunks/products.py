@@ -12,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.arrays import F64
 from elasticml.data.chunks import kernels
 from elasticml.data.chunks.chunk import (
     Chunk,
@@ -24,7 +25,6 @@ from elasticml.data.chunks.chunk import (
 from elasticml.data.chunks.ngrams import CODES_MAX, first_columns, sequence_layout
 from elasticml.ids import ChunkId
 
-F64 = NDArray[np.float64]
 _Number = TypeVar("_Number", np.float64, np.int64)
 
 

@@ -14,12 +14,11 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk, Dtype, Layout
 from elasticml.data.chunks.chunker import is_binary, row_bounds
 from elasticml.data.chunks.products import read_only
 from elasticml.ids import ChunkId
-
-F64 = NDArray[np.float64]
 
 _NO_BODY: Final = memoryview(b"")
 

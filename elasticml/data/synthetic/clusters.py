@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk, Dtype
 from elasticml.data.chunks.chunker import Rows
 from elasticml.data.chunks.rows import cut_rows
@@ -29,8 +29,6 @@ from elasticml.data.source import (
 )
 from elasticml.errors import ConfigError
 from elasticml.specification.data import SyntheticClustersSpec
-
-F64 = NDArray[np.float64]
 
 #: Rows drawn from one seed.
 BLOCK_ROWS: Final = 4096

@@ -20,8 +20,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from elasticml.arrays import F64, I64
 from elasticml.data.chunks.chunk import Chunk, Dtype
 from elasticml.data.chunks.chunker import Rows
 from elasticml.data.chunks.kernels import kernel
@@ -44,8 +44,6 @@ from elasticml.specification.data import SyntheticSpec
 # most frequent column has rank 0) are drawn from ``P(rank) ~ (rank + q)^-a``; a fixed permutation
 # maps ranks to columns, so that frequent columns are not adjacent.
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 #: Seed that separates the draws for the label threshold from all others.
 _CALIBRATION: Final = 0xCA11
