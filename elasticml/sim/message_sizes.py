@@ -43,5 +43,5 @@ def sizes_of(header: Work) -> ExchangeSizes:
 
 
 def examples_of(work: Work, rows: int) -> float:
-    """Examples that are gone through by a member with so many: in a pass, or in several."""
+    """Return the examples that a member with ``rows`` rows visits, in one pass or several."""
     return rows * float(work.parameters.get("local_epochs", 1.0))
