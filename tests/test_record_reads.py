@@ -21,9 +21,6 @@ ALLOWED = {
     "elasticml/data/dataset_stats.py",
     # A job record's faults.
     "elasticml/control/driver_settings.py",
-    # Not ported yet.
-    "elasticml/report",
-    "elasticml/cli",
 }
 #: What a story record, a row or a summary is called.
 NAMES = {"record", "row", "summary", "first", "last", "ended", "started", "loaded", "told", "begun"}

@@ -6,10 +6,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from elasticml.story.records import RoundEnded, StoryRecord, records_from_json
 
 if TYPE_CHECKING:
     import skein
@@ -103,7 +105,7 @@ class ContainerPreemptor:
         self._reader = StoryReader(place)
         self._plan = plan
         self._say = say
-        self._story: list[Mapping[str, Any]] = []
+        self._story: list[StoryRecord] = []
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._act, name="elasticml-rival")
         self._error: Exception | None = None
@@ -146,14 +148,14 @@ class ContainerPreemptor:
         """Poll a condition; return False if the job ends first, or after ``WAIT_S_MAX`` seconds."""
         deadline_s = time.monotonic() + WAIT_S_MAX
         while time.monotonic() < deadline_s and not self._is_over.wait(LOOK_S):
-            self._story += self._reader.news()
+            self._story += records_from_json(self._reader.news())
             if is_so():
                 return True
         return False
 
     def _trained_s(self) -> float:
         """Return the job's time at the end of its last round, in seconds."""
-        return max((float(r["t"]) for r in self._story if r["event"] == "RoundEnded"), default=0.0)
+        return max((r.t for r in self._story if isinstance(r, RoundEnded)), default=0.0)
 
     def _is_whole_again(self) -> bool:
         """Return whether every lost member has been replaced."""

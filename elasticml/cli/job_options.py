@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from elasticml.story.summary import RunSummary, summary_from_json
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -57,35 +59,33 @@ def print_summary(summary: Mapping[str, Any], as_json: bool) -> None:
 
         click.echo(json.dumps(json_safe(summary)))
         return
-    for line in summary_lines(summary):
+    for line in summary_lines(summary_from_json(summary)):
         click.echo(line)
 
 
-def summary_lines(summary: Mapping[str, Any]) -> list[str]:
+def summary_lines(summary: RunSummary) -> list[str]:
     """Return a run's summary as lines of text."""
-    lines = [f"rounds      {summary.get('rounds')} ({summary.get('stopped_by')})"]
-    objective = summary.get("objective")
-    if objective is None:
-        lines.append(f"objective   unknown: {summary.get('objective_missing_because')}")
+    lines = [f"rounds      {summary.rounds} ({summary.stopped_by})"]
+    if summary.objective is None:
+        lines.append(f"objective   unknown: {summary.objective_missing_because}")
     else:
-        lines.append(f"objective   {objective:.8g}")
-    if summary.get("gap") is not None:
-        bound = "at most " if summary.get("gap_is_bound") else ""
-        lines.append(f"gap         {bound}{summary['gap']:.3g}")
-    for name in ("train", "test"):
-        metrics = summary.get(name) or {}
+        lines.append(f"objective   {summary.objective:.8g}")
+    if summary.gap is not None:
+        bound = "at most " if summary.gap_is_bound else ""
+        lines.append(f"gap         {bound}{summary.gap:.3g}")
+    for name, metrics in (("train", summary.train), ("test", summary.test)):
         if metrics:
             lines.append(f"{name:<12}" + ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
-    if summary.get("lost"):
-        lines.append(f"members     {summary['lost']} lost, {summary.get('returned')} returned")
-    if summary.get("retired"):
-        lines.append(f"members     {summary['retired']} released by a policy")
-    decisions = summary.get("decisions") or {}
-    if decisions:
-        lines.append("decisions   " + ", ".join(f"{name} {n}" for name, n in decisions.items()))
-    lines += [f"note        {note}" for note in summary.get("notes") or ()]
-    lines += [f"note        test data: {note}" for note in summary.get("test_notes") or ()]
-    if summary.get("not_evaluated"):
-        lines.append(f"note        not evaluated: {summary['not_evaluated']}")
-    lines.append(f"report      {Path(str(summary.get('run_dir'))) / 'report.html'}")
+    if summary.lost:
+        lines.append(f"members     {summary.lost} lost, {summary.returned} returned")
+    if summary.retired:
+        lines.append(f"members     {summary.retired} released by a policy")
+    if summary.decisions:
+        decided = ", ".join(f"{name} {n}" for name, n in summary.decisions.items())
+        lines.append(f"decisions   {decided}")
+    lines += [f"note        {note}" for note in summary.notes or ()]
+    lines += [f"note        test data: {note}" for note in summary.test_notes or ()]
+    if summary.not_evaluated:
+        lines.append(f"note        not evaluated: {summary.not_evaluated}")
+    lines.append(f"report      {Path(str(summary.run_dir)) / 'report.html'}")
     return lines

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from elasticml.cli.job_options import job_options, print_summary
+from elasticml.story.summary import summary_from_json
 
 _HELP = """Simulate a job in virtual time: the same decisions, the same arithmetic, no processes.
 
@@ -65,7 +66,7 @@ def simulate(
         )
     print_summary(result.summary, as_json)
     if not as_json:
-        click.echo(f"time        {result.summary.get('seconds'):.3f} s, virtual")
+        click.echo(f"time        {summary_from_json(result.summary).seconds:.3f} s, virtual")
 
 
 @contextmanager

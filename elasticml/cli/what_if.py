@@ -31,6 +31,7 @@ from elasticml.report.story_to_faults import (
     measured_pace,
 )
 from elasticml.report.what_if import NO_FAILURE
+from elasticml.story.records import MemberJoined
 
 #: Rules for absent examples, and the same run without losses.
 MODES = (
@@ -88,7 +89,7 @@ def simulate_modes(
                 "--what-if stall,ignore,no-failure"
             )
     run = read_run(run_dir)
-    rounds = int(run.summary.get("rounds") or 0)
+    rounds = run.summary.rounds or 0
     if rounds < 1:
         raise ConfigError(
             f"what-if: {run.path} has no summary with the number of rounds to simulate; name a run "
@@ -126,10 +127,10 @@ def _record(
     members = initial_slots(run.records)
     if members < 1:
         raise ConfigError(f"what-if: the story of {run.path} does not name the first members")
-    hosts = {r.get("host") for r in run.records if r["event"] == "MemberJoined"}
+    hosts = {record.host for record in run.records if isinstance(record, MemberJoined)}
     own = dict(file.simulate or {})
     world = {k: v for k, v in own.items() if k not in ("preemption", "trace")}
-    if not run.summary.get("simulated"):
+    if not run.summary.simulated:
         world = {"hosts": len(hosts) or 1, **measured_pace(run.records)}
     record = made.record(f"{file.name}-{mode}", members)
     every = getattr(file.evaluate, "every", None)
@@ -148,7 +149,11 @@ def _simulate(
 ) -> SimulatedMode:
     """Simulate a mode, unless an earlier simulation can be reused."""
     path = run.path / "what-if" / mode
-    key = {"package": VERSION, "record": _digest(record), "story": _digest(run.records)}
+    key = {
+        "package": VERSION,
+        "record": _digest(record),
+        "story": _digest([record.to_json() for record in run.records]),
+    }
     key_file = path / KEY
     if key_file.is_file() and key_file.read_text(encoding="utf-8") == json.dumps(key):
         return SimulatedMode(mode=mode, path=path, is_kept=True)

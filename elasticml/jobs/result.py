@@ -21,7 +21,7 @@ from elasticml.jobs.rpc import JobOutcome
 from elasticml.jobs.run_directory import Row, RunDirectory
 from elasticml.report.preemptions import preemptions
 from elasticml.story.history import HistoryRow
-from elasticml.story.records import DataLoaded, records_of
+from elasticml.story.records import DataLoaded, record_from_json, records_of
 from elasticml.story.summary import summary_from_json
 
 
@@ -100,7 +100,7 @@ def make_result(
     summary = {**outcome.summary, "notes": notes, "train": {}, "test": {}}
     if outcome.error is not None:
         summary["error"] = outcome.error.get("message")
-    preempted = preemptions(story)
+    preempted = preemptions(map(record_from_json, story))
     if preempted is not None:
         summary["preemptions"] = preempted
     if run_dir is not None:

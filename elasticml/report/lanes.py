@@ -9,7 +9,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.report.run_reader import Record, finite
+from elasticml.story.records import (
+    ChunksMoved,
+    ExchangeEnded,
+    JobResumed,
+    MemberActive,
+    MemberJoined,
+    MemberLost,
+    MemberNoticed,
+    Reclaimed,
+    StoryRecord,
+)
 
 Kind = Literal["load", "compute", "wait", "move", "gone"]
 
@@ -65,16 +75,16 @@ def slot_of(member: object) -> int | None:
     return int(head) if head.isdecimal() else None
 
 
-def make_lanes(records: Sequence[Record]) -> Lanes:
+def make_lanes(records: Sequence[StoryRecord]) -> Lanes:
     """Build the lanes of all slots that the story names.
 
     A member loads from joining until it takes part, computes in each exchange for the duration that
     it reported, moves while a chunk is sent or received, and waits otherwise. A slot is gone from a
     loss until the next member joins in it. Before its first member it has no interval.
     """
-    end_s = max((finite(record.get("t"), 0.0) for record in records), default=0.0)
+    end_s = max((record.t for record in records), default=0.0)
     lives, marks = _lives(records)
-    compute = _compute_spans(records, end_s)
+    compute = _compute_spans(records)
     for slot, spans in compute.items():
         if spans and slot not in lives:
             lives[slot] = [_Life(start_s=spans[0][0], active_s=spans[0][0])]
@@ -145,37 +155,37 @@ def occupancy(lanes: Lanes, edges: NDArray[np.float64]) -> NDArray[np.float64]:
     return shares
 
 
-def _lives(records: Sequence[Record]) -> tuple[dict[int, list[_Life]], tuple[LaneMark, ...]]:
+def _lives(records: Sequence[StoryRecord]) -> tuple[dict[int, list[_Life]], tuple[LaneMark, ...]]:
     """Read the members of each slot with their times, and the events to mark."""
     lives: dict[int, list[_Life]] = {}
     marks: list[LaneMark] = []
     for record in records:
-        event, t = record["event"], finite(record.get("t"), 0.0)
-        if event == "JobResumed":
+        t = record.t
+        if isinstance(record, JobResumed):
             for life in (stays[-1] for stays in lives.values() if stays):
                 life.end_s = t if life.end_s is None else life.end_s
-        if event == "Reclaimed" and (slot := slot_of(record.get("marked"))) is not None:
+        if isinstance(record, Reclaimed) and (slot := slot_of(record.marked)) is not None:
             marks.append(LaneMark(slot=slot, kind="marked", at_s=t))
-        if event not in ("MemberJoined", "MemberActive", "MemberNoticed", "MemberLost"):
+        if not isinstance(record, MemberJoined | MemberActive | MemberNoticed | MemberLost):
             continue
-        slot = slot_of(record.get("member"))
+        slot = slot_of(record.member)
         if slot is None:
             continue
         stays = lives.setdefault(slot, [])
         present = bool(stays) and stays[-1].end_s is None
-        if event == "MemberJoined":
+        if isinstance(record, MemberJoined):
             if present:
                 stays[-1].end_s = t
             marks.append(LaneMark(slot=slot, kind="returned" if stays else "joined", at_s=t))
             stays.append(_Life(start_s=t))
             continue
-        if not present and event == "MemberLost" and stays:
+        if not present and isinstance(record, MemberLost) and stays:
             continue  # a repeated record of the same loss
         if not present:
             stays.append(_Life(start_s=0.0 if not stays else t))
-        if event == "MemberActive":
+        if isinstance(record, MemberActive):
             stays[-1].active_s = t if stays[-1].active_s is None else stays[-1].active_s
-        elif event == "MemberNoticed":
+        elif isinstance(record, MemberNoticed):
             marks.append(LaneMark(slot=slot, kind="noticed", at_s=t))
         else:
             stays[-1].end_s = t
@@ -207,31 +217,30 @@ def _load_spans(stays: Sequence[_Life], busy: Sequence[Span], end_s: float) -> l
     return spans
 
 
-def _compute_spans(records: Sequence[Record], end_s: float) -> dict[int, list[Span]]:
+def _compute_spans(records: Sequence[StoryRecord]) -> dict[int, list[Span]]:
     """Read the compute time of each slot in each exchange."""
     spans: dict[int, list[Span]] = {}
     for record in records:
-        if record["event"] != "ExchangeEnded" or not isinstance(record.get("compute_s"), dict):
+        if not isinstance(record, ExchangeEnded):
             continue
-        stop = finite(record.get("t"), end_s)
-        start = finite(record.get("start_t"), stop)
-        for slot_text, seconds in record["compute_s"].items():
-            slot, length = slot_of(slot_text), finite(seconds, 0.0)
+        stop = record.t
+        start = stop if record.start_t is None else record.start_t
+        for slot_text, length in record.compute_s.items():
+            slot = slot_of(slot_text)
             if slot is not None and length > 0.0:
                 spans.setdefault(slot, []).append((start, min(start + length, stop)))
     return {slot: sorted(own) for slot, own in spans.items()}
 
 
-def _move_spans(records: Sequence[Record]) -> dict[int, list[Span]]:
+def _move_spans(records: Sequence[StoryRecord]) -> dict[int, list[Span]]:
     """Read the time of each chunk move, for its source and its target."""
     spans: dict[int, list[Span]] = {}
     for record in records:
-        if record["event"] != "ChunksMoved":
+        if not isinstance(record, ChunksMoved):
             continue
-        stop = finite(record.get("t"), 0.0)
-        span = (stop - finite(record.get("seconds"), 0.0), stop)
-        for end in ("source", "target"):
-            slot = slot_of(record.get(end))
+        span = (record.t - record.seconds, record.t)
+        for end in (record.source, record.target):
+            slot = slot_of(end)
             if slot is not None and span[1] > span[0]:
                 spans.setdefault(slot, []).append(span)
     return {slot: sorted(own) for slot, own in spans.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from elasticml.report.lanes import slot_of
 from elasticml.report.plots import shade
-from elasticml.report.run_reader import Record, RunData, finite
+from elasticml.report.run_reader import RunData
 from elasticml.report.series import rounds_of
 from elasticml.report.style import COLOURS, MUTED, Picture, new_figure, whole_ticks
+from elasticml.story.records import ChunksMoved, ExchangeEnded, RoundStarted, StoryRecord
 
 # Loads read from a story: examples and compute time of each slot in each round.
 
@@ -53,7 +54,7 @@ def relative(values: Floats) -> Floats:
     return values / np.where(means > 0, means, math.nan)
 
 
-def make_loads(records: Sequence[Record]) -> Loads | None:
+def make_loads(records: Sequence[StoryRecord]) -> Loads | None:
     """Read the loads; None if no exchange records compute times."""
     seconds: dict[float, dict[int, float]] = {}
     rows: dict[float, dict[int, float]] = {}
@@ -63,21 +64,19 @@ def make_loads(records: Sequence[Record]) -> Loads | None:
     for record, number in zip(records, rounds_of(records), strict=True):
         if math.isnan(number):
             continue
-        match record["event"]:
-            case "RoundStarted":
+        match record:
+            case RoundStarted():
                 if not has_begun:
                     moved.clear()  # moves before the first round belong to loading
                 has_begun = True
-                counts = record.get("rows")
-                current_rows = _by_slot(counts) if isinstance(counts, dict) else current_rows
-            case "ExchangeEnded":
+                current_rows = current_rows if record.rows is None else _by_slot(record.rows)
+            case ExchangeEnded():
                 spent = seconds.setdefault(number, {})
-                computed = record.get("compute_s")
-                for slot, took in _by_slot(computed).items():
+                for slot, took in _by_slot(record.compute_s).items():
                     spent[slot] = spent.get(slot, 0.0) + took
                 rows.setdefault(number, dict(current_rows))
-            case "ChunksMoved":
-                moved[number] = moved.get(number, 0.0) + finite(record.get("chunks"), 0.0)
+            case ChunksMoved():
+                moved[number] = moved.get(number, 0.0) + record.chunks
     rounds = sorted(r for r, spent in seconds.items() if spent)
     slots = tuple(sorted({slot for r in rounds for slot in seconds[r]}))
     if not rounds:
@@ -91,9 +90,8 @@ def make_loads(records: Sequence[Record]) -> Loads | None:
     )
 
 
-def _by_slot(values: object) -> dict[int, float]:
-    named = values if isinstance(values, dict) else {}
-    pairs = ((slot_of(name), finite(value, 0.0)) for name, value in named.items())
+def _by_slot(values: Mapping[str, float]) -> dict[int, float]:
+    pairs = ((slot_of(name), float(value)) for name, value in values.items())
     return {slot: value for slot, value in pairs if slot is not None and value > 0}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from elasticml.report.overlay_plot import (
     overlay_picture,
     time_picture,
 )
-from elasticml.report.run_reader import RunData, finite, read_run
+from elasticml.report.run_reader import RunData, read_run
 from elasticml.report.series import (
     common_metric,
     full_objective,
@@ -259,12 +258,15 @@ def _run_table(runs: Sequence[RunData], labels: Sequence[str], page: Path) -> st
     for run, label in zip(runs, labels, strict=True):
         summary = run.summary
         _, full = full_objective(run.history)
-        end = finite(summary.get("objective"), float(full[-1]) if len(full) else math.nan)
-        moved = finite(summary.get("moved_bytes"))
+        end = summary.objective
+        if end is None and len(full):
+            end = float(full[-1])
+        rounds = last_round(run) if summary.rounds is None else summary.rounds
+        moved = summary.moved_bytes
         rows.append([
-            label, number(end), number(summary.get("rounds", last_round(run))),
-            seconds_text(finite(summary.get("seconds"))), number(summary.get("lost")),
-            number(summary.get("returned")), format_size(moved) if math.isfinite(moved) else "–",
+            label, number(end), number(rounds),
+            seconds_text(summary.seconds), number(summary.lost),
+            number(summary.returned), "–" if moved is None else format_size(float(moved)),
         ])  # fmt: skip
         own = run.path / "report.html"
         if own.is_file():

@@ -38,6 +38,7 @@ from elasticml.report.style import (
     new_figure,
     whole_ticks,
 )
+from elasticml.story.records import PolicyDecided
 
 # Plots of several runs over each other: objective and test metric by round and by time.
 
@@ -278,7 +279,7 @@ def loads_comparison(runs: Sequence[RunData], labels: Sequence[str]) -> Picture 
     Source: the uni-task paper, Figure 6: task times without balancing, with it, and the workload.
     """
     decided = any(
-        r["event"] == "PolicyDecided" and r.get("policy") not in _ALWAYS
+        isinstance(r, PolicyDecided) and r.policy not in _ALWAYS
         for run in runs
         for r in run.records
     )

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from elasticml.report.run_reader import History, RunData, finite
+from elasticml.report.run_reader import History, RunData
 from elasticml.report.series import (
     Clock,
     Mark,
@@ -34,6 +34,8 @@ from elasticml.report.style import (
     new_figure,
     whole_ticks,
 )
+from elasticml.story.json_fields import finite
+from elasticml.story.records import DataLoaded
 
 # Plots of one run: objective, test metric, and members over time.
 
@@ -335,10 +337,8 @@ def _fewest_after_peak(counts: Floats) -> float:
 
 def _total_examples(run: RunData) -> float:
     """Return the number of examples of the job; 0 if unknown."""
-    for count in (run.summary.get("examples"), run.first("DataLoaded").get("rows")):
-        if isinstance(count, int | float) and count > 0:
-            return float(count)
-    return 0.0
+    loaded = run.first(DataLoaded)
+    return float(run.summary.examples or (loaded and loaded.rows) or 0)
 
 
 # The plot of the certified duality gap.

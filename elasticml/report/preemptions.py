@@ -6,13 +6,27 @@ All times are read from the story, in seconds since the job started.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from elasticml.report.lanes import slot_of
 from elasticml.report.markup import table_html
-from elasticml.report.run_reader import Record, finite
+from elasticml.story.records import (
+    ChunksAbsent,
+    ChunksMoved,
+    ContainerEnded,
+    ContainerStopping,
+    GroupReturned,
+    MemberActive,
+    MemberLost,
+    MemberNoticed,
+    Reclaimed,
+    ReclaimLifted,
+    RoundEnded,
+    RoundStarted,
+    StoryRecord,
+)
 
 #: Reasons of losses caused by the cluster, as opposed to containers that the job gave back.
 TAKEN = ("preempted", "node", "memory", "released", "killed", "exit", "terminated", "noticed")
@@ -68,46 +82,47 @@ class _Reader:
     #: The container last lost in each vacant slot.
     vacant: dict[int, Container] = field(default_factory=dict)
     #: The containers of each group of absent chunks.
-    groups: dict[object, list[Container]] = field(default_factory=dict)
+    groups: dict[int | None, list[Container]] = field(default_factory=dict)
     has_begun: bool = False
 
-    def of(self, member: object) -> Container:
+    def of(self, member: str) -> Container:
         """Return a member's entry, which is created on first use."""
-        name = str(member)
-        return self.by_member.setdefault(name, Container(member=name))
+        return self.by_member.setdefault(member, Container(member=member))
 
-    def read(self, record: Record) -> None:
+    def read(self, record: StoryRecord) -> None:
         """Process one record."""
-        t = finite(record.get("t"), 0.0)
-        match record["event"]:
-            case "RoundStarted":
+        t = record.t
+        match record:
+            case RoundStarted():
                 self.has_begun = True
-            case "Reclaimed":
-                self._reclaimed(record, t)
-            case "ReclaimLifted" if record.get("member"):
-                self.of(record["member"]).lifted_s = t
-            case "MemberNoticed":
-                self._noticed(record, t)
-            case "ContainerStopping":
-                entry = self.of(record["member"])
+            case Reclaimed():
+                self._reclaimed(record)
+            case ReclaimLifted(member=str(member)):
+                self.of(member).lifted_s = t
+            case MemberNoticed():
+                self._noticed(record)
+            case ContainerStopping():
+                entry = self.of(record.member)
                 entry.stopping_s = t if entry.stopping_s is None else entry.stopping_s
-            case "ChunksMoved":
-                self.gave_s[str(record.get("source"))] = t
-            case "MemberLost":
-                self._lost(record, t)
-            case "ContainerEnded" if record.get("member"):
-                self._ended(record)
-            case "ChunksAbsent" | "GroupReturned":
-                self._absent(record, t)
-            case "MemberActive":
-                back = self.vacant.pop(_slot(record.get("member")), None)
+            case ChunksMoved():
+                self.gave_s[record.source] = t
+            case MemberLost():
+                self._lost(record)
+            case ContainerEnded(member=str(member)):
+                self._ended(record, self.of(member))
+            case ChunksAbsent():
+                self._absent(record)
+            case GroupReturned():
+                self._returned(record)
+            case MemberActive():
+                back = self.vacant.pop(_slot(record.member), None)
                 if back is not None:
                     back.return_s = t
-            case "RoundEnded":
-                self._round(t, is_idle=bool(record.get("idle")))
+            case RoundEnded():
+                self._round(t, is_idle=record.idle)
 
-    def _reclaimed(self, record: Record, t: float) -> None:
-        marked, given = record.get("marked"), record.get("given")
+    def _reclaimed(self, record: Reclaimed) -> None:
+        t, marked, given = record.t, record.marked, record.given
         if marked:
             entry = self.of(marked)
             _note_notice(entry, t)
@@ -115,48 +130,42 @@ class _Reader:
         if given and given != marked:
             entry = self.of(given)
             _note_notice(entry, t)
-            entry.role, entry.given_for = "substitute", str(marked or record.get("address"))
+            entry.role, entry.given_for = "substitute", marked or record.address
 
-    def _noticed(self, record: Record, t: float) -> None:
-        entry = self.of(record.get("member"))
-        _note_notice(entry, t)
-        if record.get("reason") == "terminated" and entry.stopping_s is None:
-            entry.stopping_s = t
+    def _noticed(self, record: MemberNoticed) -> None:
+        entry = self.of(record.member)
+        _note_notice(entry, record.t)
+        if record.reason == "terminated" and entry.stopping_s is None:
+            entry.stopping_s = record.t
 
-    def _lost(self, record: Record, t: float) -> None:
-        reason, member = str(record.get("reason")), str(record.get("member"))
+    def _lost(self, record: MemberLost) -> None:
+        t, reason, member = record.t, record.reason, record.member
         has_notice = member in self.by_member
         if reason == "retired" or not (has_notice or self.has_begun):
             return
         entry = self.of(member)
         entry.lost_s, entry.reason = t, reason
-        entry.chunks = int(finite(record.get("chunks"), 0.0))
+        entry.chunks = record.chunks
         if not entry.chunks:
             first_s = t if entry.notice_s is None else entry.notice_s
             entry.safe_s = max(first_s, self.gave_s.get(member, first_s))
         self.vacant[_slot(member)] = entry
 
-    def _ended(self, record: Record) -> None:
-        entry = self.of(record["member"])
-        entry.container = str(record.get("container") or "")
-        status = record.get("status")
-        entry.status = status if isinstance(status, int) else None
-        if record.get("reason"):
-            entry.reason = str(record["reason"])
+    def _ended(self, record: ContainerEnded, entry: Container) -> None:
+        entry.container = record.container
+        entry.status = record.status
+        entry.reason = record.reason or entry.reason
 
-    def _absent(self, record: Record, t: float) -> None:
-        group = record.get("group")
-        if record["event"] == "ChunksAbsent":
-            members = record.get("members")
-            names = [str(m) for m in members] if isinstance(members, list | tuple) else []
-            gone = [self.by_member[m] for m in names if m in self.by_member]
-            for entry in gone:
-                entry.stand_in_s = t
-            self.groups[group] = gone
-            return
-        for entry in self.groups.pop(group, []):
-            entry.takeover_s = t
-            entry.safe_s = t if entry.safe_s is None else entry.safe_s
+    def _absent(self, record: ChunksAbsent) -> None:
+        gone = [self.by_member[m] for m in record.members if m in self.by_member]
+        for entry in gone:
+            entry.stand_in_s = record.t
+        self.groups[record.group] = gone
+
+    def _returned(self, record: GroupReturned) -> None:
+        for entry in self.groups.pop(record.group, []):
+            entry.takeover_s = record.t
+            entry.safe_s = record.t if entry.safe_s is None else entry.safe_s
 
     def _round(self, t: float, is_idle: bool) -> None:
         for entry in self.by_member.values():
@@ -178,12 +187,12 @@ def _note_notice(entry: Container, t: float) -> None:
     entry.notice_s = t if entry.notice_s is None else entry.notice_s
 
 
-def _slot(member: object) -> int:
+def _slot(member: str) -> int:
     slot = slot_of(member)
     return -1 if slot is None else slot
 
 
-def containers(records: Sequence[Record]) -> tuple[Container, ...]:
+def containers(records: Iterable[StoryRecord]) -> tuple[Container, ...]:
     """List the containers that were asked for, taken or given back, in order of time."""
     reader = _Reader()
     for record in records:
@@ -201,7 +210,7 @@ def _first(entry: Container) -> float:
     return min(times, default=0.0)
 
 
-def preemptions(records: Sequence[Record]) -> dict[str, Any] | None:
+def preemptions(records: Iterable[StoryRecord]) -> dict[str, Any] | None:
     """Summarize what the cluster took; None if it took nothing.
 
     Returns
@@ -261,7 +270,7 @@ def _plain(entry: Container) -> dict[str, Any]:
     return {name: value for name, value in plain.items() if value not in (None, "")}
 
 
-def preemptions_section(records: Sequence[Record]) -> str:
+def preemptions_section(records: Sequence[StoryRecord]) -> str:
     """Return the table of the containers that a cluster took; empty if it took none."""
     taken = [c for c in containers(records) if _is_taken(c)]
     if not taken:
@@ -325,7 +334,7 @@ _WHAT = {
 }
 
 
-def preemption_table(records: Sequence[Record]) -> str:
+def preemption_table(records: Sequence[StoryRecord]) -> str:
     """Return the table of containers in order of time; empty if there is none.
 
     Times are seconds since the job started. A stand-in is listed if chunks were lost with the

@@ -18,11 +18,14 @@ from elasticml.report.load_plot import loads_picture
 from elasticml.report.markup import document, esc, figure, number, table_html
 from elasticml.report.plots import gap_picture, members_picture, metric_picture, objective_picture
 from elasticml.report.preemptions import preemptions_section
-from elasticml.report.run_reader import TEXT_COLUMNS, Record, RunData, finite, read_run
+from elasticml.report.run_reader import TEXT_COLUMNS, RunData, read_run
 from elasticml.report.series import absence_windows, membership_marks, rounds_of
 from elasticml.report.style import Picture, png_bytes, styled, write_whole
 from elasticml.report.timeline import seconds_text, timeline
 from elasticml.report.what_if import what_if_section
+from elasticml.story.json_fields import finite
+from elasticml.story.records import DataLoaded, JobEnded, JobStarted, PolicyDecided, StoryRecord
+from elasticml.story.summary import RunSummary
 
 # The policies' decisions and their reasons, for the page's table and the table of rounds.
 
@@ -57,19 +60,19 @@ class Decision:
         return f"{self.first_round:.0f} to {self.last_round:.0f}"
 
 
-def decisions(records: Sequence[Record]) -> tuple[Decision, ...]:
+def decisions(records: Sequence[StoryRecord]) -> tuple[Decision, ...]:
     """List the policies' decisions in order of their beginning, with chunk moves summed up."""
     taken: list[Decision] = []
     # Index of the entry to which the next decision of a policy and kind is added.
     open_at: dict[tuple[str, str], int] = {}
     chunks: dict[int, float] = {}
     for record, round_number in zip(records, rounds_of(records), strict=True):
-        if record["event"] != "PolicyDecided":
+        if not isinstance(record, PolicyDecided):
             continue
-        policy, kind = str(record.get("policy")), str(record.get("suggestion"))
+        policy, kind = record.policy, record.suggestion
         place = open_at.get((policy, kind))
         if kind in _OFTEN and place is not None:
-            chunks[place] += finite(record.get("chunks"), 0.0)
+            chunks[place] += record.chunks or 0
             old = taken[place]
             taken[place] = Decision(
                 first_round=old.first_round,
@@ -77,32 +80,32 @@ def decisions(records: Sequence[Record]) -> tuple[Decision, ...]:
                 at_s=old.at_s,
                 policy=policy,
                 what=_often(kind, chunks[place]),
-                why=str(record.get("why") or ""),
+                why=record.why,
                 count=old.count + 1,
                 is_often=True,
             )
             continue
         if kind in _OFTEN:
             open_at[policy, kind] = len(taken)
-            chunks[len(taken)] = finite(record.get("chunks"), 0.0)
+            chunks[len(taken)] = record.chunks or 0
         else:
             open_at.clear()  # moves after any other decision make a new entry
-        what = _often(kind, chunks[len(taken)]) if kind in _OFTEN else _what(record, kind)
+        what = _often(kind, chunks[len(taken)]) if kind in _OFTEN else _what(record)
         taken.append(
             Decision(
                 first_round=round_number,
                 last_round=round_number,
-                at_s=finite(record.get("t"), 0.0),
+                at_s=record.t,
                 policy=policy,
                 what=what,
-                why=str(record.get("why") or ""),
+                why=record.why,
                 is_often=kind in _OFTEN,
             )
         )
     return tuple(taken)
 
 
-def decisions_section(records: Sequence[Record]) -> str:
+def decisions_section(records: Sequence[StoryRecord]) -> str:
     """Return the table of the policies' decisions and reasons; empty if there are none."""
     taken = decisions(records)
     if not taken:
@@ -124,7 +127,7 @@ def decisions_section(records: Sequence[Record]) -> str:
     )
 
 
-def decided_by_round(records: Sequence[Record]) -> dict[float, str]:
+def decided_by_round(records: Sequence[StoryRecord]) -> dict[float, str]:
     """Describe briefly the decisions before each round, except moves of chunks."""
     by_round: dict[float, list[str]] = {}
     for decision in decisions(records):
@@ -140,21 +143,20 @@ def _often(kind: str, chunks: float) -> str:
     return {"Move": f"moved {n}", "Replicate": f"copied {n}", "Discard": "dropped copies"}[kind]
 
 
-def _what(record: Record, kind: str) -> str:
-    members = record.get("members")
-    n = len(members) if isinstance(members, list) else 0
-    match kind:
+def _what(record: PolicyDecided) -> str:
+    n = len(record.members or ())
+    match record.suggestion:
         case "Retire":
             return f"gave back {n} member{'' if n == 1 else 's'}"
         case "Request":
-            return f"asked for {finite(record.get('count'), 0.0):.0f} more"
+            return f"asked for {record.count or 0} more"
         case "Tune":
-            value = record.get("value")
+            value = record.value
             shown = f"{value:.4g}" if isinstance(value, float) else str(value)
-            return f"set {record.get('setting')} to {shown}"
+            return f"set {record.setting} to {shown}"
         case "Readmit":
             return "brought absent chunks back"
-    return kind.lower()
+    return record.suggestion.lower()
 
 
 #: Rows of the history shown in full; a longer history is thinned.
@@ -241,9 +243,11 @@ def _header(run: RunData) -> str:
     if isinstance(algorithm, dict):
         names = [algorithm.get(key) for key in ("name", "optimizer", "loss")]
         parts.append(" · ".join(str(name).replace("_", " ") for name in names if name))
-    loaded = run.first("DataLoaded")
-    rows = run.summary.get("examples", loaded.get("rows"))
-    columns = run.summary.get("features", loaded.get("features"))
+    loaded = run.first(DataLoaded)
+    rows, columns = run.summary.examples, run.summary.features
+    if loaded is not None:
+        rows = loaded.rows if rows is None else rows
+        columns = loaded.features if columns is None else columns
     if rows is not None:
         wide = f" × {number(columns)} features" if columns is not None else ""
         parts.append(f"{number(rows)} examples{wide}")
@@ -253,7 +257,7 @@ def _header(run: RunData) -> str:
     if run.state == "unfinished":
         warning = "The run has not ended, or was killed: the page shows what it has written so far."
         notes += f'<p class="warn">{warning}</p>'
-    error = run.summary.get("error")
+    error = run.summary.error
     if error:
         notes += f'<p class="warn">{esc(error)}</p>'
     return (
@@ -266,27 +270,25 @@ def _key_figures(run: RunData) -> str:
     """Return the cards with the key figures, from the summary or else from the history."""
     summary, history = run.summary, run.history
     marks = membership_marks(run.records)
-    rounds = summary.get("rounds", _last(run, "round"))
+    rounds = _known(summary.rounds, _last(run, "round"))
+    seconds = _known(summary.seconds, _last(run, "seconds"))
+    stand_ins = int((history.column("stand_ins") > 0).sum())
     cards = [
         ("objective", number(*_objective(run)[:1]), _objective(run)[1]),
-        ("gap", number(summary.get("gap", _last(run, "gap")), 3), _gap_words(summary)),
+        ("gap", number(_known(summary.gap, _last(run, "gap")), 3), _gap_words(summary)),
         ("rounds", number(rounds), _ending(run)),
-        ("time", seconds_text(finite(summary.get("seconds", _last(run, "seconds")))), ""),
+        ("time", seconds_text(finite(seconds)), ""),
         ("members", *_members(run)),
-        ("lost", number(summary.get("lost", _counted(marks, "lost"))), "members"),
+        ("lost", number(_known(summary.lost, _counted(marks, "lost"))), "members"),
         ("given back", number(_retired(summary, marks)), "members, by a policy"),
-        ("container-seconds", number(summary.get("container_seconds"), 4), "members × time"),
-        ("returned", number(summary.get("returned", _counted(marks, "back"))), "members"),
-        (
-            "stand-in rounds",
-            number(summary.get("stand_in_rounds", int((history.column("stand_ins") > 0).sum()))),
-            "",
-        ),
+        ("container-seconds", number(summary.container_seconds, 4), "members × time"),
+        ("returned", number(_known(summary.returned, _counted(marks, "back"))), "members"),
+        ("stand-in rounds", number(_known(summary.stand_in_rounds, stand_ins)), ""),
     ]
-    if finite(summary.get("cuda_rounds")) > 0:
-        cards.append(("CUDA rounds", number(summary["cuda_rounds"]), "computed on a GPU"))
-    moved = finite(summary.get("moved_bytes", _last(run, "moved_bytes")))
-    chunks = summary.get("chunks_moved")
+    if summary.cuda_rounds:
+        cards.append(("CUDA rounds", number(summary.cuda_rounds), "computed on a GPU"))
+    moved = finite(_known(summary.moved_bytes, _last(run, "moved_bytes")))
+    chunks = summary.chunks_moved
     cards.append(
         (
             "moved",
@@ -294,8 +296,7 @@ def _key_figures(run: RunData) -> str:
             f"{number(chunks)} chunks" if chunks else "between members",
         )
     )
-    test = summary.get("test")
-    for name, value in (test if isinstance(test, dict) else {}).items():
+    for name, value in (summary.test or {}).items():
         if math.isfinite(finite(value)):
             label = name.upper() if name in ("auprc", "auroc", "rmse") else name
             cards.append((f"test {label}", number(finite(value), 4), ""))
@@ -311,10 +312,11 @@ def _key_figures(run: RunData) -> str:
 
 def _objective(run: RunData) -> tuple[float | None, str]:
     """Return the final objective and what it covers."""
-    if "objective" in run.summary:
-        value = run.summary["objective"]
-        reason = run.summary.get("objective_missing_because") or "not known over all examples"
-        return (value, "over all examples") if value is not None else (None, str(reason))
+    summary = run.summary
+    if summary.objective is not None:
+        return summary.objective, "over all examples"
+    if summary.rounds is not None:
+        return None, summary.objective_missing_because or "not known over all examples"
     own = run.history.column("objective")
     rows = np.flatnonzero(np.isfinite(own))
     if not len(rows):
@@ -323,25 +325,31 @@ def _objective(run: RunData) -> tuple[float | None, str]:
     return float(own[rows[-1]]), "so far" if kind == "exact" else f"so far, {kind}"
 
 
-def _gap_words(summary: Mapping[str, Any]) -> str:
-    return "an upper bound" if summary.get("gap_is_bound") else ""
+def _known(value: float | None, otherwise: float | None) -> float | None:
+    return otherwise if value is None else value
+
+
+def _gap_words(summary: RunSummary) -> str:
+    return "an upper bound" if summary.gap_is_bound else ""
 
 
 def _ending(run: RunData) -> str:
     """Return in a word whether the run has converged, or what stopped it."""
-    converged = run.summary.get("converged", run.last("JobEnded").get("converged"))
-    if not isinstance(converged, bool):
+    converged, ended = run.summary.converged, run.last(JobEnded)
+    if converged is None and ended is not None:
+        converged = ended.converged
+    if converged is None:
         return "so far" if run.state == "unfinished" else ""
     if converged:
         return "converged"
-    return str(run.summary.get("stopped_by") or "not converged")
+    return run.summary.stopped_by or "not converged"
 
 
 def _members(run: RunData) -> tuple[str, str]:
     """Return the number of members at the start, the fewest, and at the end, with a label."""
-    members = run.summary.get("members")
-    if isinstance(members, dict):
-        three = [finite(members.get(key)) for key in ("start", "min", "end")]
+    members = run.summary.members
+    if members is not None:
+        three = [finite(n) for n in (members.start, members.min, members.end)]
     else:
         column = run.history.column("members")
         column = column[np.isfinite(column)]
@@ -355,8 +363,8 @@ def _counted(marks: tuple[Any, ...], kind: str) -> int:
     return sum(mark.count for mark in marks if mark.kind == kind)
 
 
-def _retired(summary: Mapping[str, Any], marks: tuple[Any, ...]) -> int | None:
-    return summary.get("retired") or _counted(marks, "retired") or None
+def _retired(summary: RunSummary, marks: tuple[Any, ...]) -> int | None:
+    return summary.retired or _counted(marks, "retired") or None
 
 
 def _last(run: RunData, column: str) -> float | None:
@@ -477,7 +485,7 @@ def _cell(run: RunData, name: str, row: int) -> str:
 
 def _settings(run: RunData) -> str:
     """Return the section with the job's settings and the software versions."""
-    versions = run.first("JobStarted").get("versions")
+    started = run.first(JobStarted)
     parts = []
     if run.spec:
         flat = sorted(_flatten(run.spec))
@@ -491,8 +499,8 @@ def _settings(run: RunData) -> str:
         parts.append(
             f"<details open><summary>job.yaml</summary><pre>{esc(run.job_text)}</pre></details>"
         )
-    if isinstance(versions, dict):
-        listed = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    if started is not None and started.versions:
+        listed = ", ".join(f"{name} {n}" for name, n in sorted(started.versions.items()))
         parts.append(f'<p class="small">{esc(listed)}</p>')
     missing = '<p class="note">The settings were not recorded.</p>'
     return f"<section><h2>Settings</h2>{''.join(parts) or missing}</section>"

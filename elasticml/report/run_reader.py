@@ -9,16 +9,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.errors import ConfigError
-from elasticml.story.hash_chain import SEAL
+from elasticml.story.json_fields import finite
+from elasticml.story.reader import parse_story
+from elasticml.story.records import JobEnded, JobStarted, RoundEnded, StoryRecord, first_of
+from elasticml.story.summary import RunSummary, summary_from_json
 
-#: One record of the story: at least ``event`` and, after reading, a finite ``t``.
-Record = Mapping[str, Any]
+R = TypeVar("R", bound=StoryRecord)
 
 #: Text columns of the history; all others are numeric.
 TEXT_COLUMNS = ("objective_kind", "gap_is_bound")
@@ -64,9 +66,9 @@ class RunData:
 
     path: Path
     name: str
-    records: tuple[Record, ...] = ()
+    records: tuple[StoryRecord, ...] = ()
     history: History = field(default_factory=History)
-    summary: Mapping[str, Any] = field(default_factory=dict)
+    summary: RunSummary = field(default_factory=lambda: summary_from_json({}))
     #: The job's record from the story; empty if the story lacks its beginning.
     spec: Mapping[str, Any] = field(default_factory=dict)
     #: The text of ``job.yaml``; empty if there is none.
@@ -75,13 +77,13 @@ class RunData:
     #: Sentences about missing or damaged data.
     notes: tuple[str, ...] = ()
 
-    def first(self, event: str) -> Record:
-        """Return the first record of this event, or an empty one."""
-        return next((record for record in self.records if record["event"] == event), {})
+    def first(self, kind: type[R]) -> R | None:
+        """Return the first record of a class, if there is one."""
+        return first_of(kind, self.records)
 
-    def last(self, event: str) -> Record:
-        """Return the last record of this event, or an empty one."""
-        return next((r for r in reversed(self.records) if r["event"] == event), {})
+    def last(self, kind: type[R]) -> R | None:
+        """Return the last record of a class, if there is one."""
+        return first_of(kind, reversed(self.records))
 
 
 def read_run(run_dir: str | Path) -> RunData:
@@ -116,52 +118,24 @@ def read_run(run_dir: str | Path) -> RunData:
     notes: list[str] = []
     summary = _read_summary(path / "summary.json", notes)
     records = parse_story(_read_text(story), notes)
-    history = parse_history(_read_text(table), notes, finished=bool(summary))
+    history = parse_history(_read_text(table), notes, finished=summary is not None)
     if history.n_rows == 0:
         history = _history_from_story(records, notes)
-    started = next((r for r in records if r["event"] == "JobStarted"), {})
-    spec = started.get("spec")
+    started = first_of(JobStarted, records)
+    ended = first_of(JobEnded, reversed(records))
+    state = _state(summary, ended)
+    summary = summary or summary_from_json({})
     return RunData(
         path=path,
-        name=str(summary.get("name") or started.get("name") or path.resolve().name),
+        name=summary.name or (started and started.name) or path.resolve().name,
         records=records,
         history=history,
         summary=summary,
-        spec=spec if isinstance(spec, dict) else {},
+        spec={} if started is None else started.spec,
         job_text=_read_text(path / "job.yaml"),
-        state=_state(summary, records),
+        state=state,
         notes=tuple(notes),
     )
-
-
-def parse_story(text: str, notes: list[str]) -> tuple[Record, ...]:
-    """Parse the lines of a story; invalid lines are skipped, with a note.
-
-    A record without a time gets the time of its predecessor.
-    """
-    records: list[Record] = []
-    unreadable = 0
-    last_t = 0.0
-    lines = text.split("\n")
-    for number, line in enumerate(lines):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if not isinstance(record, dict) or not isinstance(record.get("event"), str):
-            if number == len(lines) - 1:
-                notes.append("The last line of story.jsonl is cut off and was left out.")
-            else:
-                unreadable += 1
-            continue
-        last_t = finite(record.get("t"), last_t)
-        record["t"] = last_t
-        records.append(record)
-    if unreadable:
-        notes.append(f"{unreadable} lines of story.jsonl could not be read and were left out.")
-    return tuple(records)
 
 
 def parse_history(text: str, notes: list[str], *, finished: bool) -> History:
@@ -176,17 +150,6 @@ def parse_history(text: str, notes: list[str], *, finished: bool) -> History:
         notes.append("The last line of history.csv is cut off and was left out.")
     width = len(names)
     return _history(names, [(row + [""] * width)[:width] for row in body])
-
-
-def finite(value: object, default: float = math.nan) -> float:
-    """Return a value as a finite float, or the default if it is not one."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return default
-    try:
-        number = float(value)
-    except ValueError:
-        return default
-    return number if math.isfinite(number) else default
 
 
 def _history(names: tuple[str, ...], rows: list[list[str]]) -> History:
@@ -205,14 +168,13 @@ def _history(names: tuple[str, ...], rows: list[list[str]]) -> History:
     return History(names=names, columns=columns, cells=cells, n_rows=len(rows))
 
 
-def _history_from_story(records: tuple[Record, ...], notes: list[str]) -> History:
+def _history_from_story(records: tuple[StoryRecord, ...], notes: list[str]) -> History:
     """Rebuild the history from the story of a run that has not written its table yet."""
-    ended = [record for record in records if record["event"] == "RoundEnded"]
+    ended = [record.row.columns for record in records if isinstance(record, RoundEnded)]
     if not ended:
         return History()
-    skipped = {"t", "event", "cause", SEAL}
-    names = tuple(dict.fromkeys(key for record in ended for key in record if key not in skipped))
-    rows = [[_cell(record.get(name)) for name in names] for record in ended]
+    names = tuple(dict.fromkeys(name for columns in ended for name in columns))
+    rows = [[_cell(columns.get(name)) for name in names] for columns in ended]
     notes.append("The history was rebuilt from the story: history.csv has no rows.")
     return _history(names, rows)
 
@@ -230,30 +192,30 @@ def _read_text(path: Path) -> str:
         return ""
 
 
-def _read_summary(path: Path, notes: list[str]) -> dict[str, Any]:
-    """Read the summary; empty if it is missing or damaged."""
+def _read_summary(path: Path, notes: list[str]) -> RunSummary | None:
+    """Read the summary; None if it is missing or damaged."""
     text = _read_text(path)
     if not text.strip():
-        return {}
+        return None
     try:
         summary = json.loads(text)
     except ValueError:
         summary = None
     if not isinstance(summary, dict):
         notes.append("summary.json could not be read; the key figures come from the history.")
-        return {}
-    return summary
+        return None
+    return summary_from_json(summary)
 
 
 def _state(
-    summary: Mapping[str, Any], records: tuple[Record, ...]
+    summary: RunSummary | None, ended: JobEnded | None
 ) -> Literal["finished", "unfinished", "failed", "cancelled"]:
     """Derive from the files how the run ended."""
-    ended = next((r for r in reversed(records) if r["event"] == "JobEnded"), None)
-    fields = [(ended or {}).get(key, "") for key in ("state", "reason")]
-    text = " ".join(str(value) for value in (*fields, summary.get("stopped_by", ""))).lower()
+    words = [] if ended is None else [ended.state, ended.reason]
+    words += [] if summary is None else [summary.stopped_by or ""]
+    text = " ".join(words).lower()
     if "cancel" in text or "interrupt" in text:
         return "cancelled"
-    if "fail" in text or summary.get("error"):
+    if "fail" in text or (summary is not None and summary.error):
         return "failed"
-    return "finished" if summary or ended is not None else "unfinished"
+    return "unfinished" if summary is None and ended is None else "finished"

@@ -10,7 +10,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.report.run_reader import History, Record, RunData, finite
+from elasticml.report.run_reader import History, RunData
+from elasticml.story.records import (
+    JobResumed,
+    MemberActive,
+    MemberJoined,
+    MemberLost,
+    RoundStarted,
+    StoryRecord,
+)
 
 #: Test metrics in order of preference for the headline plot: column and name.
 TEST_METRICS = (
@@ -79,41 +87,43 @@ def absence_windows(history: History) -> tuple[Window, ...]:
     return tuple(windows)
 
 
-def rounds_of(records: Sequence[Record]) -> list[float]:
+def rounds_of(records: Sequence[StoryRecord]) -> list[float]:
     """Return each record's round, else the last started round; NaN before the first."""
     current = math.nan
     rounds = []
     for record in records:
-        own = finite(record.get("round"))
-        if record["event"] == "RoundStarted" and not math.isnan(own):
-            current = own
-        rounds.append(current if math.isnan(own) else own)
+        own = record.round
+        if isinstance(record, RoundStarted) and own is not None:
+            current = float(own)
+        rounds.append(current if own is None else float(own))
     return rounds
 
 
-def membership_marks(records: Sequence[Record]) -> tuple[Mark, ...]:
+def membership_marks(records: Sequence[StoryRecord]) -> tuple[Mark, ...]:
     """Count the losses and joins of each round; joins before the first round do not count."""
     marks: dict[tuple[str, float], Mark] = {}
     counted: set[tuple[str, str]] = set()
     started = False
     for record, number in zip(records, rounds_of(records), strict=True):
-        event = record["event"]
-        started = started or event == "RoundStarted"
-        if event not in ("MemberLost", "MemberJoined"):
-            continue
-        identity = (event, str(record.get("member")))
-        if identity in counted or (event == "MemberJoined" and not started):
+        started = started or isinstance(record, RoundStarted)
+        kind: Literal["lost", "back", "retired"]
+        match record:
+            case MemberLost():
+                kind = "retired" if record.reason == "retired" else "lost"
+            case MemberJoined() if started:
+                kind = "back"
+            case _:
+                continue
+        identity = (record.event, record.member)
+        if identity in counted:
             continue
         counted.add(identity)
-        kind: Literal["lost", "back", "retired"] = "lost" if event == "MemberLost" else "back"
-        if kind == "lost" and record.get("reason") == "retired":
-            kind = "retired"  # given back by a policy
         in_round = 0.0 if math.isnan(number) else number
         old = marks.get((kind, in_round))
         marks[kind, in_round] = Mark(
             kind=kind,
             round=in_round,
-            at_s=finite(record.get("t"), 0.0) if old is None else old.at_s,
+            at_s=record.t if old is None else old.at_s,
             count=1 if old is None else old.count + 1,
         )
     return tuple(marks.values())
@@ -126,9 +136,9 @@ def clock(run: RunData) -> Clock:
     they are used for the last row, which no round follows, and for runs without a story.
     """
     begun = {
-        finite(record.get("round")): finite(record.get("t"))
+        float(record.round): record.t
         for record in run.records
-        if record["event"] == "RoundStarted"
+        if isinstance(record, RoundStarted) and record.round is not None
     }
     rows = zip(run.history.column("round"), run.history.column("seconds"), strict=True)
     seconds = {float(r): float(s) for r, s in rows} | begun
@@ -142,22 +152,23 @@ def members_over_time(run: RunData) -> tuple[NDArray[np.float64], NDArray[np.flo
     A member takes part from ``MemberActive`` on, or from ``MemberJoined`` in stories without that
     event. If the story names no member, the counts come from the history.
     """
-    events = {record["event"] for record in run.records}
-    enters = "MemberActive" if "MemberActive" in events else "MemberJoined"
+    enters = MemberJoined if run.first(MemberActive) is None else MemberActive
     here: set[str] = set()
     steps: list[tuple[float, int]] = []
     for record in run.records:
-        if record["event"] not in (enters, "MemberLost", "JobResumed"):
-            continue
-        member = str(record.get("member"))
-        if record["event"] == "JobResumed":
-            here.clear()  # members ended with their scheduler
-        else:
-            (here.add if record["event"] == enters else here.discard)(member)
-        steps.append((finite(record.get("t"), 0.0), len(here)))
+        match record:
+            case JobResumed():
+                here.clear()  # members ended with their scheduler
+            case MemberLost():
+                here.discard(record.member)
+            case MemberActive() | MemberJoined() if isinstance(record, enters):
+                here.add(record.member)
+            case _:
+                continue
+        steps.append((record.t, len(here)))
     if steps:
         # The count holds until the story ends.
-        steps.append((max(finite(run.records[-1].get("t"), 0.0), steps[-1][0]), len(here)))
+        steps.append((max(run.records[-1].t, steps[-1][0]), len(here)))
         return np.array([t for t, _ in steps]), np.array([float(n) for _, n in steps])
     valid = np.isfinite(run.history.column("members"))
     times = clock(run)

@@ -12,7 +12,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticml.errors import ConfigError
-from elasticml.report.run_reader import Record, finite
+from elasticml.story.records import (
+    ExchangeEnded,
+    FaultInjected,
+    GroupReadmitted,
+    JobResumed,
+    MemberActive,
+    MemberJoined,
+    MemberLost,
+    MemberNoticed,
+    PolicyDecided,
+    Reclaimed,
+    RoundEnded,
+    RoundStarted,
+    StoryRecord,
+    first_of,
+)
 
 #: Reasons of losses that are not repeated: decisions of the policies, and the end of the job.
 _OWN = ("retired", "job ended")
@@ -30,7 +45,7 @@ class RecordedFaults:
     notes: tuple[str, ...] = ()
 
 
-def faults_from_story(records: Sequence[Record]) -> RecordedFaults:
+def faults_from_story(records: Sequence[StoryRecord]) -> RecordedFaults:
     """Return a story's losses, notices and returns as planned faults.
 
     A loss is placed in the first exchange whose sum lacked the member, a notice in the round of its
@@ -41,49 +56,50 @@ def faults_from_story(records: Sequence[Record]) -> RecordedFaults:
     ConfigError
         When the job was resumed from a checkpoint.
     """
-    if any(record["event"] == "JobResumed" for record in records):
+    if first_of(JobResumed, records) is not None:
         raise ConfigError(
             "what-if: the run went on from a checkpoint, and its members ended with their "
             "scheduler; such a run cannot be simulated as a single job"
         )
-    first = next((k for k, r in enumerate(records) if r["event"] == "RoundStarted"), len(records))
-    notices: dict[str, Record] = {}
+    starts = (k for k, record in enumerate(records) if isinstance(record, RoundStarted))
+    first = next(starts, len(records))
+    notices: dict[str, StoryRecord] = {}
     faults: list[dict[str, Any]] = []
     # Newcomers, with the first round in which they took part.
     newcomers: dict[str, int | None] = {}
     lost: set[str] = set()
     retired = requested = answered = 0
     for k, record in enumerate(records[first:], start=first):
-        member, event = str(record.get("member")), record["event"]
-        if event == "MemberNoticed":
-            notices[member] = record
-        elif event == "Reclaimed" and record.get("given"):
-            notices.setdefault(str(record["given"]), record)
-        elif event == "MemberLost" and record.get("reason") not in _OWN and member not in lost:
-            lost.add(member)
-            # A member without chunks left because of its notice, whatever ended its container.
-            is_empty = not int(finite(record.get("chunks"), 0.0))
-            faults.append(
-                _noticed(notices.get(member, record), _slot(member))
-                if is_empty
-                else _killed(records, k, _slot(member))
-            )
-        elif event == "MemberLost" and record.get("reason") == "retired":
-            retired += 1
-        elif event == "PolicyDecided" and record.get("suggestion") == "Request":
-            requested += int(finite(record.get("count"), 0.0))
-        elif event == "MemberJoined" and requested > answered:
-            # The first newcomers answer the policies' requests, which the simulation repeats.
-            answered += 1
-        elif event == "MemberJoined":
-            newcomers[member] = None
-        elif event == "MemberActive" and member in newcomers:
-            newcomers[member] = _round(record)
+        match record:
+            case MemberNoticed():
+                notices[record.member] = record
+            case Reclaimed(given=str(given)):
+                notices.setdefault(given, record)
+            case MemberLost(reason="retired"):
+                retired += 1
+            case MemberLost() if record.reason not in _OWN and record.member not in lost:
+                lost.add(record.member)
+                slot = _slot(record.member)
+                # A member without chunks left because of its notice, whatever ended its container.
+                faults.append(
+                    _killed(records, k, slot)
+                    if record.chunks
+                    else _noticed(notices.get(record.member, record), slot)
+                )
+            case PolicyDecided(suggestion="Request"):
+                requested += record.count or 0
+            case MemberJoined() if requested > answered:
+                # The first newcomers answer the policies' requests, which the simulation repeats.
+                answered += 1
+            case MemberJoined():
+                newcomers[record.member] = None
+            case MemberActive() if record.member in newcomers:
+                newcomers[record.member] = _round(record)
     took_part = [number for number in newcomers.values() if number is not None]
     for number in sorted(set(took_part)):
         faults.append({"round": number, "return": took_part.count(number)})
     notes = []
-    early = sum(r["event"] == "MemberLost" for r in records[:first])
+    early = sum(isinstance(record, MemberLost) for record in records[:first])
     if early:
         notes.append(f"{early} lost while the data were loaded, and kept here")
     n_unused = len(newcomers) - len(took_part)
@@ -103,11 +119,11 @@ def _slot(member: str) -> int:
     return int(member.split(".")[0])
 
 
-def _round(record: Record) -> int:
-    return int(finite(record.get("round"), 0.0))
+def _round(record: StoryRecord) -> int:
+    return record.round or 0
 
 
-def _noticed(record: Record, slot: int) -> dict[str, Any]:
+def _noticed(record: StoryRecord, slot: int) -> dict[str, Any]:
     return {
         "round": _round(record),
         "phase": "broadcast",
@@ -118,27 +134,23 @@ def _noticed(record: Record, slot: int) -> dict[str, Any]:
     }
 
 
-def _killed(records: Sequence[Record], k: int, slot: int) -> dict[str, Any]:
+def _killed(records: Sequence[StoryRecord], k: int, slot: int) -> dict[str, Any]:
     """Place a loss in the first exchange of its round that lacked the member, or at the end."""
     number = _round(records[k])
     entry = {"round": number, "phase": "apply", "lose": [slot], "how": "kill", "grace": 0.0}
-    before = sum(_is_exchange(r, number) for r in records[:k])
+    before = sum(isinstance(r, ExchangeEnded) and _round(r) == number for r in records[:k])
     for place, exchange in enumerate(_exchanges(records[k:], number), start=before):
-        if not int(str(exchange["contributors"]), 16) >> slot & 1:
+        if not int(exchange.contributors, 16) >> slot & 1:
             return entry | {"phase": "broadcast", "exchange": place}
     return entry
 
 
-def _is_exchange(record: Record, number: int) -> bool:
-    return record["event"] == "ExchangeEnded" and _round(record) == number
-
-
-def _exchanges(records: Sequence[Record], number: int) -> Iterator[Record]:
+def _exchanges(records: Sequence[StoryRecord], number: int) -> Iterator[ExchangeEnded]:
     """Iterate over the exchanges of a round, up to its end."""
     for record in records:
-        if record["event"] == "RoundEnded":
+        if isinstance(record, RoundEnded):
             return
-        if _is_exchange(record, number):
+        if isinstance(record, ExchangeEnded) and _round(record) == number:
             yield record
 
 
@@ -154,15 +166,15 @@ def _merge_equal(faults: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(merged.values(), key=lambda f: (f["round"], f.get("exchange", 0), "return" in f))
 
 
-def initial_slots(records: Sequence[Record]) -> int:
+def initial_slots(records: Sequence[StoryRecord]) -> int:
     """Return the number of slots at the start of the first round; 0 if the story lacks it."""
     for record in records:
-        if record["event"] == "RoundStarted" and record.get("rows"):
-            return 1 + max(int(slot) for slot in record["rows"])
+        if isinstance(record, RoundStarted) and record.rows:
+            return 1 + max(int(slot) for slot in record.rows)
     return 0
 
 
-def measured_pace(records: Sequence[Record]) -> dict[str, Any]:
+def measured_pace(records: Sequence[StoryRecord]) -> dict[str, Any]:
     """Measure compute times and overheads, as options of a simulation with the same speeds.
 
     Returns
@@ -171,20 +183,19 @@ def measured_pace(records: Sequence[Record]) -> dict[str, Any]:
         ``compute_s`` (seconds per example) and ``overhead_s``, each by operation; empty if the
         story does not record them. Also ``start_s`` and ``standby_s`` if there was a return.
     """
-    rows: Mapping[str, Any] = {}
+    rows: Mapping[str, int] = {}
     per_row: dict[str, list[float]] = {}
     overhead: dict[str, list[float]] = {}
     for record in records:
-        if record["event"] == "RoundStarted" and record.get("rows"):
-            rows = record["rows"]
-        seconds = record.get("compute_s")
-        if record["event"] != "ExchangeEnded" or not seconds:
+        if isinstance(record, RoundStarted) and record.rows:
+            rows = record.rows
+        if not isinstance(record, ExchangeEnded) or not record.compute_s:
             continue
-        operation = str(record.get("operation"))
+        operation, seconds = record.operation, record.compute_s
         each = [s / rows[slot] for slot, s in seconds.items() if rows.get(slot)]
         if each:
             per_row.setdefault(operation, []).append(statistics.median(each))
-        took_s = finite(record.get("t")) - finite(record.get("start_t"))
+        took_s = record.t - (record.t if record.start_t is None else record.start_t)
         overhead.setdefault(operation, []).append(max(0.0, took_s - max(seconds.values())))
     world: dict[str, Any] = {}
     if per_row:
@@ -194,14 +205,14 @@ def measured_pace(records: Sequence[Record]) -> dict[str, Any]:
     return world
 
 
-def _waits(records: Sequence[Record]) -> dict[str, float]:
+def _waits(records: Sequence[StoryRecord]) -> dict[str, float]:
     """Measure the median time from a planned return to the readmission of its group."""
     waits: list[float] = []
     asked_s: float | None = None
     for record in records:
-        if record["event"] == "FaultInjected" and record.get("kind") == "return":
-            asked_s = finite(record.get("t"))
-        elif record["event"] == "GroupReadmitted" and asked_s is not None:
-            waits.append(max(0.0, finite(record.get("t")) - asked_s))
+        if isinstance(record, FaultInjected) and record.kind == "return":
+            asked_s = record.t
+        elif isinstance(record, GroupReadmitted) and asked_s is not None:
+            waits.append(max(0.0, record.t - asked_s))
             asked_s = None
     return dict.fromkeys(("start_s", "standby_s"), statistics.median(waits)) if waits else {}

@@ -16,7 +16,7 @@ from elasticml.report.overlay_plot import (
     overlay_picture,
     time_picture,
 )
-from elasticml.report.run_reader import RunData, finite, read_run
+from elasticml.report.run_reader import RunData, read_run
 from elasticml.report.series import full_objective, last_round
 from elasticml.report.style import Picture, png_bytes, styled, write_whole
 from elasticml.report.timeline import seconds_text
@@ -92,19 +92,25 @@ def what_if_rows(runs: Sequence[RunData], names: Sequence[str]) -> tuple[WhatIfR
 def _row(run: RunData, name: str, undisturbed: RunData | None) -> WhatIfRow:
     summary = run.summary
     _, values = full_objective(run.history)
-    objective = finite(summary.get("objective"), float(values[-1]) if len(values) else math.nan)
-    rounds = finite(summary.get("rounds"), last_round(run))
+    objective = summary.objective
+    if objective is None:
+        objective = float(values[-1]) if len(values) else math.nan
+    rounds = last_round(run) if summary.rounds is None else float(summary.rounds)
     gaps = run.history.column("gap")
     gaps = gaps[np.isfinite(gaps)]
     return WhatIfRow(
         name=name,
         objective=objective,
-        gap=finite(summary.get("gap"), float(gaps[-1]) if len(gaps) else math.nan),
+        gap=(float(gaps[-1]) if len(gaps) else math.nan) if summary.gap is None else summary.gap,
         rounds=rounds,
         rounds_lost=_rounds_lost(objective, rounds, undisturbed),
-        seconds=finite(summary.get("seconds")),
-        stand_in_rounds=finite(summary.get("stand_in_rounds")),
+        seconds=_number(summary.seconds),
+        stand_in_rounds=_number(summary.stand_in_rounds),
     )
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _rounds_lost(objective: float, rounds: float, undisturbed: RunData | None) -> float:

@@ -7,13 +7,14 @@ import pytest
 
 from elasticml.errors import ConfigError
 from elasticml.report.story_to_faults import faults_from_story, initial_slots, measured_pace
+from elasticml.story.records import records_from_json
 from tests.sim.small_jobs import column, model, play, records_of
 from tests.sim.test_scheduler_preemption import preempted
 
 
 def again(result, **changes):
     """Simulate the events of a run again, by round, in another world."""
-    faults = [dict(fault) for fault in faults_from_story(result.story).faults]
+    faults = [dict(fault) for fault in faults_from_story(records_from_json(result.story)).faults]
     return play(
         {"latency_s": 1e-3, "jitter": 0.5, "seed": 99},
         faults=faults,
@@ -27,7 +28,7 @@ def again(result, **changes):
 def test_a_loss_is_placed_in_the_exchange_that_first_lacked_the_member(phase, exchange):
     loss = {"round": 4, "lose": [1, 4], "phase": phase, "exchange": exchange}
     result = play(faults=[loss, {"round": 9, "return": 2}])
-    first, second = faults_from_story(result.story).faults
+    first, second = faults_from_story(records_from_json(result.story)).faults
     assert (first["round"], first["lose"], first["how"]) == (4, [1, 4], "kill")
     assert (first["phase"], first.get("exchange")) in {("broadcast", exchange), ("apply", None)}
     assert second == {"round": 9, "return": 2}
@@ -62,14 +63,14 @@ def test_without_its_losses_a_run_is_the_undisturbed_one():
 
 def test_a_member_with_a_notice_leaves_with_notice_again():
     result = play(faults=[{"round": 5, "lose": [2], "how": "notice", "grace": 5.0}])
-    (fault,) = faults_from_story(result.story).faults
+    (fault,) = faults_from_story(records_from_json(result.story)).faults
     assert (fault["how"], fault["round"], fault["lose"]) == ("notice", 5, [2])
     assert column(again(result), "members") == column(result, "members")
 
 
 def test_round_times_are_those_that_the_story_measured():
     world = {"compute_s": {"gradient": 3e-5, "other": 1e-6}, "latency_s": 0.05}
-    pace = measured_pace(play(world).story)
+    pace = measured_pace(records_from_json(play(world).story))
     assert pace["compute_s"]["gradient"] == pytest.approx(3e-5, rel=1e-2)
     assert pace["overhead_s"]["gradient"] == pytest.approx(4 * 0.05, abs=0.02)
 
@@ -77,12 +78,12 @@ def test_round_times_are_those_that_the_story_measured():
 def test_a_run_of_two_attempts_is_refused():
     story = [{"event": "JobResumed", "t": 0.0}]
     with pytest.raises(ConfigError, match="went on from a checkpoint"):
-        faults_from_story(story)
+        faults_from_story(records_from_json(story))
 
 
 def test_losses_while_data_were_loaded_are_named():
     result = play({"detect_s": 1e-7}, faults=[{"round": 0, "lose": [2], "phase": "load"}])
-    past = faults_from_story(result.story)
+    past = faults_from_story(records_from_json(result.story))
     assert (past.faults, past.lost) == ((), 0)
     assert past.notes == ("1 lost while the data were loaded, and kept here",)
 
@@ -91,7 +92,7 @@ def test_a_member_emptied_before_its_end_leaves_with_notice_whatever_ended_it():
     told_to_end = play(faults=[{"round": 5, "lose": [2], "how": "terminate", "grace": 5.0}])
     given = preempted()
     for result, slot in ((told_to_end, 2), (given, 3)):
-        first, *back = faults_from_story(result.story).faults
+        first, *back = faults_from_story(records_from_json(result.story)).faults
         assert (first["how"], first["lose"]) == ("notice", [slot])
         assert [fault["return"] for fault in back] == [1] * len(back)
         assert set(column(again(result), "absent_examples")) == {0}
@@ -108,11 +109,11 @@ def test_newcomers_that_policies_requested_are_left_to_the_policies():
             for event in ("MemberJoined", "MemberActive")
         ),
     ]
-    past = faults_from_story(story)
+    past = faults_from_story(records_from_json(story))
     assert past.faults == ({"round": 7, "return": 1},)
     assert [note.split()[:2] for note in past.notes] == [["1", "newcomers"], ["1", "members"]]
 
 
 def test_members_are_those_that_had_examples_in_the_first_round():
-    assert initial_slots([{"event": "MemberJoined", "member": "0.1"}]) == 0
-    assert initial_slots(play().story) == 6
+    assert initial_slots(records_from_json([{"event": "MemberJoined", "member": "0.1"}])) == 0
+    assert initial_slots(records_from_json(play().story)) == 6

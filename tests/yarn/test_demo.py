@@ -10,6 +10,7 @@ import pytest
 
 from elasticml.report.preemptions import containers
 from elasticml.report.run_reader import read_run
+from elasticml.story.records import RoundEnded
 
 pytestmark = [pytest.mark.yarn, pytest.mark.timeout(600)]
 
@@ -39,7 +40,7 @@ def test_half_of_a_jobs_containers_are_pre_empted_and_return(mini_yarn, tmp_path
     assert all(c.rounds_lost == 0 for c in lost)
     # It kept converging while they were absent, and afterwards.
     objective = run.history.column("objective")
-    ended = [r["t"] for r in run.records if r["event"] == "RoundEnded"]
+    ended = [r.t for r in run.records if isinstance(r, RoundEnded)]
     during = sum(t < max(c.lost_s for c in taken) for t in ended)
     after = sum(t < max(c.return_s for c in taken) for t in ended)
     assert objective[during] > objective[after] > objective[-1]

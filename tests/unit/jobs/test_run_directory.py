@@ -35,7 +35,7 @@ def test_story_and_history_are_on_disk_as_soon_as_they_are_recorded(tmp_path):
     directory = RunDirectory(tmp_path / "run").open(JOB)
     directory.record([{"t": 0.0, "event": "JobStarted", "name": "toy"}, ended(0), ended(1)])
     seen = read_run(tmp_path / "run")
-    assert [record["event"] for record in seen.records] == [
+    assert [record.event for record in seen.records] == [
         "JobStarted",
         "RoundEnded",
         "RoundEnded",

@@ -14,8 +14,13 @@ from elasticml.report.run_reader import read_run
 from elasticml.report.series import membership_marks
 from elasticml.report.style import styled
 from elasticml.report.timeline import timeline
+from elasticml.story.records import RoundStarted, record_from_json, records_from_json
 from tests.unit.report.fabricate import fabricate_run
 from tests.unit.report.fabricate_cocoa import BOUND, KNEE, ROUNDS, fabricate_cocoa, records
+
+
+def story():
+    return records_from_json(records())
 
 
 @pytest.fixture
@@ -24,7 +29,7 @@ def run(tmp_path):
 
 
 def test_loads_are_examples_and_seconds_of_each_slot_in_each_round():
-    loads = make_loads(records())
+    loads = make_loads(story())
     assert (loads.slots, len(loads.rounds)) == ((0, 1, 2, 3), ROUNDS)
     assert loads.rows[:, 0].tolist() == [250, 250, 250, 250]
     # recorded in round 3, and unchanged since
@@ -36,7 +41,7 @@ def test_loads_are_examples_and_seconds_of_each_slot_in_each_round():
 
 
 def test_imbalance_falls_while_chunks_move_from_slow_to_fast():
-    imbalance = make_loads(records()).imbalance
+    imbalance = make_loads(story()).imbalance
     mean = (3 * 250 + 250 * 1.9) / 4
     assert imbalance[0] == pytest.approx(250 * 1.9 / mean)
     assert imbalance[5] < 1.1 < imbalance[0]
@@ -49,18 +54,18 @@ def test_exchanges_of_one_round_are_one_load():
         {"t": 2.0, "event": "ExchangeEnded", "round": 0, "compute_s": {"0": 0.5, "1": 1.0}},
         {"t": 3.0, "event": "ExchangeEnded", "round": 0, "compute_s": {"1": 0.25, "x": 9}},
     ]
-    loads = make_loads(told)
+    loads = make_loads(records_from_json(told))
     assert loads.seconds.tolist() == [[0.5], [1.25]]
     assert not loads.has_rows
 
 
 def test_placement_does_not_count_as_moves():
     told = [{"t": 0.5, "event": "ChunksMoved", "round": 0, "chunks": 9}, *records()[5:]]
-    assert make_loads(told).moved[0] == 0.0
+    assert make_loads(records_from_json(told)).moved[0] == 0.0
 
 
 def test_a_story_without_work_has_no_loads():
-    assert make_loads([{"t": 0.0, "event": "RoundStarted", "round": 0, "rows": {"0": 3}}]) is None
+    assert make_loads([RoundStarted(round=0, rows={"0": 3})]) is None
 
 
 def test_relative_loads_leave_out_absent_members():
@@ -115,12 +120,12 @@ def test_released_members_are_marked_as_released(run):
 
 
 def test_repeated_decisions_are_grouped_and_the_others_listed():
-    balanced, knee = decisions(records())
+    balanced, knee = decisions(story())
     assert (balanced.rounds, balanced.what, balanced.count) == ("1 to 3", "moved 12 chunks", 3)
     assert balanced.why == "slot 3 takes 1.3 times as long"
     assert (knee.rounds, knee.what) == (f"{KNEE}", "gave back 3 members")
     assert knee.why.endswith("4 members become 1")
-    assert decided_by_round(records()) == {KNEE: "knee gave back 3 members"}
+    assert decided_by_round(story()) == {KNEE: "knee gave back 3 members"}
 
 
 @pytest.mark.parametrize(
@@ -137,11 +142,11 @@ def test_repeated_decisions_are_grouped_and_the_others_listed():
 )
 def test_every_kind_of_decision_has_its_words(fields, what):
     record = {"t": 1.0, "event": "PolicyDecided", "round": 1, "policy": "p", "why": "w", **fields}
-    assert [d.what for d in decisions([record])] == [what]
+    assert [d.what for d in decisions([record_from_json(record)])] == [what]
 
 
 def test_the_timeline_has_released_members_and_not_every_move():
-    texts = [entry.text for entry in timeline(records())]
+    texts = [entry.text for entry in timeline(story())]
     assert "3 members given back, emptied: 1.1, 2.1, 3.1." in texts
     assert sum(text.startswith("Decided by") for text in texts) == 1
 

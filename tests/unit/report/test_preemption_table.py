@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from elasticml.report.preemptions import preemption_table
+from elasticml.story.records import StoryRecord, record_from_json
 
 
-def record(t: float, event: str, **fields: Any) -> dict[str, Any]:
-    return {"t": t, "event": event, "round": 0, "cause": "", **fields}
+def record(t: float, event: str, **fields: Any) -> StoryRecord:
+    return record_from_json({"t": t, "event": event, "round": 0, "cause": "", **fields})
 
 
 BEGUN = [record(1.0, "RoundStarted")]
 
 
-def asked(t: float, marked: str, given: str) -> dict[str, Any]:
+def asked(t: float, marked: str, given: str) -> StoryRecord:
     return record(t, "Reclaimed", marked=marked, given=given, grace_s=4.0, why="cheapest")
 
 

@@ -7,13 +7,14 @@ from typing import Any
 from elasticml.report.lanes import make_lanes
 from elasticml.report.preemptions import containers, preemptions, preemptions_section
 from elasticml.report.timeline import timeline
+from elasticml.story.records import StoryRecord, record_from_json
 
 
-def record(t: float, event: str, **fields: Any) -> dict[str, Any]:
-    return {"t": t, "event": event, "round": 0, "cause": "", **fields}
+def record(t: float, event: str, **fields: Any) -> StoryRecord:
+    return record_from_json({"t": t, "event": event, "round": 0, "cause": "", **fields})
 
 
-def start(*more: dict[str, Any]) -> list[dict[str, Any]]:
+def start(*more: StoryRecord) -> list[StoryRecord]:
     joined = [record(0.0, "MemberJoined", member=f"{slot}.1", host="h") for slot in range(4)]
     return [*joined, record(1.0, "RoundStarted"), *more]
 

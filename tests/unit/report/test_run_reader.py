@@ -6,7 +6,9 @@ import math
 import pytest
 
 from elasticml.errors import ConfigError
-from elasticml.report.run_reader import parse_history, parse_story, read_run
+from elasticml.report.run_reader import parse_history, read_run
+from elasticml.story.reader import parse_story
+from elasticml.story.summary import summary_from_json
 from tests.unit.report.fabricate import fabricate_run
 
 
@@ -56,7 +58,7 @@ def test_unreadable_lines_are_skipped_and_counted():
     notes = []
     story = '{"t": 1, "event": "A"}\nnoise\n[1]\n{"t": NaN, "event": "B"}\n{"t": 2}\n'
     records = parse_story(story, notes)
-    assert [(r["event"], r["t"]) for r in records] == [("A", 1.0), ("B", 1.0)]
+    assert [(r.event, r.t) for r in records] == [("A", 1.0), ("B", 1.0)]
     assert notes == ["3 lines of story.jsonl could not be read and were left out."]
 
 
@@ -69,7 +71,7 @@ def test_damaged_summary_is_reported_and_survived(tmp_path):
     path = fabricate_run(tmp_path / "r", rounds=4, at=1, back=2)
     (path / "summary.json").write_text('{"name": ')
     run = read_run(path)
-    assert run.summary == {}
+    assert run.summary == summary_from_json({})
     assert run.state == "finished"
     assert run.notes[0].startswith("summary.json could not be read")
 

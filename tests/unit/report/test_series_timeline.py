@@ -16,6 +16,7 @@ from elasticml.report.series import (
     wants_log,
 )
 from elasticml.report.timeline import seconds_text, timeline
+from elasticml.story.records import JobEnded, RoundStarted, records_from_json
 from tests.unit.report.fabricate import fabricate_run
 
 
@@ -37,10 +38,10 @@ def test_losses_and_returns_are_counted_by_round(tmp_path):
 
 def test_clock_gives_each_round_its_start_and_the_last_row_the_end(tmp_path):
     run = read_run(fabricate_run(tmp_path / "r", rounds=20, at=5, back=10))
-    begun = {r["round"]: r["t"] for r in run.records if r["event"] == "RoundStarted"}
+    begun = {r.round: r.t for r in run.records if isinstance(r, RoundStarted)}
     times = clock(run)
     np.testing.assert_allclose([times.at(r) for r in range(20)], list(begun.values()), atol=1e-12)
-    ended = next(r["t"] for r in run.records if r["event"] == "JobEnded")
+    ended = run.first(JobEnded).t
     assert times.at(20) == ended
 
 
@@ -88,7 +89,7 @@ def test_timeline_of_records_without_fields_still_has_a_line_for_each():
         "GroupReturned ChunksMoved FaultInjected DataDealt GroupReadmitted MoveFailed "
         "NoticeWithdrawn JobEnded Unheard"
     ).split()
-    entries = timeline([{"t": 0.0, "event": event} for event in events])
+    entries = timeline(records_from_json({"t": 0.0, "event": event} for event in events))
     assert len(entries) == len(events) - 1
     assert all(entry.text.endswith(".") for entry in entries)
 
