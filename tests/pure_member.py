@@ -166,6 +166,8 @@ class Incarnation:
                 self.world.dismissed(self, command.reason)
             case cmd.Peers() | cmd.Configure() | fx.AskPeers():
                 pass
+            case fx.After():
+                self.world.timers.append((self.world.now + command.seconds, self))
             case _:
                 self.perform_on_chunks(command)
 
@@ -177,9 +179,9 @@ class Incarnation:
             case cmd.LoadChunks():
                 self.later(command, lambda: self.load(command.chunks))
             case cmd.GiveChunks():
-                self.later(command, lambda: self.give(command, command.bodies))
-            case cmd.CopyChunks():
-                self.later(command, lambda: self.give(command, command.chunks))
+                self.later(command, lambda: self.give(command))
+            case fx.SendCopy():
+                self.later(command, lambda: self.copy(command))
             case cmd.DropChunks():
                 self.worker.held.difference_update(command.chunks)
                 for chunk in command.chunks:
@@ -210,18 +212,52 @@ class Incarnation:
         self.worker.held.update(chunks)
         self.feed(ev.ChunksLoaded(member=self.me, chunks=chunks, nbytes=1))
 
-    def give(self, order: cmd.GiveChunks | cmd.CopyChunks, bodies: tuple[ChunkId, ...]) -> None:
-        target, worker = self.world.alive(order.target), self.worker
-        if target is None or target.machine is None or not set(order.chunks) <= worker.held:
+    def give(self, order: cmd.GiveChunks) -> None:
+        target, worker = self.receiver(order), self.worker
+        if target is None:
+            return
+        states = {c: worker.states[c] for c in order.chunks if c in worker.states}
+        arrived = self.arrived(order, order.bodies, states)
+        arriving = fx.MoveArriving(source=self.me, order=order.order)
+
+        def begin() -> None:
+            target.feed(arriving)
+            # Its end is noticed even if the link breaks.
+            target.later(arrived, lambda: target.feed(arrived))
+
+        self.world.post((self.name, target.name, "chunks"), begin)
+        self.feed(fx.GiveSent(order=order.order))
+
+    def copy(self, command: fx.SendCopy) -> None:
+        """Send a body; all bodies of an order arrive with the last one."""
+        order = command.order
+        target = self.receiver(order)
+        if target is None:
+            return
+        if command.k + 1 == len(order.chunks):
+            arrived = self.arrived(order, order.chunks, {})
+            self.world.post((self.name, target.name, "copies"), lambda: target.feed(arrived))
+        self.feed(fx.CopySent(order=order.order))
+
+    def receiver(self, order: cmd.GiveChunks | cmd.CopyChunks) -> Incarnation | None:
+        """Find the target of an order; report the order as failed if it cannot be performed."""
+        target = self.world.alive(order.target)
+        if target is None or target.machine is None or not set(order.chunks) <= self.worker.held:
             self.feed(
                 fx.SendFailed(
                     target=order.target, chunks=order.chunks, order=order.order, reason="gone"
                 )
             )
-            return
-        moved = order.chunks if isinstance(order, cmd.GiveChunks) else ()
-        states = {chunk: worker.states[chunk] for chunk in moved if chunk in worker.states}
-        arrived = fx.ChunksArrived(
+            return None
+        return target
+
+    def arrived(
+        self,
+        order: cmd.GiveChunks | cmd.CopyChunks,
+        bodies: tuple[ChunkId, ...],
+        states: dict[ChunkId, int],
+    ) -> fx.ChunksArrived:
+        return fx.ChunksArrived(
             source=self.me,
             order=order.order,
             chunks=order.chunks,
@@ -229,7 +265,6 @@ class Incarnation:
             nbytes=1,
             content=(bodies, states),
         )
-        self.world.post((self.name, target.name, "chunks"), lambda: target.feed(arrived))
 
     # --- the collective -----------------------------------------------------------------------
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from elasticml.control import effects as fx
 from elasticml.control.driver import Driver
 from elasticml.control.driver_settings import DriverSettings
-from elasticml.control.effects import SendKept
 from elasticml.control.member import FINAL
 from elasticml.control.policy import Policy
 from elasticml.ids import ChunkId, MemberId
@@ -73,6 +73,8 @@ class PureWorld:
         self.now = 0.0
         self.workers: dict[str, Worker] = {}
         self.queues: dict[Key, deque[Callable[[], None]]] = {}
+        #: When members are to be told that time is up.
+        self.timers: list[tuple[float, Incarnation]] = []
         self.story: list[StoryRecord] = []
         #: All commands that the driver has sent to members.
         self.orders: list[cmd.Order] = []
@@ -137,6 +139,11 @@ class PureWorld:
 
     def tick(self, seconds: float) -> None:
         self.now += seconds
+        due = [life for at_s, life in self.timers if at_s <= self.now]
+        self.timers = [(at_s, life) for at_s, life in self.timers if at_s > self.now]
+        for life in due:
+            if not life.over:
+                life.feed(fx.TimeUp())
         self.feed(ev.Ticked(cause="clock"))
 
     def describe(self) -> str:
@@ -297,7 +304,7 @@ class PureWorld:
             self.arrays[handle] = sums
             self.feed(event(handle))
 
-    def anchor(self, life: Incarnation, kept: SendKept, sums: Sums) -> None:
+    def anchor(self, life: Incarnation, kept: fx.SendKept, sums: Sums) -> None:
         if self.knows(life):
             handle = self.next_number()
             self.arrays[handle] = sums
@@ -377,7 +384,11 @@ class PureWorld:
             dropping = sum(
                 ledger.info[c].nbytes for c in chunk_moves.dropping.get(order.member, ())
             )
-            coming = chunk_moves.bytes_to().get(order.member, 0) - dropping
+            # What an interrupted round needs at once is read again whether it fits or not.
+            rereading = sum(
+                ledger.info[c].nbytes for c, m in chunk_moves.rereading.items() if m == order.member
+            )
+            coming = chunk_moves.bytes_to().get(order.member, 0) - dropping - rereading
             assert ledger.held_bytes(order.member) + coming <= self.limit_bytes, order
 
     def _welcome(self, command: cmd.Welcome) -> None:

@@ -25,6 +25,7 @@ from elasticml.runtime.chunks.chunk_store import ChunkStore
 from elasticml.runtime.chunks.chunk_transport import ChunkTransport
 from elasticml.sim.block_cache import BlockCache
 from elasticml.sim.simulation import Simulation
+from elasticml.story.records import record_from_json
 from tests.in_memory_network import FaultyNetwork
 from tests.pure_world import PureWorld
 from tests.sim.small_jobs import points, record
@@ -67,7 +68,8 @@ class Runtime:
         endpoint = self.network.endpoint(str(me))
 
         def feed(event: Event) -> None:
-            perform(self.machines[me], event, made, self.reports)
+            for command in self.machines[me].handle(event, 0.0):
+                perform(command, made, self.reports)
 
         made = ChunkTransport(me, "job", self.stores[me], endpoint, lambda: 0.0, feed)
         return made
@@ -170,7 +172,7 @@ class Replayed:
             self._take("BlockRead", member=str(member), block=0, digest=digest)
 
     def _take(self, event: str, **fields: Any) -> None:
-        self.places.take({"event": event, **fields})
+        self.places.take(record_from_json({"event": event, **fields}))
 
     def own(self) -> None:
         self._take("ChunksOwned", member=str(TAKER), chunks=self.given)

@@ -112,6 +112,7 @@ class ChunkCopies:
                     target=target,
                     address=living[target].address,
                     chunks=tuple(chunks),
+                    nbytes=tuple(ledger.info[chunk].nbytes for chunk in chunks),
                     order=order,
                     bytes_per_s=self.state.settings.copy_bytes_per_s,
                 )

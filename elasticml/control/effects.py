@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from elasticml.ids import ChunkId, ExchangeId, MemberId
-from elasticml.protocol.commands import Command
+from elasticml.protocol.commands import Command, CopyChunks
 from elasticml.protocol.events import Event
 
 # --- links ----------------------------------------------------------------------------------------
@@ -62,7 +62,56 @@ class ParentLost(Event):
     peer: MemberId
 
 
+# --- time -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class After(Command):
+    """Answer with TimeUp after this time."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeUp(Event):
+    """The time of an After command is over."""
+
+
 # --- chunk transfers ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveSent(Event):
+    """Everything that a GiveChunks order is about has been sent."""
+
+    order: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendCopy(Command):
+    """Send one body of a CopyChunks order; answer with CopySent or SendFailed.
+
+    The bodies of an order are sent one after the other, in its order.
+    """
+
+    order: CopyChunks
+    #: Index of the chunk in the order.
+    k: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopySent(Event):
+    """A body of a CopyChunks order has been sent."""
+
+    order: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveArriving(Event):
+    """States of a GiveChunks order have begun to arrive; ChunksArrived follows at its end."""
+
+    source: MemberId
+    order: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

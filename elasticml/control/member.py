@@ -14,7 +14,9 @@ outlive the member's life, and threads add to them, so the shell keeps them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from elasticml.control import effects as fx
@@ -31,8 +33,98 @@ RECONNECTS_MAX: Final = 3
 #: Reasons of a dismissal after which the worker does not offer itself to the job again. After any
 #: other one it does, with the chunks that it holds.
 FINAL: Final = ("job ended", "released")
+#: Seconds' worth of bytes that may be copied at once after a time without copies.
+BURST_S: Final = 0.05
+#: A shorter wait is none: timers are not exact.
+WAIT_S_MIN: Final = 1e-6
 
 Commands = list[cmd.Command]
+
+
+@dataclass(slots=True)
+class PendingCopies:
+    """The bodies of a CopyChunks order that are not sent yet."""
+
+    order: cmd.CopyChunks
+    #: Index of the next body, which is being sent or not.
+    k: int = 0
+    is_sending: bool = False
+
+
+class CopyPacer:
+    """Decides when the next body is copied to another holder: at a limited rate, after all moves.
+
+    Rounds wait for moves, but not for copies. So no copy starts while the member sends or receives
+    a move. A bucket of bytes fills at the rate of the orders. One target is sent one body at a
+    time; a target that takes none delays copies to others only by its share of the bucket.
+    """
+
+    __slots__ = ("_free_s", "_moves", "_orders", "_wakes_s")
+
+    def __init__(self) -> None:
+        #: In the order of their arrival; of those to one target the first is active.
+        self._orders: list[PendingCopies] = []
+        #: Moves in progress: the source, None if it is this member, and the number of the order.
+        self._moves: set[tuple[MemberId | None, int]] = set()
+        #: When the bucket has the bytes of the last copy.
+        self._free_s = -math.inf
+        #: When TimeUp is due; infinite if it is not awaited.
+        self._wakes_s = math.inf
+
+    def add(self, order: cmd.CopyChunks) -> None:
+        """Accept an order."""
+        if order.chunks:
+            self._orders.append(PendingCopies(order))
+
+    def move_started(self, source: MemberId | None, order: int) -> None:
+        """Start no further copy until this move has ended."""
+        self._moves.add((source, order))
+
+    def move_ended(self, source: MemberId | None, order: int) -> None:
+        """Record that a move is complete or broken off."""
+        self._moves.discard((source, order))
+
+    def sent(self, order: int) -> None:
+        """Record that the body of an order that was being sent has left."""
+        for copies in self._orders:
+            if copies.order.order == order and copies.is_sending:
+                copies.k, copies.is_sending = copies.k + 1, False
+                if copies.k == len(copies.order.chunks):
+                    self._orders.remove(copies)
+                return
+
+    def drop(self, order: int) -> None:
+        """Give up an order that failed."""
+        self._orders = [copies for copies in self._orders if copies.order.order != order]
+
+    def time_up(self) -> None:
+        """Record that the awaited time has come."""
+        self._wakes_s = math.inf
+
+    def next_commands(self, now_s: float) -> Commands:
+        """Return which bodies are sent now; if the bucket is empty, a command to wait."""
+        if not self._orders or self._moves:
+            return []
+        commands: Commands = []
+        targets: set[MemberId] = set()
+        for copies in self._orders:
+            order = copies.order
+            if order.target in targets:
+                continue
+            targets.add(order.target)
+            if copies.is_sending:
+                continue
+            wait_s = self._free_s - now_s
+            if wait_s > WAIT_S_MIN:
+                if self._wakes_s > self._free_s:
+                    self._wakes_s = self._free_s
+                    commands.append(fx.After(seconds=wait_s))
+                break
+            granted_s = order.nbytes[copies.k] / order.bytes_per_s
+            self._free_s = max(self._free_s, now_s - BURST_S) + granted_s
+            copies.is_sending = True
+            commands.append(fx.SendCopy(order=order, k=copies.k))
+        return commands
 
 
 class Member:
@@ -48,9 +140,11 @@ class Member:
     __slots__ = (
         "_attaching",
         "_attempts_left",
+        "_copies",
         "_has_asked",
         "_held",
         "_is_out_of_core",
+        "_now_s",
         "_state_orders",
         "_wants_state",
         "bodies",
@@ -73,6 +167,8 @@ class Member:
         #: among them when others send to it.
         self.peers: dict[MemberId, str] = {}
         self._held: list[ev.ExchangeHeader[Any]] = []
+        self._now_s = 0.0
+        self._copies = CopyPacer()
         #: The order that each chunk's state is of.
         self._state_orders: dict[ChunkId, int] = {}
         #: The link to the parent that was asked for last, and the attempts that are left.
@@ -101,6 +197,7 @@ class Member:
         if handler is None:
             name = type(event).__name__
             raise LocalProtocolError(f"member {self.me} cannot handle {name}")
+        self._now_s = now_s
         return handler(self, event)
 
     # --- the tree -----------------------------------------------------------------------------
@@ -225,7 +322,29 @@ class Member:
         dropped = ev.ChunksDropped(member=self.me, chunks=order.chunks)
         return [order, fx.Report(event=dropped)]
 
+    def _give(self, order: cmd.GiveChunks) -> Commands:
+        self._copies.move_started(None, order.order)
+        return [order]
+
+    def _give_sent(self, event: fx.GiveSent) -> Commands:
+        self._copies.move_ended(None, event.order)
+        return self._copies.next_commands(self._now_s)
+
+    def _copy(self, order: cmd.CopyChunks) -> Commands:
+        self._copies.add(order)
+        return self._copies.next_commands(self._now_s)
+
+    def _copy_sent(self, event: fx.CopySent) -> Commands:
+        self._copies.sent(event.order)
+        return self._copies.next_commands(self._now_s)
+
+    def _time_up(self, event: fx.TimeUp) -> Commands:
+        self._copies.time_up()
+        return self._copies.next_commands(self._now_s)
+
     def _send_failed(self, event: fx.SendFailed) -> Commands:
+        self._copies.move_ended(None, event.order)
+        self._copies.drop(event.order)
         failed = ev.MoveFailed(
             member=self.me,
             target=event.target,
@@ -233,10 +352,15 @@ class Member:
             reason=event.reason,
             order=event.order,
         )
-        return [fx.Report(event=failed)]
+        return [fx.Report(event=failed), *self._copies.next_commands(self._now_s)]
+
+    def _move_arriving(self, event: fx.MoveArriving) -> Commands:
+        self._copies.move_started(event.source, event.order)
+        return []
 
     def _arrived(self, event: fx.ChunksArrived) -> Commands:
-        return [fx.StoreChunks(arrival=event)]
+        self._copies.move_ended(event.source, event.order)
+        return [fx.StoreChunks(arrival=event), *self._copies.next_commands(self._now_s)]
 
     def _store_failed(self, event: fx.StoreFailed) -> Commands:
         """End the job when a move does not fit; a copy is a convenience, and is given up."""
@@ -359,11 +483,15 @@ class Member:
         cmd.Configure: _perform,
         cmd.ReadBlocks: _perform,
         cmd.LoadChunks: _perform,
-        cmd.GiveChunks: _perform,
-        cmd.CopyChunks: _perform,
+        cmd.GiveChunks: _give,
+        cmd.CopyChunks: _copy,
         cmd.Dismiss: _perform,
         cmd.Peers: _know,
+        fx.TimeUp: _time_up,
+        fx.GiveSent: _give_sent,
+        fx.CopySent: _copy_sent,
         fx.SendFailed: _send_failed,
+        fx.MoveArriving: _move_arriving,
         fx.ChunksArrived: _arrived,
         fx.ChunksStored: _stored,
         fx.StoreFailed: _store_failed,

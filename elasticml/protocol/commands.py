@@ -171,9 +171,10 @@ class CopyChunks(Order):
     target: MemberId
     address: str
     chunks: tuple[ChunkId, ...]
+    #: Bytes of each body.
+    nbytes: tuple[int, ...]
     order: int = 0
-    #: Rate limit; None: unlimited.
-    bytes_per_s: float | None = None
+    bytes_per_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -267,7 +267,6 @@ class MemberAgent:
             self.context.transport,
             self.context.clock,
             self.feed,
-            self.context.pause,
         )
         transport = (self._record.get("collective") or {}).get("transport", "auto")
         hello = {"job": self.job, "transport": transport}
@@ -279,11 +278,12 @@ class MemberAgent:
             **self.collective.effects,
             fx.Report: self._report,
             fx.Fail: lambda command: self._fail(command.error),
+            fx.After: lambda command: self._spawn(self._wait(command.seconds)),
+            fx.SendCopy: lambda command: self._spawn(transfers.copy(command)),
             fx.StoreChunks: transfers.store,
             fx.SetStates: transfers.set_states,
             fx.AskPeers: self._ask_peers,
             cmd.GiveChunks: lambda order: self._spawn(transfers.give(order)),
-            cmd.CopyChunks: lambda order: self._spawn(transfers.copy(order)),
             cmd.DropChunks: lambda order: self._store.drop(order.chunks),
             cmd.Own: self._own,
             cmd.ReadBlocks: self._read,
@@ -292,6 +292,10 @@ class MemberAgent:
             cmd.Peers: self._update_peers,
             cmd.Dismiss: self._dismiss,
         }
+
+    async def _wait(self, seconds: float) -> None:
+        await self.context.pause(seconds)
+        self.feed(fx.TimeUp())
 
     def _own(self, order: cmd.Own) -> None:
         store = self._store

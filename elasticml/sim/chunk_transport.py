@@ -6,7 +6,7 @@ of a transfer it takes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import ElasticmlError
 from elasticml.ids import ChunkId, MemberId
 from elasticml.protocol import commands as cmd
+from elasticml.protocol import events as ev
 from elasticml.sim.message_sizes import CONTROL_BYTES
 from elasticml.sim.network import Port
 
@@ -73,16 +74,28 @@ class ChunkTransport:
 
     # --- sending ----------------------------------------------------------------------------
 
-    def give(self, order: cmd.GiveChunks | cmd.CopyChunks) -> None:
-        """Send the chunks of an order; open the connection first if there is none."""
+    def give(self, order: cmd.GiveChunks) -> None:
+        """Send the chunks of an order."""
+        self._with_port(order, self._send_move, order)
+
+    def copy(self, command: fx.SendCopy) -> None:
+        """Send one body to a further holder."""
+        self._with_port(command.order, self._send_copy, command)
+
+    def _with_port(
+        self, order: cmd.GiveChunks | cmd.CopyChunks, send: Callable[[Port, Any], None], what: Any
+    ) -> None:
+        """Send on the connection to the target of an order, opening it first if necessary."""
         port = self._outgoing.get(order.target)
         if port is not None and port.is_open:
-            self._send(port, order)
-            return
-        latency_s = self._member.world.options.latency_s
-        self._member.later(2 * latency_s, self._open, order)
+            send(port, what)
+        else:
+            latency_s = self._member.world.options.latency_s
+            self._member.later(2 * latency_s, self._open, order, send, what)
 
-    def _open(self, order: cmd.GiveChunks | cmd.CopyChunks) -> None:
+    def _open(
+        self, order: cmd.GiveChunks | cmd.CopyChunks, send: Callable[[Port, Any], None], what: Any
+    ) -> None:
         port = self._outgoing.get(order.target)
         if port is None or not port.is_open:
             member = self._member
@@ -94,15 +107,12 @@ class ChunkTransport:
             port, theirs = network.connect(member.worker.endpoint, target.worker.endpoint)
             self._outgoing[order.target] = port
             target.transfers.receive(member.me, theirs)
-        self._send(port, order)
+        send(port, what)
 
-    def _send(self, port: Port, order: cmd.GiveChunks | cmd.CopyChunks) -> None:
+    def _send_move(self, port: Port, order: cmd.GiveChunks) -> None:
         held = self._member.worker.chunks
         if any(id not in held for id in order.chunks):
             self._fail(order, "chunks are gone")
-            return
-        if isinstance(order, cmd.CopyChunks):
-            self._send_copies(port, order, 0)
             return
         bodies = frozenset(order.bodies)
         for id in order.chunks:
@@ -114,19 +124,24 @@ class ChunkTransport:
         for id in order.bodies:
             port.send(SentBody(order=order.order, id=id), CONTROL_BYTES + held[id].nbytes)
         port.send(OrderDone(order=order.order), CONTROL_BYTES)
+        self._feed_when_sent(fx.GiveSent(order=order.order))
 
-    def _send_copies(self, port: Port, order: cmd.CopyChunks, k: int) -> None:
-        """Send bodies one by one, at the order's rate."""
-        if k == len(order.chunks):
-            port.send(OrderDone(order=order.order), CONTROL_BYTES)
+    def _send_copy(self, port: Port, command: fx.SendCopy) -> None:
+        order, held = command.order, self._member.worker.chunks
+        if any(id not in held for id in order.chunks):
+            self._fail(order, "chunks are gone")
             return
-        chunk = self._member.worker.chunks.get(order.chunks[k])
-        nbytes = 0
-        if chunk is not None:  # otherwise it was dropped meanwhile
-            nbytes = CONTROL_BYTES + chunk.nbytes
-            port.send(SentBody(order=order.order, id=order.chunks[k]), nbytes)
-        rate = order.bytes_per_s or self._member.world.options.copy_bandwidth
-        self._member.later(nbytes / rate, self._send_copies, port, order, k + 1)
+        id = order.chunks[command.k]
+        port.send(SentBody(order=order.order, id=id), CONTROL_BYTES + held[id].nbytes)
+        if command.k + 1 == len(order.chunks):
+            port.send(OrderDone(order=order.order), CONTROL_BYTES)
+        self._feed_when_sent(fx.CopySent(order=order.order))
+
+    def _feed_when_sent(self, event: ev.Event) -> None:
+        """Feed an event when what has been sent so far has left this process."""
+        member = self._member
+        left_s = member.worker.endpoint.uplink_free_s - member.world.clock.now_s
+        member.later(left_s, member.feed, event)
 
     def _fail(self, order: cmd.GiveChunks | cmd.CopyChunks, reason: str) -> None:
         self._member.feed(
@@ -146,6 +161,9 @@ class ChunkTransport:
         def on_message(message: SentState | SentBody | OrderDone) -> None:
             intake = orders.setdefault(message.order, IncomingOrder(began_s=clock.now_s))
             if isinstance(message, SentState):
+                if not intake.states:
+                    arriving = fx.MoveArriving(source=source, order=message.order)
+                    self._member.feed(arriving)
                 intake.states[message.id] = message
             elif isinstance(message, SentBody):
                 intake.bodies.add(message.id)

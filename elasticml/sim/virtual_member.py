@@ -207,8 +207,14 @@ class VirtualMember:
     def _drop(self, order: cmd.DropChunks) -> None:
         self.worker.drop(order.chunks)
 
-    def _give(self, order: cmd.GiveChunks | cmd.CopyChunks) -> None:
+    def _after(self, command: fx.After) -> None:
+        self.later(command.seconds, self.feed, fx.TimeUp())
+
+    def _give(self, order: cmd.GiveChunks) -> None:
         self.transfers.give(order)
+
+    def _copy(self, command: fx.SendCopy) -> None:
+        self.transfers.copy(command)
 
     def _store(self, command: fx.StoreChunks) -> None:
         self.transfers.store(command.arrival)
@@ -383,6 +389,8 @@ class VirtualMember:
         fx.Report: _report,
         fx.Tell: _tell,
         fx.SendKept: _send_kept,
+        fx.After: _after,
+        fx.SendCopy: _copy,
         fx.StoreChunks: _store,
         fx.SetStates: _set_states,
         fx.AskPeers: _ask_peers,
@@ -391,7 +399,6 @@ class VirtualMember:
         cmd.ReadBlocks: _read_blocks,
         cmd.LoadChunks: _load_chunks,
         cmd.GiveChunks: _give,
-        cmd.CopyChunks: _give,
         cmd.DropChunks: _drop,
         cmd.Own: _own,
         cmd.Peers: _know,

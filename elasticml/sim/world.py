@@ -6,6 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,8 @@ class World:
         # A run that is simulated from costs cannot be replayed.
         self.driver_session = DriverSession(record, source, tells_chunks=options.costs is None)
         settings = settings_from_record(record, self.library.n_blocks, source.needs_survey)
+        rate = min(settings.copy_bytes_per_s, options.copy_bandwidth)
+        settings = replace(settings, copy_bytes_per_s=rate)
         self.driver = VirtualDriver(self, settings, check_every_event)
         self.faults = Faults(self, np.random.default_rng(chances[1]))
         self.workers: dict[str, Worker] = {}

@@ -165,7 +165,7 @@ class WorldOptions(_Options):
     slow: dict[Index, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     #: Seconds per double to add one partial to another.
     merge_s: NumberFrom0 = 5e-10
-    #: Bytes per second at which a member sends copies of chunks while rounds go on.
+    #: Upper limit of the bytes per second at which a member copies chunks in the background.
     copy_bandwidth: Rate = 1e8
     #: Bytes that a worker may hold; None: no limit.
     limit_bytes: Size | None = None

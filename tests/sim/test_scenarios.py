@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from elasticml.control.member import BURST_S
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import JobFailedError
 from elasticml.sim.preemption_trace import options_from_section
@@ -71,6 +72,22 @@ def test_a_notice_with_enough_grace_moves_the_chunks_and_loses_nothing():
     assert sum(r["examples"] for r in moved) == 80
     assert {r["source"] for r in moved} == {"4.1", "5.1"}
     assert set(column(result, "absent_examples")) == {0}
+
+
+def test_copies_keep_to_their_rate_and_a_move_does_not_wait_for_them():
+    rate, body_bytes, n_sources = 2e3, 512, 6
+    faults = [{"round": 3, "lose": [5], "how": "notice", "grace": 30.0}]
+    world = {"copy_bandwidth": rate, "overhead_s": 0.05}
+    result = play(world, faults=faults, holders=2, stop={"rounds": 20})
+    copies = records_of(result, "ChunksCopied")
+    copied = [(r["t"], sum(s["bytes"] for s in copies[: k + 1])) for k, r in enumerate(copies)]
+    # Each source may begin with a burst, and is sending one body more.
+    more = n_sources * (rate * BURST_S + body_bytes)
+    assert all(nbytes <= n_sources * rate * t + more for t, nbytes in copied)
+    (given,) = (r for r in records_of(result, "ChunksGiven") if r["member"] == "5.1")
+    (moved,) = (r for r in records_of(result, "ChunksMoved") if r["source"] == "5.1")
+    assert moved["t"] - given["t"] < 0.01 < body_bytes / rate
+    assert copied[-1][0] > moved["t"]
 
 
 def test_a_notice_with_too_little_grace_saves_what_can_be_saved():

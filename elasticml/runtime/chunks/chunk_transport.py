@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from elasticml.collective.frames import Frame, Kind
@@ -33,7 +33,6 @@ from elasticml.ids import ChunkId, MemberId, chunk_id, member_id
 from elasticml.protocol.commands import CopyChunks, GiveChunks
 from elasticml.protocol.events import Event
 from elasticml.runtime.chunks.chunk_store import ChunkStore, ReceiveBuffers
-from elasticml.runtime.chunks.rate_limiter import RateLimiter
 from elasticml.runtime.chunks.state_codec import State, decode_states, encode_states
 
 
@@ -82,10 +81,6 @@ def received(id: ChunkId, payload: memoryview, *, is_mapped: bool) -> Chunk:
     return chunk
 
 
-#: Default rate of background copies, in bytes per second.
-COPY_BYTES_PER_S = 200e6
-
-
 @dataclass(slots=True)
 class Delivery:
     """The part of an order that has arrived."""
@@ -117,8 +112,6 @@ class ChunkTransport:
         Seconds, monotonic.
     feed : callable
         Passes events to the member machine.
-    pause : callable
-        Sleeps for a number of seconds of ``clock``.
     """
 
     def __init__(
@@ -129,7 +122,6 @@ class ChunkTransport:
         transport: Transport,
         clock: Callable[[], float],
         feed: Callable[[Event], None],
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._me = me
         self._job = job
@@ -140,76 +132,75 @@ class ChunkTransport:
         self._links: dict[tuple[MemberId, str], Link] = {}
         self._locks: dict[tuple[MemberId, str], asyncio.Lock] = {}
         self._received: list[Link] = []
-        self._limiter = RateLimiter(clock, pause)
         self.sent_bytes = 0
 
     # --- sending -------------------------------------------------------------------------
 
     async def give(self, order: GiveChunks) -> None:
         """Send the chunks of an order, states first: they arrive even if the rest is lost."""
-        with self._limiter.hurry():
-            await self._send(order, "move", self._send_move)
+        send = partial(self._send_move, order)
+        await self._send(order, "move", send, fx.GiveSent(order=order.order))
 
-    async def copy(self, order: CopyChunks) -> None:
-        """Send bodies to another holder, at most at the order's rate, and after all moves."""
-        await self._send(order, "copy", self._send_copies)
+    async def copy(self, command: fx.SendCopy) -> None:
+        """Send one body to another holder."""
+        order = command.order
+        send = partial(self._send_copy, order, command.k)
+        await self._send(order, "copy", send, fx.CopySent(order=order.order))
 
     async def _send(
         self,
         order: GiveChunks | CopyChunks,
         purpose: str,
-        send: Callable[[Link, Any], Awaitable[None]],
+        send: Callable[[Link], Awaitable[None]],
+        done: Event,
     ) -> None:
+        """Send on the link for a purpose, which is opened first if necessary; feed the outcome."""
         key = (order.target, purpose)
         try:
             async with self._locks.setdefault(key, asyncio.Lock()):
                 link = self._links.get(key)
                 if link is None:
                     link = self._links[key] = await self._connect(order)
-                await send(link, order)
+                await send(link)
         except (LinkClosedError, KeyError) as error:
             self._links.pop(key, None)
             reason = f"{type(error).__name__}: {error}"
-            self._feed(
-                fx.SendFailed(
-                    target=order.target, chunks=order.chunks, order=order.order, reason=reason
-                )
+            done = fx.SendFailed(
+                target=order.target, chunks=order.chunks, order=order.order, reason=reason
             )
+        self._feed(done)
 
     async def _connect(self, order: GiveChunks | CopyChunks) -> Link:
         hello = {"job": self._job, "kind": "chunks", "from": str(self._me)}
         return await self._transport.connect(order.address, {**hello, "to": str(order.target)})
 
-    async def _send_move(self, link: Link, order: GiveChunks) -> None:
+    async def _send_move(self, order: GiveChunks, link: Link) -> None:
         chunks = [self._store.chunks[id] for id in order.chunks]
         sent_ids = set(order.bodies)
         directory, payload = encode_states(chunks)
         prefix = {**_prefix(order.order, chunks, sent_ids), "states": directory}
         await link.send(Frame(kind=Kind.CHUNK, prefix=prefix, payload=payload))
         self.sent_bytes += 0 if payload is None else payload.nbytes
-        await self._send_bodies(link, [chunk for chunk in chunks if chunk.id in sent_ids])
-
-    async def _send_copies(self, link: Link, order: CopyChunks) -> None:
-        chunks = [self._store.chunks[id] for id in order.chunks]
-        prefix = _prefix(order.order, chunks, set(order.chunks))
-        await link.send(Frame(kind=Kind.CHUNK, prefix=prefix))
-        rate = COPY_BYTES_PER_S if order.bytes_per_s is None else order.bytes_per_s
-        await self._send_bodies(link, chunks, rate)
-
-    async def _send_bodies(
-        self, link: Link, chunks: Sequence[Chunk], rate: float | None = None
-    ) -> None:
-        """Send bodies one after the other; a thread reads those that are on disk."""
         for chunk in chunks:
-            if rate is not None:
-                await self._limiter.wait_for(chunk.nbytes, rate)
-            if not chunk.is_loaded or chunk.is_compressed or chunk.out_of_core is not None:
-                await asyncio.to_thread(prepare_to_send, chunk)
-            # Without a prefix: bodies have the order of the first frame.
-            payload = chunk.stored
-            await link.send(Frame(kind=Kind.CHUNK, prefix={}, payload=payload))
-            self.sent_bytes += payload.nbytes
-            sent(chunk)
+            if chunk.id in sent_ids:
+                await self._send_body(chunk, link)
+
+    async def _send_copy(self, order: CopyChunks, k: int, link: Link) -> None:
+        chunks = [self._store.chunks[id] for id in order.chunks]
+        if k == 0:
+            prefix = _prefix(order.order, chunks, set(order.chunks))
+            await link.send(Frame(kind=Kind.CHUNK, prefix=prefix))
+        await self._send_body(chunks[k], link)
+
+    async def _send_body(self, chunk: Chunk, link: Link) -> None:
+        """Send a body; a thread reads one that is on disk."""
+        if not chunk.is_loaded or chunk.is_compressed or chunk.out_of_core is not None:
+            await asyncio.to_thread(prepare_to_send, chunk)
+        # Without a prefix: bodies have the order of the first frame.
+        payload = chunk.stored
+        await link.send(Frame(kind=Kind.CHUNK, prefix={}, payload=payload))
+        self.sent_bytes += payload.nbytes
+        sent(chunk)
 
     # --- receiving -----------------------------------------------------------------------
 
@@ -221,8 +212,9 @@ class ChunkTransport:
         try:
             while True:
                 delivery = await self._receive_first(link)
-                with self._limiter.hurry() if delivery.states else nullcontext():
-                    await self._receive_bodies(link, delivery)
+                if delivery.states:
+                    self._feed(fx.MoveArriving(source=source, order=delivery.order))
+                await self._receive_bodies(link, delivery)
                 await self._take_in(source, delivery)
                 delivery = None
         except LinkClosedError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elasticml.control import effects as fx
-from elasticml.control.member import HELD_MODELS_MAX, RECONNECTS_MAX, Member
+from elasticml.control.member import BURST_S, HELD_MODELS_MAX, RECONNECTS_MAX, Member
 from elasticml.errors import LocalProtocolError
 from elasticml.ids import ChunkId, ExchangeId, Generation, Mask, MemberId
 from elasticml.protocol import commands as cmd
@@ -254,6 +254,88 @@ def test_driver_is_notified_once_that_chunks_are_on_disk():
     member, event = Member(ME), ev.WentOutOfCore(member=ME, nbytes=9, limit_bytes=5)
     assert member.handle(event, 0.0) == [fx.Report(event=event)]
     assert member.handle(event, 0.0) == []
+
+
+# --- copies -----------------------------------------------------------------------------------
+
+RATE, NBYTES = 1000.0, 100
+
+
+def copies(order: int, n: int, target: MemberId = GIVER) -> cmd.CopyChunks:
+    return cmd.CopyChunks(
+        member=ME,
+        target=target,
+        address="w",
+        chunks=tuple(ChunkId("s", order, k) for k in range(n)),
+        nbytes=(NBYTES,) * n,
+        order=order,
+        bytes_per_s=RATE,
+    )
+
+
+def gives(order: int) -> cmd.GiveChunks:
+    return cmd.GiveChunks(member=ME, target=GIVER, address="w", chunks=(A,), order=order)
+
+
+def copy_all(member: Member, order: cmd.CopyChunks, now_s: float) -> float:
+    """Let all bodies of an order leave as soon as they may; return when the last one leaves."""
+    commands = member.handle(order, now_s)
+    while commands:
+        (command,) = commands
+        if isinstance(command, fx.After):
+            now_s += command.seconds
+            commands = member.handle(fx.TimeUp(), now_s)
+        else:
+            commands = member.handle(fx.CopySent(order=order.order), now_s)
+    return now_s
+
+
+@pytest.mark.parametrize("start_s", [0.0, 50.0])
+def test_bodies_are_copied_at_the_rate_of_their_order_after_a_burst(start_s):
+    member = Member(ME)
+    copy_all(member, copies(1, 3), 0.0)
+    seconds = copy_all(member, copies(2, 10), start_s + 1.0) - start_s - 1.0
+    assert seconds == pytest.approx(9 * NBYTES / RATE - BURST_S)
+
+
+def test_no_copy_starts_while_the_member_sends_or_receives_a_move():
+    member = Member(ME)
+    for event in (gives(1), fx.MoveArriving(source=GIVER, order=2)):
+        member.handle(event, 0.0)
+    waiting = copies(3, 1)
+    assert member.handle(waiting, 0.0) == []
+    assert member.handle(fx.GiveSent(order=1), 0.0) == []
+    store, copy = member.handle(came(2, A), 0.0)
+    assert isinstance(store, fx.StoreChunks)
+    assert copy == fx.SendCopy(order=waiting, k=0)
+
+
+def test_move_that_failed_delays_no_copy():
+    member, waiting = Member(ME), copies(2, 1)
+    member.handle(gives(1), 0.0)
+    member.handle(waiting, 0.0)
+    failed = fx.SendFailed(target=GIVER, chunks=(A,), order=1, reason="closed")
+    report, copy = member.handle(failed, 0.0)
+    assert isinstance(report, fx.Report)
+    assert copy == fx.SendCopy(order=waiting, k=0)
+
+
+def test_one_body_at_a_time_is_copied_to_a_target_and_another_one_does_not_wait():
+    member = Member(ME)
+    first, second, other = copies(1, 2), copies(2, 1), copies(3, 1, target=CHILD)
+    sent = [member.handle(order, 0.0) for order in (first, second)]
+    assert sent == [[fx.SendCopy(order=first, k=0)], []]
+    assert member.handle(other, 0.2) == [fx.SendCopy(order=other, k=0)]
+    assert member.handle(fx.CopySent(order=1), 0.3) == [fx.SendCopy(order=first, k=1)]
+    assert member.handle(fx.CopySent(order=1), 0.4) == [fx.SendCopy(order=second, k=0)]
+
+
+def test_order_that_failed_is_not_continued():
+    member = Member(ME)
+    member.handle(copies(1, 5), 0.0)
+    failed = fx.SendFailed(target=GIVER, chunks=(A,), order=1, reason="closed")
+    assert [type(c) for c in member.handle(failed, 9.0)] == [fx.Report]
+    assert member.handle(fx.TimeUp(), 9.0) == []
 
 
 # --- asynchronous jobs ------------------------------------------------------------------------
