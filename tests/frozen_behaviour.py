@@ -80,9 +80,11 @@ def processor() -> str:
 
 def scenario_of(world: World) -> str:
     """Identify a job and its world by their content."""
-    fingerprint = getattr(world.driver_session.source, "fingerprint", lambda: "")()
-    record = world.driver_session.record
-    return _digest([record, repr(world.options), world.library.n_blocks, fingerprint])
+    fingerprint = getattr(world.environment.session.source, "fingerprint", lambda: "")()
+    record = world.environment.session.record
+    return _digest(
+        [record, repr(world.environment.options), world.environment.library.n_blocks, fingerprint]
+    )
 
 
 def is_frozen(options: WorldOptions) -> bool:
@@ -146,9 +148,9 @@ def watch_simulations() -> None:
         return
 
     def watched(world: World) -> Iterator[None]:
-        key = scenario_of(world) if is_frozen(world.options) else None
+        key = scenario_of(world) if is_frozen(world.environment.options) else None
         yield from run(world)
-        session = world.driver_session
+        session = world.environment.session
         if key is not None and session.state != "cancelled":
             story = json.loads(json.dumps(list(session.journal.story), default=str))
             stories.note(key, _entry(story, _title(session.record)))

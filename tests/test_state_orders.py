@@ -114,7 +114,9 @@ class Simulated:
         told: list[str] = []
         while "RoundEnded" not in told:
             told += [r["event"] for r in next(self.running)]
-        self.lives = {w.life.me: w.life for w in self.simulation.world.workers.values() if w.life}
+        self.lives = {
+            w.life.me: w.life for w in self.simulation.world.workers.by_address.values() if w.life
+        }
         giver, taker = self.lives[GIVER], self.lives[TAKER]
         # The giver owns it, and the taker holds a copy.
         self.id = giver.chunks[0].id
@@ -123,7 +125,7 @@ class Simulated:
 
     def _perform(self, order: cmd.Order) -> None:
         self.lives[order.member].on_driver_message(order)
-        clock = self.simulation.world.clock
+        clock = self.simulation.world.environment.clock
         until_s = clock.now_s + 1.0
         driver = self.simulation.world.driver
         driver.feed = lambda event: None  # type: ignore[method-assign]

@@ -8,9 +8,9 @@ queue is free when it has left. Reports are computed beside the loop, without st
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from elasticml.algorithms.async_sgd.address_book import ASK_S, ASKED_MAX, Addres
 from elasticml.algorithms.async_sgd.base import Mail, Mailbox
 from elasticml.algorithms.async_sgd.report_ops import LoopReport, ReportSolver
 from elasticml.algorithms.async_sgd.worker_loop import WorkerLoop
-from elasticml.algorithms.base import Solver
 from elasticml.control import effects as fx
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.ids import MemberId
@@ -27,10 +26,8 @@ from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.sim.message_sizes import CONTROL_BYTES
 from elasticml.sim.network import Port
+from elasticml.sim.virtual_worker import Worker
 from elasticml.training.message_codec import message_values
-
-if TYPE_CHECKING:
-    from elasticml.sim.virtual_member import VirtualMember
 
 #: The operation of a mini-batch, for ``simulate.compute_s``.
 BATCH = "batch"
@@ -62,17 +59,32 @@ class VirtualLoop:
 
     Parameters
     ----------
-    member : VirtualMember
+    me : MemberId
+    worker : Worker
+    feed : callable
+        Takes events for the member machine.
+    later : callable
+        Calls a function after some seconds, unless the member is over by then.
     solver : ReportSolver
         Gets this object, to answer reports.
     """
 
-    def __init__(self, member: VirtualMember, solver: ReportSolver) -> None:
-        self._member = member
-        self._world = member.world
+    def __init__(
+        self,
+        me: MemberId,
+        worker: Worker,
+        feed: Callable[[ev.Event], None],
+        later: Callable[..., None],
+        solver: ReportSolver,
+    ) -> None:
+        self._me = me
+        self._worker = worker
+        self._environment = worker.environment
+        self._feed = feed
+        self._later = later
         self._plan = solver.plan.loop
         self._shapes = self._plan.problem.shapes()
-        seed, me = int(self._world.driver_session.record.get("seed") or 0), member.me
+        seed = int(self._environment.session.record.get("seed") or 0)
         self._looper = WorkerLoop(self._plan, seed=seed, slot=me.slot)
         self._mailbox = Mailbox(self._plan.slots)
         self._book = AddressBook(me, seed)
@@ -89,7 +101,7 @@ class VirtualLoop:
         self._has_reported_end = False
         #: Peers that are still to be asked for a state; None before the first is asked.
         self._asked: list[MemberId] | None = None
-        self._began_s = self._world.clock.now_s
+        self._began_s = self._environment.clock.now_s
         solver.running = self
 
     def close(self) -> None:
@@ -122,18 +134,18 @@ class VirtualLoop:
         if not looper.is_due():
             if looper.has_ended() and not self._has_reported_end:
                 self._has_reported_end = True
-                me = self._member.me
-                self._member.feed(ev.LoopEnded(cause=f"member {me}", member=me))
+                me = self._me
+                self._feed(ev.LoopEnded(cause=f"member {me}", member=me))
             return
         self._is_stepping, self._has_reported_end = True, False
         began_s = time.perf_counter()
         n = looper.step()
         measured_s = time.perf_counter() - began_s
-        world = self._world
-        seconds = world.compute_seconds(self._member.me.slot, BATCH, n, measured_s)
-        seconds += world.options.overhead_seconds(BATCH)
+        environment = self._environment
+        seconds = environment.compute_seconds(self._me.slot, BATCH, n, measured_s)
+        seconds += environment.options.overhead_seconds(BATCH)
         # A loop whose mini-batches take no time would never let time pass.
-        self._member.later(max(seconds, 1e-9), self._stepped)
+        self._later(max(seconds, 1e-9), self._stepped)
 
     def _stepped(self) -> None:
         self._is_stepping = False
@@ -143,7 +155,7 @@ class VirtualLoop:
             if self._unsent >= self._plan.queue and self._plan.newest:
                 self._looper.counts["skipped"] += 1
             elif self._unsent >= self._plan.queue:
-                self._stalled_since_s = self._world.clock.now_s
+                self._stalled_since_s = self._environment.clock.now_s
                 return
             else:
                 self._post()
@@ -152,7 +164,7 @@ class VirtualLoop:
     def _finish_step(self) -> None:
         if self._book.addresses:
             # Without peers the queue is always empty: its fill carries no information then.
-            self._looper.adapt(self._fill, self._world.clock.now_s - self._began_s)
+            self._looper.adapt(self._fill, self._environment.clock.now_s - self._began_s)
         self._continue()
 
     # --- sending states ---------------------------------------------------------------------------
@@ -169,8 +181,8 @@ class VirtualLoop:
         for member in chosen:
             port = self._ports.get(member)
             if port is None:
-                wait_s = 2 * self._world.options.latency_s
-                self._member.later(wait_s, self._send_first, member, unsent)
+                wait_s = 2 * self._environment.options.latency_s
+                self._later(wait_s, self._send_first, member, unsent)
             else:
                 self._send(port, unsent)
 
@@ -187,8 +199,8 @@ class VirtualLoop:
         rows = None if mail.rows is None else int(mail.rows.size)
         port.send(StateMessage(mail), CONTROL_BYTES + 8 * message_values(self._shapes, rows))
         self._looper.counts["sent"] += 1
-        left_s = self._member.worker.endpoint.uplink_free_s - self._world.clock.now_s
-        self._member.later(max(left_s, 0.0), self._left, unsent)
+        left_s = self._worker.endpoint.uplink_free_s - self._environment.clock.now_s
+        self._later(max(left_s, 0.0), self._left, unsent)
 
     def _left(self, unsent: _Unsent) -> None:
         """Free a state's place in the send queue when it has left for all its recipients."""
@@ -197,7 +209,7 @@ class VirtualLoop:
             return
         self._unsent -= 1
         if self._stalled_since_s is not None and self._unsent < self._plan.queue:
-            stalled_s = self._world.clock.now_s - self._stalled_since_s
+            stalled_s = self._environment.clock.now_s - self._stalled_since_s
             self._looper.counts["stalled_s"] += stalled_s
             self._stalled_since_s = None
             self._post()
@@ -208,16 +220,14 @@ class VirtualLoop:
         if member in self._ports:
             return self._ports[member]
         address = self._book.addresses.get(member)
-        peer = None if address is None else self._world.life_of(address, member)
-        if peer is None or peer.free is None:
+        if address is None:
             return None
-        mine, theirs = self._world.network.connect(
-            self._member.worker.endpoint, peer.worker.endpoint
-        )
+        mine = self._worker.connect("mail", self._me, address, member)
+        if mine is None:
+            return None
         self._ports[member] = mine
         mine.on_message = lambda message: self._on_message(mine, message)
         mine.on_closed = lambda: self._on_closed(member, mine)
-        peer.free.accept(theirs)
         return mine
 
     def _on_closed(self, member: MemberId, port: Port) -> None:
@@ -261,7 +271,7 @@ class VirtualLoop:
             port = self._connect(self._asked.pop(0))
             if port is not None:
                 port.send(Ask(), CONTROL_BYTES)
-            self._member.later(ASK_S if port is not None else 0.0, self._ask)
+            self._later(ASK_S if port is not None else 0.0, self._ask)
 
     # --- reports ----------------------------------------------------------------------------------
 
@@ -271,9 +281,9 @@ class VirtualLoop:
         has_no_source = looper.state is None and (not self._book.addresses or self._asked == [])
         if begin or has_no_source:
             looper.begin(start)
-            self._member.feed(fx.StateBegun())
+            self._feed(fx.StateBegun())
         elif looper.state is None:
-            self._member.feed(fx.StateLacking())
+            self._feed(fx.StateLacking())
         received, overwritten = self._mailbox.count()
         looper.counts["received"] += received
         looper.counts["overwritten"] += overwritten
@@ -294,8 +304,3 @@ class VirtualLoop:
     def stop(self) -> None:
         """Stop for good."""
         self._is_stopped = True
-
-
-def loop_of(member: VirtualMember, solver: Solver) -> VirtualLoop | None:
-    """Return the loop of a member of an asynchronous job; None for others."""
-    return VirtualLoop(member, solver) if isinstance(solver, ReportSolver) else None

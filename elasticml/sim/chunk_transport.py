@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -20,9 +20,7 @@ from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.sim.message_sizes import CONTROL_BYTES
 from elasticml.sim.network import Port
-
-if TYPE_CHECKING:
-    from elasticml.sim.virtual_member import VirtualMember
+from elasticml.sim.virtual_worker import Worker
 
 State = Mapping[str, NDArray[Any]]
 
@@ -65,10 +63,30 @@ class IncomingOrder:
 
 
 class ChunkTransport:
-    """Sends and receives chunks for one member."""
+    """Sends and receives chunks for one member.
 
-    def __init__(self, member: VirtualMember) -> None:
-        self._member = member
+    Parameters
+    ----------
+    me : MemberId
+    worker : Worker
+    feed : callable
+        Takes events for the member machine.
+    later : callable
+        Calls a function after some seconds, unless the member is over by then.
+    """
+
+    def __init__(
+        self,
+        me: MemberId,
+        worker: Worker,
+        feed: Callable[[ev.Event], None],
+        later: Callable[..., None],
+    ) -> None:
+        self._me = me
+        self._worker = worker
+        self._environment = worker.environment
+        self._feed = feed
+        self._later = later
         self._outgoing: dict[MemberId, Port] = {}
         self._incoming: list[Port] = []
 
@@ -90,27 +108,23 @@ class ChunkTransport:
         if port is not None and port.is_open:
             send(port, what)
         else:
-            latency_s = self._member.world.options.latency_s
-            self._member.later(2 * latency_s, self._open, order, send, what)
+            latency_s = self._environment.options.latency_s
+            self._later(2 * latency_s, self._open, order, send, what)
 
     def _open(
         self, order: cmd.GiveChunks | cmd.CopyChunks, send: Callable[[Port, Any], None], what: Any
     ) -> None:
         port = self._outgoing.get(order.target)
         if port is None or not port.is_open:
-            member = self._member
-            target = member.world.life_of(order.address, order.target)
-            if target is None:
+            port = self._worker.connect("chunks", self._me, order.address, order.target)
+            if port is None:
                 self._fail(order, "nobody is there")
                 return
-            network = member.world.network
-            port, theirs = network.connect(member.worker.endpoint, target.worker.endpoint)
             self._outgoing[order.target] = port
-            target.transfers.receive(member.me, theirs)
         send(port, what)
 
     def _send_move(self, port: Port, order: cmd.GiveChunks) -> None:
-        held = self._member.worker.chunks
+        held = self._worker.chunks
         if any(id not in held for id in order.chunks):
             self._fail(order, "chunks are gone")
             return
@@ -127,7 +141,7 @@ class ChunkTransport:
         self._feed_when_sent(fx.GiveSent(order=order.order))
 
     def _send_copy(self, port: Port, command: fx.SendCopy) -> None:
-        order, held = command.order, self._member.worker.chunks
+        order, held = command.order, self._worker.chunks
         if any(id not in held for id in order.chunks):
             self._fail(order, "chunks are gone")
             return
@@ -139,12 +153,11 @@ class ChunkTransport:
 
     def _feed_when_sent(self, event: ev.Event) -> None:
         """Feed an event when what has been sent so far has left this process."""
-        member = self._member
-        left_s = member.worker.endpoint.uplink_free_s - member.world.clock.now_s
-        member.later(left_s, member.feed, event)
+        left_s = self._worker.endpoint.uplink_free_s - self._environment.clock.now_s
+        self._later(left_s, self._feed, event)
 
     def _fail(self, order: cmd.GiveChunks | cmd.CopyChunks, reason: str) -> None:
-        self._member.feed(
+        self._feed(
             fx.SendFailed(
                 target=order.target, chunks=order.chunks, order=order.order, reason=reason
             )
@@ -155,7 +168,7 @@ class ChunkTransport:
     def receive(self, source: MemberId, port: Port) -> None:
         """Receive chunks from another member; report each order when it is done."""
         self._incoming.append(port)
-        clock = self._member.world.clock
+        clock = self._environment.clock
         orders: dict[int, IncomingOrder] = {}
 
         def on_message(message: SentState | SentBody | OrderDone) -> None:
@@ -163,7 +176,7 @@ class ChunkTransport:
             if isinstance(message, SentState):
                 if not intake.states:
                     arriving = fx.MoveArriving(source=source, order=message.order)
-                    self._member.feed(arriving)
+                    self._feed(arriving)
                 intake.states[message.id] = message
             elif isinstance(message, SentBody):
                 intake.bodies.add(message.id)
@@ -179,12 +192,12 @@ class ChunkTransport:
         port.on_closed = on_closed
 
     def _arrived(self, source: MemberId, order: int, intake: IncomingOrder) -> None:
-        world, states = self._member.world, intake.states
-        nbytes = world.library.chunk_bytes(intake.bodies)
+        environment, states = self._environment, intake.states
+        nbytes = environment.library.chunk_bytes(intake.bodies)
         for sent in states.values():
             if sent.state is not None:
                 nbytes += sum(array.nbytes for array in sent.state.values())
-        self._member.feed(
+        self._feed(
             fx.ChunksArrived(
                 source=source,
                 order=order,
@@ -193,28 +206,28 @@ class ChunkTransport:
                 - intake.bodies,
                 states=frozenset(states),
                 nbytes=nbytes,
-                seconds=round(world.clock.now_s - intake.began_s, 6),
+                seconds=round(environment.clock.now_s - intake.began_s, 6),
                 content=intake,
             )
         )
 
     def store(self, arrival: fx.ChunksArrived) -> None:
         """Store the bodies that have arrived."""
-        member, intake = self._member, arrival.content
+        intake = arrival.content
         assert isinstance(intake, IncomingOrder)
         try:
-            member.worker.hold(sorted(intake.bodies))
+            self._worker.hold(sorted(intake.bodies))
         except ElasticmlError as error:
-            member.feed(fx.StoreFailed(arrival=arrival, error=error))
+            self._feed(fx.StoreFailed(arrival=arrival, error=error))
             return
-        member.feed(fx.ChunksStored(arrival=arrival))
+        self._feed(fx.ChunksStored(arrival=arrival))
 
     def set_states(self, command: fx.SetStates) -> None:
         """Set the states that have arrived."""
         intake = command.arrival.content
         assert isinstance(intake, IncomingOrder)
         for id in command.chunks:
-            sent, chunk = intake.states[id], self._member.worker.chunks[id]
+            sent, chunk = intake.states[id], self._worker.chunks[id]
             if sent.state is not None:
                 chunk.state, chunk.state_version = dict(sent.state), sent.version
 

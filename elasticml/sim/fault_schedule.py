@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from elasticml.ids import MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
+from elasticml.sim.environment import Environment
 from elasticml.sim.resource_manager import ResourceManager
-from elasticml.sim.virtual_worker import Worker
+from elasticml.sim.virtual_driver import VirtualDriver
+from elasticml.sim.virtual_worker import Worker, Workers
 from elasticml.specification.simulator import Asked, Granted, How, Taken
 from elasticml.story import records as story
-
-if TYPE_CHECKING:
-    from elasticml.sim.world import World
 
 
 class Faults:
@@ -23,15 +22,25 @@ class Faults:
 
     Parameters
     ----------
-    world : World
+    environment : Environment
+    driver : VirtualDriver
+    workers : Workers
     rng : Generator
         Draws times, members and durations of random pre-emptions.
     """
 
-    def __init__(self, world: World, rng: np.random.Generator) -> None:
-        self.world = world
+    def __init__(
+        self,
+        environment: Environment,
+        driver: VirtualDriver,
+        workers: Workers,
+        rng: np.random.Generator,
+    ) -> None:
+        self._environment = environment
+        self._driver = driver
+        self._workers = workers
         self._rng = rng
-        self._manager = ResourceManager(world)
+        self._manager = ResourceManager(environment, driver, workers)
         self._standbys = 0
         #: Granted containers that have not started yet.
         self._starting = 0
@@ -40,14 +49,14 @@ class Faults:
 
     def start(self) -> None:
         """Schedule the entries of the trace and the first random pre-emption."""
-        for entry in self.world.options.trace:
+        for entry in self._environment.options.trace:
             if isinstance(entry, Granted):
-                self.world.clock.at(entry.at, self._grant, entry.grant)
+                self._environment.clock.at(entry.at, self._grant, entry.grant)
             elif isinstance(entry, Asked):
-                self.world.clock.at(entry.at, self._ask, entry)
+                self._environment.clock.at(entry.at, self._ask, entry)
             else:
-                self.world.clock.at(entry.at, self._trace, entry)
-        if self.world.options.preemption is not None:
+                self._environment.clock.at(entry.at, self._trace, entry)
+        if self._environment.options.preemption is not None:
             self.timers = 1
             self._wait()
 
@@ -55,7 +64,7 @@ class Faults:
 
     def inject(self, command: cmd.Inject) -> None:
         """Perform a planned fault and report it."""
-        options, delay = self.world.options, 0.0
+        options, delay = self._environment.options, 0.0
         if command.kind == "prepare":
             self._standbys = max(self._standbys, command.count)
         elif command.kind == "return":
@@ -63,14 +72,20 @@ class Faults:
                 seconds = options.standby_s if self._standbys else options.start_s
                 self._standbys = max(0, self._standbys - 1)
                 delay = max(delay, seconds)
-                self.world.clock.after(seconds, self.world.start_worker)
+                self._environment.clock.after(seconds, self._workers.start)
         else:
             for member in command.members:
-                worker = self.world.worker_of(member)
+                worker = self._worker_of(member)
                 if worker is not None:
                     self._take(worker, command.how, command.grace_s)
         performed = ev.FaultPerformed(cause="planned", kind=command.kind)
-        self.world.clock.after(delay, self.world.driver.feed, performed)
+        self._environment.clock.after(delay, self._driver.feed, performed)
+
+    def _worker_of(self, member: MemberId) -> Worker | None:
+        """Return the living worker of a member, or None."""
+        record = self._driver.machine.state.membership.members.get(member)
+        worker = None if record is None else self._workers.by_address.get(record.address)
+        return worker if worker is not None and worker.endpoint.is_alive else None
 
     def _take(self, worker: Worker, how: str, grace_s: float) -> float:
         """End a worker; return the seconds until it is gone."""
@@ -83,14 +98,14 @@ class Faults:
     # --- pre-emption ----------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        preemption = self.world.options.preemption
+        preemption = self._environment.options.preemption
         assert preemption is not None and preemption.rate is not None
-        self.world.clock.after(self._rng.exponential(1 / preemption.rate), self._preempt)
+        self._environment.clock.after(self._rng.exponential(1 / preemption.rate), self._preempt)
 
     def _preempt(self) -> None:
-        preemption = self.world.options.preemption
+        preemption = self._environment.options.preemption
         assert preemption is not None
-        serving = self.world.serving()
+        serving = self._workers.serving()
         n = min(preemption.count, len(serving) - preemption.spare)
         if n > 0:
             chosen = sorted(self._rng.choice(len(serving), size=n, replace=False))
@@ -101,39 +116,41 @@ class Faults:
 
     def _grant(self, count: int) -> None:
         """Grant containers; their workers are offered when they have started."""
-        world = self.world
-        number = world.driver.machine.state.round
+        environment = self._environment
+        number = self._driver.machine.state.round
         granted = story.Granted(cause="world", round=number, count=count)
-        world.driver_session.journal.write(world.clock.now_s, granted)
+        environment.session.journal.write(environment.clock.now_s, granted)
         for _ in range(count):
-            world.clock.after(world.options.start_s, world.start_worker)
+            environment.clock.after(environment.options.start_s, self._workers.start)
 
     # --- what the job asks the resource manager for ---------------------------------------------
 
     def request(self, count: int) -> None:
         """Start as many of the requested containers as are free, and refuse the others."""
-        world = self.world
+        environment = self._environment
         granted = count = self._manager.wanted(count)
-        if world.options.containers_max is not None:
-            taken = sum(w.endpoint.is_alive for w in world.workers.values()) + self._starting
-            granted = min(count, max(0, world.options.containers_max - taken))
+        if environment.options.containers_max is not None:
+            taken = (
+                sum(w.endpoint.is_alive for w in self._workers.by_address.values()) + self._starting
+            )
+            granted = min(count, max(0, environment.options.containers_max - taken))
         self._starting += granted
         for _ in range(granted):
-            world.clock.after(world.options.start_s, self._started)
+            environment.clock.after(environment.options.start_s, self._started)
         if granted < count:
             refused = ev.MembersRefused(
                 cause="world", count=count - granted, reason="no container is free"
             )
-            world.clock.after(world.options.latency_s, world.driver.feed, refused)
+            environment.clock.after(environment.options.latency_s, self._driver.feed, refused)
 
     def _started(self) -> None:
         self._starting -= 1
-        self.world.start_worker()
+        self._workers.start()
 
     def release(self, addresses: Sequence[str]) -> None:
         """Take back the containers of dismissed members."""
         for address in addresses:
-            self.world.workers[address].kill()
+            self._workers.by_address[address].kill()
         self._manager.released(len(addresses))
 
     def _ask(self, entry: Asked) -> None:
@@ -141,7 +158,7 @@ class Faults:
 
     def _chosen(self, who: int | tuple[int, ...]) -> list[Worker]:
         """Return the workers of these slots, or the last ``who`` workers."""
-        serving = self.world.serving()
+        serving = self._workers.serving()
         if isinstance(who, int):
             return serving[len(serving) - min(who, len(serving)) :]
         return [w for w in serving if w.slot in who]
@@ -154,12 +171,12 @@ class Faults:
     def _send_away(
         self, workers: Sequence[Worker], how: How, grace_s: float, away: Sequence[float | None]
     ) -> None:
-        world = self.world
-        world.driver_session.journal.write(
-            world.clock.now_s,
+        environment = self._environment
+        environment.session.journal.write(
+            environment.clock.now_s,
             story.Preempted(
                 cause="world",
-                round=world.driver.machine.state.round,
+                round=self._driver.machine.state.round,
                 members=tuple(str(w.life.me) for w in workers if w.life is not None),
                 how=how,
                 away_s=tuple(None if a is None else round(a, 6) for a in away),
@@ -167,10 +184,10 @@ class Faults:
         )
         for worker, seconds in zip(workers, away, strict=True):
             if how == "pause":
-                world.network.pause(worker.endpoint)
+                environment.network.pause(worker.endpoint)
                 if seconds is not None:
-                    world.clock.after(seconds, world.network.resume, worker.endpoint)
+                    environment.clock.after(seconds, environment.network.resume, worker.endpoint)
                 continue
             gone_s = self._take(worker, how, grace_s)
             if seconds is not None:
-                world.clock.after(gone_s + seconds, world.start_worker)
+                environment.clock.after(gone_s + seconds, self._workers.start)

@@ -1,22 +1,33 @@
-"""How many bytes a message takes on a virtual wire, and how many examples a computation."""
+"""Bytes of messages on the virtual network, and examples of a computation."""
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass
 
 from elasticml.algorithms.base import Exchange, Work
+from elasticml.protocol.commands import Command
+from elasticml.protocol.events import Event
 from elasticml.sim.cost_only_job import DOWN_VALUES, UP_VALUES
 from elasticml.training.array_buffers import n_values
 
 #: An order, an event, or what surrounds the arrays in a frame.
 CONTROL_BYTES = 256
+#: A chunk's id in a message.
+ID_BYTES = 24
 
 
-@dataclass(frozen=True, slots=True)
+def message_bytes(message: Command | Event) -> int:
+    """Return the bytes of an order or an event; only chunk ids make one long."""
+    ids: Sized = getattr(message, "chunks", ()) or getattr(message, "holdings", ())
+    return CONTROL_BYTES + ID_BYTES * len(ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeSizes:
     """Sizes of an exchange's messages."""
 
-    #: Values of a partial, and those that it stands for.
+    #: Values of a partial, and those that it represents.
     values: int
     up_values: int
     #: Bytes of the frames that carry the model and a partial.
@@ -25,7 +36,7 @@ class ExchangeSizes:
 
 
 def up_values(exchange: Exchange | Work) -> int:
-    """Return how many doubles a partial has, or stands for."""
+    """Return how many doubles a partial has, or represents."""
     values = exchange.parameters.get(UP_VALUES)
     return n_values(exchange.returns) if values is None else int(values)
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from elasticml.protocol import events as ev
-from elasticml.sim.virtual_worker import Worker
+from elasticml.sim.environment import Environment
+from elasticml.sim.virtual_driver import VirtualDriver
+from elasticml.sim.virtual_worker import Worker, Workers
 from elasticml.specification.simulator import Asked
 from elasticml.story.records import ContainersAsked
-
-if TYPE_CHECKING:
-    from elasticml.sim.world import World
 
 #: Seconds from SIGTERM to SIGKILL in a container.
 KILL_S = 0.25
@@ -37,11 +35,15 @@ class ResourceManager:
 
     Parameters
     ----------
-    world : World
+    environment : Environment
+    driver : VirtualDriver
+    workers : Workers
     """
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, environment: Environment, driver: VirtualDriver, workers: Workers) -> None:
+        self._environment = environment
+        self._driver = driver
+        self._workers = workers
         self._demands: list[Demand] = []
         #: Containers that other queues have taken, and the number of them that this job requests:
         #: the application itself requests replacements for those taken or released in their place.
@@ -50,17 +52,17 @@ class ResourceManager:
 
     def ask(self, entry: Asked, workers: Sequence[Worker]) -> None:
         """Mark containers; after the grace, take those that are still lacking."""
-        world = self.world
+        environment = self._environment
         demand = Demand(entry=entry, marked=tuple(workers), lacking=len(workers))
         self._demands.append(demand)
         asked = ContainersAsked(
             cause="world",
-            round=world.driver.machine.state.round,
+            round=self._driver.machine.state.round,
             members=tuple(str(w.life.me) for w in workers if w.life is not None),
             grace_s=entry.grace,
             negotiable=entry.negotiable,
         )
-        world.driver_session.journal.write(world.clock.now_s, asked)
+        environment.session.journal.write(environment.clock.now_s, asked)
         for worker in workers:
             marked = ev.ContainerMarked(
                 cause="world",
@@ -69,9 +71,9 @@ class ResourceManager:
                 reason="preempted",
                 negotiable=entry.negotiable,
             )
-            world.driver.feed(marked)
-        world.clock.after(entry.grace, self._take, demand)
-        world.clock.after(2 * entry.grace + INTERVAL_S, self._withdraw, demand)
+            self._driver.feed(marked)
+        environment.clock.after(entry.grace, self._take, demand)
+        environment.clock.after(2 * entry.grace + INTERVAL_S, self._withdraw, demand)
 
     def _take(self, demand: Demand) -> None:
         """Stop as many marked containers as are lacking."""
@@ -79,7 +81,7 @@ class ResourceManager:
             if demand.lacking and worker.endpoint.is_alive:
                 demand.lacking -= 1
                 worker.notice(KILL_S, "terminated")
-                self.world.clock.after(KILL_S, self._ended, worker, demand.entry)
+                self._environment.clock.after(KILL_S, self._ended, worker, demand.entry)
 
     def _ended(self, worker: Worker, entry: Asked) -> None:
         ended = ev.ContainerEnded(
@@ -91,28 +93,30 @@ class ResourceManager:
             message="Container preempted by scheduler",
         )
         # The exit status comes through the resource manager, later than the loss is detected.
-        options = self.world.options
-        self.world.clock.after(options.detect_s + options.latency_s, self.world.driver.feed, ended)
+        options = self._environment.options
+        self._environment.clock.after(
+            options.detect_s + options.latency_s, self._driver.feed, ended
+        )
         self._gone(entry)
         self._wanted += 1
 
     def _gone(self, entry: Asked) -> None:
         self._elsewhere += 1
         if entry.away is not None:
-            self.world.clock.after(entry.away, self._returned)
+            self._environment.clock.after(entry.away, self._returned)
 
     def _returned(self) -> None:
         self._elsewhere -= 1
         if self._wanted:
             self._wanted -= 1
-            self.world.clock.after(self.world.options.start_s, self.world.start_worker)
+            self._environment.clock.after(self._environment.options.start_s, self._workers.start)
 
     def _withdraw(self, demand: Demand) -> None:
         """Withdraw the marks; offer workers again that were emptied for a mark but not taken."""
         self._demands.remove(demand)
         for worker in demand.marked:
             if worker.endpoint.is_alive and not worker.is_closing:
-                self.world.driver.feed(ev.MarkLifted(cause="world", address=worker.address))
+                self._driver.feed(ev.MarkLifted(cause="world", address=worker.address))
                 if worker.life is None or worker.life.is_over:
                     worker.offer()
 

@@ -92,7 +92,7 @@ class Simulation:
         JobFailedError
             When the job is stuck: all members are gone and none will return.
         """
-        story = self.world.driver_session.journal.story
+        story = self.world.environment.session.journal.story
         for _ in self.world.run():
             if len(story) > since:
                 yield story[since:]
@@ -106,17 +106,18 @@ class Simulation:
 
     def result(self) -> SimResult:
         """Return the job's result so far."""
-        world, driver_session = self.world, self.world.driver_session
+        environment = self.world.environment
+        session = environment.session
         return SimResult(
-            state=driver_session.state,
-            story=list(driver_session.journal.story),
-            rows=list(driver_session.journal.rows),
-            snapshots=driver_session.journal.snapshots,
-            arrays={} if driver_session.training is None else driver_session.training.last_arrays(),
-            summary={**driver_session.summary, "simulated": True},
-            facts=driver_session.facts,
-            error=driver_session.error,
-            actions=world.clock.performed,
+            state=session.state,
+            story=list(session.journal.story),
+            rows=list(session.journal.rows),
+            snapshots=session.journal.snapshots,
+            arrays={} if session.training is None else session.training.last_arrays(),
+            summary={**session.summary, "simulated": True},
+            facts=session.facts,
+            error=session.error,
+            actions=environment.clock.performed,
         )
 
 

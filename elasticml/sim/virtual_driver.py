@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from elasticml.algorithms.base import Work
 from elasticml.control.driver import Driver
@@ -14,18 +14,26 @@ from elasticml.ids import ExchangeId, MemberId
 from elasticml.policies.registry import policies_of_job
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
+from elasticml.sim.environment import Environment
 from elasticml.sim.exchange_messages import SentAnchor, SentPartial
-from elasticml.sim.message_sizes import CONTROL_BYTES, up_values
+from elasticml.sim.message_sizes import CONTROL_BYTES, message_bytes, up_values
 from elasticml.sim.network import Endpoint, Port
 from elasticml.training.array_buffers import Vector, unpack
 from elasticml.training.driving import JobDriver
 from elasticml.training.trainer_runner import TrainerRunner
 
-if TYPE_CHECKING:
-    from elasticml.sim.world import World
 
-#: Bytes of a chunk's id in a message.
-ID_BYTES = 24
+class Cluster(Protocol):
+    """What a driver requests of its cluster."""
+
+    def inject(self, command: cmd.Inject) -> None:
+        """Perform a planned fault."""
+
+    def request(self, count: int) -> None:
+        """Start containers."""
+
+    def release(self, addresses: Sequence[str]) -> None:
+        """Take containers back."""
 
 
 class VirtualDriver(JobDriver):
@@ -33,24 +41,24 @@ class VirtualDriver(JobDriver):
 
     Parameters
     ----------
-    world : World
-    settings : Settings
+    environment : Environment
+    settings : DriverSettings
     check_every_event : bool
         Re-derive all invariants after every event (up to 64 members), or at membership changes and
         round boundaries only.
     """
 
-    def __init__(self, world: World, settings: DriverSettings, check_every_event: bool) -> None:
-        self.world = world
+    def __init__(
+        self, environment: Environment, settings: DriverSettings, check_every_event: bool
+    ) -> None:
+        self.environment = environment
         self.endpoint = Endpoint("driver")
-        policies = policies_of_job(world.driver_session.record, settings)
-        super().__init__(world.driver_session, Driver(settings, policies, check_every_event))
+        session = environment.session
+        policies = policies_of_job(session.record, settings)
+        super().__init__(session, Driver(settings, policies, check_every_event))
+        #: Performs faults and provides containers; set by the world before the job starts.
+        self.cluster: Cluster
         self.has_ended = False
-        self.summaries: dict[int, BlockSummary] = {}
-        #: Seconds that each slot's member computed in the exchanges under way.
-        self.compute_s: dict[ExchangeId, dict[str, float]] = {}
-        #: How often each member has computed; more than its exchanges would be work done twice.
-        self.computations: dict[MemberId, int] = {}
         self._ports: dict[MemberId, Port] = {}
         self._member_of: dict[Port, MemberId] = {}
         self._arrivals: dict[int, Port] = {}
@@ -64,7 +72,7 @@ class VirtualDriver(JobDriver):
         try:
             super().feed(event)
         finally:
-            self.world.clock.interrupt()  # there may be something to tell
+            self.environment.clock.interrupt()  # there may be something to tell
 
     def cancel(self) -> None:
         """End the job now."""
@@ -73,15 +81,12 @@ class VirtualDriver(JobDriver):
 
     # --- messages ------------------------------------------------------------------------------
 
-    def accept(self, port: Port) -> None:
-        """Serve a connection to a worker."""
+    def connect(self, worker: Endpoint) -> Port:
+        """Open a connection to a worker; return the worker's end."""
+        port, theirs = self.environment.network.connect(self.endpoint, worker)
         port.on_message = lambda message: self._on_message(port, message)
         port.on_closed = lambda: self._on_closed(port)
-
-    def nbytes_of(self, message: cmd.Command | ev.Event) -> int:
-        """Bytes of an order or an event; chunk ids are what makes one long."""
-        ids: Sized = getattr(message, "chunks", ()) or getattr(message, "holdings", ())
-        return CONTROL_BYTES + ID_BYTES * len(ids)
+        return theirs
 
     def _on_message(self, port: Port, message: Any) -> None:
         if isinstance(message, ev.Arrived):
@@ -106,23 +111,23 @@ class VirtualDriver(JobDriver):
 
     def now_s(self) -> float:
         """Return the virtual time."""
-        return self.world.clock.now_s
+        return self.environment.clock.now_s
 
     def sent_bytes(self) -> int:
         """Return the bytes that were given to the network."""
-        return self.world.network.sent_bytes
+        return self.environment.network.sent_bytes
 
     def computation_counts(self) -> Mapping[str, int]:
         """Return how often each member has computed."""
-        return {str(member): n for member, n in self.computations.items()}
+        return {str(member): n for member, n in self.environment.computations.items()}
 
     def compute_times(self, exchange: int) -> dict[str, float]:
         """Return, by slot, how long members computed in an exchange."""
-        return self.compute_s.pop(ExchangeId(exchange), {})
+        return self.environment.compute_s.pop(ExchangeId(exchange), {})
 
     def block_summaries(self) -> Iterable[BlockSummary]:
         """Return what members have read of the blocks."""
-        return self.summaries.values()
+        return self.environment.summaries.values()
 
     def array(self, handle: int) -> Vector:
         """Return the array that has come under a handle."""
@@ -134,23 +139,23 @@ class VirtualDriver(JobDriver):
 
     def _forget(self, command: cmd.Forget) -> None:
         super()._forget(command)
-        self.compute_s.pop(command.exchange, None)
+        self.environment.compute_s.pop(command.exchange, None)
 
     def _merge_facts(self, command: cmd.MergeFacts) -> None:
         super()._merge_facts(command)
-        self.world.library.source = self.driver_session.source
+        self.environment.library.source = self.driver_session.source
 
     def inject(self, command: cmd.Inject) -> None:
         """Perform a planned fault."""
-        self.world.faults.inject(command)
+        self.cluster.inject(command)
 
     def request(self, command: cmd.RequestMembers) -> None:
         """Ask for containers."""
-        self.world.faults.request(command.count)
+        self.cluster.request(command.count)
 
     def release(self, command: cmd.ReleaseContainers) -> None:
         """Give containers back."""
-        self.world.faults.release(command.addresses)
+        self.cluster.release(command.addresses)
 
     def finish(self, command: cmd.EndJob) -> None:
         """Let the world end."""
@@ -180,13 +185,13 @@ class VirtualDriver(JobDriver):
         port = self._ports.get(order.member)
         if port is None:
             return
-        nbytes = self.nbytes_of(order)
-        if self.world.library.is_in_memory:
+        nbytes = message_bytes(order)
+        if self.environment.library.is_in_memory:
             # Only the driver has the chunks: they go along.
             if isinstance(order, cmd.ReadBlocks):
-                nbytes += self.world.library.nbytes(order.blocks)
+                nbytes += self.environment.library.nbytes(order.blocks)
             elif isinstance(order, cmd.LoadChunks):
-                nbytes += self.world.library.nbytes({id.block for id in order.chunks})
+                nbytes += self.environment.library.nbytes({id.block for id in order.chunks})
         port.send(order, nbytes)
 
     def forward_model(self, command: cmd.ForwardModel) -> None:
@@ -200,7 +205,7 @@ class VirtualDriver(JobDriver):
             training.packed.setflags(write=False)  # all members share it
             header = running.header
             sent = self._sent = header.with_model(unpack(training.packed, header.model))
-        port.send(sent, self.world.sizes(sent).down_bytes)
+        port.send(sent, self.environment.sizes(sent).down_bytes)
 
     # --- the trainer ------------------------------------------------------------------------------
 
@@ -215,8 +220,8 @@ class VirtualDriver(JobDriver):
         training = self.driver_session.training
         assert training is not None and training.exchange is not None
         n_values = up_values(training.exchange)
-        seconds = self.world.merge_seconds(n_values, len(inputs) + len(anchor))
-        seconds += self.world.options.overhead_seconds(training.exchange.operation)
+        seconds = self.environment.merge_seconds(n_values, len(inputs) + len(anchor))
+        seconds += self.environment.options.overhead_seconds(training.exchange.operation)
         self._step(seconds, training.deliver, command, inputs, anchor)
 
     def proceed(self, command: cmd.Continue) -> None:
@@ -227,4 +232,4 @@ class VirtualDriver(JobDriver):
     def _step(self, seconds: float, function: Callable[..., ev.Event], *args: Any) -> None:
         """Let the trainer work; what comes of it is known when the time has passed."""
         event = self.after_step(function(*args))
-        self.world.clock.after(seconds, self.feed, event)
+        self.environment.clock.after(seconds, self.feed, event)

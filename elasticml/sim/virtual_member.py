@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from elasticml.algorithms.async_sgd.report_ops import ReportSolver
 from elasticml.algorithms.base import Solver, Work
 from elasticml.control import effects as fx
 from elasticml.control.member import Member
@@ -20,15 +21,13 @@ from elasticml.errors import ElasticmlError
 from elasticml.ids import ExchangeId, MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
-from elasticml.sim.async_mode import VirtualLoop, loop_of
+from elasticml.sim.async_mode import VirtualLoop
 from elasticml.sim.chunk_transport import ChunkTransport
 from elasticml.sim.exchange_messages import SentAnchor, SentPartial, Share
 from elasticml.sim.message_sizes import CONTROL_BYTES, examples_of
 from elasticml.sim.network import Port
+from elasticml.sim.virtual_worker import Purpose, Worker
 from elasticml.training.array_buffers import Vector, merge, pack
-
-if TYPE_CHECKING:
-    from elasticml.sim.virtual_worker import Worker
 
 
 class VirtualMember:
@@ -54,19 +53,19 @@ class VirtualMember:
         "_solver",
         "children",
         "chunks",
+        "environment",
         "free",
         "is_over",
         "machine",
         "me",
         "transfers",
         "worker",
-        "world",
     )
 
     def __init__(self, me: MemberId, worker: Worker, port: Port) -> None:
         self.me = me
         self.worker = worker
-        self.world = worker.world
+        self.environment = worker.environment
         self.is_over = False
         self.machine = Member(me, worker.chunks)
         self._cause = f"link {me}"
@@ -74,7 +73,7 @@ class VirtualMember:
         self.chunks: list[Chunk] = []
         #: Examples in them.
         self._rows = 0
-        self.transfers = ChunkTransport(self)
+        self.transfers = ChunkTransport(me, worker, self.feed, self.later)
         self._driver = port
         self._parent: Port | None = None
         self._parent_id: MemberId | None = None
@@ -105,7 +104,7 @@ class VirtualMember:
     def fail(self, error: Exception) -> None:
         """Report what is no fault of the cluster: the job ends with this error."""
         assert isinstance(error, ElasticmlError)
-        self.world.driver_session.fail(error)
+        self.environment.session.fail(error)
         failed = ev.Failed(cause=f"member {self.me}", reason=error.message, member=self.me)
         self._driver.send(failed, CONTROL_BYTES)
 
@@ -115,7 +114,7 @@ class VirtualMember:
     def later(self, seconds: float, action: Any, *args: Any) -> None:
         """Do something in a while, unless this life has ended by then."""
         if seconds > 0:
-            self.world.clock.after(seconds, self._due, action, args)
+            self.environment.clock.after(seconds, self._due, action, args)
         else:
             self._due(action, args)
 
@@ -155,27 +154,29 @@ class VirtualMember:
 
     def _configure(self, order: cmd.Configure) -> None:
         try:
-            self._solver = self.world.make_solver()
-            self.free = loop_of(self, self._solver)
+            self._solver = self.environment.make_solver()
+            if isinstance(self._solver, ReportSolver):
+                # Its mini-batches run beside the exchanges.
+                self.free = VirtualLoop(self.me, self.worker, self.feed, self.later, self._solver)
         except ElasticmlError as error:
             self.fail(error)
 
     def _read_blocks(self, order: cmd.ReadBlocks) -> None:
-        library = self.world.library
+        library = self.environment.library
         for block in order.blocks:
-            seconds = library.nbytes([block]) / self.world.options.read_bandwidth
+            seconds = library.nbytes([block]) / self.environment.options.read_bandwidth
             delay = 0.0 if library.is_in_memory else self.worker.reading_s(seconds)
             self.later(delay, self._block_read, block, order.survey)
 
     def _block_read(self, block: int, survey: bool) -> None:
-        library = self.world.library
+        library = self.environment.library
         try:
             if survey:
-                self.world.summarised(library.survey(block))
+                self.environment.summarised(library.survey(block))
                 chunks: list[Chunk] = []
             else:
                 chunks, summary = library.read(block)
-                self.world.summarised(summary)
+                self.environment.summarised(summary)
             self.worker.hold(chunk.id for chunk in chunks)
         except ElasticmlError as error:
             self.fail(error)
@@ -186,9 +187,9 @@ class VirtualMember:
 
     def _load_chunks(self, order: cmd.LoadChunks) -> None:
         missing = [id for id in order.chunks if id not in self.worker.chunks]
-        library = self.world.library
+        library = self.environment.library
         nbytes = library.chunk_bytes(missing)
-        seconds = nbytes / self.world.options.read_bandwidth
+        seconds = nbytes / self.environment.options.read_bandwidth
         delay = 0.0 if library.is_in_memory else self.worker.reading_s(seconds)
         self.later(delay, self._chunks_loaded, order, nbytes, seconds)
 
@@ -229,7 +230,7 @@ class VirtualMember:
         if self.is_over:
             return
         try:
-            for command in self.machine.handle(event, self.world.clock.now_s):
+            for command in self.machine.handle(event, self.environment.clock.now_s):
                 self._perform[type(command)](self, command)
         except ElasticmlError as error:
             self.fail(error)
@@ -250,33 +251,44 @@ class VirtualMember:
 
     def _on_model(self, header: Work) -> None:
         if self.machine.takes_model(header.exchange):
-            self._shares[header.exchange] = Share(header, self.world.sizes(header))
+            self._shares[header.exchange] = Share(header, self.environment.sizes(header))
             self.feed(header)
 
     def _attach(self, command: cmd.Attach) -> None:
-        self.later(2 * self.world.options.latency_s, self._connect, command)
+        self.later(2 * self.environment.options.latency_s, self._connect, command)
 
     def _connect(self, command: cmd.Attach) -> None:
         assert command.parent is not None
         if not self.machine.attaches_to(command):
             return
-        parent = self.world.life_of(command.address, command.parent)
-        if parent is None:
+        mine = self.worker.connect("child", self.me, command.address, command.parent)
+        if mine is None:
             self.feed(fx.ConnectFailed(peer=command.parent))
             return
-        mine, theirs = self.world.network.connect(self.worker.endpoint, parent.worker.endpoint)
         self._parent, self._parent_id = mine, command.parent
         mine.on_message = self._on_parent_message
         mine.on_closed = lambda: self._on_parent_closed(mine)
-        parent.accept_child(self.me, theirs)
         self.feed(ev.PeerLinked(peer=command.parent, generation=command.generation))
 
     def _tell(self, command: fx.Tell) -> None:
         assert self._parent is not None
         self._parent.send(replace(command.event, cause=self._cause), CONTROL_BYTES)
 
-    def accept_child(self, child: MemberId, port: Port) -> None:
-        """Serve a connection that a child has opened."""
+    def accepts(self, purpose: Purpose) -> bool:
+        """Whether the member takes connections for this purpose."""
+        return purpose != "mail" or self.free is not None
+
+    def accept(self, purpose: Purpose, source: MemberId, port: Port) -> None:
+        """Serve a connection that another member has opened."""
+        if purpose == "child":
+            self._accept_child(source, port)
+        elif purpose == "chunks":
+            self.transfers.receive(source, port)
+        else:
+            assert self.free is not None
+            self.free.accept(port)
+
+    def _accept_child(self, child: MemberId, port: Port) -> None:
         former = self.children.get(child)
         if former is not None:
             former.close()
@@ -320,14 +332,14 @@ class VirtualMember:
         share = self._shares[exchange]
         header = share.header
         try:
-            arrays, measured_s = self.world.solve(self._solver, header, self.chunks)
+            arrays, measured_s = self.environment.solve(self._solver, header, self.chunks)
             self.worker.computed = exchange
             total = pack(arrays, header.returns, np.empty(share.sizes.values))
         except ElasticmlError as error:
             self.fail(error)
             return
         n = examples_of(header, self._rows)
-        seconds = self.world.compute_seconds(self.me.slot, header.operation, n, measured_s)
+        seconds = self.environment.compute_seconds(self.me.slot, header.operation, n, measured_s)
         self.later(self.worker.computing_s(seconds), self._computed, exchange, total, seconds)
 
     def _computed(self, exchange: ExchangeId, total: Vector, seconds: float) -> None:
@@ -335,7 +347,7 @@ class VirtualMember:
         if share is not None:
             share.total = total
             share.compute_s[self.me] = seconds
-            self.world.computed(exchange, self.me, seconds)
+            self.environment.computed(exchange, self.me, seconds)
             self.feed(ev.Computed(exchange=exchange))
 
     def _send_partial(self, command: cmd.SendPartial) -> None:
@@ -347,14 +359,14 @@ class VirtualMember:
             merge(share.total, partial.array, share.header.reduce)
             share.compute_s.update(partial.event.compute_s)
         if command.inputs:
-            delay = self.world.merge_seconds(share.sizes.up_values, len(command.inputs))
+            delay = self.environment.merge_seconds(share.sizes.up_values, len(command.inputs))
         event = ev.PartialArrived(
             cause=self._cause,
             exchange=command.exchange,
             sender=self.me,
             contributors=command.contributors,
             order=command.order,
-            handle=next(self.world.handles),
+            handle=next(self.environment.handles),
             compute_s=share.compute_s,
         )
         port = self._driver if command.to is None else self._parent
@@ -373,7 +385,7 @@ class VirtualMember:
             member=self.me,
             exchange=command.exchange,
             sender=command.sender,
-            handle=next(self.world.handles),
+            handle=next(self.environment.handles),
         )
         self._driver.send(SentAnchor(event=event, array=array), share.sizes.up_bytes)
 

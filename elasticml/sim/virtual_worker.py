@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, Protocol
 
 from elasticml.control.member import FINAL
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import DataError
-from elasticml.ids import NO_EXCHANGE, ChunkId
+from elasticml.ids import NO_EXCHANGE, ChunkId, MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
+from elasticml.sim.environment import Environment
+from elasticml.sim.message_sizes import message_bytes
 from elasticml.sim.network import Endpoint, Port
-from elasticml.sim.virtual_member import VirtualMember
 from elasticml.training.fingerprint import cpu_class
 
-if TYPE_CHECKING:
-    from elasticml.sim.world import World
+#: What a connection between two members is for.
+Purpose = Literal["child", "chunks", "mail"]
+
+
+class Incarnation(Protocol):
+    """What a worker needs to know of its member."""
+
+    me: MemberId
+    is_over: bool
+
+    def on_driver_message(self, message: Any) -> None:
+        """Handle a message from the driver."""
+
+    def feed(self, event: ev.Event) -> None:
+        """Let the machine handle an event, and perform what it commands."""
+
+    def accepts(self, purpose: Purpose) -> bool:
+        """Whether the member takes connections for this purpose."""
+
+    def accept(self, purpose: Purpose, source: MemberId, port: Port) -> None:
+        """Serve a connection that another member has opened."""
+
+    def close(self) -> None:
+        """End this incarnation: close all its connections."""
 
 
 class Worker:
@@ -24,35 +47,38 @@ class Worker:
 
     Parameters
     ----------
-    world : World
+    workers : Workers
+        All workers of the world.
     number : int
-        Unique among all workers of the world.
+        Unique among them.
     """
 
     __slots__ = (
         "_computing_until_s",
         "_reading_until_s",
+        "_workers",
         "address",
         "chunks",
         "computed",
         "endpoint",
+        "environment",
         "held_bytes",
         "host",
         "is_closing",
         "life",
         "number",
         "slot",
-        "world",
     )
 
-    def __init__(self, world: World, number: int) -> None:
-        self.world = world
+    def __init__(self, workers: Workers, number: int) -> None:
+        self._workers = workers
+        self.environment = workers.environment
         self.number = number
         self.address = f"sim://{number}"
-        self.host = f"host{number % world.options.hosts}"
+        self.host = f"host{number % self.environment.options.hosts}"
         self.endpoint = Endpoint(self.address)
         #: Its member of the job; None before the first welcome.
-        self.life: VirtualMember | None = None
+        self.life: Incarnation | None = None
         #: The slot of its last member.
         self.slot: int | None = None
         #: The chunks that it holds, owned or not, each with its last state here.
@@ -70,21 +96,21 @@ class Worker:
     def later(self, seconds: float, action: Callable[..., None], *args: Any) -> None:
         """Perform an action after some seconds: after the pause if it is paused, never if dead."""
         if seconds > 0:
-            self.world.clock.after(
-                seconds, self.world.network.perform, self.endpoint, action, *args
+            self.environment.clock.after(
+                seconds, self.environment.network.perform, self.endpoint, action, *args
             )
         else:
-            self.world.network.perform(self.endpoint, action, *args)
+            self.environment.network.perform(self.endpoint, action, *args)
 
     def computing_s(self, seconds: float) -> float:
         """Return the seconds until a computation requested now is done, after earlier ones."""
-        now_s = self.world.clock.now_s
+        now_s = self.environment.clock.now_s
         self._computing_until_s = max(now_s, self._computing_until_s) + seconds
         return self._computing_until_s - now_s
 
     def reading_s(self, seconds: float) -> float:
         """Return the seconds until data requested now have been read, after earlier reads."""
-        now_s = self.world.clock.now_s
+        now_s = self.environment.clock.now_s
         self._reading_until_s = max(now_s, self._reading_until_s) + seconds
         return self._reading_until_s - now_s
 
@@ -93,12 +119,10 @@ class Worker:
     def offer(self) -> None:
         """Offer the worker: the driver opens a connection, and the worker announces itself."""
         if self.endpoint.is_alive and not self.is_closing:
-            self.later(2 * self.world.options.latency_s, self._report)
+            self.later(2 * self.environment.options.latency_s, self._report)
 
     def _report(self) -> None:
-        driver = self.world.driver
-        theirs, mine = self.world.network.connect(driver.endpoint, self.endpoint)
-        driver.accept(theirs)
+        mine = self._workers.connect_to_driver(self.endpoint)
         mine.on_message = lambda message: self._welcomed(mine, message)
         mine.on_closed = lambda: self._ended(mine)
         arrived = ev.Arrived(
@@ -109,19 +133,36 @@ class Worker:
             pid=self.number,
             slot=self.slot,
             holdings=tuple(sorted(self.chunks)),
-            limit_bytes=self.world.options.limit_bytes,
+            limit_bytes=self.environment.options.limit_bytes,
             cpu=cpu_class(),
-            blas_threads=self.world.blas_threads,
+            blas_threads=self.environment.blas_threads,
             computed=self.computed,
         )
-        mine.send(arrived, driver.nbytes_of(arrived))
+        mine.send(arrived, message_bytes(arrived))
 
     def _welcomed(self, port: Port, message: Any) -> None:
         if not isinstance(message, cmd.Welcome):
             return
-        self.life = VirtualMember(message.member, self, port)
+        self.life = self._workers.new_life(message.member, self, port)
         self.slot = message.member.slot
         port.on_message = self.life.on_driver_message
+
+    def connect(
+        self, purpose: Purpose, source: MemberId, address: str, target: MemberId
+    ) -> Port | None:
+        """Open a connection between two members; None if the target is gone or does not accept.
+
+        The handshake is the caller's time.
+        """
+        worker = self._workers.by_address.get(address)
+        life = None if worker is None or not worker.endpoint.is_alive else worker.life
+        if worker is None or life is None or life.me != target or life.is_over:
+            return None
+        if not life.accepts(purpose):
+            return None
+        mine, theirs = self.environment.network.connect(self.endpoint, worker.endpoint)
+        life.accept(purpose, source, theirs)
+        return mine
 
     def hold(self, ids: Iterable[ChunkId]) -> None:
         """Store the bodies of chunks; chunks that are stored already keep their state.
@@ -133,9 +174,9 @@ class Worker:
         """
         for id in ids:
             if id not in self.chunks:
-                self.chunks[id] = self.world.library.lend(id)
+                self.chunks[id] = self.environment.library.lend(id)
                 self.held_bytes += self.chunks[id].nbytes
-        limit = self.world.options.limit_bytes
+        limit = self.environment.options.limit_bytes
         if limit is not None and self.held_bytes > limit:
             raise DataError(
                 f"the chunks on {self.address} take {self.held_bytes} bytes, its limit is {limit}",
@@ -149,13 +190,13 @@ class Worker:
             chunk = self.chunks.pop(id, None)
             self.held_bytes -= 0 if chunk is None else chunk.nbytes
 
-    def dismissed(self, life: VirtualMember, reason: str) -> None:
+    def dismissed(self, life: Incarnation, reason: str) -> None:
         """End a member that the driver has dismissed, for good or to return with its chunks."""
         life.close()
         if reason in FINAL:
             self.drop(list(self.chunks))
             if self.is_closing:
-                self.world.network.kill(self.endpoint)  # the worker has nothing left to do
+                self.environment.network.kill(self.endpoint)  # the worker has nothing left to do
         else:
             self.offer()
 
@@ -180,7 +221,7 @@ class Worker:
 
     def kill(self) -> None:
         """Kill the process."""
-        self.world.network.kill(self.endpoint)
+        self.environment.network.kill(self.endpoint)
 
     def notice(self, grace_s: float, reason: str) -> None:
         """Announce its end; kill it after the grace period."""
@@ -188,4 +229,39 @@ class Worker:
         if self.life is not None and not self.life.is_over:
             me = self.life.me
             self.life.feed(ev.Noticed(member=me, grace_s=grace_s, reason=reason))
-        self.world.clock.after(grace_s, self.kill)
+        self.environment.clock.after(grace_s, self.kill)
+
+
+class Workers:
+    """The workers of a world.
+
+    Parameters
+    ----------
+    environment : Environment
+    connect_to_driver : callable
+        Opens a connection from an endpoint to the driver.
+    new_life : callable
+        Creates the member that a worker has been welcomed as.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        connect_to_driver: Callable[[Endpoint], Port],
+        new_life: Callable[[MemberId, Worker, Port], Incarnation],
+    ) -> None:
+        self.environment = environment
+        self.connect_to_driver = connect_to_driver
+        self.new_life = new_life
+        self.by_address: dict[str, Worker] = {}
+
+    def start(self) -> None:
+        """Start a new worker, which offers itself to the driver."""
+        worker = Worker(self, len(self.by_address))
+        self.by_address[worker.address] = worker
+        worker.offer()
+
+    def serving(self) -> list[Worker]:
+        """Return the workers with a member that are not about to end, by slot."""
+        serving = [w for w in self.by_address.values() if w.is_serving]
+        return sorted(serving, key=lambda w: w.slot or 0)

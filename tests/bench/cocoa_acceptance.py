@@ -118,7 +118,7 @@ def drift(simulation: Simulation, l2: float, d: int, n: int) -> float:
     """Relative distance of the last certified model from A alpha of the owners' chunks."""
     world = simulation.world
     total = np.zeros(d)
-    for worker in world.workers.values():
+    for worker in world.workers.by_address.values():
         if worker.endpoint.is_alive and worker.life is not None and not worker.life.is_over:
             for chunk in worker.life.chunks:
                 c = chunk.state["alpha"] * np.where(chunk.labels > 0, 1.0, -1.0)
@@ -128,7 +128,7 @@ def drift(simulation: Simulation, l2: float, d: int, n: int) -> float:
                 by_entry = np.repeat(c, np.diff(chunk.indptr))
                 values = chunk.values if chunk.values.size else np.ones(len(chunk.indices))
                 np.add.at(total, chunk.indices, by_entry * values)
-    training = world.driver_session.training
+    training = world.environment.session.training
     assert training is not None
     assert training.exchange is not None
     v = training.exchange.model["sent"]

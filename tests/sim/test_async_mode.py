@@ -122,10 +122,10 @@ def test_a_newcomer_starts_from_a_peers_state():
     world = {"trace": [{"at": 1.5, "lose": 1, "away": 0.2}]}
     _, simulation = play(source, seconds=2.4, world=world)
     loops: list[VirtualLoop] = [
-        w.life.free for w in simulation.world.workers.values() if w.endpoint.is_alive
+        w.life.free for w in simulation.world.workers.by_address.values() if w.endpoint.is_alive
     ]
-    newest = max(loops, key=lambda loop: loop._member.me.incarnation)
-    assert newest._member.me.incarnation == 2
+    newest = max(loops, key=lambda loop: loop._me.incarnation)
+    assert newest._me.incarnation == 2
     assert float(newest._looper.state["mass"]) > 2.0 * newest._looper.examples
 
 

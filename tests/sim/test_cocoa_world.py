@@ -67,13 +67,13 @@ def drift(simulation: Simulation) -> float:
     """Relative distance of the model of the last certificate from A alpha of the owners' chunks."""
     world = simulation.world
     total = np.zeros(COLUMNS)
-    for worker in world.workers.values():
+    for worker in world.workers.by_address.values():
         if worker.endpoint.is_alive and worker.life is not None and not worker.life.is_over:
             for chunk in worker.life.chunks:
                 signs = np.where(chunk.labels > 0, 1.0, -1.0)
                 total += (chunk.state["alpha"] * signs) @ chunk.values
-    assert world.driver_session.training is not None
-    asked = world.driver_session.training.exchange
+    assert world.environment.session.training is not None
+    asked = world.environment.session.training.exchange
     assert asked is not None
     assert asked.operation == "certify"
     v = asked.model["sent"]
@@ -156,7 +156,7 @@ def test_at_a_knee_the_paper_s_rule_goes_from_sixteen_members_to_four_to_one(poi
     assert owned(simulation) != {}
     assert sum(owned(simulation).values()) == ROWS
     # The containers are back with the resource manager, except the last member's.
-    assert sum(w.endpoint.is_alive for w in simulation.world.workers.values()) == 1
+    assert sum(w.endpoint.is_alive for w in simulation.world.workers.by_address.values()) == 1
 
 
 @pytest.mark.parametrize("holders", [1, 2])
@@ -194,7 +194,7 @@ def test_with_two_holders_every_body_is_on_two_members_and_only_states_move(poin
     simulation = played(plan, points)
     ledger = simulation.world.driver.machine.state.ledger
     assert {len(holders) for holders in ledger.holders.values()} == {2}
-    workers = simulation.world.workers.values()
+    workers = simulation.world.workers.by_address.values()
     bodies = sum(len(w.chunks) for w in workers)
     assert bodies == 2 * len(ledger.info)
     held = [w.held_bytes for w in workers]
