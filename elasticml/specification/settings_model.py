@@ -2,6 +2,22 @@
 
 Every section of a job file is a class below: :class:`SettingsModel`, or a dataclass made by
 :func:`settings_dataclass` where an object also keeps state or is created very often.
+
+"auto" becomes a value in one place for each setting. Before the record is written:
+
+* ``absent`` and ``placement``: :func:`.algorithms.resolve_absent`, ``resolve_placement``;
+* ``holders`` and ``chunk_size``: ``resolve_holders``, ``parse_chunk_size`` of ``job_validation``;
+* an omitted optimizer: :attr:`.algorithms.BatchGradient.chosen_optimizer`.
+
+These values are known only while the job runs, and stay "auto" in the record:
+
+* ``absent`` of batch gradients: a rule of its own, stand-ins with curvature;
+* ``sigma``, ``gap_every``: they follow the members and the time that certificates take;
+* ``bucket``, ``groups``, ``device``: they follow a member's chunks and machine;
+* ``normalize``: the moments of the training data; ``batch``: a controller that never ends;
+* ``zero_based``: the text of the file;
+* ``share`` of the policy ``redeal``: times and holders of the round;
+* ``topology`` and ``transport``: members and hosts; ``memory`` of a local cluster: this machine.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from elasticml.data.chunks.chunker import Rows
 from elasticml.data.chunks.kernels import kernel
-from elasticml.data.source import check_whole
 from elasticml.data.synthetic.sparse import hashed
+from elasticml.errors import ConfigError
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -81,7 +81,8 @@ def criteo_shaped(
         ("seed", seed, 0),
         ("first_block", first_block, 0),
     ):
-        check_whole(name, number, least)
+        if not isinstance(number, int) or number < least:
+            raise ConfigError(f"{name}: got {number!r}, wanted a whole number of at least {least}")
     threshold, spread = _calibration()
     for block in range(first_block, -(-rows // BLOCK_ROWS)):
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_PURPOSE, block)))
