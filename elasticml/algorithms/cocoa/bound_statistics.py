@@ -239,7 +239,7 @@ def _add_rows(rows: RowMap, chunk: Chunk, at: I64, c: F64, out: F64) -> None:
             adjoint.add(chunk, np.where(at == b, c, 0.0))
             adjoint.result(out[b, : rows.n_columns])
     else:
-        kernels.csr_vectors(chunk.indptr, chunk.indices, chunk.values, at, c, out)
+        kernels.csr_vectors(kernels.SparseRows.of(chunk), at, c, out)
     if rows.has_offset:
         out[:, -1] += np.bincount(at, c, out.shape[0])
 
@@ -258,4 +258,5 @@ def _add_products(rows: RowMap, chunk: Chunk, at: I64, s: F64, out: F64) -> None
         columns = indices_of_letters(letters_of_codes(chunk.codes, layout), sigma, lo, hi, first)
         indptr = np.arange(chunk.n_rows + 1, dtype=np.int32) * np.int32(columns.shape[1])
         indices = columns.ravel()
-    kernels.csr_products(indptr, indices, values, offset, width, at, s, out)
+    sparse = kernels.SparseRows(indptr, indices, values)
+    kernels.csr_products(sparse, offset, width, at, s, out)

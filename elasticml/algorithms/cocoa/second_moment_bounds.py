@@ -22,7 +22,7 @@ a chunk gives the same bits on any member.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,28 @@ from elasticml.data.chunks.products import make_adjoint, make_forward
 EIGENVALUE_STEPS: Final = 4
 
 
+class SparseRows(NamedTuple):
+    """A chunk's sparse rows in CSR format; empty ``values`` mean ones."""
+
+    indptr: I32
+    indices: I32
+    values: NDArray[Any]
+
+    @staticmethod
+    def of(chunk: Chunk) -> SparseRows:
+        """Return the arrays of a chunk."""
+        return SparseRows(chunk.indptr, chunk.indices, chunk.values)
+
+
+class BinnedRows(NamedTuple):
+    """The rows of each bin: those of bin b are ``order[starts[b]:starts[b + 1]]``."""
+
+    order: I64
+    starts: I64
+    #: (n,), of the rows in their own order.
+    weights: F64
+
+
 @kernel
 def dense_vectors(values: NDArray[Any], at: I64, coefficients: F64, out: F64) -> None:
     """Add ``c_i x_i`` to ``out[at_i]``; values (n, k), at and coefficients (n,), out (V, >= k)."""
@@ -53,10 +75,9 @@ def dense_vectors(values: NDArray[Any], at: I64, coefficients: F64, out: F64) ->
 
 
 @kernel
-def csr_vectors(
-    indptr: I32, indices: I32, values: NDArray[Any], at: I64, coefficients: F64, out: F64
-) -> None:
-    """Add ``c_i x_i`` to ``out[at_i]``; empty ``values`` mean ones."""
+def csr_vectors(rows: SparseRows, at: I64, coefficients: F64, out: F64) -> None:
+    """Add ``c_i x_i`` to ``out[at_i]``."""
+    indptr, indices, values = rows
     ones = values.size == 0
     for i in range(at.size):
         c, row = coefficients[i], out[at[i]]
@@ -97,16 +118,10 @@ def dense_products(
 
 @kernel
 def csr_products(
-    indptr: I32,
-    indices: I32,
-    values: NDArray[Any],
-    offset: float,
-    width: int,
-    at: I64,
-    weights: F64,
-    out: F64,
+    rows: SparseRows, offset: float, width: int, at: I64, weights: F64, out: F64
 ) -> None:
-    """As :func:`dense_products`, for sparse rows; empty ``values`` mean ones."""
+    """As :func:`dense_products`, for sparse rows."""
+    indptr, indices, values = rows
     ones = values.size == 0
     for i in range(at.size):
         s, row = weights[i], out[at[i]]
@@ -124,8 +139,9 @@ def csr_products(
 
 
 @kernel
-def csr_absolute(indptr: I32, indices: I32, values: NDArray[Any], p: F64, out: F64) -> None:
-    """Write ``sum_k |x_ik| p_k`` into ``out`` (n,)."""
+def csr_absolute(rows: SparseRows, p: F64, out: F64) -> None:
+    """Write ``sum_k |x_ik| p_k`` into ``out`` (n,); ``values`` must not be empty."""
+    indptr, indices, values = rows
     for i in range(out.size):
         total = 0.0
         for j in range(indptr[i], indptr[i + 1]):
@@ -134,16 +150,9 @@ def csr_absolute(indptr: I32, indices: I32, values: NDArray[Any], p: F64, out: F
 
 
 @kernel
-def csr_diagonals(
-    indptr: I32,
-    indices: I32,
-    values: NDArray[Any],
-    at: I64,
-    coefficients: F64,
-    inverse: F64,
-    out: F64,
-) -> None:
-    """Add ``c_i |x_ij| inverse_j`` to ``out[at_i, j]``; empty ``values`` mean ones."""
+def csr_diagonals(rows: SparseRows, at: I64, coefficients: F64, inverse: F64, out: F64) -> None:
+    """Add ``c_i |x_ij| inverse_j`` to ``out[at_i, j]``."""
+    indptr, indices, values = rows
     ones = values.size == 0
     for i in range(at.size):
         c, row = coefficients[i], out[at[i]]
@@ -156,25 +165,16 @@ def csr_diagonals(
 
 @kernel
 def csr_largest(
-    indptr: I32,
-    indices: I32,
-    values: NDArray[Any],
-    order: I64,
-    starts: I64,
-    weights: F64,
-    factor: F64,
-    constant: float,
-    p: F64,
-    w: F64,
-    out: F64,
+    sparse: SparseRows, bins: BinnedRows, factor: F64, constant: float, p: F64, w: F64, out: F64
 ) -> None:
     """Bound the largest eigenvalue of each bin's ``sum s_i x~_i x~_i^T`` in absolute values.
 
     For a nonnegative A and p > 0, ``max_j (A p)_j / p_j`` bounds the largest eigenvalue from above,
-    and ``A p`` in place of p never raises it: a few iterations from ones come close. The rows of
-    bin b are ``order[starts[b]:starts[b + 1]]``. ``p`` and ``w`` (d,) are scratch space: zero
-    before and after the call.
+    and ``A p`` in place of p never raises it: a few iterations from ones come close. ``p`` and
+    ``w`` (d,) are scratch space: zero before and after the call.
     """
+    indptr, indices, values = sparse
+    order, starts, weights = bins
     ones = values.size == 0
     for b in range(out.size):
         rows = order[starts[b] : starts[b + 1]]
@@ -277,7 +277,7 @@ def absolute_rows(chunk: Chunk, p: F64, has_offset: bool) -> F64:
     if kind == "dense":
         out[:] = np.abs(chunk.values).astype(np.float64) @ p[: chunk.values.shape[1]]
     elif kind == "csr":
-        csr_absolute(chunk.indptr, chunk.indices, chunk.values, p, out)
+        csr_absolute(SparseRows.of(chunk), p, out)
     else:
         columns = p[: p.size - has_offset]
         make_forward(chunk.layout, columns)(chunk, out)
@@ -300,7 +300,7 @@ def add_diagonals(chunk: Chunk, at: I64, weights: F64, p: F64, has_offset: bool,
     inverse = 1.0 / p
     d = p.size - has_offset
     if kind == "csr" or kind == "binary_csr":
-        csr_diagonals(chunk.indptr, chunk.indices, chunk.values, at, c, inverse, out)
+        csr_diagonals(SparseRows.of(chunk), at, c, inverse, out)
     else:
         for b in np.unique(at).tolist():
             chosen = at == b
@@ -337,8 +337,8 @@ def largest_eigenvalues(
         starts = np.searchsorted(at[order], np.arange(n_bins + 1))
         # Fresh zeros: only the pages that the chunk's columns touch are allocated.
         p, w = np.zeros(factor.size), np.zeros(factor.size)
-        arrays = (chunk.indptr, chunk.indices, chunk.values)
-        csr_largest(*arrays, order, starts, weights, factor, constant, p, w, out)
+        bins = BinnedRows(order, starts, weights)
+        csr_largest(SparseRows.of(chunk), bins, factor, constant, p, w, out)
         return out * (1.0 + ROUNDED)
     has_offset = constant != 0.0
     scale = np.append(factor, constant) if has_offset else factor
