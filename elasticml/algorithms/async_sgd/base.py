@@ -115,6 +115,18 @@ class BatchController(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoopRules:
+    """How members' loops differ between the modes."""
+
+    #: With a fixed size of mini-batches, a newer state replaces an unsent one; else a full send
+    #: queue blocks.
+    keeps_newest: bool
+    #: Maximum share of fixed cost in an iteration with 'batch: auto'; None: the controller follows
+    #: the network only.
+    fixed_share: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoopConfig:
     """The configuration of a member's loop, sent by the driver before it starts."""
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail, summed
-from elasticml.algorithms.async_sgd.paper import parzen_merge, parzen_state, parzen_step
 from elasticml.algorithms.targets import Targets
 from elasticml.arrays import F64, I32, I64
 from elasticml.data.chunks.chunk import Chunk
@@ -132,28 +131,37 @@ class Linear:
     intercept: bool = False
     #: Step length; None: from the mini-batch's curvature, decreasing as ``1/sqrt(1 + t/200)``.
     rate: float | None = None
-    #: "paper": a constant rate, a merge of weight ``rate/2`` through the Parzen window, no average.
-    mode: Literal["default", "paper"] = "default"
+
+    @property
+    def n_model(self) -> int:
+        """Number of coordinates of the model."""
+        return self.columns + self.intercept
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """See :class:`elasticml.algorithms.async_sgd.base.Problem`, here and below."""
-        width = (self.columns + self.intercept,)
-        return {"coef": width} if self.mode == "paper" else {"coef": width, "steps": (1,)}
+        return {"coef": (self.n_model,), "steps": (1,)}
 
     def begin(self, arrays: Mapping[str, F64]) -> Arrays:
         """Start from ``coef``, by default zero: a convex objective has no bad start."""
-        width = (self.columns + self.intercept,)
-        coef = np.array(arrays.get("coef", np.zeros(width)), np.float64)
-        if coef.shape != width or not np.isfinite(coef).all():
+        return self._state(self.first_coef(arrays), arrays)
+
+    def first_coef(self, arrays: Mapping[str, F64]) -> F64:
+        """Return a copy of ``coef`` or zeros, (n_model,).
+
+        Raises
+        ------
+        ConfigError
+            When it has another shape, or numbers that are not finite.
+        """
+        coef = np.array(arrays.get("coef", np.zeros(self.n_model)), np.float64)
+        if coef.shape != (self.n_model,) or not np.isfinite(coef).all():
             raise ConfigError(
-                f"start has a coef of shape {coef.shape}, wanted {width[0]} finite numbers",
+                f"start has a coef of shape {coef.shape}, wanted {self.n_model} finite numbers",
                 key="algorithm.start",
             )
-        return self._state(coef, arrays)
+        return coef
 
     def _state(self, coef: F64, arrays: Mapping[str, F64]) -> Arrays:
-        if self.mode == "paper":
-            return {"coef": coef, **parzen_state(coef)}
         steps = np.array(arrays.get("steps", np.zeros(1)), np.float64)
         return {"coef": coef, "average": coef.copy(), "steps": steps}
 
@@ -162,11 +170,7 @@ class Linear:
         if batch.size == 0:
             return
         coef = state["coef"]
-        gradient = self._gradient(coef, batch)
-        if self.mode == "paper":
-            assert self.rate is not None
-            parzen_step(state, "coef", self.rate * gradient)
-            return
+        gradient = self.gradient(coef, batch)
         steps, rate = state["steps"], self.rate
         if rate is None:
             rate = self._own_rate(gradient, batch) / math.sqrt(1.0 + float(steps[0]) / _DECAY_STEPS)
@@ -176,11 +180,8 @@ class Linear:
         state["average"] += min(1.0, share) * (coef - state["average"])
 
     def merge(self, state: Arrays, mail: Mail) -> bool:
-        """Average with a peer's model, as the mode prescribes."""
+        """Average with a peer's model."""
         other = mail.arrays["coef"]
-        if self.mode == "paper":
-            assert self.rate is not None
-            return parzen_merge(state, "coef", other, mail.rows, self.rate)
         # The weight must not depend on the rate: a large rate would turn a merge into an overwrite,
         # and a small one would make it ineffective.
         state["coef"] += 0.5 * (other - state["coef"])
@@ -188,17 +189,15 @@ class Linear:
 
     def message(self, state: Arrays, chance: np.random.Generator) -> Mail:
         """Copy the model and its number of steps."""
-        sent = ("coef",) if self.mode == "paper" else ("coef", "steps")
-        return Mail(arrays={name: state[name].copy() for name in sent})
+        return Mail(arrays={name: state[name].copy() for name in ("coef", "steps")})
 
     def mean(self, states: Sequence[Mapping[str, F64]]) -> Arrays:
         """Average the members' models, using each member's average over its steps."""
         return self.pooled(summed(self, states), len(states))
 
     def addends(self, state: Mapping[str, F64]) -> Arrays:
-        """Return a member's model: its average over its steps, if the mode has one."""
-        answer = {"coef": state.get("average", state["coef"]).copy()}
-        return answer if self.mode == "paper" else {**answer, "steps": state["steps"].copy()}
+        """Return a member's model, its average over its steps, and their number."""
+        return {"coef": state.get("average", state["coef"]).copy(), "steps": state["steps"].copy()}
 
     def pooled(self, total: Mapping[str, F64], members: int) -> Arrays:
         """Divide by the number of members; non-finite values are allowed."""
@@ -207,7 +206,10 @@ class Linear:
 
     def value(self, state: Mapping[str, F64], chunks: Sequence[Chunk]) -> float:
         """Return the weighted sum of loss plus penalty, at the average if there is one."""
-        w = state.get("average", state["coef"])
+        return self.value_at(state.get("average", state["coef"]), chunks)
+
+    def value_at(self, w: F64, chunks: Sequence[Chunk]) -> float:
+        """Return the weighted sum of loss plus penalty at a model."""
         total = weight = 0.0
         for chunk in chunks:
             margins, slopes = np.empty(chunk.n_rows), np.empty(chunk.n_rows)
@@ -238,8 +240,8 @@ class Linear:
         curvature = smoothness * float(along @ along) / batch.size + self.l2 * square
         return square / curvature if curvature > 0.0 else 0.0
 
-    def _gradient(self, w: F64, batch: Batch) -> F64:
-        """Return the mean gradient."""
+    def gradient(self, w: F64, batch: Batch) -> F64:
+        """Return the mean gradient over a mini-batch of at least one row."""
         n, d = batch.size, self.columns
         margins, slopes, gradient = np.empty(n), np.empty(n), np.zeros(w.size)
         forward(batch.parts, w[:d], margins)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from elasticml.algorithms.async_sgd.base import BatchController, LoopConfig, Problem
+from elasticml.algorithms.async_sgd.base import BatchController, LoopConfig, LoopRules, Problem
 from elasticml.algorithms.async_sgd.batch_controllers import AdaptiveB, Fixed, LogPI
 from elasticml.algorithms.async_sgd.kmeans import KMeans
 from elasticml.algorithms.async_sgd.linear import Linear
-from elasticml.algorithms.async_sgd.paper import PaperKMeans
+from elasticml.algorithms.async_sgd.paper import PAPER_LOOP, as_printed
 from elasticml.algorithms.targets import targets_for
 from elasticml.data.source import DatasetStats
 from elasticml.objectives.losses import loss_named
@@ -17,14 +17,12 @@ from elasticml.specification.algorithms import AsyncSGD
 
 #: Capacity of a send queue that blocks when full: the paper's, and a short one for the log-PI
 #: controller.
-_PLACES_PAPER: Final = 16
+_PLACES_BLOCKING: Final = 16
 _PLACES_AUTO: Final = 2
-#: Maximum share of fixed cost in an iteration with 'batch: auto'.
-_FIXED_SHARE: Final = 0.1
+_DEFAULT_LOOP: Final = LoopRules(keeps_newest=True, fixed_share=0.1)
 #: Default mini-batch sizes; a minimum for K-Means.
 _BATCH_KMEANS: Final = 256
 _BATCH_LINEAR: Final = 32
-_RATE_PAPER: Final = 0.05
 
 
 def make_problem(settings: AsyncSGD, facts: DatasetStats) -> Problem:
@@ -35,25 +33,20 @@ def make_problem(settings: AsyncSGD, facts: DatasetStats) -> Problem:
     ConfigError, DataError
         When the settings do not fit the data.
     """
-    columns = facts.n_columns
+    problem: KMeans | Linear
     if settings.problem == "linear":
-        rate = settings.rate
-        if rate is None and settings.mode == "paper":
-            rate = _RATE_PAPER
-        return Linear(
+        problem = Linear(
             loss=loss_named(settings.loss),
             targets=targets_for(settings, facts),
-            columns=columns,
+            columns=facts.n_columns,
             l2=settings.l2,
             intercept=settings.intercept,
-            rate=rate,
-            mode="paper" if settings.mode == "paper" else "default",
+            rate=settings.rate,
         )
-    assert settings.k is not None
-    if settings.mode == "paper":
-        rate = _RATE_PAPER if settings.rate is None else settings.rate
-        return PaperKMeans(clusters=settings.k, columns=columns, rate=rate, share=settings.share)
-    return KMeans(clusters=settings.k, columns=columns, share=settings.share)
+    else:
+        assert settings.k is not None
+        problem = KMeans(clusters=settings.k, columns=facts.n_columns, share=settings.share)
+    return as_printed(problem, settings.rate) if settings.mode == "paper" else problem
 
 
 def first_batch(settings: AsyncSGD) -> int:
@@ -81,14 +74,14 @@ def make_loop(settings: AsyncSGD, facts: DatasetStats) -> LoopConfig:
     ConfigError, DataError
         When the settings do not fit the data.
     """
-    is_controlled = settings.batch in ("auto", "adaptive")
-    newest = not is_controlled and settings.mode == "default"
+    rules = PAPER_LOOP if settings.mode == "paper" else _DEFAULT_LOOP
+    newest = rules.keeps_newest and settings.batch not in ("auto", "adaptive")
     places = settings.queue
     if places is None:
-        places = 1 if newest else _PLACES_AUTO if settings.batch == "auto" else _PLACES_PAPER
+        places = 1 if newest else _PLACES_AUTO if settings.batch == "auto" else _PLACES_BLOCKING
     return LoopConfig(
         problem=make_problem(settings, facts),
-        controller=_controller(settings, places),
+        controller=_controller(settings, places, rules.fixed_share),
         batch=first_batch(settings),
         queue=places,
         newest=newest,
@@ -99,17 +92,17 @@ def make_loop(settings: AsyncSGD, facts: DatasetStats) -> LoopConfig:
     )
 
 
-def _controller(settings: AsyncSGD, places: int) -> Callable[[], BatchController]:
+def _controller(
+    settings: AsyncSGD, places: int, fixed_share: float | None
+) -> Callable[[], BatchController]:
     target = settings.queue_target
     if settings.batch == "auto":
         least = first_batch(settings) // 64 or 1
-        # In the paper's mode a controller follows the network only, as in the paper.
-        share = None if settings.mode == "paper" else _FIXED_SHARE
         return lambda: LogPI(
             target=0.5 if target is None else target,
             places=places,
             least=least,
-            fixed_share=share,
+            fixed_share=fixed_share,
         )
     if settings.batch == "adaptive":
         return lambda: AdaptiveB(

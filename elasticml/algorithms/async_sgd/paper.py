@@ -1,4 +1,4 @@
-"""``mode: paper``: the asynchronous SGD paper's update and merge as printed, and its K-Means.
+"""``mode: paper``: the asynchronous SGD paper's update and merge as printed, for both problems.
 
 ``w <- w - eps ([w - (w + w_j)/2] delta(i, j) + Delta)``, equations (1) to (4). The filter
 ``delta`` (Parzen window) tests whether the member's own step brings w closer to the peer's state.
@@ -10,24 +10,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail, picked, rows_to_send, summed
-from elasticml.algorithms.async_sgd.kmeans import checked_centres, inertia
+from elasticml.algorithms.async_sgd.base import (
+    Arrays,
+    Batch,
+    LoopRules,
+    Mail,
+    picked,
+    rows_to_send,
+    summed,
+)
+from elasticml.algorithms.async_sgd.kmeans import KMeans, checked_centres, inertia
+from elasticml.algorithms.async_sgd.linear import Linear
 from elasticml.algorithms.async_sgd.nearest_centres import nearest_of
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 
-# The asynchronous SGD paper's update and merge, as printed, on one array of a state.
-#
-# ``w <- w - eps ([w - (w + w_j)/2] delta(i, j) + Delta)``, equations (1) to (4). The filter
-# ``delta`` (Parzen window) tests whether the member's own step brings w closer to the peer's state.
-# If a message holds rows only, these rows are compared and merged. Several messages are merged
-# independently, each against the state before the step.
 
-
+#: Default of ``eps``, the constant rate.
+RATE: Final = 0.05
+#: A full send queue blocks, and a controller follows the network only.
+PAPER_LOOP: Final = LoopRules(keeps_newest=False, fixed_share=None)
 #: Additional arrays of a state: w before its last step, and after it, before any merge.
 BEFORE = "before"
 PROJECTED = "projected"
@@ -63,9 +70,6 @@ def parzen_merge(
     return True
 
 
-# K-Means of the asynchronous SGD paper: a constant rate, and the Parzen window.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperKMeans:
     """``mode: paper``: each example in turn moves its centre by ``eps`` of the way.
@@ -80,7 +84,7 @@ class PaperKMeans:
 
     clusters: int
     columns: int
-    rate: float = 0.05
+    rate: float = RATE
     #: Share of the centres in a message, drawn at random, above 0 and at most 1.
     share: float = 1.0
 
@@ -128,3 +132,61 @@ class PaperKMeans:
     def value(self, state: Mapping[str, F64], chunks: Sequence[Chunk]) -> float:
         """Return the weighted sum of squared distances to the nearest centres."""
         return inertia(state["centres"], chunks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperLinear:
+    """``mode: paper``: steps of a constant rate, and no average over them."""
+
+    #: Gives the gradient and the objective.
+    linear: Linear
+    rate: float = RATE
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """See :class:`elasticml.algorithms.async_sgd.base.Problem`, here and below."""
+        return {"coef": (self.linear.n_model,)}
+
+    def begin(self, arrays: Mapping[str, F64]) -> Arrays:
+        """Start from ``coef``, by default zero."""
+        coef = self.linear.first_coef(arrays)
+        return {"coef": coef, **parzen_state(coef)}
+
+    def step(self, state: Arrays, batch: Batch) -> None:
+        """Take one step along the mini-batch's mean gradient."""
+        if batch.size > 0:
+            parzen_step(state, "coef", self.rate * self.linear.gradient(state["coef"], batch))
+
+    def merge(self, state: Arrays, mail: Mail) -> bool:
+        """Merge with weight ``eps/2`` if the Parzen window accepts the message."""
+        return parzen_merge(state, "coef", mail.arrays["coef"], mail.rows, self.rate)
+
+    def message(self, state: Arrays, chance: np.random.Generator) -> Mail:
+        """Copy the model."""
+        return Mail(arrays=self.addends(state))
+
+    def mean(self, states: Sequence[Mapping[str, F64]]) -> Arrays:
+        """Average the models."""
+        return self.pooled(summed(self, states), len(states))
+
+    def addends(self, state: Mapping[str, F64]) -> Arrays:
+        """Return the model."""
+        return {"coef": state["coef"].copy()}
+
+    def pooled(self, total: Mapping[str, F64], members: int) -> Arrays:
+        """Divide by the number of members; non-finite values are allowed."""
+        coef = total["coef"] / members
+        return {"coef": coef, **parzen_state(coef)}
+
+    def value(self, state: Mapping[str, F64], chunks: Sequence[Chunk]) -> float:
+        """Return the weighted sum of loss plus penalty."""
+        return self.linear.value_at(state["coef"], chunks)
+
+
+def as_printed(problem: KMeans | Linear, rate: float | None) -> PaperKMeans | PaperLinear:
+    """Return a problem with the paper's steps and merges; by default with its rate."""
+    rate = RATE if rate is None else rate
+    if isinstance(problem, Linear):
+        return PaperLinear(linear=problem, rate=rate)
+    return PaperKMeans(
+        clusters=problem.clusters, columns=problem.columns, rate=rate, share=problem.share
+    )

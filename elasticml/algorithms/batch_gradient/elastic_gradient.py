@@ -57,16 +57,13 @@ class AbsenceRules:
     bends: bool = False
 
     @staticmethod
-    def of(absent: str, *, rolls_back: bool = False) -> AbsenceRules:
-        """Return the rules of an ``absent`` setting.
-
-        A job that rolls rounds back runs the paper's algorithm, where "auto" means "taylor".
-        """
+    def of(absent: str) -> AbsenceRules:
+        """Return the rules of an ``absent`` setting."""
         return AbsenceRules(
             stands_in=absent in ("auto", "taylor"),
             require="everybody" if absent in ("stall", "reload") else "any",
             rescaled=absent == "ignore_rescaled",
-            bends=absent == "auto" and not rolls_back,
+            bends=absent == "auto",
         )
 
 

@@ -37,6 +37,7 @@ from elasticml.algorithms.batch_gradient.gradient_descent import GradientDescent
 from elasticml.algorithms.batch_gradient.gradient_exchanges import gradient_exchange
 from elasticml.algorithms.batch_gradient.lbfgs import LBFGS, PAIRS_BYTES
 from elasticml.algorithms.batch_gradient.optimizer import Iterate, Optimizer, Step
+from elasticml.algorithms.batch_gradient.paper import RollBack
 from elasticml.algorithms.batch_gradient.stand_in_guard import StandInGuard, history_columns
 from elasticml.algorithms.batch_gradient.tron import Tron
 from elasticml.algorithms.column_statistics import fix_columns
@@ -78,8 +79,7 @@ def make_trainer(
     checked = settings_from_section(BatchGradient, settings)
     rule = absent_rule(checked.name, absent)
     targets = targets_for(checked, facts)
-    rules = AbsenceRules.of(rule, rolls_back=checked.rounds_rolled_back > 0)
-    return _train(checked, facts, targets, rules, resume)
+    return _train(checked, facts, targets, AbsenceRules.of(rule), resume)
 
 
 def column_bytes(section: Mapping[str, Any]) -> int:
@@ -99,6 +99,9 @@ def _train(
     rules: AbsenceRules,
     resume: Resume | None,
 ) -> Trainer:
+    roll_back = RollBack.of(settings)
+    if roll_back is not None:
+        rules = roll_back.absence(rules)
     columns = yield from fix_columns(settings.scale, settings.intercept, facts, resume=resume)
     optimizer = yield from _make_optimizer(settings, columns, resume)
     elastic = ElasticGradient(
@@ -112,7 +115,12 @@ def _train(
     start = Point(serial=0, w=np.zeros(columns.n_model))
     penalty = L2(strength=settings.l2, n_penalised=columns.n_columns)
     descent = _Descent(
-        settings=settings, elastic=elastic, penalty=penalty, optimizer=optimizer, point=start
+        settings=settings,
+        elastic=elastic,
+        penalty=penalty,
+        optimizer=optimizer,
+        roll_back=roll_back,
+        point=start,
     )
     if resume is not None:
         descent.go_on(resume)
@@ -142,6 +150,8 @@ class _Descent:
     elastic: ElasticGradient
     penalty: L2
     optimizer: Optimizer
+    #: What happens to a round in which examples vanish; None: it goes on with stand-ins.
+    roll_back: RollBack | None
     #: w^r.
     point: Point
     #: How solvers may compute the margins at ``point`` without multiplying.
@@ -163,12 +173,11 @@ class _Descent:
         before = elastic.corrections
         while True:
             evaluated = yield from self._watched(
-                elastic.evaluate(
-                    self.point, self.advance, roll_back=self.settings.rounds_rolled_back > 0
-                )
+                elastic.evaluate(self.point, self.advance, roll_back=self.roll_back is not None)
             )
             if evaluated is None:
-                return self._roll_back()
+                assert self.roll_back is not None
+                return self._abandon(self.roll_back)
             here = self._here(evaluated)
             finished = self._check(here)
             if finished is not None:
@@ -267,15 +276,10 @@ class _Descent:
         is_known = self.elastic.is_whole and not math.isnan(step.value)
         self.value = step.value if is_known else None
 
-    def _roll_back(self) -> RoundEnd:
-        """Line 16: w^{r+1} <- w^r, w^r <- w^{r-1}; the stored gradient is already the survivors'.
-
-        With ``roll_back`` 2 the next round starts at w^{r-1}.
-        """
+    def _abandon(self, roll_back: RollBack) -> RoundEnd:
+        """End a round in which examples vanished, without a step."""
         model = self.elastic.columns.arrays(self.point.w)
-        assert self.elastic.last_evaluated is not None
-        if self.settings.rounds_rolled_back == 2:
-            self.point = self.elastic.last_evaluated.point
+        self.point = roll_back.next_point(self.point, self.elastic)
         self.advance = {}
         self.value = None
         self.rounds += 1

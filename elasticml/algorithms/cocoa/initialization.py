@@ -11,6 +11,7 @@ from elasticml.algorithms.base import Exchange, Outcome, Resume
 from elasticml.algorithms.cocoa import cocoa_exchanges
 from elasticml.algorithms.cocoa.frozen_loss_bound import FrozenGroups, RowLimits, plan_statistics
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule
+from elasticml.algorithms.cocoa.mode import mode_of
 from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
@@ -36,9 +37,8 @@ def check_warm_start(initial: Mapping[str, F64], facts: DatasetStats) -> None:
 
 
 def gap_schedule_for(settings: CoCoA, n_rows: int) -> GapSchedule:
-    """Return the schedule of certificates; in ``mode: paper`` there is one in every round."""
-    every = settings.given_gap_every
-    every = 1 if settings.is_paper and every is None else every
+    """Return the schedule of certificates."""
+    every = mode_of(settings).gap_every(settings)
     return GapSchedule(
         every=None if every == "target" else every,
         target=settings.tolerance,

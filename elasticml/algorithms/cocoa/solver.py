@@ -21,6 +21,7 @@ from elasticml.algorithms.cocoa.device_selection import Device, check_driver, de
 from elasticml.algorithms.cocoa.frozen_loss_bound import MOMENTS, BoundPlan, plan_statistics
 from elasticml.algorithms.cocoa.line_search import products, sum_steps
 from elasticml.algorithms.cocoa.local_pass import DualSolver, LocalSolver, PassRequest
+from elasticml.algorithms.cocoa.mode import mode_of
 from elasticml.algorithms.cocoa.scaled_chunks import scaled_chunk
 from elasticml.algorithms.cocoa.solver_groups import GroupedSolver
 from elasticml.algorithms.parallel import map_chunks, runs
@@ -154,7 +155,7 @@ class CocoaSolver:
             if len(solvers) == 1:
                 return solvers[0]
         else:
-            caches = None if self._settings.is_paper else {}
+            caches = {} if mode_of(self._settings).reassigns_chunks else None
             solvers = [
                 LocalSolver(
                     loss=self._loss.name,

@@ -33,6 +33,7 @@ from elasticml.algorithms.cocoa import cocoa_exchanges, initialization
 from elasticml.algorithms.cocoa.frozen_loss_bound import FrozenGroups
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule, smoothed_model
 from elasticml.algorithms.cocoa.line_search import Aggregation, LineModel, products
+from elasticml.algorithms.cocoa.mode import mode_of
 from elasticml.algorithms.cocoa.scaled_chunks import check_scale
 from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.initial_model import initial_model
@@ -211,7 +212,7 @@ class _Ascent:
                 **self._settling(),
                 "damping": aggregation.damping,
                 "sigma": aggregation.sigma,
-                "sigma_per_member": self._sigma_per_member,
+                "sigma_per_member": mode_of(self.settings).sigma_per_member(self.settings),
                 "local_epochs": self.local_epochs,
                 "seed": self.settings.random_seed,
                 "weight": self.weight,
@@ -245,12 +246,6 @@ class _Ascent:
             self.is_stale = True
         self._note(outcome)
         return outcome
-
-    @property
-    def _sigma_per_member(self) -> float:
-        """Multiple of the number of members that sigma' is; 0: by the members' shares."""
-        follows = self.settings.is_paper and self.settings.given_sigma is None
-        return self.settings.gamma if follows else 0.0
 
     @property
     def _is_fine(self) -> bool:
@@ -360,8 +355,8 @@ class _Ascent:
             self.aggregation = self.aggregation.damped(float(damping))
 
     def _shown(self) -> Certificate | None:
-        """Return the reported certificate: the best, or in ``mode: paper`` the model's own."""
-        return self.current if self.settings.is_paper else self.best
+        """Return the reported certificate."""
+        return mode_of(self.settings).reported(self.current, self.best)
 
     def _arrays(self) -> Arrays:
         """Return the reported model, in the users' form."""

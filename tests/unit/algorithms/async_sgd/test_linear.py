@@ -8,6 +8,7 @@ import scipy.sparse as sp
 
 from elasticml.algorithms.async_sgd.base import Batch, Mail
 from elasticml.algorithms.async_sgd.linear import Linear
+from elasticml.algorithms.async_sgd.paper import PaperLinear
 from elasticml.algorithms.async_sgd.sampler import Sampler
 from elasticml.algorithms.targets import Targets
 from elasticml.data.chunks.chunk import binary_csr_chunk, csr_chunk, dense_chunk
@@ -21,6 +22,10 @@ def problem_of(loss="logistic", d=6, **given):
     chosen = LOSSES[loss]
     positive = 1.0 if chosen.is_classification else None
     return Linear(loss=chosen, targets=Targets(positive=positive), columns=d, **given)
+
+
+def as_printed(*args, rate, **given):
+    return PaperLinear(linear=problem_of(*args, **given), rate=rate)
 
 
 def rows_of(kind, n=40, d=6, weighted=False):
@@ -43,7 +48,7 @@ def rows_of(kind, n=40, d=6, weighted=False):
 @pytest.mark.parametrize("loss", ["logistic", "squared", "squared_hinge"])
 def test_a_step_follows_the_gradient_of_the_objective(kind, weighted, intercept, loss):
     """Central differences of ``value`` over the same rows."""
-    problem = problem_of(loss, l2=0.3, intercept=intercept, rate=1.0, mode="paper")
+    problem = as_printed(loss, l2=0.3, intercept=intercept, rate=1.0)
     chunk = rows_of(kind, weighted=weighted)
     total = chunk.n_rows if chunk.weights is None else chunk.weights.sum()
     w = np.random.default_rng(1).standard_normal(6 + intercept)
@@ -87,7 +92,7 @@ def test_members_that_exchange_states_come_near_the_optimum(loss):
     else:
         # Full gradient steps from there: what they still gain is the remaining suboptimality.
         best = found
-        full = problem_of(loss, d=8, l2=l2, rate=0.02, mode="paper")
+        full = as_printed(loss, d=8, l2=l2, rate=0.02)
         state = full.begin({"coef": problem.mean(states)["coef"]})
         everything = [(chunk, np.arange(50)) for chunk in chunks]
         for _ in range(2000):
@@ -106,7 +111,7 @@ def test_models_are_averaged_with_equal_weights_whatever_the_rate():
 
 
 def test_the_paper_merges_with_half_the_rate_inside_the_window():
-    problem = problem_of("squared", d=1, rate=0.5, mode="paper")
+    problem = as_printed("squared", d=1, rate=0.5)
     chunk = dense_chunk(ChunkId("test", 0, 0), np.array([4.0]), np.array([[1.0]]))
     state = problem.begin({"coef": [0.0]})
     problem.step(state, Batch(parts=[(chunk, np.array([0]))]))  # eps Delta = -2
