@@ -174,11 +174,9 @@ def make_policies(
     *,
     absent: str,
     holders: int | None = 1,
-    algorithm: str = "",
+    algorithm: Mapping[str, Any] | None = None,
     gap_target: float | None = None,
     members_min: int = 1,
-    local_epochs: float | None = None,
-    is_paper: bool = False,
 ) -> list[Policy]:
     """Make the policies that a job runs, in the order in which they are asked.
 
@@ -194,16 +192,13 @@ def make_policies(
         The job's setting ``absent``.
     holders : int, optional
         Members that hold a chunk's body: 1 or 2; None if decided later.
-    algorithm : str
-        The name of the job's algorithm.
+    algorithm : mapping, optional
+        The job's ``algorithm`` section. Tuning starts from its ``local_epochs``. With ``mode:
+        paper`` absent groups wait for newcomers.
     gap_target : float, optional
         The gap at which the job stops, for predictions.
     members_min : int
         The job waits with fewer members than this; policies do not scale in below it.
-    local_epochs : float, optional
-        The algorithm's setting, from which tuning starts.
-    is_paper : bool
-        Whether the algorithm follows the papers exactly; absent groups then wait for newcomers.
 
     Returns
     -------
@@ -214,6 +209,7 @@ def make_policies(
     ConfigError
         As :func:`check_entries`.
     """
+    algorithm = algorithm or {}
     settings_by_name: dict[str, dict[str, Any]] = {"elastic_scaling": {}}
     checked = check_entries(entries)
     if not {e[NAME] for e in checked} & set(READMISSION):
@@ -222,7 +218,7 @@ def make_policies(
         settings_by_name["replicas"] = {}
         # "freeze" needs the chunks that lost members owned at the last certificate. A reshuffle
         # since then would void all of their dual variables.
-        if algorithm in DEALT_ANEW and absent != "freeze":
+        if algorithm.get("name") in DEALT_ANEW and absent != "freeze":
             settings_by_name["redeal"] = {}
     for entry in checked:
         settings = {k: v for k, v in entry.items() if k != NAME}
@@ -242,9 +238,9 @@ def make_policies(
     context = {
         "minimum": members_min,
         "target": gap_target,
-        "start": local_epochs,
+        "start": algorithm.get("local_epochs"),
         "redeal_share": 1.0 if draws_all else None,
-        "alone_s": math.inf if is_paper else None,
+        "alone_s": math.inf if algorithm.get("mode") == "paper" else None,
     }
     made: list[Policy] = []
     for name, settings in settings_by_name.items():
@@ -275,14 +271,11 @@ def policies_of_job(record: Mapping[str, Any], settings: DriverSettings) -> list
     ConfigError
         When an entry is invalid.
     """
-    algorithm = record.get("algorithm") or {}
     return make_policies(
         record.get("policies") or (),
         absent=settings.absent,
         holders=2 if settings.holders is None else settings.holders,
-        algorithm=str(algorithm.get("name")),
+        algorithm=record.get("algorithm"),
         gap_target=settings.gap_target,
         members_min=settings.members_min,
-        local_epochs=algorithm.get("local_epochs"),
-        is_paper=algorithm.get("mode") == "paper",
     )

@@ -36,6 +36,9 @@ class NoPolicy:
     pass
 
 
+COCOA = {"name": "cocoa"}
+
+
 def names(entries=(), **more) -> list[str]:
     return [p.name for p in make_policies(list(entries), **({"absent": "stall"} | more))]
 
@@ -48,23 +51,23 @@ def test_every_job_has_elastic_scaling_and_a_rule_for_absent_chunks():
 def test_two_holders_enable_replicas_and_cocoas_reshuffling_with_them():
     assert names(holders=2) == ["whole_group", "elastic_scaling", "replicas"]
     both = ["reload", "elastic_scaling", "redeal", "replicas"]
-    assert names(holders=2, absent="reload", algorithm="cocoa") == both
-    assert names(holders=None, absent="reload", algorithm="cocoa") == both
-    assert names(holders=1, absent="reload", algorithm="cocoa") == both[:2]
+    assert names(holders=2, absent="reload", algorithm=COCOA) == both
+    assert names(holders=None, absent="reload", algorithm=COCOA) == both
+    assert names(holders=1, absent="reload", algorithm=COCOA) == both[:2]
 
 
 def test_nothing_is_reshuffled_by_default_where_absent_chunks_are_frozen():
-    cocoa = {"holders": 2, "absent": "freeze", "algorithm": "cocoa"}
+    cocoa = {"holders": 2, "absent": "freeze", "algorithm": COCOA}
     assert "redeal" not in names(**cocoa)
     assert "redeal" in names(["redeal"], **cocoa)
 
 
 def test_default_policies_can_be_switched_off():
-    left = names([{"redeal": "none"}], holders=2, algorithm="cocoa")
+    left = names([{"redeal": "none"}], holders=2, algorithm=COCOA)
     assert left == ["whole_group", "elastic_scaling", "replicas"]
     written = check_entries([{"redeal": "none"}])
     assert written == [{"name": "redeal", "off": True}]
-    assert names(written, holders=2, algorithm="cocoa") == left
+    assert names(written, holders=2, algorithm=COCOA) == left
 
 
 def test_policies_are_asked_by_urgency_and_not_in_the_order_of_entries():
@@ -78,7 +81,7 @@ def test_policies_are_asked_by_urgency_and_not_in_the_order_of_entries():
 def test_entry_replaces_a_default():
     assert names(["reload"]) == ["reload", "elastic_scaling"]
     found = make_policies(
-        [{"name": "redeal", "share": 0.5}], absent="stall", holders=2, algorithm="cocoa"
+        [{"name": "redeal", "share": 0.5}], absent="stall", holders=2, algorithm=COCOA
     )
     assert [p.share for p in found if p.name == "redeal"] == [0.5]
 
@@ -90,12 +93,12 @@ def test_knee_that_reshuffles_first_brings_a_reshuffling_policy():
 
 def test_knee_recognises_a_full_reshuffle():
     entries = [{"name": "knee", "redeal_first": True}]
-    found = make_policies(entries, absent="stall", holders=2, algorithm="cocoa")
+    found = make_policies(entries, absent="stall", holders=2, algorithm=COCOA)
     assert [p.redeal_share for p in found if isinstance(p, ScaleInAtKnee)] == [1.0]
 
 
 def test_rebalancing_defers_to_a_full_reshuffle():
-    found = make_policies(["rebalance"], absent="stall", holders=2, algorithm="cocoa")
+    found = make_policies(["rebalance"], absent="stall", holders=2, algorithm=COCOA)
     assert [p.defers_to_reshuffle for p in found if p.name == "rebalance"] == [True]
     found = make_policies(["rebalance"], absent="stall", holders=2)
     assert [p.defers_to_reshuffle for p in found if p.name == "rebalance"] == [False]
