@@ -28,36 +28,36 @@ def train(client: Client, name: str, **settings: Any) -> em.Result:
     algorithm = em.CoCoA(loss="hinge", l2=1e-2, gap_every=1)
     job = em.Job(algorithm, data, name=name, stop=stop, **settings)
     result = job.run(client)
-    told = result.summary
+    report = result.summary
     print(
-        f"{name:<12} {told['rounds']:4d} rounds   gap {told['gap']:.1e}   "
-        f"{told['container_seconds']:6.2f} container-seconds   {told['members']['end']} members"
+        f"{name:<12} {report['rounds']:4d} rounds   gap {report['gap']:.1e}   "
+        f"{report['container_seconds']:6.2f} container-seconds   {report['members']['end']} members"
     )
     return result
 
 
 def main() -> dict[str, em.Result]:
     """Run the cells and return their results by name."""
-    found: dict[str, em.Result] = {}
+    results: dict[str, em.Result] = {}
     with em.LocalCluster(workers=4) as cluster, Client(cluster) as client:
         # %% Every member keeps its chunks: the partition is fixed.
-        found["fixed"] = train(client, "fixed", holders=1)
+        results["fixed"] = train(client, "fixed", holders=1)
 
         # %% Two members hold each chunk, and its owner is drawn before each round: only the dual
         # variables travel. CoCoA does this by default if memory allows.
-        found["re-dealt"] = train(client, "re-dealt", holders=2)
+        results["re-dealt"] = train(client, "re-dealt", holders=2)
 
         # %% The same, starting from the previous model, that is, from the optimum.
-        found["warm"] = train(client, "warm", holders=2, warm_start=found["re-dealt"].model)
+        results["warm"] = train(client, "warm", holders=2, warm_start=results["re-dealt"].model)
 
         # %% With a policy that releases members once fewer members make faster progress. It comes
         # last, because released workers are gone. The story has the reasons.
         knee = em.ScaleInAtKnee(factor=4)
-        found["knee"] = train(client, "knee", holders=2, policies=[knee])
-        for record in found["knee"].story:
+        results["knee"] = train(client, "knee", holders=2, policies=[knee])
+        for record in results["knee"].story:
             if record["event"] == "PolicyDecided" and record["policy"] == "knee":
                 print(f"  round {record['round']}: {record['why']}")
-    return found
+    return results
 
 
 # %%

@@ -116,33 +116,33 @@ class CocoaReference:
 
     def alpha(self, world: World, members: Sequence[int]) -> dict[ChunkId, F64]:
         """Return the dual variables of all rows: in the chunks that took part, frozen, or zero."""
-        found = {c: self.frozen.get(c, np.zeros(len(y))) for c, y in self.labels.items()}
+        results = {c: self.frozen.get(c, np.zeros(len(y))) for c, y in self.labels.items()}
         for member in members:
             for chunk in world.chunks[member]:
                 if "alpha" in chunk.state:
-                    found[chunk.id] = chunk.state["alpha"].copy()
-        return found
+                    results[chunk.id] = chunk.state["alpha"].copy()
+        return results
 
-    def watch(self, world: World, asked: ExchangeRecord) -> None:
+    def watch(self, world: World, record: ExchangeRecord) -> None:
         """Compare an exchange with its recomputation."""
-        outcome, operation = asked.outcome, asked.exchange.operation
+        outcome, operation = record.outcome, record.exchange.operation
         if operation not in ("pass", "certify"):
             return
-        took_part = asked.contributors
+        took_part = record.contributors
         assert sorted(c.id for m in world.chunks for c in world.chunks[m]) == sorted(self.rows)
         if outcome.opened is not None:
-            gone = [c.id for m in world.open for c in world.chunks[m]]
+            lost = [c.id for m in world.open for c in world.chunks[m]]
             known = {} if outcome.anchor is None else self.kept[int(outcome.anchor.exchange)]
-            self.frozen.update({c: known.get(c, np.zeros(len(self.labels[c]))) for c in gone})
+            self.frozen.update({c: known.get(c, np.zeros(len(self.labels[c]))) for c in lost})
         here = {chunk.id for member in took_part for chunk in world.chunks[member]}
         self.frozen = {c: a for c, a in self.frozen.items() if c not in here}
         if operation == "certify":
             self.duals.append(self.dual(self.alpha(world, took_part)))
-            self.primals.append(self.primal(asked.exchange.model["sent"]))
+            self.primals.append(self.primal(record.exchange.model["sent"]))
             states = {c.id: c.state["alpha"] for m in took_part for c in world.chunks[m]}
             self.kept[int(outcome.exchange)] = {c: a.copy() for c, a in states.items()}
         elif float(outcome.arrays["unset"]) == 0.0 and outcome.opened is None:
-            v = asked.exchange.model["v"]
+            v = record.exchange.model["v"]
             error = np.linalg.norm(self.image(self.alpha(world, took_part)) - v)
             self.errors.append(float(error / max(1e-300, np.linalg.norm(v))))
 
@@ -165,11 +165,11 @@ class CocoaReference:
 def world_of(referee: CocoaReference, parts: Sequence[Sequence[Chunk]], **settings: Any) -> World:
     """Make a world that the reference checks; ``settings`` are the world's and the algorithm's."""
     names = ("absent", "schedule", "reloads", "between", "tuned", "parallel", "has_anchors")
-    given = {name: settings.pop(name) for name in names if name in settings}
+    options = {name: settings.pop(name) for name in names if name in settings}
     return World(
         settings={"loss": referee.loss, "l2": referee.l2, **settings},
         parts=parts,
         algorithm="cocoa",
         watch=referee.watch,
-        **{"absent": "auto", **given},
+        **{"absent": "auto", **options},
     )

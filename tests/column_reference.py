@@ -34,47 +34,47 @@ def split_columns(
     return [chunks[k::members] for k in range(members)]
 
 
-def checked_world(judge: Any, members: int, settings: dict[str, Any]) -> World:
+def checked_world(reference: Any, members: int, settings: dict[str, Any]) -> World:
     """Make a world that a reference checks; ``settings`` are the world's and the algorithm's."""
     names = ("absent", "schedule", "reloads", "between", "tuned", "parallel")
-    given = {name: settings.pop(name) for name in names if name in settings}
+    options = {name: settings.pop(name) for name in names if name in settings}
     return World(
-        settings={**judge.settings, **settings},
-        parts=judge.parts(members),
+        settings={**reference.settings, **settings},
+        parts=reference.parts(members),
         algorithm="primal_cocoa",
-        watch=judge.watch,
-        **{"absent": "reload", **given},
+        watch=reference.watch,
+        **{"absent": "reload", **options},
     )
 
 
-def stepped_from(world: World, asked: ExchangeRecord, d: int) -> F64 | None:
+def stepped_from(world: World, record: ExchangeRecord, d: int) -> F64 | None:
     """Return the chunks' coefficients (d,) of which a pass's residual should be exact.
 
     Columns that return in this exchange may bring a step that the residual lacks: the trainer
     learns of them with its outcome.
     """
-    outcome = asked.outcome
-    same = len(world.asked) < 2 or world.asked[-2].outcome.absent_examples == 0
-    is_whole = outcome.absent_examples == 0 and asked.exchange.operation == "pass"
+    outcome = record.outcome
+    same = len(world.exchanges) < 2 or world.exchanges[-2].outcome.absent_examples == 0
+    is_whole = outcome.absent_examples == 0 and record.exchange.operation == "pass"
     if not (is_whole and same) or float(outcome.arrays["unset"]) > 0.0:
         return None
     coef = np.zeros(d)
-    for member in asked.contributors:
+    for member in record.contributors:
         for chunk in world.chunks[member]:
             here = chunk.labels >= 0
             coef[chunk.labels[here].astype(int)] = chunk.state["coef"][here]
     return coef
 
 
-def check_rows(judge: Any, rows: Sequence[Any], slack: float) -> None:
+def check_rows(reference: Any, rows: Sequence[Any], slack: float) -> None:
     """Check every row's objective, and that its gap is not too small."""
     for row in rows:
         coef, intercept = row.model["coef"][0], float(row.model["intercept"][0])
-        true = judge.objective(coef, intercept)
+        true = reference.objective(coef, intercept)
         assert abs(row.objective - true) <= slack * true
-        assert true - judge.optimum <= row.gap + slack * true
+        assert true - reference.optimum <= row.gap + slack * true
         if row.extra["dual"] is not None:
-            assert row.extra["dual"] <= judge.optimum * (1.0 + slack)
+            assert row.extra["dual"] <= reference.optimum * (1.0 + slack)
 
 
 @dataclass(kw_only=True)
@@ -140,16 +140,16 @@ class ColumnReference:
         """Make a world that the reference checks; ``settings`` are its and the algorithm's."""
         return checked_world(self, members, settings)
 
-    def watch(self, world: World, asked: ExchangeRecord) -> None:
+    def watch(self, world: World, record: ExchangeRecord) -> None:
         """Compare a residual with that of the chunks' coefficients."""
-        coef = stepped_from(world, asked, self.X.shape[1])
+        coef = stepped_from(world, record, self.X.shape[1])
         if coef is None:
             return
         error = self.y - self.X @ coef
         if self.intercept:
             error = error - self.s @ error
         root = np.sqrt(np.ones(len(self.y)) if self.weights is None else self.weights)
-        sent = asked.exchange.model["residual"]
+        sent = record.exchange.model["residual"]
         scale = max(float(np.linalg.norm(root * self.y)), 1e-300)
         self.errors.append(float(np.linalg.norm(root * error - sent)) / scale)
 
@@ -158,31 +158,31 @@ class ColumnReference:
         check_rows(self, rows, slack)
 
 
-def resumed(judge: Any, resume: Any) -> dict[str, Any]:
+def resumed(reference: Any, resume: Any) -> dict[str, Any]:
     """Run a resumed trainer to its end, over all chunks; also return its initial state."""
-    chunks = [chunk for part in judge.parts(1) for chunk in part]
+    chunks = [chunk for part in reference.parts(1) for chunk in part]
     facts = facts_of(chunks)
-    made, settings = algorithm("primal_cocoa"), {**judge.settings, "tolerance": 1e-11}
+    made, settings = algorithm("primal_cocoa"), {**reference.settings, "tolerance": 1e-11}
     trainer = made.trainer(settings, facts, "reload", resume=resume)
     solver = made.solver(settings, facts)
     sent: Any = None
     rounds = 0
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     while True:
         try:
-            asked = trainer.send(sent)
+            request = trainer.send(sent)
         except StopIteration as end:
-            return {**found, "run": Run(rows=[], model=end.value, asked=[])}
-        if not isinstance(asked, Exchange):
-            found.setdefault("gap", asked.gap)
+            return {**results, "run": Run(rows=[], model=end.value, exchanges=[])}
+        if not isinstance(request, Exchange):
+            results.setdefault("gap", request.gap)
             rounds += 1
             sent = rounds < 2000
             continue
         work = ExchangeHeader(
-            exchange=1, operation=asked.operation, model=asked.model,
-            parameters=asked.parameters, returns=asked.returns,
+            exchange=1, operation=request.operation, model=request.model,
+            parameters=request.parameters, returns=request.returns,
         )  # fmt: skip
         arrays = solver.compute(work, chunks, Serial())
-        if asked.operation == "certify":
-            found.setdefault("coef", arrays["coef"])
+        if request.operation == "certify":
+            results.setdefault("coef", arrays["coef"])
         sent = Outcome(exchange=1, arrays=arrays, examples=facts.n_rows, absent_examples=0)

@@ -98,9 +98,9 @@ class MarginReference:
         """Make a world that the reference checks; ``settings`` are its and the algorithm's."""
         return checked_world(self, members, settings)
 
-    def watch(self, world: World, asked: ExchangeRecord) -> None:
+    def watch(self, world: World, record: ExchangeRecord) -> None:
         """Compare a residual with that of the chunks' coefficients."""
-        coef = stepped_from(world, asked, self.X.shape[1])
+        coef = stepped_from(world, record, self.X.shape[1])
         if coef is None:
             return
         z = self.X @ coef
@@ -109,7 +109,7 @@ class MarginReference:
         of_class = self.s / np.maximum(self.sampled, 1e-300)
         expected = np.sqrt(self.sampled) * of_class * self.targets * expit(-self.targets * z)
         # The trainer's gap is for the sum over examples.
-        sent = asked.exchange.model["residual"]
+        sent = record.exchange.model["residual"]
         total = float(sent @ expected) / float(expected @ expected)
         self.errors.append(float(np.abs(sent - total * expected).max()))
 

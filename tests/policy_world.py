@@ -89,7 +89,7 @@ class PolicyWorld:
     moved_bodies: int = 0
     tuned: dict = field(default_factory=dict)
     history: list[Progress] = field(default_factory=list)
-    said: list[tuple[int, Suggestion]] = field(default_factory=list)
+    suggestions: list[tuple[int, Suggestion]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.members = [member(slot) for slot in sorted(self.cost)]
@@ -178,7 +178,7 @@ class PolicyWorld:
         taken: set[ChunkId] = set()
         for policy in self.policies:
             for suggestion in policy.suggest(self.view()):
-                self.said.append((self.round, suggestion))
+                self.suggestions.append((self.round, suggestion))
                 self._carry_out(suggestion, taken)
 
     def _carry_out(self, suggestion: Suggestion, taken: set[ChunkId]) -> None:

@@ -453,42 +453,42 @@ class PureWorld:
             )
 
         for r in range(rounds):
-            got: ExchangeResult = yield ask("compute", keep=True)
+            actual: ExchangeResult = yield ask("compute", keep=True)
             seal = False
-            absent = self._check(got, whole)
-            if got.anchor is not None:
-                assert got.anchor == absent, f"anchor {got.anchor} is not of {absent}"
-            elif got.deliver.opened is not None and began:
+            absent = self._check(actual, whole)
+            if actual.anchor is not None:
+                assert actual.anchor == absent, f"anchor {actual.anchor} is not of {absent}"
+            elif actual.deliver.opened is not None and began:
                 before = None
-                while got.deliver.opened != before:
-                    before = got.deliver.opened
-                    got = yield ask("correct", keep=False)
-                    absent = self._check(got, whole)
-            if got.deliver.opened is not None:
-                self.stand_ins[got.deliver.opened] = absent
+                while actual.deliver.opened != before:
+                    before = actual.deliver.opened
+                    actual = yield ask("correct", keep=False)
+                    absent = self._check(actual, whole)
+            if actual.deliver.opened is not None:
+                self.stand_ins[actual.deliver.opened] = absent
                 seal = True
             began = True
             go_on = yield ev.RoundFinished(row={"objective": float(r)})
             if not go_on:
                 return
 
-    def _check(self, got: ExchangeResult, whole: Sums) -> Sums:
+    def _check(self, actual: ExchangeResult, whole: Sums) -> Sums:
         """Return the chunks that no member accounts for yet; everything else is there exactly
         once.
         """
-        deliver = got.deliver
-        self.delivered.append(got)
+        deliver = actual.deliver
+        self.delivered.append(actual)
         for group in [g for g in self.stand_ins if g not in deliver.absent]:
             del self.stand_ins[group]
         assert set(deliver.absent) == set(self.stand_ins), (deliver.absent, self.stand_ins)
-        here: Sums = Counter(got.sums)
+        here: Sums = Counter(actual.sums)
         for stand_in in self.stand_ins.values():
             here.update(stand_in)
         twice = [str(c) for c, n in here.items() if n > 1]
         assert not twice, f"exchange {deliver.exchange} has {twice} more than once"
         left = whole - here
         assert bool(left) == (deliver.opened is not None), f"nobody speaks for {left}"
-        assert sum(self.chunks[c].rows for c in got.sums) == deliver.examples
+        assert sum(self.chunks[c].rows for c in actual.sums) == deliver.examples
         rows = sum(c.rows for c in self.chunks.values())
         assert deliver.examples + deliver.absent_examples == rows
         return left

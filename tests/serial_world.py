@@ -81,7 +81,7 @@ class ExchangeRecord:
 class Run:
     rows: list[RoundEnd]
     model: Model
-    asked: list[ExchangeRecord]
+    exchanges: list[ExchangeRecord]
 
     def w(self, round: int) -> np.ndarray:
         """Model at the beginning of a round; the final one after the last."""
@@ -89,10 +89,10 @@ class Run:
         return np.append(arrays["coef"][0], arrays["intercept"])
 
     def phases(self, round: int) -> list[str]:
-        return [asked.phase for asked in self.asked if asked.round == round]
+        return [a.phase for a in self.exchanges if a.round == round]
 
     def seals(self, round: int) -> list[str]:
-        return [a.phase for a in self.asked if a.round == round and a.exchange.seal]
+        return [a.phase for a in self.exchanges if a.round == round and a.exchange.seal]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class World:
     solvers: dict[int, Any] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
     groups: dict[GroupId, frozenset[int]] = field(default_factory=dict)
-    asked: list[ExchangeRecord] = field(default_factory=list)
+    exchanges: list[ExchangeRecord] = field(default_factory=list)
     rows: list[RoundEnd] = field(default_factory=list)
     _reported: tuple[GroupId, frozenset[int]] | None = None
     _next_group: int = 1
@@ -153,14 +153,14 @@ class World:
             try:
                 item = trainer.send(answer)
             except StopIteration as end:
-                return Run(rows=self.rows, model=end.value, asked=self.asked)
+                return Run(rows=self.rows, model=end.value, exchanges=self.exchanges)
             if isinstance(item, Exchange):
                 answer = self._perform(item, rounds)
                 if answer is None:  # stalled until the end
                     trainer.close()
                     last = self.rows[-1]
                     model = Model(arrays=last.model, converged=False, reason="stalled")
-                    return Run(rows=self.rows, model=model, asked=self.asked)
+                    return Run(rows=self.rows, model=model, exchanges=self.exchanges)
             else:
                 self.rows.append(item)
                 self.round += 1
@@ -210,10 +210,10 @@ class World:
 
     def move(self, id: ChunkId, giver: int, taker: int) -> None:
         """Move a chunk to another member, with its state."""
-        (given,) = [chunk for chunk in self.chunks[giver] if chunk.id == id]
-        taken = _fresh(given)
-        send_state(given, taken)
-        self.chunks[giver] = [chunk for chunk in self.chunks[giver] if chunk is not given]
+        (value,) = [chunk for chunk in self.chunks[giver] if chunk.id == id]
+        taken = _fresh(value)
+        send_state(value, taken)
+        self.chunks[giver] = [chunk for chunk in self.chunks[giver] if chunk is not value]
         self.chunks[taker] = sorted([*self.chunks[taker], taken], key=lambda chunk: chunk.id)
 
     def move_all(self, owners: Mapping[ChunkId, int]) -> None:
@@ -314,9 +314,9 @@ class World:
         )
         partials = {}
         for member in present:  # the lost compute, too: only their partial is not counted
-            came = self.solvers[member].compute(work, self.chunks[member], self.parallel)
-            assert {k: np.shape(v) for k, v in came.items()} == dict(exchange.returns)
-            partials[member] = came
+            partial = self.solvers[member].compute(work, self.chunks[member], self.parallel)
+            assert {k: np.shape(v) for k, v in partial.items()} == dict(exchange.returns)
+            partials[member] = partial
         merge = np.maximum if exchange.reduce == "max" else np.add
         total = {k: np.zeros(shape) for k, shape in exchange.returns.items()}
         for member in contributors:
@@ -341,7 +341,7 @@ class World:
             anchor=anchor,
             members=len(contributors),
         )
-        self.asked.append(
+        self.exchanges.append(
             ExchangeRecord(
                 round=self.round,
                 exchange=exchange,
@@ -350,7 +350,7 @@ class World:
             )
         )
         if self.watch is not None:
-            self.watch(self, self.asked[-1])
+            self.watch(self, self.exchanges[-1])
         return outcome
 
     def _keep(self, member: int, arrays: Mapping[str, np.ndarray]) -> _Kept:

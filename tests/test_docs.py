@@ -50,21 +50,21 @@ def code_in(document: Path) -> list[str]:
 @cache
 def names_in(path: Path) -> frozenset[str]:
     """Functions, classes, their methods and attributes, and constants that a file defines."""
-    found: set[str] = set()
+    results: set[str] = set()
 
     def collect(body: list[ast.stmt], prefix: str) -> None:
         for node in body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                found.add(prefix + node.name)
+                results.add(prefix + node.name)
             if isinstance(node, ast.ClassDef):
                 collect(node.body, f"{prefix}{node.name}.")
             targets = node.targets if isinstance(node, ast.Assign) else []
             if isinstance(node, ast.AnnAssign):
                 targets = [node.target]
-            found.update(prefix + target.id for target in targets if isinstance(target, ast.Name))
+            results.update(prefix + target.id for target in targets if isinstance(target, ast.Name))
 
     collect(ast.parse(path.read_text()).body, "")
-    return frozenset(found)
+    return frozenset(results)
 
 
 @every_document
@@ -79,10 +79,10 @@ def test_every_file_and_name_that_a_document_names_exists(document):
                 continue
             path = ROOT / place
             # A test may be named with its parameters in brackets.
-            wanted = name.partition("[")[0].replace("::", ".")
+            expected = name.partition("[")[0].replace("::", ".")
             if not path.exists():
                 missing.append(place)
-            elif wanted and wanted not in names_in(path):
+            elif expected and expected not in names_in(path):
                 missing.append(word)
     assert missing == []
 

@@ -101,7 +101,7 @@ def imports_of(module: str, run: bool = False) -> list[tuple[int, str]]:
 
     ``run`` leaves out imports that only the type checker sees.
     """
-    found = set()
+    results = set()
     unseen = {
         child
         for node in ast.walk(tree_of(module))
@@ -112,13 +112,13 @@ def imports_of(module: str, run: bool = False) -> list[tuple[int, str]]:
         if node in unseen:
             continue
         if isinstance(node, ast.Import):
-            found |= {(node.lineno, alias.name) for alias in node.names}
+            results |= {(node.lineno, alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module} line {node.lineno}: relative import"
             for alias in node.names:
                 name = f"{node.module}.{alias.name}"
-                found.add((node.lineno, name if name in MODULES else str(node.module)))
-    return sorted(found)
+                results.add((node.lineno, name if name in MODULES else str(node.module)))
+    return sorted(results)
 
 
 def own_imports(module: str, run: bool = False) -> list[tuple[int, str]]:
@@ -271,9 +271,9 @@ def test_no_comment_has_a_todo():
 def shown(block: str) -> str:
     """The text of one fenced block of the architecture document."""
     text = (ROOT / "docs" / "architecture.md").read_text()
-    found = re.search(rf"```{block}\n(.*?)```", text, re.DOTALL)
-    assert found is not None, f"docs/architecture.md has no block ```{block}"
-    return found[1]
+    result = re.search(rf"```{block}\n(.*?)```", text, re.DOTALL)
+    assert result is not None, f"docs/architecture.md has no block ```{block}"
+    return result[1]
 
 
 def test_the_architecture_document_shows_the_same_layers():

@@ -85,7 +85,7 @@ class Runtime:
     def give(self, order: int, state: int, body: bool = False) -> None:
         self.stores[GIVER].chunks[self.id].state = {"serial": np.array([state])}
         ids = (self.id,)
-        given = cmd.GiveChunks(
+        value = cmd.GiveChunks(
             member=GIVER,
             target=TAKER,
             address=str(TAKER),
@@ -93,7 +93,7 @@ class Runtime:
             bodies=ids if body else (),
             order=order,
         )
-        LOOP.run_until_complete(self._give(given))
+        LOOP.run_until_complete(self._give(value))
 
     async def _give(self, order: cmd.GiveChunks) -> None:
         before = len(self.reports)
@@ -111,9 +111,9 @@ class Simulated:
     def __init__(self) -> None:
         self.simulation = Simulation(record(members={"start": 2}), points())
         self.running = self.simulation.run()
-        told: list[str] = []
-        while "RoundEnded" not in told:
-            told += [r["event"] for r in next(self.running)]
+        records: list[str] = []
+        while "RoundEnded" not in records:
+            records += [r["event"] for r in next(self.running)]
         self.lives = {
             w.life.me: w.life for w in self.simulation.world.workers.by_address.values() if w.life
         }

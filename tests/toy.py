@@ -87,16 +87,16 @@ def toy_trainer(
         if outcome.opened is not None:
             absent_sum = None
             # The share of ignored examples is not needed: here it is only the remainder.
-            wanted = absent != "ignore"
+            expected = absent != "ignore"
             if (
-                wanted
+                expected
                 and outcome.anchor is not None
                 and outcome.anchor.exchange == previous_exchange
             ):
                 absent_sum = outcome.anchor.arrays["sums"]
                 anchored += 1
                 group = outcome.opened
-            if wanted and absent_sum is None and previous is not None:
+            if expected and absent_sum is None and previous is not None:
                 # Algorithm 2, lines 9-13, until a correction ends without new losses.
                 before = outcome
                 while True:

@@ -21,8 +21,8 @@ def until(
 ) -> T:
     """Poll until a condition holds, and return its value; fail on timeout."""
     until_s = time.monotonic() + wait_s
-    while not (found := is_so()):
+    while not (result := is_so()):
         if time.monotonic() > until_s:
             pytest.fail(f"not within {wait_s:g} s: {what if isinstance(what, str) else what()}")
         time.sleep(look_s)
-    return found
+    return result

@@ -75,9 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in arguments.figures:
         figures |= run(name, budget, arguments.members)
         print(f"{name}: {time.perf_counter() - began_s:.0f} s in all", file=sys.stderr, flush=True)
-    told = tables(figures, budget)
-    print(told)
-    files = {"tables.md": told.encode(), "figures.json": numbers(figures).encode()}
+    text = tables(figures, budget)
+    print(text)
+    files = {"tables.md": text.encode(), "figures.json": numbers(figures).encode()}
     for name, figure in figures.items():
         if figure.panels:
             files |= picture(f"asgd-{name}", figure.title, figure.panels)

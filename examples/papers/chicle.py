@@ -143,13 +143,13 @@ class Lines:
 
 def micro(curves: Mapping[int, Curve], units: Mapping[int, Any], budget: Budget) -> Lines:
     """Project the micro-tasks' runs; ``units``: K -> (schedule, members -> units)."""
-    found = Lines(rounds={}, seconds={})
+    result = Lines(rounds={}, seconds={})
     for tasks in budget.tasks:
         some, lengths = units[tasks]
         ends_s = elapsed(len(curves[tasks].points), some, lengths, 1.0)
-        found.rounds[f"micro-tasks ({tasks})"] = rounds_line(curves[tasks])
-        found.seconds[f"micro-tasks ({tasks})"] = projected(curves[tasks], ends_s)
-    return found
+        result.rounds[f"micro-tasks ({tasks})"] = rounds_line(curves[tasks])
+        result.seconds[f"micro-tasks ({tasks})"] = projected(curves[tasks], ends_s)
+    return result
 
 
 def scaling(
@@ -159,19 +159,19 @@ def scaling(
     when = schedule(budget, start, end)
     counts = {members for _, members in when}
     units = {k: (when, {n: micro_task_units(k, n) for n in counts}) for k in budget.tasks}
-    found = micro(curves, units, budget)
+    result = micro(curves, units, budget)
     curve = study(scaling_plan(budget, start, end), source)
-    found.rounds[UNI], found.seconds[UNI] = rounds_line(curve), uni_line(curve)
-    return found
+    result.rounds[UNI], result.seconds[UNI] = rounds_line(curve), uni_line(curve)
+    return result
 
 
 def mixed(source: ArraySource, curves: Mapping[int, Curve], budget: Budget) -> tuple[Lines, float]:
     """Compare them on 8 fast and 8 slow members; also the round time that uni-tasks reach."""
     units = {k: ([(0.0, 16)], {16: micro_task_units_mixed(k, MIXED)}) for k in budget.tasks}
-    found = micro(curves, units, budget)
+    result = micro(curves, units, budget)
     curve = study(balanced_plan(budget, MIXED, balances=True), source)
-    found.rounds[UNI], found.seconds[UNI] = rounds_line(curve), uni_line(curve)
-    return found, REFERENCE_MEMBERS * last_round(curve)
+    result.rounds[UNI], result.seconds[UNI] = rounds_line(curve), uni_line(curve)
+    return result, REFERENCE_MEMBERS * last_round(curve)
 
 
 def balanced_plan(budget: Budget, factors: Sequence[float], *, balances: bool) -> Plan:
@@ -242,25 +242,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.quick:
         budget = replace(budget, rounds=60, tasks=(16, 24), every_s=2.0)
     out: Path = arguments.out
-    told, content, files = "", {}, {}
+    text, content, files = "", {}, {}
     of_cocoa = [name for name in arguments.data if name in SETS]
     if of_cocoa:
         experiments, reached, busy = run_all(of_cocoa, budget)
-        told = tell(experiments, reached, busy, budget)
+        text = tell(experiments, reached, busy, budget)
         files = pictures(experiments, busy)
         lines = {
             title: {
-                name: {"rounds": ls.rounds, "seconds": ls.seconds} for name, ls in found.items()
+                name: {"rounds": ls.rounds, "seconds": ls.seconds} for name, ls in result.items()
             }
-            for title, found in experiments.items()
+            for title, result in experiments.items()
         }
         content = {"lines": lines, "units": reached}
     of_networks = [name for name in arguments.data if name in NETWORK_SETS]
     if of_networks:
         more, content["local_sgd"], drawn = run_local_sgd(arguments, of_networks)
-        told, files = "\n".join(part for part in (told, more) if part), files | drawn
-    print(told)
-    write_files(out, {"tables.md": told.encode(), **files})
+        text, files = "\n".join(part for part in (text, more) if part), files | drawn
+    print(text)
+    write_files(out, {"tables.md": text.encode(), **files})
     write_whole(out / "figures.json", json.dumps(content).encode())
     return 0
 

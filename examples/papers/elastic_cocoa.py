@@ -78,17 +78,17 @@ def plans(budget: Budget) -> dict[str, dict[str, Plan]]:
         gap=min(GAPS),
     )
     ours = replace(base, algorithm=OURS, partitions=None, chunks=256, holders=2)
-    found: dict[str, dict[str, Plan]] = {"paper": {}, "ours": {}}
+    results: dict[str, dict[str, Plan]] = {"paper": {}, "ours": {}}
     for k in budget.members:
-        found["paper"][f"K={k}"] = replace(base, members=k)
-        found["ours"][f"K={k}"] = replace(ours, members=k, holders=min(2, k))
+        results["paper"][f"K={k}"] = replace(base, members=k)
+        results["ours"][f"K={k}"] = replace(ours, members=k, holders=min(2, k))
     for name, (least, _) in ELASTIC.items():
         to = [k for k in (4, least) if least <= k < most]
         knee = {"name": "knee", "to": to, "gap": budget.slope, "layout": "partitions"}
-        found["paper"][name] = replace(base, policies=(knee,))
+        results["paper"][name] = replace(base, policies=(knee,))
         worth = {"name": "gap_per_container_second", "minimum": least}
-        found["ours"][name] = replace(ours, policies=(worth,))
-    return found
+        results["ours"][name] = replace(ours, policies=(worth,))
+    return results
 
 
 @cache
@@ -114,11 +114,11 @@ def run_all(names: Sequence[str], budget: Budget, jobs: int) -> Iterator[tuple[s
                 for setting, plan in settings.items()
                 for seed in range(budget.seeds)
             ]
-            found: Runs = {rule: {} for rule in rules}
+            results: Runs = {rule: {} for rule in rules}
             curves = pool.map(run, [(name, plan) for _, _, plan in tasks])
             for (rule, setting, _), curve in zip(tasks, curves, strict=True):
-                found[rule].setdefault(setting, []).append(curve)
-            yield name, found
+                results[rule].setdefault(setting, []).append(curve)
+            yield name, results
 
 
 #: Rule -> setting -> a curve per seed.
@@ -155,9 +155,9 @@ def _stored(source: ArraySource) -> int:
 def rounds_table(runs: Mapping[str, Runs], rule: str, members: Sequence[int]) -> str:
     """Format the rounds (epochs) to each gap by K: the figures of Figure 1."""
     rows = []
-    for name, found in runs.items():
+    for name, result in runs.items():
         for k in members:
-            curves = found[rule][f"K={k}"]
+            curves = result[rule][f"K={k}"]
             cells = [str(cost_of(curves, gap, "rounds")) for gap in GAPS]
             rows.append([name, str(k), *cells])
     return markdown(["data", "K", *map(gap_words, GAPS)], rows)
@@ -168,11 +168,11 @@ def speed_table(
 ) -> str:
     """Format Table 2: the best static setting's cost over the elastic one's."""
     rows, columns = [], {gap: [] for gap in GAPS}
-    for name, found in runs.items():
+    for name, result in runs.items():
         cells = []
         for gap in GAPS:
-            static = {k: cost_of(found[rule][f"K={k}"], gap, unit) for k in rivals}
-            text = speed_up(cost_of(found[rule][elastic], gap, unit), static)
+            static = {k: cost_of(result[rule][f"K={k}"], gap, unit) for k in rivals}
+            text = speed_up(cost_of(result[rule][elastic], gap, unit), static)
             cells.append(text)
             columns[gap].append(text)
         rows.append([name, *cells])
@@ -183,8 +183,8 @@ def speed_table(
 def cost_table(runs: Mapping[str, Runs], unit: str, members: Sequence[int]) -> str:
     """Format the cost of every setting of both rules to reach 1e-5 and 1e-6."""
     rows = []
-    for name, found in runs.items():
-        for rule, settings in found.items():
+    for name, result in runs.items():
+        for rule, settings in result.items():
             for gap in (1e-5, 1e-6):
                 cells = [str(cost_of(curves, gap, unit)) for curves in settings.values()]
                 rows.append([name, rule, gap_words(gap), *cells])
@@ -217,10 +217,10 @@ def tables(runs: Mapping[str, Runs], budget: Budget) -> str:
 
 def _events(runs: Mapping[str, Runs]) -> str:
     rows = []
-    for name, found in runs.items():
-        for rule in found:
+    for name, result in runs.items():
+        for rule in result:
             cells = [
-                ", ".join(f"{s.rounds}: {s.before} to {s.after}" for s in found[rule][e][0].scaled)
+                ", ".join(f"{s.rounds}: {s.before} to {s.after}" for s in result[rule][e][0].scaled)
                 for e in ELASTIC
             ]
             rows.append([name, rule, *(cell or "never" for cell in cells)])
@@ -237,7 +237,7 @@ def pictures(runs: Mapping[str, Runs], members: Sequence[int]) -> dict[str, byte
         static = {
             n: {s: c for s, c in f[rule].items() if s not in ELASTIC} for n, f in runs.items()
         }
-        lines = {n: {s: by_rounds(c[0]) for s, c in found.items()} for n, found in static.items()}
+        lines = {n: {s: by_rounds(c[0]) for s, c in result.items()} for n, result in static.items()}
         title = f"Figure 1 {rule}: gap by round (measured)"
         files |= gap_figure(lines, "round", title, x_log=True)
         panels = {n: {s: by_units(c[0]) for s, c in f[rule].items()} for n, f in runs.items()}
@@ -266,9 +266,9 @@ def figures_of(runs: Mapping[str, Runs]) -> dict[str, Any]:
                 }
                 for setting, curves in settings.items()
             }
-            for rule, settings in found.items()
+            for rule, settings in result.items()
         }
-        for name, found in runs.items()
+        for name, result in runs.items()
     }
 
 
@@ -302,15 +302,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     out: Path = arguments.out
     began_s = time.perf_counter()
     runs: dict[str, Runs] = {}
-    for name, found in run_all(arguments.data, budget, arguments.jobs):
-        runs[name] = found
+    for name, result in run_all(arguments.data, budget, arguments.jobs):
+        runs[name] = result
         print(f"{name}: {time.perf_counter() - began_s:.0f} s", file=sys.stderr, flush=True)
         write_whole(out / "figures.json", json.dumps(figures_of(runs), indent=1).encode())
-    told = tables(runs, budget)
+    text = tables(runs, budget)
     if arguments.overheads:
-        told += "\n" + overhead_table(arguments.data, source_of)
-    print(told)
-    write_files(out, {"tables.md": told.encode(), **pictures(runs, budget.members)})
+        text += "\n" + overhead_table(arguments.data, source_of)
+    print(text)
+    write_files(out, {"tables.md": text.encode(), **pictures(runs, budget.members)})
     return 0
 
 

@@ -190,9 +190,9 @@ def facts_of(experiment: Experiment) -> Facts:
         return (value + 0.5 * experiment.penalty * float(w @ w)) / n, gradient / n
 
     options = {"maxiter": 5000, "maxcor": 30, "ftol": 1e-15, "gtol": 1e-10, "maxfun": 20_000}
-    found = minimize(value_and_gradient, np.zeros(d), jac=True, method="L-BFGS-B", options=options)
+    result = minimize(value_and_gradient, np.zeros(d), jac=True, method="L-BFGS-B", options=options)
     positive = sum(int((y > 0).sum()) for y in targets)
-    return Facts(n=n, d=d, n_positive=positive, optimum=float(found.fun))
+    return Facts(n=n, d=d, n_positive=positive, optimum=float(result.fun))
 
 
 # --- runs --------------------------------------------------------------------------------------
@@ -239,8 +239,8 @@ def run(
 
 def pids_of(cluster: em.LocalCluster) -> dict[str, int]:
     """Return the process ids of the running workers, by name."""
-    found = {worker.name: worker.pid for worker in cluster.workers() if worker.state == "running"}
-    return {name: pid for name, pid in found.items() if pid is not None}
+    results = {worker.name: worker.pid for worker in cluster.workers() if worker.state == "running"}
+    return {name: pid for name, pid in results.items() if pid is not None}
 
 
 def members_of(
@@ -260,8 +260,8 @@ def members_of(
             lost.append((record["member"], record["round"], record["reason"]))
         elif record["event"] == "RoundStarted" and record["round"] == 0:
             started = len(joined)
-    gone = {member for member, _, _ in lost}
-    kept = {m: pid for m, pid in joined.items() if pid in before.values() and m not in gone}
+    absent = {member for member, _, _ in lost}
+    kept = {m: pid for m, pid in joined.items() if pid in before.values() and m not in absent}
     return {
         "started": started,
         "lost": lost,
@@ -292,7 +292,7 @@ def study(
         + ("" if math.isnan(known.optimum) else f" (study: {known.optimum:.6f})")
         + ".\n"
     )
-    told = tables(runs, facts.optimum, plan, known, test=experiment.test is not None)
+    text = tables(runs, facts.optimum, plan, known, test=experiment.test is not None)
     judged = markdown(
         ["expected", "measured", "holds"],
         [(v.text, v.measured, "yes" if v.holds else "**no**") for v in verdicts],
@@ -310,7 +310,7 @@ def study(
         "verdicts": [asdict(verdict) for verdict in verdicts],
         "picture": str(page.with_name("overlay.png")),
     }
-    return figures, "\n".join([head, told, judged]), all(v.holds for v in verdicts)
+    return figures, "\n".join([head, text, judged]), all(v.holds for v in verdicts)
 
 
 def experiments_of(arguments: argparse.Namespace, out: Path) -> list[Experiment]:
@@ -319,15 +319,15 @@ def experiments_of(arguments: argparse.Namespace, out: Path) -> list[Experiment]
         train, test = tiny()
         return [Experiment(name="tiny", train=train, test=test, penalty=6.0)]
     names = ["human", "celegans"] if "all" in arguments.data else arguments.data
-    found: list[Experiment] = []
+    results: list[Experiment] = []
     for name in names:
         load, penalties = PROBLEMS[name]
         train, test = load(out / "data", arguments.seed)
-        found += [
+        results += [
             Experiment(name=name, train=train, test=test, penalty=penalty)
             for penalty in arguments.penalty or penalties
         ]
-    return found
+    return results
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -349,17 +349,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     quieten(verbose=False)
-    figures, told, holds = [], [], True
+    figures, values, holds = [], [], True
     with em.LocalCluster(plan.members) as cluster, Client(cluster) as client:
         for experiment in experiments_of(arguments, out):
             some, text, fine = study(experiment, arguments.modes, plan, cluster, client, out)
             print(text, flush=True)
             figures.append(some)
-            told.append(text)
+            values.append(text)
             holds = holds and fine
             content = json.dumps(json_safe(figures), indent=1)
             write_whole(out / "figures.json", (content + "\n").encode())
-            write_whole(out / "tables.md", "\n".join(told).encode())
+            write_whole(out / "tables.md", "\n".join(values).encode())
     return 0 if holds or arguments.quick else 1
 
 

@@ -74,8 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     figures: dict[str, Figure] = {}
     for name in arguments.figures:
         figures[name] = run(name, store, arguments)
-        told = tables(figures, store)
-        files = {"tables.md": told.encode(), "figures.json": numbers(figures).encode()}
+        text = tables(figures, store)
+        files = {"tables.md": text.encode(), "figures.json": numbers(figures).encode()}
         panels = [panel for panel in figures[name].panels if any(panel.lines.values())]
         if panels:
             files |= picture(f"snapml-{name}", figures[name].title, panels)

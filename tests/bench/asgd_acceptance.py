@@ -126,38 +126,38 @@ STAT = KMeans(clusters=10, columns=10)
 
 def one_pass(seeds):
     """Item 1: D = K = 10, 8 members, one pass."""
-    found = {"stat": [], "paper": [], "same": []}
+    results = {"stat": [], "paper": [], "same": []}
     for seed in range(seeds):
         X, _, truth = clusters(seed)
-        judge, start_at = ExcessJudge(X, truth), seeded_start(X, 10, 200, seed)
+        reference, start_at = ExcessJudge(X, truth), seeded_start(X, 10, 200, seed)
         run = (
             small_world(STAT, start_at, 8, seed, batch=250)
             .prepare(chunks_by_member(X, 8))
             .run(passes=1)
         )
-        found["stat"].append(judge(run.states[0]))
+        results["stat"].append(reference(run.states[0]))
         literal = (
             literal_world(start_at, 8, seed, batch=250)
             .prepare(chunks_by_member(X, 8))
             .run(passes=1)
         )
-        found["paper"].append(judge(literal.problem.mean(literal.states)))
+        results["paper"].append(reference(literal.problem.mean(literal.states)))
         quiet = small_world(STAT, start_at, 8, seed, batch=250, sends=0).prepare(
             chunks_by_member(X, 8)
         )
         alone = simu_parallel(STAT, start_at, chunks_by_member(X, 8), batch=250, seed=seed)
-        found["same"].append(
+        results["same"].append(
             all(
                 np.array_equal(one[name], other[name])
                 for one, other in zip(alone, quiet.run(passes=1).states, strict=True)
                 for name in one
             )
         )
-    stat, paper = np.median(found["stat"]), np.median(found["paper"])
+    stat, paper = np.median(results["stat"]), np.median(results["paper"])
     row(1, "n=8, one pass, masses: excess of member 0", "<= 0.5 %", f"{stat:.2f} %", stat <= 0.5)
     row(1, "the paper's rule: excess of the mean", "<= 1 %", f"{paper:.2f} %", paper <= 1.0)
-    same = f"{sum(found['same'])} of {seeds} equal"
-    row(1, "no messages: SimuParallelSGD bit for bit", "all", same, all(found["same"]))
+    same = f"{sum(results['same'])} of {seeds} equal"
+    row(1, "no messages: SimuParallelSGD bit for bit", "all", same, all(results["same"]))
 
 
 def many_members(seeds):
@@ -165,31 +165,33 @@ def many_members(seeds):
     sent, alone, means, papers = [], [], [], []
     for seed in range(seeds):
         X, _, truth = clusters(seed)
-        judge, start_at = ExcessJudge(X, truth), seeded_start(X, 10, 200, seed)
+        reference, start_at = ExcessJudge(X, truth), seeded_start(X, 10, 200, seed)
         run = (
             small_world(STAT, start_at, 64, seed, batch=100)
             .prepare(chunks_by_member(X, 64))
             .run(passes=1)
         )
         quiet = simu_parallel(STAT, start_at, chunks_by_member(X, 64), batch=100, seed=seed)
-        sent.append(judge(run.states[0]))
-        means.append(judge(STAT.mean(run.states)))
-        alone.append(judge(quiet[0]))
+        sent.append(reference(run.states[0]))
+        means.append(reference(STAT.mean(run.states)))
+        alone.append(reference(quiet[0]))
         literal = (
             literal_world(start_at, 64, seed, batch=100)
             .prepare(chunks_by_member(X, 64))
             .run(passes=1)
         )
         of_all = literal.problem.mean(literal.states)
-        papers.append((judge(literal.states[0]), judge(of_all), literal.accepted / literal.merged))
+        papers.append(
+            (reference(literal.states[0]), reference(of_all), literal.accepted / literal.merged)
+        )
     m0, none, mean = np.median(sent), np.median(alone), np.median(means)
     what = f"{m0:.2f} % against {none:.2f} %"
     row(2, "n=64, masses: member 0 against no messages", "<= half", what, m0 <= 0.5 * none)
     gain = np.median(np.array(sent) - np.array(means))
     row(2, "member 0 less the mean", "<= 0.5 points", f"{gain:.2f} (mean {mean:.2f})", gain <= 0.5)
     one, of_all, share = np.median(np.array(papers), axis=0)
-    found = f"{one:.2f} %, {of_all:.2f} %; {share:.2f}"
-    row(2, "the paper's rule: member 0, mean; messages accepted", "", found, True)
+    result = f"{one:.2f} %, {of_all:.2f} %; {share:.2f}"
+    row(2, "the paper's rule: member 0, mean; messages accepted", "", result, True)
 
 
 def real_data(seeds):
@@ -200,12 +202,12 @@ def real_data(seeds):
         ("hog", hog(), 100, 1, ("kmeans++", "kmeans||")),
         ("birch1", birch1(), 100, 5, ("kmeans++",)),
     ):
-        judge = [dense_chunk(ChunkId(name, 0, 0), np.zeros(len(X)), X)]
+        reference = [dense_chunk(ChunkId(name, 0, 0), np.zeros(len(X)), X)]
         theirs = [
             MiniBatchKMeans(k, random_state=seed, n_init=1, compute_labels=False).fit(X)
             for seed in range(seeds)
         ]
-        them = np.median([inertia(model.cluster_centers_, judge) for model in theirs])
+        them = np.median([inertia(model.cluster_centers_, reference) for model in theirs])
         for how in hows:
             ours = []
             for seed in range(seeds):
@@ -235,7 +237,7 @@ def real_data(seeds):
                     start=start_at,
                 )
                 run = world.prepare(members).run(passes=passes)
-                ours.append(inertia(run.states[0]["centres"], judge))
+                ours.append(inertia(run.states[0]["centres"], reference))
             over = 100.0 * (np.median(ours) / them - 1.0)
             what = f"{name}, k=100, {how}, {passes} pass{'es' * (passes > 1)}: over MiniBatchKMeans"
             row(3, what, "<= 1 %", f"{over:+.2f} %", over <= 1.0)
@@ -248,17 +250,17 @@ def rows_by_label(X, y):
 
 def sorted_labels(seeds):
     """Item 4: chunks sorted by label, 16 members, Gigabit Ethernet, 1 s."""
-    found = {"iid": [], "sorted": [], "paper": []}
+    results = {"iid": [], "sorted": [], "paper": []}
     slow = {"link": GIGABIT, "seconds_per_sample": LARGE_S, "batch": 200}
     for seed in range(seeds):
         X, y, truth = clusters(seed)
-        judge, start_at = ExcessJudge(X, truth), seeded_start(X, 10, 200, seed)
+        reference, start_at = ExcessJudge(X, truth), seeded_start(X, 10, 200, seed)
         for name, members in (("iid", chunks_by_member(X, 16)), ("sorted", rows_by_label(X, y))):
             run = small_world(STAT, start_at, 16, seed, **slow).prepare(members).run(seconds=1.0)
-            found[name].append(judge(run.states[0]))
+            results[name].append(reference(run.states[0]))
         literal = literal_world(start_at, 16, seed, **slow).prepare(rows_by_label(X, y))
-        found["paper"].append(judge(literal.run(seconds=1.0).states[0]))
-    iid, ours, paper = (np.median(found[name]) for name in ("iid", "sorted", "paper"))
+        results["paper"].append(reference(literal.run(seconds=1.0).states[0]))
+    iid, ours, paper = (np.median(results[name]) for name in ("iid", "sorted", "paper"))
     what = f"{ours:.2f} % against {iid:.2f} %"
     row(
         4,
@@ -278,12 +280,12 @@ def controllers(_):
         run = replay(costs, lambda: LogPI(places=2), batch=1000, places=2, seconds=10.0)
         sizes = run.sizes_after(5.0)
         off, cv = np.mean(sizes) / critical_batch(costs) - 1.0, np.std(sizes) / np.mean(sizes)
-        found = f"{off:+.3f}, cv {cv:.3f}, link {run.link_use:.2f}"
+        result = f"{off:+.3f}, cv {cv:.3f}, link {run.link_use:.2f}"
         row(
             5,
             f"{name}: log-PI's b over b_crit, less 1",
             "<= 0.1, cv <= 0.1",
-            found,
+            result,
             abs(off) <= 0.1 and cv <= 0.1,
         )
     costs = Costs(GIGABIT, LARGE_S, state_bytes(100, 100))
@@ -292,18 +294,18 @@ def controllers(_):
         sizes = run.sizes_after(5.0)
         cv = np.std(sizes) / np.mean(sizes)
         off = np.mean(sizes) / critical_batch(costs)
-        wanted = "cv > 0.3" if gamma == 50.0 else "(no limit)"
-        found = f"b/b_crit {off:.2f}, cv {cv:.2f}"
-        row(5, f"GbE: adaptiveB, gamma {gamma:g}", wanted, found, cv > 0.3 or gamma != 50.0)
+        expected = "cv > 0.3" if gamma == 50.0 else "(no limit)"
+        result = f"b/b_crit {off:.2f}, cv {cv:.2f}"
+        row(5, f"GbE: adaptiveB, gamma {gamma:g}", expected, result, cv > 0.3 or gamma != 50.0)
     run = replay(costs, Fixed, batch=300, places=1, seconds=10.0, newest=True)
-    found = f"{run.link_use:.3f}, stall {run.stalled_s:g} s, queue {run.queue_max}"
+    result = f"{run.link_use:.3f}, stall {run.stalled_s:g} s, queue {run.queue_max}"
     holds = run.link_use >= 0.98 and run.stalled_s == 0.0 and run.queue_max <= 1
-    row(5, "GbE: one slot, b=300", "use >= .98, stall 0, queue <= 1", found, holds)
+    row(5, "GbE: one slot, b=300", "use >= .98, stall 0, queue <= 1", result, holds)
 
 
 def run_time(_):
     """Item 6: 64 members, 10,000 samples each, D = K = 100."""
-    for link, name, wanted in ((GIGABIT, "GbE", ">= 20"), (INFINIBAND, "IB", "<= 3")):
+    for link, name, expected in ((GIGABIT, "GbE", ">= 20"), (INFINIBAND, "IB", "<= 3")):
         costs = Costs(link, LARGE_S, state_bytes(100, 100))
         times = {}
         for b in (
@@ -314,29 +316,29 @@ def run_time(_):
             times[b] = world.prepare().run(samples=10_000).now
         ratio = times[10] / min(times.values())
         holds = ratio >= 20 if name == "GbE" else ratio <= 3
-        row(6, f"{name}: run time at b=10 over b=b_crit", wanted, f"{ratio:.1f}", holds)
+        row(6, f"{name}: run time at b=10 over b=b_crit", expected, f"{ratio:.1f}", holds)
 
 
 def churn(seeds):
     """Item 7: 10 % of 16 members lost every 100 ms; evaluated a mini-batch after the last
     return.
     """
-    found = {"none": [], "peer": [], "w0": []}
+    results = {"none": [], "peer": [], "w0": []}
     losses = []
     slow = {"link": GIGABIT, "seconds_per_sample": LARGE_S, "batch": 200}
     for seed in range(seeds):
         X, _, truth = clusters(seed)
-        judge, start_at = ExcessJudge(X, truth), seeded_start(X, 10, 200, seed)
-        for name in found:
+        reference, start_at = ExcessJudge(X, truth), seeded_start(X, 10, 200, seed)
+        for name in results:
             more = {} if name == "none" else {"churn": 0.1, "newcomer": name}
             world = small_world(STAT, start_at, 16, seed, **slow, **more).prepare(
                 chunks_by_member(X, 16)
             )
             # Later nothing would be visible: the first message makes up for a newcomer's lack.
             run = world.run(seconds=0.9012)
-            found[name].append(max(judge(state) for state in run.states))
+            results[name].append(max(reference(state) for state in run.states))
             losses += [run.losses] if name == "peer" else []
-    none, peer, w0 = (np.median(found[name]) for name in ("none", "peer", "w0"))
+    none, peer, w0 = (np.median(results[name]) for name in ("none", "peer", "w0"))
     what = f"{peer:.2f} % against {none:.2f} % ({np.median(losses):.0f} losses)"
     row(
         7,
@@ -353,12 +355,12 @@ def batch_baseline(seeds):
     after = {1: [], 2: [], 4: []}
     for seed in range(seeds):
         X, _, truth = clusters(seed)
-        judge, chunks = ExcessJudge(X, truth), chunks_by_member(X, 1)[0]
+        reference, chunks = ExcessJudge(X, truth), chunks_by_member(X, 1)[0]
         for passes, some in after.items():
-            found = run_locally(lloyd(seeded_start(X, 10, 200, seed)["centres"], passes), chunks)
-            some.append(judge(found))
-    found = ", ".join(f"{np.median(some):.2f}" for some in after.values())
-    row("-", "BATCH after 1, 2, 4 iterations", "", f"{found} %", True)
+            result = run_locally(lloyd(seeded_start(X, 10, 200, seed)["centres"], passes), chunks)
+            some.append(reference(result))
+    result = ", ".join(f"{np.median(some):.2f}" for some in after.values())
+    row("-", "BATCH after 1, 2, 4 iterations", "", f"{result} %", True)
 
 
 ITEMS = {
@@ -378,12 +380,12 @@ def main():
     parser = harness.parser(__doc__)
     parser.add_argument("items", nargs="*", default=list(ITEMS), help=f"of {', '.join(ITEMS)}")
     parser.add_argument("--seeds", type=int, default=10)
-    given = parser.parse_args()
+    options = parser.parse_args()
     print("item | what | wanted | found | holds")
     print("---|---|---|---|---")
-    for item in given.items:
+    for item in options.items:
         began = time.perf_counter()
-        ITEMS[item](given.seeds)
+        ITEMS[item](options.seeds)
         print(f"  | {time.perf_counter() - began:.0f} s | | |", flush=True)
 
 

@@ -96,12 +96,12 @@ def find(peer: str, task: Told, least: float, python: str) -> Told:
     lines = run({**task, "peer": peer, "first": first, "efforts": None, "least": least}, python)
     tries = [line for line in lines if "objective" in line]
     there = [t for t in tries if t["objective"] <= least * (1 + TARGET)]
-    told: Told = {"tries": tries, "effort": there[0]["effort"] if there else None}
+    output: Told = {"tries": tries, "effort": there[0]["effort"] if there else None}
     if there and there[0]["s"] > task["limit_s"]:
-        told["effort"] = None
+        output["effort"] = None
     why = [line.get("none") or line.get("failed") for line in lines]
-    told["why"] = " ".join(text for text in why if text)
-    return told
+    output["why"] = " ".join(text for text in why if text)
+    return output
 
 
 def work(kept: Kept, options: argparse.Namespace) -> None:
@@ -117,25 +117,25 @@ def work(kept: Kept, options: argparse.Namespace) -> None:
         problem = kept.setdefault(f"{name} {model}", {})
         if "least" not in problem and is_time():
             problem["least"] = least_of(name, model, options.folder, max(options.threads))
-        found = problem.setdefault(str(threads), {})
+        result = problem.setdefault(str(threads), {})
         peers = [p for p in options.peers if threads == 1 or p not in SERIAL]
         if options.only == "least" or "least" not in problem:
             continue
         for peer in peers:
             python = sys.executable if peer in OURS else options.python
-            if peer not in found and is_time():
-                found[peer] = find(peer, task, problem["least"], python)
+            if peer not in result and is_time():
+                result[peer] = find(peer, task, problem["least"], python)
         while options.only is None and is_time():
             # The peer with the fewest runs so far is next.
-            wanting = [p for p in peers if found.get(p, {}).get("effort") is not None]
-            wanting = [p for p in wanting if len(found[p].get("s", [])) < options.repeats]
+            wanting = [p for p in peers if result.get(p, {}).get("effort") is not None]
+            wanting = [p for p in wanting if len(result[p].get("s", [])) < options.repeats]
             if not wanting:
                 break
-            peer = min(wanting, key=lambda p: len(found[p].get("s", [])))
+            peer = min(wanting, key=lambda p: len(result[p].get("s", [])))
             python = sys.executable if peer in OURS else options.python
-            lines = run({**task, "peer": peer, "efforts": [found[peer]["effort"]]}, python)
+            lines = run({**task, "peer": peer, "efforts": [result[peer]["effort"]]}, python)
             seconds = [s for line in lines for s in line.get("seconds", [])]
-            found[peer].setdefault("s", []).extend(seconds)
+            result[peer].setdefault("s", []).extend(seconds)
             if not seconds:
                 raise RuntimeError(f"{peer} has no time of {name} {model}: {lines}")
     is_time()
@@ -158,29 +158,29 @@ def show(kept: Kept, options: argparse.Namespace) -> None:
     harness.head("set", "model", "threads", *options.peers, "first / second")
     why = []
     for name, model, threads in problems(options):
-        found = kept.get(f"{name} {model}", {}).get(str(threads), {})
+        result = kept.get(f"{name} {model}", {}).get(str(threads), {})
         cells, medians = [], []
         for peer in options.peers:
-            told = found.get(peer, {})
-            seconds = median(told["s"]) if told.get("s") else math.nan
+            report = result.get(peer, {})
+            seconds = median(report["s"]) if report.get("s") else math.nan
             medians.append(seconds)
-            cells.append(_cell(peer, told, seconds))
-            if told.get("why"):
-                why.append(f"{peer}, {name} {model}, {threads}: {told['why']}")
+            cells.append(_cell(peer, report, seconds))
+            if report.get("why"):
+                why.append(f"{peer}, {name} {model}, {threads}: {report['why']}")
         ratio = medians[0] / medians[1] if len(medians) > 1 else math.nan
         harness.row(name, model, threads, *cells, f"{ratio:.2f}")
     print("\n" + "\n".join(sorted(why)))
 
 
-def _cell(peer: str, told: Told, seconds: float) -> str:
-    if not told:
+def _cell(peer: str, report: Told, seconds: float) -> str:
+    if not report:
         return ""
-    if told["effort"] is None:
+    if report["effort"] is None:
         return "-"
     if math.isnan(seconds):
         return "found"
     efforts: Any = FINE_TOLERANCES if peer == "elasticml" else EFFORTS
-    return f"{seconds:.2f} ({efforts[told['effort']]:.2g}; {len(told['s'])} runs)"
+    return f"{seconds:.2f} ({efforts[report['effort']]:.2g}; {len(report['s'])} runs)"
 
 
 def main() -> None:

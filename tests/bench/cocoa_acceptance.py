@@ -53,14 +53,14 @@ class Finding:
 
 def at_most(text: str, value: float, bound: float, study_: str = "") -> Finding:
     """Expect at most this value."""
-    wanted = f"<= {bound:g}" + (f" (study {study_})" if study_ else "")
-    return Finding(text=text, wanted=wanted, measured=f"{value:.4g}", holds=value <= bound)
+    expected = f"<= {bound:g}" + (f" (study {study_})" if study_ else "")
+    return Finding(text=text, wanted=expected, measured=f"{value:.4g}", holds=value <= bound)
 
 
 def at_least(text: str, value: float, bound: float, study_: str = "") -> Finding:
     """Expect at least this value."""
-    wanted = f">= {bound:g}" + (f" (study {study_})" if study_ else "")
-    return Finding(text=text, wanted=wanted, measured=f"{value:.4g}", holds=value >= bound)
+    expected = f">= {bound:g}" + (f" (study {study_})" if study_ else "")
+    return Finding(text=text, wanted=expected, measured=f"{value:.4g}", holds=value >= bound)
 
 
 @cache
@@ -79,12 +79,12 @@ _PLANS: dict[str, Plan] = {}
 
 def curves(name: str, plan: Plan) -> list[Curve]:
     """Run a plan with every seed, each once."""
-    found = []
+    results = []
     for seed in range(SEEDS):
         seeded = replace(plan, seed=seed)
         _PLANS[repr(seeded)] = seeded
-        found.append(_curve(name, repr(seeded)))
-    return found
+        results.append(_curve(name, repr(seeded)))
+    return results
 
 
 def rounds(name: str, plan: Plan, gap: float) -> float:
@@ -347,12 +347,12 @@ def single() -> Iterator[Finding]:
         gap = 1e-8
         plan = Plan(algorithm=HINGE, members=1, rounds_max=600, gap=gap)
         double = rounds(name, plan, gap)
-        found = []
+        results = []
         for seed in range(SEEDS):
             curve = study(replace(plan, seed=seed), em.from_arrays(X, y, dtype="float32"))
             reached = curve.to(gap)
-            found.append(math.inf if reached is None else reached.rounds)
-        ratio = median(found) / double
+            results.append(math.inf if reached is None else reached.rounds)
+        ratio = median(results) / double
         text = f"10. {name} 1e-8, K=1, rounds float32 / float64 ({double:g})"
         yield Finding(
             text=text, wanted="0.85 to 1.15", measured=f"{ratio:.3f}", holds=0.85 <= ratio <= 1.15
@@ -397,14 +397,14 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=SEEDS)
     arguments = parser.parse_args()
     globals()["SEEDS"] = arguments.seeds
-    found: list[Finding] = []
+    results: list[Finding] = []
     for item in arguments.items:
         began_s = time.perf_counter()
-        found += ITEMS[item]()
+        results += ITEMS[item]()
         print(f"item {item}: {time.perf_counter() - began_s:.0f} s", file=sys.stderr, flush=True)
-    rows = [(f.text, f.wanted, f.measured, "yes" if f.holds else "**no**") for f in found]
+    rows = [(f.text, f.wanted, f.measured, "yes" if f.holds else "**no**") for f in results]
     print(markdown(["item", "wanted", "measured", "holds"], rows))
-    return 0 if all(f.holds for f in found) else 1
+    return 0 if all(f.holds for f in results) else 1
 
 
 if __name__ == "__main__":

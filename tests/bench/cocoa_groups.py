@@ -85,8 +85,8 @@ class Member:
         self.data, self.inner, self.parallel = data, inner, parallel_of(threads)
         self.pieces = data.pieces()
         caches = {} if redeals else None
-        given = {"loss": "hinge", "dtype": data.dtype, "bucket": None, "intercept_scaling": None}
-        solvers = [LocalSolver(**given, caches=caches) for _ in range(groups)]
+        settings = {"loss": "hinge", "dtype": data.dtype, "bucket": None, "intercept_scaling": None}
+        solvers = [LocalSolver(**settings, caches=caches) for _ in range(groups)]
         self.solver = GroupedSolver(solvers, loss="hinge", searches=True, caches=caches)
         self.v = np.zeros(data.X.shape[1])
         self.aggregation = Aggregation(gamma=None)
@@ -97,7 +97,7 @@ class Member:
         weight = float(self.data.y.size)
         before = [piece.alpha.copy() for piece in self.pieces]
         self.solver.bind(self.pieces)
-        asked = PassRequest(
+        request = PassRequest(
             l2_total=self.data.l2 * weight,
             total_weight=weight,
             damping=self.aggregation.damping,
@@ -105,7 +105,7 @@ class Member:
             seed=0,
             serial=self.rounds,
         )
-        update = self.solver.run(self.v, asked, self.parallel)
+        update = self.solver.run(self.v, request, self.parallel)
         q = 0.0  # of the hinge loss
         along = LineModel.of(
             self.v, update.dv, dual=update.dual, curvature=q, weight=weight, l2=self.data.l2
@@ -143,15 +143,15 @@ def passes_to_targets(
     data: Data, goal: float, groups: int, threads: int, inner: int, redeals: bool
 ) -> list[str]:
     """Return passes to each target, and how many were undone."""
-    member, found, passes = Member(data, groups, threads, inner, redeals), [], 0
+    member, result, passes = Member(data, groups, threads, inner, redeals), [], 0
     for target in TARGETS:
         while (data.primal(member.v) - goal) / goal > target and passes < PASSES_MAX:
             member.round()
             passes = member.rounds * inner
-        found.append(str(passes) if passes < PASSES_MAX else "–")
+        result.append(str(passes) if passes < PASSES_MAX else "–")
     member.close()
     share = member.visited / data.y.size
-    return [*found, f"{share:.1f}", str(member.discarded)]
+    return [*result, f"{share:.1f}", str(member.discarded)]
 
 
 def timed(data: Data, goal: float, ways: list[tuple[int, int, int, bool]]) -> dict[Any, str]:
@@ -190,30 +190,30 @@ def main() -> None:
     parser.add_argument("--seconds", action="store_true")
     parser.add_argument("--chunks", type=int, help="by default as many as have 1 MiB each")
     parser.add_argument("--float64", action="store_true")
-    given = parser.parse_args()
+    options = parser.parse_args()
     processors = len(os.sched_getaffinity(0))
-    for name in given.sets:
+    for name in options.sets:
         X, y = cocoa_data.kdd(1) if name == "kdd_all" else getattr(cocoa_data, name)()
         X = sp.csr_matrix(X)
         X.sort_indices()
-        for text in given.l2:
+        for text in options.l2:
             l2 = 1.0 / y.size if text == "1/n" else float(text)
-            data = Data(X, y, l2, "float64" if given.float64 else "float32", given.chunks)
+            data = Data(X, y, l2, "float64" if options.float64 else "float32", options.chunks)
             goal = optimum(data)
             print(f"{name}, {y.size} rows, {X.nnz} values, l2 {text}, optimum {goal:.6g}")
             ways = [
                 (g, t, i, dealt == "anew")
-                for g in given.groups
-                for t in given.threads
-                for i in given.inner
-                for dealt in (given.dealt if g > 1 else ["once"])
+                for g in options.groups
+                for t in options.threads
+                for i in options.inner
+                for dealt in (options.dealt if g > 1 else ["once"])
             ]
-            if given.seconds:
+            if options.seconds:
                 ways = [way for way in ways if way[1] <= processors]
-                found = timed(data, goal, ways)
+                result = timed(data, goal, ways)
                 print("groups | threads | t2 | dealt anew | ms to 1e-3, 1e-5\n---|---|---|---|---")
                 for way in ways:
-                    print(" | ".join([*map(str, way), found[way]]))
+                    print(" | ".join([*map(str, way), result[way]]))
             else:
                 print(
                     "groups | threads | t2 | dealt anew | passes to 1e-3 | 1e-5 | epochs | undone"

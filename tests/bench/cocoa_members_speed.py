@@ -53,8 +53,8 @@ def main() -> None:
                 for k, r in enumerate(ended)
                 if k and r["gap"] is not None and r["gap"] <= target * r["objective"]
             )
-            found = next(near, None)
-            reached.append("-" if found is None else f"{found - began_s:.2f}")
+            result = next(near, None)
+            reached.append("-" if result is None else f"{result - began_s:.2f}")
         print(
             f"| {members} | {threads} | {len(ended) - 1} | {reached[0]} | {reached[1]} |",
             flush=True,

@@ -69,9 +69,9 @@ def main() -> None:
             )
             records = [dict(record) for record in job.start(client).events()]
             rounds = passes(records)
-            found = [imbalance([each]) for each in rounds]
-            together, median = imbalance(rounds[10:]), statistics.median(found[10:])
-            each = " ".join(f"{x:.2f}" for x in found)
+            results = [imbalance([each]) for each in rounds]
+            together, median = imbalance(rounds[10:]), statistics.median(results[10:])
+            each = " ".join(f"{x:.2f}" for x in results)
             harness.row(way, f"{together:.3f}", f"{median:.3f}", each)
 
 

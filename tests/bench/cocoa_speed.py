@@ -282,7 +282,7 @@ def be_peer(task):
     """Run one peer and print a line per attempt; stop at the last target or at the time limit."""
     folder, l2, loss = Path(task["folder"]), task["l2"], task["loss"]
     data = Data(task["set"], folder)
-    judge = Data(task["set"], folder) if task["peer"] in OURS else data
+    reference = Data(task["set"], folder) if task["peer"] in OURS else data
     run = {
         "elasticml": run_elasticml,
         "certified": run_certified,
@@ -296,7 +296,7 @@ def be_peer(task):
             if epochs >= task["settings"]["epochs"][-1]:
                 return
             continue
-        value = judge.objective(w, l2, loss)
+        value = reference.objective(w, l2, loss)
         harness.report({"epochs": epochs, "s": seconds, "P": value})
         if value <= task["goal"] or time.perf_counter() - began > task["limit_s"]:
             return

@@ -75,18 +75,18 @@ def times(code, repeats):
     """Medians over processes of the figures that the code prints."""
     threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     env = {**os.environ, **threads, "PYTHONPATH": str(ROOT)}
-    found = []
+    results = []
     for _ in range(repeats + 1):
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
         )
-        found.append(json.loads(done.stdout))
-    return harness.column_medians(found[1:])
+        results.append(json.loads(done.stdout))
+    return harness.column_medians(results[1:])
 
 
 def main():
-    given = sys.argv[1:]
-    repeats = int(given.pop(0)) if given and given[0].isdigit() else 5
+    options = sys.argv[1:]
+    repeats = int(options.pop(0)) if options and options[0].isdigit() else 5
     harness.head(
         "estimator", "import", "class", "first fit", "second fit", "loaded by the first fit"
     )
@@ -95,7 +95,7 @@ def main():
         cuts = [-1.0, 1.0] if "3 classes" in name else [0.0]
         rows[name] = CODE.format(made=made, cuts=cuts)
     for name, code in rows.items():
-        if given and name not in given:
+        if options and name not in options:
             continue
         first = times(code, repeats)
         figures = [*first, first[2] - first[3]]

@@ -135,7 +135,7 @@ def main():
     parser.add_argument("--l2", type=float, default=1e-4)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
-    given = parser.parse_args()
+    options = parser.parse_args()
     why = why_not_cuda()
     if why is not None:
         print(f"no GPU here ({why}): nothing was measured")
@@ -144,23 +144,23 @@ def main():
     print("loss | solver | damping | first pass s | later passes s | to 1e-3 s (passes) | to 1e-5")
     print("---|---|---|---|---|---|---")
     with TemporaryDirectory() as folder:
-        prepare("rcv1", Path(folder), given.rows)
+        prepare("rcv1", Path(folder), options.rows)
         data = Data("rcv1", Path(folder))
-        for loss in given.losses:
+        for loss in options.losses:
             for device in ("cpu", "cuda"):
-                ours(device, data, loss, given.l2, given.threads)  # compiles
+                ours(device, data, loss, options.l2, options.threads)  # compiles
             tries = {"cpu": [], "cuda": []}
-            for _ in range(given.repeats):
+            for _ in range(options.repeats):
                 for device, some in tries.items():
-                    done, share = ours(device, data, loss, given.l2, given.threads)
+                    done, share = ours(device, data, loss, options.l2, options.threads)
                     some.append((done, share))
             for device, some in tries.items():
                 first = median(t["first"] for t, _ in some)
                 later = median(t["later"] / max(1, t["passes"] - 1) for t, _ in some)
                 times = shown([t for t, _ in some])
                 print(f"{loss} | {device} | {some[-1][1]} | {first:.4f} | {later:.4f} | {times}")
-            best = best_of(data, loss, given.l2)
-            rival = snap(data, loss, given.l2, best)
+            best = best_of(data, loss, options.l2)
+            rival = snap(data, loss, options.l2, best)
             text = "not installed | –" if rival is None else shown([rival])
             print(f"{loss} | Snap ML, GPU | – | – | – | {text}", flush=True)
 

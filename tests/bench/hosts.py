@@ -100,8 +100,8 @@ def main() -> None:
     if options.whole:
         dask_transport.PIECE_BYTES = None
     if options.role == "client":
-        told = train(options.fan_out, options.rounds, options.members, options.victim)
-        print(json.dumps(told))
+        report = train(options.fan_out, options.rounds, options.members, options.victim)
+        print(json.dumps(report))
         return
     if options.role:
         asyncio.run(serve(options.role, options.host, options.threads))
@@ -110,9 +110,9 @@ def main() -> None:
         for fan_out in options.fan_outs:
             for repeat in range(options.repeats):
                 for pieces in (True, False):
-                    told = one_run(names, options, fan_out, pieces)
+                    report = one_run(names, options, fan_out, pieces)
                     way = "pieces" if pieces else "whole"
-                    print(f"fan-out {fan_out}, {way}, {repeat}: {json.dumps(told)}", flush=True)
+                    print(f"fan-out {fan_out}, {way}, {repeat}: {json.dumps(report)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -512,10 +512,10 @@ class RandomCocoaStudy(RealStudy):
         elif scaling is not None:
             policies.append(scaling)
         topology = rng.choice(["tree", "tree", "star"])
-        judge = self.judge(name)
+        reference = self.judge(name)
         job = em.Job(
             em.CoCoA(loss=loss, l2=self.l2, gap_every=rng.choice([1, "auto"])),
-            em.from_arrays(judge.X, judge.y),
+            em.from_arrays(reference.X, reference.y),
             name=f"kills-{seed}",
             absent=absent,
             holders=holders,
@@ -563,16 +563,16 @@ class RandomCocoaStudy(RealStudy):
 
     def wrong_in(self, handle: em.Handle, name: str, loss: str) -> list[str]:
         """List the reported values of the job's models that are wrong."""
-        judge, outcome = self.judge(name), handle.outcome()
-        wrong = judge.wrong_rows(loss, outcome.history, outcome.snapshots)
+        reference, outcome = self.judge(name), handle.outcome()
+        wrong = reference.wrong_rows(loss, outcome.history, outcome.snapshots)
         story = list(handle)
         last = [r for r in story if r["event"] == "ExchangeEnded"][-1]
-        if last["examples"] + last["absent_examples"] != len(judge.y):
+        if last["examples"] + last["absent_examples"] != len(reference.y):
             wrong.append(f"{last['examples']} and {last['absent_examples']} examples at the end")
         end, gap = story[-1], outcome.summary["gap"]
         if end["state"] != "done" or gap is None or gap > self.gap:
             wrong.append(f"{end['state']}, {end['reason']}, gap {gap}")
-        elif judge.is_below(gap, loss, outcome.arrays["coef"][0]):
+        elif reference.is_below(gap, loss, outcome.arrays["coef"][0]):
             wrong.append(f"final gap {gap}")
         return wrong
 
@@ -927,10 +927,10 @@ def studies_of(arguments: list[str] | None = None) -> list[Study]:
     parser.add_argument("--planned", action="store_true", help="faults by round and phase")
     for name, how in OPTIONS.items():
         parser.add_argument(flag(name), dest=name, default=argparse.SUPPRESS, **how)
-    given = vars(parser.parse_args(arguments))
-    algorithm, is_real, is_planned = (given.pop(key) for key in ("algorithm", "real", "planned"))
+    options = vars(parser.parse_args(arguments))
+    algorithm, is_real, is_planned = (options.pop(key) for key in ("algorithm", "real", "planned"))
     if algorithm is None:
-        if given or is_real or is_planned:
+        if options or is_real or is_planned:
             parser.error("options need an algorithm")
         return [study(argparse.Namespace(**study.defaults)) for study in all_studies()]
     kinds = STUDIES[algorithm]
@@ -941,11 +941,11 @@ def studies_of(arguments: list[str] | None = None) -> list[Study]:
         choices = " or ".join(f"--{each}" if each else "no switch" for each in kinds)
         parser.error(f"no such runs; choose {choices}")
     study = kinds[kind]
-    for name in given:
+    for name in options:
         if name not in study.defaults:
             known = ", ".join(map(flag, study.defaults))
             parser.error(f"{flag(name)} means nothing here; there are {known}")
-    return [study(argparse.Namespace(**{**study.defaults, **given}))]
+    return [study(argparse.Namespace(**{**study.defaults, **options}))]
 
 
 def flag(name: str) -> str:

@@ -56,7 +56,7 @@ def ways(n_threads):
 
 def measure(name, X, seeds, n_threads):
     """Print the table of one data set."""
-    found = {way: ([], []) for way in ways(n_threads)}
+    results = {way: ([], []) for way in ways(n_threads)}
     with threadpool_limits(n_threads):
         for make in ways(n_threads).values():
             make(99).fit(X[:5000])  # compiles, or loads compiled code
@@ -65,15 +65,15 @@ def measure(name, X, seeds, n_threads):
                 if way == LLOYD and seed:
                     continue
                 model, seconds = harness.timed(lambda make=make, seed=seed: make(seed).fit(X))
-                found[way][0].append(seconds)
-                found[way][1].append(model.inertia_)
-    base_s, base = (np.median(some) for some in found[BASE])
-    lloyd_s, lloyds = (np.median(some) for some in found[LLOYD])
+                results[way][0].append(seconds)
+                results[way][1].append(model.inertia_)
+    base_s, base = (np.median(some) for some in results[BASE])
+    lloyd_s, lloyds = (np.median(some) for some in results[LLOYD])
     print(f"\n{name}: {len(X)} x {X.shape[1]}, {X.dtype}, k={K}, {seeds} seeds, ", end="")
     print(f"{n_threads} thread{'s' * (n_threads > 1)}\n")
     print("way | seconds | / MiniBatchKMeans | / KMeans | inertia / MiniBatchKMeans | / KMeans")
     print("---|---|---|---|---|---")
-    for way, (seconds, values) in found.items():
+    for way, (seconds, values) in results.items():
         s, v = np.median(seconds), np.median(values)
         print(f"{way} | {s:.3f} | {s / base_s:.2f} | {s / lloyd_s:.3f} ", end="")
         print(f"| {100 * (v / base - 1):+.2f} % | {100 * (v / lloyds - 1):+.2f} %", flush=True)
@@ -86,11 +86,11 @@ def main():
     parser.add_argument("--data", nargs="*", default=["hog", "birch1"])
     parser.add_argument("--threads", type=int, nargs="*", default=[1, MOST])
     parser.add_argument("--dtype", default="float64")
-    given = parser.parse_args()
-    for name in given.data:
-        X = {"hog": hog, "birch1": birch1}[name]().astype(given.dtype)
-        for n_threads in given.threads:
-            measure(name, X, given.seeds, n_threads)
+    options = parser.parse_args()
+    for name in options.data:
+        X = {"hog": hog, "birch1": birch1}[name]().astype(options.dtype)
+        for n_threads in options.threads:
+            measure(name, X, options.seeds, n_threads)
 
 
 if __name__ == "__main__":

@@ -73,12 +73,12 @@ def main():
 
 def compare(name, X, y, tol, repeats):
     """Print one line."""
-    given = {"alphas": 100, "eps": 1e-2, "tol": tol, "max_iter": 10_000}
-    em.lasso_path(X, y, **given)
+    settings = {"alphas": 100, "eps": 1e-2, "tol": tol, "max_iter": 10_000}
+    em.lasso_path(X, y, **settings)
     makers = {"ours": em.lasso_path, "theirs": linear_model.lasso_path}
     runs = harness.interleaved(
         {
-            name: lambda make=make: harness.timed(lambda: make(X, y, **given), time.process_time)
+            name: lambda make=make: harness.timed(lambda: make(X, y, **settings), time.process_time)
             for name, make in makers.items()
         },
         repeats,

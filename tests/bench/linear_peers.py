@@ -83,8 +83,8 @@ def _find(fits: Fits, data: Data, problem: Problem, task: Told) -> None:
     for effort in range(task.get("first", 0), fits.efforts):
         seconds, w = fits.fit(effort)
         objective = data.objective(problem, w)
-        told = {"effort": effort, "s": seconds, "objective": objective}
-        print(json.dumps(told), flush=True)
+        values = {"effort": effort, "s": seconds, "objective": objective}
+        print(json.dumps(values), flush=True)
         is_there = task["least"] is not None and objective <= task["least"] * (1 + targets[-1])
         looked = time.perf_counter() - began
         if is_there or seconds > task["limit_s"] or looked > task.get("look_s", task["limit_s"]):
@@ -121,13 +121,13 @@ def find(task: Told, peer: str, python: str, least: float | None) -> Told:
 
 def least_of(found: dict[str, Told]) -> float | None:
     """Return the best objective of all peers."""
-    lines = [line for told in found.values() for line in told["lines"]]
+    lines = [line for entry in found.values() for line in entry["lines"]]
     return min((line["objective"] for line in lines if "objective" in line), default=None)
 
 
-def needed(told: Told, least: float) -> list[int | None]:
+def needed(report: Told, least: float) -> list[int | None]:
     """Return the first effort that reaches each target."""
-    tries = [line for line in told["lines"] if "objective" in line]
+    tries = [line for line in report["lines"] if "objective" in line]
     return [
         next((t["effort"] for t in tries if t["objective"] <= least * (1 + target)), None)
         for target in TARGETS
@@ -162,7 +162,7 @@ def rows(name: str, kept: dict[str, Told], peers: list[str]) -> list[str]:
     least = least_of(kept)
     if least is None:
         return []
-    told = []
+    messages = []
     for k, target in enumerate(TARGETS):
         cells, medians = [], []
         for peer in peers:
@@ -172,20 +172,20 @@ def rows(name: str, kept: dict[str, Told], peers: list[str]) -> list[str]:
         others = [s for s in medians[1:] if s is not None]
         ours = medians[0]
         ratio = "-" if ours is None or not others else f"{ours / min(others):.2f}"
-        told.append(f"| {name} | {target:g} | {' | '.join(cells)} | {ratio} |")
-    return told
+        messages.append(f"| {name} | {target:g} | {' | '.join(cells)} | {ratio} |")
+    return messages
 
 
-def _cell(told: Told | None, k: int, least: float) -> tuple[str, float | None]:
-    if told is None:
+def _cell(report: Told | None, k: int, least: float) -> tuple[str, float | None]:
+    if report is None:
         return "", None
-    if any("none" in line for line in told["lines"]):
+    if any("none" in line for line in report["lines"]):
         return "none", None
-    effort = needed(told, least)[k]
+    effort = needed(report, least)[k]
     if effort is None:
         return "-", None
     # Keys of a JSON file are strings.
-    measured = {int(e): s for e, s in told.get("seconds", {}).items()}
+    measured = {int(e): s for e, s in report.get("seconds", {}).items()}
     if effort not in measured:
         return "found", None
     seconds = median(measured[effort])
@@ -197,9 +197,9 @@ def reasons(kept: dict[str, dict[str, Told]]) -> list[str]:
     return sorted(
         {
             f"{peer}, {name}: {line.get('none') or line['failed']}"
-            for name, found in kept.items()
-            for peer, told in found.items()
-            for line in told["lines"]
+            for name, result in kept.items()
+            for peer, entry in result.items()
+            for line in entry["lines"]
             if "none" in line or "failed" in line
         }
     )
@@ -217,13 +217,13 @@ def prepare(name: str, folder: Path) -> None:
 
 def problems(names: list[str], data: Data, l2: float, l1: float) -> list[dict[str, Any]]:
     """Return the problems by the names of their models; l1 relative to the largest useful one."""
-    given = {
+    settings = {
         "hinge": {"l2": l2},
         "logistic": {"l2": l2},
         "ridge": {"l2": l2},
         "lasso": {"l1": l1 * largest_l1(data)},
     }
-    return [{"model": name, **given[name]} for name in names]
+    return [{"model": name, **settings[name]} for name in names]
 
 
 def main() -> None:
@@ -262,19 +262,19 @@ def kept_of(kept: dict[str, dict[str, Told]]) -> dict[str, dict[str, Told]]:
     """Drop peers that were missing, failed, or did not end: they are tried again."""
     return {
         key: {
-            peer: told
-            for peer, told in found.items()
-            if not any("none" in line or "failed" in line for line in told["lines"])
+            peer: entry
+            for peer, entry in result.items()
+            if not any("none" in line or "failed" in line for line in entry["lines"])
         }
-        for key, found in kept.items()
+        for key, result in kept.items()
     }
 
 
 def keep(path: Path, results: dict[str, dict[str, Told]]) -> None:
     """Add results to a file that other runs may have extended since; the write is atomic."""
     known = json.loads(path.read_text()) if path.exists() else {}
-    for key, found in results.items():
-        known[key] = {**known.get(key, {}), **found}
+    for key, result in results.items():
+        known[key] = {**known.get(key, {}), **result}
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     fresh.write_text(json.dumps(known, indent=1))
     fresh.replace(path)
@@ -294,23 +294,23 @@ def study(folder: Path, options: argparse.Namespace) -> None:
                 task = {"folder": str(folder), "set": name, "problem": problem}
                 task |= {"threads": threads, "limit_s": options.limit_s}
                 task |= {"repeats": options.repeats}
-                found = kept.setdefault(key_of(task, options.python), {})
+                result = kept.setdefault(key_of(task, options.python), {})
                 alone = kept.get(key_of({**task, "threads": 1}, options.python), {})
-                shown[f"{name} | {problem['model']} | {threads}"] = (found, alone)
+                shown[f"{name} | {problem['model']} | {threads}"] = (result, alone)
                 if time.perf_counter() - began <= options.begin_s:
-                    compare(task, found, options)
-                    keep(results, kept_of({key_of(task, options.python): found}))
+                    compare(task, result, options)
+                    keep(results, kept_of({key_of(task, options.python): result}))
     print("Milliseconds of a fit, medians:\n")
     harness.head("set", "model", "threads", "to", *options.peers, "first / best other")
-    for name, (found, alone) in shown.items():
+    for name, (result, alone) in shown.items():
         # Looked up at the end: one thread may have come after two.
-        serial = {peer: told for peer, told in alone.items() if peer in SERIAL}
-        print("\n".join(rows(name, {**serial, **found}, options.peers)))
+        serial = {peer: entry for peer, entry in alone.items() if peer in SERIAL}
+        print("\n".join(rows(name, {**serial, **result}, options.peers)))
     print("\nSeconds of the first fit of a process, with any compilation:\n")
-    for name, (found, _) in shown.items():
-        first = {p: t["first_s"] for p, t in found.items() if "first_s" in t}
+    for name, (result, _) in shown.items():
+        first = {p: t["first_s"] for p, t in result.items() if "first_s" in t}
         print(f"{name}: {', '.join(f'{p} {s:.2f}' for p, s in first.items())}")
-    print("\n" + "\n".join(reasons({name: found for name, (found, _) in shown.items()})))
+    print("\n" + "\n".join(reasons({name: result for name, (result, _) in shown.items()})))
 
 
 if __name__ == "__main__":

@@ -67,8 +67,8 @@ def prepare(
     machine = Member(me, store)
 
     def report(command: Report) -> None:
-        told = command.event
-        reports.append((time.monotonic(), type(told).__name__, len(told.chunks)))
+        entry = command.event
+        reports.append((time.monotonic(), type(entry).__name__, len(entry.chunks)))
 
     def feed(event: Any) -> None:
         for command in machine.handle(event, time.monotonic()):
@@ -205,11 +205,11 @@ def links(n: int, repeats: int) -> dict[str, Any]:
                     sent = n * (nbytes if way == "move" else MIB)
                     rates[way].append(sent / (ended_s - began_s) / 2**30)
     moved = rates["move"]
-    found: dict[str, Any] = {f"{way}, GiB/s": statistics.median(r) for way, r in rates.items()}
+    results: dict[str, Any] = {f"{way}, GiB/s": statistics.median(r) for way, r in rates.items()}
     for way in ("bare", "bare, kept"):
         ratios = [m / b for m, b in zip(moved, rates[way], strict=True)]
-        found[f"move / {way}"] = statistics.median(ratios)
-    return {**found, "best": {way: max(r) for way, r in rates.items()}, "all": rates}
+        results[f"move / {way}"] = statistics.median(ratios)
+    return {**results, "best": {way: max(r) for way, r in rates.items()}, "all": rates}
 
 
 def redeal(repeats: int, per_order: int) -> dict[str, Any]:
@@ -225,12 +225,12 @@ def redeal(repeats: int, per_order: int) -> dict[str, Any]:
         for k in range(repeats + 1):
             dealt = [int(i) for i in np.random.default_rng(k).permutation(REDEAL_CHUNKS)]
             at_s = time.monotonic() + 0.3
-            given = []
+            options = []
             for member, address in enumerate(addresses):
                 orders = _shares(dealt[member::REDEAL_MEMBERS], member, addresses, per_order)
                 arguments = (member, orders, at_s)
-                given.append(client.submit(_give_task, *arguments, workers=[address], pure=False))
-            began_s = min(client.gather(given))
+                options.append(client.submit(_give_task, *arguments, workers=[address], pure=False))
+            began_s = min(client.gather(options))
             each = 3 * REDEAL_CHUNKS // REDEAL_MEMBERS // REDEAL_MEMBERS
             ended_s = [on(client, a, received, each, forget=False) for a in addresses]
             if k > 0:
@@ -329,20 +329,20 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     logging.getLogger("distributed").setLevel(logging.ERROR)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for what in options.what:
         if what == "links":
-            found[what] = links(options.chunks, options.repeats)
+            results[what] = links(options.chunks, options.repeats)
         elif what == "redeal":
-            found[what] = redeal(options.repeats, options.per_order)
+            results[what] = redeal(options.repeats, options.per_order)
         elif what == "scale-in":
             with tempfile.TemporaryDirectory() as folder:
-                found[what] = scale_in(options.mib, Path(folder))
+                results[what] = scale_in(options.mib, Path(folder))
         else:
             sys.exit(f"no figure {what!r}; wanted links, redeal or scale-in")
-        print(what, json.dumps(found[what], indent=1))
+        print(what, json.dumps(results[what], indent=1))
     if options.json is not None:
-        harness.report(found, options.json)
+        harness.report(results, options.json)
 
 
 if __name__ == "__main__":

@@ -87,12 +87,12 @@ def fit(source: ConvertedSource, settings: Mapping[str, Any], gap: float) -> Spe
     trainer, rounds, answer = make_trainer(settings, facts, "reload"), 0, None
     while rounds < 300:
         try:
-            asked = trainer.send(answer)
+            request = trainer.send(answer)
         except StopIteration as end:
             model: Model = end.value
             spent.gap = float(model.gap or 0.0)
             return spent
-        if not isinstance(asked, Exchange):
+        if not isinstance(request, Exchange):
             rounds, answer = rounds + 1, rounds < 299
             continue
         forget(Path(source.path))
@@ -101,16 +101,16 @@ def fit(source: ConvertedSource, settings: Mapping[str, Any], gap: float) -> Spe
         id = ExchangeId(spent.passes + spent.certificates + 1)
         work = ExchangeHeader(
             exchange=id,
-            operation=asked.operation,
-            model=asked.model,
-            parameters=asked.parameters,
-            returns=asked.returns,
+            operation=request.operation,
+            model=request.model,
+            parameters=request.parameters,
+            returns=request.returns,
             members=1,
         )
         arrays = solver.compute(work, chunks, Serial())
         spent.seconds += time.perf_counter() - began_s
         read = (out_of_core.streamed_bytes - before) / facts.nbytes
-        if asked.operation == cocoa_exchanges.PASS:
+        if request.operation == cocoa_exchanges.PASS:
             spent.passes, spent.passes_read = spent.passes + 1, spent.passes_read + read
         else:
             spent.certificates += 1

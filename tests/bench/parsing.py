@@ -137,13 +137,13 @@ def main():
     parser = harness.parser(__doc__)
     parser.add_argument("--mb", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
+    options = parser.parse_args()
     rng = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
         for name, write in (("w8a repeated", w8a_repeated), ("wide", wide)):
             path = Path(folder) / f"{name.split()[0]}.svm"
-            write(path, given.mb * MB)
-            measure(name, path, given.rounds, rng)
+            write(path, options.mb * MB)
+            measure(name, path, options.rounds, rng)
 
 
 if __name__ == "__main__":

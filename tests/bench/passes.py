@@ -130,17 +130,17 @@ def main() -> int:
     kinds = ["csr", "dense64", "dense32", "sequence"]
     parser.add_argument("--kinds", nargs="+", choices=kinds, default=kinds)
     parser.add_argument("--cpu", action="store_true", help="processor seconds; --threads 1 only")
-    given = parser.parse_args()
-    if given.cpu and given.threads != [1]:
+    options = parser.parse_args()
+    if options.cpu and options.threads != [1]:
         parser.error("--cpu adds the threads' seconds up: give --threads 1 with it")
-    clock = time.process_time if given.cpu else time.perf_counter
+    clock = time.process_time if options.cpu else time.perf_counter
     print(f"{'':12}{'threads':>8}{'read GB/s':>11}{'pass':>9}{'GB/s':>8}{'share':>8}{'rows/s':>14}")
     least = 1.0
-    for kind in given.kinds:
-        chunks = chunks_of(kind, given.mib * MIB, np.random.default_rng(0))
+    for kind in options.kinds:
+        chunks = chunks_of(kind, options.mib * MIB, np.random.default_rng(0))
         n_bytes, rows = sum(len(c.body) for c in chunks), sum(c.n_rows for c in chunks)
         words = {c.id: np.frombuffer(c.body[: len(c.body) // 8 * 8], np.uint64) for c in chunks}
-        for threads in given.threads:
+        for threads in options.threads:
             pool = pool_of(threads)
 
             def plain(pool=pool, chunks=chunks, words=words, threads=threads):

@@ -62,8 +62,8 @@ def lasso(make):
 def logistic(make, C):
     """L1-logistic regression."""
     X, y = make()
-    given = {"C": C, "l1_ratio": 1.0, "tol": 1e-11, "max_iter": 10_000}
-    best = em.LogisticRegression(**given, fit_intercept=False).fit(X, y).coef_[0]
+    settings = {"C": C, "l1_ratio": 1.0, "tol": 1e-11, "max_iter": 10_000}
+    best = em.LogisticRegression(**settings, fit_intercept=False).fit(X, y).coef_[0]
     source = em.from_arrays(X, y, by="columns")
     l1 = 1.0 / (C * len(y))
     return Case(source=source, loss="logistic", l1=l1, scale=float(np.log(2.0)), best=best)
@@ -123,8 +123,8 @@ def main():
                         evaluate=False,
                     )
                     result = job.run(client)
-                found = [reached(result, gap * case.scale) for gap in GAPS]
-                cells = ["–" if f is None else f"{f[0]}, {f[1]:.2f}" for f in found]
+                results = [reached(result, gap * case.scale) for gap in GAPS]
+                cells = ["–" if f is None else f"{f[0]}, {f[1]:.2f}" for f in results]
                 coef = result.model.coef_[0]
                 off = float(np.abs(coef - case.best).max() / np.abs(case.best).max())
                 same = np.array_equal(coef != 0.0, case.best != 0.0)

@@ -94,10 +94,10 @@ def absences(seed: int, members: int, rate: float, until: int) -> list[dict[str,
     returns: dict[int, int] = {}
     for round in range(2, until):
         here = [slot for slot in range(members) if back[slot] <= round]
-        gone = [slot for slot in here if rng.random() < rate][: max(len(here) - 1, 0)]
-        if gone:
-            faults.append({"round": round, "lose": gone, "how": "kill"})
-        for slot in gone:
+        lost = [slot for slot in here if rng.random() < rate][: max(len(here) - 1, 0)]
+        if lost:
+            faults.append({"round": round, "lose": lost, "how": "kill"})
+        for slot in lost:
             back[slot] = min(round + int(rng.integers(AWAY[0], AWAY[1] + 1)), until)
             returns[int(back[slot])] = returns.get(int(back[slot]), 0) + 1
     faults += [{"round": round, "return": count} for round, count in sorted(returns.items())]
@@ -206,37 +206,40 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     """Run the study; return the exit code."""
-    given = arguments()
-    play = real if given.real else simulated
-    told: list[dict[str, Any]] = []
-    for name in given.sets:
-        problem = problem_of(name, given.every)
+    options = arguments()
+    play = real if options.real else simulated
+    entries: list[dict[str, Any]] = []
+    for name in options.sets:
+        problem = problem_of(name, options.every)
         n, d = problem.X.shape
         print(f"{name}: {n} x {d}, least objective {problem.optimum:.15g}", flush=True)
-        for optimizer in given.optimizers:
+        for optimizer in options.optimizers:
             runs: list[tuple[str, list[Any], int, str]] = [("undisturbed", [], 0, "auto")]
-            for absent in given.absent:
-                for seed in range(given.first, given.first + given.seeds):
-                    faults = absences(seed, given.members, given.rate, given.until)
-                    runs.append((f"{absent} {seed}", faults, given.until, absent))
+            for absent in options.absent:
+                for seed in range(options.first, options.first + options.seeds):
+                    faults = absences(seed, options.members, options.rate, options.until)
+                    runs.append((f"{absent} {seed}", faults, options.until, absent))
             for label, faults, since, absent in runs:
                 try:
-                    came = play(problem, optimizer, absent, given.members, faults, since)
+                    result = play(problem, optimizer, absent, options.members, faults, since)
                 except ElasticmlError as error:
                     print(f"  {optimizer:6}{label:14} failed: {error}", flush=True)
-                    told.append({"set": name, "optimizer": optimizer, "run": label, "rounds": None})
+                    entries.append(
+                        {"set": name, "optimizer": optimizer, "run": label, "rounds": None}
+                    )
                     continue
                 print(
-                    f"  {optimizer:6}{label:14}{came.rounds!s:>5} rounds  ended {came.ended:4}  "
-                    f"lost {came.lost:3}  distance {came.distance:9.1e}  {came.seconds:6.1f} s",
+                    f"  {optimizer:6}{label:14}{result.rounds!s:>5} rounds  ended {result.ended:4}"
+                    f"  lost {result.lost:3}  distance {result.distance:9.1e}"
+                    f"  {result.seconds:6.1f} s",
                     flush=True,
                 )
-                row = {"set": name, "optimizer": optimizer, "run": label, "rounds": came.rounds}
-                told.append(
-                    {**row, "distance": came.distance, "ended": came.ended, "lost": came.lost}
+                row = {"set": name, "optimizer": optimizer, "run": label, "rounds": result.rounds}
+                entries.append(
+                    {**row, "distance": result.distance, "ended": result.ended, "lost": result.lost}
                 )
-    print(json.dumps(told))
-    return 0 if all(row["rounds"] is not None for row in told) else 1
+    print(json.dumps(entries))
+    return 0 if all(row["rounds"] is not None for row in entries) else 1
 
 
 if __name__ == "__main__":

@@ -60,41 +60,41 @@ def objective(model, X, y, C):
 
 def run(make, X, y, repeats):
     """Return a fitted model, and the median of the seconds that it took."""
-    found = []
+    results = []
     for _ in range(repeats):
         model, seconds = harness.timed(lambda: make().fit(X, y), time.process_time)
-        found.append(seconds)
-        if found[0] > 0.2 * SECONDS_MAX:
+        results.append(seconds)
+        if results[0] > 0.2 * SECONDS_MAX:
             break
-    return model, statistics.median(found)
+    return model, statistics.median(results)
 
 
 def solvers(C, is_binary):
     """Return the solvers, and how each is made for a tolerance."""
-    given = {"C": C, "l1_ratio": 1.0, "fit_intercept": False}
-    yield "elasticml", lambda tol: em.LogisticRegression(**given, tol=tol, max_iter=500)
+    settings = {"C": C, "l1_ratio": 1.0, "fit_intercept": False}
+    yield "elasticml", lambda tol: em.LogisticRegression(**settings, tol=tol, max_iter=500)
     if is_binary:
         yield (
             "LIBLINEAR",
             lambda tol: LogisticRegression(
-                **given, tol=tol, solver="liblinear", max_iter=5000, random_state=0
+                **settings, tol=tol, solver="liblinear", max_iter=5000, random_state=0
             ),
         )
     yield (
         "saga",
         lambda tol: LogisticRegression(
-            **given, tol=tol, solver="saga", max_iter=5000, random_state=0
+            **settings, tol=tol, solver="saga", max_iter=5000, random_state=0
         ),
     )
 
 
 def main():
     warnings.simplefilter("ignore")
-    given = sys.argv[1:]
-    repeats = int(given.pop(0)) if given and given[0].isdigit() else 5
+    options = sys.argv[1:]
+    repeats = int(options.pop(0)) if options and options[0].isdigit() else 5
     harness.head("data", "C", "coefficients", "solver", "s to 1e-3", "s to 1e-6")
     for name, (load, C) in SETS.items():
-        if given and name not in given:
+        if options and name not in options:
             continue
         X, y = load()
         best_model = em.LogisticRegression(
@@ -107,12 +107,12 @@ def main():
                 model, seconds = run(lambda make=make, tol=tol: make(tol), X, y, repeats)
                 if seconds > SECONDS_MAX:
                     break
-                for wanted in (1e-3, 1e-6):
-                    if objective(model, X, y, C) - best <= wanted * best:
-                        reached.setdefault(wanted, f"{seconds:.3f}")
+                for expected in (1e-3, 1e-6):
+                    if objective(model, X, y, C) - best <= expected * best:
+                        reached.setdefault(expected, f"{seconds:.3f}")
                 if len(reached) == 2 or seconds > 0.5 * SECONDS_MAX:
                     break
-            times = " | ".join(reached.get(wanted, "-") for wanted in (1e-3, 1e-6))
+            times = " | ".join(reached.get(expected, "-") for expected in (1e-3, 1e-6))
             shown = f"{size} of {best_model.coef_.size}"
             harness.row(name, C, shown, who, times)
 

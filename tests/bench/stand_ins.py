@@ -153,7 +153,7 @@ def study(name: str, problem: Problem, seed: int) -> list[str]:
     n = len(problem.train.labels)
     rng = np.random.default_rng(seed)
     parts = problem.train.take(rng.permutation(n), MEMBERS)
-    gone = tuple(sorted(rng.choice(MEMBERS, MEMBERS // 2, replace=False).tolist()))
+    lost = tuple(sorted(rng.choice(MEMBERS, MEMBERS // 2, replace=False).tolist()))
     facts = facts_of([chunk for part in parts for chunk in part])
     targets = np.where(problem.train.labels > 0, 1.0, -1.0)
     bias = name in ("a9a", "w8a")
@@ -195,7 +195,7 @@ def study(name: str, problem: Problem, seed: int) -> list[str]:
     started = time.perf_counter()
     plain = row("no failure", train("taylor", {}, (), 300), time.perf_counter() - started)
     best = optimum(problem, targets, plain[-2], bias)
-    schedule = (Vanish(round=100, members=gone), Return(round=200))
+    schedule = (Vanish(round=100, members=lost), Return(round=200))
     ratios = {}
     for label, (absent, settings) in METHODS.items():
         started = time.perf_counter()
@@ -204,8 +204,8 @@ def study(name: str, problem: Problem, seed: int) -> list[str]:
         gaps, plain_gaps = shown - best, plain - best
         # The last of ``shown`` is round 200, the one before it the final model.
         ratios[label] = (gaps[-1] / plain_gaps[-1], gaps[-2] / plain_gaps[-2])
-    told = "  ".join(f"{label} {a:.2f} {b:.2f}" for label, (a, b) in ratios.items())
-    print(f"{name:12s} {seed} f*/n {best:.6f}; gap ratio at 200, 300: {told}", flush=True)
+    output = "  ".join(f"{label} {a:.2f} {b:.2f}" for label, (a, b) in ratios.items())
+    print(f"{name:12s} {seed} f*/n {best:.6f}; gap ratio at 200, 300: {output}", flush=True)
     bounds = [
         ("taylor at 300 <= 0.9", ratios["taylor"][1] <= 0.9),
         ("taylor (paper) at 300 <= 0.9", ratios["taylor (paper)"][1] <= 0.9),
@@ -245,11 +245,11 @@ def optimum(problem: Problem, targets: np.ndarray, start: float, bias: bool) -> 
         return (value + 0.5 * problem.penalty * (w[:d] @ w[:d])) / n, gradient / n
 
     options = {"maxiter": 3000, "maxcor": 30, "ftol": 1e-14, "gtol": 1e-9, "maxfun": 10_000}
-    found = minimize(
+    result = minimize(
         value_and_gradient, np.zeros(d + 1), jac=True, method="L-BFGS-B", options=options
     )
-    assert found.fun < start
-    return float(found.fun)
+    assert result.fun < start
+    return float(result.fun)
 
 
 def main() -> int:

@@ -116,21 +116,21 @@ class Data:
 
     def chunks_by_member(self, layout: str) -> tuple[list[list[Any]], tuple[int, ...]]:
         """Return the members' chunks, and the half of them that leave."""
-        order, gone = self.order(layout)
-        return self.train.take(order, MEMBERS), gone
+        order, lost = self.order(layout)
+        return self.train.take(order, MEMBERS), lost
 
     def order(self, layout: str) -> tuple[np.ndarray, tuple[int, ...]]:
         """Return the rows in the order in which members get them, and the members that leave."""
         if layout == "label":
-            order, gone = np.argsort(-self.y, kind="stable"), tuple(range(HALF))
+            order, lost = np.argsort(-self.y, kind="stable"), tuple(range(HALF))
         elif layout == "direction":
             first = svds(self.X, k=1, random_state=0)[2][0]
-            order, gone = np.argsort(self.X @ first, kind="stable"), tuple(range(HALF, MEMBERS))
+            order, lost = np.argsort(self.X @ first, kind="stable"), tuple(range(HALF, MEMBERS))
         else:
             rng = np.random.default_rng(0)
             order = rng.permutation(self.n)
-            gone = tuple(sorted(rng.choice(MEMBERS, HALF, replace=False).tolist()))
-        return order, gone
+            lost = tuple(sorted(rng.choice(MEMBERS, HALF, replace=False).tolist()))
+        return order, lost
 
     def run(
         self, parts: list[list[Any]], absent: str, schedule: tuple, rounds: int, optimizer: str
@@ -155,21 +155,21 @@ class Data:
 
 def sorted_(data: Data) -> None:
     for layout in LAYOUTS:
-        parts, gone = data.chunks_by_member(layout)
+        parts, lost = data.chunks_by_member(layout)
         for optimizer, (left, back) in SPANS.items():
-            schedule = (Vanish(round=left, members=gone, counted=True), Return(round=back))
+            schedule = (Vanish(round=left, members=lost, counted=True), Return(round=back))
             for absent in ("auto", "taylor", "ignore"):
                 run = data.run(parts, absent, schedule, back + 1, optimizer)
                 anchor, gap = data.gap(run.w(left)), data.gap(run.w(back))
                 auprc = data.auprc(run.w(back))
                 extra = run.rows[back - 1].extra
-                told = ""
+                report = ""
                 if absent == "auto":
-                    told = f"{extra['curvature_from']}, rho {extra['likeness']:.2f}, "
-                    told += f"error <= {extra['error_bound']:.1e}"
+                    report = f"{extra['curvature_from']}, rho {extra['likeness']:.2f}, "
+                    report += f"error <= {extra['error_bound']:.1e}"
                 print(
                     f"{data.name} {layout:9s} {optimizer:5s} {absent:6s} gap {anchor:.2e} -> "
-                    f"{gap:.2e}, ratio {gap / anchor:.3f}, auprc {auprc:.3f} {told}",
+                    f"{gap:.2e}, ratio {gap / anchor:.3f}, auprc {auprc:.3f} {report}",
                     flush=True,
                 )
                 where = f"{layout} {optimizer} {absent}"
@@ -186,7 +186,7 @@ def sorted_(data: Data) -> None:
 
 def real(data: Data) -> None:
     for layout in LAYOUTS:
-        order, gone = data.order(layout)
+        order, lost = data.order(layout)
         source = em.from_arrays(data.X[order][:, :-1], data.train.labels[order])
         for optimizer, (left, back) in SPANS.items():
             with em.LocalCluster(MEMBERS) as cluster, Client(cluster) as client:
@@ -197,8 +197,8 @@ def real(data: Data) -> None:
                     partitions=MEMBERS,
                     members=em.Members(start=MEMBERS),
                     faults=[
-                        {"round": left, "lose": list(gone), "how": "kill", "phase": "apply"},
-                        {"round": back, "return": len(gone)},
+                        {"round": left, "lose": list(lost), "how": "kill", "phase": "apply"},
+                        {"round": back, "return": len(lost)},
                     ],
                     stop=em.Stop(rounds=back + 2),
                     evaluate=em.Evaluate(rounds=(left, back)),
@@ -216,7 +216,7 @@ def real(data: Data) -> None:
             )
             where = f"real {layout} {optimizer}"
             data.check(gap < anchor, f"{where}: gap at return {gap / anchor:.2f}")
-            data.check(away["members"] == MEMBERS - len(gone), f"{where}: {away['members']} left")
+            data.check(away["members"] == MEMBERS - len(lost), f"{where}: {away['members']} left")
 
 
 @contextmanager
@@ -244,22 +244,22 @@ def fixed(data: Data) -> None:
         "nystrom": ("auto", 0.0, 32),
         "exact": ("auto", 0.0, d),
     }
-    for gone in (2, 4, 7, 9, 11):
-        schedule = (Vanish(round=left, members=tuple(range(gone)), counted=True),)
-        law = (gone / (MEMBERS - gone)) ** 2
+    for lost in (2, 4, 7, 9, 11):
+        schedule = (Vanish(round=left, members=tuple(range(lost)), counted=True),)
+        law = (lost / (MEMBERS - lost)) ** 2
         ratios = {}
         for name, (absent, alike_max, rank) in rules.items():
             with forced(alike_max, rank):
                 run = data.run(parts, absent, schedule, left + 16, "tron")
             ratios[name] = data.gap(run.w(left + 16)) / data.gap(run.w(left))
-        told = "  ".join(f"{name} {ratio:.4f}" for name, ratio in ratios.items())
-        print(f"{data.name} {gone} of 14 away from {plain[left]:.1e}: law {law:.3f}  {told}")
-        data.check(0.5 <= ratios["taylor"] / law <= 2.0, f"{gone} away: taylor {told}")
-        if gone <= 9:
-            data.check(ratios["borrowed"] <= 0.2, f"{gone} away: borrowed")
-        if gone >= 7:
+        text = "  ".join(f"{name} {ratio:.4f}" for name, ratio in ratios.items())
+        print(f"{data.name} {lost} of 14 away from {plain[left]:.1e}: law {law:.3f}  {text}")
+        data.check(0.5 <= ratios["taylor"] / law <= 2.0, f"{lost} away: taylor {text}")
+        if lost <= 9:
+            data.check(ratios["borrowed"] <= 0.2, f"{lost} away: borrowed")
+        if lost >= 7:
             order = ratios["exact"] < ratios["nystrom"] < ratios["taylor"]
-            data.check(order, f"{gone} away: {told}")
+            data.check(order, f"{lost} away: {text}")
 
 
 def models(run: Run) -> list[np.ndarray]:
@@ -268,8 +268,8 @@ def models(run: Run) -> list[np.ndarray]:
 
 def search(data: Data) -> None:
     data = Data(data.name, 100.0, data.missed)
-    parts, gone = data.chunks_by_member("random")
-    schedule = (Vanish(round=100, members=gone), Return(round=200))
+    parts, lost = data.chunks_by_member("random")
+    schedule = (Vanish(round=100, members=lost), Return(round=200))
 
     def along(self: StandIns, w: Any, p: Any, steps: Any, values: Any, slopes: Any) -> Any:
         return values + self.value(w), slopes
@@ -294,8 +294,8 @@ def search(data: Data) -> None:
 
 
 def long(data: Data) -> None:
-    parts, gone = data.chunks_by_member("random")
-    schedule = (Vanish(round=100, members=gone),)
+    parts, lost = data.chunks_by_member("random")
+    schedule = (Vanish(round=100, members=lost),)
     gaps = {"none": data.gap(data.run(parts, "taylor", (), 1100, "gd").w(1100))}
     for absent in ("auto", "taylor"):
         gaps[absent] = data.gap(data.run(parts, absent, schedule, 1100, "gd").w(1100))
@@ -336,8 +336,8 @@ def random(data: Data) -> None:
             ratios[absent] = data.gap(run.w(300)) / plain[300]
             if absent == "auto":
                 rise = float(np.diff([data.objective(w) for w in models(run)]).max())
-        told = "  ".join(f"{absent} {ratio:.2f}" for absent, ratio in ratios.items())
-        print(f"{data.name} random pre-emption, seed {seed}: {told}  rise {rise:.1e}", flush=True)
+        text = "  ".join(f"{absent} {ratio:.2f}" for absent, ratio in ratios.items())
+        print(f"{data.name} random pre-emption, seed {seed}: {text}  rise {rise:.1e}", flush=True)
         data.check(ratios["auto"] <= 1.15, f"random, seed {seed}: auto {ratios['auto']:.2f}")
         data.check(ratios["stall"] >= 5.0, f"random, seed {seed}: stall {ratios['stall']:.2f}")
         data.check(rise <= 1e-3 * first, f"random, seed {seed}: rise {rise:.1e}")

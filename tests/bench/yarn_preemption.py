@@ -87,12 +87,12 @@ def whole(members: int, index: int) -> Any:
 
 def decisions(log: Path, since_s: float) -> list[float]:
     """Read the times of day at which the ResourceManager marked containers."""
-    found = []
+    results = []
     for stamp, _ in _MARK.findall(log.read_text(errors="replace")):
         at = datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S,%f").timestamp()
         if at >= since_s:
-            found.append(at)
-    return sorted(found)
+            results.append(at)
+    return sorted(results)
 
 
 def one(story: Story, tenant: Tenant, log: Path) -> str:
@@ -108,22 +108,22 @@ def one(story: Story, tenant: Tenant, log: Path) -> str:
     tenant.give_back()
     story.wait(whole(MEMBERS, len(story.records)), "a round of everybody")
     decided = decisions(log, began_s)
-    told = story.since(index, "Reclaimed")
-    if not decided or not told:
-        return f"| – | {len(decided)} marks in the log | {len(told)} notices | | | | | | |"
+    records = story.since(index, "Reclaimed")
+    if not decided or not records:
+        return f"| – | {len(decided)} marks in the log | {len(records)} notices | | | | | | |"
     zero_s = decided[0]
-    first = [r for r in told if story.at(r) <= story.at(told[0]) + 1.0]
+    first = [r for r in records if story.at(r) <= story.at(records[0]) + 1.0]
     gone = story.since(index, "MemberLost")
     safe_s = max(story.at(r) for r in gone[: len(first)])
     after = next(r for r in story.since(index, "RoundEnded") if story.at(r) >= safe_s)
     stopped = [story.at(r) - zero_s for r in story.since(index, "ContainerStopping")]
     # Marked, but alive when the mark expired: another container was released for it.
-    marked = {r["marked"] for r in told if r["marked"]}
+    marked = {r["marked"] for r in records if r["marked"]}
     lived = marked - {r["member"] for r in gone}
     absent = max((r["absent_examples"] for r in story.since(index, "RoundEnded")), default=0)
     term = f"{min(stopped):.2f}" if stopped else "–"
     return (
-        f"| {len(decided)} | {story.at(told[0]) - zero_s:.2f} | {safe_s - zero_s:.2f} | "
+        f"| {len(decided)} | {story.at(records[0]) - zero_s:.2f} | {safe_s - zero_s:.2f} | "
         f"{story.at(after) - zero_s:.2f} | {term} | {len(marked)} | {len(gone)} | {len(lived)} | "
         f"{absent} |"
     )

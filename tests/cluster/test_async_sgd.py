@@ -118,14 +118,14 @@ def test_the_paper_s_baselines_run_as_jobs(client: Client, tmp_path: Path, how: 
     ).run(client, run_dir=tmp_path)
 
     chunks = [c for block in data.blocks() for c in data.read(block.index, 2**16, 1)[0]]
-    wanted = run_locally(lloyd(begun, 3), chunks)["centres"]
+    expected = run_locally(lloyd(begun, 3), chunks)["centres"]
     assert result.summary["stopped_by"] == "3 passes"
     if "mode" in how:
-        np.testing.assert_allclose(result.arrays["centres"], wanted, rtol=1e-12)
+        np.testing.assert_allclose(result.arrays["centres"], expected, rtol=1e-12)
         assert em.replay(tmp_path, warm_start={"centres": begun}).identical
     else:
         assert (result.history[-1]["sent"], result.history[-1]["examples"]) == (0, 60_000)
-        assert centre_error(result.arrays["centres"], wanted) < 0.01
+        assert centre_error(result.arrays["centres"], expected) < 0.01
 
 
 def test_kills_and_returns_neither_hang_nor_tear_states_nor_change_the_answer(

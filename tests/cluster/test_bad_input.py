@@ -66,21 +66,21 @@ def run(folder: Path, job: dict[str, Any] | str, *options: str) -> Finished:
 def processes_of(folder: Path) -> list[str]:
     """Return the command lines of all processes started with this folder for temporary files."""
     mark = f"TMPDIR={folder / 'tmp'}".encode()
-    found = []
+    results = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if mark in (process / "environ").read_bytes().split(b"\0"):
-                found.append((process / "cmdline").read_text().replace("\0", " "))
+                results.append((process / "cmdline").read_text().replace("\0", " "))
         except OSError:
             continue  # it has just ended, or belongs to another user
-    return found
+    return results
 
 
-def check_refused(folder: Path, ended: Finished, said: str) -> None:
+def check_refused(folder: Path, ended: Finished, message: str) -> None:
     assert (ended.code, ended.out) == (2, ""), ended.err
     lines = [line for line in ended.err.splitlines() if line.startswith("elasticml: ")]
     assert len(lines) == 1, ended.err
-    assert said in lines[0]
+    assert message in lines[0]
     assert "Traceback" not in ended.err
     assert [path for path in ended.left if not path.startswith("cache")] == []
     assert processes_of(folder) == []
@@ -94,7 +94,7 @@ ONE_BASED = of("data", zero_based=False)
 
 
 @pytest.mark.parametrize(
-    ("content", "job", "said"),
+    ("content", "job", "message"),
     [
         (None, JOB, "train does not exist"),
         (b"", JOB, "train is empty (0 bytes)"),
@@ -139,12 +139,12 @@ ONE_BASED = of("data", zero_based=False)
     ],
 )
 def test_errors_known_in_advance_are_reported_before_anything_starts(
-    tmp_path: Path, content: bytes | str | None, job: dict[str, Any] | str, said: str
+    tmp_path: Path, content: bytes | str | None, job: dict[str, Any] | str, message: str
 ) -> None:
     if content is not None:
         (tmp_path / "train").write_bytes(content.encode() if isinstance(content, str) else content)
     ended = run(tmp_path, job, "--out", "run")
-    check_refused(tmp_path, ended, said)
+    check_refused(tmp_path, ended, message)
     # Not even Dask starts: there is only the one line.
     assert len(ended.err.splitlines()) == 1
 
@@ -157,7 +157,7 @@ def cluster() -> Iterator[em.LocalCluster]:
 
 
 @pytest.mark.parametrize(
-    ("content", "job", "said"),
+    ("content", "job", "message"),
     [
         (gzip.compress(b""), JOB, "the data holds no examples"),
         (gzip.compress(GOOD.encode() * 50)[:-20], JOB, "the gzip data end early or are damaged"),
@@ -186,12 +186,16 @@ def cluster() -> Iterator[em.LocalCluster]:
     ],
 )
 def test_errors_that_only_members_can_see_are_one_line(
-    tmp_path: Path, cluster: em.LocalCluster, content: bytes | str, job: dict[str, Any], said: str
+    tmp_path: Path,
+    cluster: em.LocalCluster,
+    content: bytes | str,
+    job: dict[str, Any],
+    message: str,
 ) -> None:
     (tmp_path / "train").write_bytes(content.encode() if isinstance(content, str) else content)
     address = {"kind": "address", "address": cluster.scheduler_address}
     check_refused(
-        tmp_path, run(tmp_path, {**job, "cluster": address}, "--out", "runs/deep/run"), said
+        tmp_path, run(tmp_path, {**job, "cluster": address}, "--out", "runs/deep/run"), message
     )
 
 

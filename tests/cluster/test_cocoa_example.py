@@ -52,8 +52,8 @@ def test_the_job_file_trains_to_its_gap_and_releases_members(
 @pytest.mark.slow
 def test_the_script_reaches_the_gap_in_each_of_its_cells(data_dir: Path) -> None:
     lines = run(data_dir, EXAMPLES / "cocoa_knee.py").splitlines()
-    told = [line.split() for line in lines if " rounds " in line and "gap" in line]
-    rounds = {words[0]: int(words[1]) for words in told}
+    values = [line.split() for line in lines if " rounds " in line and "gap" in line]
+    rounds = {words[0]: int(words[1]) for words in values}
     assert list(rounds) == ["fixed", "re-dealt", "warm", "knee"]
     # The owners of chunks depend on measured speeds, and the number of rounds slightly on the
     # owners.

@@ -25,9 +25,9 @@ def client() -> Generator[Client]:
 
 
 def test_a_support_vector_machine(client: Client):
-    given = {"loss": "hinge", "C": 0.05, "tol": 1e-8, "max_iter": 4000}
-    here = em.LinearSVC(**given).fit(X, Y)
-    there = em.LinearSVC(**given, client=client).fit(X, Y)
+    settings = {"loss": "hinge", "C": 0.05, "tol": 1e-8, "max_iter": 4000}
+    here = em.LinearSVC(**settings).fit(X, Y)
+    there = em.LinearSVC(**settings, client=client).fit(X, Y)
     assert (here.solver_path_, there.solver_path_) == ("in-process", "job")
     np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-3)
     assert there.dual_gap_ <= 1e-8 * 0.05 * 400
@@ -35,10 +35,10 @@ def test_a_support_vector_machine(client: Client):
 
 def test_a_logistic_regression_by_address(client: Client):
     weights = np.linspace(0.5, 2.0, 400)
-    given = {"C": 0.5, "tol": 1e-10, "class_weight": "balanced"}
-    here = em.LogisticRegression(**given).fit(X, Y, sample_weight=weights)
+    settings = {"C": 0.5, "tol": 1e-10, "class_weight": "balanced"}
+    here = em.LogisticRegression(**settings).fit(X, Y, sample_weight=weights)
     address = client.scheduler.address
-    there = em.LogisticRegression(**given, client=address).fit(X, Y, sample_weight=weights)
+    there = em.LogisticRegression(**settings, client=address).fit(X, Y, sample_weight=weights)
     assert there.solver_path_ == "job"
     np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-4)
     np.testing.assert_allclose(there.intercept_, here.intercept_, atol=1e-4)
@@ -61,10 +61,10 @@ def test_a_lasso_and_an_elastic_net_of_sparse_weighted_rows(client: Client, posi
     rows = sp.csr_array(sp.random(120, 300, 0.1, random_state=1))
     y = rows[:, :6].sum(axis=1) * 3.0 + 0.1 * rng.normal(size=120) + 4.0
     weights = rng.uniform(0.0, 2.0, 120)
-    for make, given in ((em.Lasso, {}), (em.ElasticNet, {"l1_ratio": 0.7})):
-        given = {"alpha": 0.01, "tol": 1e-9, "positive": positive, **given}
-        here = make(**given).fit(rows, y, weights)
-        there = make(**given, client=client).fit(rows, y, weights)
+    for make, settings in ((em.Lasso, {}), (em.ElasticNet, {"l1_ratio": 0.7})):
+        settings = {"alpha": 0.01, "tol": 1e-9, "positive": positive, **settings}
+        here = make(**settings).fit(rows, y, weights)
+        there = make(**settings, client=client).fit(rows, y, weights)
         assert (here.solver_path_, there.solver_path_) == ("in-process", "job")
         np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-3)
         np.testing.assert_array_equal(there.coef_ != 0.0, here.coef_ != 0.0)
@@ -90,9 +90,9 @@ def test_a_lasso_that_runs_out_of_rounds_warns(client: Client):
 @pytest.mark.parametrize("ratio", [1.0, 0.4])
 def test_a_sparse_logistic_regression(client: Client, ratio: float):
     weights = np.linspace(0.0, 2.0, 400)
-    given = {"C": 0.05, "l1_ratio": ratio, "tol": 1e-10, "class_weight": "balanced"}
-    here = em.LogisticRegression(**given, max_iter=1000).fit(X, Y, weights)
-    there = em.LogisticRegression(**given, max_iter=1000, client=client).fit(X, Y, weights)
+    settings = {"C": 0.05, "l1_ratio": ratio, "tol": 1e-10, "class_weight": "balanced"}
+    here = em.LogisticRegression(**settings, max_iter=1000).fit(X, Y, weights)
+    there = em.LogisticRegression(**settings, max_iter=1000, client=client).fit(X, Y, weights)
     assert (here.solver_path_, there.solver_path_) == ("in-process", "job")
     np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-4)
     np.testing.assert_allclose(there.intercept_, here.intercept_, atol=1e-4)
@@ -109,9 +109,9 @@ def test_a_sparse_logistic_regression_starts_from_its_last_fit(client: Client):
 
 
 def test_a_support_vector_machine_with_an_l1_penalty(client: Client):
-    given = {"penalty": "l1", "C": 0.05, "tol": 1e-9, "intercept_scaling": 3.0}
-    here = em.LinearSVC(**given).fit(X, Y)
-    there = em.LinearSVC(**given, client=client).fit(X, Y)
+    settings = {"penalty": "l1", "C": 0.05, "tol": 1e-9, "intercept_scaling": 3.0}
+    here = em.LinearSVC(**settings).fit(X, Y)
+    there = em.LinearSVC(**settings, client=client).fit(X, Y)
     assert (here.solver_path_, there.solver_path_) == ("in-process", "job")
     np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-4)
     np.testing.assert_allclose(there.intercept_, here.intercept_, atol=1e-4)
@@ -130,8 +130,8 @@ def test_a_class_without_weight_is_fitted_as_in_process(client: Client, empty: i
         lambda **where: em.LinearSVC("l1", C=0.05, tol=1e-9, **where),
         lambda **where: em.LinearSVC("l1", C=0.05, tol=1e-9, class_weight={empty: 0.0}, **where),
     ]
-    for make, given in zip(makes, (weights, None, weights, None), strict=True):
-        here, there = make().fit(X, Y, given), make(client=client).fit(X, Y, given)
+    for make, value in zip(makes, (weights, None, weights, None), strict=True):
+        here, there = make().fit(X, Y, value), make(client=client).fit(X, Y, value)
         assert (here.solver_path_, there.solver_path_) == ("in-process", "job")
         np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-4)
         np.testing.assert_array_equal(there.predict(X), here.predict(X))
@@ -139,10 +139,10 @@ def test_a_class_without_weight_is_fitted_as_in_process(client: Client, empty: i
 
 def test_one_of_three_classes_without_weight_is_fitted_as_in_process(client: Client):
     y = np.digitize(X[:, 0], [-0.5, 0.5])
-    given = {"penalty": "l1", "C": 0.05, "tol": 1e-9}
+    settings = {"penalty": "l1", "C": 0.05, "tol": 1e-9}
     weights = np.where(y == 1, 0.0, 1.0)
-    here = em.LinearSVC(**given).fit(X, y, weights)
-    there = em.LinearSVC(**given, client=client).fit(X, y, weights)
+    here = em.LinearSVC(**settings).fit(X, y, weights)
+    there = em.LinearSVC(**settings, client=client).fit(X, y, weights)
     assert there.solver_path_ == "job"
     np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-4)
     np.testing.assert_allclose(there.intercept_, here.intercept_, atol=1e-4)
@@ -161,9 +161,9 @@ def test_a_ridge_with_nonnegative_coefficients(client: Client):
 
 
 def test_a_logistic_regression_without_a_penalty_has_no_certificate(client: Client):
-    given = {"C": np.inf, "l1_ratio": 0.5, "tol": 1e-8}
-    here = em.LogisticRegression(**given).fit(X, Y)
-    there = em.LogisticRegression(**given, client=client).fit(X, Y)
+    settings = {"C": np.inf, "l1_ratio": 0.5, "tol": 1e-8}
+    here = em.LogisticRegression(**settings).fit(X, Y)
+    there = em.LogisticRegression(**settings, client=client).fit(X, Y)
     assert (there.solver_path_, np.isnan(there.dual_gap_)) == ("job", True)
     # Columns of these data are linearly dependent: many models have the same margins.
     margins = [model.decision_function(X) for model in (here, there)]

@@ -77,12 +77,12 @@ def test_batch_gradients_are_the_same_from_disk(tmp_path: Path, kind: str) -> No
         data = convert(data, tmp_path / "made")
     if kind == "compressed":
         data = convert(data, tmp_path / "made", level=-3)
-    found = []
+    results = []
     for memory in ("auto", SMALL):
         ran = run(em.BatchGradient(l2=1e-3), data, memory, 1, stop=em.Stop(rounds=4))
         assert len(ran.members_out_of_core()) == (memory == SMALL)
-        found.append((ran.result.summary["objective"], ran.result.model.coef_.tobytes()))
-    assert found[0] == found[1]
+        results.append((ran.result.summary["objective"], ran.result.model.coef_.tobytes()))
+    assert results[0] == results[1]
 
 
 def test_a_member_that_takes_over_too_much_streams_it() -> None:

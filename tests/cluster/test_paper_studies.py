@@ -45,8 +45,8 @@ def objectives(figures: dict[str, Any], mode: str) -> dict[int, float]:
 
 
 def test_the_study_tabulates_every_mode_at_every_round(quick) -> None:
-    told, figures = quick
-    tables = [part.splitlines() for part in told.split("\n\n") if part.startswith(" | ")]
+    report, figures = quick
+    tables = [part.splitlines() for part in report.split("\n\n") if part.startswith(" | ")]
     assert [table[0] for table in tables] == [
         " | 10 | 15 | 19 | 25 | 30",
         " | 15 | 19 | 20 | 25 | 30",

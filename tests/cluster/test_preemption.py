@@ -66,12 +66,15 @@ def test_a_pre_empted_container_is_emptied_and_its_end_is_reported(
                 case "ContainerEnded":
                     handle.cancel()
         ends[0].join()
-        told = {r["event"]: r for r in story}
-        who = told["Reclaimed"]["marked"]
-        assert (told["MemberLost"]["member"], told["MemberLost"]["chunks"]) == (who, 0)
-        assert told["MemberLost"]["reason"] == "preempted"
-        assert (told["ContainerStopping"]["member"], told["ContainerEnded"]["member"]) == (who, who)
-        assert "ChunksAbsent" not in told
+        records = {r["event"]: r for r in story}
+        who = records["Reclaimed"]["marked"]
+        assert (records["MemberLost"]["member"], records["MemberLost"]["chunks"]) == (who, 0)
+        assert records["MemberLost"]["reason"] == "preempted"
+        assert (records["ContainerStopping"]["member"], records["ContainerEnded"]["member"]) == (
+            who,
+            who,
+        )
+        assert "ChunksAbsent" not in records
         taken = handle.result().summary["preemptions"]
         assert (taken["lost"], taken["rounds_lost"]) == (1, 0)
         assert taken["seconds"]["notice_to_sigterm"] is not None

@@ -90,7 +90,7 @@ def test_a_run_with_kills_returns_and_notices_replays_to_the_same_bits(
     lines = story.read_text().splitlines(keepends=True)
     number = next(k for k, line in enumerate(lines) if '"ExchangeEnded"' in line)
     lines[number] = lines[number].replace('"examples": ', '"examples": 1')
-    told = story.read_text()
+    text = story.read_text()
     story.write_text("".join(lines))
     code, _, err = replay(tmp_path, "run", "--out", "no")
     assert (code, f"story.jsonl line {number + 1}: the story was changed" in err) == (
@@ -98,7 +98,7 @@ def test_a_run_with_kills_returns_and_notices_replays_to_the_same_bits(
         True,
     )
     assert not (tmp_path / "no").exists()
-    story.write_text(told)
+    story.write_text(text)
     arrays = dict(np.load(tmp_path / "run" / "model.npz"))
     arrays["coef"][0, 3] += 1e-9
     np.savez(tmp_path / "run" / "model.npz", **arrays)

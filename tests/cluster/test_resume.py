@@ -78,10 +78,10 @@ def test_a_job_whose_scheduler_is_killed_reaches_its_certified_gap(tmp_path: Pat
     assert not summary["gap_is_bound"]
     assert (summary["attempts"], summary["examples"]) == (2, 4000)
     story = story_of(tmp_path)
-    (told,) = (r for r in story if r["event"] == "JobResumed")
-    assert told["round"] > 0
-    assert told["repeated_rounds"] >= 0
-    assert told["repeated_s"] <= 10.0
+    (record,) = (r for r in story if r["event"] == "JobResumed")
+    assert record["round"] > 0
+    assert record["repeated_rounds"] >= 0
+    assert record["repeated_s"] <= 10.0
     ended = [r["round"] for r in story if r["event"] == "RoundEnded"]
     assert ended == list(range(len(ended)))
     seen = read_run(tmp_path / "run")

@@ -134,10 +134,10 @@ def test_a_scheduler_killed_outright_is_one_line_that_names_what_exists(
     _, err = process.communicate(timeout=WAIT_S)
     assert process.returncode == 3, err
     assert "Traceback" not in err
-    said = err.splitlines()[-1]
-    assert said.startswith("elasticml: the scheduler of job small-")
-    assert "partial results of the run are in run; see /" in said
-    logs = Path(said.split("; see ")[1])
+    message = err.splitlines()[-1]
+    assert message.startswith("elasticml: the scheduler of job small-")
+    assert "partial results of the run are in run; see /" in message
+    logs = Path(message.split("; see ")[1])
     assert (logs / "scheduler.log").exists()
     shutil.rmtree(logs)
     assert psutil.wait_procs(family, timeout=WAIT_S)[1] == []

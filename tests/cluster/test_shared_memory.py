@@ -51,14 +51,14 @@ def pids_of(cluster: em.LocalCluster) -> list[int]:
 
 def open_files(pid: int) -> list[str]:
     """List a process's open and mapped files; empty if it has ended."""
-    found = []
+    results = []
     with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
-                found.append(os.readlink(entry))
+                results.append(os.readlink(entry))
         maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
-        found += [line.split(maxsplit=5)[5] for line in maps if len(line.split(maxsplit=5)) > 5]
-    return found
+        results += [line.split(maxsplit=5)[5] for line in maps if len(line.split(maxsplit=5)) > 5]
+    return results
 
 
 @pytest.mark.parametrize("topology", ["tree", "star"])

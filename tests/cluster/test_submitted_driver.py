@@ -95,9 +95,9 @@ def rounds_of(place):
 @pytest.mark.slow
 def test_a_job_is_driven_to_its_end_and_leaves_its_run(submit, start):
     file, place = submit()
-    told = ended(start(file))
-    assert told["end"] == ["SUCCEEDED", f"done: 10 rounds (10 rounds); the run is in {place}"]
-    assert told["shares"][-1] == 1.0
+    calls = ended(start(file))
+    assert calls["end"] == ["SUCCEEDED", f"done: 10 rounds (10 rounds); the run is in {place}"]
+    assert calls["shares"][-1] == 1.0
     assert rounds_of(place) == list(range(11))
     summary = json.loads((place / "summary.json").read_text())
     assert (summary["rounds"], summary["run_dir"]) == (10, str(place))
@@ -122,8 +122,8 @@ def test_after_a_kill_the_next_driver_resumes_from_the_last_checkpoint(submit, s
     until(is_on_its_way, "50 rounds")
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
-    told = ended(start(file))
-    assert told["end"][0] == "SUCCEEDED"
+    calls = ended(start(file))
+    assert calls["end"][0] == "SUCCEEDED"
     assert read_attempt(str(place)).number == 2
     # One history, without a gap and without repeated rounds.
     assert rounds_of(place) == list(range(rounds + 1))
@@ -147,8 +147,8 @@ def test_a_job_that_waits_for_its_workers_can_be_ended(submit, start):
     # Commands were ignored before the job began: elasticml kill took two minutes, and reported a
     # failed job.
     file, place = submit()
-    told = ended(start(file, workers=1, written=CANCEL_KEY))
+    calls = ended(start(file, workers=1, written=CANCEL_KEY))
     why = "waiting for its workers (1 of 2 were there)"
     verdict = read_verdict(str(place))
     assert (verdict.state, verdict.reason, verdict.error) == ("cancelled", why, None)
-    assert told["end"] == ["KILLED", f"cancelled: {why}; the run is in {place}"]
+    assert calls["end"] == ["KILLED", f"cancelled: {why}; the run is in {place}"]

@@ -127,9 +127,9 @@ def test_no_round_and_no_id_is_reported_twice(tmp_path: Path) -> None:
     assert sorted(joined) == ["0.1", "0.2", "1.1", "1.2", "2.1", "2.2"]
     exchanges = [r["exchange"] for r in again.events("ExchangeEnded")]
     assert len(set(exchanges)) == len(exchanges)
-    (told,) = again.events("JobResumed")
-    assert (told["attempt"], told["members"]) == (2, ["0.1", "1.1", "2.1"])
-    assert told["repeated_rounds"] == 15 - told["round"]
+    (event_record,) = again.events("JobResumed")
+    assert (event_record["attempt"], event_record["members"]) == (2, ["0.1", "1.1", "2.1"])
+    assert event_record["repeated_rounds"] == 15 - event_record["round"]
     assert again.shell.driver_session.summary["attempts"] == 2
     assert again.shell.driver_session.summary["members"]["start"] == 3
 
@@ -139,9 +139,9 @@ def test_cocoa_resumes_to_a_certified_gap_with_other_members(tmp_path: Path, los
     algorithm = {**COCOA, "loss": loss}
     stop = {"rounds": 400, "gap": 1e-6}
     cut(record(tmp_path / "whole", algorithm, stop=stop), tmp_path / "cut", at_round=6)
-    found = read_checkpoint(str(tmp_path / "cut"))
-    assert found is not None
-    best = found.resume_point.resume.values["best"]
+    result = read_checkpoint(str(tmp_path / "cut"))
+    assert result is not None
+    best = result.resume_point.resume.values["best"]
     changed = {"stop": stop, "members": {"start": 2, "min": 1}}
     again = run(resumed(tmp_path / "cut", algorithm, **changed))
     summary = again.shell.driver_session.summary
@@ -150,14 +150,14 @@ def test_cocoa_resumes_to_a_certified_gap_with_other_members(tmp_path: Path, los
     # The gap of the best objectives never grows, not even between the two processes.
     gaps = [row["gap_best"] for row in again.shell.journal.rows if row.get("gap_best")]
     assert gaps == sorted(gaps, reverse=True)
-    assert max(gaps[found.round :]) <= best["primal"] - best["dual"]
+    assert max(gaps[result.round :]) <= best["primal"] - best["dual"]
 
 
 def test_a_frozen_gap_stays_certified(tmp_path: Path) -> None:
     stop = {"rounds": 300, "gap": 1e-6}
-    given = {"stop": stop, "absent": "freeze"}
-    cut(record(tmp_path / "whole", COCOA, **given), tmp_path / "cut", at_round=5)
-    summary = run(resumed(tmp_path / "cut", COCOA, **given)).shell.driver_session.summary
+    settings = {"stop": stop, "absent": "freeze"}
+    cut(record(tmp_path / "whole", COCOA, **settings), tmp_path / "cut", at_round=5)
+    summary = run(resumed(tmp_path / "cut", COCOA, **settings)).shell.driver_session.summary
     assert summary["gap"] <= 1e-6
 
 
@@ -184,17 +184,17 @@ def test_absent_examples_are_all_present_after_resuming(tmp_path: Path) -> None:
 
 
 def test_models_kept_for_evaluation_and_policy_state_are_in_the_checkpoint(tmp_path: Path) -> None:
-    given = {
+    settings = {
         "evaluate": {"every": 4},
         "policies": [{"name": "tune_local_work", "window": 2, "cool": 2}],
         "stop": {"rounds": 24},
     }
-    whole = cut(record(tmp_path / "whole", COCOA, **given), tmp_path / "cut", at_round=14)
-    found = read_checkpoint(str(tmp_path / "cut"))
-    assert found is not None
-    assert sorted(found.snapshots) == [0, 4, 8, 12]
-    assert found.resume_point.machine["policies"]["tune_local_work"]["since_round"] > 0
-    again = run(resumed(tmp_path / "cut", COCOA, **given))
+    whole = cut(record(tmp_path / "whole", COCOA, **settings), tmp_path / "cut", at_round=14)
+    result = read_checkpoint(str(tmp_path / "cut"))
+    assert result is not None
+    assert sorted(result.snapshots) == [0, 4, 8, 12]
+    assert result.resume_point.machine["policies"]["tune_local_work"]["since_round"] > 0
+    again = run(resumed(tmp_path / "cut", COCOA, **settings))
     kept, before = again.shell.journal.snapshots, whole.shell.journal.snapshots
     assert sorted(kept) == sorted(before)
     assert all(np.array_equal(kept[r]["coef"], before[r]["coef"]) for r in (0, 4, 8, 12))
@@ -220,8 +220,8 @@ def test_two_checkpoints_are_kept_and_a_damaged_one_is_skipped(tmp_path: Path) -
     assert older.number == newest.number - 1
     assert older.notes == (f"{last.name} is damaged and skipped: its digest does not match",)
     again = run(resumed(place, BATCH_GRADIENT))
-    (told,) = again.events("JobResumed")
-    assert told["notes"] == list(older.notes)
+    (event_record,) = again.events("JobResumed")
+    assert event_record["notes"] == list(older.notes)
     assert not last.exists()  # unusable
 
 
@@ -236,13 +236,13 @@ def test_changes_that_prevent_resuming_are_refused_in_one_line(tmp_path: Path) -
         run(resumed(tmp_path / "nowhere", BATCH_GRADIENT))
     with pytest.raises(ConfigError, match="holds a checkpoint of job job, round 29"):
         run(record(place, BATCH_GRADIENT))
-    found = read_checkpoint(str(place))
-    assert found is not None
+    result = read_checkpoint(str(place))
+    assert result is not None
     with pytest.raises(DataError, match="the data have changed since the checkpoint was written"):
-        check_same_job(found, found.record, "another fingerprint")
+        check_same_job(result, result.record, "another fingerprint")
     # End conditions may change, also if the algorithm reads them.
-    more = {**found.record, "algorithm": {**found.record["algorithm"], "epochs": 40}}
-    check_same_job(found, more, found.fingerprint)
+    more = {**result.record, "algorithm": {**result.record["algorithm"], "epochs": 40}}
+    check_same_job(result, more, result.fingerprint)
 
 
 def test_a_missing_checkpoint_folder_is_reported_once_and_the_job_continues(tmp_path: Path) -> None:
@@ -253,6 +253,6 @@ def test_a_missing_checkpoint_folder_is_reported_once_and_the_job_continues(tmp_
             shutil.rmtree(place)
 
     world = run(record(place, BATCH_GRADIENT), turn=take_away)
-    (told,) = world.events("CheckpointFailed")
-    assert "has been removed" in told["error"]
+    (event_record,) = world.events("CheckpointFailed")
+    assert "has been removed" in event_record["error"]
     assert not place.exists()

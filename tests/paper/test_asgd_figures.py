@@ -37,15 +37,15 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]
     return done.stdout, json.loads((out / "figures.json").read_text()), out
 
 
-def rows_of(told: str, head: str) -> list[dict[str, str]]:
+def rows_of(report: str, head: str) -> list[dict[str, str]]:
     """Read all tables with this head."""
-    found: list[dict[str, str]] = []
-    for part in told.split("\n\n"):
+    results: list[dict[str, str]] = []
+    for part in report.split("\n\n"):
         lines = part.splitlines()
         if lines and lines[0] == head:
             names = head.split(" | ")
-            found += [dict(zip(names, line.split(" | "), strict=True)) for line in lines[2:]]
-    return found
+            results += [dict(zip(names, line.split(" | "), strict=True)) for line in lines[2:]]
+    return results
 
 
 SWEEP = (
@@ -58,9 +58,9 @@ NETWORKS = (
 
 
 def test_every_figure_is_a_plot_with_lines(study) -> None:
-    told, figures, out = study
+    text, figures, out = study
     assert tuple(figures) == FIGURES
-    assert (out / "tables.md").read_text() in told
+    assert (out / "tables.md").read_text() in text
     for name in FIGURES:
         assert (out / f"asgd-{name}.png").stat().st_size > 10_000
         assert "<svg" in (out / f"asgd-{name}.svg").read_text()

@@ -100,7 +100,7 @@ def train(
 ) -> Run:
     chunks = cut(*data, seed, single)
     names = ("absent", "schedule", "reloads", "between", "watch")
-    given = {name: settings.pop(name) for name in names if name in settings}
+    options = {name: settings.pop(name) for name in names if name in settings}
     world = World(
         settings={
             "loss": "hinge",
@@ -112,7 +112,7 @@ def train(
         },
         parts=[chunks[k::members] for k in range(members)],
         algorithm="cocoa",
-        **{"absent": "auto", **given},
+        **{"absent": "auto", **options},
     )
     return world.run(rounds)
 
@@ -186,13 +186,13 @@ def test_the_bound_without_one_of_eight_members_is_tight_and_never_below(
     X, y = rows(name)
     true: list[float] = []
 
-    def watch(world: World, asked: Any) -> None:
-        if asked.exchange.operation == "certify":
-            v = asked.exchange.model["sent"]
+    def watch(world: World, record: Any) -> None:
+        if record.exchange.operation == "certify":
+            v = record.exchange.model["sent"]
             true.append(np.maximum(1 - y * (X @ v), 0.0).mean() + L2 / 2 * v @ v)
 
-    gone = Vanish(round=lost_in, members=(3,), during="pass")
-    run = train((X, y), 8, 0.0, absent="freeze", schedule=(gone,), rounds=lost_in + 12, watch=watch)
+    loss = Vanish(round=lost_in, members=(3,), during="pass")
+    run = train((X, y), 8, 0.0, absent="freeze", schedule=(loss,), rounds=lost_in + 12, watch=watch)
     away = range(lost_in + 1, lost_in + 12)
     for number in away:
         extra = run.rows[number].extra
@@ -205,16 +205,16 @@ def test_ridge_without_a_member_is_certified_as_if_it_were_present(rows: Any) ->
     X, y = rows("ijcnn1")
     true: list[float] = []
 
-    def watch(world: World, asked: Any) -> None:
-        if asked.exchange.operation == "certify":
-            v = asked.exchange.model["sent"]
+    def watch(world: World, record: Any) -> None:
+        if record.exchange.operation == "certify":
+            v = record.exchange.model["sent"]
             true.append(0.5 * ((X @ v - y) ** 2).mean() + L2 / 2 * v @ v)
 
-    gone = Vanish(round=4, members=(3,), during="pass")
-    data = {"loss": "squared", "absent": "freeze", "schedule": (gone,), "watch": watch}
+    loss = Vanish(round=4, members=(3,), during="pass")
+    data = {"loss": "squared", "absent": "freeze", "schedule": (loss,), "watch": watch}
     run = train((X, y), 8, 0.0, rounds=16, **data)
-    found = [row.extra["primal"] for row in run.rows]
-    np.testing.assert_allclose(found, true[: len(found)], rtol=1e-9)
+    results = [row.extra["primal"] for row in run.rows]
+    np.testing.assert_allclose(results, true[: len(results)], rtol=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -71,9 +71,9 @@ def test_releasing_members_saves_container_time(elastic) -> None:
 
 
 def test_the_elastic_study_draws_its_tables_and_plots(elastic) -> None:
-    told, _, out = elastic
-    assert told.count("Table 2, 16-4-1") == 4
-    assert told.count("Table 2, 16-4-2") == 4
+    text, _, out = elastic
+    assert text.count("Table 2, 16-4-1") == 4
+    assert text.count("Table 2, 16-4-2") == 4
     names = {f"figure-{k}-{rule}.{kind}" for k in (1, 3) for rule in ("paper", "ours")
              for kind in ("png", "svg")}  # fmt: skip
     assert names <= {path.name for path in out.iterdir()}
@@ -97,9 +97,9 @@ def test_balanced_members_reach_the_projected_round_time(chicle) -> None:
 
 
 def test_the_uni_task_study_draws_its_tables_and_plots(chicle) -> None:
-    told, _, out = chicle
+    text, _, out = chicle
     for title in ("Figure 1", "Figures 4 and 9", "Figures 5 and 10", "Figures 6 and 11"):
-        assert title in told
+        assert title in text
     drawn_ = {path.name.partition(".")[0] for path in out.iterdir()}
     assert {"figure-4a-scale-in", "figure-5-mixed", "figure-6-tiny"} <= drawn_
 

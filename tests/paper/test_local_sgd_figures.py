@@ -39,8 +39,8 @@ def chicle(out: Path) -> subprocess.CompletedProcess[str]:
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any], Path]:
     """Output of the study, its lines, and its folder."""
     out = tmp_path_factory.mktemp("chicle")
-    told = chicle(out).stdout
-    return told, json.loads((out / "figures.json").read_text())["local_sgd"], out
+    text = chicle(out).stdout
+    return text, json.loads((out / "figures.json").read_text())["local_sgd"], out
 
 
 def last(lines: dict[str, Any], setting: str) -> float:
@@ -64,14 +64,14 @@ def test_larger_batches_need_more_epochs(drawn) -> None:
 
 
 def test_a_change_of_members_changes_the_progress_of_a_unit(drawn) -> None:
-    found = drawn[1]["lines"]
+    result = drawn[1]["lines"]
     for figure in ("4a", "4b"):
-        units = found[figure]["squares"]["units"]
+        units = result[figure]["squares"]["units"]
         ends = {setting: line[-1][0] for setting, line in units.items()}
         # Fewer members than tasks make waves; uni-tasks never wait for one.
         assert ends["micro-tasks (16)"] > ends["uni-tasks"]
         assert ends["micro-tasks (32)"] > ends["uni-tasks"]
-    assert last(found["4a"], "uni-tasks") > 0.9
+    assert last(result["4a"], "uni-tasks") > 0.9
 
 
 def test_balanced_members_reach_the_projected_round_time(drawn) -> None:
@@ -80,19 +80,19 @@ def test_balanced_members_reach_the_projected_round_time(drawn) -> None:
 
 
 def test_the_study_draws_its_tables_and_plots(drawn) -> None:
-    told, _, out = drawn
-    assert (out / "tables.md").read_text() in told
+    text, _, out = drawn
+    assert (out / "tables.md").read_text() in text
     for title in ("Figure 1a", "Figures 4 and 9", "Figures 5 and 10", "Figure 7", "Figure 11"):
-        assert title in told
+        assert title in text
     names = {path.name for path in out.iterdir()}
     assert {f"local-sgd-{figure}-epochs.png" for figure in ("1a", "fixed", "4a", "5", "7")} <= names
     assert "figure-11-squares.png" in names
 
 
 def test_stored_runs_are_not_computed_again(drawn) -> None:
-    told, _, out = drawn
+    text, _, out = drawn
     again = chicle(out)
-    assert again.stdout == told
+    assert again.stdout == text
     assert "epoch" not in again.stderr
 
 
@@ -105,9 +105,9 @@ def test_runs_of_other_rows_or_seeds_are_stored_beside_each_other(tmp_path, monk
     def train(setting, data, write):
         trained.append(setting.seed)
         point = runs.Point(epoch=1, rounds=0, units=1.0, members=1, loss=1.0, test_accuracy=0.5)
-        found = runs.Run(points=(point,), rounds=(), wall_s=0.0)
-        write(found)
-        return found
+        result = runs.Run(points=(point,), rounds=(), wall_s=0.0)
+        write(result)
+        return result
 
     monkeypatch.setattr(store, "run", train)
     monkeypatch.setattr(store, "load", lambda data, rows: None)

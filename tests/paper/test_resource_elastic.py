@@ -64,8 +64,8 @@ EVERYBODY = tuple(range(MEMBERS))
 SEARCH = {"step": "line_search", "step_size": None}
 
 
-def close(got: np.ndarray, wanted: np.ndarray) -> None:
-    np.testing.assert_allclose(got, wanted, rtol=1e-11, atol=1e-13)
+def close(actual: np.ndarray, wanted: np.ndarray) -> None:
+    np.testing.assert_allclose(actual, wanted, rtol=1e-11, atol=1e-13)
 
 
 # --- Algorithm 1 --------------------------------------------------------------------------------
@@ -105,9 +105,9 @@ def test_elasticity_costs_nothing_while_no_member_leaves(settings: dict) -> None
     plain = train(rounds=6, absent="stall", **settings)
     for absent in ("taylor", "ignore", "ignore_rescaled", "reload"):
         run = train(rounds=6, absent=absent, **settings)
-        assert [a.phase for a in run.asked] == [a.phase for a in plain.asked]
+        assert [a.phase for a in run.exchanges] == [a.phase for a in plain.exchanges]
         np.testing.assert_array_equal(run.w(6), plain.w(6))
-        assert not any(a.exchange.seal for a in run.asked)
+        assert not any(a.exchange.seal for a in run.exchanges)
 
 
 # --- Algorithm 2, lines 8 to 17 -----------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_vanished_partitions_are_replaced_by_their_gradient_at_the_previous_mode
     """
     run = train(Vanish(round=3, members=(1, 4)))
     assert run.phases(3) == ["gradient", "correct"]
-    correction = next(a for a in run.asked if a.phase == "correct")
+    correction = next(a for a in run.exchanges if a.phase == "correct")
     close(correction.exchange.model["w"], run.w(2)[:4])
     there = (0, 2, 3, 5, 6)
     ghat = gradient(run.w(2), 1, 4)
@@ -140,8 +140,8 @@ def test_the_objective_of_a_stand_in_is_its_taylor_expansion() -> None:
     for r in (3, 6):
         w, anchor = run.w(r), run.w(2)
         expansion = loss(anchor, 1, 4) + gradient(anchor, 1, 4) @ (w - anchor)
-        wanted = (loss(w, 0, 2, 3, 5, 6) + expansion) / len(Y) + L2 / 2 * w @ w
-        assert run.rows[r].objective == pytest.approx(wanted, rel=1e-12)
+        expected = (loss(w, 0, 2, 3, 5, 6) + expansion) / len(Y) + L2 / 2 * w @ w
+        assert run.rows[r].objective == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_next_exchange_after_a_correction_seals_the_group() -> None:
@@ -185,8 +185,8 @@ def test_what_vanishes_during_the_correction_is_approximated_together(roll_back:
         roll_back=roll_back,
     )
     # Without roll-back the received gradient lacks too few: it is requested once more.
-    wanted = ["gradient", "correct"] + ["gradient"] * (roll_back == 0)
-    assert run.phases(3) == wanted
+    expected = ["gradient", "correct"] + ["gradient"] * (roll_back == 0)
+    assert run.phases(3) == expected
     ghat = gradient(run.w(2), 1, 4, 5)
     w = run.w(5)
     close(run.w(6), w - STEP * penalised(gradient(w, 0, 2, 3, 6) + ghat, w))
@@ -213,7 +213,7 @@ def test_the_regulariser_is_counted_once() -> None:
     """Line 17 adds "lambda w^r" at the master: the members' sums do not depend on it."""
     weak, strong = (train(Vanish(round=1, members=(0,)), rounds=3, l2=l2) for l2 in (0.0, 3.0))
     np.testing.assert_array_equal(
-        weak.asked[0].outcome.arrays["gradient"], strong.asked[0].outcome.arrays["gradient"]
+        weak.exchanges[0].outcome.arrays["gradient"], strong.exchanges[0].outcome.arrays["gradient"]
     )
     w = strong.w(1)
     total = gradient(np.zeros(5), 0) + gradient(w, *range(1, MEMBERS))
@@ -277,8 +277,8 @@ def test_cached_inputs_are_the_same_anchor_without_a_correction(settings: dict) 
     events = (Vanish(round=3, members=(1, 4)), Vanish(round=5, members=(2,)), Return(round=6))
     cached = train(*events, has_anchors=True, **settings)
     corrected = train(*events, has_anchors=True, **settings, anchor="correction")
-    assert "correct" not in [a.phase for a in cached.asked]
-    assert [a.phase for a in corrected.asked].count("correct") == 2
+    assert "correct" not in [a.phase for a in cached.exchanges]
+    assert [a.phase for a in corrected.exchanges].count("correct") == 2
     np.testing.assert_allclose(cached.w(8), corrected.w(8), rtol=1e-9)
 
 
@@ -318,23 +318,23 @@ def estimated(
 def test_the_line_search_descends_the_estimated_objective(during: str) -> None:
     """ "Moreover, we perform line search in Algorithms 1 and 2 to find the step eta^r."."""
     run = train(Vanish(round=3, members=(1, 4, 5), during=during), rounds=12, **SEARCH)
-    there, gone = (0, 2, 3, 6), (1, 4, 5)
+    there, lost = (0, 2, 3, 6), (1, 4, 5)
     anchor = run.w(2 if during == "gradient" else 3)
     for r in range(3, 12):
         w, after, step = run.w(r), run.w(r + 1), run.rows[r].step
-        total = gradient(w, *there) + gradient(anchor, *gone)
+        total = gradient(w, *there) + gradient(anchor, *lost)
         g = penalised(total, w)
         close(after, w - step * g)
-        gain = estimated(w, there, gone, anchor) - estimated(after, there, gone, anchor)
+        gain = estimated(w, there, lost, anchor) - estimated(after, there, lost, anchor)
         assert gain >= 0.99e-4 * step * g @ g
 
 
 def test_a_loss_in_a_probe_is_corrected_at_the_same_model_and_the_probe_repeated() -> None:
     run = train(Vanish(round=3, members=(1, 4), during="probe"), **SEARCH)
     assert run.phases(3) == ["gradient", "probe", "correct", "probe"]
-    correction = next(a for a in run.asked if a.phase == "correct")
+    correction = next(a for a in run.exchanges if a.phase == "correct")
     close(correction.exchange.model["w"], run.w(3)[:4])
-    sums = [a for a in run.asked if a.round == 3 and a.phase == "probe"]
+    sums = [a for a in run.exchanges if a.round == 3 and a.phase == "probe"]
     assert sums[1].exchange.seal
     assert "direction" not in sums[1].exchange.model
 
@@ -353,7 +353,7 @@ def test_ignore_sums_the_available_and_rescaled_takes_their_mean() -> None:
     there = (0, 2, 3, 5, 6)
     for absent, divisor in (("ignore", len(Y)), ("ignore_rescaled", len(rows_of(*there)))):
         run = train(Vanish(round=3, members=(1, 4)), Return(round=6), absent=absent)
-        assert "correct" not in [a.phase for a in run.asked]
+        assert "correct" not in [a.phase for a in run.exchanges]
         for r in (3, 4):
             w = run.w(r)
             close(run.w(r + 1), w - STEP * (gradient(w, *there) / divisor + L2 * w))

@@ -41,9 +41,9 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]
 
 
 def test_every_figure_is_a_plot_and_a_table(drawn) -> None:
-    told, figures, out = drawn
+    text, figures, out = drawn
     assert tuple(figures) == FIGURES
-    assert (out / "tables.md").read_text() in told
+    assert (out / "tables.md").read_text() in text
     for name in FIGURES:
         assert (out / f"snapml-{name}.png").stat().st_size > 10_000
         assert "<svg" in (out / f"snapml-{name}.svg").read_text()
@@ -78,9 +78,9 @@ def test_an_epoch_and_its_parts_are_printed_for_every_limit(drawn) -> None:
 
 
 def test_stored_runs_are_not_repeated(drawn) -> None:
-    told, _, out = drawn
+    text, _, out = drawn
     again = snapml(out)
-    assert (again.returncode, again.stdout, again.stderr) == (0, told, "")
+    assert (again.returncode, again.stdout, again.stderr) == (0, text, "")
 
 
 def test_after_the_limit_no_run_is_started_and_the_next_call_continues(
@@ -92,8 +92,8 @@ def test_after_the_limit_no_run_is_started_and_the_next_call_continues(
     made = []
     for limit_s in (-1.0, 60.0, -1.0):
         store = Store(folder=tmp_path, limit_s=limit_s)
-        found = store.run("a run", {"rows": 3}, lambda: made.append(1) or [1.5])
-        assert (found, store.missing) == ((None, 1) if not made else ([1.5], 0))
+        result = store.run("a run", {"rows": 3}, lambda: made.append(1) or [1.5])
+        assert (result, store.missing) == ((None, 1) if not made else ([1.5], 0))
     assert made == [1]
     assert Store(folder=tmp_path).run("a run", {"rows": 4}, lambda: [2.5]) == [2.5]
 

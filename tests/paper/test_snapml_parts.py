@@ -37,9 +37,9 @@ def tiny(folder: Path, *names: str) -> None:
 # --- fits -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("are_iterations", "told"), [(True, 5), (False, 9)])
+@pytest.mark.parametrize(("are_iterations", "report"), [(True, 5), (False, 9)])
 def test_only_iterations_that_change_nothing_end_a_peer_s_line(
-    tmp_path, monkeypatch, capsys, are_iterations, told
+    tmp_path, monkeypatch, capsys, are_iterations, report
 ):
     from support import snapml_fit
 
@@ -51,7 +51,7 @@ def test_only_iterations_that_change_nothing_end_a_peer_s_line(
     task = {"folder": str(tmp_path), "train": "a", "test": "b", "peer": "one", "threads": 1}
     snapml_fit.main({**task, "l2": 0.1, "limit_s": math.inf})
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert sum("objective" in line for line in lines) == told
+    assert sum("objective" in line for line in lines) == report
 
 
 def test_more_effort_of_ours_does_not_count_as_more_iterations(tmp_path):
@@ -59,8 +59,8 @@ def test_more_effort_of_ours_does_not_count_as_more_iterations(tmp_path):
 
     tiny(tmp_path, "a")
     data, problem = Data(tmp_path, "a"), Problem(model="logistic", l2=0.1)
-    found = {peer: fits.PEERS[peer](data, problem, 1) for peer in ("elasticml", "lbfgs")}
-    assert {peer: made.are_iterations for peer, made in found.items()} == {
+    results = {peer: fits.PEERS[peer](data, problem, 1) for peer in ("elasticml", "lbfgs")}
+    assert {peer: made.are_iterations for peer, made in results.items()} == {
         "elasticml": False,
         "lbfgs": True,
     }
@@ -82,8 +82,8 @@ def test_missing_peers_are_tried_again_and_each_python_has_its_own_results(tmp_p
 
     def others(python: str) -> list[str]:
         made.clear()
-        found = snapml_peers.runs(Store(folder=tmp_path), ("a", "b"), 0.1, python, 1.0)
-        assert len(found) == 10
+        result = snapml_peers.runs(Store(folder=tmp_path), ("a", "b"), 0.1, python, 1.0)
+        assert len(result) == 10
         return [peer for peer, own in made if own == python]
 
     each = ["snapml", "snapml", "dask-ml", "spark", "vw"]
@@ -119,8 +119,8 @@ def test_the_bench_stores_finished_runs_under_all_that_they_depend_on(
 
     def again(**other: Any) -> list[str]:
         made.clear()
-        given = {"l2": 0.01, "limit_s": 60.0, "python": "python", **options, **other}
-        linear_peers.study(tmp_path, argparse.Namespace(**given))
+        settings = {"l2": 0.01, "limit_s": 60.0, "python": "python", **options, **other}
+        linear_peers.study(tmp_path, argparse.Namespace(**settings))
         assert "snapml, a | logistic | 1: no" in capsys.readouterr().out
         return list(made)
 
@@ -180,8 +180,8 @@ def told(*gaps: float) -> dict[str, Any]:
 def test_rounds_that_never_come_near_are_a_row_and_no_point():
     from support import snapml_rounds
 
-    found = {1: told(0.5, 0.4), 2: told(0.5, 0.1, 0.1), 3: told(0.1, 0.01, 0.0), 0: told()}
-    lines, table = snapml_rounds._link("a link", found, 1e-4)
+    results = {1: told(0.5, 0.4), 2: told(0.5, 0.1, 0.1), 3: told(0.1, 0.01, 0.0), 0: told()}
+    lines, table = snapml_rounds._link("a link", results, 1e-4)
     assert [t2 for t2, _ in lines["a link, measured"]] == [3.0]
     assert all(math.isfinite(s) for _, s in lines["a link, measured"])
     rows = {row.split(" | ")[0]: row.split(" | ")[3] for row in table.splitlines()[2:]}

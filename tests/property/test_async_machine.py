@@ -34,19 +34,19 @@ class AsyncWorld(PureWorld):
         #: When each round ended.
         self.ended_s: list[float] = []
         for r in range(rounds):
-            got: ExchangeResult = yield ev.ExchangeRequested(
+            actual: ExchangeResult = yield ev.ExchangeRequested(
                 header=ev.ExchangeHeader(operation="report"),
                 phase="compute",
                 require_everybody=False,
                 seal=seal,
                 paced=r > 0,
             )
-            self.delivered.append(got)
-            twice = [str(c) for c, n in got.sums.items() if n > 1]
+            self.delivered.append(actual)
+            twice = [str(c) for c, n in actual.sums.items() if n > 1]
             assert not twice, f"report {r} has {twice} more than once"
-            assert sum(self.chunks[c].rows for c in got.sums) == got.deliver.examples
-            assert got.deliver.examples + got.deliver.absent_examples == rows
-            seal = got.deliver.opened is not None
+            assert sum(self.chunks[c].rows for c in actual.sums) == actual.deliver.examples
+            assert actual.deliver.examples + actual.deliver.absent_examples == rows
+            seal = actual.deliver.opened is not None
             self.ended_s.append(self.now)
             if not (yield ev.RoundFinished(row={"objective": float(r)})):
                 return

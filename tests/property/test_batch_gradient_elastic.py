@@ -148,5 +148,5 @@ def test_stall_makes_the_very_steps_of_an_undisturbed_run(
         for events in ([*schedule, *back], [])
     )
     models = list(dict.fromkeys(tuple(row.model["coef"][0]) for row in stalled.rows))
-    wanted = [tuple(row.model["coef"][0]) for row in plain.rows]
-    np.testing.assert_allclose(models, wanted[: len(models)], rtol=1e-6, atol=1e-9)
+    expected = [tuple(row.model["coef"][0]) for row in plain.rows]
+    np.testing.assert_allclose(models, expected[: len(models)], rtol=1e-6, atol=1e-9)

@@ -30,30 +30,30 @@ class Watcher:
 
     def taken(self) -> dict[int, np.ndarray]:
         """Return how often each example was taken, by epoch."""
-        found: dict[int, np.ndarray] = {}
+        results: dict[int, np.ndarray] = {}
         for epoch, counts in self.rounds.values():
-            found[epoch] = found.get(epoch, np.zeros(ROWS)) + counts
-        return found
+            results[epoch] = results.get(epoch, np.zeros(ROWS)) + counts
+        return results
 
-    def __call__(self, world: World, asked: ExchangeRecord) -> None:
-        if asked.exchange.operation != "train":
+    def __call__(self, world: World, record: ExchangeRecord) -> None:
+        if record.exchange.operation != "train":
             return
-        arrays, before = asked.outcome.arrays, asked.exchange.model["weights"]
+        arrays, before = record.outcome.arrays, record.exchange.model["weights"]
         n = arrays["sums"][0]
-        found = np.zeros(ROWS)
-        for member in asked.contributors:
+        result = np.zeros(ROWS)
+        for member in record.contributors:
             chunks = world.chunks[member]
             rows = np.concatenate([chunk.values.argmax(axis=1) for chunk in chunks])
-            numbers = [asked.exchange.model["starts"][c.id.block] + c.id.ordinal for c in chunks]
+            numbers = [record.exchange.model["starts"][c.id.block] + c.id.ordinal for c in chunks]
             own = arrays["seen"][np.array(numbers, int)].sum()
             # The partial is the member's weights times its own samples; a step is 1 long.
             if own:
                 moved = n * before[rows] - arrays["weights"][rows]
-                found[rows] = moved / own
-        counts = np.rint(found)
-        assert np.abs(found - counts).max() <= 1e-4
+                result[rows] = moved / own
+        counts = np.rint(result)
+        assert np.abs(result - counts).max() <= 1e-4
         assert counts.sum() == n
-        parameters = asked.exchange.parameters
+        parameters = record.exchange.parameters
         self.rounds[int(parameters["serial"])] = (int(parameters["epoch"]), counts)
 
 
@@ -128,7 +128,7 @@ def test_every_example_is_taken_once_in_every_epoch(
             assert np.array_equal(counts, trained)
             assert counts.all() or holdout
     assert taken[epochs[-1]].max() <= 1
-    told = [row.extra for row in run.rows]
-    assert all(a["epoch"] <= b["epoch"] for a, b in itertools.pairwise(told))
+    values = [row.extra for row in run.rows]
+    assert all(a["epoch"] <= b["epoch"] for a, b in itertools.pairwise(values))
     if absent != "ignore":
-        assert all(row["skipped"] == 0 for row in told)
+        assert all(row["skipped"] == 0 for row in values)

@@ -80,41 +80,41 @@ def views(draw) -> View:
     )
 
 
-def check(view: View, said) -> None:
+def check(view: View, suggestion) -> None:
     """Assert that a suggestion is about remaining members and existing chunks."""
-    assert said.why
+    assert suggestion.why
     staying = {m.id for m in (*view.working, *view.spares)}
-    match said:
+    match suggestion:
         case Move() | Replicate():
-            assert said.targets
-            assert set(said.targets.values()) <= staying
-            assert set(said.targets) <= set(view.chunks.infos)
-            same = [c for c, m in said.targets.items() if view.chunks.owners[c] == m]
+            assert suggestion.targets
+            assert set(suggestion.targets.values()) <= staying
+            assert set(suggestion.targets) <= set(view.chunks.infos)
+            same = [c for c, m in suggestion.targets.items() if view.chunks.owners[c] == m]
             assert same == []
         case Discard():
-            assert all(said.member in view.chunks.held[c] for c in said.chunks)
-            assert all(view.chunks.owners[c] != said.member for c in said.chunks)
+            assert all(suggestion.member in view.chunks.held[c] for c in suggestion.chunks)
+            assert all(view.chunks.owners[c] != suggestion.member for c in suggestion.chunks)
         case Retire():
-            gone = set(said.members)
+            lost = set(suggestion.members)
             working = {m.id for m in view.working}
-            assert gone < working
-            assert set((said.targets or {}).values()) <= working - gone
+            assert lost < working
+            assert set((suggestion.targets or {}).values()) <= working - lost
             if view.chunks is not None:
-                owned = {c for m in gone for c in view.chunks.of(m)}
-                assert set(said.targets) == owned
+                owned = {c for m in lost for c in view.chunks.of(m)}
+                assert set(suggestion.targets) == owned
         case Request():
-            assert said.count >= 1
+            assert suggestion.count >= 1
         case Tune():
-            assert said.name in ("redeal_share", "local_epochs")
+            assert suggestion.name in ("redeal_share", "local_epochs")
 
 
 @settings(max_examples=60)
 @given(views(), st.sampled_from([n for n in POLICIES if n not in ABSENCE]), st.booleans())
 def test_suggestions_refer_to_existing_things_and_are_reproducible(view, name, eager):
     entry = {"name": name, **(EAGER.get(name, {}) if eager else {})}
-    said = make_policy(entry).suggest(view)
-    assert list(said) == list(make_policy(entry).suggest(view))
-    for suggestion in said:
+    decision = make_policy(entry).suggest(view)
+    assert list(decision) == list(make_policy(entry).suggest(view))
+    for suggestion in decision:
         check(view, suggestion)
 
 

@@ -24,7 +24,7 @@ PENALTIES = {"lasso": (0.1, 0.0), "elastic net": (0.05, 0.1), "ridge": (0.0, 0.2
 
 
 def assert_right(
-    judge: ColumnReference | MarginReference,
+    reference: ColumnReference | MarginReference,
     schedule: Schedule,
     slack: float,
     absent: str,
@@ -35,7 +35,7 @@ def assert_right(
     """Play a schedule to its end; compare its certificates with the reference's."""
     # All members are back before the end, however often a group must be waited for.
     back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
-    world = judge.world(
+    world = reference.world(
         MEMBERS,
         absent=absent,
         reloads=absent == "reload",
@@ -45,11 +45,11 @@ def assert_right(
         gather=gather,
     )
     run = world.run(ROUNDS + 60)
-    assert max(judge.errors, default=0.0) <= 1e-10
-    judge.check_rows(run.rows)
+    assert max(reference.errors, default=0.0) <= 1e-10
+    reference.check_rows(run.rows)
     coef, intercept_ = run.model.arrays["coef"][0], float(run.model.arrays["intercept"][0])
-    assert abs(run.model.objective - judge.objective(coef, intercept_)) <= 1e-9
-    assert run.model.objective - judge.optimum <= run.model.gap + slack
+    assert abs(run.model.objective - reference.objective(coef, intercept_)) <= 1e-9
+    assert run.model.objective - reference.optimum <= run.model.gap + slack
     if not world.groups and not world.open:
         assert run.model.gap <= 0.02
 
@@ -99,8 +99,8 @@ def test_models_and_certificates_are_correct_under_any_schedule(
     gather: bool,
 ) -> None:
     l1, l2 = PENALTIES[penalty]
-    judge = ColumnReference(X=X, y=Y, weights=S, l1=l1, l2=l2, intercept=intercept)
-    assert_right(judge, schedule, 1e-12, absent, gap_every, share, gather)
+    reference = ColumnReference(X=X, y=Y, weights=S, l1=l1, l2=l2, intercept=intercept)
+    assert_right(reference, schedule, 1e-12, absent, gap_every, share, gather)
 
 
 @functools.cache
@@ -108,9 +108,9 @@ def margin_reference(penalty: str, intercept: bool) -> MarginReference:
     """Compute the optimum once; certificates are recorded in copies."""
     l1, l2 = {"lasso": (0.02, 0.0), "elastic net": (0.01, 0.05), "ridge": (0.0, 0.1)}[penalty]
     y = np.where(np.median(Y) < Y, 1.0, 0.0)
-    judge = MarginReference(X=X, y=y, weights=S, l1=l1, l2=l2, intercept=intercept)
-    assert judge.optimum > 0.0
-    return judge
+    reference = MarginReference(X=X, y=y, weights=S, l1=l1, l2=l2, intercept=intercept)
+    assert reference.optimum > 0.0
+    return reference
 
 
 @settings(max_examples=60)
@@ -132,6 +132,6 @@ def test_classifiers_and_certificates_are_correct_under_any_schedule(
     intercept: bool,
     gather: bool,
 ) -> None:
-    judge = margin_reference(penalty, intercept)
-    judge.errors.clear()
-    assert_right(judge, schedule, 1e-11, absent, gap_every, share, gather)
+    reference = margin_reference(penalty, intercept)
+    reference.errors.clear()
+    assert_right(reference, schedule, 1e-11, absent, gap_every, share, gather)

@@ -173,7 +173,7 @@ def speeds() -> dict[str, dict[str, float]]:
     A state has 1001 numbers and takes 8.3 ms; in that time a member visits 21 examples.
     """
     _, source = data(rows=200, columns=500)
-    found: dict[str, dict[str, float]] = {}
+    results: dict[str, dict[str, float]] = {}
     for name, settings in {
         "small": {"batch": 5, "queue": 16, "newest": False},
         "large": {"batch": 50, "queue": 16, "newest": False},
@@ -187,11 +187,11 @@ def speeds() -> dict[str, dict[str, float]]:
         )
         first, last = result.rows[1], result.rows[-2]
         seconds = last["seconds"] - first["seconds"]
-        found[name] = {
+        results[name] = {
             key: (last[key] - first[key]) / seconds
             for key in ("examples", "sent", "skipped", "stalled_s")
         }
-    return found
+    return results
 
 
 def test_batches_below_the_critical_size_stall_a_queue_that_blocks(speeds):

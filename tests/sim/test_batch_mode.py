@@ -28,10 +28,10 @@ BEGUN = SOURCE.centres() + 0.05 * np.random.default_rng(1).standard_normal((K, 4
 
 
 def play(world: dict[str, Any] | None = None, **algorithm: Any) -> SimResult:
-    given = {"name": "async_sgd", "problem": "kmeans", "k": K, "seed": 0}
+    settings = {"name": "async_sgd", "problem": "kmeans", "k": K, "seed": 0}
     made = record(
         chunk_bytes=2**14,
-        algorithm={**given, "warm_start": {"centres": BEGUN.tolist()}, **algorithm},
+        algorithm={**settings, "warm_start": {"centres": BEGUN.tolist()}, **algorithm},
         absent="reload",
         stop={"rounds": None},
         evaluate=None,
@@ -50,8 +50,8 @@ def test_a_round_is_an_iteration_of_lloyd_over_all_rows() -> None:
         values.append(inertia(centres, CHUNKS) / 9000)
         centres = run_locally(lloyd(centres, 1), CHUNKS)["centres"]
     assert [row["passes"] for row in result.rows] == [1, 2, 3, 3]
-    found = [row["objective"] for row in result.rows[:-1]]
-    np.testing.assert_allclose(found, values, rtol=1e-12)
+    results = [row["objective"] for row in result.rows[:-1]]
+    np.testing.assert_allclose(results, values, rtol=1e-12)
     np.testing.assert_allclose(result.arrays["centres"], centres, rtol=1e-12)
     assert result.arrays["counts"].sum() == 9000
     assert result.summary["objective"] == pytest.approx(inertia(centres, CHUNKS) / 9000, rel=1e-12)
@@ -63,8 +63,8 @@ def test_a_run_that_resumes_from_its_last_round_repeats_no_pass() -> None:
     facts = merge_summaries([SOURCE.read(b.index, 2**14, 1)[1] for b in SOURCE.blocks()])
     resume = Resume(arrays={"centres": BEGUN}, values={"passes": 3})
     trainer = algorithm("async_sgd").trainer(settings, facts, "reload", resume=resume)
-    asked = next(trainer)
-    arrays = {name: np.zeros(shape) for name, shape in asked.returns.items()}
+    request = next(trainer)
+    arrays = {name: np.zeros(shape) for name, shape in request.returns.items()}
     with pytest.raises(StopIteration) as ended:
         trainer.send(
             Outcome(exchange=ExchangeId(1), arrays=arrays, examples=9000, absent_examples=0)

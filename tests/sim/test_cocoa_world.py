@@ -73,10 +73,10 @@ def drift(simulation: Simulation) -> float:
                 signs = np.where(chunk.labels > 0, 1.0, -1.0)
                 total += (chunk.state["alpha"] * signs) @ chunk.values
     assert world.environment.session.training is not None
-    asked = world.environment.session.training.exchange
-    assert asked is not None
-    assert asked.operation == "certify"
-    v = asked.model["sent"]
+    request = world.environment.session.training.exchange
+    assert request is not None
+    assert request.operation == "certify"
+    v = request.model["sent"]
     return float(np.linalg.norm(total / (HINGE["l2"] * ROWS) - v) / np.linalg.norm(v))
 
 

@@ -59,9 +59,9 @@ def test_scaling_in_at_knees_takes_less_time_than_keeping_all_members(layout):
 
 def test_reshuffling_comes_before_scaling_in():
     elastic = run({"name": "knee", "redeal_first": True}, algorithm=PAPER, members=16)
-    said = decisions(elastic, "knee")
-    assert said[0] == "Tune"
-    assert said == sorted(said, reverse=True)
+    message = decisions(elastic, "knee")
+    assert message[0] == "Tune"
+    assert message == sorted(message, reverse=True)
     assert decisions(elastic, "redeal")
 
 

@@ -92,8 +92,8 @@ def test_kills_of_members_that_own_columns_replay(algorithm: dict[str, Any]) -> 
         {"round": 2, "return": 2},
     ]
     source = wide(algorithm)
-    given = record(algorithm=algorithm, absent="reload", faults=faults, stop={"gap": 1e-8})
-    result = simulate(given, source)
+    value = record(algorithm=algorithm, absent="reload", faults=faults, stop={"gap": 1e-8})
+    result = simulate(value, source)
     lost = sum(r["event"] == "MemberLost" for r in result.story)
     assert (lost, result.summary["converged"]) == (2, True)
     assert_replays(result, source)
@@ -110,8 +110,8 @@ def test_a_kill_a_notice_and_a_return_replay(topology: str, absent: str) -> None
     collective = {"topology": topology, "fan_out": 2}
     result = play(faults=faults, absent=absent, collective=collective, stop={"rounds": 18})
     replay = assert_replays(result)
-    asked = sum(r["event"] == "ExchangeEnded" for r in result.story)
-    assert (replay.round, replay.exchanges) == (18, asked)
+    request = sum(r["event"] == "ExchangeEnded" for r in result.story)
+    assert (replay.round, replay.exchanges) == (18, request)
 
 
 def test_a_round_s_model_is_its_snapshot() -> None:
@@ -125,8 +125,8 @@ def test_a_round_s_model_is_its_snapshot() -> None:
 def changed(result: SimResult, event: str, **fields: Any) -> list[dict[str, Any]]:
     """Return the story with the third record of a kind changed."""
     story = as_written(result.story)
-    found = [r for r in story if r["event"] == event]
-    found[2 if len(found) > 2 else 0].update(fields)
+    results = [r for r in story if r["event"] == event]
+    results[2 if len(results) > 2 else 0].update(fields)
     return story
 
 

@@ -86,9 +86,9 @@ def test_late_exit_status_is_reported():
 
 def test_half_of_the_containers_are_requested_and_all_return():
     result = preempted(reclaim=3)
-    gone = losses(result)
-    assert len(gone) == 3
-    assert {chunks for _, _, chunks in gone} == {0}
+    lost = losses(result)
+    assert len(lost) == 3
+    assert {chunks for _, _, chunks in lost} == {0}
     assert min(column(result, "members")) == 3
     assert column(result, "members")[-1] == 6
     assert records_of(result, "ChunksAbsent") == []
@@ -98,8 +98,8 @@ def test_withdrawn_marks_leave_members_unchanged():
     result = preempted()
     (lifted,) = records_of(result, "ReclaimLifted")
     assert lifted["member"] == "0.1"
-    (asked,) = records_of(result, "Reclaimed")
-    moves = [r for r in records_of(result, "ChunksMoved") if asked["t"] < r["t"] < lifted["t"]]
+    (request,) = records_of(result, "Reclaimed")
+    moves = [r for r in records_of(result, "ChunksMoved") if request["t"] < r["t"] < lifted["t"]]
     assert moves
     assert "0.1" not in [r["target"] for r in moves]
 

@@ -37,31 +37,33 @@ def doctor(mini_yarn, capsys, monkeypatch):
 
 
 def test_a_healthy_cluster_is_all_ok(doctor, mini_yarn):
-    code, found = doctor("--queue", "ml")
+    code, result = doctor("--queue", "ml")
     beside = ("Agent", "Data sets")
-    amiss = {n: c for n, c in found.items() if c["state"] != "ok" and n not in beside}
+    amiss = {n: c for n, c in result.items() if c["state"] != "ok" and n not in beside}
     assert (code, amiss) == (0, {})
-    assert found["Manager"]["found"].endswith(f"at {mini_yarn.rm_url}, capacity scheduler")
-    assert found["Nodes"]["found"].startswith("2 of 2 running; the largest has 6.0 GiB")
-    assert "at most 12.0 GiB" in found["Queue"]["found"]
-    assert ", pre-emptable, room for " in found["Queue"]["found"]
-    assert "ends 2 s after its notice" in found["Pre-emption"]["found"]
-    assert found["Grace"]["found"].startswith("SIGKILL 5 s after SIGTERM")
-    assert found["HDFS"]["found"].startswith(f"{mini_yarn.hdfs_url}/user/")
+    assert result["Manager"]["found"].endswith(f"at {mini_yarn.rm_url}, capacity scheduler")
+    assert result["Nodes"]["found"].startswith("2 of 2 running; the largest has 6.0 GiB")
+    assert "at most 12.0 GiB" in result["Queue"]["found"]
+    assert ", pre-emptable, room for " in result["Queue"]["found"]
+    assert "ends 2 s after its notice" in result["Pre-emption"]["found"]
+    assert result["Grace"]["found"].startswith("SIGKILL 5 s after SIGTERM")
+    assert result["HDFS"]["found"].startswith(f"{mini_yarn.hdfs_url}/user/")
 
 
 def test_an_unknown_queue_is_exit_2_with_the_existing_ones(doctor):
-    code, found = doctor("--queue", "mll")
-    assert (code, found["Queue"]["state"]) == (2, "broken")
-    assert "its queues are ml, prod; did you mean 'ml'?" in found["Queue"]["found"]
-    assert found["Queue"]["remedy"] == "name another with --queue"
+    code, result = doctor("--queue", "mll")
+    assert (code, result["Queue"]["state"]) == (2, "broken")
+    assert "its queues are ml, prod; did you mean 'ml'?" in result["Queue"]["found"]
+    assert result["Queue"]["remedy"] == "name another with --queue"
 
 
 def test_a_resource_manager_that_is_down_is_exit_2(doctor, mini_yarn):
     mini_yarn.kill_resource_manager()
-    code, found = doctor("--queue", "ml")
-    assert (code, found["Manager"]["state"], "Queue" in found) == (2, "broken", False)
-    assert found["Manager"]["remedy"].startswith("start it, or correct yarn.resourcemanager.webapp")
+    code, result = doctor("--queue", "ml")
+    assert (code, result["Manager"]["state"], "Queue" in result) == (2, "broken", False)
+    assert result["Manager"]["remedy"].startswith(
+        "start it, or correct yarn.resourcemanager.webapp"
+    )
 
 
 def test_the_servers_own_settings_count(rm):
@@ -78,8 +80,8 @@ def test_a_request_that_the_cluster_can_never_grant_is_refused(rm):
         "never holds more than 12.0 GiB": ("ml", [(4 * GIB, 1, "")] * 4),
         "no running node is labelled 'gpu'": ("ml", [(GIB, 1, "gpu")]),
     }
-    for said, (queue, containers) in refused.items():
-        with pytest.raises(SubmissionError, match=said):
+    for message, (queue, containers) in refused.items():
+        with pytest.raises(SubmissionError, match=message):
             check_grantable(rm, queue, containers)
 
 

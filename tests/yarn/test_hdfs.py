@@ -159,24 +159,24 @@ def test_members_of_a_cluster_read_it_and_train(folder, tmp_path):
 
 
 def test_errors_are_one_line_with_a_remedy(mini_yarn, folder):
-    gone = closed_url().removeprefix("http://")
+    closed = closed_url().removeprefix("http://")
     home = join(mini_yarn.hdfs_url.replace("hdfs://", "hdfs://stranger@"), "x")
     quota = join(folder, "small")
     make_directory(quota)
     mini_yarn.tool("hdfs.tools.DFSAdmin", "-setSpaceQuota", "1k", "/tmp/places/small")
     cases = [
-        (lambda: write_whole(f"webhdfs://{gone}/x", b""), "does not answer", "start the server"),
+        (lambda: write_whole(f"webhdfs://{closed}/x", b""), "does not answer", "start the server"),
         (lambda: absolute_facts("hdfs:///tmp/places/no"), "does not exist", "check data.path"),
         (lambda: write_whole(home, b""), "Permission denied: user=stranger", "name a place that"),
         (lambda: write_whole(join(quota, "x"), b"1"), "quota", "remove what is not needed"),
         (lambda: write_whole(join(folder, "file", "x"), b""), "not a directory", "check the host"),
     ]
     write_whole(join(folder, "file"), b"")
-    for act, said, remedy in cases:
+    for act, text, remedy in cases:
         with pytest.raises(ConfigError) as raised:
             act()
         message = raised.value.message
-        assert (said in message, remedy in message, "\n" in message) == (True, True, False), message
+        assert (text in message, remedy in message, "\n" in message) == (True, True, False), message
     assert names(quota) == []
 
 

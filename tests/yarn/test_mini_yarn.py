@@ -150,9 +150,9 @@ def test_a_node_leaves_and_returns(mini_yarn, application):
 
 
 def test_at_finds_a_running_one_and_refuses_a_folder_without(mini_yarn, tmp_path):
-    found = MiniYarn.at(mini_yarn.root)
-    assert found.pids() == mini_yarn.pids()
-    assert found.environment()["HADOOP_CONF_DIR"] == os.environ["HADOOP_CONF_DIR"]
+    result = MiniYarn.at(mini_yarn.root)
+    assert result.pids() == mini_yarn.pids()
+    assert result.environment()["HADOOP_CONF_DIR"] == os.environ["HADOOP_CONF_DIR"]
     with pytest.raises(ConfigError, match="elasticml mini-yarn up"):
         MiniYarn.at(tmp_path)
     with pytest.raises(ConfigError, match="already running"):
@@ -215,13 +215,13 @@ def test_an_interrupted_start_leaves_nothing(tmp_path, number):
         try:
             wait_for(lambda: len(marked(root)) >= 3, True)
             up.send_signal(number)
-            _, said = up.communicate(timeout=WAIT_S)
+            _, output = up.communicate(timeout=WAIT_S)
             left = marked(root)
         finally:
             up.kill()
             MiniYarn.end_at(root)
     assert up.returncode == 130
-    assert "Traceback" not in said
+    assert "Traceback" not in output
     assert left == []
 
 

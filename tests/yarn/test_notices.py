@@ -106,7 +106,7 @@ class Application:
         )
         self.app = client.submit_and_connect(with_agent(spec, HEARTBEAT_MS))
         conf = hadoop_conf(os.environ)
-        self.told = NoticeLog()
+        self.notices = NoticeLog()
         self.stream = NoticeStream(self.app, preemption_times(grace_settings(conf, conf)))
 
     def running(self) -> dict[str, str]:
@@ -120,7 +120,7 @@ class Application:
         """Wait until all containers run, and forget the notices so far."""
         self.app.scale("work", WORKERS)
         until(lambda: len(self.running()) >= WORKERS, f"{WORKERS} running containers")
-        self.told.clear()
+        self.notices.clear()
 
     def sigterm_s(self, container: str) -> float:
         """Return when a container got SIGTERM; its end may be reported before that."""
@@ -132,7 +132,7 @@ class Application:
 @pytest.fixture(scope="module")
 def started(skein_client, prod, tmp_path_factory):
     application = Application(skein_client, tmp_path_factory.mktemp("stamps"))
-    application.stream.start(application.told)
+    application.stream.start(application.notices)
     yield application
     application.stream.close()
     application.app.shutdown()
@@ -146,12 +146,12 @@ def application(started):
 
 
 def test_the_agent_is_seen(started):
-    started.told.until(count(AgentSeen), "no agent")
-    assert started.told.all[0][1] == AgentSeen(heartbeat_ms=HEARTBEAT_MS)
+    started.notices.until(count(AgentSeen), "no agent")
+    assert started.notices.all[0][1] == AgentSeen(heartbeat_ms=HEARTBEAT_MS)
 
 
 def test_every_pre_empted_container_has_a_notice_before_its_sigterm(application, prod):
-    told = application.told
+    told = application.notices
     prod.take(3)
     told.until(lambda notices: count(ContainerExited)(notices) == 3, "nothing was taken")
     prod.wait(3, WAIT_S)
@@ -164,32 +164,34 @@ def test_every_pre_empted_container_has_a_notice_before_its_sigterm(application,
 
 @pytest.mark.slow
 def test_a_mark_lapses_when_the_other_queue_stops_asking(application, prod):
-    told = application.told
+    notices = application.notices
     prod.take(1)
-    told.until(count(ContainerMarked), "nothing was marked")
+    notices.until(count(ContainerMarked), "nothing was marked")
     prod.give_back()
-    told.until(count(MarkLapsed), "the mark did not lapse")
-    assert set(told.of(MarkLapsed)) == set(told.of(ContainerMarked))
-    assert set(told.of(MarkLapsed)) <= set(application.running())
-    assert told.of(ContainerExited) == {}
+    notices.until(count(MarkLapsed), "the mark did not lapse")
+    assert set(notices.of(MarkLapsed)) == set(notices.of(ContainerMarked))
+    assert set(notices.of(MarkLapsed)) <= set(application.running())
+    assert notices.of(ContainerExited) == {}
 
 
 def test_a_marked_container_survives_if_another_is_released_for_it(application, prod):
-    told = application.told
+    notices = application.notices
     prod.take(1)
-    told.until(count(ContainerMarked), "nothing was marked")
-    (marked,) = told.of(ContainerMarked)
+    notices.until(count(ContainerMarked), "nothing was marked")
+    (marked,) = notices.of(ContainerMarked)
     others = {yarn: name for yarn, name in application.running().items() if yarn != marked}
-    given = min(others)
-    application.app.kill_container(others[given])
+    value = min(others)
+    application.app.kill_container(others[value])
     prod.wait(1, WAIT_S)
-    told.until(count(MarkLapsed), "the mark did not lapse")
-    assert {n.container: n.reason for n in told.of(ContainerExited).values()} == {given: "released"}
+    notices.until(count(MarkLapsed), "the mark did not lapse")
+    assert {n.container: n.reason for n in notices.of(ContainerExited).values()} == {
+        value: "released"
+    }
     assert marked in application.running()
 
 
 def test_a_decommissioned_node_is_reported_with_its_time_and_when_it_stays(application, mini_yarn):
-    told = application.told
+    told = application.notices
     mini_yarn.decommission(1, 3600)
     told.until(count(NodeChanged), "no node left")
     mini_yarn.recommission()

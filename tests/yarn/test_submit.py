@@ -146,7 +146,7 @@ def test_run_does_the_same_on_a_shared_path(command, job_file, text, tmp_path):
 
 def processes_in(container, word):
     """List the processes of a container whose command line contains a word, except shells."""
-    found = []
+    results = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             environment = (folder / "environ").read_bytes().split(b"\0")
@@ -156,8 +156,8 @@ def processes_in(container, word):
             continue
         is_shell = program.endswith(("sh", "container-executor"))
         if f"CONTAINER_ID={container}".encode() in environment and word in line and not is_shell:
-            found.append(int(folder.name))
-    return found
+            results.append(int(folder.name))
+    return results
 
 
 def kill_9(container, word):
@@ -208,10 +208,10 @@ def test_a_job_without_a_client_outlives_its_scheduler_and_its_master(
 
     code, out, err = command("status", application, "--json")
     assert code == 0, err
-    told = json.loads(out)
-    assert (told["state"], told["queue"].split(".")[-1]) == ("RUNNING", "ml")
-    assert told["containers"] == 4
-    assert told["job"]["members"] == 2
+    content = json.loads(out)
+    assert (content["state"], content["queue"].split(".")[-1]) == ("RUNNING", "ml")
+    assert content["containers"] == 4
+    assert content["job"]["members"] == 2
     code, out, err = command("logs", application, "--service", "dask.scheduler")
     assert code == 0, err
     assert "--- dask.scheduler_0" in out

@@ -196,8 +196,10 @@ def test_a_program_that_ends_without_closing_leaves_nothing_and_prints_nothing(
     assert done.returncode == 0, done.stderr
     app_id, result = done.stdout.split()
     # Libraries warn of their own imports; nothing else is printed.
-    said = [line for line in done.stderr.splitlines() if not re.match(r"\s|/.*site-packages", line)]
-    assert (result, said) == ("8", [])
+    message = [
+        line for line in done.stderr.splitlines() if not re.match(r"\s|/.*site-packages", line)
+    ]
+    assert (result, message) == ("8", [])
     until(
         lambda: skein_client.application_report(app_id).final_status == "SUCCEEDED",
         "the end of the application",
@@ -212,10 +214,10 @@ def test_a_packed_environment_is_sent_once_and_runs(mini_yarn, skein_client):
     exclude = [f"*/site-packages/{name}*" for name in LEFT_OUT]
     listed = packing_list(exclude=[*exclude, "bin/ruff", "*mypyc*", "*/__pycache__/*"])
     place = f"{mini_yarn.hdfs_url}/user/environments"
-    told: list[str] = []
-    archive = upload_once(listed, place, say=told.append)
-    assert upload_once(listed, place, say=told.append) == archive
-    assert [line.split()[0] for line in told] == ["packing", "uploading"]
+    messages: list[str] = []
+    archive = upload_once(listed, place, say=messages.append)
+    assert upload_once(listed, place, say=messages.append) == archive
+    assert [line.split()[0] for line in messages] == ["packing", "uploading"]
     with dask.config.set({"yarn.environment": archive, "yarn.queue": "ml"}):
         cluster = em.YarnCluster(
             n_workers=1, deploy_mode="local", worker_memory="512 MiB", skein_client=skein_client

@@ -30,7 +30,6 @@ from elasticml.algorithms.async_sgd.nearest_centres import nearest_of
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 
-
 #: Default of ``eps``, the constant rate.
 RATE: Final = 0.05
 #: A full send queue blocks, and a controller follows the network only.

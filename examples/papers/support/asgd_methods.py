@@ -138,8 +138,8 @@ def methods(budget: Budget, shape: Shape) -> Figure:
         lloyds.iterate(8)
         for n in counts:
             for link in LINKS:
-                found = _methods(data, lloyds, budget, n, 4 * rows // n, LINKS[link])
-                for name, run in found.items():
+                result = _methods(data, lloyds, budget, n, 4 * rows // n, LINKS[link])
+                for name, run in result.items():
                     runs.setdefault((link, n), {}).setdefault(name, []).append(run)
     table = [
         [link, str(n), *row] for (link, n), some in runs.items() for row in _reached(some, excesses)
@@ -163,8 +163,8 @@ def figure_3(budget: Budget) -> Figure:
     cost: dict[str, Line] = {}
     for name, link in LINKS.items():
         alone = timed(budget, MANY, link, 64, samples, batch=max(sizes), sends=0).seconds
-        found = [timed(budget, MANY, link, 64, samples, batch=b).seconds for b in sizes]
-        cost[name] = [(1 / b, s / alone) for b, s in zip(sizes, found, strict=True)]
+        results = [timed(budget, MANY, link, 64, samples, batch=b).seconds for b in sizes]
+        cost[name] = [(1 / b, s / alone) for b, s in zip(sizes, results, strict=True)]
     rows, n = budget.few(1_600_000, 16_000), 16
     few = budget.few(100_000, 1000)
     runs: dict[str, list[Run]] = {}

@@ -102,8 +102,8 @@ def free(problem: Problem, result: Result) -> MethodResult:
 
 def passes(problem: Problem, result: Result) -> list[MethodResult]:
     """Read BATCH: before its first pass, and after each."""
-    told = [r for r in result.story if r.get("operation") == "async_pass"]
-    ends_s = [0.0, *(r["t"] - told[0]["start_t"] for r in told)]
+    records = [r for r in result.story if r.get("operation") == "async_pass"]
+    ends_s = [0.0, *(r["t"] - records[0]["start_t"] for r in records)]
     values = [problem.excess(row["objective"]) for row in result.history]
     return [
         MethodResult(seconds=t, excess=value, error=math.nan, mean_excess=value)
@@ -132,16 +132,16 @@ FREE: dict[str, dict[str, Any]] = {
 def _methods(shape: Shape, budget: Budget, client: Client, members: int) -> Figure:
     rows = budget.few(1_000_000 if shape is SMALL else 200_000, 20_000)
     Problem(shape, min(rows, 20_000), 99).run(client, passes=1)  # loads compiled code
-    found: dict[tuple[str, str], list[MethodResult]] = {}
+    results: dict[tuple[str, str], list[MethodResult]] = {}
     for seed in budget.each(f"real processes, {shape.name}"):
         problem = Problem(shape, rows, seed)
         for name, settings in FREE.items():
             for n in PASSES:
                 answer = free(problem, problem.run(client, passes=n, **settings))
-                found.setdefault((name, f"{n:g} passes"), []).append(answer)
+                results.setdefault((name, f"{n:g} passes"), []).append(answer)
         batch = passes(problem, problem.run(client, mode="batch", passes=ITERATIONS))
         for i, answer in enumerate(batch):
-            found.setdefault((BATCH, f"{i} passes"), []).append(answer)
+            results.setdefault((BATCH, f"{i} passes"), []).append(answer)
     table = [
         [
             name,
@@ -150,10 +150,10 @@ def _methods(shape: Shape, budget: Budget, client: Client, members: int) -> Figu
             f"{_middle(some, 'mean_excess' if name == SGD else 'excess'):.3f}",
             f"{_middle(some, 'mean_excess'):.3f}",
         ]
-        for (name, at), some in found.items()
+        for (name, at), some in results.items()
     ]
     lines: dict[str, Line] = {}
-    for (name, _), some in found.items():
+    for (name, _), some in results.items():
         mean = name in (SGD, BATCH)
         point = (_middle(some, "seconds"), _middle(some, "mean_excess" if mean else "excess"))
         if point[0] > 0:
@@ -196,21 +196,26 @@ def _links(budget: Budget, client: Client, members: int) -> Figure:
     }
     rows, n = budget.few(16_000, 4000), budget.few(12, 4)
     Problem(LARGE, min(rows, 20_000), 99).run(client, passes=1)  # loads compiled code
-    found: dict[tuple[str, str], list[tuple[MethodResult, Mapping[str, Any]]]] = {}
+    results: dict[tuple[str, str], list[tuple[MethodResult, Mapping[str, Any]]]] = {}
     for seed in budget.each("real processes, limited links"):
         problem = Problem(LARGE, rows, seed)
         for link, rate in RATES.items():
             for way, settings in ways.items():
-                given = {"passes": float(n), "share": LARGE.share, "report_every": 60.0, **settings}
-                result = problem.run(client, rate, **given)
-                told = (free(problem, result), result.history[-2])
-                found.setdefault((link, way), []).append(told)
+                options = {
+                    "passes": float(n),
+                    "share": LARGE.share,
+                    "report_every": 60.0,
+                    **settings,
+                }
+                result = problem.run(client, rate, **options)
+                report = (free(problem, result), result.history[-2])
+                results.setdefault((link, way), []).append(report)
 
     def of(key: tuple[str, str], what: str) -> float:
         """Return the median of a result's field, or of a count by member."""
         values = [
             float(getattr(a, what)) if hasattr(a, what) else float(row[what]) / members
-            for a, row in found[key]
+            for a, row in results[key]
         ]
         return median(values)
 
@@ -226,7 +231,7 @@ def _links(budget: Budget, client: Client, members: int) -> Figure:
             f"{100 * of((link, way), 'stalled_s') / of((link, way), 'seconds'):.0f} %",
             number(members * of((link, way), "batch")),
         ]
-        for link, way in found
+        for link, way in results
     ]
     head = ["link", "b", "ms", "error", "excess %", "of the mean", "sent", "good", "refused"]
     panels = [

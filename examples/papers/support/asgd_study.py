@@ -90,8 +90,8 @@ def timed(
     **settings: Any,
 ) -> Run:
     """Run without arithmetic, by the paper's rule unless the settings say otherwise."""
-    given = {"mode": "paper", **settings}
-    loop, taken = loop_of(shape, **given), budget.taken(shape, **given)
+    options = {"mode": "paper", **settings}
+    loop, taken = loop_of(shape, **options), budget.taken(shape, **options)
     return free_run(None, loop, taken, link, n_members=n, samples=samples, seconds=seconds)
 
 

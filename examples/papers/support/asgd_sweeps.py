@@ -23,24 +23,24 @@ from examples.papers.support.nic_model import (
 
 def sweep(budget: Budget, shape: Shape, sizes: Sequence[int], samples: int, rows: int) -> Sweep:
     """Run every b on both networks, and the adaptive controllers on Gigabit Ethernet."""
-    found = Sweep(shape=shape, samples=samples, n_members=budget.few(32, 16))
+    results = Sweep(shape=shape, samples=samples, n_members=budget.few(32, 16))
     ways: list[tuple[str, Link, str, dict[str, Any]]] = []
     for name, link in LINKS.items():
         for b in sizes:
-            given = {"mode": "paper", "share": shape.share, "batch": b}
-            ways.append((name, link, f"{b:,}", given))
-    for name, given in CHOOSERS.items():
-        ways.append(("Gigabit Ethernet", GIGABIT, name, {**given, "share": shape.share}))
+            settings = {"mode": "paper", "share": shape.share, "batch": b}
+            ways.append((name, link, f"{b:,}", settings))
+    for name, settings in CHOOSERS.items():
+        ways.append(("Gigabit Ethernet", GIGABIT, name, {**settings, "share": shape.share}))
     for seed in budget.each(f"figures 4 to 6, {shape.name}"):
         data = Data(shape, rows, seed)
-        for name, link, way, given in ways:
-            loop, taken = loop_of(shape, **given), budget.taken(shape, **given)
-            run = free_run(data, loop, taken, link, n_members=found.n_members, samples=samples)
-            found.runs.setdefault((name, way), []).append(run)
+        for name, link, way, settings in ways:
+            loop, taken = loop_of(shape, **settings), budget.taken(shape, **settings)
+            run = free_run(data, loop, taken, link, n_members=results.n_members, samples=samples)
+            results.runs.setdefault((name, way), []).append(run)
     paper = budget.taken(shape, mode="paper", share=shape.share)
-    found.critical = {name: critical_batch(paper.costs(link)) for name, link in LINKS.items()}
-    found.sizes = list(sizes)
-    return found
+    results.critical = {name: critical_batch(paper.costs(link)) for name, link in LINKS.items()}
+    results.sizes = list(sizes)
+    return results
 
 
 #: Controllers that choose when to send.
@@ -122,25 +122,25 @@ def figure_4(budget: Budget) -> Figure:
     """Run time and error against b; small messages."""
     sizes = [100, 1000] if budget.quick else [10, 30, 100, 300, 1000, 3000, 10_000]
     samples = budget.few(20_000, 2000)
-    found = sweep(budget, SMALL, sizes, samples, budget.few(320_000, 16_000))
-    return found.figure(f"Figure 4: {SMALL.name}, median of {budget.done}")
+    result = sweep(budget, SMALL, sizes, samples, budget.few(320_000, 16_000))
+    return result.figure(f"Figure 4: {SMALL.name}, median of {budget.done}")
 
 
 def figures_5_and_6(budget: Budget) -> dict[str, Figure]:
     """Run time, error and good messages against b; large messages; fixed against adaptive b."""
     sizes = [100, 1000] if budget.quick else [30, 100, 300, 1000, 2000, 3000, 5000, 10_000]
     samples = budget.few(20_000, 2000)
-    found = sweep(budget, LARGE, sizes, samples, budget.few(320_000, 16_000))
+    result = sweep(budget, LARGE, sizes, samples, budget.few(320_000, 16_000))
     good = Panel(
         title=LARGE.name,
         x="1/b",
         y="good messages a member",
-        lines={link: found.line(link, lambda r: r.good) for link in LINKS},
-        marks=found.marks(),
+        lines={link: result.line(link, lambda r: r.good) for link in LINKS},
+        marks=result.marks(),
     )
     scaling, scaling_table = _scaling(budget)
     return {
-        "5": found.figure(f"Figure 5: {LARGE.name}, median of {budget.done}"),
+        "5": result.figure(f"Figure 5: {LARGE.name}, median of {budget.done}"),
         "6": Figure(
             title=f"Figure 6: {LARGE.name}",
             panels=(good, scaling),
@@ -160,11 +160,11 @@ def _scaling(budget: Budget) -> tuple[Panel, str]:
     counts = [16, 32] if budget.quick else [16, 64, 256]
     total = budget.few(64_000_000, 160_000)
     lines: dict[str, Line] = {}
-    for name, given in {**FIXED, **CHOOSERS}.items():
+    for name, value in {**FIXED, **CHOOSERS}.items():
         lines[name] = [
             (
                 float(n),
-                timed(budget, LARGE, GIGABIT, n, total // n, **_shared(given)).seconds,
+                timed(budget, LARGE, GIGABIT, n, total // n, **_shared(value)).seconds,
             )
             for n in counts
         ]
@@ -195,9 +195,9 @@ def _bandwidths(budget: Budget) -> str:
     rows = []
     for link_name, (link, seconds) in links.items():
         ideal = None
-        for name, given in {"none": {"batch": 5000, "sends": 0}, **FIXED, **CHOOSERS}.items():
+        for name, value in {"none": {"batch": 5000, "sends": 0}, **FIXED, **CHOOSERS}.items():
             spent = seconds * (0.01 if budget.quick else 1.0)
-            run = timed(budget, LARGE, link, 16, math.inf, seconds=spent, **_shared(given))
+            run = timed(budget, LARGE, link, 16, math.inf, seconds=spent, **_shared(value))
             rate = run.samples / run.seconds
             ideal = rate if ideal is None else ideal
             paper = budget.taken(LARGE, mode="paper", share=LARGE.share)

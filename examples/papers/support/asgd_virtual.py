@@ -279,7 +279,7 @@ def free_run(
     looks : int
         How often the states are evaluated on the way, at times that grow by a factor.
     """
-    found: list[Look] = []
+    results: list[Look] = []
     world = World(
         costs=taken.costs(link),
         n_members=n_members,
@@ -295,16 +295,16 @@ def free_run(
     if looks:
         ideal_s = samples * taken.sample_s + samples / loop.batch * taken.batch_s
         world.looks = tuple(np.geomspace(FIRST_LOOK * ideal_s, 1.3 * ideal_s, looks))
-    world.look = lambda at: found.append(_look(data, world, loop, at))
+    world.look = lambda at: results.append(_look(data, world, loop, at))
     world.prepare(None if data is None else data.split_evenly(n_members))
     world.run(samples=samples, seconds=seconds)
     if data is not None:
-        found = [look for look in found if look.seconds < world.now]
-        found.append(_look(data, world, loop, world.now))
+        results = [look for look in results if look.seconds < world.now]
+        results.append(_look(data, world, loop, world.now))
     sizes = world.sizes_after(world.now / 2)
     return Run(
         seconds=world.now,
-        looks=tuple(found),
+        looks=tuple(results),
         reduction_s=reduction_s(taken, link, n_members),
         samples=sum(member.processed for member in world.members) / n_members,
         merged=world.merged / n_members,

@@ -29,12 +29,12 @@ class Busy:
 
 def busy_of(curve: Curve) -> Busy:
     """Read the members' compute times of the passes from a run's story."""
-    found = [
+    results = [
         {int(slot): float(s) for slot, s in record["compute_s"].items()}
         for record in curve.story
         if record["event"] == "ExchangeEnded" and record["operation"] == "pass"
     ]
-    return Busy(rounds=tuple(found))
+    return Busy(rounds=tuple(results))
 
 
 def balance_table(
@@ -43,8 +43,8 @@ def balance_table(
     """Format the imbalance (slowest over mean time) of some rounds."""
     rows = []
     for name, ways in busy.items():
-        for way, found in zip(WAYS, ways, strict=True):
-            cells = [f"{found.imbalance(k):.3f}" for k in rounds if k < len(found.rounds)]
+        for way, result in zip(WAYS, ways, strict=True):
+            cells = [f"{result.imbalance(k):.3f}" for k in rounds if k < len(result.rounds)]
             rows.append([name, way, *cells])
     width = max(len(row) for row in rows) - 2
     return markdown(["data", "", *(str(k) for k in rounds[:width])], rows)
@@ -60,9 +60,9 @@ def balance_pictures(
 def _draw(name: str, ways: Sequence[Busy]) -> bytes:
     figure = new_figure(11.0, 3.4)
     axes = figure.subplots(1, 3)
-    for ax, way, found in zip(axes, WAYS, ways, strict=False):
+    for ax, way, result in zip(axes, WAYS, ways, strict=False):
         start = 0.0
-        for k, times in enumerate(found.rounds):
+        for k, times in enumerate(result.rounds):
             for slot, seconds in times.items():
                 colour = COLOURS["blue" if k % 2 else "sky"]
                 ax.barh(slot, seconds, left=start, height=0.8, color=colour, lw=0)

@@ -58,17 +58,17 @@ class Study:
     def of(name: str, penalty: float, plan: Plan) -> Study:
         """Look an experiment up; an empty study if it has none."""
         known = json.loads(Path(__file__).with_name("resource_elastic.json").read_text())
-        found = known.get(name, {}).get(f"{penalty:g}") if plan == Plan() else None
-        return Study(**{"objective": {}, "auprc_at_199": {}, **(found or {})})
+        result = known.get(name, {}).get(f"{penalty:g}") if plan == Plan() else None
+        return Study(**{"objective": {}, "auprc_at_199": {}, **(result or {})})
 
     def gap_ratios(self) -> dict[str, list[float]]:
         """Gaps over those of no failure at 150, 199, 200 (not known), 250 and 300."""
-        found = {}
+        results = {}
         for mode, values in self.objective.items():
             pairs = list(zip(values, self.objective["no failure"], strict=True))
             ratios = [(v - self.optimum) / (plain - self.optimum) for v, plain in pairs]
-            found[mode] = [*ratios[1:3], math.nan, *ratios[3:]]
-        return found
+            results[mode] = [*ratios[1:3], math.nan, *ratios[3:]]
+        return results
 
 
 # --- expectations ------------------------------------------------------------------------------
@@ -107,8 +107,8 @@ def judge(runs: Mapping[str, Run], optimum: float, plan: Plan, *, ranks: bool) -
     for mode, at, low, high in bounds:
         if {mode, "no failure"} <= runs.keys():
             value = gap_ratio(runs, mode, at, optimum)
-            wanted = f"<= {high}" if high < math.inf else f">= {low}"
-            text = f"gap at {at}, {mode} / no failure {wanted}"
+            expected = f"<= {high}" if high < math.inf else f">= {low}"
+            text = f"gap at {at}, {mode} / no failure {expected}"
             verdicts.append(Verdict(text, f"{value:.3f}", low <= value <= high))
     at = plan.back_at - 1
     for mode, margin in (("stall", 0.005), ("ignore", 0.008)) if ranks else ():
@@ -131,8 +131,8 @@ def judge_members(mode: str, members: Mapping[str, Any], plan: Plan) -> Verdict:
         and len(kept) == plan.members - half
         and kept.items() <= members["running_at_end"].items()
     )
-    told = f"{len(lost)} lost, {members['returned']} returned, {len(kept)} kept their process"
-    return Verdict(f"{mode}: {half} of {plan.members} lost and back, nobody else", told, holds)
+    text = f"{len(lost)} lost, {members['returned']} returned, {len(kept)} kept their process"
+    return Verdict(f"{mode}: {half} of {plan.members} lost and back, nobody else", text, holds)
 
 
 def auprc(run: Run, at: int) -> float:

@@ -62,10 +62,10 @@ def run_all(
     names: Sequence[str], figures: Sequence[str], store: Store, budget: Budget
 ) -> Measurements:
     """Run what the figures need, one data set after the other."""
-    found = Measurements()
+    results = Measurements()
     for name in names:
         for figure in figures:
-            sets = found.lines.setdefault(figure, {})
+            sets = results.lines.setdefault(figure, {})
             match figure:
                 case "1a":
                     sets[name] = Lines(epochs=study.parallelism(store, name, budget))
@@ -78,13 +78,13 @@ def run_all(
                 case "4b":
                     sets[name] = study.scaling(store, name, budget, 2, REFERENCE_MEMBERS)
                 case "5":
-                    sets[name], found.units[name] = study.mixed(store, name, budget)
+                    sets[name], results.units[name] = study.mixed(store, name, budget)
                 case "11":
-                    found.busy[name] = [
+                    results.busy[name] = [
                         Busy(rounds=tuple(r.busy for r in run.rounds[: budget.balanced_rounds]))
                         for run in study.balanced(store, name, budget)
                     ]
-    return found
+    return results
 
 
 def tell(found: Measurements) -> str:
@@ -114,8 +114,8 @@ def _table(name: str, lines: Mapping[str, Line], *, ends: bool = True) -> str:
         reached = [next((x for x, y in line if y >= target), None) for target in TARGETS[name]]
         cells = ["–" if x is None else f"{x:.5g}" for x in reached]
         best = max(y for _, y in line)
-        told = [f"{best:.4f}", f"{line[-1][1]:.4f}", str(len(line))] if ends else []
-        rows.append([name, setting, *cells, *told])
+        values = [f"{best:.4f}", f"{line[-1][1]:.4f}", str(len(line))] if ends else []
+        rows.append([name, setting, *cells, *values])
     head = ["data", "setting", *(f"{target:.0%}" for target in TARGETS[name])]
     return markdown([*head, "best", "last", "epochs"] if ends else head, rows)
 

@@ -78,5 +78,5 @@ def run_local_sgd(
             balanced_rounds=12,
         )
     store = Store(folder=arguments.out / "runs", rows=budget.rows)
-    found = figures.run_all(names, arguments.figures, store, budget)
-    return figures.tell(found), found.content(), figures.pictures(found)
+    result = figures.run_all(names, arguments.figures, store, budget)
+    return figures.tell(result), result.content(), figures.pictures(result)

@@ -53,14 +53,14 @@ def train_plain(
             optimizer.step()
             total += float(loss.detach()) * len(some)
         with torch.no_grad():
-            found = torch.cat([module(part).argmax(1) for part in test.split(_TESTED)]).numpy()
+            result = torch.cat([module(part).argmax(1) for part in test.split(_TESTED)]).numpy()
         point = Point(
             epoch=epoch + 1,
             rounds=0,
             units=0.0,
             members=1,
             loss=total / len(y),
-            test_accuracy=float(np.mean(found == images.test_y)),
+            test_accuracy=float(np.mean(result == images.test_y)),
         )
         points.append(point)
         each(Run(points=tuple(points), rounds=(), wall_s=time.perf_counter() - began_s))

@@ -117,14 +117,14 @@ def run(setting: Setting, images: Images, each: Callable[[Run], None] = lambda s
     simulation = Simulation(
         _record(setting, images), images.source, options=_world(setting, images)
     )
-    judge = _EpochTester(simulation, setting, images)
-    for told in simulation.run():
-        if judge.follow(told):
-            each(judge.run(time.perf_counter() - began_s))
+    reference = _EpochTester(simulation, setting, images)
+    for entry in simulation.run():
+        if reference.follow(entry):
+            each(reference.run(time.perf_counter() - began_s))
     result = simulation.result()
     if result.error is not None:
         raise JobFailedError(f"run {setting.name} failed: {result.error['message']}")
-    return judge.run(time.perf_counter() - began_s)
+    return reference.run(time.perf_counter() - began_s)
 
 
 class _EpochTester:
@@ -145,9 +145,9 @@ class _EpochTester:
         """Return the run so far."""
         return Run(points=tuple(self._points), rounds=tuple(self._rounds), wall_s=wall_s)
 
-    def follow(self, told: Sequence[Mapping[str, Any]]) -> bool:
+    def follow(self, report: Sequence[Mapping[str, Any]]) -> bool:
         """Process new story records; return whether an epoch has ended."""
-        for record in told:
+        for record in report:
             if record["event"] == "ExchangeEnded" and record["operation"] == "train":
                 self._rounds.append(_round(record))
         before = len(self._points)
@@ -195,8 +195,8 @@ def accuracy(network: Network, arrays: Mapping[str, NDArray[np.float64]], images
     rows = network.tensor(images.test_X.copy())
     mean, std = float(arrays["input_mean"][0]), float(arrays["input_std"][0])
     output = network.outputs(network.inputs(rows, mean, std))
-    found = np.asarray(network.classes)[output.argmax(1).cpu().numpy()]
-    return float(np.mean(found == images.test_y))
+    result = np.asarray(network.classes)[output.argmax(1).cpu().numpy()]
+    return float(np.mean(result == images.test_y))
 
 
 def _trace(setting: Setting) -> tuple[Taken | Granted, ...]:

@@ -42,11 +42,11 @@ class Store:
         return self._kept(data, setting, "plain-", train_plain)
 
     def _kept(self, data: str, setting: Setting, kind: str, train: Callable[..., Run]) -> Run:
-        wanted = json.loads(json.dumps(asdict(setting)))
-        epochs = wanted.pop("epochs")
-        head = {"data": data, "rows": self.rows, "setting": wanted}
-        told = json.dumps(head, sort_keys=True).encode()
-        digest = hashlib.blake2b(told, digest_size=4).hexdigest()
+        expected = json.loads(json.dumps(asdict(setting)))
+        epochs = expected.pop("epochs")
+        head = {"data": data, "rows": self.rows, "setting": expected}
+        report = json.dumps(head, sort_keys=True).encode()
+        digest = hashlib.blake2b(report, digest_size=4).hexdigest()
         path = self.folder / f"{data}-{kind}{setting.name}-{digest}.json"
         if path.exists():
             kept = json.loads(path.read_text())
@@ -57,8 +57,8 @@ class Store:
         def write(found: Run) -> None:
             write_whole(path, json.dumps({**head, **asdict(found)}).encode())
             at = found.points[-1]
-            told = f"epoch {at.epoch}, loss {at.loss:.4f}, test accuracy {at.test_accuracy:.4f}"
-            print(f"{path.stem}: {told}, {found.wall_s:.0f} s", file=sys.stderr, flush=True)
+            report = f"epoch {at.epoch}, loss {at.loss:.4f}, test accuracy {at.test_accuracy:.4f}"
+            print(f"{path.stem}: {report}, {found.wall_s:.0f} s", file=sys.stderr, flush=True)
 
         return train(setting, load(data, self.rows), write)
 

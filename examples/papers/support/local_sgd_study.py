@@ -149,9 +149,9 @@ def fixed(store: Store, data: str, budget: Budget) -> Lines:
         lines.add(f"{most} to 2 to {most}, {UNI}", elastic)
         when = budget.schedule(data, there_and_back)
         for tasks in (most, 2 * most):
-            found = store.run(data, budget.static(data, tasks))
+            result = store.run(data, budget.static(data, tasks))
             lines.add(
-                f"{most} to 2 to {most}, micro-tasks ({tasks})", found, _waves(found, tasks, when)
+                f"{most} to 2 to {most}, micro-tasks ({tasks})", result, _waves(result, tasks, when)
             )
     return lines
 
@@ -161,8 +161,8 @@ def scaling(store: Store, data: str, budget: Budget, start: int, end: int) -> Li
     lines, steps = Lines(), counts(start, end)
     when = budget.schedule(data, steps)
     for tasks in budget.tasks:
-        found = store.run(data, budget.static(data, tasks))
-        lines.add(f"micro-tasks ({tasks})", found, _waves(found, tasks, when))
+        result = store.run(data, budget.static(data, tasks))
+        lines.add(f"micro-tasks ({tasks})", result, _waves(result, tasks, when))
     lines.add(UNI, store.run(data, budget.scaling(data, steps)))
     return lines
 
@@ -174,13 +174,13 @@ def mixed(store: Store, data: str, budget: Budget) -> tuple[Lines, float]:
     """
     lines = Lines()
     for tasks in budget.tasks:
-        found = store.run(data, budget.static(data, tasks))
+        result = store.run(data, budget.static(data, tasks))
         units = micro_task_units_mixed(tasks, MIXED) * tasks / REFERENCE_MEMBERS
-        ends = [units * (k + 1) for k in range(len(found.rounds))]
-        lines.add(f"micro-tasks ({tasks})", found, ends)
-    found = store.run(data, budget.unequal(data, "mixed", MIXED, balances=True))
-    lines.add(UNI, found)
-    return lines, found.rounds[-1].units
+        ends = [units * (k + 1) for k in range(len(result.rounds))]
+        lines.add(f"micro-tasks ({tasks})", result, ends)
+    result = store.run(data, budget.unequal(data, "mixed", MIXED, balances=True))
+    lines.add(UNI, result)
+    return lines, result.rounds[-1].units
 
 
 def balanced(store: Store, data: str, budget: Budget) -> list[Run]:

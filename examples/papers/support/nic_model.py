@@ -298,13 +298,13 @@ class World:
         self.losses += 1
         member = self.members[i]
         member.coming.clear()
-        given = self.start
+        value = self.start
         if self.newcomer == "peer":
             step = 1 + int(member.chance.integers(self.n_members - 1))
             peer = self.members[(i + step) % self.n_members]
             assert peer.state is not None
-            given = self.problem.message(peer.state, member.chance).arrays
-        member.state = self.problem.begin(given)
+            value = self.problem.message(peer.state, member.chance).arrays
+        member.state = self.problem.begin(value)
 
     @property
     def link_use(self) -> float:

@@ -114,11 +114,11 @@ def uni_task_units_mixed(factors: Sequence[float], reference: int = REFERENCE_ME
 
 def members_at(schedule: Sequence[tuple[float, int]], t: float) -> int:
     """Return the members at a moment, of ``(from second, members)`` in order."""
-    found = schedule[0][1]
+    result = schedule[0][1]
     for since, members in schedule:
         if since <= t:
-            found = members
-    return found
+            result = members
+    return result
 
 
 def stepwise(start: int, end: int, *, by: int = 2, every: float = 20.0) -> list[tuple[float, int]]:

@@ -39,7 +39,7 @@ class ScaleIn:
 
 def scale_ins(story: Sequence[Mapping[str, Any]]) -> list[ScaleIn]:
     """Read the scale-ins that policies ordered from a run's story."""
-    found: list[ScaleIn] = []
+    results: list[ScaleIn] = []
     ended_s = 0.0
     rows = [r for r in story if r["event"] == "RoundEnded"]
     members = {int(r["round"]): int(r["members"]) for r in rows}
@@ -54,7 +54,7 @@ def scale_ins(story: Sequence[Mapping[str, Any]]) -> list[ScaleIn]:
         at = int(begins["round"])
         moved = [r for r in story[k : story.index(begins)] if r["event"] == "ChunksMoved"]
         copied_s = moved[-1]["t"] if moved else record["t"]
-        found.append(
+        results.append(
             ScaleIn(
                 before=members[at - 1],
                 after=members.get(at, 0),
@@ -64,7 +64,7 @@ def scale_ins(story: Sequence[Mapping[str, Any]]) -> list[ScaleIn]:
                 copied_bytes=sum(int(r["bytes"]) for r in moved),
             )
         )
-    return found
+    return results
 
 
 def overhead_table(names: Sequence[str], source_of: Callable[[str], ArraySource]) -> str:

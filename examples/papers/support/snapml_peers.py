@@ -32,7 +32,7 @@ Runs = dict[str, list[dict[str, Any]]]
 
 def runs(store: Store, sets: tuple[str, str], l2: float, python: str, limit_s: float) -> Runs:
     """Run all peers on one set, as far as the time limit allows."""
-    found: Runs = {}
+    results: Runs = {}
     folder = store.folder / "data"
     ways = [(OURS, 1), (OURS, 2), (SCIKIT_LEARN[0], 1)]
     if not store.quick:
@@ -49,8 +49,8 @@ def runs(store: Store, sets: tuple[str, str], l2: float, python: str, limit_s: f
             f"{name}, {sets[0]}", settings, lambda t=task, p=own: process(t, p), has_ended
         )
         if lines is not None:
-            found[name] = lines
-    return found
+            results[name] = lines
+    return results
 
 
 def has_ended(lines: list[dict[str, Any]]) -> bool:
@@ -73,17 +73,17 @@ def process(task: dict[str, Any], python: str) -> list[dict[str, Any]]:
         )
     except subprocess.TimeoutExpired as late:
         out = late.stdout or b""
-        told = out.decode() if isinstance(out, bytes) else out
+        text = out.decode() if isinstance(out, bytes) else out
         # The last line may have been cut off.
-        return [*_read(told[: told.rfind("\n") + 1]), {"none": f"no end after {patience_s:g} s"}]
+        return [*_read(text[: text.rfind("\n") + 1]), {"none": f"no end after {patience_s:g} s"}]
     lines = _read(done.stdout)
     if done.returncode:
         lines.append({"none": " ".join(done.stderr.strip().splitlines()[-1:])})
     return lines
 
 
-def _read(told: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+def _read(report: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in report.splitlines() if line.startswith("{")]
 
 
 def figure(store: Store, python: str) -> Figure:
@@ -92,9 +92,9 @@ def figure(store: Store, python: str) -> Figure:
     limit_s = 20.0
     folder = store.folder / "data"
     sets = snapml_data.generated(folder, rows, columns)
-    found = runs(store, sets, L2, python, limit_s)
-    panels = [scatter(f"Criteo-shaped, {rows:,} rows", found)]
-    tables = [(f"Criteo-shaped, {rows:,} rows, {columns:,} columns, l2 {L2:g}", table(found))]
+    result = runs(store, sets, L2, python, limit_s)
+    panels = [scatter(f"Criteo-shaped, {rows:,} rows", result)]
+    tables = [(f"Criteo-shaped, {rows:,} rows, {columns:,} columns, l2 {L2:g}", table(result))]
     if (snapml_data.DATA / "criteo_sample").is_dir():
         small = runs(store, snapml_data.sample(folder), SAMPLE_L2, python, limit_s)
         tables.append(
@@ -113,8 +113,8 @@ def figure(store: Store, python: str) -> Figure:
 def scatter(title: str, found: Runs) -> Panel:
     """Each peer's fits from the least effort to the most."""
     lines: dict[str, Line] = {}
-    for name, told in found.items():
-        points = [(line["s"], line["logloss"]) for line in told if "logloss" in line]
+    for name, entry in found.items():
+        points = [(line["s"], line["logloss"]) for line in entry if "logloss" in line]
         if points:
             lines[name] = sorted(points)
     return Panel(title=title, x="seconds of a fit", y="mean log-loss of the test set", lines=lines)
@@ -122,21 +122,21 @@ def scatter(title: str, found: Runs) -> Panel:
 
 def table(found: Runs) -> str:
     """Seconds to the target, the log-loss there, and the best log-loss, or why there are none."""
-    reached = [t["objective"] for told in found.values() for t in told if "objective" in t]
+    reached = [t["objective"] for entry in found.values() for t in entry if "objective" in t]
     least = min(reached, default=math.nan)
     rows = []
-    for name, told in found.items():
-        fits = [line for line in told if "objective" in line]
+    for name, entry in found.items():
+        fits = [line for line in entry if "objective" in line]
         there = next((t for t in fits if t["objective"] <= least * (1 + TARGET)), None)
         best = min((t["logloss"] for t in fits), default=math.nan)
-        why = next((line["none"] for line in told if "none" in line), "")
+        why = next((line["none"] for line in entry if "none" in line), "")
         rows.append(
             [
                 name,
                 number(there["s"] if there else math.nan),
                 f"{there['logloss']:.5f}" if there else "–",
                 f"{best:.5f}" if fits else "–",
-                number(next((t["first_s"] for t in told if "first_s" in t), math.nan)),
+                number(next((t["first_s"] for t in entry if "first_s" in t), math.nan)),
                 why,
             ]
         )

@@ -75,8 +75,8 @@ def train(
         [ended[k - 1]["t"], ended[k]["gap"] / ended[k]["objective"], computed[k - 1]]
         for k in range(1, len(ended))
     ]
-    said = [r["why"] for r in records if r["event"] == "PolicyDecided" and "a pass" in r["why"]]
-    return {"rounds": rounds, "said": said}
+    message = [r["why"] for r in records if r["event"] == "PolicyDecided" and "a pass" in r["why"]]
+    return {"rounds": rounds, "said": message}
 
 
 def stretch(rounds: Rounds, gap: float) -> Rounds:
@@ -125,10 +125,10 @@ def figure(store: Store, members: int) -> Figure:
     with em.LocalCluster(members) as cluster, Client(cluster, set_as_default=False) as client:
         for link, settings in LINKS.items():
             common = {"rows": rows, "columns": columns, "l2": 1e-5, **settings}
-            found = {}
+            results = {}
             for passes in (*tried, 0):
                 name = f"{link}, {f't2 = {passes}' if passes else 'policy'}"
-                told = store.run(
+                report = store.run(
                     name,
                     {**common, "passes": passes, "members": members, "gap": gap},
                     lambda p=passes, link=settings: train(
@@ -141,9 +141,9 @@ def figure(store: Store, members: int) -> Figure:
                         stop=em.Stop(rounds=400, seconds=60, gap=0.1 * gap),
                     ),
                 )
-                if told is not None:
-                    found[passes] = told
-            lines, table = _link(link, found, gap)
+                if report is not None:
+                    results[passes] = report
+            lines, table = _link(link, results, gap)
             panel |= lines
             tables.append((f"{link}, {members} members, {rows:,} rows, to a gap of {gap:g}", table))
     return Figure(
@@ -163,8 +163,8 @@ def figure(store: Store, members: int) -> Figure:
 def _link(link: str, found: dict[int, Any], gap: float) -> tuple[dict[str, Line], str]:
     """Make the lines and the table of one link."""
     seen = {}
-    for passes, told in found.items():
-        part = stretch(told["rounds"], gap)
+    for passes, entry in found.items():
+        part = stretch(entry["rounds"], gap)
         if len(part) > 1:
             seen[passes] = observed(passes, part)
     fitted = [seen[passes] for passes in FITTED if passes in seen]
@@ -180,7 +180,7 @@ def _link(link: str, found: dict[int, Any], gap: float) -> tuple[dict[str, Line]
     rows = []
     for passes, o in sorted(seen.items(), key=lambda item: (item[0] == 0, item[0])):
         took = to_gap_s(o, gap)
-        said = predicted_s(model, passes, gap) if model is not None and passes else math.nan
+        message = predicted_s(model, passes, gap) if model is not None and passes else math.nan
         first = predicted_s(model, 1, gap) if model is not None else math.nan
         rows.append(
             [
@@ -188,9 +188,9 @@ def _link(link: str, found: dict[int, Any], gap: float) -> tuple[dict[str, Line]
                 number(1e3 * o.seconds),
                 f"{o.decades:.2f}",
                 number(took) if math.isfinite(took) else NOT_REACHED,
-                number(said),
+                number(message),
                 number(base / took),
-                number(first / said),
+                number(first / message),
             ]
         )
     for passes in sorted(found.keys() - seen):

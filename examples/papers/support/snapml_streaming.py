@@ -35,45 +35,45 @@ def figure(store: Store) -> Figure:
     """Measure an epoch and its parts under each limit, with and without files in the cache."""
     rows = store.few(2_400_000, 20_000)
     folder = store.folder / "data" / f"texts-{rows}"
-    found: dict[tuple[str, float], dict[str, float]] = {}
+    results: dict[tuple[str, float], dict[str, float]] = {}
     for share in SHARES:
         for cache in CACHES:
             settings = {"shape": "rcv1", "rows": rows, "share": share, "cache": cache}
             settings["limit"] = "share of the data and what else the process takes"
             name = f"streaming, {share:g} of the data, {CACHES[cache]}"
-            told = store.run(
+            entry = store.run(
                 name, settings, lambda s=share, c=cache: measured(folder, rows, s, c == "cold")
             )
-            if told is not None:
-                found[cache, share] = told
+            if entry is not None:
+                results[cache, share] = entry
     panels, table, notes = [], [], ""
     for cache, words in CACHES.items():
         lines: dict[str, Line] = {}
-        for (at, share), told in found.items():
+        for (at, share), entry in results.items():
             if at != cache:
                 continue
-            total = sum(told[part] for part in PARTS)
+            total = sum(entry[part] for part in PARTS)
             for part in (*PARTS, "epoch"):
-                lines[part] = [*lines.get(part, []), (share, told[part])]
+                lines[part] = [*lines.get(part, []), (share, entry[part])]
             lines["one after the other"] = [
                 *lines.get("one after the other", []),
                 (share, total),
             ]
-            larger = max(told["read"], told["permute"] + told["compute"])
+            larger = max(entry["read"], entry["permute"] + entry["compute"])
             table.append(
                 [
                     words,
                     f"{share:g}",
-                    *(number(told[part]) for part in PARTS),
+                    *(number(entry[part]) for part in PARTS),
                     number(total),
-                    number(told["epoch"]),
-                    f"{told['epoch'] / max(larger, 1e-12):.2f}",
-                    f"{total / max(told['epoch'], 1e-12):.2f}",
-                    f"{told['streamed']:.2f}",
+                    number(entry["epoch"]),
+                    f"{entry['epoch'] / max(larger, 1e-12):.2f}",
+                    f"{total / max(entry['epoch'], 1e-12):.2f}",
+                    f"{entry['streamed']:.2f}",
                 ]
             )
-        shares = {round(told["streamed"], 2) for (at, _), told in found.items() if at == cache}
-        if len(shares) == 1 and len(found) > len(CACHES):
+        shares = {round(entry["streamed"], 2) for (at, _), entry in results.items() if at == cache}
+        if len(shares) == 1 and len(results) > len(CACHES):
             notes += f"\n{words}: as much was streamed under every limit.\n"
         panels.append(
             Panel(title=words, x="memory limit, share of the data", y="seconds", lines=lines)

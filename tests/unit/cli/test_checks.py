@@ -8,7 +8,7 @@ from elasticml.cli import checks
 
 
 @pytest.mark.parametrize(
-    ("answer", "least", "state", "found"),
+    ("answer", "least", "state", "result"),
     [
         ('openjdk version "17.0.15" 2025-04-15', 8, "ok", "17.0.15"),
         ("\x1b[1mApache Maven 3.8.7\x1b[m", 3, "ok", "3.8.7"),
@@ -16,13 +16,13 @@ from elasticml.cli import checks
         ("no number at all", 1, "broken", "no number at all"),
     ],
 )
-def test_program_versions_are_recognised(answer, least, state, found):
+def test_program_versions_are_recognised(answer, least, state, result):
     check = checks.check_program(
         "It", ["it"], "tests", "install it", version_min=least, ask=lambda command: answer
     )
     assert (check.state, check.found, check.remedy) == (
         state,
-        found,
+        result,
         "" if state == "ok" else "install it",
     )
 

@@ -62,31 +62,31 @@ def by_name(checks):
 
 
 def test_without_settings_the_cluster_is_not_checked():
-    found = by_name(checks_yarn.yarn_checks({}))
-    assert (found["Settings"].state, found["Settings"].required) == ("broken", True)
-    assert found["Settings"].remedy.startswith("export HADOOP_CONF_DIR=")
-    assert {"Manager", "Queue", "HDFS"} & set(found) == set()
+    result = by_name(checks_yarn.yarn_checks({}))
+    assert (result["Settings"].state, result["Settings"].required) == ("broken", True)
+    assert result["Settings"].remedy.startswith("export HADOOP_CONF_DIR=")
+    assert {"Manager", "Queue", "HDFS"} & set(result) == set()
 
 
 def test_a_cluster_that_is_down_is_two_findings_with_remedies(tmp_path):
-    gone = closed_url().removeprefix("http://")
+    closed = closed_url().removeprefix("http://")
     environment = write_conf(
-        tmp_path / "c", yarn_resourcemanager_webapp_address=gone, fs_defaultFS=f"hdfs://{gone}"
+        tmp_path / "c", yarn_resourcemanager_webapp_address=closed, fs_defaultFS=f"hdfs://{closed}"
     )
     environment["ELASTICML_HDFS"] = "webhdfs"
-    found = by_name(checks_yarn.yarn_checks(environment))
-    manager, hdfs = found["Manager"], found["HDFS"]
+    result = by_name(checks_yarn.yarn_checks(environment))
+    manager, hdfs = result["Manager"], result["HDFS"]
     assert (manager.state, manager.required, hdfs.state, hdfs.required) == (
         "broken",
         True,
         "broken",
         True,
     )
-    assert f"{gone} does not answer (Connection refused)" in manager.found
+    assert f"{closed} does not answer (Connection refused)" in manager.found
     assert manager.remedy.startswith("start it, or correct yarn.resourcemanager.webapp.address")
     assert "does not answer (Connection refused)" in hdfs.found
     assert hdfs.remedy.startswith("start the name node")
-    assert "Queue" not in found
+    assert "Queue" not in result
 
 
 def test_a_file_that_is_no_configuration_is_named(tmp_path):
@@ -145,7 +145,7 @@ def test_a_queue_without_capacity_is_shown_with_its_limit():
 
 
 @pytest.mark.parametrize(
-    ("check", "settings", "state", "found", "remedy"),
+    ("check", "settings", "state", "result", "remedy"),
     [
         (checks_yarn.check_preemption, {}, "ok", "ends 15 s after its notice", ""),
         (checks_yarn.check_preemption, {"max_wait_s": 1.0}, "missing", "ends 1 s", "max_wait"),
@@ -160,10 +160,10 @@ def test_a_queue_without_capacity_is_shown_with_its_limit():
         (checks_yarn.check_recovery, {"is_recovering": False}, "missing", "off:", "recovery.en"),
     ],
 )
-def test_grace_settings_are_explained(check, settings, state, found, remedy):
-    said = check(grace(**settings))
-    assert (said.state, found in said.found, remedy in said.remedy) == (state, True, True)
-    assert (said.remedy == "") == (state == "ok")
+def test_grace_settings_are_explained(check, settings, state, result, remedy):
+    message = check(grace(**settings))
+    assert (message.state, result in message.found, remedy in message.remedy) == (state, True, True)
+    assert (message.remedy == "") == (state == "ok")
 
 
 def test_an_agent_that_is_not_built_has_a_remedy(tmp_path):
@@ -208,8 +208,8 @@ def test_a_kerberos_ticket_is_found_or_has_a_remedy(error, state, remedy):
 
 def test_a_class_path_without_archives_is_broken():
     assert checks_yarn.check_class_path(lambda command: "/etc/hadoop:/x/*").state == "broken"
-    found = checks_yarn.check_class_path(lambda command: "/c:/x/a.jar:/x/b.jar\n")
-    assert (found.state, found.found) == ("ok", "2 jars on its class path")
+    result = checks_yarn.check_class_path(lambda command: "/c:/x/a.jar:/x/b.jar\n")
+    assert (result.state, result.found) == ("ok", "2 jars on its class path")
 
 
 def test_doctor_of_a_broken_cluster_is_exit_2(tmp_path, monkeypatch, capsys):
@@ -218,8 +218,8 @@ def test_doctor_of_a_broken_cluster_is_exit_2(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("signal.signal", lambda *_: None)
     with pytest.raises(SystemExit) as ended:
         main(["doctor", "--yarn", "--json"])
-    found = by_name(Check(**check) for check in json.loads(capsys.readouterr().out)["checks"])
-    assert (ended.value.code, found["Settings"].state, "YARN" in found) == (2, "broken", False)
+    result = by_name(Check(**check) for check in json.loads(capsys.readouterr().out)["checks"])
+    assert (ended.value.code, result["Settings"].state, "YARN" in result) == (2, "broken", False)
     with pytest.raises(SystemExit) as ended:
         main(["doctor", "--yarn", "--memory", "much"])
     assert (ended.value.code, "--memory" in capsys.readouterr().err) == (2, True)

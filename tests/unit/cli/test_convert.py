@@ -23,18 +23,18 @@ def ask(*arguments: str) -> str:
 
 def test_a_file_is_converted_by_its_name_with_the_readers_settings(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("y,a\n1,2\n0,3\n")
-    said = ask(str(tmp_path / "a.csv"), str(tmp_path / "made"), "--set", "label=y")
-    assert f"{{format: chunks, path: {tmp_path / 'made'}}}" in said
+    output = ask(str(tmp_path / "a.csv"), str(tmp_path / "made"), "--set", "label=y")
+    assert f"{{format: chunks, path: {tmp_path / 'made'}}}" in output
     assert load_all(read_converted(str(tmp_path / "made")))[0].values.tolist() == [[2.0], [3.0]]
 
 
 def test_chunks_are_compressed_on_request(tmp_path: Path) -> None:
     (tmp_path / "a.svm").write_text("1 1:2\n-1 2:3\n" * 2000)
     many = ("--compress", "zstd", "--level", "3")
-    said = json.loads(ask(str(tmp_path / "a.svm"), str(tmp_path / "made"), *many, "--json"))
-    assert said["stored_bytes"] < 0.1 * said["bytes"]
-    said = ask(str(tmp_path / "a.svm"), str(tmp_path / "again"), "--compress", "zstd")
-    assert "MiB compressed to 0.0 MiB" in said
+    output = json.loads(ask(str(tmp_path / "a.svm"), str(tmp_path / "made"), *many, "--json"))
+    assert output["stored_bytes"] < 0.1 * output["bytes"]
+    output = ask(str(tmp_path / "a.svm"), str(tmp_path / "again"), "--compress", "zstd")
+    assert "MiB compressed to 0.0 MiB" in output
     (one,), (other,) = (load_all(read_converted(str(tmp_path / k))) for k in ("made", "again"))
     assert bytes(one.body) == bytes(other.body)
 
@@ -44,10 +44,10 @@ def test_a_job_files_data_are_converted(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(
         "data: {format: svmlight, path: a.svm, test: b.svm, chunk_size: 1 MiB, cache: false}\n"
     )
-    said = ask(
+    output = ask(
         str(tmp_path / "job.yaml"), str(tmp_path / "made"), "--set", "dtype=float32", "--json"
     )
-    assert json.loads(said)["rows"] == 2
+    assert json.loads(output)["rows"] == 2
     assert load_all(read_converted(str(tmp_path / "made")))[0].values.dtype == "float32"
 
 

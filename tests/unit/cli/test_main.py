@@ -176,9 +176,9 @@ def test_cocoa_and_its_policies_are_simulated(command, tmp_path):
     code, out, err = command("simulate", path, "--out", tmp_path / "run")
     assert code == 0
     assert "| done after" in err
-    told = dict(line.split(maxsplit=1) for line in out.splitlines())
-    assert float(told["gap"]) <= 1e-6
-    assert told["rounds"].endswith("(gap <= 1e-06)")
+    values = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert float(values["gap"]) <= 1e-6
+    assert values["rounds"].endswith("(gap <= 1e-06)")
     again = yaml.safe_load((tmp_path / "run" / "job.yaml").read_text())
     assert again["policies"] == [{"name": "rebalance"}, {"name": "knee", "to": [1]}]
     assert (again["holders"], again["placement"], again["absent"]) == (2, "random", "reload")
@@ -199,9 +199,9 @@ def test_an_invalid_simulation_is_exit_2(command, tmp_path):
 
 def test_doctor_has_machine_readable_output(command):
     code, out, _ = command("doctor", "--json")
-    found = json.loads(out)
-    assert (code, found["usable"]) == (0, True)
-    assert {"name", "state", "found", "serves", "required", "remedy"} == set(found["checks"][0])
+    result = json.loads(out)
+    assert (code, result["usable"]) == (0, True)
+    assert {"name", "state", "found", "serves", "required", "remedy"} == set(result["checks"][0])
 
 
 def test_doctor_names_a_remedy_for_every_problem(command, monkeypatch):
@@ -214,14 +214,14 @@ def test_doctor_names_a_remedy_for_every_problem(command, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("notes", "told"),
+    ("notes", "report"),
     [
         ([], "elasticml: interrupted"),
         (["what there is is in a"], "elasticml: interrupted; what there is is in a"),
     ],
 )
 def test_an_interrupt_names_the_remains_if_there_are_any(
-    command, monkeypatch, tmp_path, notes, told
+    command, monkeypatch, tmp_path, notes, report
 ):
     # The message claimed that the run stays in its directory before there was one, and for doctor,
     # too.
@@ -233,4 +233,4 @@ def test_an_interrupt_names_the_remains_if_there_are_any(
 
     monkeypatch.setattr("elasticml.jobs.job_file.read_job_file", interrupted)
     code, _, err = command("run", job_file(tmp_path))
-    assert (code, err.strip()) == (130, told)
+    assert (code, err.strip()) == (130, report)

@@ -66,7 +66,7 @@ def test_the_cause_of_a_failure_comes_before_the_place_of_the_run(application, t
     write(tmp_path / "kept", "story.jsonl", "mine")
     write(tmp_path / "run", "story.jsonl", "another's")
     failed = Verdict.of_error(DataError("line 3 is wrong"))
-    with pytest.raises(DataError) as told:
+    with pytest.raises(DataError) as caught:
         show_result(application, failed, tmp_path / "run", as_json=False)
-    assert told.value.message == f"line 3 is wrong; see elasticml logs {application.id}"
+    assert caught.value.message == f"line 3 is wrong; see elasticml logs {application.id}"
     assert f"elasticml result {application.id} --out DIR\n" in capsys.readouterr().err

@@ -99,10 +99,10 @@ def test_a_job_without_a_waiting_client_is_found_by_its_id(plan, capsys):
 
 
 def test_the_printed_id_can_be_used_at_once(plan, capsys, writing_down):
-    said = []
-    writing_down(lambda: said.append(capsys.readouterr()))
+    messages = []
+    writing_down(lambda: messages.append(capsys.readouterr()))
     submit_and_follow(Cluster(), plan, RECORD, evaluates=True, detach=True)
-    assert [(before.out, before.err) for before in said] == [("", "")]
+    assert [(before.out, before.err) for before in messages] == [("", "")]
     assert capsys.readouterr().out == f"{APPLICATION}\n"
 
 

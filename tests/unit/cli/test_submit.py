@@ -94,7 +94,7 @@ def test_commands_without_yarn_do_not_import_its_libraries(tmp_path):
         "import elasticml.cli.main, elasticml.cli.submit, elasticml.cli.applications\n"
         "print(json.dumps(sorted({'skein', 'dask_yarn', 'grpc'} & set(sys.modules))))"
     )
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
     )
-    assert json.loads(told.stdout) == []
+    assert json.loads(process.stdout) == []

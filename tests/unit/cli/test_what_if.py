@@ -38,12 +38,12 @@ class Answer:
 
 
 def asked(*arguments: object) -> Answer:
-    said = io.StringIO()
-    with pytest.MonkeyPatch.context() as patched, contextlib.redirect_stderr(said):
+    output = io.StringIO()
+    with pytest.MonkeyPatch.context() as patched, contextlib.redirect_stderr(output):
         patched.setattr("signal.signal", lambda *_: None)
-        with contextlib.redirect_stdout(said), pytest.raises(SystemExit) as caught:
+        with contextlib.redirect_stdout(output), pytest.raises(SystemExit) as caught:
             main([str(argument) for argument in arguments])
-    return Answer(int(caught.value.code or 0), said.getvalue())
+    return Answer(int(caught.value.code or 0), output.getvalue())
 
 
 def made(folder: Path, **changes) -> Path:

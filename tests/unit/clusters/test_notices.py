@@ -48,13 +48,13 @@ def marks(*containers: tuple[str, float, int], seq: int = 1, at_s: float = NOW_S
         {"id": id, "first": 1, "last": round(last_s * 1000), "count": count, "strict": False}
         for id, last_s, count in containers
     ]
-    asked = [{"n": 1, "mib": 128, "vcores": 1, "where": "*"}]
+    requests = [{"n": 1, "mib": 128, "vcores": 1, "where": "*"}]
     document = {
         "v": 1,
         "seq": seq,
         "t": round(at_s * 1000),
         "marks": listed,
-        "resources": asked,
+        "resources": requests,
     }
     return json.dumps(document).encode()
 
@@ -146,8 +146,8 @@ def test_a_second_mark_is_reported_and_lives_as_long_as_the_first(book):
 
 def test_an_exit_ends_the_mark_and_later_marks_are_ignored(book):
     book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S)
-    told = book.read(EXITS, items(ended(ONE, -102, PREEMPTED)), NOW_S + 5)
-    assert told == [
+    calls = book.read(EXITS, items(ended(ONE, -102, PREEMPTED)), NOW_S + 5)
+    assert calls == [
         ContainerExited(container=ONE, status=-102, reason="preempted", message=PREEMPTED)
     ]
     assert book.lapse(NOW_S + 99) == []
@@ -157,8 +157,8 @@ def test_an_exit_ends_the_mark_and_later_marks_are_ignored(book):
 
 def test_a_repeated_exit_counts_once(book):
     book.read(EXITS, items(ended(ONE, 0)), NOW_S)
-    told = book.read(EXITS, items(ended(ONE, 0), ended(ONE, -106), ended(TWO, 3)), NOW_S)
-    assert told == [ContainerExited(container=TWO, status=3, reason="exit", message="")]
+    calls = book.read(EXITS, items(ended(ONE, 0), ended(ONE, -106), ended(TWO, 3)), NOW_S)
+    assert calls == [ContainerExited(container=TWO, status=3, reason="exit", message="")]
 
 
 @pytest.mark.parametrize(

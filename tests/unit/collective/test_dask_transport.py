@@ -461,9 +461,9 @@ async def test_processes_that_cannot_share_memory_use_streams_and_say_why_once(c
         with caplog.at_level(logging.INFO, logger=dask_transport.__name__):
             kinds = [type((await pair(there, "auto"))[0]) for _ in range(2)]
         assert kinds == [SocketLink, SocketLink]
-        told = [r.getMessage() for r in caplog.records if r.name == dask_transport.__name__]
-        assert len(told) == 1
-        assert "there is no memory to share" in told[0]
+        values = [r.getMessage() for r in caplog.records if r.name == dask_transport.__name__]
+        assert len(values) == 1
+        assert "there is no memory to share" in values[0]
         with pytest.raises(ConfigError, match=r"there is no memory to share; use transport: auto"):
             await pair(there, "shm")
 

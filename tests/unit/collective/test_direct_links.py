@@ -137,17 +137,17 @@ async def test_fault_of_a_handler_propagates_from_serve_and_closes_the_link():
 
 async def test_no_frame_is_handled_after_the_handler_has_closed_the_link():
     near, far = socket_line()
-    came = []
+    received = []
 
     def close(frame: Frame) -> None:
-        came.append(frame.exchange)
+        received.append(frame.exchange)
         far.close()
 
     for exchange in range(3):
         await near.send(framed(exchange))
     with pytest.raises(LinkClosedError):
         await far.serve(fresh, close)
-    assert came == [0]
+    assert received == [0]
     near.close()
 
 

@@ -87,12 +87,12 @@ def test_a_frame_arrives_unchanged_and_later_even_if_its_memory_is_overwritten()
         await link.send(Frame(kind=Kind.MAIL, prefix={"a": 1}, payload=array.data.cast("B")))
         left_s = clock.now_s
         array[:] = -1.0
-        came = await far.receive(allocate)
-        return clock.now_s - left_s, np.frombuffer(came.payload), came.prefix
+        received = await far.receive(allocate)
+        return clock.now_s - left_s, np.frombuffer(received.payload), received.prefix
 
-    seconds, got, prefix = asyncio.run(run())
+    seconds, actual, prefix = asyncio.run(run())
     assert seconds == pytest.approx(0.5)
-    assert np.array_equal(got, np.arange(1000.0))
+    assert np.array_equal(actual, np.arange(1000.0))
     assert prefix == {"a": 1}
 
 

@@ -64,12 +64,12 @@ def test_frames_come_whole_and_in_order_however_their_bytes_arrive(ends, step):
     near, far = ends
     sent = frames() if step > 1 else frames()[:6]
     stream = b"".join(map(raw, sent))
-    reader, came = FrameReader(far), []
+    reader, received = FrameReader(far), []
     for start in range(0, len(stream), min(step, 2**16)):
         near.sendall(stream[start : start + min(step, 2**16)])
         while (frame := reader.next(fresh)) is not None:
-            came.append(content(frame))
-    assert came == [content(frame) for frame in sent]
+            received.append(content(frame))
+    assert received == [content(frame) for frame in sent]
     assert reader.received_bytes == len(stream)
     assert not reader.has_more
 

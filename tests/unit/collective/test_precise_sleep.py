@@ -57,15 +57,15 @@ def oversleep(seconds: float) -> float:
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that were left to ``asyncio.sleep``."""
-    found: list[float] = []
+    results: list[float] = []
     plain = asyncio.sleep
 
     async def noted(seconds: float) -> None:
-        found.append(seconds)
+        results.append(seconds)
         await plain(0)
 
     monkeypatch.setattr(module.asyncio, "sleep", noted)
-    return found
+    return results
 
 
 @LINUX

@@ -33,22 +33,22 @@ class Receiver:
 
     def __init__(self) -> None:
         self.arrivals = IncomingVectors("there")
-        self.asked: list[tuple[int, dict]] = []
+        self.requests: list[tuple[int, dict]] = []
 
     def allocate(self, header, prefix) -> memoryview:
-        self.asked.append((header.payload_bytes, dict(prefix)))
+        self.requests.append((header.payload_bytes, dict(prefix)))
         return fresh(header, prefix)
 
     def take(self, sent: Frame) -> Frame | None:
         head, payload = sent.encode()
         header = unpack(head[:32])
-        got = decode(header, head[32:], None)
-        if got.piece == TRAILER:
-            return self.arrivals.commit(got)[0]
-        buffer = self.arrivals.buffer_of(header, got.prefix, self.allocate)
+        actual = decode(header, head[32:], None)
+        if actual.piece == TRAILER:
+            return self.arrivals.commit(actual)[0]
+        buffer = self.arrivals.buffer_of(header, actual.prefix, self.allocate)
         buffer[:] = payload
-        got.payload = buffer
-        self.arrivals.piece(got)
+        actual.payload = buffer
+        self.arrivals.piece(actual)
         return None
 
 
@@ -66,7 +66,7 @@ def test_first_segment_reserves_the_whole_and_contains_a_models_prefix():
     there = Receiver()
     for piece in list(cut(frame(Kind.MODEL), 1, PIECE))[:2]:
         there.take(piece)
-    assert there.asked == [(VECTOR.nbytes, {"of": "0x5"})]
+    assert there.requests == [(VECTOR.nbytes, {"of": "0x5"})]
 
 
 def test_contributors_of_a_partial_are_known_only_with_the_trailer():

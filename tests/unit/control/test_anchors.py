@@ -26,10 +26,10 @@ def trees(draw):
 @st.composite
 def trees_and_vanished(draw):
     parents = draw(trees())
-    gone = draw(st.sets(st.sampled_from(sorted(parents))))
+    lost = draw(st.sets(st.sampled_from(sorted(parents))))
     # Of the vanished, those that still exist are no help; of the others, some may be lost, too.
-    also_lost = draw(st.sets(st.sampled_from(sorted(parents)), max_size=1)) - gone
-    return parents, gone, parents.keys() - gone - also_lost
+    also_lost = draw(st.sets(st.sampled_from(sorted(parents)), max_size=1)) - lost
+    return parents, lost, parents.keys() - lost - also_lost
 
 
 def sums(parents):
@@ -46,17 +46,17 @@ def sums(parents):
 
 @given(trees_and_vanished())
 def test_terms_add_up_to_the_share_of_the_vanished(case):
-    parents, gone, living = case
-    terms = plan_anchor(parents, gone, living)
+    parents, lost, living = case
+    terms = plan_anchor(parents, lost, living)
     own, total = sums(parents)
     if terms is not None:
-        assert sum(t.sign * total[t.of] for t in terms) == sum(own[m] for m in gone)
+        assert sum(t.sign * total[t.of] for t in terms) == sum(own[m] for m in lost)
 
 
 @given(trees_and_vanished())
 def test_every_term_is_requested_from_a_living_holder(case):
-    parents, gone, living = case
-    for term in plan_anchor(parents, gone, living) or []:
+    parents, lost, living = case
+    for term in plan_anchor(parents, lost, living) or []:
         assert term.at is None or term.at in living
         # A member has its own sum, and its children's.
         assert term.at in (term.of, parents[term.of])
@@ -64,9 +64,9 @@ def test_every_term_is_requested_from_a_living_holder(case):
 
 @given(trees_and_vanished())
 def test_there_is_no_plan_only_if_a_holder_is_lost_too(case):
-    parents, gone, living = case
-    if parents.keys() == gone | living:
-        assert plan_anchor(parents, gone, living) is not None
+    parents, lost, living = case
+    if parents.keys() == lost | living:
+        assert plan_anchor(parents, lost, living) is not None
 
 
 def test_star_needs_the_roots_inputs_only():

@@ -41,8 +41,8 @@ def test_a_restored_machine_has_the_old_ones_state():
     old.rounds.last_row = HistoryRow({"next_gap": 0.25, "objective": 1.5})
     progress = [Progress(round=16, seconds=2.5, members=1, objective=1.5, gap=0.25)]
     new = Driver(DriverSettings(), policies())
-    told = [progress_of(through_json(progress_entry(p))) for p in progress]
-    restore(new, through_json(snapshot(old)), told)
+    values = [progress_of(through_json(progress_entry(p))) for p in progress]
+    restore(new, through_json(snapshot(old)), values)
     assert snapshot(new) == snapshot(old)
     assert list(new.history.progress) == progress
     record = new.state.membership.admit(

@@ -49,8 +49,8 @@ def test_source_sends_one_batch_at_a_time():
         9.0,
     )
     assert copies.pump() == []
-    told, second = hold(copies, came(first))
-    assert (told.record.event, told.record.chunks) == ("ChunksCopied", COPY_BATCH)
+    report, second = hold(copies, came(first))
+    assert (report.record.event, report.record.chunks) == ("ChunksCopied", COPY_BATCH)
     assert second.chunks == (chunk(COPY_BATCH),)
     assert second.order != first.order
     assert len(hold(copies, came(second))) == 1

@@ -98,9 +98,13 @@ def test_owner_changes_when_the_receiver_acknowledges_and_not_before():
     ledger = moves.state.ledger
     moves.move({chunk(0, 0): C})
     assert ledger.owner(chunk(0, 0)) == A
-    told, drop = moves.loaded(loaded(C, chunk(0, 0), source=A, order=1))
+    report, drop = moves.loaded(loaded(C, chunk(0, 0), source=A, order=1))
     assert drop == DropChunks(member=A, chunks=(chunk(0, 0),))
-    assert (told.record.event, told.record.chunks, told.record.examples) == ("ChunksMoved", 1, 10)
+    assert (report.record.event, report.record.chunks, report.record.examples) == (
+        "ChunksMoved",
+        1,
+        10,
+    )
     assert ledger.owner(chunk(0, 0)) == C
     assert ledger.holders[chunk(0, 0)] == {C}
     assert moves.moves == {}
@@ -125,7 +129,7 @@ def test_failed_move_leaves_the_chunk_and_pauses_moves():
     moves = chunk_moves()
     moves.move({chunk(0, 0): C})
     failed = MoveFailed(member=A, target=C, chunks=(chunk(0, 0),), reason="closed", order=1)
-    assert [told.record.event for told in moves.failed(failed, 5.0)] == ["MoveFailed"]
+    assert [entry.record.event for entry in moves.failed(failed, 5.0)] == ["MoveFailed"]
     assert (moves.moves, moves.next_move_s) == ({}, 5.0 + MOVE_PAUSE_S)
     assert moves.state.ledger.owner(chunk(0, 0)) == A
 
@@ -149,13 +153,13 @@ def test_move_is_forgotten_with_either_end(victim):
 def test_group_is_loaded_by_its_target_and_returns_when_all_of_it_is_there():
     moves = chunk_moves()
     lose(moves, B)
-    told, order = readmit(moves, 10.0)
-    assert told.record.event == "GroupReadmitted"
+    entry, order = readmit(moves, 10.0)
+    assert entry.record.event == "GroupReadmitted"
     assert order == LoadChunks(member=C, chunks=(chunk(1, 0), chunk(1, 1)))
     moves.loaded(loaded(C, chunk(1, 0)))
     assert moves.commit_returns(11.0) == []
     moves.loaded(loaded(C, chunk(1, 1)))
-    assert [told.record.event for told in moves.commit_returns(12.0)] == ["GroupReturned"]
+    assert [entry.record.event for entry in moves.commit_returns(12.0)] == ["GroupReturned"]
     assert moves.state.ledger.chunks_of(C) == (chunk(1, 0), chunk(1, 1))
     assert moves.state.ledger.absent_rows() == 0
 
@@ -221,9 +225,9 @@ def test_chunks_are_reread_where_there_is_memory_for_them():
     # A has four chunks, and the newcomer with the fewest examples room for one.
     limited(moves, a=6, c=1)
     lose(moves, B, sealed=False)
-    given = {order.member: order.chunks for order in moves.reread()}
-    assert given[C] == (chunk(1, 0), chunk(1, 3))  # the last one fits nowhere
-    assert given[A] == (chunk(1, 1), chunk(1, 2))
+    value = {order.member: order.chunks for order in moves.reread()}
+    assert value[C] == (chunk(1, 0), chunk(1, 3))  # the last one fits nowhere
+    assert value[A] == (chunk(1, 1), chunk(1, 2))
     assert moves.bytes_to() == {A: 2, C: 2}
 
 
@@ -271,20 +275,20 @@ def test_group_is_not_sent_where_it_does_not_fit_which_is_reported_once():
     moves = chunk_moves(n_chunks=3)
     lose(moves, B)
     limited(moves, a=5, c=2)
-    asked = policy_engine(moves, Reload())
+    request = policy_engine(moves, Reload())
     # Two of three fit the newcomer, and one more the active members.
-    commands = asked.readmit(0.0)
+    commands = request.readmit(0.0)
     assert [c.member for c in commands if isinstance(c, LoadChunks)] == [C, A]
     moves = chunk_moves(n_chunks=3)
     lose(moves, B)
     limited(moves, a=3, c=2)
-    asked = policy_engine(moves, Reload())
-    (_, told) = asked.readmit(0.0)
-    assert (told.record.event, told.record.lacking_bytes) == ("GroupWithoutRoom", 1)
-    assert asked.readmit(1.0) == []
+    request = policy_engine(moves, Reload())
+    (_, report) = request.readmit(0.0)
+    assert (report.record.event, report.record.lacking_bytes) == ("GroupWithoutRoom", 1)
+    assert request.readmit(1.0) == []
     assert (moves.returning, moves.loading) == ({}, {})
     limited(moves, c=3)
-    assert [c.member for c in asked.readmit(2.0) if isinstance(c, LoadChunks)] == [C]
+    assert [c.member for c in request.readmit(2.0) if isinstance(c, LoadChunks)] == [C]
 
 
 def test_memory_reserved_for_a_returning_group_is_visible():

@@ -61,7 +61,7 @@ def test_newcomer_takes_over_when_all_members_are_lost_between_two_rounds():
     made.run(lambda k: 0)
     assert made.ended.state == "done"
     # The trainer has never heard of the loss.
-    assert {got.deliver.absent_examples for got in made.delivered} == {0}
+    assert {actual.deliver.absent_examples for actual in made.delivered} == {0}
 
 
 def test_newcomer_takes_over_when_all_members_are_lost_within_a_round():
@@ -85,7 +85,7 @@ def test_reloaded_chunks_are_all_in_place_before_the_exchange_is_repeated():
     until(made, lambda: made.driver.exchanges.running is not None)
     assert len(made.driver.exchanges.running.participants) == 2
     made.run(lambda k: 0)
-    assert {got.deliver.absent_examples for got in made.delivered} == {0}
+    assert {actual.deliver.absent_examples for actual in made.delivered} == {0}
 
 
 def test_straggler_is_fenced_for_the_round_and_returns_with_its_chunks():
@@ -113,7 +113,7 @@ def test_straggler_is_fenced_for_the_round_and_returns_with_its_chunks():
     made.run(lambda k: 0)
     (back,) = [r for r in made.story if r.event == "GroupReadmitted"]
     assert back.why == "copies"
-    assert {got.deliver.absent_examples for got in made.delivered} == {0}
+    assert {actual.deliver.absent_examples for actual in made.delivered} == {0}
 
 
 @pytest.mark.parametrize(("gives_all", "stage"), [(False, "active"), (True, "spare")])

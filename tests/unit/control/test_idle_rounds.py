@@ -100,7 +100,7 @@ def test_newcomers_take_over_lost_chunks_with_too_few_members_to_continue(
     made.settle()
     assert made.ended is not None
     assert made.driver.members_at_end == 3 - n_lost + n_join
-    assert {got.deliver.absent_examples for got in made.delivered} == {0}
+    assert {actual.deliver.absent_examples for actual in made.delivered} == {0}
 
 
 def test_too_few_newcomers_wait_for_others():

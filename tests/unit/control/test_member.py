@@ -163,8 +163,8 @@ def anchor(sender: MemberId | None) -> cmd.SendAnchor:
 
 def test_anchors_are_sent_as_long_as_they_are_kept():
     member = placed([CHILD])
-    gone = ev.AnchorArrived(member=ME, exchange=ExchangeId(1), sender=None, handle=None)
-    assert member.handle(anchor(None), 0.0) == [fx.Report(event=gone)]
+    lost = ev.AnchorArrived(member=ME, exchange=ExchangeId(1), sender=None, handle=None)
+    assert member.handle(anchor(None), 0.0) == [fx.Report(event=lost)]
     for event in (
         model(1, generation=1),
         ev.Computed(exchange=ExchangeId(1)),
@@ -348,8 +348,8 @@ def peers(*came: MemberId, begun: bool = True) -> cmd.Peers:
 def test_newcomer_with_chunks_and_peers_requests_a_state_once():
     member = Member(ME, {A})
     orders = [peers(ME), peers(CHILD), own(A), peers(GIVER)]
-    asked = [fx.AskPeers() in member.handle(order, 0.0) for order in orders]
-    assert asked == [False, False, True, False]
+    requests = [fx.AskPeers() in member.handle(order, 0.0) for order in orders]
+    assert requests == [False, False, True, False]
 
 
 def test_members_with_a_state_or_from_the_start_request_none():

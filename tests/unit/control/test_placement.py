@@ -152,11 +152,11 @@ def test_newcomers_get_what_they_hold_first_and_the_rest_at_random():
 
 def scanned(owned, newcomers, keys, held):
     """Give newcomers their share by scanning all members before every move."""
-    rows = {m: sum(c.rows for c in given) for m, given in owned.items()} | dict.fromkeys(
+    rows = {m: sum(c.rows for c in value) for m, value in owned.items()} | dict.fromkeys(
         newcomers, 0
     )
     left = {
-        m: shuffled(sorted(given, key=lambda c: c.id), *keys, m.slot) for m, given in owned.items()
+        m: shuffled(sorted(value, key=lambda c: c.id), *keys, m.slot) for m, value in owned.items()
     }
     moves: dict[ChunkId, MemberId] = {}
     while True:

@@ -78,7 +78,7 @@ def owners(made: PureWorld) -> dict[ChunkId, MemberId]:
 
 
 def members_of(made: PureWorld) -> list[int]:
-    return [bin(got.deliver.contributors).count("1") for got in made.delivered]
+    return [bin(actual.deliver.contributors).count("1") for actual in made.delivered]
 
 
 def test_round_waits_for_a_move_and_the_giver_drops_its_copy():
@@ -99,8 +99,8 @@ def test_giver_keeps_its_copy_with_two_holders_and_only_the_state_goes_back():
     back = FixedPolicy(Move(targets={chunk(0, 0): A}, why="and back"), at=2)
     made.driver.policy_engine.others += (back,)
     finish(made)
-    given = [o for o in made.orders if isinstance(o, GiveChunks) and chunk(0, 0) in o.chunks]
-    assert [(o.member, o.target, o.bodies) for o in given[-1:]] == [(B, A, ())]
+    value = [o for o in made.orders if isinstance(o, GiveChunks) and chunk(0, 0) in o.chunks]
+    assert [(o.member, o.target, o.bodies) for o in value[-1:]] == [(B, A, ())]
     assert owners(made)[chunk(0, 0)] == A
 
 
@@ -134,7 +134,7 @@ def test_retired_member_is_emptied_and_released():
     made = finish(world(Retire(members=(B,), why="idle"), n=3))
     assert made.given_back == [B]
     assert B not in owners(made).values()
-    assert {got.deliver.absent_examples for got in made.delivered} == {0}
+    assert {actual.deliver.absent_examples for actual in made.delivered} == {0}
     assert members_of(made) == [3, 2, 2, 2]
 
 
@@ -245,7 +245,7 @@ def test_group_whose_copies_survivors_hold_returns_before_the_next_round():
     assert readmitted.why == "copies"
     loads = [o for o in made.orders if isinstance(o, LoadChunks)]
     assert {o.member for o in loads} <= {A, C}
-    assert {got.deliver.absent_examples for got in made.delivered} == {0}
+    assert {actual.deliver.absent_examples for actual in made.delivered} == {0}
 
 
 def test_moves_that_do_not_fit_wait_until_copies_are_dropped():
@@ -282,9 +282,9 @@ def test_copies_do_not_go_to_a_members_disk():
 
 def test_the_story_reports_that_a_member_went_out_of_core():
     made = world()
-    (told,) = made.driver.handle(WentOutOfCore(member=B, nbytes=99, limit_bytes=10), 1.0)
-    assert told.record == story.WentOutOfCore(
-        cause=told.cause, round=0, member="1.1", nbytes=99, limit_bytes=10
+    (report,) = made.driver.handle(WentOutOfCore(member=B, nbytes=99, limit_bytes=10), 1.0)
+    assert report.record == story.WentOutOfCore(
+        cause=report.cause, round=0, member="1.1", nbytes=99, limit_bytes=10
     )
 
 

@@ -27,7 +27,7 @@ class Scene:
         self.reclaims = PreemptionHandler(
             self.state, ChunkCopies(self.state), self._release, self._strike, self._notice
         )
-        self.told: list[Record] = []
+        self.records: list[Record] = []
         for slot, count in enumerate(chunks):
             self.admit(slot, count)
 
@@ -72,7 +72,7 @@ class Scene:
         return self.reclaims.noticed(record)
 
     def _note(self, commands: list[Command]) -> list[Command]:
-        self.told += [c for c in commands if isinstance(c, Record)]
+        self.records += [c for c in commands if isinstance(c, Record)]
         return commands
 
     def mark(self, slot: int, now_s: float = 0.0, negotiable: bool = True, **more: Any) -> None:
@@ -104,7 +104,7 @@ class Scene:
         return sorted(r.id.slot for r in self.state.membership.stage("leaving"))
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        return [r.record.fields_json() for r in self.told if r.record.event == name]
+        return [r.record.fields_json() for r in self.records if r.record.event == name]
 
 
 def test_cost_counts_states_and_bodies_without_another_remaining_holder():
@@ -120,8 +120,12 @@ def test_spare_member_is_released_at_once_and_the_marked_one_stays():
     scene.mark(0)
     assert (scene.released, scene.leaving()) == ([2], [])
     assert scene.struck == [(2, "released")]
-    told = scene.events("Reclaimed")[0]
-    assert (told["marked"], told["given"], told["grace_s"]) == ("0.1", "2.1", GRACE_S)
+    event_record = scene.events("Reclaimed")[0]
+    assert (event_record["marked"], event_record["given"], event_record["grace_s"]) == (
+        "0.1",
+        "2.1",
+        GRACE_S,
+    )
 
 
 def test_member_whose_bodies_others_have_is_released_for_the_marked_one():
@@ -315,8 +319,12 @@ def test_late_exit_status_is_reported_with_its_member():
     former = scene.id(0)
     scene._strike(former, "closed", 0.0)
     scene.end(0, "killed")
-    told = scene.events("ContainerEnded")[0]
-    assert (told["member"], told["reason"], told["status"]) == (str(former), "killed", -102)
+    event_record = scene.events("ContainerEnded")[0]
+    assert (event_record["member"], event_record["reason"], event_record["status"]) == (
+        str(former),
+        "killed",
+        -102,
+    )
     assert scene.struck == [(0, "closed")]
 
 

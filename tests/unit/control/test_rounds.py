@@ -104,9 +104,9 @@ def test_idle_round_keeps_the_gap_of_an_unchanged_model():
 def test_stop_reasons(settings, row, now_s, reason):
     book = rounds(**settings)
     book.finish(HistoryRow(row), now_s)
-    found = book.stop_reason(now_s)
-    assert (found is None) == (reason is None)
-    assert reason is None or found.startswith(reason)
+    result = book.stop_reason(now_s)
+    assert (result is None) == (reason is None)
+    assert reason is None or result.startswith(reason)
 
 
 def test_idle_rounds_have_the_pace_of_undisturbed_ones():

@@ -126,9 +126,9 @@ def test_single_chunks_are_read_again_byte_for_byte(
     (tmp_path / "a").write_text("".join(f"{i} 1:{i} 2:2\n" for i in range(500)))
     data = read_svmlight(str(tmp_path / "a"))
     all_chunks = [c for b in data.blocks() for c in data.read(b.index, 1200, 4)[0]]
-    wanted = [all_chunks[i] for i in (7, 0, 3, len(all_chunks) - 1)]
-    again = read_chunks(data, [chunk.id for chunk in wanted], 1200, 4, tmp_path / "cache")
-    assert [bytes(c.body) for c in again] == [bytes(c.body) for c in wanted]
+    expected = [all_chunks[i] for i in (7, 0, 3, len(all_chunks) - 1)]
+    again = read_chunks(data, [chunk.id for chunk in expected], 1200, 4, tmp_path / "cache")
+    assert [bytes(c.body) for c in again] == [bytes(c.body) for c in expected]
     with pytest.raises(DataError, match="has no chunk"):
         read_chunks(data, [ChunkId(data.fingerprint(), 0, 999)], 1200, 4)
 

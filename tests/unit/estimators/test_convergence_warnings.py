@@ -32,12 +32,12 @@ HURRIED: dict[str, Any] = {
 @pytest.mark.parametrize("name", HURRIED)
 def test_a_warning_names_the_caller_s_line(name: str) -> None:
     rows = np.ones_like(X) if name == "k-means" else X
-    with pytest.warns(ConvergenceWarning) as told:
+    with pytest.warns(ConvergenceWarning) as caught:
         HURRIED[name].fit(rows, Y)
-    assert {one.filename for one in told} == {__file__}
+    assert {one.filename for one in caught} == {__file__}
 
 
 def test_a_pipeline_counts_as_the_caller_of_its_steps() -> None:
-    with pytest.warns(ConvergenceWarning, match="duality gap") as told:
+    with pytest.warns(ConvergenceWarning, match="duality gap") as caught:
         make_pipeline(StandardScaler(), HURRIED["hinge"]).fit(X, Y)
-    assert [one.filename.rpartition("/")[2] for one in told] == ["pipeline.py"]
+    assert [one.filename.rpartition("/")[2] for one in caught] == ["pipeline.py"]

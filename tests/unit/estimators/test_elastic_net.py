@@ -57,13 +57,13 @@ def objective(X, y, model, weights=None):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize(
-    "given", [{"l1_ratio": 1.0}, {"l1_ratio": 0.4}, {"l1_ratio": 0.7, "positive": True}]
+    "options", [{"l1_ratio": 1.0}, {"l1_ratio": 0.4}, {"l1_ratio": 0.7, "positive": True}]
 )
-def test_it_finds_scikit_learns_model(data, make, weighted, intercept, given):
+def test_it_finds_scikit_learns_model(data, make, weighted, intercept, options):
     X, y = data()
     rng = np.random.default_rng(1)
     weights = rng.integers(0, 4, len(y)).astype(float) if weighted else None
-    settings = {**given, "alpha": 0.3, "fit_intercept": intercept, "max_iter": 100_000}
+    settings = {**options, "alpha": 0.3, "fit_intercept": intercept, "max_iter": 100_000}
     theirs = TheirElasticNet(**settings, tol=1e-13).fit(X, y, sample_weight=weights)
     ours = em.ElasticNet(**settings, tol=1e-13).fit(make(X), y, sample_weight=weights)
     least = objective(X, y, theirs, weights)
@@ -160,8 +160,8 @@ def test_a_warm_start_outside_the_constraint_ends_within_it(data, make):
     for by_products in (True, False):
         solver = ElasticNetSolver(matrix, former, by_products=by_products)
         penalty = Penalty(a1=0.05 * len(y), a2=0.0, positive=True)
-        found = solver.solve(penalty, 1e-8 * matrix.yy, 1000)
-        assert found.w.min() == 0.0
+        result = solver.solve(penalty, 1e-8 * matrix.yy, 1000)
+        assert result.w.min() == 0.0
         assert solver.gap(penalty) <= 2e-8 * matrix.yy
 
 

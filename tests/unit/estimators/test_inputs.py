@@ -86,7 +86,7 @@ def test_dask_dataframes_are_computed_and_name_the_features(name):
 def test_files_are_read_by_name(name, folder):
     X, y, weights = data()
     known = MODELS[name]().fit(X, y)
-    for given in [
+    for value in [
         (str(folder / "X.npy"), folder / "y.npy"),
         (folder / "X.npy", y),
         (folder / "rows.svm",),
@@ -97,7 +97,7 @@ def test_files_are_read_by_name(name, folder):
         (em.read_csv(str(folder / "first.csv.gz"), "label"),),
         (em.read_svmlight(str(folder / "rows.svm")), y),
     ]:
-        same(MODELS[name]().fit(*given), known)
+        same(MODELS[name]().fit(*value), known)
     weighted = MODELS[name]().fit(X, y, sample_weight=weights)
     same(MODELS[name]().fit(folder / "all.npz"), weighted)
     same(MODELS[name]().fit(folder / "X.npy", y, sample_weight=folder / "weights.npy"), weighted)
@@ -145,12 +145,12 @@ def test_clusters_are_found_in_files_and_dask_arrays(folder):
 
 def test_paths_take_files(folder):
     X, y, _ = data()
-    found, known = em.lasso_path(folder / "last.csv", alphas=5), em.lasso_path(X, y, alphas=5)
-    np.testing.assert_allclose(found[1], known[1], atol=1e-9)
+    result, known = em.lasso_path(folder / "last.csv", alphas=5), em.lasso_path(X, y, alphas=5)
+    np.testing.assert_allclose(result[1], known[1], atol=1e-9)
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "message"),
+    ("value", "error", "message"),
     [
         (("nowhere.svm",), ConfigError, "nowhere.svm does not exist"),
         (("rows.text",), ConfigError, "rows.text does not imply a format"),
@@ -166,12 +166,12 @@ def test_paths_take_files(folder):
         ),
     ],
 )
-def test_unreadable_inputs_are_one_line_errors(given, error, message, folder):
+def test_unreadable_inputs_are_one_line_errors(value, error, message, folder):
     (folder / "broken.npy").write_bytes(b"no numbers")
     (folder / "header.csv").write_text("a,b,c\n")
     (folder / "words.csv").write_text("a,b,c\n1,2,yes\n2,3,no\n")
     with pytest.raises(error, match=message):
-        em.Lasso().fit(folder / given[0], *given[1:])
+        em.Lasso().fit(folder / value[0], *value[1:])
 
 
 def test_a_table_needs_the_name_of_its_label_column(folder):

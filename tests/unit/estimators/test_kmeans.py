@@ -87,7 +87,7 @@ def test_rows_without_weight_have_no_effect():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("settings", "message"),
     [
         ({"n_clusters": 0}, r"The 'n_clusters' parameter of KMeans must be an int in the range \["),
         ({"init": "best"}, "The 'init' parameter of KMeans must be a str among"),
@@ -109,9 +109,9 @@ def test_rows_without_weight_have_no_effect():
         ({"n_clusters": 2, "init": [[0.0, np.nan], [1.0, 1.0]]}, "contains NaN"),
     ],
 )
-def test_a_wrong_setting_is_named(given, message):
+def test_a_wrong_setting_is_named(settings, message):
     with pytest.raises(ValueError, match=message):
-        em.KMeans(**given).fit(np.random.default_rng(0).random((10, 2)))
+        em.KMeans(**settings).fit(np.random.default_rng(0).random((10, 2)))
 
 
 def test_a_second_fit_needs_enough_rows_too():

@@ -32,19 +32,19 @@ DATA = {
 @pytest.mark.parametrize("name", DATA)
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
 @pytest.mark.parametrize(
-    "given",
+    "settings",
     [
         {"C": 1.0},
         {"C": 0.01, "class_weight": "balanced"},
         {"C": 5.0, "fit_intercept": False, "class_weight": {1: 3.0}},
     ],
 )
-def test_it_finds_scikit_learns_model(name, make, given):
+def test_it_finds_scikit_learns_model(name, make, settings):
     X, y = DATA[name]()
     weights = np.random.default_rng(0).integers(0, 4, len(y)).astype(float)
-    theirs = Theirs(**given, solver="newton-cholesky", tol=1e-11, max_iter=1000)
+    theirs = Theirs(**settings, solver="newton-cholesky", tol=1e-11, max_iter=1000)
     theirs.fit(X, y, sample_weight=weights)
-    ours = em.LogisticRegression(**given, tol=1e-14).fit(make(X), y, sample_weight=weights)
+    ours = em.LogisticRegression(**settings, tol=1e-14).fit(make(X), y, sample_weight=weights)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-6)
     np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-6)
@@ -107,8 +107,8 @@ def test_newton_steps_continue_where_passes_end():
 
 def test_an_intercept_or_a_weak_penalty_uses_newton_steps():
     X, y = many_rows()
-    for given in ({"fit_intercept": True}, {"fit_intercept": False, "C": 1000.0}):
-        assert em.LogisticRegression(tol=1e-2, **given).fit(X, y).method_ == "newton"
+    for settings in ({"fit_intercept": True}, {"fit_intercept": False, "C": 1000.0}):
+        assert em.LogisticRegression(tol=1e-2, **settings).fit(X, y).method_ == "newton"
 
 
 def objective(model, X, y):
@@ -123,10 +123,10 @@ def test_the_gap_bounds_the_suboptimality(name, intercept):
     X, y = DATA[name]()
     # Classes of unequal size: the free intercept's dual variables must be made feasible.
     X, y = X[25:], y[25:]
-    given = {"C": 0.5, "fit_intercept": intercept}
-    best = objective(em.LogisticRegression(**given, tol=1e-13).fit(X, y), X, y)
+    settings = {"C": 0.5, "fit_intercept": intercept}
+    best = objective(em.LogisticRegression(**settings, tol=1e-13).fit(X, y), X, y)
     for steps in (1, 2, 3, 4):
-        rough = em.LogisticRegression(**given, max_iter=steps, tol=1e-13)
+        rough = em.LogisticRegression(**settings, max_iter=steps, tol=1e-13)
         with pytest.warns(ConvergenceWarning):
             rough.fit(X, y)
         left = objective(rough, X, y) - best
@@ -157,9 +157,9 @@ def test_without_a_penalty_a_warning_names_no_gap():
         warnings.simplefilter("error")
         em.LogisticRegression(C=np.inf).fit(X, X[:, 0] + X[:, 1] ** 2 > 0.5)
     # The first column separates the classes: the longer the model, the better.
-    with pytest.warns(ConvergenceWarning, match="no certificate") as told:
+    with pytest.warns(ConvergenceWarning, match="no certificate") as caught:
         em.LogisticRegression(C=np.inf, max_iter=5).fit(X, X[:, 0] > 0.0)
-    assert "gap" not in str(told[0].message)
+    assert "gap" not in str(caught[0].message)
 
 
 def test_columns_of_very_unequal_size_are_no_obstacle():
@@ -198,7 +198,7 @@ def test_a_useless_client_is_warned_of(ratio):
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
 def test_a_class_of_no_weight_does_not_prevent_a_certificate(ratio):
     X, y = load_iris(return_X_y=True)
-    given, counts = {"l1_ratio": ratio, "C": 0.5}, y != 1
+    settings, counts = {"l1_ratio": ratio, "C": 0.5}, y != 1
 
     def value(model):
         w = model.coef_.ravel()
@@ -207,11 +207,11 @@ def test_a_class_of_no_weight_does_not_prevent_a_certificate(ratio):
         )
         return ratio * np.abs(w).sum() + 0.5 * (1.0 - ratio) * (w @ w) + 0.5 * losses
 
-    best = em.LogisticRegression(**given, tol=1e-7).fit(X, y, counts)
+    best = em.LogisticRegression(**settings, tol=1e-7).fit(X, y, counts)
     assert best.dual_gap_ <= 1e-7 * 0.5 * 100 * math.log(3.0)
     assert set(best.predict(X)) == {0, 2}
     for steps in (1, 2, 4):
-        rough = em.LogisticRegression(**given, tol=1e-12, max_iter=steps)
+        rough = em.LogisticRegression(**settings, tol=1e-12, max_iter=steps)
         with pytest.warns(ConvergenceWarning):
             rough.fit(X, y, counts)
         assert value(rough) - value(best) <= rough.dual_gap_ + 1e-9

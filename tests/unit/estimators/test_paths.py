@@ -23,9 +23,9 @@ def test_it_keeps_scikit_learns_contract(estimator):
 @pytest.mark.parametrize("l1_ratio", [1.0, 0.6])
 def test_a_path_has_scikit_learns_models(data, make, l1_ratio):
     X, y = data()
-    given = {"l1_ratio": l1_ratio, "eps": 1e-2, "tol": 1e-13, "max_iter": 100_000}
-    alphas, coefs, gaps = em.enet_path(make(X), y, alphas=30, **given)
-    known, expected, _ = theirs.enet_path(X, y, alphas=30, **given)
+    settings = {"l1_ratio": l1_ratio, "eps": 1e-2, "tol": 1e-13, "max_iter": 100_000}
+    alphas, coefs, gaps = em.enet_path(make(X), y, alphas=30, **settings)
+    known, expected, _ = theirs.enet_path(X, y, alphas=30, **settings)
     np.testing.assert_allclose(alphas, known, rtol=1e-12)
     np.testing.assert_allclose(coefs, expected, atol=1e-5)
     assert np.array_equal(coefs != 0.0, expected != 0.0)
@@ -52,24 +52,24 @@ def test_cross_validation_chooses_what_scikit_learns_does(data, make, weighted):
     X, y = data()
     rng = np.random.default_rng(2)
     weights = rng.integers(1, 4, len(y)).astype(float) if weighted else None
-    given = {"l1_ratio": [0.5, 1.0], "alphas": 15, "eps": 1e-2, "cv": 4}
-    given |= {"tol": 1e-13, "max_iter": 100_000}
-    known = theirs.ElasticNetCV(**given).fit(X, y, sample_weight=weights)
-    found = em.ElasticNetCV(**given, n_jobs=2).fit(make(X), y, sample_weight=weights)
-    assert (found.alpha_, found.l1_ratio_) == (pytest.approx(known.alpha_), known.l1_ratio_)
-    np.testing.assert_allclose(found.alphas_, known.alphas_, rtol=1e-10)
-    np.testing.assert_allclose(found.mse_path_, known.mse_path_, rtol=1e-5)
-    np.testing.assert_allclose(found.coef_, known.coef_, atol=1e-5)
-    assert found.intercept_ == pytest.approx(known.intercept_, abs=1e-4)
+    settings = {"l1_ratio": [0.5, 1.0], "alphas": 15, "eps": 1e-2, "cv": 4}
+    settings |= {"tol": 1e-13, "max_iter": 100_000}
+    known = theirs.ElasticNetCV(**settings).fit(X, y, sample_weight=weights)
+    result = em.ElasticNetCV(**settings, n_jobs=2).fit(make(X), y, sample_weight=weights)
+    assert (result.alpha_, result.l1_ratio_) == (pytest.approx(known.alpha_), known.l1_ratio_)
+    np.testing.assert_allclose(result.alphas_, known.alphas_, rtol=1e-10)
+    np.testing.assert_allclose(result.mse_path_, known.mse_path_, rtol=1e-5)
+    np.testing.assert_allclose(result.coef_, known.coef_, atol=1e-5)
+    assert result.intercept_ == pytest.approx(known.intercept_, abs=1e-4)
 
 
 def test_given_alphas_are_those_of_the_path():
     X, y = tall()
     known = theirs.LassoCV(alphas=[0.1, 1.0, 0.01], cv=3, tol=1e-10, max_iter=10**5).fit(X, y)
-    found = em.LassoCV(alphas=[0.1, 1.0, 0.01], cv=3, tol=1e-10, max_iter=10**5).fit(X, y)
-    np.testing.assert_allclose(found.alphas_, [1.0, 0.1, 0.01])
-    assert found.alpha_ == known.alpha_
-    np.testing.assert_allclose(found.mse_path_, known.mse_path_, rtol=1e-6)
+    result = em.LassoCV(alphas=[0.1, 1.0, 0.01], cv=3, tol=1e-10, max_iter=10**5).fit(X, y)
+    np.testing.assert_allclose(result.alphas_, [1.0, 0.1, 0.01])
+    assert result.alpha_ == known.alpha_
+    np.testing.assert_allclose(result.mse_path_, known.mse_path_, rtol=1e-6)
 
 
 def test_a_path_that_ends_too_early_says_so():
@@ -85,7 +85,7 @@ def test_a_ridge_path_needs_given_penalties():
 
 
 @pytest.mark.parametrize(
-    ("given", "what"),
+    ("settings", "what"),
     [
         ({"l1_ratio": 1.5}, "l1_ratio"),
         ({"alphas": [1.0, -1.0]}, "alphas"),
@@ -100,15 +100,15 @@ def test_a_ridge_path_needs_given_penalties():
         ({"tol": -1.0}, "The 'tol' parameter .* Got -1.0"),
     ],
 )
-def test_parameters_of_a_path_are_checked(given, what):
+def test_parameters_of_a_path_are_checked(settings, what):
     with pytest.raises(ValueError, match=what):
-        em.enet_path(*tall(), **given)
+        em.enet_path(*tall(), **settings)
     with pytest.raises(ValueError, match=what):
-        em.ElasticNetCV(**given).fit(*tall())
+        em.ElasticNetCV(**settings).fit(*tall())
 
 
 @pytest.mark.parametrize(
-    ("given", "what"),
+    ("settings", "what"),
     [
         ({"l1_ratio": []}, "l1_ratio: got .., wanted a list of finite numbers from 0 to 1"),
         ({"l1_ratio": [0.5, 2.0]}, "l1_ratio: got .0.5, 2.0., wanted a list"),
@@ -117,9 +117,9 @@ def test_parameters_of_a_path_are_checked(given, what):
         ({"cv": [([0, 1], [])]}, "split 0 of cv has no test rows"),
     ],
 )
-def test_what_cannot_be_cross_validated_is_refused_beforehand(given, what):
+def test_what_cannot_be_cross_validated_is_refused_beforehand(settings, what):
     with pytest.raises(ValueError, match=what):
-        em.ElasticNetCV(**given).fit(*tall())
+        em.ElasticNetCV(**settings).fit(*tall())
 
 
 def test_a_fold_without_weight_is_refused():

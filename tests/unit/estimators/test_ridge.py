@@ -28,9 +28,9 @@ def test_it_finds_scikit_learns_model(data, solver, make, weighted, intercept):
     X, y = data()
     rng = np.random.default_rng(1)
     weights = rng.integers(0, 4, len(y)).astype(float) if weighted else None
-    given = {"alpha": 0.7, "fit_intercept": intercept}
-    theirs = Theirs(**given, solver="svd").fit(X, y, sample_weight=weights)
-    ours = em.Ridge(**given, solver=solver, tol=1e-16).fit(make(X), y, sample_weight=weights)
+    settings = {"alpha": 0.7, "fit_intercept": intercept}
+    theirs = Theirs(**settings, solver="svd").fit(X, y, sample_weight=weights)
+    ours = em.Ridge(**settings, solver=solver, tol=1e-16).fit(make(X), y, sample_weight=weights)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
     np.testing.assert_allclose(ours.predict(X), theirs.predict(X), atol=1e-5)
     assert ours.solver_ == solver
@@ -98,9 +98,9 @@ def test_a_model_without_a_certificate_is_fitted_here_whatever_the_client(model,
     X = np.random.default_rng(1).standard_normal((30, 3))
     # The client is not asked: nothing listens there.
     model.client = "tcp://127.0.0.1:1"
-    with pytest.warns(UserWarning, match=f"{what}, which has no certificate, is fitted") as told:
+    with pytest.warns(UserWarning, match=f"{what}, which has no certificate, is fitted") as caught:
         model.fit(X, X @ [1.0, 2.0, 3.0])
-    assert (told[0].filename, model.solver_path_) == (__file__, "in-process")
+    assert (caught[0].filename, model.solver_path_) == (__file__, "in-process")
     np.testing.assert_allclose(model.coef_, [1.0, 2.0, 3.0], atol=0.05)
 
 

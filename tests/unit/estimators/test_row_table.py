@@ -40,9 +40,9 @@ def test_labels_other_than_two_signs_are_encoded() -> None:
 )
 def test_classes_and_codes_are_those_of_numpy(y) -> None:
     labels, codes = classes_and_codes(y)
-    wanted, places = np.unique(y, return_inverse=True)
-    assert labels.dtype == wanted.dtype
-    assert labels.tolist() == wanted.tolist()
+    expected, places = np.unique(y, return_inverse=True)
+    assert labels.dtype == expected.dtype
+    assert labels.tolist() == expected.tolist()
     assert codes.tolist() == places.tolist()
 
 
@@ -55,8 +55,8 @@ def test_products_with_rows_are_numpys(kind: str, parallel: Serial) -> None:
         X = sp.csr_matrix((np.repeat(X.data, 2), pairs, 2 * X.indptr), shape=X.shape)
         assert not X.has_canonical_format
     dense = X.toarray()
-    given = {"csc": X.tocsc, "dense": X.toarray}.get(kind, lambda: X)()
-    rows, rng = RowBlocks(given, parallel), np.random.default_rng(0)
+    value = {"csc": X.tocsc, "dense": X.toarray}.get(kind, lambda: X)()
+    rows, rng = RowBlocks(value, parallel), np.random.default_rng(0)
     v, c = rng.standard_normal(7), rng.uniform(0.0, 1.0, 40)
     close = np.testing.assert_allclose
     close(rows.forward(v), dense @ v, rtol=1e-12, atol=1e-14)

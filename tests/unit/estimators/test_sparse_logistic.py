@@ -38,15 +38,15 @@ DATA = {
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
 @pytest.mark.parametrize("ratio", [1.0, 0.4])
 @pytest.mark.parametrize(
-    "given",
+    "settings",
     [{"C": 0.3}, {"C": 0.1, "class_weight": "balanced", "fit_intercept": False}],
 )
-def test_it_finds_sagas_model(name, make, ratio, given):
+def test_it_finds_sagas_model(name, make, ratio, settings):
     X, y = DATA[name]()
     weights = np.random.default_rng(0).integers(0, 4, len(y)).astype(float)
-    theirs = Theirs(**given, l1_ratio=ratio, solver="saga", tol=1e-12, max_iter=100_000)
+    theirs = Theirs(**settings, l1_ratio=ratio, solver="saga", tol=1e-12, max_iter=100_000)
     theirs.fit(X, y, sample_weight=weights)
-    ours = em.LogisticRegression(**given, l1_ratio=ratio, tol=1e-15)
+    ours = em.LogisticRegression(**settings, l1_ratio=ratio, tol=1e-15)
     ours.fit(make(X), y, sample_weight=weights)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-6)
@@ -70,10 +70,10 @@ def test_the_gap_bounds_the_suboptimality(name, intercept, ratio):
     X, y = DATA[name]()
     # Classes of unequal size: the free intercept's dual variables must be made feasible.
     X, y = X[12:], y[12:]
-    given = {"C": 2.0, "fit_intercept": intercept, "l1_ratio": ratio}
-    best = objective(em.LogisticRegression(**given, tol=1e-12).fit(X, y), X, y)
+    settings = {"C": 2.0, "fit_intercept": intercept, "l1_ratio": ratio}
+    best = objective(em.LogisticRegression(**settings, tol=1e-12).fit(X, y), X, y)
     for steps in (1, 2, 4):
-        rough = em.LogisticRegression(**given, max_iter=steps, tol=1e-13)
+        rough = em.LogisticRegression(**settings, max_iter=steps, tol=1e-13)
         with pytest.warns(ConvergenceWarning):
             rough.fit(X, y)
         left = objective(rough, X, y) - best
@@ -84,10 +84,10 @@ def test_the_gap_bounds_the_suboptimality(name, intercept, ratio):
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
 def test_many_coefficients_are_taken_in_blocks(make, monkeypatch):
     X, y = wine()
-    given = {"C": 0.5, "l1_ratio": 1.0, "tol": 1e-11, "max_iter": 2000}
-    whole = em.LogisticRegression(**given).fit(make(X), y)
+    settings = {"C": 0.5, "l1_ratio": 1.0, "tol": 1e-11, "max_iter": 2000}
+    whole = em.LogisticRegression(**settings).fit(make(X), y)
     monkeypatch.setattr("elasticml.algorithms.linear.sparse_softmax.BLOCK_MAX", 9)
-    blocks = em.LogisticRegression(**given).fit(make(X), y)
+    blocks = em.LogisticRegression(**settings).fit(make(X), y)
     assert blocks.n_iter_[0] > whole.n_iter_[0]
     np.testing.assert_allclose(blocks.coef_, whole.coef_, atol=1e-6)
 
@@ -158,9 +158,9 @@ def test_many_sparse_columns_give_the_result_of_dense_ones(intercept):
     rng = np.random.default_rng(2)
     X = sp.random(400, 600, 0.05, "csr", random_state=rng, data_rvs=rng.standard_normal)
     y = X @ (rng.standard_normal(600) * (rng.random(600) < 0.1)) > 0.1
-    given = {"C": 3.0, "l1_ratio": 1.0, "tol": 1e-9, "fit_intercept": intercept}
-    sparse = em.LogisticRegression(**given, max_iter=500).fit(X, y)
-    dense = em.LogisticRegression(**given, max_iter=500).fit(X.toarray(), y)
+    settings = {"C": 3.0, "l1_ratio": 1.0, "tol": 1e-9, "fit_intercept": intercept}
+    sparse = em.LogisticRegression(**settings, max_iter=500).fit(X, y)
+    dense = em.LogisticRegression(**settings, max_iter=500).fit(X.toarray(), y)
     assert sparse.dual_gap_ <= 1e-9 * 3.0 * 400 * math.log(2.0)
     assert np.array_equal(np.flatnonzero(sparse.coef_), np.flatnonzero(dense.coef_))
     np.testing.assert_allclose(sparse.coef_, dense.coef_, atol=1e-4)

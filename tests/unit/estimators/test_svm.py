@@ -56,10 +56,10 @@ def primal(model, X, y, C, weights=None):
 def test_it_finds_liblinears_model(loss, dual, make):
     X, y = make_classification(300, 12, random_state=0)
     weights = np.random.default_rng(0).integers(0, 4, 300).astype(float)
-    given = {"loss": loss, "C": 0.1, "class_weight": "balanced"}
-    theirs = Theirs(**given, dual=True, tol=1e-10, max_iter=10**6, random_state=0)
+    settings = {"loss": loss, "C": 0.1, "class_weight": "balanced"}
+    theirs = Theirs(**settings, dual=True, tol=1e-10, max_iter=10**6, random_state=0)
     theirs.fit(X, y, sample_weight=weights)
-    ours = em.LinearSVC(**given, dual=dual, tol=1e-13, max_iter=20_000, random_state=0)
+    ours = em.LinearSVC(**settings, dual=dual, tol=1e-13, max_iter=20_000, random_state=0)
     ours.fit(make(X), y, sample_weight=weights)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-6)
@@ -74,9 +74,9 @@ def test_float32_rows_are_taken_as_they_are_and_give_the_model_of_float64_ones(m
     X = X.astype(np.float32)
     held = make(X)
     before = held.copy()
-    given = {"loss": "hinge", "C": 0.1, "tol": 1e-9, "max_iter": 20_000}
-    single = em.LinearSVC(**given, random_state=0).fit(held, y)
-    double = em.LinearSVC(**given, random_state=0).fit(make(X.astype(np.float64)), y)
+    settings = {"loss": "hinge", "C": 0.1, "tol": 1e-9, "max_iter": 20_000}
+    single = em.LinearSVC(**settings, random_state=0).fit(held, y)
+    double = em.LinearSVC(**settings, random_state=0).fit(make(X.astype(np.float64)), y)
     assert single.coef_.dtype == np.float64
     np.testing.assert_allclose(single.coef_, double.coef_, atol=1e-4)
     assert single.dual_gap_ <= 1e-9 * 0.1 * 300
@@ -89,11 +89,11 @@ def test_float32_rows_are_taken_as_they_are_and_give_the_model_of_float64_ones(m
 def test_it_finds_liblinears_model_with_an_l1_penalty(make, scaling, C):
     X, y = make_classification(300, 12, random_state=0)
     weights = np.random.default_rng(0).integers(0, 4, 300).astype(float)
-    given = {"penalty": "l1", "C": C, "class_weight": "balanced"}
-    given |= {"fit_intercept": scaling is not None, "intercept_scaling": scaling or 1.0}
-    theirs = Theirs(**given, dual=False, tol=1e-10, max_iter=10**6, random_state=0)
+    settings = {"penalty": "l1", "C": C, "class_weight": "balanced"}
+    settings |= {"fit_intercept": scaling is not None, "intercept_scaling": scaling or 1.0}
+    theirs = Theirs(**settings, dual=False, tol=1e-10, max_iter=10**6, random_state=0)
     theirs.fit(X, y, sample_weight=weights)
-    ours = em.LinearSVC(**given, tol=1e-13).fit(make(X), y, sample_weight=weights)
+    ours = em.LinearSVC(**settings, tol=1e-13).fit(make(X), y, sample_weight=weights)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-6)
     assert np.array_equal(ours.coef_ != 0.0, theirs.coef_ != 0.0)
@@ -118,9 +118,9 @@ def test_the_gap_of_an_l1_penalty_bounds_the_suboptimality():
 def test_each_of_three_classes_has_liblinears_sparse_model():
     X, y = load_iris(return_X_y=True)
     X = X - X.mean(axis=0)
-    given = {"penalty": "l1", "C": 0.7, "class_weight": {0: 0.3, 2: 5.0}}
-    theirs = Theirs(**given, dual=False, tol=1e-10, max_iter=10**5, random_state=0).fit(X, y)
-    ours = em.LinearSVC(**given, tol=1e-13, n_jobs=2).fit(X, y)
+    settings = {"penalty": "l1", "C": 0.7, "class_weight": {0: 0.3, 2: 5.0}}
+    theirs = Theirs(**settings, dual=False, tol=1e-10, max_iter=10**5, random_state=0).fit(X, y)
+    ours = em.LinearSVC(**settings, tol=1e-13, n_jobs=2).fit(X, y)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-5)
     assert np.array_equal(ours.predict(X), theirs.predict(X))
 
@@ -143,9 +143,9 @@ def test_each_of_three_classes_has_liblinears_model_against_the_rest(class_weigh
     X, names = X - X.mean(axis=0), np.array(["a", "b", "c"])[y]
     if isinstance(class_weight, dict):
         class_weight = {"abc"[key]: value for key, value in class_weight.items()}
-    given = {"C": 0.7, "class_weight": class_weight, "intercept_scaling": scaling}
-    theirs = Theirs(**given, dual=False, tol=1e-10, max_iter=10**5).fit(X, names)
-    ours = em.LinearSVC(**given, tol=1e-13).fit(X, names)
+    settings = {"C": 0.7, "class_weight": class_weight, "intercept_scaling": scaling}
+    theirs = Theirs(**settings, dual=False, tol=1e-10, max_iter=10**5).fit(X, names)
+    ours = em.LinearSVC(**settings, tol=1e-13).fit(X, names)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-6)
     assert ours.dual_gap_.shape == (3,)
@@ -156,9 +156,9 @@ def test_each_of_three_classes_has_liblinears_model_against_the_rest(class_weigh
 def test_classes_fitted_in_parallel_have_the_same_bits(dual, monkeypatch):
     monkeypatch.setattr(svm, "MODEL_VALUES_MIN", 0)
     X, y = make_classification(200, 9, n_informative=6, n_classes=5, random_state=3)
-    given = {"dual": dual, "tol": 1e-3, "random_state": 0}
-    alone = em.LinearSVC(**given).fit(X, y)
-    beside = em.LinearSVC(**given, n_jobs=3).fit(X, y)
+    settings = {"dual": dual, "tol": 1e-3, "random_state": 0}
+    alone = em.LinearSVC(**settings).fit(X, y)
+    beside = em.LinearSVC(**settings, n_jobs=3).fit(X, y)
     assert np.array_equal(alone.coef_, beside.coef_)
     assert np.array_equal(alone.dual_gap_, beside.dual_gap_)
 
@@ -172,8 +172,8 @@ def test_any_number_of_threads_reaches_the_same_model(loss, dual, monkeypatch):
     monkeypatch.setattr(svm, "STEP_VALUES_MIN", 0)
     monkeypatch.setattr(svm, "PRODUCT_VALUES_MIN", 0)
     X, y = make_classification(400, 12, random_state=0)
-    given = {"loss": loss, "dual": dual, "C": 0.1, "tol": 1e-12, "max_iter": 20_000}
-    alone, beside = (em.LinearSVC(**given, n_jobs=n).fit(X, y) for n in (1, 3))
+    settings = {"loss": loss, "dual": dual, "C": 0.1, "tol": 1e-12, "max_iter": 20_000}
+    alone, beside = (em.LinearSVC(**settings, n_jobs=n).fit(X, y) for n in (1, 3))
     np.testing.assert_allclose(alone.coef_, beside.coef_, atol=1e-6)
     assert not np.array_equal(alone.coef_, beside.coef_)
     assert beside.dual_gap_ <= 1e-12 * 0.1 * 400
@@ -205,7 +205,7 @@ def test_it_says_when_it_ends_too_early():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("settings", "message"),
     [
         ({"C": 0.0}, "'C' parameter of LinearSVC must be a float in the range"),
         ({"loss": "hinge", "dual": False}, "dual=False with loss='hinge'"),
@@ -215,9 +215,9 @@ def test_it_says_when_it_ends_too_early():
         ({"n_jobs": 0}, "n_jobs=0 has no meaning"),
     ],
 )
-def test_a_wrong_setting_is_named(given, message):
+def test_a_wrong_setting_is_named(settings, message):
     with pytest.raises(ValueError, match=message):
-        em.LinearSVC(**given).fit(np.eye(4), [0, 1, 0, 1])
+        em.LinearSVC(**settings).fit(np.eye(4), [0, 1, 0, 1])
 
 
 def test_rows_without_any_weight_are_refused():

@@ -34,11 +34,11 @@ class Batches:
         self.held = []
 
     def batches(self, pool):
-        given = []
+        options = []
         while self._parts:
             gc.collect()
-            self.held.append(sum(one() is not None for one in given))
-            given.append(weakref.ref(self._parts[0][0].body))
+            self.held.append(sum(one() is not None for one in options))
+            options.append(weakref.ref(self._parts[0][0].body))
             yield self._parts.pop(0)
 
 
@@ -80,7 +80,7 @@ def test_models_of_two_classes_are_scored_as_such():
     trained = ColumnScorer(section, _facts())
     scores = trained.training(Batches(SORTED.parts(4)), models)
     tested = trained.test(Batches(SORTED.parts(4)), models)
-    for score, told, model in zip(scores, tested, models, strict=True):
+    for score, entry, model in zip(scores, tested, models, strict=True):
         coef, intercept = model["coef"][0], float(model["intercept"][0])
         assert score.objective == pytest.approx(SORTED.objective(coef, intercept), rel=1e-12)
         z, s = X @ coef + intercept, SORTED.weights
@@ -89,7 +89,7 @@ def test_models_of_two_classes_are_scored_as_such():
         losses = np.logaddexp(0.0, -SORTED.targets * z)
         assert score.metrics["logloss"] == pytest.approx(float(s @ losses / s.sum()))
         ranks = roc_auc_score(LABELS == 5.0, z, sample_weight=s)
-        assert told.metrics["auroc"] == pytest.approx(ranks)
+        assert entry.metrics["auroc"] == pytest.approx(ranks)
         assert "auroc" not in score.metrics
     with pytest.raises(DataError, match="test data have the label 3, wanted 2 or 5 as in"):
         trained.test(Batches(split_columns(X, LABELS + (LABELS == 2.0), None, 2, 2)), models)

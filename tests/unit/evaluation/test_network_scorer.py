@@ -42,10 +42,10 @@ def test_rows_of_the_training_data_s_length_are_scored():
 
 # The values cut off may be 0: it is another image all the same.
 @pytest.mark.parametrize(
-    ("test", "found"), [(data(2), "2"), (data(4), "more"), (data(4, 0.0), "more")]
+    ("test", "result"), [(data(2), "2"), (data(4), "more"), (data(4, 0.0), "more")]
 )
-def test_rows_of_another_length_are_refused(test, found):
-    with pytest.raises(DataError, match=f"rows have {found} columns, wanted 3 as the training"):
+def test_rows_of_another_length_are_refused(test, result):
+    with pytest.raises(DataError, match=f"rows have {result} columns, wanted 3 as the training"):
         evaluator().score_test(test, [model()])
 
 
@@ -64,8 +64,8 @@ def test_a_job_whose_test_rows_do_not_fit_is_refused_before_it_trains(shape):
 def pictures(folder, *dimensions: int):
     folder.mkdir()
     write(folder, "labels-idx1-ubyte", np.array([0, 1], np.uint8))
-    found = np.ones((2, *dimensions), np.uint8)
-    return em.read_images(write(folder, "images-idx3-ubyte", found))
+    result = np.ones((2, *dimensions), np.uint8)
+    return em.read_images(write(folder, "images-idx3-ubyte", result))
 
 
 @pytest.mark.parametrize("dimensions", [(2, 3), (3, 2)])
@@ -84,9 +84,9 @@ def test_images_whose_shape_has_changed_by_the_evaluation_are_refused(tmp_path, 
         error=None,
     )
     result = make_result(outcome, job={"algorithm": SECTION}, story=(), run_dir=None)
-    found = evaluate(result, outcome, record={"algorithm": SECTION}, source=train, test=test)
+    actual = evaluate(result, outcome, record={"algorithm": SECTION}, source=train, test=test)
     if dimensions == (2, 3):
-        assert found.summary["test"]["accuracy"] == 0.5
+        assert actual.summary["test"]["accuracy"] == 0.5
     else:
-        assert found.summary["test"] == {}
-        assert "pictures have shape [1, 3, 2], wanted" in found.summary["not_evaluated"]
+        assert actual.summary["test"] == {}
+        assert "pictures have shape [1, 3, 2], wanted" in actual.summary["not_evaluated"]

@@ -68,8 +68,8 @@ def test_settings_without_meaning_for_it_are_refused(changes, text):
 
 def test_it_starts_from_its_former_result():
     centres = np.arange(6.0).reshape(3, 2)
-    given = {"centres": centres, "counts": np.ones(3), "member_centres": -centres}
-    assert record(warm_start=given)["algorithm"]["warm_start"] == {
+    value = {"centres": centres, "counts": np.ones(3), "member_centres": -centres}
+    assert record(warm_start=value)["algorithm"]["warm_start"] == {
         "centres": centres.tolist(),
         "counts": [1.0, 1.0, 1.0],
     }

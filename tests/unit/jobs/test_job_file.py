@@ -335,7 +335,7 @@ def test_a_setting_may_be_any_yaml():
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "text"),
     [
         ("stop.rounds", "wanted section.key=value"),
         ("=3", "wanted section.key=value"),
@@ -345,11 +345,11 @@ def test_a_setting_may_be_any_yaml():
         ("seed=[1", "the value is not YAML"),
     ],
 )
-def test_settings_of_unknown_paths_are_refused(setting, said):
+def test_settings_of_unknown_paths_are_refused(setting, text):
     raw = {"name": "n", "seed": 0, "faults": [{"round": 1, "lose": 1}]}
     with pytest.raises(ConfigError) as caught:
         apply_override(raw, setting)
-    assert said.strip("'") in caught.value.message
+    assert text.strip("'") in caught.value.message
 
 
 def test_an_unknown_key_on_the_command_line_names_the_nearest(tmp_path):

@@ -47,11 +47,11 @@ def errors(job):
 
 def job_files():
     """Return every job file of the documentation and the examples, by its place."""
-    found = {path.name: path.read_text() for path in sorted((ROOT / "examples").glob("*.yaml"))}
+    results = {path.name: path.read_text() for path in sorted((ROOT / "examples").glob("*.yaml"))}
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         for number, text in enumerate(re.findall(r"```yaml\n(.*?)```", page.read_text(), re.S)):
-            found[f"{page.name}-{number}"] = text
-    jobs = {place: yaml.safe_load(text) for place, text in found.items()}
+            results[f"{page.name}-{number}"] = text
+    jobs = {place: yaml.safe_load(text) for place, text in results.items()}
     return {place: job for place, job in jobs.items() if set(job) & set(SECTIONS)}
 
 

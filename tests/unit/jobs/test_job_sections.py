@@ -47,9 +47,9 @@ def test_the_algorithm_accepts_the_jobs_record(algorithm):
     ],
 )
 def test_cocoa_accepts_the_jobs_record(algorithm, read):
-    found = settings_from_section(CoCoA, algorithm.section())
-    assert found.loss == algorithm.loss
-    assert {key: getattr(found, key) for key in read} == read
+    results = settings_from_section(CoCoA, algorithm.section())
+    assert results.loss == algorithm.loss
+    assert {key: getattr(results, key) for key in read} == read
 
 
 @pytest.mark.parametrize("absent", ["taylor", "ignore", "ignore_rescaled"])

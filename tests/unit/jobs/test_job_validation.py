@@ -35,8 +35,8 @@ def test_cocoa_places_its_chunks_at_random():
 
 
 def test_policies_are_given_as_objects_names_or_mappings():
-    given = [Rebalance(), "redeal", {"name": "knee"}]
-    assert [entry["name"] for entry in policy_entries(given)] == ["rebalance", "redeal", "knee"]
+    value = [Rebalance(), "redeal", {"name": "knee"}]
+    assert [entry["name"] for entry in policy_entries(value)] == ["rebalance", "redeal", "knee"]
 
 
 class UserPolicy:
@@ -89,9 +89,9 @@ def test_a_policy_of_the_script_itself_cannot_be_imported_by_others(monkeypatch)
 MODEL = LinearModel({"coef": np.array([[1.0, 2.0]]), "intercept": np.array([3.0])}, None)
 
 
-@pytest.mark.parametrize("given", [MODEL, {"coef": [[1.0, 2.0]], "intercept": 3.0, "more": 1}])
-def test_a_job_starts_from_a_model_or_its_arrays(given):
-    assert load_warm_start(given, CoCoA()) == {"coef": [1.0, 2.0], "intercept": [3.0]}
+@pytest.mark.parametrize("value", [MODEL, {"coef": [[1.0, 2.0]], "intercept": 3.0, "more": 1}])
+def test_a_job_starts_from_a_model_or_its_arrays(value):
+    assert load_warm_start(value, CoCoA()) == {"coef": [1.0, 2.0], "intercept": [3.0]}
 
 
 def test_a_job_starts_from_a_former_runs_result(tmp_path):
@@ -101,7 +101,7 @@ def test_a_job_starts_from_a_former_runs_result(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("value", "text"),
     [
         ("/nowhere/model.npz", "/nowhere/model.npz: does not exist"),
         (__file__, r"test_job_validation\.py: no model; wanted"),
@@ -110,14 +110,14 @@ def test_a_job_starts_from_a_former_runs_result(tmp_path):
         (3, "got 3; wanted a result's model"),
     ],
 )
-def test_invalid_warm_starts_are_refused(given, text):
+def test_invalid_warm_starts_are_refused(value, text):
     with pytest.raises(ConfigError, match=text):
-        load_warm_start(given, CoCoA())
+        load_warm_start(value, CoCoA())
 
 
 def test_the_cache_is_a_directory_or_a_boolean(tmp_path, monkeypatch):
     monkeypatch.setenv("SCRATCH", str(tmp_path))
-    assert [parse_cache(given) for given in (None, True, False)] == [None, None, False]
+    assert [parse_cache(value) for value in (None, True, False)] == [None, None, False]
     assert (
         parse_cache("$SCRATCH/blocks")
         == parse_cache("blocks", tmp_path)

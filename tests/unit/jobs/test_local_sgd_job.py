@@ -32,11 +32,11 @@ def record(algorithm: Any = None, **changes: Any) -> dict[str, Any]:
 
 
 def test_a_record_has_what_the_members_need():
-    found = record(em.LocalSGD(batch=4, normalize=(0, 255), shape=(2, 2)))
-    wanted = {"name": "local_sgd", "batch": 4, "normalize": [0.0, 255.0], "shape": [2, 2]}
-    assert found["algorithm"] == found["algorithm"] | wanted | {"seed": 5, "epochs": 7}
+    result = record(em.LocalSGD(batch=4, normalize=(0, 255), shape=(2, 2)))
+    expected = {"name": "local_sgd", "batch": 4, "normalize": [0.0, 255.0], "shape": [2, 2]}
+    assert result["algorithm"] == result["algorithm"] | expected | {"seed": 5, "epochs": 7}
     known = ("absent", "placement", "holders", "chunk_bytes")
-    assert [found[key] for key in known] == ["reload", "random", 1, 200 * 1024]
+    assert [result[key] for key in known] == ["reload", "random", 1, 200 * 1024]
 
 
 def test_a_given_chunk_size_is_used():
@@ -44,9 +44,9 @@ def test_a_given_chunk_size_is_used():
 
 
 def test_the_job_file_of_a_run_is_the_same_job():
-    found = record(em.LocalSGD(batch=4, holdout=0.1))
+    result = record(em.LocalSGD(batch=4, holdout=0.1))
     raw = {
-        **job_file_from_record(found),
+        **job_file_from_record(result),
         "data": {"format": "images", "path": "a-images-idx3-ubyte"},
     }
     file = parse_job(raw, folder=Path("/"), name="again")
@@ -116,9 +116,9 @@ def test_a_network_starts_from_a_model_a_file_or_a_module_s_state(tmp_path):
     np.savez(tmp_path / "model.npz", classes=np.arange(3.0), **arrays)
     facts = merge_summaries([DATA.read(b.index, None, 1)[1] for b in DATA.blocks()])
     section = {"name": "local_sgd", "model": "tests.networks:linear"}
-    wanted = {name: array.tolist() for name, array in arrays.items()}
-    for given in (state, tmp_path, NetworkModel(arrays, section, facts)):
-        assert record(warm_start=given)["algorithm"]["warm_start"] == wanted
+    expected = {name: array.tolist() for name, array in arrays.items()}
+    for value in (state, tmp_path, NetworkModel(arrays, section, facts)):
+        assert record(warm_start=value)["algorithm"]["warm_start"] == expected
     with pytest.raises(em.ConfigError, match="warm_start: bias is not finite"):
         record(warm_start={"bias": [np.nan]})
     for strange in (["a"], module.bias.detach().bfloat16(), module.bias):

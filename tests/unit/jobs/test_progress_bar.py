@@ -50,6 +50,6 @@ def test_a_log_omits_single_losses():
 
 def test_a_terminal_shows_membership_decisions_and_not_every_move():
     decided = {"t": 1.0, "event": "PolicyDecided", "round": 1, "policy": "knee", "why": "a knee"}
-    told = [{**decided, "suggestion": kind} for kind in ("Retire", "Move")]
-    text = printed([[STARTED], [ended(0, 0.5)], told], terminal=True)
+    values = [{**decided, "suggestion": kind} for kind in ("Retire", "Move")]
+    text = printed([[STARTED], [ended(0, 0.5)], values], terminal=True)
     assert text.count("round 1: knee: a knee") == 1

@@ -34,8 +34,8 @@ def test_runs_of_job_files_keep_checkpoints_except_on_another_users_scheduler(tm
     assert setting_of(tmp_path) == Checkpoint(every=5.0)
     assert setting_of(tmp_path, checkpoint=False) is False
     assert setting_of(tmp_path, cluster="tcp://host:8786") is False
-    found = setting_of(tmp_path, checkpoint={"path": "kept", "every": 1})
-    assert found == Checkpoint(path=str(tmp_path / "kept"), every=1.0)
+    results = setting_of(tmp_path, checkpoint={"path": "kept", "every": 1})
+    assert results == Checkpoint(path=str(tmp_path / "kept"), every=1.0)
     assert setting_of(tmp_path, checkpoint="hdfs://nn/run") == Checkpoint(path="hdfs://nn/run")
     with pytest.raises(ConfigError, match=r"checkpoint\.every: got -1, wanted at least 0"):
         setting_of(tmp_path, checkpoint={"every": -1})
@@ -60,8 +60,8 @@ def test_the_default_path_is_in_the_run_s_directory_and_not_in_its_job_file(tmp_
         "every_s": 5.0,
         "in_run_dir": True,
     }
-    given = checkpoint_entry(Checkpoint(path="hdfs://nn/run"), tmp_path)
-    assert job_file_entry(given) == {"path": "hdfs://nn/run", "every": 5.0}
+    value = checkpoint_entry(Checkpoint(path="hdfs://nn/run"), tmp_path)
+    assert job_file_entry(value) == {"path": "hdfs://nn/run", "every": 5.0}
     assert checkpoint_entry(Checkpoint(), None) is None
     assert job_file_entry(None) is False
 

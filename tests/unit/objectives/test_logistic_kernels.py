@@ -20,5 +20,5 @@ def test_errors_are_within_the_stated_units():
         (logistic_kernels._exponential, np.exp, x, 1.5),
     ):
         wide = exact(at.astype(np.longdouble))
-        found = np.array([function(one) for one in at])
-        assert float(np.abs((found - wide) / wide).max()) <= units * UNIT
+        results = np.array([function(one) for one in at])
+        assert float(np.abs((results - wide) / wide).max()) <= units * UNIT

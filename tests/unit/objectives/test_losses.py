@@ -62,8 +62,8 @@ def test_values_and_slopes_along_a_direction_are_those_at_the_points(loss: Loss)
     loss.along(z, u, y, s, steps, values_out, slopes_out)
     slope = np.empty(z.size)
     for j, t in enumerate(steps):
-        wanted = 10.0 + loss.value_and_slope(z + t * u, y, s, slope)
-        np.testing.assert_allclose(values_out[j], wanted, rtol=1e-14)
+        expected = 10.0 + loss.value_and_slope(z + t * u, y, s, slope)
+        np.testing.assert_allclose(values_out[j], expected, rtol=1e-14)
         np.testing.assert_allclose(slopes_out[j], 20.0 + slope @ u, rtol=1e-13)
 
 
@@ -109,8 +109,8 @@ def test_the_penalty_leaves_the_intercept_alone() -> None:
     assert penalty.value(w) == 7.5
     np.testing.assert_array_equal(penalty.gradient(w), [3.0, -6.0, 0.0])
     steps = np.array([0.0, 1.0, 4.0])
-    wanted = [penalty.value(w + t * d) for t in steps]
-    np.testing.assert_allclose(penalty.value_along(w, d, steps), wanted, rtol=1e-14)
+    expected = [penalty.value(w + t * d) for t in steps]
+    np.testing.assert_allclose(penalty.value_along(w, d, steps), expected, rtol=1e-14)
     slopes = [penalty.gradient(w + t * d) @ d for t in steps]
     np.testing.assert_allclose(penalty.slope_along(w, d, steps), slopes, rtol=1e-14)
 
@@ -136,12 +136,12 @@ def test_the_logistic_loss_is_exact_to_a_few_bits_wherever_the_margin_lies() -> 
     loss.value_and_slope(z, ones, None, slope)
     loss.curvature(z, ones, None, curvature)
     e = [math.exp(-abs(m)) for m in z]
-    wanted = [math.log1p(a) + max(-m, 0.0) for a, m in zip(e, z, strict=True)]
-    np.testing.assert_allclose(values(loss, z, ones), wanted, rtol=1e-15, atol=1e-300)
-    wanted = [-(a if m > 0 else 1.0) / (1.0 + a) for a, m in zip(e, z, strict=True)]
-    np.testing.assert_allclose(slope, wanted, rtol=1e-15, atol=1e-300)
-    wanted = [a / (1.0 + a) ** 2 for a in e]
-    np.testing.assert_allclose(curvature, wanted, rtol=2e-15, atol=1e-300)
+    expected = [math.log1p(a) + max(-m, 0.0) for a, m in zip(e, z, strict=True)]
+    np.testing.assert_allclose(values(loss, z, ones), expected, rtol=1e-15, atol=1e-300)
+    expected = [-(a if m > 0 else 1.0) / (1.0 + a) for a, m in zip(e, z, strict=True)]
+    np.testing.assert_allclose(slope, expected, rtol=1e-15, atol=1e-300)
+    expected = [a / (1.0 + a) ** 2 for a in e]
+    np.testing.assert_allclose(curvature, expected, rtol=2e-15, atol=1e-300)
 
 
 def test_the_bits_of_a_logistic_row_do_not_depend_on_the_rows_beside_it() -> None:

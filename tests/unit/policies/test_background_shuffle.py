@@ -18,7 +18,11 @@ def test_about_the_configured_share_of_chunks_is_copied_in_a_round():
         holders=2,
     )
     world.play(40)
-    copied = [len(said.targets) for _, said in world.said if isinstance(said, Replicate)]
+    copied = [
+        len(suggestion.targets)
+        for _, suggestion in world.suggestions
+        if isinstance(suggestion, Replicate)
+    ]
     # A quarter of the draws hit a member that has the chunk already.
     assert 0.6 * 51 < sum(copied) / 40 < 51
     assert max(copied) < 2 * 51
@@ -48,7 +52,7 @@ def test_only_copies_that_no_member_owns_are_discarded():
         holders=2,
     )
     world.play(50)  # the world refuses to discard owned chunks
-    assert any(isinstance(said, Discard) for _, said in world.said)
+    assert any(isinstance(suggestion, Discard) for _, suggestion in world.suggestions)
     assert world.moved_bodies == 0
 
 
@@ -59,7 +63,7 @@ def test_with_one_holder_owners_follow_the_copies_and_members_stay_level():
     assert sum(world.chunks.owners[c] != before[c] for c in before) > 0.25 * 256
     assert max(imbalance) < 1.05
     assert world.moved_bodies == 0
-    assert any(isinstance(said, Move) for _, said in world.said)
+    assert any(isinstance(suggestion, Move) for _, suggestion in world.suggestions)
 
 
 def test_chunk_that_is_being_copied_is_not_copied_again():
@@ -76,7 +80,7 @@ def test_where_every_member_holds_everything_nothing_is_copied():
         [GlobalShuffle(share=1.0)], dict.fromkeys(range(2), 1.0), n_chunks=16, holders=2
     )
     world.play(5)
-    assert world.said == []
+    assert world.suggestions == []
     assert world.chunks.held_by(member(0)) == frozenset(world.chunks.infos)
 
 

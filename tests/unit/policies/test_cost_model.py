@@ -28,20 +28,20 @@ def test_rounds_cost_and_gain_what_the_paper_says():
 
 @pytest.mark.parametrize("inners", [(1, 4), (1, 2, 8), (2, 3, 4)])
 def test_constants_are_fitted_from_two_values_or_more(inners):
-    found = fit([observed(inner) for inner in inners])
+    result = fit([observed(inner) for inner in inners])
     for name in ("outer_s", "inner_s", "theta", "rho"):
-        assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=1e-6)
+        assert getattr(result, name) == pytest.approx(getattr(TRUE, name), rel=1e-6)
 
 
 def test_certificates_cost_the_same_for_any_number_of_passes():
-    found = fit([observed(inner, certificates_s=0.05) for inner in (1, 4)])
-    assert found.inner_s == pytest.approx(TRUE.inner_s)
-    assert found.outer_s == pytest.approx(TRUE.outer_s + 0.05)
+    result = fit([observed(inner, certificates_s=0.05) for inner in (1, 4)])
+    assert result.inner_s == pytest.approx(TRUE.inner_s)
+    assert result.outer_s == pytest.approx(TRUE.outer_s + 0.05)
 
 
 def test_with_one_value_all_passes_are_assumed_to_gain_the_same():
-    found = fit([observed(2)])
-    assert found.decades(6) == pytest.approx(3 * TRUE.decades(2))
+    result = fit([observed(2)])
+    assert result.decades(6) == pytest.approx(3 * TRUE.decades(2))
 
 
 def test_one_exact_solution_needs_no_further_pass():

@@ -60,8 +60,8 @@ def view(book: Book, working=(), spares=(), leaving=(), **changes) -> View:
 
 
 def moved(seen: View) -> dict[ChunkId, MemberId]:
-    found = ElasticScaling().suggest(seen)
-    return dict(found[0].targets) if found else {}
+    result = ElasticScaling().suggest(seen)
+    return dict(result[0].targets) if result else {}
 
 
 def test_leavers_chunks_go_to_the_remaining_members_in_turn():
@@ -107,6 +107,6 @@ def test_newcomers_wait_while_others_are_expected_or_examples_are_absent_or_on_t
 
 def test_spares_are_reserved_for_absent_chunks_while_there_are_others():
     book = Book({A: 2, B: 2})
-    found = moved(view(book, [B], [C], [(A, None)], absent_rows=3))
-    assert set(found.values()) == {B}
+    result = moved(view(book, [B], [C], [(A, None)], absent_rows=3))
+    assert set(result.values()) == {B}
     assert set(moved(view(book, [], [C], [(A, None)], absent_rows=3)).values()) == {C}

@@ -20,8 +20,8 @@ def world_of(policy, members: int, brings, **more) -> PolicyWorld:
 
 
 def sizes(world: PolicyWorld) -> list[int]:
-    found = [p.members for p in world.history]
-    return [n for i, n in enumerate(found) if i == 0 or n != found[i - 1]]
+    results = [p.members for p in world.history]
+    return [n for i, n in enumerate(results) if i == 0 or n != results[i - 1]]
 
 
 def faster_progress_with_fewer(members: int, gap: float, tuned: dict) -> float:
@@ -40,7 +40,7 @@ def test_scale_in_is_undone_where_a_container_second_gains_less():
     world = world_of(GapPerContainerSecond(), 16, brings)
     world.play(12)
     assert sizes(world) == [16, 4, 16]
-    first, second = (said for _, said in world.said)
+    first, second = (suggestion for _, suggestion in world.suggestions)
     assert isinstance(first, Retire)
     assert isinstance(second, Request)
     assert second.count == 12
@@ -50,7 +50,7 @@ def test_failed_trials_are_repeated_ever_more_rarely():
     brings = lambda members, gap, tuned: 0.1 if members == 16 else 0.05  # noqa: E731
     world = world_of(GapPerContainerSecond(avoid=[]), 16, brings)
     world.play(300)
-    tried = [round for round, said in world.said if isinstance(said, Retire)]
+    tried = [round for round, suggestion in world.suggestions if isinstance(suggestion, Retire)]
     pauses = [b - a for a, b in itertools.pairwise(tried)]
     assert len(tried) >= 3
     assert all(b > 1.5 * a for a, b in itertools.pairwise(pauses))
@@ -95,25 +95,25 @@ def test_for_seconds_fewer_members_are_tried_at_a_knee():
     world = world_of(GapPerContainerSecond(objective="seconds"), 16, kinked)
     world.play(30)
     assert sizes(world)[:2] == [16, 4]
-    assert isinstance(world.said[0][1], Retire)
+    assert isinstance(world.suggestions[0][1], Retire)
 
 
 def test_near_the_target_nothing_is_tried():
     far = world_of(GapPerContainerSecond(target=1e-30), 16, faster_progress_with_fewer)
     far.play(7)
-    assert [type(said) for _, said in far.said] == [Retire]
+    assert [type(suggestion) for _, suggestion in far.suggestions] == [Retire]
     # 6.4 MB a member take 6.4 s at 1 MB/s, a round 0.4 s: six rounds are left.
     near = world_of(
         GapPerContainerSecond(target=1e-1), 16, faster_progress_with_fewer, chunk_bytes=1_600_000
     )
     near.play(7)
-    assert near.said == []
+    assert near.suggestions == []
 
 
 def test_the_reason_names_the_rates_and_the_prediction():
     world = world_of(GapPerContainerSecond(target=1e-6), 16, faster_progress_with_fewer)
     world.play(6)
-    assert world.said[0][1].why == (
+    assert world.suggestions[0][1].why == (
         "16 members bring 0.25 decades/s, 0.0156 a container-second; 4 members would do with "
         "0.0568 decades/s, 0.012 s to move, 22 s to the target"
     )

@@ -31,7 +31,7 @@ def world_of(policy, model: CostModel, **settings) -> PolicyWorld:
 
 
 def values(world: PolicyWorld) -> list[float]:
-    return [said.value for _, said in world.said if isinstance(said, Tune)]
+    return [suggestion.value for _, suggestion in world.suggestions if isinstance(suggestion, Tune)]
 
 
 def fastest(policy, model: CostModel) -> float:
@@ -45,18 +45,18 @@ def test_the_fastest_value_is_found_and_kept(outer_s, theta):
     policy = ChooseInnerIterations(hysteresis=1.02)
     world = world_of(policy, model)
     world.play(40)
-    found = world.tuned.get("local_epochs", policy.start)
-    assert model.rate(found) >= model.rate(fastest(policy, model)) / 1.02
-    said = len(world.said)
+    result = world.tuned.get("local_epochs", policy.start)
+    assert model.rate(result) >= model.rate(fastest(policy, model)) / 1.02
+    suggestion = len(world.suggestions)
     world.play(40)
-    assert len(world.said) == said
+    assert len(world.suggestions) == suggestion
 
 
 def test_the_reported_gain_is_the_actual_gain():
     model = CostModel(outer_s=2.0, inner_s=0.1, theta=0.7, rho=0.6)
     world = world_of(ChooseInnerIterations(), model)
     world.play(40)
-    last = next(said for _, said in reversed(world.said))
+    last = next(suggestion for _, suggestion in reversed(world.suggestions))
     before = values(world)[-2]
     gain = model.rate(last.value) / model.rate(before)
     assert f"predicted to bring {gain:.3g} times the progress a second of {before:g}" in last.why
@@ -120,7 +120,7 @@ def test_a_resumed_job_continues_the_search():
     second.restore(json.loads(json.dumps(first.state())))
     world.policies = [second]
     world.play(31)
-    assert world.said == unbroken.said
+    assert world.suggestions == unbroken.suggestions
 
 
 def test_settings_out_of_range_are_named():

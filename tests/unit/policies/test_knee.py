@@ -23,21 +23,21 @@ def world_of(policy, members: int = 16, brings=gap_with_knee, **more) -> PolicyW
 
 def sizes(world: PolicyWorld) -> list[int]:
     """The distinct numbers of members, in order."""
-    found = [p.members for p in world.history]
-    return [n for i, n in enumerate(found) if i == 0 or n != found[i - 1]]
+    results = [p.members for p in world.history]
+    return [n for i, n in enumerate(results) if i == 0 or n != results[i - 1]]
 
 
 def test_sixteen_members_become_four_and_then_one():
     world = world_of(ScaleInAtKnee())
     world.play(60)
     assert sizes(world) == [16, 4, 1]
-    assert [round for round, _ in world.said] == [6, 10]
+    assert [round for round, _ in world.suggestions] == [6, 10]
 
 
 def test_members_stay_while_the_gap_is_a_straight_line():
     world = world_of(ScaleInAtKnee(), brings=lambda members, gap, tuned: 0.3)
     world.play(60)
-    assert world.said == []
+    assert world.suggestions == []
 
 
 def test_on_the_linear_gap_a_straight_line_is_a_knee_at_epochs_4_and_7():
@@ -45,7 +45,7 @@ def test_on_the_linear_gap_a_straight_line_is_a_knee_at_epochs_4_and_7():
     world.play(30)
     assert sizes(world) == [16, 4, 1]
     # The first decision is made on the gaps of four rounds, the second on three more.
-    assert [round for round, _ in world.said] == [4, 7]
+    assert [round for round, _ in world.suggestions] == [4, 7]
 
 
 def test_the_minimum_stops_scale_in_even_at_two():
@@ -91,7 +91,7 @@ def test_occasional_gaps_are_enough():
     world.gap_every = 5
     world.play(300)
     assert sizes(world) == [16, 4, 1]
-    assert all(round % 5 == 0 for round, _ in world.said)
+    assert all(round % 5 == 0 for round, _ in world.suggestions)
 
 
 def test_chunks_of_released_members_are_spread_evenly():
@@ -131,12 +131,14 @@ def test_reshuffling_is_the_first_remedy():
     # Every share helps for a decade, and no longer.
     world.brings = knee_after_every_remedy
     world.play(80)
-    shares = [said.value for _, said in world.said if isinstance(said, Tune)]
+    shares = [
+        suggestion.value for _, suggestion in world.suggestions if isinstance(suggestion, Tune)
+    ]
     assert shares[:4] == [0.05, 0.2, 0.8, 1.0]
-    gone = [round for round, said in world.said if isinstance(said, Retire)]
-    told = [round for round, said in world.said if isinstance(said, Tune)]
-    assert gone
-    assert min(gone) > max(told)
+    lost = [round for round, suggestion in world.suggestions if isinstance(suggestion, Retire)]
+    values = [round for round, suggestion in world.suggestions if isinstance(suggestion, Tune)]
+    assert lost
+    assert min(lost) > max(values)
 
 
 def knee_after_every_remedy(members: int, gap: float, tuned: dict) -> float:
@@ -158,7 +160,9 @@ def test_scale_in_that_makes_it_worse_is_undone_once_and_then_delayed():
     world = world_of(ScaleInAtKnee(to=[4], revert=True), brings=worse_with_fewer)
     world.play(40)
     assert sizes(world) == [16, 4, 16]
-    back = next(said for _, said in world.said if isinstance(said, Request))
+    back = next(
+        suggestion for _, suggestion in world.suggestions if isinstance(suggestion, Request)
+    )
     assert back.count == 12
     assert "back to 16" in back.why
 
@@ -175,7 +179,7 @@ def test_scale_in_that_helps_is_kept():
 def test_reason_names_the_rates():
     world = world_of(ScaleInAtKnee())
     world.play(8)
-    assert world.said[0][1].why == (
+    assert world.suggestions[0][1].why == (
         "knee (decades per round: 0.3 over the last 2 gaps, 0.42 since round 1 with 16 members): "
         "16 members become 4"
     )

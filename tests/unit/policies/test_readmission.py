@@ -69,8 +69,8 @@ def test_reload_takes_free_members_first_and_survivors_otherwise():
 
 def test_reload_promises_no_free_member_twice():
     groups = [group(1, 3), group(2, 4)]
-    found = readmitted(Reload(), view(groups, seen(7), seen(0, rows=9)))
-    assert found == {1: [7], 2: [0]}
+    result = readmitted(Reload(), view(groups, seen(7), seen(0, rows=9)))
+    assert result == {1: [7], 2: [0]}
 
 
 def test_policy_follows_the_absent_setting():
@@ -102,10 +102,10 @@ def group_of(seen_group: GroupView, chunks: FakeChunks, start: int, stop: int) -
 def unclaimed_group(limit_bytes: int = 1000, **facts: float) -> View:
     """Four chunks vanished at 10 s, of which slot 2 has a copy of one; three members survive."""
     chunks = chunks_of_a_group({3: 2}, {0: 5, 1: 6, 2: 6})
-    gone = group_of(group(1, 8, since_s=10.0), chunks, 0, 4)
+    lost = group_of(group(1, 8, since_s=10.0), chunks, 0, 4)
     rows = {0: 5, 1: 6, 2: 6}
     working = tuple(replace(seen(k, rows=n)[0], limit_bytes=limit_bytes) for k, n in rows.items())
-    return replace(view([gone], (), working), chunks=chunks, start_members=4, **facts)
+    return replace(view([lost], (), working), chunks=chunks, start_members=4, **facts)
 
 
 def slots_by_chunk(policy: WholeGroup, seen_view: View) -> list[int]:
@@ -163,8 +163,8 @@ def three_groups(**facts: float) -> View:
 
 def test_group_that_does_not_fit_takes_no_memory_from_a_smaller_one():
     # The first chunks of the large group counted as assigned, and the small one was refused.
-    found = WholeGroup(first_fitting=True).suggest(three_groups())
-    assert [(r.group, set(r.owners.values())) for r in found] == [(2, {MemberId(0, 2)})]
+    result = WholeGroup(first_fitting=True).suggest(three_groups())
+    assert [(r.group, set(r.owners.values())) for r in result] == [(2, {MemberId(0, 2)})]
     assert WholeGroup().suggest(three_groups()) == []
 
 
@@ -197,18 +197,18 @@ def test_chunks_wait_for_planned_newcomers():
 
 def reload_slots(chunks: FakeChunks, limit_bytes: int) -> list[int]:
     """Return the slots to which the four chunks go, in their order."""
-    gone = group_of(group(1, 8), chunks, 0, 4)
+    lost = group_of(group(1, 8), chunks, 0, 4)
     working = tuple(replace(m, limit_bytes=limit_bytes, rows=5) for m in seen(0, 1))
-    (found,) = Reload().suggest(replace(view([gone], (), working), chunks=chunks))
-    if found.owners is None:
-        return [t.slot for t in found.targets]
-    assert sorted(found.owners) == list(gone.chunks)
-    return [found.owners[c].slot for c in gone.chunks]
+    (result,) = Reload().suggest(replace(view([lost], (), working), chunks=chunks))
+    if result.owners is None:
+        return [t.slot for t in result.targets]
+    assert sorted(result.owners) == list(lost.chunks)
+    return [result.owners[c].slot for c in lost.chunks]
 
 
 def test_reload_reads_only_chunks_that_no_member_has():
-    found = reload_slots(chunks_of_a_group({0: 1, 2: 1, 3: 1}, {0: 5, 1: 5}), 1000)
-    assert found == [1, 0, 1, 1]
+    result = reload_slots(chunks_of_a_group({0: 1, 2: 1, 3: 1}, {0: 5, 1: 5}), 1000)
+    assert result == [1, 0, 1, 1]
 
 
 def test_reload_spreads_what_does_not_fit_one_survivor():

@@ -13,9 +13,9 @@ from tests.policy_world import PolicyWorld, member
 def moves(world: PolicyWorld) -> list[int]:
     """Return how many chunks each round moved."""
     by_round = [0] * world.round
-    for round, said in world.said:
-        assert isinstance(said, Move)
-        by_round[round] += len(said.targets)
+    for round, suggestion in world.suggestions:
+        assert isinstance(suggestion, Move)
+        by_round[round] += len(suggestion.targets)
     return by_round
 
 
@@ -59,7 +59,7 @@ def test_moves_are_gradual_and_end():
 def test_nothing_moves_where_the_difference_is_less_than_a_chunk():
     world = PolicyWorld([Rebalance()], {0: 1.2, 1: 1.0, 2: 1.0}, n_chunks=9)
     world.play(10)
-    assert world.said == []
+    assert world.suggestions == []
 
 
 def test_noise_does_not_keep_chunks_moving():
@@ -69,14 +69,14 @@ def test_noise_does_not_keep_chunks_moving():
             {slot: 1 + 0.05 * ((7 * round + 3 * slot) % 5 - 2) / 2 for slot in range(4)}
         )
         world.play(1)
-    assert world.said == []
+    assert world.suggestions == []
 
 
 def test_member_that_holds_the_body_comes_first():
     world = PolicyWorld([Rebalance()], {0: 4.0, 1: 1.0, 2: 1.0}, n_chunks=60, holders=2)
     world.chunks.held = {c: {m, member(2)} for c, m in world.chunks.owners.items()}
     world.play(8)
-    first = next(said for _, said in world.said if isinstance(said, Move))
+    first = next(suggestion for _, suggestion in world.suggestions if isinstance(suggestion, Move))
     assert set(first.targets.values()) == {member(2)}
     assert world.imbalance < 1.1
 

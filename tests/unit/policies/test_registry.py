@@ -71,8 +71,8 @@ def test_default_policies_can_be_switched_off():
 
 
 def test_policies_are_asked_by_urgency_and_not_in_the_order_of_entries():
-    found = names(["tune_local_work", "redeal", "knee", "straggler", "rebalance", "shuffle"])
-    assert found == [
+    result = names(["tune_local_work", "redeal", "knee", "straggler", "rebalance", "shuffle"])
+    assert result == [
         *("whole_group", "elastic_scaling", "knee", "straggler"),
         *("rebalance", "redeal", "shuffle", "tune_local_work"),
     ]
@@ -80,35 +80,35 @@ def test_policies_are_asked_by_urgency_and_not_in_the_order_of_entries():
 
 def test_entry_replaces_a_default():
     assert names(["reload"]) == ["reload", "elastic_scaling"]
-    found = make_policies(
+    result = make_policies(
         [{"name": "redeal", "share": 0.5}], absent="stall", holders=2, algorithm=COCOA
     )
-    assert [p.share for p in found if p.name == "redeal"] == [0.5]
+    assert [p.share for p in result if p.name == "redeal"] == [0.5]
 
 
 def test_knee_that_reshuffles_first_brings_a_reshuffling_policy():
-    found = make_policies([{"name": "knee", "redeal_first": True}], absent="stall")
-    assert [(p.name, p.share) for p in found if p.name == "redeal"] == [("redeal", 0)]
+    result = make_policies([{"name": "knee", "redeal_first": True}], absent="stall")
+    assert [(p.name, p.share) for p in result if p.name == "redeal"] == [("redeal", 0)]
 
 
 def test_knee_recognises_a_full_reshuffle():
     entries = [{"name": "knee", "redeal_first": True}]
-    found = make_policies(entries, absent="stall", holders=2, algorithm=COCOA)
-    assert [p.redeal_share for p in found if isinstance(p, ScaleInAtKnee)] == [1.0]
+    result = make_policies(entries, absent="stall", holders=2, algorithm=COCOA)
+    assert [p.redeal_share for p in result if isinstance(p, ScaleInAtKnee)] == [1.0]
 
 
 def test_rebalancing_defers_to_a_full_reshuffle():
-    found = make_policies(["rebalance"], absent="stall", holders=2, algorithm=COCOA)
-    assert [p.defers_to_reshuffle for p in found if p.name == "rebalance"] == [True]
-    found = make_policies(["rebalance"], absent="stall", holders=2)
-    assert [p.defers_to_reshuffle for p in found if p.name == "rebalance"] == [False]
+    result = make_policies(["rebalance"], absent="stall", holders=2, algorithm=COCOA)
+    assert [p.defers_to_reshuffle for p in result if p.name == "rebalance"] == [True]
+    result = make_policies(["rebalance"], absent="stall", holders=2)
+    assert [p.defers_to_reshuffle for p in result if p.name == "rebalance"] == [False]
 
 
 def test_shuffle_leaves_old_copies_to_the_policy_that_counts_holders():
-    found = make_policies(["shuffle"], absent="stall", holders=2)
-    assert [p.discards for p in found if p.name == "shuffle"] == [False]
-    found = make_policies(["shuffle"], absent="stall", holders=1)
-    assert [p.discards for p in found if p.name == "shuffle"] == [True]
+    result = make_policies(["shuffle"], absent="stall", holders=2)
+    assert [p.discards for p in result if p.name == "shuffle"] == [False]
+    result = make_policies(["shuffle"], absent="stall", holders=1)
+    assert [p.discards for p in result if p.name == "shuffle"] == [True]
 
 
 def of_job(record):
@@ -124,14 +124,14 @@ def test_record_has_every_setting():
         "stop": {"gap": 1e-6},
         "members": {"min": 3},
     }
-    found = {p.name: p for p in of_job(record)}
-    assert list(found) == [
+    results = {p.name: p for p in of_job(record)}
+    assert list(results) == [
         *("reload", "elastic_scaling", "gap_per_container_second"),
         *("redeal", "replicas", "tune_local_work"),
     ]
-    assert found["gap_per_container_second"].target == 1e-6
-    assert found["gap_per_container_second"].minimum == 3
-    assert found["tune_local_work"].start == 2
+    assert results["gap_per_container_second"].target == 1e-6
+    assert results["gap_per_container_second"].minimum == 3
+    assert results["tune_local_work"].start == 2
     assert [p.name for p in of_job({})] == ["whole_group", "elastic_scaling"]
 
 

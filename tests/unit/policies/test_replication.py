@@ -74,20 +74,20 @@ def drops(found) -> list[tuple[int, list[int]]]:
 def test_every_chunk_gets_a_second_holder_and_loads_are_balanced():
     n, n_chunks = 8, 400
     book = Book({k: [k % n] for k in range(n_chunks)})
-    found = copies(ChunkReplication().suggest(view(book, n)))
-    assert len(found) == n_chunks
-    assert all(found[k] != k % n for k in found)
-    per_member = Counter(found.values())
+    result = copies(ChunkReplication().suggest(view(book, n)))
+    assert len(result) == n_chunks
+    assert all(result[k] != k % n for k in result)
+    per_member = Counter(result.values())
     assert max(per_member.values()) <= 1.25 * n_chunks / n
     # The chunks of one member are spread over all others.
-    assert {m for k, m in found.items() if k % n == 0} == set(range(1, n))
+    assert {m for k, m in result.items() if k % n == 0} == set(range(1, n))
 
 
 def test_second_holder_is_on_another_host_where_there_is_one():
     book = Book({k: [k % 4] for k in range(40)})
     hosts = ["x", "x", "y", "y"]
-    found = copies(ChunkReplication().suggest(view(book, 4, hosts)))
-    assert all(hosts[found[k]] != hosts[k % 4] for k in range(40))
+    result = copies(ChunkReplication().suggest(view(book, 4, hosts)))
+    assert all(hosts[result[k]] != hosts[k % 4] for k in range(40))
 
 
 def test_copy_on_the_owners_host_is_replaced_by_one_elsewhere():
@@ -110,8 +110,8 @@ def test_no_copies_are_made_on_disk():
 
 
 def test_owner_keeps_its_copy_when_there_are_too_many():
-    found = ChunkReplication().suggest(view(Book({0: [2, 0, 1]}), 3))
-    ((member, chunks),) = drops(found)
+    result = ChunkReplication().suggest(view(Book({0: [2, 0, 1]}), 3))
+    ((member, chunks),) = drops(result)
     assert member in (0, 1)
     assert chunks == [0]
 

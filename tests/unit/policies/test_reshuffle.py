@@ -23,7 +23,7 @@ def test_every_owner_is_drawn_among_the_holders_and_no_body_travels():
 def test_about_half_of_the_chunks_change_owner_in_a_round():
     world = PolicyWorld([Redeal()], dict.fromkeys(range(8), 1.0), n_chunks=512, holders=2)
     world.play(10)
-    shares = [len(said.targets) / 512 for _, said in world.said]
+    shares = [len(suggestion.targets) / 512 for _, suggestion in world.suggestions]
     assert len(shares) == 10
     assert all(0.35 < share < 0.65 for share in shares)
 
@@ -41,16 +41,16 @@ def test_every_holder_owns_a_chunk_about_half_of_the_time():
 def test_share_limits_what_is_drawn():
     world = PolicyWorld([Redeal(share=0.25)], dict.fromkeys(range(4), 1.0), n_chunks=64, holders=2)
     world.play(10)
-    assert 0 < max(len(said.targets) for _, said in world.said) <= 16
+    assert 0 < max(len(suggestion.targets) for _, suggestion in world.suggestions) <= 16
 
 
 def test_share_of_zero_does_nothing_until_it_is_tuned():
     world = PolicyWorld([Redeal(share=0)], dict.fromkeys(range(4), 1.0), n_chunks=64, holders=2)
     world.play(3)
-    assert world.said == []
+    assert world.suggestions == []
     world.tuned["redeal_share"] = 0.5
     world.play(1)
-    assert isinstance(world.said[0][1], Move)
+    assert isinstance(world.suggestions[0][1], Move)
 
 
 def test_nothing_is_reshuffled_while_a_job_waits():

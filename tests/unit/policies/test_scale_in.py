@@ -11,7 +11,7 @@ def test_member_whose_chunks_others_hold_is_the_cheapest():
     for c in world.chunks.of(member(2)):
         world.chunks.held[c].add(member(0))
     assert cheapest(world.view(), 1) == (member(2),)
-    assert [found.moving_s for found in removal_costs(world.view())] == [0.0, 0.004, 0.004, 0.004]
+    assert [result.moving_s for result in removal_costs(world.view())] == [0.0, 0.004, 0.004, 0.004]
 
 
 def test_among_equals_the_slowest_is_released_first():

@@ -18,7 +18,7 @@ def world_with_straggler(*policies, n_chunks: int = 256) -> PolicyWorld:
 def test_straggler_gives_at_once_all_chunks_beyond_the_median_time():
     world = world_with_straggler(Straggler())
     world.play(2)
-    assert world.said == []
+    assert world.suggestions == []
     before = len(world.chunks.of(member(1)))
     world.play(1)
     assert before == 64
@@ -26,7 +26,7 @@ def test_straggler_gives_at_once_all_chunks_beyond_the_median_time():
     assert len(world.chunks.of(member(1))) == 8
     assert [len(world.chunks.of(member(s))) for s in (0, 2, 3)] == [83, 83, 82]
     world.play(10)
-    assert len(world.said) == 1
+    assert len(world.suggestions) == 1
 
 
 def test_one_slow_round_is_not_enough():
@@ -34,13 +34,13 @@ def test_one_slow_round_is_not_enough():
     world.play(1)
     world.cost[1] = 1.0
     world.play(5)
-    assert world.said == []
+    assert world.suggestions == []
 
 
 def test_the_factor_sets_the_threshold():
     world = PolicyWorld([Straggler(factor=3.0)], {0: 1.0, 1: 2.9, 2: 1.0}, n_chunks=63)
     world.play(6)
-    assert world.said == []
+    assert world.suggestions == []
 
 
 def test_straggler_keeps_a_chunk_however_slow_it_is():
@@ -54,4 +54,7 @@ def test_with_rebalancing_the_rest_evens_out():
     world = world_with_straggler(Straggler(), Rebalance())
     world.play(12)
     assert world.imbalance < 1.1
-    assert any(isinstance(said, Move) and "rounds in a row" in said.why for _, said in world.said)
+    assert any(
+        isinstance(suggestion, Move) and "rounds in a row" in suggestion.why
+        for _, suggestion in world.suggestions
+    )

@@ -19,7 +19,7 @@ def world_of(policy, rate) -> PolicyWorld:
 
 
 def values(world: PolicyWorld) -> list[float]:
-    return [said.value for _, said in world.said if isinstance(said, Tune)]
+    return [suggestion.value for _, suggestion in world.suggestions if isinstance(suggestion, Tune)]
 
 
 def test_more_local_work_stays_while_it_helps():
@@ -45,7 +45,7 @@ def test_less_local_work_is_tried_where_more_does_not_help():
 def test_trials_become_rarer():
     world = world_of(TuneLocalWork(cool=8), dict.fromkeys((1, 2, 4, 8), 0.1))
     world.play(300)
-    tried = [round for round, said in world.said if said.value == 2]
+    tried = [round for round, suggestion in world.suggestions if suggestion.value == 2]
     pauses = [b - a for a, b in itertools.pairwise(tried)]
     assert len(pauses) >= 3
     assert pauses == sorted(pauses)
@@ -55,7 +55,7 @@ def test_trials_become_rarer():
 def test_the_reason_names_the_rates():
     world = world_of(TuneLocalWork(), {1: 0.1, 2: 0.1, 4: 0.1, 8: 0.1})
     world.play(10)
-    assert [said.why for _, said in world.said] == [
+    assert [suggestion.why for _, suggestion in world.suggestions] == [
         "local_epochs 1 brings 0.0952 decades/s; trying 2",
         "local_epochs 2 brings 0.0952 decades/s, 1 brought 0.0952 and would bring 0.0952 "
         "by now: back",

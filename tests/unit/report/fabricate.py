@@ -229,16 +229,16 @@ def _row(
     world: _World, r: int, rounds: int, absent: str, at: int, back: int, lose: int, test: bool,
     members: int,
 ) -> None:  # fmt: skip
-    gone = members - len(world.here)
+    lost = members - len(world.here)
     full, believed = gap_at(r, absent, at, back, lose)
-    away = bool(gone) and world.moved == 0
+    away = bool(lost) and world.moved == 0
     row: dict[str, Any] = dict.fromkeys(COLUMNS, None)
     row |= {
         "round": r, "seconds": round(world.t, 4),
         "step": 0.5 + 0.4 * math.sin(r / 3) ** 2,
         "objective": OPTIMUM + believed, "members": len(world.here),
         "objective_kind": "estimated" if away else "exact",
-        "absent_examples": ROWS * gone // members if away else 0, "stand_ins": int(away),
+        "absent_examples": ROWS * lost // members if away else 0, "stand_ins": int(away),
         "moved_bytes": world.moved, "sent_bytes": world.sent, "line_search_steps": 1 + r % 3,
     }  # fmt: skip
     if r % 10 == 0 or r in (1, 2, 5, 99, 199, rounds):

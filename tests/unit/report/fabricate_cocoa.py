@@ -20,8 +20,8 @@ def rows_at(r: int) -> dict[str, int]:
     if r >= KNEE:
         return {"0": ROWS}
     relieved = min(r, 3) * 40
-    given = {str(slot): 250 + relieved // 3 for slot in range(MEMBERS - 1)}
-    return {**given, "3": ROWS - sum(given.values())}
+    options = {str(slot): 250 + relieved // 3 for slot in range(MEMBERS - 1)}
+    return {**options, "3": ROWS - sum(options.values())}
 
 
 def seconds_at(r: int) -> dict[str, float]:
@@ -38,19 +38,19 @@ def gap_at(r: int) -> float | None:
 def records() -> list[dict[str, Any]]:
     """Write the story."""
     spec = {"algorithm": {"name": "cocoa", "loss": "hinge"}, "stop": {"rounds": 50, "gap": 1e-6}}
-    told: list[dict[str, Any]] = [{"t": 0.0, "event": "JobStarted", "name": "svm", "spec": spec}]
+    rows: list[dict[str, Any]] = [{"t": 0.0, "event": "JobStarted", "name": "svm", "spec": spec}]
     for slot in range(MEMBERS):
-        told.append({"t": 0.1, "event": "MemberJoined", "member": f"{slot}.1"})
+        rows.append({"t": 0.1, "event": "MemberJoined", "member": f"{slot}.1"})
     t = 1.0
     for r in range(ROUNDS):
         if 1 <= r <= 3:
-            told += _balanced(r, t)
+            rows += _balanced(r, t)
         if r == KNEE:
-            told += _scaled_in(t)
+            rows += _scaled_in(t)
         changed = {} if r > 0 and rows_at(r) == rows_at(r - 1) else {"rows": rows_at(r)}
-        told.append({"t": t, "event": "RoundStarted", "round": r, **changed})
+        rows.append({"t": t, "event": "RoundStarted", "round": r, **changed})
         start, t = t, t + max(seconds_at(r).values()) + 0.01
-        told.append(
+        rows.append(
             {
                 "t": t,
                 "event": "ExchangeEnded",
@@ -60,9 +60,9 @@ def records() -> list[dict[str, Any]]:
                 "compute_s": seconds_at(r),
             }
         )
-        told.append({"t": t, "event": "RoundEnded", **row_at(r, t)})
-    told.append({"t": t, "event": "JobEnded", "state": "done", "reason": "gap <= 1e-06"})
-    return told
+        rows.append({"t": t, "event": "RoundEnded", **row_at(r, t)})
+    rows.append({"t": t, "event": "JobEnded", "state": "done", "reason": "gap <= 1e-06"})
+    return rows
 
 
 def _balanced(r: int, t: float) -> list[dict[str, Any]]:
@@ -107,13 +107,13 @@ def row_at(r: int, t: float) -> dict[str, Any]:
 def fabricate_cocoa(path: Path) -> Path:
     """Write the run directory and return its path."""
     path.mkdir(parents=True, exist_ok=True)
-    told = records()
-    (path / "story.jsonl").write_text("".join(json.dumps(r) + "\n" for r in told))
+    rows = records()
+    (path / "story.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     with (path / "history.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(
-            {name: r.get(name) for name in COLUMNS} for r in told if r["event"] == "RoundEnded"
+            {name: r.get(name) for name in COLUMNS} for r in rows if r["event"] == "RoundEnded"
         )
     summary = {
         "name": "svm",

@@ -49,7 +49,7 @@ def test_imbalance_falls_while_chunks_move_from_slow_to_fast():
 
 
 def test_exchanges_of_one_round_are_one_load():
-    told = [
+    rows = [
         {"t": 1.0, "event": "RoundStarted", "round": 0},
         {"t": 2.0, "event": "ExchangeEnded", "round": 0, "compute_s": {"0": 0.5, "1": 1.0}},
         {"t": 3.0, "event": "ExchangeEnded", "round": 0, "compute_s": {"1": 0.25, "x": 9}},
@@ -74,10 +74,10 @@ def test_relative_loads_leave_out_absent_members():
 
 
 def test_shades_distinguish_more_from_less_and_leave_gaps_empty():
-    more, less, mean, gone = colours_of(np.array([[2.0, 0.2, 1.0, math.nan]]))[0]
+    more, less, mean, lost = colours_of(np.array([[2.0, 0.2, 1.0, math.nan]]))[0]
     assert more[0] > more[2]  # orange
     assert less[2] > less[0]  # blue
-    assert (mean[3], gone[3]) == (pytest.approx(0.28), 0.0)
+    assert (mean[3], lost[3]) == (pytest.approx(0.28), 0.0)
 
 
 def test_the_plot_of_loads_has_a_panel_for_examples_and_one_for_time(run):

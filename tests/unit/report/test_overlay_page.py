@@ -114,9 +114,9 @@ def test_rounds_are_chosen_from_the_runs(runs, tmp_path):
 
 def test_page_compares_the_runs_and_is_self_contained(runs, tmp_path):
     page = write_overlay(runs, None, tmp_path / "overlay.html")
-    found = check(page)
-    assert len(found.labelled) == 2
-    assert {"4 runs compared", "splice-stall", "Objective by time"} <= set(found.words)
+    result = check(page)
+    assert len(result.labelled) == 2
+    assert {"4 runs compared", "splice-stall", "Objective by time"} <= set(result.words)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["overlay.html", "overlay.png"]
 
 
@@ -132,8 +132,8 @@ def test_runs_without_rounds_or_test_set_are_drawn_too(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     (empty / "story.jsonl").write_text('{"t": 0.0, "event": "JobStarted", "name": "$empty"}\n')
-    found = check(write_overlay([plain, empty], None, tmp_path / "o.html"))
-    assert "$empty" in found.words
+    result = check(write_overlay([plain, empty], None, tmp_path / "o.html"))
+    assert "$empty" in result.words
     check(
         write_overlay([empty], ["a rather long name for a run of no rounds"], tmp_path / "p.html")
     )

@@ -47,22 +47,22 @@ TAKEN = start(
 
 
 def test_marked_one_stays_and_its_substitute_is_followed_to_its_return():
-    stayed, given = containers(NEGOTIATED)
+    stayed, options = containers(NEGOTIATED)
     assert (stayed.member, stayed.role, stayed.round_s) == ("0.1", "stayed", 11.0)
     assert (stayed.notice_s, stayed.lifted_s) == (10.0, 19.0)
-    assert (given.member, given.role, given.given_for) == ("3.1", "substitute", "0.1")
-    times = (given.notice_s, given.safe_s, given.lost_s, given.round_s, given.return_s)
+    assert (options.member, options.role, options.given_for) == ("3.1", "substitute", "0.1")
+    times = (options.notice_s, options.safe_s, options.lost_s, options.round_s, options.return_s)
     assert times == (10.0, 10.5, 10.6, 11.0, 21.0)
-    assert (given.container, given.rounds_lost) == ("container_4", 0)
+    assert (options.container, options.rounds_lost) == ("container_4", 0)
 
 
 def test_summary_counts_and_times_preemptions():
-    told = preemptions(NEGOTIATED)
-    counts = {name: told[name] for name in ("asked", "stayed", "given", "lost", "rounds_lost")}
+    report = preemptions(NEGOTIATED)
+    counts = {name: report[name] for name in ("asked", "stayed", "given", "lost", "rounds_lost")}
     assert counts == {"asked": 1, "stayed": 1, "given": 1, "lost": 1, "rounds_lost": 0}
-    assert told["seconds"]["notice_to_chunks_safe"] == {"min": 0.5, "median": 0.5, "max": 0.5}
-    assert told["seconds"]["notice_to_sigterm"] is None
-    assert told["seconds"]["loss_to_return"]["max"] == 10.4
+    assert report["seconds"]["notice_to_chunks_safe"] == {"min": 0.5, "median": 0.5, "max": 0.5}
+    assert report["seconds"]["notice_to_sigterm"] is None
+    assert report["seconds"]["loss_to_return"]["max"] == 10.4
 
 
 def test_loss_with_chunks_has_its_stand_in_its_takeover_and_its_lost_rounds():

@@ -49,31 +49,37 @@ class Checker(HTMLParser):
 def check(page):
     """Parse a page, check that it is self-contained, and return its content."""
     text = page.read_text()
-    found = Checker()
-    found.feed(text)
-    assert found.open == []
-    assert len(found.ids) == len(set(found.ids))
-    assert all(link.startswith(("#", "data:")) or "//" not in link for link in found.links)
-    local = {link[1:] for link in found.links if link.startswith("#")}
+    result = Checker()
+    result.feed(text)
+    assert result.open == []
+    assert len(result.ids) == len(set(result.ids))
+    assert all(link.startswith(("#", "data:")) or "//" not in link for link in result.links)
+    local = {link[1:] for link in result.links if link.startswith("#")}
     local |= set(re.findall(r"url\(#([^)]+)\)", text))
-    assert local <= set(found.ids)
+    assert local <= set(result.ids)
     assert "@import" not in text
     assert "<script" not in text
-    for label in found.labelled:
+    for label in result.labelled:
         assert label is not None
-        assert set(label.split()) <= set(found.ids)
-    return found
+        assert set(label.split()) <= set(result.ids)
+    return result
 
 
 def test_report_is_self_contained_with_its_plots_beside_it(tmp_path):
     path = fabricate_run(tmp_path / "r", rounds=40, at=10, back=20)
     page = write_report(path)
-    found = check(page)
-    words = " ".join(found.words)
-    assert len(found.labelled) == 5
-    for said in ("14 → 7 → 14", "70,000 examples", "stand-in rounds", "7 members lost", "finished"):
-        assert said in words
-    assert "history.csv" in found.links
+    result = check(page)
+    words = " ".join(result.words)
+    assert len(result.labelled) == 5
+    for message in (
+        "14 → 7 → 14",
+        "70,000 examples",
+        "stand-in rounds",
+        "7 members lost",
+        "finished",
+    ):
+        assert message in words
+    assert "history.csv" in result.links
     pngs = sorted(p.name for p in path.glob("*.png"))
     assert pngs == ["auprc.png", "lanes.png", "loads.png", "members.png", "objective.png"]
     assert all((path / p).read_bytes().startswith(b"\x89PNG") for p in pngs)
@@ -98,7 +104,7 @@ def test_colours_follow_the_page_s_scheme(tmp_path):
 def test_page_elsewhere_includes_the_history(tmp_path):
     path = fabricate_run(tmp_path / "a b", rounds=4, at=1, back=2)
     page = write_report(path, tmp_path / "out" / "page.html")
-    (link,) = [found for found in check(page).links if found.startswith("data:text/csv;base64,")]
+    (link,) = [result for result in check(page).links if result.startswith("data:text/csv;base64,")]
     assert base64.b64decode(link.partition(",")[2]) == (path / "history.csv").read_bytes()
     assert (tmp_path / "out" / "lanes.png").exists()
 
@@ -162,8 +168,8 @@ ODD = {
 def test_unusual_run_still_has_a_report(tmp_path, name):
     path = fabricate_run(tmp_path / "r", rounds=6, at=2, back=4)
     ODD[name](path)
-    found = check(write_report(path))
-    assert "Settings" in found.words
+    result = check(write_report(path))
+    assert "Settings" in result.words
 
 
 @pytest.mark.filterwarnings("error")
@@ -180,8 +186,8 @@ def test_unusual_run_still_has_a_report(tmp_path, name):
 )
 def test_run_of_any_shape_has_a_report(tmp_path, shape):
     path = fabricate_run(tmp_path / "r", **shape)
-    found = check(write_report(path))
-    assert ("No test set was evaluated." in found.words) == (shape.get("test") is False)
+    result = check(write_report(path))
+    assert ("No test set was evaluated." in result.words) == (shape.get("test") is False)
 
 
 @pytest.mark.filterwarnings("error")
@@ -190,8 +196,8 @@ def test_names_with_characters_of_html_and_of_formulas_are_shown_unchanged(tmp_p
     summary = json.loads((path / "summary.json").read_text())
     summary["name"] = '<b>$x_$ & "y"'
     (path / "summary.json").write_text(json.dumps(summary))
-    found = check(write_report(path))
-    assert summary["name"] in "".join(found.words)
+    result = check(write_report(path))
+    assert summary["name"] in "".join(result.words)
 
 
 def test_interrupted_run_is_shown_as_interrupted(tmp_path):

@@ -133,10 +133,10 @@ def test_states_go_to_each_of_the_others_and_never_to_oneself():
             await world.settle()
         return Counter({p.me.slot: len(p.got()) for p in world.posts})
 
-    got = play(4, scene)
-    assert got[0] == 0
-    assert sum(got.values()) == 60
-    assert min(got[k] for k in (1, 2, 3)) >= 10
+    actual = play(4, scene)
+    assert actual[0] == 0
+    assert sum(actual.values()) == 60
+    assert min(actual[k] for k in (1, 2, 3)) >= 10
 
 
 def test_a_state_goes_to_the_configured_number_of_different_peers():
@@ -215,8 +215,8 @@ def test_on_a_slow_link_each_states_slot_is_free_when_it_has_been_sent():
         return seen
 
     # Frames of 56 bytes, each a hundredth of a second.
-    found = play(2, scene, bytes_per_s=5600.0)
-    assert found == [(0, 4), (1, 3), (2, 2), (3, 1), (4, 0)]
+    result = play(2, scene, bytes_per_s=5600.0)
+    assert result == [(0, 4), (1, 3), (2, 2), (3, 1), (4, 0)]
 
 
 def test_among_many_members_links_are_few_and_change_over_time():
@@ -244,11 +244,11 @@ def test_among_many_members_links_are_few_and_change_over_time():
             for _ in range(20):
                 await asyncio.sleep(0)
             most = max(most, len(post.letters._links))
-        got = sum(len(p.got()) for p in world.posts)
-        return most, soon, len(opened), got
+        actual = sum(len(p.got()) for p in world.posts)
+        return most, soon, len(opened), actual
 
-    most, soon, later, got = play(60, scene)
-    assert (most, soon, got) == (LINKS_MAX, LINKS_MAX + 1, 800)
+    most, soon, later, actual = play(60, scene)
+    assert (most, soon, actual) == (LINKS_MAX, LINKS_MAX + 1, 800)
     # One for every two seconds of 200, if the drawn peer has none.
     assert LINKS_MAX + 50 <= later <= LINKS_MAX + 1 + 200 / TURN_S
     assert len(set(opened)) >= 50
@@ -360,11 +360,11 @@ def test_a_newcomer_without_answers_reports_it():
 
 def test_the_first_member_is_the_first_recipient():
     async def scene(world: World) -> list[list[bool]]:
-        told = [[p.letters.book.is_first() for p in world.posts]]
-        gone = world.posts[0].me  # it has a notice
+        values = [[p.letters.book.is_first() for p in world.posts]]
+        lost = world.posts[0].me  # it has a notice
         for post in world.posts:
-            post.letters.know(Peers(member=post.me, gone=(gone,)))
-        told.append([p.letters.book.is_first() for p in world.posts])
-        return told
+            post.letters.know(Peers(member=post.me, gone=(lost,)))
+        values.append([p.letters.book.is_first() for p in world.posts])
+        return values
 
     assert play(3, scene) == [[True, False, False], [False, True, False]]

@@ -71,10 +71,10 @@ class Bench:
         self.loop.request(lambda looper: looper.begin({"w": np.zeros(2)})).result(WAIT_S)
 
     def counts(self) -> dict[str, float]:
-        found: dict[str, float] = self.loop.request(lambda looper: dict(looper.counts)).result(
+        result: dict[str, float] = self.loop.request(lambda looper: dict(looper.counts)).result(
             WAIT_S
         )
-        return found
+        return result
 
 
 @pytest.fixture

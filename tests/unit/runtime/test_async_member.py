@@ -70,12 +70,12 @@ def play(problem: Any, scene: Callable[[AsyncMember], Any], **settings: Any) -> 
         )
         member.own([dense_chunk(ChunkId("s", 0, 0), np.zeros(40), np.ones((40, 2)))])
         try:
-            found = await asyncio.to_thread(scene, member)
+            result = await asyncio.to_thread(scene, member)
         finally:
             member.close()
             await asyncio.to_thread(member.join)
         assert failed == []
-        return found
+        return result
 
     return asyncio.run(run())
 

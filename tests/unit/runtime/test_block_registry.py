@@ -83,6 +83,6 @@ def test_a_member_that_takes_over_chunks_gets_only_these():
     made = source.chunk_bodies(1024, 1)
     bodies = {0: list(zip(made.ids, made.bodies, strict=True))}
     data = BlockRegistry(bodies, made.summaries)
-    wanted = [chunk_id(made.ids[2]), chunk_id(made.ids[0])]
-    sent = [frame.prefix["chunk"] for frame in data.frames({0}, only=wanted)]
+    expected = [chunk_id(made.ids[2]), chunk_id(made.ids[0])]
+    sent = [frame.prefix["chunk"] for frame in data.frames({0}, only=expected)]
     assert (sent, len(made.ids) > 3) == ([made.ids[0], made.ids[2]], True)

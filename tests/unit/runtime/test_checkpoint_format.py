@@ -65,6 +65,6 @@ def test_another_version_is_reported():
 
 def test_lines_keep_kinds_and_order():
     entries = {"story": [{"t": 0.1}, {"t": np.float64(0.2)}], "row": [{"gap": math.nan}]}
-    found = decode_lines(encode_lines(entries))
-    assert found["story"] == [{"t": 0.1}, {"t": 0.2}]
-    assert math.isnan(found["row"][0]["gap"])
+    result = decode_lines(encode_lines(entries))
+    assert result["story"] == [{"t": 0.1}, {"t": 0.2}]
+    assert math.isnan(result["row"][0]["gap"])

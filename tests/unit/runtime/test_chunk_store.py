@@ -44,11 +44,11 @@ def test_dropped_chunks_free_memory_and_may_be_dropped_twice() -> None:
 
 def test_others_chunks_stay_as_copies_with_their_states() -> None:
     store = ChunkStore()
-    given, kept = chunk(0), chunk(1)
-    given.state = {"alpha": np.ones(4)}
-    store.put([given, kept])
+    options, kept = chunk(0), chunk(1)
+    options.state = {"alpha": np.ones(4)}
+    store.put([options, kept])
     assert store.own([kept.id]) == [kept]
-    assert store.chunks[given.id].state["alpha"].tolist() == [1.0] * 4
+    assert store.chunks[options.id].state["alpha"].tolist() == [1.0] * 4
 
 
 class Gate(OutOfCoreStore):
@@ -118,9 +118,9 @@ def test_a_chunk_dropped_during_its_copy_stays_dropped(tmp_path: Path) -> None:
 def test_a_state_received_during_a_copy_is_kept(tmp_path: Path) -> None:
     new = {"alpha": np.ones(4)}
     store = change_during_copy(tmp_path, lambda store: store.set_state(chunk(1).id, new, 7))
-    got = store.chunks[chunk(1).id]
-    assert got.is_mapped
-    assert (got.state["alpha"].tolist(), got.state_version) == ([1.0] * 4, 7)
+    actual = store.chunks[chunk(1).id]
+    assert actual.is_mapped
+    assert (actual.state["alpha"].tolist(), actual.state_version) == ([1.0] * 4, 7)
 
 
 def test_a_chunk_owned_during_its_copy_stays_where_it_is(tmp_path: Path) -> None:
@@ -200,16 +200,16 @@ def test_no_file_is_made_for_a_body_that_is_received(tmp_path: Path) -> None:
 def test_compressed_bodies_are_decompressed_once_in_memory_and_not_copied_out_of_core(
     tmp_path: Path,
 ) -> None:
-    given = [compressed_chunk(chunk_worth_shuffling(k)) for k in range(4)]
-    store = ChunkStore(3 * given[0].nbytes, OutOfCoreStore(2**20, tmp_path, lambda: 0))
-    store.put(given[:3])
-    assert all(chunk.is_loaded and chunk.out_of_core is None for chunk in given[:3])
-    asyncio.run(store.take(given[3:]))
+    value = [compressed_chunk(chunk_worth_shuffling(k)) for k in range(4)]
+    store = ChunkStore(3 * value[0].nbytes, OutOfCoreStore(2**20, tmp_path, lambda: 0))
+    store.put(value[:3])
+    assert all(chunk.is_loaded and chunk.out_of_core is None for chunk in value[:3])
+    asyncio.run(store.take(value[3:]))
     assert store.is_out_of_core
-    assert [store.chunks[chunk.id] is chunk for chunk in given] == [True] * 4
-    assert not any(chunk.is_loaded for chunk in given)
+    assert [store.chunks[chunk.id] is chunk for chunk in value] == [True] * 4
+    assert not any(chunk.is_loaded for chunk in value)
     assert store.out_of_core is not None
-    assert not any(store.out_of_core.maps(chunk.stored) for chunk in given)
+    assert not any(store.out_of_core.maps(chunk.stored) for chunk in value)
 
 
 def test_a_damaged_body_is_detected_when_it_is_loaded(tmp_path: Path) -> None:

@@ -162,11 +162,11 @@ async def test_a_move_sends_state_and_body_and_leaves_the_giver_its_copy() -> No
     pair.stores[GIVER].put([chunk(1, **alpha(1)), chunk(2)])
     await pair.give([1, 2], [1, 2])
     (report,) = await pair.reported(1)
-    got, left = pair.stores[TAKER].chunks, pair.stores[GIVER].chunks
+    actual, left = pair.stores[TAKER].chunks, pair.stores[GIVER].chunks
     assert loaded(report) == ([1, 2], 1)
-    assert bytes(got[name(1)].body) == bytes(left[name(1)].body)
-    assert got[name(1)].state["alpha"].tolist() == [1.0] * ROWS
-    assert got[name(2)].state == {}
+    assert bytes(actual[name(1)].body) == bytes(left[name(1)].body)
+    assert actual[name(1)].state["alpha"].tolist() == [1.0] * ROWS
+    assert actual[name(2)].state == {}
     assert left[name(1)].state["alpha"].tolist() == [1.0] * ROWS
 
 
@@ -178,15 +178,15 @@ async def test_out_of_core_chunks_move_with_their_states(tmp_path: Path) -> None
     pair.stores[GIVER].put([chunk(k, **alpha(k)) for k in range(5)])
     await pair.give([0, 1, 2, 3, 4], [0, 1, 2, 3, 4])
     (report,) = await pair.reported(1)
-    got, left = pair.stores[TAKER].chunks, pair.stores[GIVER].chunks
+    actual, left = pair.stores[TAKER].chunks, pair.stores[GIVER].chunks
     assert loaded(report) == ([0, 1, 2, 3, 4], 1)
     for k in range(5):
-        assert got[name(k)].out_of_core is pair.stores[TAKER].out_of_core
+        assert actual[name(k)].out_of_core is pair.stores[TAKER].out_of_core
         assert left[name(k)].is_mapped
-        assert bytes(got[name(k)].body) == bytes(left[name(k)].body)
-        assert got[name(k)].state["alpha"].tolist() == [float(k)] * ROWS
+        assert bytes(actual[name(k)].body) == bytes(left[name(k)].body)
+        assert actual[name(k)].state["alpha"].tolist() == [float(k)] * ROWS
     pair.stores[GIVER].drop([name(k) for k in range(5)])
-    assert got[name(4)].values.tolist() == [[4.0] * 3] * ROWS
+    assert actual[name(4)].values.tolist() == [[4.0] * 3] * ROWS
     assert list(tmp_path.iterdir()) == []
 
 
@@ -196,20 +196,20 @@ async def test_compressed_chunks_move_compressed(tmp_path: Path, taker_limit: in
     for member, limit in ((GIVER, 10), (TAKER, taker_limit)):
         store = pair.stores[member]
         store.limit_bytes, store.out_of_core = limit, OutOfCoreStore(2**20, tmp_path, lambda: 0)
-    given = [compressed_chunk(chunk_worth_shuffling(k)) for k in range(3)]
-    pair.stores[GIVER].put(given)
-    ids = [chunk.id for chunk in given]
+    value = [compressed_chunk(chunk_worth_shuffling(k)) for k in range(3)]
+    pair.stores[GIVER].put(value)
+    ids = [chunk.id for chunk in value]
     order = cmd.GiveChunks(
         member=GIVER, target=TAKER, address="1.1", chunks=tuple(ids), bodies=tuple(ids), order=1
     )
     await pair.ends[GIVER].give(order)
     while not pair.reports:
         await asyncio.sleep(0)
-    got = pair.stores[TAKER].chunks
-    assert pair.ends[GIVER].sent_bytes < 0.8 * sum(chunk.nbytes for chunk in given)
-    assert [got[id].is_compressed for id in ids] == [taker_limit is not None] * 3
-    assert [got[id].is_loaded for id in ids] == [taker_limit is None] * 3
-    assert [bytes(got[id].body) for id in ids] == [
+    actual = pair.stores[TAKER].chunks
+    assert pair.ends[GIVER].sent_bytes < 0.8 * sum(chunk.nbytes for chunk in value)
+    assert [actual[id].is_compressed for id in ids] == [taker_limit is not None] * 3
+    assert [actual[id].is_loaded for id in ids] == [taker_limit is None] * 3
+    assert [bytes(actual[id].body) for id in ids] == [
         bytes(chunk_worth_shuffling(k).body) for k in range(3)
     ]
     assert list(tmp_path.iterdir()) == []

@@ -69,8 +69,8 @@ def test_calls_that_have_been_brief_repeatedly_are_made_on_the_loop():
     runner = BriefRunner("em-test", lambda: now[0], lambda: 0.0)
     brief, long = 0.5 * BRIEF_S, 2 * BRIEF_S
     assert is_on_loop(runner, [long], now) == [False]
-    found = is_on_loop(runner, [brief] * (BRIEF_AGAIN + BRIEF_MIN), now)
-    assert found == [False] * (BRIEF_AGAIN + BRIEF_MIN)
+    result = is_on_loop(runner, [brief] * (BRIEF_AGAIN + BRIEF_MIN), now)
+    assert result == [False] * (BRIEF_AGAIN + BRIEF_MIN)
     # A call that was long on the loop sends all later ones back to the thread.
     assert is_on_loop(runner, [brief, brief, long, brief], now) == [True, True, True, False]
     fresh = BriefRunner("em-test", lambda: now[0], lambda: 0.0)
@@ -78,8 +78,8 @@ def test_calls_that_have_been_brief_repeatedly_are_made_on_the_loop():
     # Sleeping counts like computing.
     sleeps = BriefRunner("em-test", _never, lambda: now[0])
     brief, long = 0.5 * BRIEF_WALL_S, 2 * BRIEF_WALL_S
-    found = is_on_loop(sleeps, [brief] * BRIEF_MIN + [long, brief], now)
-    assert found == [False] * BRIEF_MIN + [True, False]
+    result = is_on_loop(sleeps, [brief] * BRIEF_MIN + [long, brief], now)
+    assert result == [False] * BRIEF_MIN + [True, False]
     for made in (runner, fresh, sleeps):
         made.close()
 

@@ -175,10 +175,10 @@ async def test_a_worker_with_a_notice_starts_no_incarnation_that_would_not_know_
 
 async def test_members_compute_with_the_job_s_threads_if_it_sets_them(monkeypatch):
     """They used their worker's number, and the story reported that."""
-    found, compute = set(), ToySolver.compute
+    results, compute = set(), ToySolver.compute
 
     def watched(self, work, chunks, parallel):
-        found.add(parallel.n_threads)
+        results.add(parallel.n_threads)
         return compute(self, work, chunks, parallel)
 
     monkeypatch.setattr(ToySolver, "compute", watched)
@@ -192,6 +192,6 @@ async def test_members_compute_with_the_job_s_threads_if_it_sets_them(monkeypatc
         await world.close()
         return joined
 
-    assert (await told(threads=3), found) == ({3}, {3})
-    found.clear()
-    assert (await told(), found) == ({1}, {1})
+    assert (await told(threads=3), results) == ({3}, {3})
+    results.clear()
+    assert (await told(), results) == ({1}, {1})

@@ -90,8 +90,8 @@ def test_teams_work_at_the_same_time_and_results_are_in_their_order(n_threads: i
         return team.map(part, range(team.n_threads))
 
     for _ in range(2):
-        found = pool.in_teams(work, n)
-        assert found == [
+        result = pool.in_teams(work, n)
+        assert result == [
             [10 * k + i for i in range(share)] for k, share in enumerate(shares(n_threads, n))
         ]
     pool.close()

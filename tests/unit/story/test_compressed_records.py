@@ -76,8 +76,13 @@ def test_story_of_many_rounds_takes_a_fraction_of_its_objects():
     # A job of 500 rounds a second filled its scheduler's memory within minutes.
     journal = Journal({})
     for k in range(20_000):
-        told = {"event": "ExchangeEnded", "round": k, "compute_s": {"0": k / 3}, "cause": "reduce"}
-        journal.story.append({"t": k / 500, **told})
+        records = {
+            "event": "ExchangeEnded",
+            "round": k,
+            "compute_s": {"0": k / 3},
+            "cause": "reduce",
+        }
+        journal.story.append({"t": k / 500, **records})
     plain = sum(map(sys.getsizeof, ({}, 0.1, 0.1, {}, 1, ""))) * len(journal.story)
     held = sum(map(len, journal.story._blocks))
     assert held < plain / 5

@@ -24,9 +24,9 @@ def test_released_members_are_not_lost():
         journal.write(1.0, MemberLost(member="0.1", reason=reason, chunks=0, pid=1))
     for policy in ("knee", "redeal", "redeal"):
         journal.write(1.0, PolicyDecided(policy=policy, suggestion="Move", why=""))
-    told = summary(journal)
-    assert (told.lost, told.retired, told.holders) == (1, 2, 2)
-    assert told.decisions == {"knee": 1, "redeal": 2}
+    report = summary(journal)
+    assert (report.lost, report.retired, report.holders) == (1, 2, 2)
+    assert report.decisions == {"knee": 1, "redeal": 2}
 
 
 def test_container_seconds_are_members_times_time():

@@ -32,10 +32,10 @@ def test_sum_in_blocks_and_threads_has_the_same_bits(size, n_inputs, reduce):
     inputs = [rng.normal(size=size) * 10.0 ** rng.integers(-9, 9, size) for _ in range(n_inputs)]
     for array in inputs:
         array.flags.writeable = False  # they may be in another process
-    wanted = one_after_the_other(inputs, reduce).tobytes()
+    expected = one_after_the_other(inputs, reduce).tobytes()
     threads = parallel(3)
-    assert merge_all(inputs, reduce, np.full(size, np.nan)).tobytes() == wanted
-    assert merge_all(inputs, reduce, np.full(size, np.nan), threads).tobytes() == wanted
+    assert merge_all(inputs, reduce, np.full(size, np.nan)).tobytes() == expected
+    assert merge_all(inputs, reduce, np.full(size, np.nan), threads).tobytes() == expected
     threads.close()
 
 

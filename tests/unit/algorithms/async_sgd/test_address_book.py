@@ -49,11 +49,11 @@ def test_random_choices_are_distinct_and_reproducible_from_the_seed(n):
         book.update({MemberId(k, 1): str(k) for k in range(30)}, (), is_full=True)
         return [book.choose(n) for _ in range(20)]
 
-    found = drawn()
-    assert found == drawn()
-    assert all(len(set(some)) == len(some) == min(n, 29) for some in found)
+    result = drawn()
+    assert result == drawn()
+    assert all(len(set(some)) == len(some) == min(n, 29) for some in result)
     if 0 < n < 29:
-        assert len({tuple(some) for some in found}) > 10
+        assert len({tuple(some) for some in result}) > 10
 
 
 def test_a_choice_from_a_subset_stays_in_the_subset():

@@ -69,8 +69,8 @@ def test_an_infinite_batch_sends_nothing(batch):
 
 def test_a_mailbox_has_one_slot_by_default_or_as_many_as_requested():
     assert [
-        make_loop(settings_from_section(AsyncSGD, {"k": 2, **given}), FACTS).slots
-        for given in ({}, {"slots": 3})
+        make_loop(settings_from_section(AsyncSGD, {"k": 2, **settings}), FACTS).slots
+        for settings in ({}, {"slots": 3})
     ] == [1, 3]
     assert AsyncSGD(k=2, slots=3).section()["slots"] == 3
     with pytest.raises(ConfigError, match="slots"):
@@ -98,7 +98,7 @@ def test_a_section_of_a_job_file_is_parsed_like_the_class():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("value", "message"),
     [
         ({}, "k: is missing, wanted a number of clusters"),
         ({"k": 0}, "k: got 0, wanted at least 1"),
@@ -119,15 +119,15 @@ def test_a_section_of_a_job_file_is_parsed_like_the_class():
         ({"problem": "linear", "mode": "batch"}, "mode: got 'batch', wanted problem: kmeans"),
     ],
 )
-def test_a_wrong_setting_is_one_line_that_names_it(given, message):
+def test_a_wrong_setting_is_one_line_that_names_it(value, message):
     with pytest.raises(ConfigError, match=message) as caught:
-        read_section(AsyncSGD, given, "algorithm")
+        read_section(AsyncSGD, value, "algorithm")
     assert caught.value.message.startswith("algorithm.")
     assert "\n" not in caught.value.message
 
 
 @pytest.mark.parametrize(
-    ("how", "given"),
+    ("how", "options"),
     [
         *(
             ({"mode": "batch"}, given)
@@ -147,14 +147,14 @@ def test_a_wrong_setting_is_one_line_that_names_it(given, message):
         *(({"batch": "inf"}, given) for given in ({"sends": 2}, {"slots": 2}, {"queue": 4})),
     ],
 )
-def test_a_baseline_refuses_settings_that_it_would_ignore(how, given):
-    ((key, value),) = given.items()
+def test_a_baseline_refuses_settings_that_it_would_ignore(how, options):
+    ((key, value),) = options.items()
     with pytest.raises(ConfigError, match=f"{key}: got {value}, wanted .*(mode|batch): "):
-        read_section(AsyncSGD, {"k": 3, **how, **given}, "algorithm")
+        read_section(AsyncSGD, {"k": 3, **how, **options}, "algorithm")
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("value", "message"),
     [
         ({"k": 3, "nonsense": 1}, "algorithm.nonsense is not a setting"),
         ({"k": 2.5}, "algorithm.k: got 2.5, wanted a whole number"),
@@ -166,14 +166,14 @@ def test_a_baseline_refuses_settings_that_it_would_ignore(how, given):
         ({"k": 3, "passes": 0.0}, "algorithm.passes: got 0.0, wanted more than 0"),
     ],
 )
-def test_a_record_is_validated_again_when_it_is_read(given, message):
+def test_a_record_is_validated_again_when_it_is_read(value, message):
     with pytest.raises(ConfigError, match=message):
-        settings_from_section(AsyncSGD, given)
+        settings_from_section(AsyncSGD, value)
 
 
 def begun(section):
-    found = plan({"k": 2, **section}, FACTS)
-    return found.loop.problem.begin(run_locally(found.start(), []))
+    result = plan({"k": 2, **section}, FACTS)
+    return result.loop.problem.begin(run_locally(result.start(), []))
 
 
 def test_a_warm_start_is_used_without_asking_the_members():
@@ -185,22 +185,22 @@ def test_a_warm_start_is_used_without_asking_the_members():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("value", "message"),
     [
         ({"centres": np.zeros((2, 7))}, "all the same"),
         ({"centres": np.eye(2, 6)}, r"shape \(2, 6\), wanted \(2, 7\)"),
     ],
 )
-def test_baselines_that_do_not_learn_are_rejected_as_warm_start(given, message):
+def test_baselines_that_do_not_learn_are_rejected_as_warm_start(value, message):
     with pytest.raises(ConfigError, match=message):
-        begun({"warm_start": given})
+        begun({"warm_start": value})
 
 
 def test_a_linear_plan_starts_at_zero_and_returns_coef_and_intercept():
-    found = plan({"problem": "linear", "intercept": True}, FACTS)
-    state = found.loop.problem.begin(run_locally(found.start(), []))
+    actual = plan({"problem": "linear", "intercept": True}, FACTS)
+    state = actual.loop.problem.begin(run_locally(actual.start(), []))
     state["average"][:] = np.arange(8.0)
-    result = found.result(state)
+    result = actual.result(state)
     assert result["coef"].tolist() == [list(range(7))]
     assert result["intercept"].tolist() == [7.0]
 

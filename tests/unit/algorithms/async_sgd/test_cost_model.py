@@ -97,10 +97,10 @@ def test_log_pi_follows_a_member_that_becomes_slower_or_faster():
                 batch, QueueStatus(fill=0.0, examples=examples, seconds=seconds)
             )
             sizes.append(batch)
-        wanted = 9 * FIXED_S / EACH_S
+        expected = 9 * FIXED_S / EACH_S
         # Occasionally it goes down for some batches, to measure smaller ones.
-        assert np.median(sizes[2 * STRETCH : 3 * STRETCH]) == pytest.approx(wanted, rel=0.01)
-        assert np.median(sizes[-2 * STRETCH :]) == pytest.approx(faster * wanted, rel=0.01)
+        assert np.median(sizes[2 * STRETCH : 3 * STRETCH]) == pytest.approx(expected, rel=0.01)
+        assert np.median(sizes[-2 * STRETCH :]) == pytest.approx(faster * expected, rel=0.01)
 
 
 def sizes_after(controller, turns):
@@ -116,10 +116,10 @@ def sizes_after(controller, turns):
 def test_log_pi_respects_the_smallest_batch_and_follows_the_queue_above_it():
     turns = [(4096, 0.0)] * (SEEN_MIN + 1) + [(64, 0.0)] * 200 + [(400, 0.5)] * 400
     free, bound = (sizes_after(LogPI(fixed_share=share), turns) for share in (None, 0.1))
-    wanted = round(9 * FIXED_S / EACH_S)
-    assert min(free) < wanted / 4
-    assert min(bound[2 * SEEN_MIN :]) == wanted
-    assert bound[-1] > 4 * wanted
+    expected = round(9 * FIXED_S / EACH_S)
+    assert min(free) < expected / 4
+    assert min(bound[2 * SEEN_MIN :]) == expected
+    assert bound[-1] > 4 * expected
 
 
 def test_batches_that_waited_for_a_slot_are_ignored():

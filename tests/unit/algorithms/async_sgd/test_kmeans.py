@@ -227,16 +227,16 @@ def test_equal_centres_are_rejected_as_a_start():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("value", "message"),
     [
         ({}, r"shape \(0,\), wanted \(5, 3\)"),
         ({"centres": np.zeros((5, 2))}, r"shape \(5, 2\), wanted \(5, 3\)"),
         ({"centres": np.full((5, 3), np.nan)}, "not finite"),
     ],
 )
-def test_invalid_states_are_rejected_as_a_start(given, message):
+def test_invalid_states_are_rejected_as_a_start(value, message):
     with pytest.raises(ConfigError, match=message):
-        PROBLEMS[0].begin(given)
+        PROBLEMS[0].begin(value)
 
 
 def test_ties_at_zero_leave_all_but_one_centre_dead():

@@ -67,8 +67,8 @@ def test_a_step_follows_the_gradient_of_the_objective(kind, weighted, intercept,
 @pytest.mark.parametrize("loss", sorted(LOSSES))
 def test_members_that_exchange_states_come_near_the_optimum(loss):
     if loss == "squared":
-        given = make_linear(600, 8, 0, loss="squared", l2=0.1)
-        X, y, l2 = given.values, given.labels, given.l2
+        options = make_linear(600, 8, 0, loss="squared", l2=0.1)
+        X, y, l2 = options.values, options.labels, options.l2
     else:
         rng = np.random.default_rng(0)
         X, l2 = rng.standard_normal((600, 8)), 0.1
@@ -86,19 +86,19 @@ def test_members_that_exchange_states_come_near_the_optimum(loss):
         for k in range(3):
             problem.step(states[k], samplers[k].next(16))
             problem.merge(states[k], problem.message(states[(k + 1) % 3], chance))
-    found = problem.value(problem.mean(states), chunks) / 600
+    result = problem.value(problem.mean(states), chunks) / 600
     if loss == "squared":
-        best = given.objective
+        best = options.objective
     else:
         # Full gradient steps from there: what they still gain is the remaining suboptimality.
-        best = found
+        best = result
         full = as_printed(loss, d=8, l2=l2, rate=0.02)
         state = full.begin({"coef": problem.mean(states)["coef"]})
         everything = [(chunk, np.arange(50)) for chunk in chunks]
         for _ in range(2000):
             full.step(state, Batch(parts=everything))
             best = min(best, full.value(state, chunks) / 600)
-    assert found - best < 0.02 * (begun - best)
+    assert result - best < 0.02 * (begun - best)
 
 
 def test_models_are_averaged_with_equal_weights_whatever_the_rate():

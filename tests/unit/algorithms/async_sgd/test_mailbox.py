@@ -47,9 +47,9 @@ def test_concurrent_threads_take_or_overwrite_every_message_whole():
     writer = threading.Thread(target=put)
     writer.start()
     while writer.is_alive():
-        for found in box.take():
-            assert (found.arrays["w"] == found.arrays["w"][0]).all()
-            taken.append(float(found.arrays["w"][0]))
+        for result in box.take():
+            assert (result.arrays["w"] == result.arrays["w"][0]).all()
+            taken.append(float(result.arrays["w"][0]))
     writer.join()
     taken += values(box.take())
     received, overwritten = box.count()

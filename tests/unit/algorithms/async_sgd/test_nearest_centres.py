@@ -37,11 +37,11 @@ def test_dense_rows_find_their_centres(n, d, k, dtype):
     exact = X.astype(np.float64)
     labels, squares, _, _ = plainly(exact, centres, weights)
     tolerance = 1e-9 if dtype == "float64" else 2e-4
-    found, apart = near.lookup(whole([chunk]))
+    result, apart = near.lookup(whole([chunk]))
     np.testing.assert_allclose(apart, squares, atol=tolerance * max(1.0, squares.max()))
-    assert np.mean(found == labels) >= (1.0 if dtype == "float64" else 0.98)
+    assert np.mean(result == labels) >= (1.0 if dtype == "float64" else 0.98)
     statistics = near.statistics(whole([chunk]))
-    one_hot = np.eye(k)[found] * weights[:, None]
+    one_hot = np.eye(k)[result] * weights[:, None]
     np.testing.assert_allclose(statistics.sums, one_hot.T @ exact, rtol=1e-6)
     np.testing.assert_allclose(statistics.counts, one_hot.sum(axis=0))
     assert statistics.counts.sum() == pytest.approx(weights.sum())
@@ -66,8 +66,8 @@ def test_rows_of_several_chunks_are_gathered_in_the_order_given():
     chosen = np.concatenate([X[1000 * i + some] for i, some in enumerate(rows)])
     labels, squares, sums, counts = plainly(chosen, centres)
     near = nearest_of(centres, parts)
-    found, apart = near.lookup(parts)
-    assert np.array_equal(found, labels)
+    result, apart = near.lookup(parts)
+    assert np.array_equal(result, labels)
     np.testing.assert_allclose(apart, squares, rtol=1e-12, atol=1e-12)
     statistics = near.statistics(parts)
     np.testing.assert_allclose(statistics.sums, sums, rtol=1e-11, atol=1e-11)
@@ -80,11 +80,11 @@ def test_sparse_rows_are_those_of_the_dense_matrix(binary):
     X = rng.standard_normal((80, 9)) * (rng.random((80, 9)) < 0.3)
     X = (X != 0.0).astype(float) if binary else X
     csr, centres = sp.csr_array(X), rng.standard_normal((4, 9))
-    given = (ID, np.zeros(80), csr.indptr, csr.indices)
-    chunk = binary_csr_chunk(*given, 9) if binary else csr_chunk(*given, csr.data, 9)
+    value = (ID, np.zeros(80), csr.indptr, csr.indices)
+    chunk = binary_csr_chunk(*value, 9) if binary else csr_chunk(*value, csr.data, 9)
     labels, squares, _, _ = plainly(X, centres)
-    found, apart = nearest_of(centres, whole([chunk])).lookup(whole([chunk]))
-    assert np.array_equal(found, labels)
+    result, apart = nearest_of(centres, whole([chunk])).lookup(whole([chunk]))
+    assert np.array_equal(result, labels)
     np.testing.assert_allclose(apart, squares, rtol=1e-12)
 
 

@@ -45,10 +45,10 @@ def test_orders_are_shuffled_and_differ_between_passes_and_seeds():
         sampler = Sampler(make_chunks([50]), seed=seed)
         return visits([sampler.next(50) for _ in range(pass_ + 1)][pass_:])
 
-    found = [order(0, 0), order(0, 1), order(1, 0)]
-    assert order(0, 0) == found[0]
-    assert sorted(found[0]) != found[0]
-    assert found[0] != found[1] != found[2] != found[0]
+    results = [order(0, 0), order(0, 1), order(1, 0)]
+    assert order(0, 0) == results[0]
+    assert sorted(results[0]) != results[0]
+    assert results[0] != results[1] != results[2] != results[0]
 
 
 def test_a_batch_is_drawn_from_several_chunks():
@@ -73,10 +73,10 @@ def test_a_moved_chunk_continues_where_it_stopped():
 
 def draws(sampler, until, size=10):
     """Draw rows until this many passes are complete; return their chunk numbers."""
-    found = []
+    results = []
     while sampler.passes < until:
-        found += [chunk for chunk, _ in visits([sampler.next(size)])]
-    return found
+        results += [chunk for chunk, _ in visits([sampler.next(size)])]
+    return results
 
 
 def test_chunks_that_are_taken_over_join_the_pass_of_their_new_owner():
@@ -88,9 +88,9 @@ def test_chunks_that_are_taken_over_join_the_pass_of_their_new_owner():
     # 15 rows are left of the first chunk's eighth pass, and all of the other chunk, which is as
     # far.
     assert sampler.passes == (7 * 50 + 5) / 50
-    found = draws(sampler, 8.0)
-    assert sorted(found) == [0] * 15 + [1] * 30
-    assert 0 in found[:10]
+    result = draws(sampler, 8.0)
+    assert sorted(result) == [0] * 15 + [1] * 30
+    assert 0 in result[:10]
     assert sorted(draws(sampler, 9.0)) == [0] * 20 + [1] * 30
 
 
@@ -100,9 +100,9 @@ def test_chunks_that_have_been_visited_more_often_wait_for_one_pass_at_most():
     draws(giver, 6.5)
     taker.next(5)
     taker.change([slow[0], fast[1]])
-    found = draws(taker, 2.0, size=5)
-    assert found[:15] == [0] * 15
-    assert sorted(found[15:]) == [0] * 20 + [1] * 10
+    result = draws(taker, 2.0, size=5)
+    assert result[:15] == [0] * 15
+    assert sorted(result[15:]) == [0] * 20 + [1] * 10
 
 
 def test_a_member_that_finished_its_passes_visits_new_chunks_once():

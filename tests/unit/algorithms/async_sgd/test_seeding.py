@@ -62,8 +62,8 @@ def merged_answers(questions, members):
 @pytest.mark.parametrize("how", ["kmeans++", "kmeans||"])
 def test_each_of_well_separated_clusters_gets_a_centre(how):
     chunks = chunks_of(SOURCE)
-    found = run_locally(starting(how, chunks), chunks)["centres"]
-    assert centre_error(found, SOURCE.centres()) < 0.1
+    result = run_locally(starting(how, chunks), chunks)["centres"]
+    assert centre_error(result, SOURCE.centres()) < 0.1
 
 
 @pytest.mark.parametrize("how", ["kmeans++", "kmeans||", "sample"])
@@ -79,8 +79,8 @@ def test_seeding_does_not_depend_on_which_member_has_which_chunk(how):
 
 def test_another_seed_gives_other_centres():
     chunks = chunks_of(SOURCE)
-    found = [run_locally(starting("sample", chunks, seed=s), chunks)["centres"] for s in (0, 1)]
-    assert not np.array_equal(*found)
+    results = [run_locally(starting("sample", chunks, seed=s), chunks)["centres"] for s in (0, 1)]
+    assert not np.array_equal(*results)
 
 
 def test_centres_are_rows_and_small_data_are_used_whole():
@@ -89,8 +89,8 @@ def test_centres_are_rows_and_small_data_are_used_whole():
         dense_chunk(ChunkId("test", k, 0), np.zeros(10), X[10 * k : 10 * k + 10]) for k in range(3)
     ]
     for how in ("kmeans++", "sample"):
-        found = run_locally(starting(how, chunks, clusters=30), chunks)["centres"]
-        assert sorted(map(tuple, found)) == sorted(map(tuple, X))
+        result = run_locally(starting(how, chunks, clusters=30), chunks)["centres"]
+        assert sorted(map(tuple, result)) == sorted(map(tuple, X))
 
 
 @pytest.mark.parametrize("how", ["kmeans++", "kmeans||", "sample"])
@@ -144,8 +144,8 @@ def test_every_swap_lowers_the_inertia():
 def test_rows_without_weight_are_never_chosen():
     X = np.arange(20.0)[:, None]
     weights = (X[:, 0] < 8).astype(float)
-    found = plus_plus(X, weights, 8, np.random.default_rng(0))
-    assert sorted(found[:, 0]) == list(range(8))
+    result = plus_plus(X, weights, 8, np.random.default_rng(0))
+    assert sorted(result[:, 0]) == list(range(8))
 
 
 # --- baselines -----------------------------------------------------------------------------------
@@ -216,13 +216,13 @@ def test_a_batch_of_all_rows_is_one_iteration_of_lloyd():
 
 def test_the_error_matches_each_true_centre_with_one_estimate():
     truth = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
-    found = truth[[2, 0, 1]] + np.array([[0.0, 1.0], [0.0, 2.0], [3.0, 0.0]])
-    assert centre_error(found, truth) == pytest.approx(2.0)
+    result = truth[[2, 0, 1]] + np.array([[0.0, 1.0], [0.0, 2.0], [3.0, 0.0]])
+    assert centre_error(result, truth) == pytest.approx(2.0)
     # Two estimates near one true centre: the missed centre counts in full.
     doubled = np.array([[0.0, 0.0], [0.0, 0.0], [10.0, 0.0]])
     assert centre_error(doubled, truth) == pytest.approx(10.0 / 3.0)
     with pytest.raises(ValueError, match=r"shape \(2, 2\), wanted \(3, 2\)"):
-        centre_error(found[:2], truth)
+        centre_error(result[:2], truth)
 
 
 def test_temporary_chunk_state_of_seeding_is_removed_at_its_end():
@@ -239,12 +239,12 @@ def test_chunks_that_are_reloaded_during_seeding_change_nothing():
         """Chunks, some of which occasionally return without their state."""
 
         def __init__(self):
-            self.asked = 0
+            self.calls = 0
 
         def __iter__(self):
-            self.asked += 1
+            self.calls += 1
             for k, chunk in enumerate(chunks):
-                if (k + self.asked) % 3 == 0:
+                if (k + self.calls) % 3 == 0:
                     chunk.state = {}
             return iter(chunks)
 

@@ -30,10 +30,10 @@ def make_looper(passes, controller=Fixed, rows=40):
 
 def run_batches(looper):
     """Run all batches that are due; return their examples."""
-    found = []
+    results = []
     while looper.is_due():
-        found.append(looper.step())
-    return found
+        results.append(looper.step())
+    return results
 
 
 def test_a_limit_that_is_lowered_in_the_middle_of_a_pass_is_kept():
@@ -83,8 +83,8 @@ def test_a_repeated_limit_processes_no_further_examples():
         own.state[POSITION] = np.array([9, 5], np.int64)
         looper.own([own])
         looper.own([own, ahead])
-        found = 0
+        result = 0
         while looper.is_due():
-            found += looper.step()
+            result += looper.step()
             looper.limit(10.0)
-        assert found == rows - 5 - 7
+        assert result == rows - 5 - 7

@@ -39,10 +39,10 @@ def train(*schedule: Vanish | Return) -> Run:
 
 def test_operations_of_very_different_cost_have_different_names() -> None:
     """A member far beyond its operation's median duration is declared stuck."""
-    asked = [a.exchange for a in train(*LOSE).asked]
-    sketches = {"products" in exchange.returns for exchange in asked}
+    requests = [a.exchange for a in train(*LOSE).exchanges]
+    sketches = {"products" in exchange.returns for exchange in requests}
     names = {
-        sketches: {e.operation for e in asked if ("products" in e.returns) == sketches}
+        sketches: {e.operation for e in requests if ("products" in e.returns) == sketches}
         for sketches in sketches
     }
     assert names[True] == {"sketch"}
@@ -65,7 +65,7 @@ def test_wider_models_get_fewer_directions(columns: int, rank: int) -> None:
 def test_models_too_wide_for_a_sketch_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curvature_estimates, "BASIS_BYTES_MAX", 8 * 5 * 3)
     run = train(*LOSE)
-    assert "sketch" not in {a.exchange.operation for a in run.asked}
+    assert "sketch" not in {a.exchange.operation for a in run.exchanges}
     assert run.rows[10].extra["likeness"] > 0.3
     assert run.rows[10].extra["curvature_from"] == "taylor 1"
     assert run.rows[-1].objective_kind == "exact"

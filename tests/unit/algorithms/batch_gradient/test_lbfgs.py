@@ -33,15 +33,15 @@ def written_out(steps: np.ndarray) -> np.ndarray:
 def test_the_two_loop_recursion_is_the_bfgs_formula() -> None:
     steps = RNG.normal(size=(4, D))
     vector = RNG.normal(size=D)
-    got = of_steps(steps).times(vector)
-    np.testing.assert_allclose(got, written_out(steps) @ vector, rtol=1e-10)
+    actual = of_steps(steps).times(vector)
+    np.testing.assert_allclose(actual, written_out(steps) @ vector, rtol=1e-10)
 
 
 def test_conjugate_steps_that_span_the_space_give_the_inverse() -> None:
     # Along the eigenvectors of the Hessian, updates do not interfere.
     axes = np.linalg.eigh(HESSIAN)[1].T
-    got = np.stack([of_steps(axes).times(unit) for unit in np.eye(D)])
-    np.testing.assert_allclose(got, np.linalg.inv(HESSIAN), rtol=1e-9, atol=1e-12)
+    actual = np.stack([of_steps(axes).times(unit) for unit in np.eye(D)])
+    np.testing.assert_allclose(actual, np.linalg.inv(HESSIAN), rtol=1e-9, atol=1e-12)
 
 
 def test_only_the_last_pairs_are_kept() -> None:
@@ -61,6 +61,6 @@ def test_a_step_with_a_gradient_that_does_not_rise_makes_no_pair() -> None:
 
 def test_without_pairs_the_direction_is_the_negative_gradient() -> None:
     vector = RNG.normal(size=D)
-    got = Pairs().times(vector)
-    np.testing.assert_array_equal(got, vector)
-    assert got is not vector
+    actual = Pairs().times(vector)
+    np.testing.assert_array_equal(actual, vector)
+    assert actual is not vector

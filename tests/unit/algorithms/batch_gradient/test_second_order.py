@@ -69,9 +69,9 @@ def test_elasticity_costs_nothing_while_no_member_leaves(optimizer: str, absent:
     models = [[row.model["coef"].tobytes() for row in run.rows] for run in runs]
     assert models[0] == models[1]
     # The exception is sketches, which some rules request ahead of losses.
-    asked = [[a.exchange.operation for a in run.asked] for run in runs]
-    assert asked[0] == [
-        operation for operation in asked[1] if operation not in ("survey", "sketch")
+    requests = [[a.exchange.operation for a in run.exchanges] for run in runs]
+    assert requests[0] == [
+        operation for operation in requests[1] if operation not in ("survey", "sketch")
     ]
 
 
@@ -140,7 +140,7 @@ def test_conjugate_gradients_are_discarded_after_a_loss(during: str) -> None:
     # again. A probe is repeated over the survivors first; it belongs to the former products.
     at = phases.index("probe") + 1 if during == "probe" else phases.index("product") + 1
     assert phases[at + 1 : at + 3] == ["gradient", "product"]
-    again = [a for a in run.asked if a.round == 2 and a.phase == "gradient"]
+    again = [a for a in run.exchanges if a.round == 2 and a.phase == "gradient"]
     np.testing.assert_array_equal(again[0].exchange.model["w"], again[1].exchange.model["w"])
 
 
@@ -168,10 +168,10 @@ def test_a_change_at_an_estimated_optimum_wastes_no_rounds_with_a_tiny_radius() 
 @BOTH
 def test_all_sums_of_a_step_are_over_one_set_of_examples(optimizer: str) -> None:
     """Sums of a round after its last gradient contain exactly that gradient's examples."""
-    asked: list[tuple[int, str, int]] = []
+    requests: list[tuple[int, str, int]] = []
 
     def watch(world: World, one: ExchangeRecord) -> None:
-        asked.append((one.round, one.phase, one.outcome.examples))
+        requests.append((one.round, one.phase, one.outcome.examples))
 
     schedule = (
         Vanish(round=2, members=(1,), during="probe"),
@@ -180,8 +180,8 @@ def test_all_sums_of_a_step_are_over_one_set_of_examples(optimizer: str) -> None
         Return(round=7),
     )
     train(*schedule, optimizer=optimizer, absent="ignore", watch=watch)
-    for round in {r for r, _, _ in asked}:
-        of_round = [(phase, n) for r, phase, n in asked if r == round]
+    for round in {r for r, _, _ in requests}:
+        of_round = [(phase, n) for r, phase, n in requests if r == round]
         last = max(k for k, (phase, _) in enumerate(of_round) if phase == "gradient")
         assert len({n for _, n in of_round[last:]}) == 1
 
@@ -189,6 +189,6 @@ def test_all_sums_of_a_step_are_over_one_set_of_examples(optimizer: str) -> None
 def test_a_step_length_is_accepted_when_its_double_is_rejected_even_on_a_steep_slope() -> None:
     steps = np.array([2.0, 1.0, 0.5, 0.25])
     values, slopes = np.array([9.0, -0.96, -0.49, -0.25]), np.array([20.0, -0.95, -0.96, -0.98])
-    found = choose_flat(steps, values, slopes, value=0.0, slope=-1.0)
-    assert found.accepted == Accepted(step=1.0, value=-0.96)
-    assert not found.is_steep
+    result = choose_flat(steps, values, slopes, value=0.0, slope=-1.0)
+    assert result.accepted == Accepted(step=1.0, value=-0.96)
+    assert not result.is_steep

@@ -74,11 +74,11 @@ def test_loss_gradient_and_weight_are_the_sums_over_the_chunks(kind: str, parall
         parameters={"point": 0},
         returns={"loss": (), "gradient": (7,), "weight": ()},
     )
-    came = solver.compute(work, chunks, parallel)
+    partial = solver.compute(work, chunks, parallel)
     value, gradient = by_hand(dense, W)
-    np.testing.assert_allclose(came["loss"], value, rtol=1e-13)
-    np.testing.assert_allclose(came["gradient"], gradient, rtol=1e-12)
-    np.testing.assert_allclose(came["weight"], S.sum(), rtol=1e-14)
+    np.testing.assert_allclose(partial["loss"], value, rtol=1e-13)
+    np.testing.assert_allclose(partial["gradient"], gradient, rtol=1e-12)
+    np.testing.assert_allclose(partial["weight"], S.sum(), rtol=1e-14)
 
 
 def test_a_step_along_the_probed_direction_needs_no_product_and_changes_nothing() -> None:
@@ -86,12 +86,12 @@ def test_a_step_along_the_probed_direction_needs_no_product_and_changes_nothing(
     ask(solver, chunks, "gradient", {"w": W}, point=0)
     ask(solver, chunks, "probe", {"direction": P, "steps": np.array([0.5])}, point=0, direction=1)
     assert solver.multiplied_rows == 120
-    came = ask(
+    partial = ask(
         solver, chunks, "gradient", {"w": W + 0.5 * P}, point=1, base=0, direction=1, step=0.5
     )
     assert solver.multiplied_rows == 120
     fresh = ask(make(X)[0], chunks, "gradient", {"w": W + 0.5 * P}, point=1)
-    np.testing.assert_allclose(came["gradient"], fresh["gradient"], rtol=1e-12)
+    np.testing.assert_allclose(partial["gradient"], fresh["gradient"], rtol=1e-12)
 
 
 def test_the_same_exchange_computed_twice_gives_the_same_bits() -> None:
@@ -110,10 +110,10 @@ def test_a_correction_keeps_the_caches_for_the_next_probe() -> None:
     there = ask(solver, chunks, "gradient", {"w": P}, point=2, scratch=True)
     np.testing.assert_allclose(there["gradient"], by_hand(X, P)[1], rtol=1e-12)
     probe = {"direction": P, "steps": np.array([0.0, 1.0])}
-    came = ask(solver, chunks, "probe", probe, point=3, direction=1)
-    wanted = [by_hand(X, W)[0], by_hand(X, W + P)[0]]
-    np.testing.assert_allclose(came["values"], wanted, rtol=1e-13)
-    assert came["uncached"] == 0.0
+    partial = ask(solver, chunks, "probe", probe, point=3, direction=1)
+    expected = [by_hand(X, W)[0], by_hand(X, W + P)[0]]
+    np.testing.assert_allclose(partial["values"], expected, rtol=1e-13)
+    assert partial["uncached"] == 0.0
 
 
 def test_a_chunk_that_arrived_after_the_gradient_is_counted_as_uncached() -> None:
@@ -125,9 +125,9 @@ def test_a_chunk_that_arrived_after_the_gradient_is_counted_as_uncached() -> Non
     # The direction is not sent again: only chunks that have it take part.
     steps = {"steps": np.array([1.0])}
     assert ask(solver, chunks, "probe", steps, point=0, direction=1)["uncached"] == 7.0
-    came = ask(solver, chunks, "probe", probe, point=0, direction=1)
-    assert came["uncached"] == 0.0
-    np.testing.assert_allclose(came["values"], [by_hand(X, W + P)[0]], rtol=1e-13)
+    partial = ask(solver, chunks, "probe", probe, point=0, direction=1)
+    assert partial["uncached"] == 0.0
+    np.testing.assert_allclose(partial["values"], [by_hand(X, W + P)[0]], rtol=1e-13)
 
 
 def test_caches_of_chunks_that_left_are_dropped() -> None:
@@ -142,11 +142,11 @@ def test_caches_of_chunks_that_left_are_dropped() -> None:
 def test_curvature_is_the_second_difference_of_the_loss() -> None:
     solver, chunks = make(X)
     ask(solver, chunks, "gradient", {"w": W}, point=0)
-    came = ask(solver, chunks, "curvature", {"direction": P}, point=0, direction=1)
+    partial = ask(solver, chunks, "curvature", {"direction": P}, point=0, direction=1)
     h = 1e-4
     values = [by_hand(X, W + t * P)[0] for t in (-h, 0.0, h)]
-    wanted = (values[0] - 2 * values[1] + values[2]) / h**2
-    np.testing.assert_allclose(came["curvature"], wanted, rtol=1e-6)
+    expected = (values[0] - 2 * values[1] + values[2]) / h**2
+    np.testing.assert_allclose(partial["curvature"], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -155,15 +155,17 @@ def test_a_product_with_the_hessian_is_the_gradients_difference(kind: str, loss:
     solver, chunks = make(KINDS[kind], loss=loss)
     ask(solver, chunks, "gradient", {"w": W}, point=0)
     before = solver.multiplied_rows
-    came = ask(solver, chunks, "product", {"v": P}, point=0)
-    assert (came["uncached"], solver.multiplied_rows - before) == (0.0, 60)
+    partial = ask(solver, chunks, "product", {"v": P}, point=0)
+    assert (partial["uncached"], solver.multiplied_rows - before) == (0.0, 60)
     h = 1e-6
     ends = [
         ask(make(KINDS[kind], loss=loss)[0], chunks, "gradient", {"w": W + t * P}, point=0)
         for t in (-h, h)
     ]
-    wanted = (ends[1]["gradient"] - ends[0]["gradient"]) / (2 * h)
-    np.testing.assert_allclose(came["hv"], wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+    expected = (ends[1]["gradient"] - ends[0]["gradient"]) / (2 * h)
+    np.testing.assert_allclose(
+        partial["hv"], expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max()
+    )
     # A step later, the second derivatives are those at the new point.
     ask(solver, chunks, "gradient", {"w": W + P}, point=1)
     moved = ask(solver, chunks, "product", {"v": P}, point=1)
@@ -213,10 +215,10 @@ def test_column_statistics_match_numpy(kind: str) -> None:
 
 def test_a_member_without_chunks_returns_zeros() -> None:
     solver, _ = make(X)
-    came = ask(solver, [], "gradient", {"w": W}, point=0)
-    assert came["loss"] == 0.0
-    assert came["weight"] == 0.0
-    np.testing.assert_array_equal(came["gradient"], np.zeros(7))
+    partial = ask(solver, [], "gradient", {"w": W}, point=0)
+    assert partial["loss"] == 0.0
+    assert partial["weight"] == 0.0
+    np.testing.assert_array_equal(partial["gradient"], np.zeros(7))
 
 
 def test_an_unknown_operation_is_a_protocol_error() -> None:

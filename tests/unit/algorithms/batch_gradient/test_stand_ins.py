@@ -182,7 +182,7 @@ def test_similar_members_borrow_curvature_and_dissimilar_ones_use_their_own() ->
 def test_a_stand_in_ends_with_the_first_gradient_that_has_its_examples(during: str | None) -> None:
     lose, back = Vanish(round=5, members=(0,)), Return(round=9, during=during)
     run = train(lose, back, is_sorted=True)
-    gradients = [a for a in run.asked if a.phase == "gradient"]
+    gradients = [a for a in run.exchanges if a.phase == "gradient"]
     whole = [a for a in gradients if a.outcome.absent_examples == 0 and a.round >= 5]
     kinds = {row.objective_kind for row in run.rows[whole[0].round + 1 :]}
     assert kinds == {"exact"}
@@ -195,9 +195,9 @@ def test_a_flat_stand_in_is_guarded_then_borrows_then_the_model_stays() -> None:
     first = (Vanish(round=8, members=(0,)), Return(round=10))
     second = Vanish(round=10, members=(0, 1), during="sketch")
     run = train(*first, second, Return(round=38), is_sorted=True)
-    told = [row.extra["curvature_from"] for row in run.rows[11:38]]
-    assert told[0] == "taylor 1"
-    assert told[-1] == "borrowed 1"
+    values = [row.extra["curvature_from"] for row in run.rows[11:38]]
+    assert values[0] == "taylor 1"
+    assert values[-1] == "borrowed 1"
     steps = [row.step for row in run.rows[11:38]]
     assert steps[-1] == 0.0
     notes = [row.extra["note"] for row in run.rows if row.extra["note"]]
@@ -214,8 +214,8 @@ def test_flat_stand_ins_borrow_when_no_absent_share_is_certain() -> None:
     flat = (Return(round=10, oldest=True), Vanish(round=10, members=(0,), during="sketch"))
     mixed = (Return(round=12, oldest=True, during="gradient"), Vanish(round=12, members=(3,)))
     run = train(*first, *flat, *mixed, is_sorted=True)
-    told = [row.extra["curvature_from"] for row in run.rows[11:40]]
-    assert told == ["taylor 1, nystrom 1"] + ["borrowed 2"] * 28
+    values = [row.extra["curvature_from"] for row in run.rows[11:40]]
+    assert values == ["taylor 1, nystrom 1"] + ["borrowed 2"] * 28
     assert {row.extra["error_bound"] for row in run.rows[12:40]} == {None}
     assert all(row.step > 0.0 for row in run.rows[11:40])
 
@@ -257,8 +257,8 @@ def test_a_loss_during_the_first_return_is_not_computed_as_a_difference(
     )
     run = world.run(8)
     # A cached anchor is exactly the lost members' share; without one it cannot be known.
-    told = int(has_anchors) + (during == "probe")
-    assert [row.stand_ins for row in run.rows[5:]] == [told] * 3
+    report = int(has_anchors) + (during == "probe")
+    assert [row.stand_ins for row in run.rows[5:]] == [report] * 3
     there = (0, 1, 2, 3) if has_anchors else (0, 1, 3)
     if during == "probe":  # stand-ins are anchored at this round's own model
         assert run.rows[5].objective == pytest.approx(mean_loss(run.w(5), there))
@@ -283,4 +283,4 @@ def test_a_job_that_rolls_back_means_the_papers_stand_ins() -> None:
 def test_taylor_makes_no_new_requests() -> None:
     lose = (Vanish(round=8, members=(0, 1)), Return(round=20))
     run = train(*lose, absent="taylor", is_sorted=True)
-    assert {a.exchange.operation for a in run.asked} == {"gradient", "probe", "curvature"}
+    assert {a.exchange.operation for a in run.exchanges} == {"gradient", "probe", "curvature"}

@@ -53,16 +53,16 @@ def test_logistic_regression_reaches_scikit_learns_optimum(scale: str, intercept
         tol=1e-12,
         solver="newton-cholesky",
     ).fit(scaled, Y, S)
-    wanted = model.decision_function(scaled)
-    got = X @ solution(run)[:5] + solution(run)[5]
-    np.testing.assert_allclose(got, wanted, atol=1e-6)
+    expected = model.decision_function(scaled)
+    actual = X @ solution(run)[:5] + solution(run)[5]
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 
 def test_squared_loss_reaches_ridges_optimum() -> None:
     run = train(y=SIGNAL, loss="squared", intercept=True, scale="standard")
     model = Ridge(alpha=L2 * 120, tol=1e-14).fit(StandardScaler().fit_transform(X), SIGNAL)
-    wanted = model.predict(StandardScaler().fit_transform(X))
-    np.testing.assert_allclose(X @ solution(run)[:5] + solution(run)[5], wanted, atol=1e-6)
+    expected = model.predict(StandardScaler().fit_transform(X))
+    np.testing.assert_allclose(X @ solution(run)[:5] + solution(run)[5], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("loss", ["smoothed_hinge", "squared_hinge"])
@@ -107,8 +107,8 @@ def test_a_stopped_run_reports_its_final_objective() -> None:
         run = train(rounds=4, **settings)
         w = np.append(run.model.arrays["coef"][0], 0.0)
         y = np.where(Y == 7.0, 1.0, -1.0)
-        wanted = np.logaddexp(0, -y * (X @ w[:5])).mean() + L2 / 2 * w @ w
-        assert run.model.objective == pytest.approx(wanted, rel=1e-12)
+        expected = np.logaddexp(0, -y * (X @ w[:5])).mean() + L2 / 2 * w @ w
+        assert run.model.objective == pytest.approx(expected, rel=1e-12)
         assert not run.model.converged
 
 

@@ -45,24 +45,24 @@ def fall(hessian: np.ndarray, step: np.ndarray) -> float:
 
 
 def test_an_unbounded_step_is_newtons() -> None:
-    found = solve(HESSIAN, math.inf)
-    np.testing.assert_allclose(found.step, NEWTON, rtol=1e-8)
-    assert not found.is_on_boundary
-    assert found.products <= D + 2
-    assert found.promised == pytest.approx(fall(HESSIAN, NEWTON), rel=1e-9)
+    result = solve(HESSIAN, math.inf)
+    np.testing.assert_allclose(result.step, NEWTON, rtol=1e-8)
+    assert not result.is_on_boundary
+    assert result.products <= D + 2
+    assert result.promised == pytest.approx(fall(HESSIAN, NEWTON), rel=1e-9)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.9])
 def test_a_step_that_would_leave_the_region_ends_on_its_boundary(share: float) -> None:
     radius = share * float(np.linalg.norm(NEWTON))
-    found = solve(HESSIAN, radius)
-    assert found.is_on_boundary
-    assert np.linalg.norm(found.step) == pytest.approx(radius, rel=1e-12)
-    assert found.promised == pytest.approx(fall(HESSIAN, found.step), rel=1e-9)
+    result = solve(HESSIAN, radius)
+    assert result.is_on_boundary
+    assert np.linalg.norm(result.step) == pytest.approx(radius, rel=1e-12)
+    assert result.promised == pytest.approx(fall(HESSIAN, result.step), rel=1e-9)
     # At least as far as the gradient alone would reach within the region.
     along = -GRADIENT / np.linalg.norm(GRADIENT)
     best = min(radius, np.linalg.norm(GRADIENT) / (along @ HESSIAN @ along))
-    assert found.promised >= fall(HESSIAN, best * along) * (1 - 1e-12)
+    assert result.promised >= fall(HESSIAN, best * along) * (1 - 1e-12)
 
 
 def test_a_coarse_residual_needs_fewer_products() -> None:
@@ -97,12 +97,12 @@ def test_the_radius_follows_the_ratio_of_actual_to_predicted_reduction(
     # A step of length 2 in a radius of 2 whose quadratic model is exact except for the ratio.
     newton = stepped(on_boundary, radius=2.0)
     slope = -2.0
-    got = next_radius(2.0, slope, -ratio, newton)
+    actual = next_radius(2.0, slope, -ratio, newton)
     excess = -ratio - slope
     best = max(0.25, 1.0 / excess)
-    wanted = {1.0: radius, 0.5: min(max(0.5, best * 2.0), 8.0), 0.1: 1.0, -1.0: best * 2.0}
-    assert got == pytest.approx(wanted[ratio])
-    assert 0.5 <= got <= 8.0
+    expected = {1.0: radius, 0.5: min(max(0.5, best * 2.0), 8.0), 0.1: 1.0, -1.0: best * 2.0}
+    assert actual == pytest.approx(expected[ratio])
+    assert 0.5 <= actual <= 8.0
 
 
 @pytest.mark.parametrize("change", [math.nan, math.inf])

@@ -231,9 +231,9 @@ def test_a_chunk_that_does_not_fit_alone_is_a_one_line_error(
     monkeypatch.setattr(
         cuda_solver, "send_rows", DeviceWithRoomFor(0, refused(cuda_solver.OUT_OF_MEMORY))
     )
-    with pytest.raises(DataError, match=r"1 MiB of GPU memory, .* device: cpu") as found:
+    with pytest.raises(DataError, match=r"1 MiB of GPU memory, .* device: cpu") as caught:
         p.run(on_cuda(p), np.zeros(p.X.shape[1]), 0)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(caught.value)
     # Other errors of the CUDA driver are not about memory.
     other = refused(700)
     monkeypatch.setattr(cuda_solver, "send_rows", DeviceWithRoomFor(0, other))
@@ -405,8 +405,8 @@ def test_groups_on_one_device_take_the_steps_of_groups_on_the_cpu_and_rows_stay_
 
 
 def test_there_are_as_many_groups_as_devices_unless_the_job_says_otherwise() -> None:
-    given = {"loss": "hinge", "dtype": "float64", "intercept_scaling": None}
-    counts = [len(cuda_solver.cuda_solvers(n, **given)) for n in (None, 1, 3)]
+    settings = {"loss": "hinge", "dtype": "float64", "intercept_scaling": None}
+    counts = [len(cuda_solver.cuda_solvers(n, **settings)) for n in (None, 1, 3)]
     assert counts == [len(cuda.gpus), 1, 3]
 
 
@@ -422,5 +422,5 @@ def test_a_device_that_fails_to_compute_does_not_count(monkeypatch: pytest.Monke
 def test_the_simulator_counts_as_a_device() -> None:
     assert cuda.is_available()
     for n, auto in ((AUTO_VALUES_MIN - 1, "cpu"), (AUTO_VALUES_MIN, "cuda")):
-        devices = [device_of(wanted, n) for wanted in ("auto", "cpu", "cuda")]
+        devices = [device_of(expected, n) for expected in ("auto", "cpu", "cuda")]
         assert devices == [auto, "cpu", "cuda"]

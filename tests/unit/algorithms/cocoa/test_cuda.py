@@ -47,7 +47,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.timeout(WAIT_S + 60)
 @pytest.mark.parametrize("cases", ["cuda_cases.py", "cuda_job_cases.py"])
 def test_the_gpu_solver_is_correct_on_the_simulator(cases: str) -> None:
-    found = run(
+    result = run(
         "-m",
         "pytest",
         "-q",
@@ -57,7 +57,7 @@ def test_the_gpu_solver_is_correct_on_the_simulator(cases: str) -> None:
         NUMBA_ENABLE_CUDASIM="1",
         ELASTICML_CI="1",
     )
-    assert found.returncode == 0, found.stdout + found.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 # --- without a GPU ----------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def test_the_gpu_solver_is_correct_on_the_simulator(cases: str) -> None:
 
 @NO_GPU
 def test_a_process_without_a_gpu_reports_it_and_computes_on_the_cpu() -> None:
-    assert [device_of(wanted, AUTO_VALUES_MIN) for wanted in ("auto", "cpu")] == ["cpu", "cpu"]
+    assert [device_of(expected, AUTO_VALUES_MIN) for expected in ("auto", "cpu")] == ["cpu", "cpu"]
     facts = facts_of(split_rows(np.eye(4), np.array([1.0, -1.0, 1.0, -1.0]), 1, chunk_rows=2)[0])
     with pytest.raises(ConfigError, match=r"algorithm\.device is cuda, which this process cannot"):
         CocoaSolver({"loss": "hinge", "l2": 0.1, "device": "cuda"}, facts)
@@ -89,7 +89,7 @@ async def test_a_job_that_asks_for_a_gpu_fails_in_one_line_where_there_is_none()
 
 @NO_GPU
 def test_a_solver_on_the_cpu_does_not_load_cuda() -> None:
-    found = run(
+    result = run(
         "-c",
         "import sys; from elasticml.algorithms.cocoa.solver import CocoaSolver\n"
         "from elasticml.algorithms.cocoa.device_selection import device_of\n"
@@ -97,17 +97,17 @@ def test_a_solver_on_the_cpu_does_not_load_cuda() -> None:
         "assert 'numba.cuda' not in sys.modules",
         NUMBA_ENABLE_CUDASIM="0",
     )
-    assert found.returncode == 0, found.stderr
+    assert result.returncode == 0, result.stderr
 
 
 def test_auto_uses_a_gpu_only_for_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[None] = []
-    monkeypatch.setattr(device_selection, "why_not_cuda", lambda: asked.append(None))
+    requests: list[None] = []
+    monkeypatch.setattr(device_selection, "why_not_cuda", lambda: requests.append(None))
     assert device_of("auto", AUTO_VALUES_MIN - 1) == "cpu"
-    assert asked == []
+    assert requests == []
     assert device_of("auto", AUTO_VALUES_MIN) == "cuda"
     assert device_of("cuda", 1) == "cuda"
-    assert len(asked) == 2
+    assert len(requests) == 2
 
 
 def test_estimators_that_fit_here_have_the_same_bits_with_and_without_a_gpu() -> None:

@@ -137,13 +137,13 @@ def rounds_due(
     made: GapSchedule, gaps: dict[int, float], passes: int, visited: float = 100.0
 ) -> list[int]:
     """Return the rounds in which a certificate was due; their gaps are taken from ``gaps``."""
-    found = []
+    results = []
     for number in range(1, passes + 1):
         made.passed(visited)
         if made.is_due():
-            found.append(number)
+            results.append(number)
             made.certified(gaps.get(number, 0.5))
-    return found
+    return results
 
 
 def test_an_interval_of_n_certifies_every_nth_round() -> None:
@@ -175,14 +175,14 @@ def test_a_certificate_is_taken_when_passes_estimate_a_gap_near_the_target() -> 
 
 def certified_round(made: GapSchedule) -> list[int]:
     """Return in which of 14 passes that halve the gap a certificate was due."""
-    found = []
+    results = []
     for number in range(1, 15):
         # The rows' contributions, measured as they are visited, are twice the gap that they leave.
         made.passed(100.0, gap_estimate=2.0 * 0.5**number)
         if made.is_due():
-            found.append(number)
+            results.append(number)
             made.certified(0.5**number)
-    return found
+    return results
 
 
 def test_a_certificate_corrects_the_estimate_of_passes() -> None:
@@ -216,7 +216,7 @@ def test_the_lowest_primal_and_the_highest_dual_objective_give_the_gap() -> None
 
 
 @pytest.mark.parametrize(
-    ("arrays", "told"),
+    ("arrays", "report"),
     [
         ({"groups": 3, "dampings": 3}, {}),
         ({"groups": 6, "dampings": 6}, {"groups": 6}),
@@ -227,7 +227,7 @@ def test_the_lowest_primal_and_the_highest_dual_objective_give_the_gap() -> None
         ({"groups": 0, "dampings": 0}, {}),
     ],
 )
-def test_a_round_reports_groups_only_when_something_is_unusual(arrays, told) -> None:
+def test_a_round_reports_groups_only_when_something_is_unusual(arrays, report) -> None:
     plain = {"visited": 50, "on_cuda": 0, "groups": 3, "dampings": 3, "discarded": 0}
     outcome = Outcome(
         exchange=ExchangeId(1),
@@ -236,4 +236,4 @@ def test_a_round_reports_groups_only_when_something_is_unusual(arrays, told) -> 
         absent_examples=0,
         members=3,
     )
-    assert visit_counts(outcome) == {"visited": 50, **told}
+    assert visit_counts(outcome) == {"visited": 50, **report}

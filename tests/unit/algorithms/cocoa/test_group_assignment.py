@@ -44,8 +44,8 @@ def test_a_leaving_chunk_moves_few_others_to_another_group(n: int) -> None:
         numbers = rng.choice(1000, 64, replace=False).tolist()
         sizes = [1000.0 + float(x) for x in rng.integers(0, 20, 64)]
         groups = assign_chunks(ids_of(numbers), sizes, n)
-        gone = int(rng.integers(64))
-        kept = [k for k in range(64) if k != gone]
+        lost = int(rng.integers(64))
+        kept = [k for k in range(64) if k != lost]
         left = assign_chunks(ids_of([numbers[k] for k in kept]), [sizes[k] for k in kept], n)
         moved.append(sum(groups[k] != new for k, new in zip(kept, left, strict=True)))
     # A new assignment would move (n - 1) / n of the 63.

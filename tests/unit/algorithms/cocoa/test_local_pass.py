@@ -66,10 +66,10 @@ def test_a_pass_estimates_the_gap_at_its_start(loss: str, threads: int) -> None:
         met = p.primal(v) - p.dual()
         update = p.run(solver, v, serial, parallel=SerialExecutor(threads))
         v = v + update.dv
-        told = update.gap / p.s.sum()
+        report = update.gap / p.s.sum()
         # On average, rows are visited half a pass after its start; the first pass differs from all
         # others.
-        assert serial == 0 or 0.02 * met <= told <= 2.0 * met
+        assert serial == 0 or 0.02 * met <= report <= 2.0 * met
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -228,8 +228,8 @@ def test_a_fixed_sigma_replaces_the_damped_one() -> None:
     # This member owns half of the weight: sigma' = 2 either way.
     solver = q.solver(grow=False)
     solver.bind(q.pieces)
-    asked = q.request(0, total_weight=2.0 * float(q.s.sum()))
-    damped = solver.run(zero, asked, SerialExecutor(1)).dv
+    request = q.request(0, total_weight=2.0 * float(q.s.sum()))
+    damped = solver.run(zero, request, SerialExecutor(1)).dv
     np.testing.assert_allclose(damped, fixed, rtol=1e-14)
 
 
@@ -261,13 +261,13 @@ def test_empty_rows_rows_without_weight_and_no_rows_are_fine() -> None:
     piece = Piece(empty, np.ones(5), weights, np.zeros(5))
     solver = LocalSolver(loss="hinge", dtype="float64", bucket=2, intercept_scaling=None)
     solver.bind([piece])
-    asked = PassRequest(l2_total=0.4, total_weight=4.0, damping=1.0, epochs=1, seed=0, serial=0)
-    update = solver.run(np.zeros(12), asked, SerialExecutor(2))
+    request = PassRequest(l2_total=0.4, total_weight=4.0, damping=1.0, epochs=1, seed=0, serial=0)
+    update = solver.run(np.zeros(12), request, SerialExecutor(2))
     np.testing.assert_array_equal(piece.alpha, [1.0, 0.0, 1.0, 0.0, 1.0])
     assert (update.dual, update.visited) == (4.0, 5)
     np.testing.assert_array_equal(update.dv, np.zeros(12))
     solver.bind([])
-    update = solver.run(np.zeros(12), asked, SerialExecutor(2))
+    update = solver.run(np.zeros(12), request, SerialExecutor(2))
     assert (update.dual, update.visited, update.dv.size) == (0.0, 0, 12)
 
 

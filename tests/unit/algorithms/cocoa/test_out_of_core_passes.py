@@ -76,7 +76,7 @@ def test_a_streamed_pass_reports_its_sums(
 
 
 def test_the_optimum_is_that_of_rows_in_memory(tmp_path: Path) -> None:
-    found = []
+    results = []
     for p in (
         problem("csr", "logistic"),
         out_of_core_problem(problem("csr", "logistic"), tmp_path),
@@ -85,8 +85,8 @@ def test_the_optimum_is_that_of_rows_in_memory(tmp_path: Path) -> None:
         for serial in range(60):
             v = v + p.run(solver, v, serial).dv
         assert p.primal(v) - p.dual() < 1e-12
-        found.append(v)
-    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
+        results.append(v)
+    np.testing.assert_allclose(results[0], results[1], atol=1e-6)
 
 
 @pytest.mark.parametrize("l2", [0.01, 0.2])
@@ -112,9 +112,9 @@ def test_certificates_rank_chunks_by_their_share_of_the_gap(tmp_path: Path) -> N
     here.set_importance = ranked.update  # type: ignore[method-assign]
     ask(solver, chunks, "certify", ZERO, serial=1, settle=0)
     step = ask(solver, chunks, "pass", ZERO, serial=2, settle=1)["dv"]
-    came = ask(solver, chunks, "certify", step, serial=3, settle=2, gamma=1.0)
+    partial = ask(solver, chunks, "certify", step, serial=3, settle=2, gamma=1.0)
     np.testing.assert_allclose(image(chunks), step, rtol=1e-12, atol=1e-15)
-    gap = float(came["primal"] - came["dual"]) + 0.1 * 60 * float(step @ step)
+    gap = float(partial["primal"] - partial["dual"]) + 0.1 * 60 * float(step @ step)
     np.testing.assert_allclose(sum(ranked.values()), gap, rtol=1e-9)
     assert ranked.keys() == {chunk.id for chunk in chunks}
     assert min(ranked.values()) > -1e-12
@@ -128,9 +128,9 @@ def test_a_new_job_reads_bodies_once_in_its_first_pass(
     chunks = out_of_core(tmp_path, 1).settle(loose)
     fetched: list[int] = []
     monkeypatch.setattr(mapped_memory, "fetch", lambda body: fetched.append(id(body)))
-    came = ask(solver, chunks, "certify", ZERO, serial=1, settle=0)
-    assert (float(came["primal"]), float(came["dual"])) == (60.0, 0.0)
-    assert not came["image"].any()
+    partial = ask(solver, chunks, "certify", ZERO, serial=1, settle=0)
+    assert (float(partial["primal"]), float(partial["dual"])) == (60.0, 0.0)
+    assert not partial["image"].any()
     assert fetched == []
     step = ask(solver, chunks, "pass", ZERO, serial=2, settle=1)["dv"]
     assert sorted(fetched) == sorted(id(chunk.body) for chunk in chunks)
@@ -145,8 +145,8 @@ def test_a_new_job_reads_bodies_once_in_its_first_pass(
 def test_a_start_from_a_models_duals_reads_the_rows(tmp_path: Path) -> None:
     solver, loose = make()
     chunks = out_of_core(tmp_path, 1).settle(loose)
-    came = ask(solver, chunks, "certify", ZERO, serial=1, settle=0, fill="map")
-    assert np.abs(came["image"]).max() > 0.1
+    partial = ask(solver, chunks, "certify", ZERO, serial=1, settle=0, fill="map")
+    assert np.abs(partial["image"]).max() > 0.1
 
 
 def test_norms_of_unvisited_chunks_are_computed_at_their_first_visit(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_norms_of_unvisited_chunks_are_computed_at_their_first_visit(tmp_path: P
 
 
 def test_scaled_rows_are_on_disk_as_well(tmp_path: Path) -> None:
-    found = []
+    results = []
     for folder in (None, tmp_path):
         solver, chunks = make()
         if folder is not None:
@@ -171,13 +171,13 @@ def test_scaled_rows_are_on_disk_as_well(tmp_path: Path) -> None:
         held = solver._held[chunks[0].id].piece
         assert held is not None
         assert held.chunk.is_mapped == (folder is not None)
-        found.append(float(np.abs(done["dv"]).sum()))
-    assert found[1] > 0.0
+        results.append(float(np.abs(done["dv"]).sum()))
+    assert results[1] > 0.0
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_compressed_rows_give_the_bits_of_mapped_ones(tmp_path: Path, kind: str) -> None:
-    found = []
+    results = []
     for is_compressed in (False, True):
         p = problem(kind, "hinge")
         if is_compressed:
@@ -188,9 +188,9 @@ def test_compressed_rows_give_the_bits_of_mapped_ones(tmp_path: Path, kind: str)
         solver, v = p.solver(), np.zeros(p.X.shape[1])
         for serial in range(4):
             v = v + p.run(solver, v, serial).dv
-        found.append((v.tobytes(), p.dual()))
+        results.append((v.tobytes(), p.dual()))
         assert [piece.chunk.is_compressed for piece in p.pieces] == [is_compressed] * len(p.pieces)
-    assert found[0] == found[1]
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_row_arrays_of_streamed_chunks_are_in_files(tmp_path: Path, parallel: Pa
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_streamed_rows_belong_to_one_group_with_all_threads(tmp_path: Path, n: int) -> None:
-    found = []
+    results = []
     for n_groups in (1, n):
         p = out_of_core_problem(problem("csr", "hinge"), tmp_path)
         solvers = [p.solver() for _ in range(n_groups)]
@@ -226,8 +226,8 @@ def test_streamed_rows_belong_to_one_group_with_all_threads(tmp_path: Path, n: i
             update = p.run(solver, v, serial, parallel=SerialExecutor(4))
             assert update.groups == 1
             v = v + update.dv
-        found.append(v)
-    np.testing.assert_array_equal(*found)
+        results.append(v)
+    np.testing.assert_array_equal(*results)
 
 
 def test_groups_forget_rows_that_stream_from_now_on(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_groups_forget_rows_that_stream_from_now_on(tmp_path: Path) -> None:
 def test_one_thread_on_a_wide_model_continues_with_its_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sigma: float | None
 ) -> None:
-    found, merges = [], []
+    results, merges = [], []
     merge = ModelReplicas.is_due
 
     def counted(self: ModelReplicas, values: float) -> bool:
@@ -265,6 +265,6 @@ def test_one_thread_on_a_wide_model_continues_with_its_copy(
         for serial in range(5):
             v = v + p.run(solver, v, serial, epochs=2.5, sigma=sigma).dv
             np.testing.assert_allclose(v, p.image(), rtol=0, atol=1e-12 * np.abs(v).max())
-        found.append(v)
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-9)
+        results.append(v)
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-9)
     assert merges[0] > merges[1] == 0

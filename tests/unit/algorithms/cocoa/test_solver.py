@@ -74,19 +74,19 @@ def solver_after_two_passes(
 
 
 def test_the_step_is_kept_in_the_chunk_until_the_next_exchange_gives_its_scale() -> None:
-    solver, chunks, came = solver_after_two_passes()
+    solver, chunks, partial = solver_after_two_passes()
     assert all(not chunk.state["alpha"].any() for chunk in chunks)
-    again = ask(solver, chunks, "pass", 0.4 * came["dv"], serial=3, settle=2, gamma=0.4)
-    np.testing.assert_allclose(image(chunks), 0.4 * came["dv"], rtol=1e-12, atol=1e-15)
+    again = ask(solver, chunks, "pass", 0.4 * partial["dv"], serial=3, settle=2, gamma=0.4)
+    np.testing.assert_allclose(image(chunks), 0.4 * partial["dv"], rtol=1e-12, atol=1e-15)
     assert float(again["unset"]) == 0.0
     assert {int(chunk.state["serial"][0]) for chunk in chunks} == {3}
 
 
 def test_a_repeated_exchange_applies_nothing_twice() -> None:
-    solver, chunks, came = solver_after_two_passes()
-    given = {"serial": 3, "settle": 2, "gamma": 0.4}
-    first = ask(solver, chunks, "pass", 0.4 * came["dv"], **given)
-    again = ask(solver, chunks, "pass", 0.4 * came["dv"], **given)
+    solver, chunks, partial = solver_after_two_passes()
+    settings = {"serial": 3, "settle": 2, "gamma": 0.4}
+    first = ask(solver, chunks, "pass", 0.4 * partial["dv"], **settings)
+    again = ask(solver, chunks, "pass", 0.4 * partial["dv"], **settings)
     for name in first:
         np.testing.assert_array_equal(first[name], again[name])
     sums = {"serial": 4, "settle": 3, "gamma": 1.0}
@@ -97,11 +97,11 @@ def test_a_repeated_exchange_applies_nothing_twice() -> None:
 
 
 def test_a_chunk_that_missed_the_last_exchange_takes_no_part_in_a_pass() -> None:
-    solver, chunks, came = solver_after_two_passes(shrink=False)
+    solver, chunks, partial = solver_after_two_passes(shrink=False)
     missed, others = chunks[0], chunks[1:]
-    ask(solver, others, "pass", came["dv"], serial=3, settle=2, gamma=1.0)
-    came = ask(solver, chunks, "pass", came["dv"], serial=4, settle=3, gamma=1.0)
-    assert (float(came["unset"]), float(came["visited"])) == (12.0, 48.0)
+    ask(solver, others, "pass", partial["dv"], serial=3, settle=2, gamma=1.0)
+    partial = ask(solver, chunks, "pass", partial["dv"], serial=4, settle=3, gamma=1.0)
+    assert (float(partial["unset"]), float(partial["visited"])) == (12.0, 48.0)
     assert int(missed.state["serial"][0]) == 2
 
 
@@ -110,38 +110,38 @@ def test_a_certificate_keeps_recent_duals_and_maps_the_others_from_the_model() -
     v = RNG.normal(size=5)
     chunks[0].state.clear()
     kept = chunks[1].state["alpha"] = np.full(12, 0.25)
-    given = {"settle": 4, "gamma": 1.0, "fill": "map"}
-    came = ask(solver, chunks[:2], "certify", v, serial=5, **given)
-    assert float(came["unset"]) == 24.0
+    settings = {"settle": 4, "gamma": 1.0, "fill": "map"}
+    partial = ask(solver, chunks[:2], "certify", v, serial=5, **settings)
+    assert float(partial["unset"]) == 24.0
     margins = chunks[0].labels * (chunks[0].values @ v)
     np.testing.assert_array_equal(chunks[0].state["alpha"], (margins < 1.0) * 1.0)
     np.testing.assert_array_equal(chunks[1].state["alpha"], kept)
     # Two exchanges later they are worse than those from the model.
     chunks[1].state["serial"][0] = 2
-    ask(solver, chunks[:2], "certify", v, serial=8, **{**given, "settle": 7})
+    ask(solver, chunks[:2], "certify", v, serial=8, **{**settings, "settle": 7})
     margins = chunks[1].labels * (chunks[1].values @ v)
     np.testing.assert_array_equal(chunks[1].state["alpha"], (margins < 1.0) * 1.0)
 
 
 def test_certified_sums_are_those_over_the_rows() -> None:
-    solver, chunks, came = solver_after_two_passes()
-    v = came["dv"]
+    solver, chunks, partial = solver_after_two_passes()
+    v = partial["dv"]
     sums = ask(solver, chunks, "certify", v, serial=3, settle=2, gamma=1.0)
     assert float(sums["primal"]) == pytest.approx(np.maximum(1 - Y * (X @ v), 0.0).sum())
-    assert float(sums["dual"]) == pytest.approx(float(came["dual"]))
+    assert float(sums["dual"]) == pytest.approx(float(partial["dual"]))
     np.testing.assert_allclose(sums["image"] / (L2 * 60), v, rtol=1e-12)
     assert float(sums["weight"]) == 60.0
 
 
 def test_a_moved_state_continues_where_it_was() -> None:
-    solver, chunks, came = solver_after_two_passes()
+    solver, chunks, partial = solver_after_two_passes()
     moved = [Chunk(chunk.id, chunk.body) for chunk in chunks]
     for chunk, old in zip(moved, chunks, strict=True):
         send_state(old, chunk)
     other = make()[0]
-    given = {"serial": 3, "settle": 2, "gamma": 0.7}
-    here = ask(solver, chunks, "pass", came["dv"], **given)
-    there = ask(other, moved, "pass", came["dv"], **given)
+    settings = {"serial": 3, "settle": 2, "gamma": 0.7}
+    here = ask(solver, chunks, "pass", partial["dv"], **settings)
+    there = ask(other, moved, "pass", partial["dv"], **settings)
     np.testing.assert_array_equal(here["dv"], there["dv"])
 
 
@@ -157,10 +157,10 @@ def test_paper_mode_takes_sigma_from_the_number_of_members() -> None:
 
 def test_a_member_without_chunks_returns_zeros() -> None:
     solver, _ = make()
-    came = ask(solver, [], "pass", ZERO, serial=2, settle=1)
-    assert all(not np.any(value) for value in came.values())
-    came = ask(solver, [], "certify", ZERO, serial=3, settle=2)
-    assert all(not np.any(value) for value in came.values())
+    partial = ask(solver, [], "pass", ZERO, serial=2, settle=1)
+    assert all(not np.any(value) for value in partial.values())
+    partial = ask(solver, [], "certify", ZERO, serial=3, settle=2)
+    assert all(not np.any(value) for value in partial.values())
 
 
 def test_an_unknown_operation_is_a_protocol_error() -> None:
@@ -187,8 +187,8 @@ def test_scaled_chunks_hold_the_scaled_rows(kind: str, shifted: bool) -> None:
         rows = sp.csr_matrix((scaled.values, scaled.indices, scaled.indptr), (60, 5)).toarray()
     else:
         rows = scaled.values
-    wanted = (dense - (0.0 if shift is None else shift)) * factor
-    np.testing.assert_allclose(rows, wanted, rtol=1e-14)
+    expected = (dense - (0.0 if shift is None else shift)) * factor
+    np.testing.assert_allclose(rows, expected, rtol=1e-14)
     assert scaled.id == chunk.id
     assert scaled_chunk(chunk, None, None) is chunk
 

@@ -76,8 +76,8 @@ def test_inner_rounds_bring_a_member_nearer_to_the_optimum_of_its_subproblem() -
         # Half of the data are elsewhere: sigma' of the member is 2.
         solver, total = grouped(p, 2), 2.0 * p.s.sum()
         solver.bind(p.pieces)
-        asked = p.request(0, l2_total=p.l2 * total, total_weight=total, epochs=epochs)
-        update = solver.run(np.zeros(p.X.shape[1]), asked, Serial())
+        request = p.request(0, l2_total=p.l2 * total, total_weight=total, epochs=epochs)
+        update = solver.run(np.zeros(p.X.shape[1]), request, Serial())
         assert update.sigma == 2.0
         duals.append(update.dual - p.l2 * total * update.dv @ update.dv)
     assert duals == sorted(duals)
@@ -104,9 +104,9 @@ class RecordingSolver:
     def bind(self, pieces: Any) -> None:
         self.inner.bind(pieces)
 
-    def run(self, v: np.ndarray, asked: PassRequest, parallel: Parallel) -> PassResult:
-        self.seen.append(asked.sigma)
-        return self.inner.run(v, asked, parallel)
+    def run(self, v: np.ndarray, request: PassRequest, parallel: Parallel) -> PassResult:
+        self.seen.append(request.sigma)
+        return self.inner.run(v, request, parallel)
 
     def undo(self) -> None:
         self.inner.undo()
@@ -192,8 +192,8 @@ class OvershootingSolver:
         self.pieces = list(pieces)
         self.inner.bind(pieces)
 
-    def run(self, v: np.ndarray, asked: PassRequest, parallel: Parallel) -> PassResult:
-        update = self.inner.run(v, asked, parallel)
+    def run(self, v: np.ndarray, request: PassRequest, parallel: Parallel) -> PassResult:
+        update = self.inner.run(v, request, parallel)
         if self.losses == 0:
             return update
         self.losses -= 1
@@ -255,17 +255,17 @@ def similar_rows() -> Problem:
 
 def test_only_the_groups_whose_pass_loses_get_fewer_threads() -> None:
     p = similar_rows()
-    solver, v, said = p.solver(grow=False), np.zeros(p.X.shape[1]), []
+    solver, v, messages = p.solver(grow=False), np.zeros(p.X.shape[1]), []
     for serial in range(4):
         for piece in p.pieces:
             piece.alpha[:] = 0.0
         update = p.run(solver, v, serial, parallel=SerialExecutor(4), damping=0.01)
         gain = update.dual / p.s.sum() - 0.5 * p.l2 * float(update.dv @ update.dv)
         assert update.is_loss == (gain < 0.0)
-        said.append((update.is_loss, update.dampings))
-    assert said[0] == (True, 0.5)
-    assert said[-1][0] is False
-    assert said[-1][1] in (0.25, 0.5)
+        messages.append((update.is_loss, update.dampings))
+    assert messages[0] == (True, 0.5)
+    assert messages[-1][0] is False
+    assert messages[-1][1] in (0.25, 0.5)
 
 
 def test_losses_of_real_threads_are_undone_and_the_gap_still_closes() -> None:

@@ -106,8 +106,8 @@ def test_the_optimum_is_that_of_liblinear_and_scikit_learn(loss: str, intercept:
 
 def test_ridge_is_the_closed_form() -> None:
     run, _, _ = train("squared", tolerance=1e-12, weights=S, rounds=3000, between=reshuffle(2))
-    wanted = np.linalg.solve((X.T * S) @ X + L2 * S.sum() * np.eye(D), X.T @ (S * SIGNAL))
-    np.testing.assert_allclose(w_of(run)[:D], wanted, atol=1e-5)
+    expected = np.linalg.solve((X.T * S) @ X + L2 * S.sum() * np.eye(D), X.T @ (S * SIGNAL))
+    np.testing.assert_allclose(w_of(run)[:D], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("scale", ["standard", "maxabs"])
@@ -263,7 +263,7 @@ def test_a_frozen_gap_is_a_bound_in_every_round(loss: str, has_anchors: bool, ph
     )
     taken = [row for row in run.rows if row.extra["primal"] is not None]
     assert len(taken) == len(run.rows)
-    certified = [a for a in run.asked if a.exchange.operation == "certify"]
+    certified = [a for a in run.exchanges if a.exchange.operation == "certify"]
     assert len(certified) == 61
     for row, primal, dual in zip(run.rows, referee.primals, referee.duals, strict=False):
         assert row.extra["primal"] >= primal * (1 - 1e-9)
@@ -278,8 +278,8 @@ def test_a_frozen_gap_is_a_bound_in_every_round(loss: str, has_anchors: bool, ph
 
 
 def test_permanent_absence_ends_under_a_bound_that_includes_it() -> None:
-    gone = Vanish(round=0, members=(5,), during="pass")
-    run, referee, _ = train("logistic", absent="freeze", schedule=(gone,), rounds=40)
+    loss = Vanish(round=0, members=(5,), during="pass")
+    run, referee, _ = train("logistic", absent="freeze", schedule=(loss,), rounds=40)
     assert run.model.gap_is_bound
     assert run.model.objective is None
     best = train("logistic", tolerance=1e-10)[0].model.objective
@@ -315,8 +315,8 @@ def test_a_warm_start_starts_from_the_given_model() -> None:
 def test_policies_tune_local_epochs_and_damping_from_the_next_round_on() -> None:
     tuned = {1: {"local_epochs": 3, "damping": 0.25, "step_size": 1.0}, 2: {"damping": 9.0}}
     run, _, _ = train(rounds=5, tuned=tuned, shrink=False)
-    asked = [a.exchange.parameters for a in run.asked if a.exchange.operation == "pass"]
-    assert [parameters["local_epochs"] for parameters in asked] == [1.0, 1.0, 3.0, 3.0, 3.0]
+    requests = [a.exchange.parameters for a in run.exchanges if a.exchange.operation == "pass"]
+    assert [parameters["local_epochs"] for parameters in requests] == [1.0, 1.0, 3.0, 3.0, 3.0]
     assert run.rows[2].extra["damping"] == 0.25
     assert [row.extra["visited"] for row in run.rows] == [N, N, 3 * N, 3 * N, 3 * N]
 
@@ -353,6 +353,6 @@ def test_absent_rules_that_dual_methods_cannot_use_are_errors_that_name_others(a
 
 def test_every_exchange_has_its_own_serial() -> None:
     run, _, _ = train(rounds=5, gap_every=2)
-    serials = [asked.exchange.parameters["serial"] for asked in run.asked]
+    serials = [request.exchange.parameters["serial"] for request in run.exchanges]
     assert serials == list(range(1, len(serials) + 1))
     assert all(b - a == 1 for a, b in itertools.pairwise(serials))

@@ -70,9 +70,9 @@ def test_a_row_without_an_entry_is_shifted_with_its_column(share):
 
 @pytest.mark.parametrize("d", [2, 5])
 def test_the_gap_of_a_lasso_far_from_zero_is_correct(d):
-    given = {"alpha": 0.05, "tol": 1e-9}
-    best = em.Lasso(**given).fit(X[:, :d], Y)
-    model = em.Lasso(**given).fit(sp.csr_array(X[:, :d] + OFFSETS[:d]), Y)
+    settings = {"alpha": 0.05, "tol": 1e-9}
+    best = em.Lasso(**settings).fit(X[:, :d], Y)
+    model = em.Lasso(**settings).fit(sp.csr_array(X[:, :d] + OFFSETS[:d]), Y)
 
     def objective(w):
         left = Y - X[:, :d] @ w
@@ -89,9 +89,9 @@ CLASSES = {"two": (Y > 0.0).astype(int), "three": np.digitize(Y, [-1.0, 1.0])}
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_array])
 def test_classifiers_find_the_same_coefficients_far_from_zero(labels, make):
     y = CLASSES[labels]
-    given = {"l1_ratio": 0.9, "tol": 1e-8, "max_iter": 300}
-    best = em.LogisticRegression(**given).fit(X, y)
-    model = em.LogisticRegression(**given)
+    settings = {"l1_ratio": 0.9, "tol": 1e-8, "max_iter": 300}
+    best = em.LogisticRegression(**settings).fit(X, y)
+    model = em.LogisticRegression(**settings)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.fit(make(X + OFFSETS), y, sample_weight=np.ones(N))

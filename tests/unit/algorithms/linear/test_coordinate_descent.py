@@ -53,9 +53,9 @@ def test_inner_products_by_dense_blocks_are_those_of_the_columns(monkeypatch, n:
     X.eliminate_zeros()
     arrays, dense = (X.indptr, X.indices, X.data, n), X.toarray()
     for one, other in (([0, 1, 2, 5], [0, 1, 2, 5]), ([3, 1], [5, 2, 3, 1]), ([4], [])):
-        found = gram.products(*arrays, np.array(one, int), np.array(other, int))
-        wanted = dense[:, one].T @ dense[:, np.array(other, int)]
-        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
+        result = gram.products(*arrays, np.array(one, int), np.array(other, int))
+        expected = dense[:, one].T @ dense[:, np.array(other, int)]
+        np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-14)
 
 
 def test_dense_blocks_are_used_for_full_columns_and_not_for_nearly_empty_ones() -> None:
@@ -68,10 +68,10 @@ def test_a_quadratic_function_takes_one_newton_step_of_the_requested_accuracy() 
     rng = np.random.default_rng(1)
     X = rng.standard_normal((300, 20)) * np.linspace(0.1, 10.0, 20)
     rows, y = RowBlocks(X, Serial()), rng.standard_normal(300)
-    for wanted in (1e-2, 1e-6, 1e-10):
+    for expected in (1e-2, 1e-6, 1e-10):
         function = LinearObjective(
             rows, y, None, loss="squared", l2=0.1, intercept_scaling=None, is_free=False
         )
-        found = minimise(function, np.zeros(20), gap=wanted, steps=100)
-        assert found.converged
-        assert (found.steps, found.point.gap <= wanted) == (1, True)
+        result = minimise(function, np.zeros(20), gap=expected, steps=100)
+        assert result.converged
+        assert (result.steps, result.point.gap <= expected) == (1, True)

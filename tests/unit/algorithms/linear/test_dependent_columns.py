@@ -51,18 +51,18 @@ def test_scales_of_columns_do_not_make_them_dependent(scale):
     X, gradient = rng.standard_normal((30, 10)), rng.standard_normal(10)
     scales = np.where(np.arange(10) < 5, scale, 1.0)
     expected = descent_direction(X.T @ X, gradient) / scales
-    found = descent_direction((X * scales).T @ (X * scales), gradient * scales)
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    result = descent_direction((X * scales).T @ (X * scales), gradient * scales)
+    np.testing.assert_allclose(result, expected, rtol=1e-9)
 
 
 def test_a_gradient_without_curvature_is_followed():
     rng = np.random.default_rng(2)
     X, gradient = rng.standard_normal((4, 9)), rng.standard_normal(9)
     X /= np.linalg.norm(X, axis=0)
-    found = descent_direction(X.T @ X, gradient)
-    np.testing.assert_allclose(X @ found, 0.0, atol=1e-12)
+    result = descent_direction(X.T @ X, gradient)
+    np.testing.assert_allclose(X @ result, 0.0, atol=1e-12)
     expected = -(gradient - np.linalg.pinv(X) @ (X @ gradient))
-    np.testing.assert_allclose(found, expected, atol=1e-12)
+    np.testing.assert_allclose(result, expected, atol=1e-12)
 
 
 def test_of_many_minima_the_nearest_is_chosen():
@@ -89,15 +89,17 @@ def dependent_columns():
 def test_rounding_is_not_followed_along_flat_directions():
     X, y, orders = dependent_columns()
     for positive in (False, True):
-        found = []
+        results = []
         for rows in orders:
             A, b = X[rows], y[rows]
             w, q = np.zeros(10), A.T @ b
             penalty = Penalty(a1=0.0, a2=0.0, positive=positive)
             descend(GramProblem(A.T @ A, A.T @ b, float(b @ b)), penalty, 0.0, 3000, w, q)
-            found.append(w)
-        assert np.abs(found).max() < 10.0
-        np.testing.assert_allclose(X @ np.transpose(found), (X @ found[0])[:, None] + np.zeros(4))
+            results.append(w)
+        assert np.abs(results).max() < 10.0
+        np.testing.assert_allclose(
+            X @ np.transpose(results), (X @ results[0])[:, None] + np.zeros(4)
+        )
 
 
 @pytest.mark.filterwarnings("ignore:alpha=0")
@@ -110,8 +112,8 @@ def test_a_lasso_without_penalty_is_as_small_in_every_order_of_rows():
 def test_three_classes_have_the_same_model_in_every_order_of_rows():
     X, y, orders = dependent_columns()
     labels = np.digitize(y, np.quantile(y, [0.3, 0.6]))
-    found = [
+    results = [
         elasticml.LogisticRegression(l1_ratio=1.0, tol=1e-8).fit(X[rows], labels[rows]).coef_
         for rows in orders
     ]
-    np.testing.assert_allclose(found, [found[0]] * 4, atol=1e-5)
+    np.testing.assert_allclose(results, [results[0]] * 4, atol=1e-5)

@@ -31,8 +31,8 @@ def test_a_bad_step_on_two_classes_is_not_taken(bad, monkeypatch):
     solve = ElasticNetSolver.solve
 
     def rounded(self, *given):
-        found = solve(self, *given)
-        return replace(found, w=bad * found.w)
+        result = solve(self, *given)
+        return replace(result, w=bad * result.w)
 
     with monkeypatch.context() as patch:
         patch.setattr(ElasticNetSolver, "solve", rounded)
@@ -52,9 +52,9 @@ def test_a_bad_step_on_three_classes_is_not_taken(bad, monkeypatch):
     value, descend = model.value, sparse_softmax.descend
 
     def rounded(*given):
-        found = descend(*given)
+        result = descend(*given)
         given[-2][:] *= bad
-        return found
+        return result
 
     with monkeypatch.context() as patch:
         patch.setattr(sparse_softmax, "descend", rounded)

@@ -29,13 +29,13 @@ def rows(density, n=400, d=60):
 def test_sparse_rows_have_the_equations_of_dense_columns(density, weighted, centred):
     X, y = rows(density)
     s = np.random.default_rng(4).integers(0, 3, len(y)).astype(float) if weighted else None
-    found = equations(X, y, s, centred=centred)
+    result = equations(X, y, s, centred=centred)
     each = np.ones(len(y)) if s is None else s
     A, b = X.toarray(), y
     if centred:
         A, b = A - np.average(A, axis=0, weights=each), y - np.average(y, weights=each)
-    np.testing.assert_allclose(found.G, (A.T * each) @ A, atol=1e-10)
-    np.testing.assert_allclose(found.linear, (A.T * each) @ b, atol=1e-10)
+    np.testing.assert_allclose(result.G, (A.T * each) @ A, atol=1e-10)
+    np.testing.assert_allclose(result.linear, (A.T * each) @ b, atol=1e-10)
 
 
 def test_columns_that_hardly_vary_next_to_their_mean_use_another_method():

@@ -85,9 +85,9 @@ def test_a_column_that_equals_the_intercept_is_reported():
     X, features, w, slopes, curvature = problem()
     X = sp.hstack([X, sp.csc_matrix(np.full((N, 1), 3.0))], format="csc")
     features = np.append(features, D)
-    given = (stored(X, features), np.append(w, 0.0), slopes, curvature, Penalty(a1=1.0, a2=0.0))
-    assert solve_quadratic_model(*given, intercept=True, share=SHARE) is None
-    assert solve_quadratic_model(*given, intercept=False, share=SHARE) is not None
+    value = (stored(X, features), np.append(w, 0.0), slopes, curvature, Penalty(a1=1.0, a2=0.0))
+    assert solve_quadratic_model(*value, intercept=True, share=SHARE) is None
+    assert solve_quadratic_model(*value, intercept=False, share=SHARE) is not None
 
 
 # With strong curvature, rough steps alone took 1111 steps instead of 141.
@@ -98,5 +98,5 @@ def test_steps_become_finer_where_rough_ones_gain_little():
     unit = X / (np.sqrt(X.multiply(X).sum(0)) + 1e-30)
     y = np.where(unit @ w + 0.05 * rng.logistic(size=300) > 0.0, 1.0, -1.0)
     solver = SparseClassifier(X.tocsc(), y, None, loss="squared_hinge", intercept=False)
-    found = solver.solve(Penalty(a1=0.01, a2=0.0), 3e-4, 300)
-    assert found.converged
+    result = solver.solve(Penalty(a1=0.01, a2=0.0), 3e-4, 300)
+    assert result.converged

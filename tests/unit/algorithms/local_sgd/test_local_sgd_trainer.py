@@ -103,17 +103,17 @@ def test_sixteen_steps_in_a_round_are_the_same_as_sixteen_rounds_bit_for_bit():
 
 def test_models_are_weighted_by_the_samples_that_were_really_taken():
     """A member with two thirds of the data has two thirds of the weight, by its own samples."""
-    found = []
+    results = []
     parts = split_rows(IMAGES, LABELS, 3, chunk_rows=13)
     uneven = World(
         settings={"seed": SEED, "batch": 4, "local_steps": 3, "momentum": 0.0, "normalize": "none"},
         parts=[parts[0], parts[1] + parts[2]],
         algorithm="local_sgd",
         absent="reload",
-        watch=lambda _, asked: found.append(asked),
+        watch=lambda _, requests: results.append(requests),
     )
     run = uneven.run(1)
-    (asked,) = [a for a in found if a.exchange.operation == "train"]
+    (requests,) = [a for a in results if a.exchange.operation == "train"]
     solo = []
     for member in (0, 1):
         alone = World(
@@ -122,21 +122,21 @@ def test_models_are_weighted_by_the_samples_that_were_really_taken():
             algorithm="local_sgd",
             absent="reload",
             schedule=[Vanish(round=0, members=(1 - member,), during="train")],
-            watch=lambda _, asked: solo.append(asked),
+            watch=lambda _, requests: solo.append(requests),
         )
         alone.run(1)
     partials = [a.outcome.arrays for a in solo if a.exchange.operation == "train"]
     assert [p["sums"][0] for p in partials] == [8.0, 16.0]
     summed = partials[0]["weights"] + partials[1]["weights"]
-    assert np.array_equal(asked.outcome.arrays["weights"], summed)
+    assert np.array_equal(requests.outcome.arrays["weights"], summed)
     assert flat(run.model.arrays) == pytest.approx(summed / 24.0, rel=1e-15)
 
 
 def test_torch_uses_as_many_threads_as_the_member_has(monkeypatch):
-    found, train = [], Network.train
+    results, train = [], Network.train
 
     def watched(network: Network, *arguments: Any) -> float:
-        found.append(torch.get_num_threads())
+        results.append(torch.get_num_threads())
         return train(network, *arguments)
 
     monkeypatch.setattr(Network, "train", watched)
@@ -144,7 +144,7 @@ def test_torch_uses_as_many_threads_as_the_member_has(monkeypatch):
         threads = parallel(n_threads)
         world(1, batch=8, parallel=threads).run(1)
         threads.close()
-    assert found == [2, 1]
+    assert results == [2, 1]
 
 
 def test_a_warm_start_continues_where_another_run_ended():
@@ -160,26 +160,26 @@ def test_a_warm_start_continues_where_another_run_ended():
 
 
 def test_a_warm_start_brings_its_input_normalisation():
-    given = {**world(1).run(1).model.arrays, "input_mean": np.array([2.0])}
-    given["input_std"] = np.array([4.0])
-    begun = world(1, warm_start=given, normalize="auto").run(1).model.arrays
+    value = {**world(1).run(1).model.arrays, "input_mean": np.array([2.0])}
+    value["input_std"] = np.array([4.0])
+    begun = world(1, warm_start=value, normalize="auto").run(1).model.arrays
     assert (begun["input_mean"][0], begun["input_std"][0]) == (2.0, 4.0)
-    asked = world(1, warm_start=given, normalize=(1.0, 3.0)).run(1).model.arrays
-    assert (asked["input_mean"][0], asked["input_std"][0]) == (1.0, 3.0)
+    request = world(1, warm_start=value, normalize=(1.0, 3.0)).run(1).model.arrays
+    assert (request["input_mean"][0], request["input_std"][0]) == (1.0, 3.0)
 
 
 def test_the_arrays_of_another_module_are_refused():
-    given = dict(world(1).run(1).model.arrays)
-    name = next(name for name in given if name.endswith("bias"))
+    settings = dict(world(1).run(1).model.arrays)
+    name = next(name for name in settings if name.endswith("bias"))
     for change, text in (
         ({name: np.zeros(99)}, rf"array {name} is \(99,\), wanted"),
         ({"more": np.zeros(1)}, r"array more is \(1,\), wanted no such array"),
     ):
         with pytest.raises(ConfigError, match=text):
-            world(1, warm_start={**given, **change}).run(1)
-    del given[name]
+            world(1, warm_start={**settings, **change}).run(1)
+    del settings[name]
     with pytest.raises(ConfigError, match=rf"array {name} is missing, wanted"):
-        world(1, warm_start=given).run(1)
+        world(1, warm_start=settings).run(1)
 
 
 def test_a_row_says_how_many_samples_were_computed_on_cuda(monkeypatch):
@@ -216,7 +216,7 @@ def test_examples_of_an_ignored_member_are_left_out_of_the_epoch():
     ).run(100)
     # The lost member had 10 of its 30 samples in the first epoch, and none in the second.
     assert sum(column(run, "samples")) == 180 - 20 - 30
-    assert run.asked[-1].outcome.absent_examples == 30
+    assert run.exchanges[-1].outcome.absent_examples == 30
 
 
 def test_the_holdout_is_evaluated_at_the_start_of_every_epoch_and_never_trained_on():
@@ -224,7 +224,9 @@ def test_the_holdout_is_evaluated_at_the_start_of_every_epoch_and_never_trained_
     firsts = [row for row in run.rows if "holdout_accuracy" in row.extra]
     assert [row.extra["epoch"] for row in firsts] == [0.0, 1.0, 2.0]
     assert len({row.extra["holdout_loss"] for row in firsts}) == 3
-    evaluated = {a.outcome.arrays["scores"][0] for a in run.asked if "scores" in a.outcome.arrays}
+    evaluated = {
+        a.outcome.arrays["scores"][0] for a in run.exchanges if "scores" in a.outcome.arrays
+    }
     assert evaluated == {90 - sum(column(run, "samples")) / 3}
 
 
@@ -236,8 +238,8 @@ def test_evaluations_follow_the_interval_that_the_job_sets():
 
 def test_inputs_are_normalised_by_the_mean_and_deviation_of_all_values():
     run = world(3, normalize="auto", batch=4).run(1)
-    found = [run.model.arrays[name][0] for name in ("input_mean", "input_std")]
-    assert found == pytest.approx([IMAGES.mean(), IMAGES.std()], rel=1e-9)
+    results = [run.model.arrays[name][0] for name in ("input_mean", "input_std")]
+    assert results == pytest.approx([IMAGES.mean(), IMAGES.std()], rel=1e-9)
 
 
 def test_random_layers_use_the_seed_and_running_statistics_are_averaged():
@@ -292,9 +294,9 @@ def run_from(settings: Any, rounds: int, resume: Any = None) -> tuple[list[Round
             returns=item.returns,
             members=2,
         )
-        came = [s.compute(work, part, Serial()) for s, part in zip(solvers, parts, strict=True)]
+        partials = [s.compute(work, part, Serial()) for s, part in zip(solvers, parts, strict=True)]
         merge = np.maximum if item.reduce == "max" else np.add
-        arrays = {name: merge(came[0][name], came[1][name]) for name in item.returns}
+        arrays = {name: merge(partials[0][name], partials[1][name]) for name in item.returns}
         answer = Outcome(
             exchange=ExchangeId(1), arrays=arrays, examples=90, absent_examples=0, members=2
         )
@@ -320,7 +322,9 @@ def test_absent_rules_of_other_algorithms_are_refused_by_name():
 
 def frozen_values_of(run: Run) -> list[int]:
     """Return the frozen values that each round broadcast."""
-    return [a.exchange.model["frozen"].size for a in run.asked if a.exchange.operation == "train"]
+    return [
+        a.exchange.model["frozen"].size for a in run.exchanges if a.exchange.operation == "train"
+    ]
 
 
 def test_frozen_values_are_broadcast_once_and_never_returned():
@@ -328,7 +332,7 @@ def test_frozen_values_are_broadcast_once_and_never_returned():
     run = world(3, **tied).run(4)
     n = 256 * 4 + 4
     assert frozen_values_of(run) == [n, 0, 0, 0]
-    up = run.asked[-1].exchange.returns
+    up = run.exchanges[-1].exchange.returns
     assert sum(int(np.prod(shape)) for shape in up.values()) < n
     # It was averaged with the rest, and came back rounded.
     first = run.rows[0].model
@@ -343,7 +347,7 @@ def test_a_newcomer_gets_frozen_values_before_its_first_step():
 
     tied = {"model": "tests.networks:tied", "batch": 4, "local_steps": 2}
     run = world(3, **tied, between=anew).run(6)
-    sums = [a.outcome.arrays["sums"] for a in run.asked if a.exchange.operation == "train"]
+    sums = [a.outcome.arrays["sums"] for a in run.exchanges if a.exchange.operation == "train"]
     assert [int(s[local_sgd_exchanges.LACKING]) for s in sums] == [0, 0, 1, 0, 0, 0]
     n = 256 * 4 + 4
     assert frozen_values_of(run) == [n, 0, 0, n, 0, 0]
@@ -354,9 +358,9 @@ def test_a_newcomer_gets_frozen_values_before_its_first_step():
 
 def test_frozen_values_are_repeated_while_a_member_that_may_lack_them_is_absent():
     tied = {"model": "tests.networks:tied", "batch": 4, "local_steps": 2, "absent": "ignore"}
-    gone = [Vanish(round=1, members=(2,), during="train"), Return(round=4)]
-    run = world(3, **tied, schedule=gone).run(6)
+    losses = [Vanish(round=1, members=(2,), during="train"), Return(round=4)]
+    run = world(3, **tied, schedule=losses).run(6)
     n = 256 * 4 + 4
     assert frozen_values_of(run) == [n, 0, n, n, n, 0]
-    sums = [a.outcome.arrays["sums"] for a in run.asked if a.exchange.operation == "train"]
+    sums = [a.outcome.arrays["sums"] for a in run.exchanges if a.exchange.operation == "train"]
     assert not any(s[local_sgd_exchanges.LACKING] for s in sums)

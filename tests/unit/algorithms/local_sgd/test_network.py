@@ -38,10 +38,10 @@ def test_the_paper_s_cnn_has_the_layers_that_the_paper_names():
 
 def test_the_first_weights_come_from_the_seed_and_leave_torch_s_generator_alone():
     torch.manual_seed(3)
-    wanted = torch.rand(1)
+    expected = torch.rand(1)
     torch.manual_seed(3)
     one, two, other = network(seed=1), network(seed=1), network(seed=2)
-    assert torch.rand(1) == wanted
+    assert torch.rand(1) == expected
     assert np.array_equal(one.weights(), two.weights())
     assert not np.array_equal(one.weights(), other.weights())
 
@@ -104,12 +104,12 @@ def test_scores_are_weighted_sums():
     made, held = network(), chunk(6)
     x, y, _ = made.whole(held, np.array([0.0, 1.0]))
     weights = torch.tensor([0.0, 1.0, 2.0, 0.0, 3.0, 1.0])
-    found = made.scores(x, y, weights)
+    result = made.scores(x, y, weights)
     output = made.outputs(x)
     each = torch.nn.functional.cross_entropy(output, y, reduction="none")
     hits = (output.argmax(1) == y).float()
-    wanted = (7.0, float(weights @ each), float(weights @ hits))
-    assert (found.weight, found.loss, found.correct) == pytest.approx(wanted, rel=1e-6)
+    expected = (7.0, float(weights @ each), float(weights @ hits))
+    assert (result.weight, result.loss, result.correct) == pytest.approx(expected, rel=1e-6)
 
 
 def test_labels_are_numbered_in_their_order_and_unknown_ones_are_named():

@@ -33,12 +33,12 @@ def numbers(chunks: list[Chunk], taken) -> list[float]:
 
 
 def whole_epoch(chunks: list[Chunk], epoch: int, step: int) -> list[float]:
-    sampler, position, found = Sampler(SEED, 0.0), np.zeros(len(chunks), np.int64), []
+    sampler, position, result = Sampler(SEED, 0.0), np.zeros(len(chunks), np.int64), []
     while sampler.begin(chunks, position, epoch):
         taken, seen = sampler.take(step)
         position = position + seen
-        found += numbers(chunks, taken)
-    return found
+        result += numbers(chunks, taken)
+    return result
 
 
 def test_an_epoch_has_every_example_once_in_its_own_order():
@@ -53,8 +53,8 @@ def test_an_epoch_has_every_example_once_in_its_own_order():
 def test_the_order_follows_the_keys_and_does_not_depend_on_the_steps():
     chunks = chunks_of([7, 1, 12, 5])
     keys = np.concatenate([order_keys(SEED, c.id, 4, c.n_rows) for c in chunks])
-    wanted = np.argsort(keys).astype(float).tolist()
-    assert whole_epoch(chunks, 4, 1) == whole_epoch(chunks, 4, 25) == wanted
+    expected = np.argsort(keys).astype(float).tolist()
+    assert whole_epoch(chunks, 4, 1) == whole_epoch(chunks, 4, 25) == expected
 
 
 def test_a_moved_chunk_continues_where_it_stopped():
@@ -67,8 +67,8 @@ def test_a_moved_chunk_continues_where_it_stopped():
     there, _ = taker.take(100)
     assert giver.begin(chunks[:1], seen[:1], 0) == 10 - seen[0]
     here, _ = giver.take(100)
-    found = numbers(chunks, first) + numbers(chunks[1:], there) + numbers(chunks[:1], here)
-    assert sorted(found) == list(range(30))
+    result = numbers(chunks, first) + numbers(chunks[1:], there) + numbers(chunks[:1], here)
+    assert sorted(result) == list(range(30))
 
 
 def test_samples_that_were_taken_but_not_merged_are_taken_again():

@@ -14,13 +14,13 @@ from elasticml.specification.algorithms import RateRule
 
 
 def test_the_rate_follows_the_members_by_its_rule():
-    found = {rule: rate(rule, 0.5, 16) for rule in get_args(RateRule)}
-    assert found == {"sqrt": 2.0, "linear": 8.0, "constant": 0.5, "constant_global_batch": 0.5}
+    results = {rule: rate(rule, 0.5, 16) for rule in get_args(RateRule)}
+    assert results == {"sqrt": 2.0, "linear": 8.0, "constant": 0.5, "constant_global_batch": 0.5}
 
 
 @pytest.mark.parametrize("n_members", [1, 2, 3, 7, 16])
 def test_equal_members_take_h_steps_of_l_samples(n_members):
-    found = steps(
+    result = steps(
         rule="sqrt",
         batch=8,
         local_steps=16,
@@ -28,7 +28,7 @@ def test_equal_members_take_h_steps_of_l_samples(n_members):
         n_local=5000,
         n_left=5000 * n_members,
     )
-    assert found == [8] * 16
+    assert result == [8] * 16
 
 
 def test_a_member_with_twice_the_examples_takes_twice_the_samples():
@@ -38,7 +38,7 @@ def test_a_member_with_twice_the_examples_takes_twice_the_samples():
 
 
 def test_with_a_constant_total_all_members_together_take_one_batch():
-    found = steps(
+    result = steps(
         rule="constant_global_batch",
         batch=64,
         local_steps=1,
@@ -46,12 +46,12 @@ def test_with_a_constant_total_all_members_together_take_one_batch():
         n_local=1000,
         n_left=4000,
     )
-    assert found == [16]
+    assert result == [16]
 
 
 def test_the_last_round_of_an_epoch_has_fewer_steps_and_not_smaller_ones():
-    found = steps(rule="sqrt", batch=8, local_steps=16, n_members=1, n_local=20, n_left=20)
-    assert found == [8, 8, 4]
+    result = steps(rule="sqrt", batch=8, local_steps=16, n_members=1, n_local=20, n_left=20)
+    assert result == [8, 8, 4]
 
 
 @given(

@@ -36,13 +36,13 @@ def referee(**changes: Any) -> MarginReference:
     return MarginReference(**{"X": X, "y": Y, **changes})
 
 
-def assert_same(run: Any, judge: MarginReference) -> None:
+def assert_same(run: Any, reference: MarginReference) -> None:
     coef, intercept = run.model.arrays["coef"][0], float(run.model.arrays["intercept"][0])
     assert run.model.converged
-    assert judge.objective(coef, intercept) <= judge.optimum + 2e-11
-    np.testing.assert_allclose(coef, judge.best.coef_[0], atol=1e-4)
-    np.testing.assert_array_equal(coef != 0.0, np.abs(judge.best.coef_[0]) > 1e-9)
-    np.testing.assert_allclose(intercept, np.ravel(judge.best.intercept_)[0], atol=1e-4)
+    assert reference.objective(coef, intercept) <= reference.optimum + 2e-11
+    np.testing.assert_allclose(coef, reference.best.coef_[0], atol=1e-4)
+    np.testing.assert_array_equal(coef != 0.0, np.abs(reference.best.coef_[0]) > 1e-9)
+    np.testing.assert_allclose(intercept, np.ravel(reference.best.intercept_)[0], atol=1e-4)
 
 
 @pytest.mark.parametrize("gather", [True, False])
@@ -54,11 +54,11 @@ def assert_same(run: Any, judge: MarginReference) -> None:
     ids=["lasso", "elastic net", "sparse", "binary"],
 )
 def test_the_model_is_scikit_learns(X, y, l1, l2, weights, intercept, gather):
-    judge = MarginReference(X=X, y=y, weights=weights, l1=l1, l2=l2, intercept=intercept)
-    run = judge.world(3, tolerance=1e-11, between=moves(1.0), gather=gather).run(3000)
-    assert_same(run, judge)
-    assert max(judge.errors) <= 1e-11
-    judge.check_rows(run.rows)
+    reference = MarginReference(X=X, y=y, weights=weights, l1=l1, l2=l2, intercept=intercept)
+    run = reference.world(3, tolerance=1e-11, between=moves(1.0), gather=gather).run(3000)
+    assert_same(run, reference)
+    assert max(reference.errors) <= 1e-11
+    reference.check_rows(run.rows)
     np.testing.assert_array_equal(run.model.arrays["classes"], np.unique(y))
 
 
@@ -67,11 +67,13 @@ def test_the_model_is_scikit_learns(X, y, l1, l2, weights, intercept, gather):
 def test_classes_have_weights(class_weight, weights):
     counts = np.ones(N, bool) if weights is None else weights > 0.0
     shares = {c: counts.sum() / (2.0 * np.sum(counts & (c == Y))) for c in (1.0, 3.0)}
-    judge = referee(weights=weights, class_weight=WEIGHTS if class_weight is WEIGHTS else shares)
-    run = judge.world(2, tolerance=1e-11, class_weight=class_weight).run(2000)
-    assert_same(run, judge)
-    assert max(judge.errors) <= 1e-11
-    judge.check_rows(run.rows)
+    reference = referee(
+        weights=weights, class_weight=WEIGHTS if class_weight is WEIGHTS else shares
+    )
+    run = reference.world(2, tolerance=1e-11, class_weight=class_weight).run(2000)
+    assert_same(run, reference)
+    assert max(reference.errors) <= 1e-11
+    reference.check_rows(run.rows)
 
 
 @pytest.mark.parametrize("gather", [True, False])
@@ -107,16 +109,16 @@ def test_a_penalty_above_all_correlations_needs_no_round():
 
 
 def test_the_objective_never_rises_without_gathering():
-    judge = referee()
-    run = judge.world(4, tolerance=1e-11, gap_every=1, gather=False).run(3000)
+    reference = referee()
+    run = reference.world(4, tolerance=1e-11, gap_every=1, gather=False).run(3000)
     primals = [row.extra["primal"] for row in run.rows]
     assert np.all(np.diff(primals) <= 1e-12 * primals[0])
     assert run.rows[-1].step == 1.0
 
 
 def test_screened_columns_are_in_no_solution():
-    judge = referee(l1=0.06)
-    world = judge.world(3, tolerance=1e-11, between=moves(1.0), gather=False)
+    reference = referee(l1=0.06)
+    world = reference.world(3, tolerance=1e-11, between=moves(1.0), gather=False)
     run = world.run(2000)
     dead = np.concatenate(
         [
@@ -125,8 +127,8 @@ def test_screened_columns_are_in_no_solution():
             for chunk in chunks
         ]
     ).astype(int)
-    assert (dead.size > D // 4, judge.best.coef_[0, dead].any()) == (True, False)
-    assert_same(run, judge)
+    assert (dead.size > D // 4, reference.best.coef_[0, dead].any()) == (True, False)
+    assert_same(run, reference)
 
 
 @pytest.mark.parametrize("absent", ["reload", "freeze", "stall"])
@@ -135,10 +137,10 @@ def test_screened_columns_are_in_no_solution():
 )
 @pytest.mark.parametrize("counted", [True, False])
 def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, round, counted):
-    judge = referee()
+    reference = referee()
     # Columns are gathered in round 1, and in no other round of these cases.
     gather = round == 1
-    world = judge.world(
+    world = reference.world(
         3,
         absent=absent,
         reloads=absent == "reload",
@@ -151,28 +153,28 @@ def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, round, 
         gather=gather,
     )
     run = world.run(3000)
-    assert any(asked.exchange.operation == "gather" for asked in run.asked) == gather
-    assert_same(run, judge)
-    judge.check_rows(run.rows)
+    assert any(request.exchange.operation == "gather" for request in run.exchanges) == gather
+    assert_same(run, reference)
+    reference.check_rows(run.rows)
 
 
 def test_a_resumed_job_continues_from_its_last_model():
-    judge = referee()
-    resume = judge.world(2, gap_every=2, gather=False).run(6).rows[-1].resume
-    again = resumed(judge, resume)
+    reference = referee()
+    resume = reference.world(2, gap_every=2, gather=False).run(6).rows[-1].resume
+    again = resumed(reference, resume)
     assert np.count_nonzero(resume.arrays["coef"]) > 0
     # Screened columns stay screened, and the first certificate may screen a few more.
     best = resume.values["best"]
     assert again["gap"] <= best["primal"] - best["dual"]
     np.testing.assert_array_equal(again["coef"], resume.arrays["coef"])
-    assert_same(again["run"], judge)
+    assert_same(again["run"], reference)
 
 
 def test_a_warm_start_starts_from_the_given_model():
-    judge = referee()
-    first = judge.world(2, tolerance=1e-11).run(500).model
+    reference = referee()
+    first = reference.world(2, tolerance=1e-11).run(500).model
     start = {"coef": first.arrays["coef"][0].tolist(), "intercept": [0.0]}
-    run = judge.world(2, tolerance=1e-9, warm_start=start).run(10)
+    run = reference.world(2, tolerance=1e-9, warm_start=start).run(10)
     assert (len(run.rows), run.model.converged) == (0, True)
     # It follows from the coefficients.
     assert run.model.arrays["intercept"][0] == pytest.approx(first.arrays["intercept"][0])
@@ -198,22 +200,22 @@ def test_a_line_search_that_ends_early_is_judged_at_its_last_point(monkeypatch):
 
 @pytest.mark.parametrize("members", [1, 3])
 def test_work_on_gathered_columns_is_announced_as_long(members):
-    judge = referee(l1=0.005)
-    run = judge.world(members, tolerance=1e-11).run(500)
+    reference = referee(l1=0.005)
+    run = reference.world(members, tolerance=1e-11).run(500)
     long = []
     for r in range(len(run.rows)):
-        asked = [a.exchange for a in run.asked if a.round == r]
-        worked = any("taken" in exchange.model for exchange in asked)
-        gathers = [exchange for exchange in asked if exchange.operation == "gather"]
+        requests = [a.exchange for a in run.exchanges if a.round == r]
+        worked = any("taken" in exchange.model for exchange in requests)
+        gathers = [exchange for exchange in requests if exchange.operation == "gather"]
         # It follows the gathering, or, if columns are gathered already, the end of the round
         # before.
         announced = gathers[0].is_long if gathers else r > 0 and run.rows[r - 1].is_long
         assert announced or not worked
         long.append((worked, bool(gathers)))
-        assert not any(e.is_long for e in asked if e.operation != "gather")
+        assert not any(e.is_long for e in requests if e.operation != "gather")
     assert {(True, True), (False, False)} <= set(long)
     assert run.model.converged
-    waits = judge.world(members, tolerance=1e-11, gather=False).run(20)
+    waits = reference.world(members, tolerance=1e-11, gather=False).run(20)
     assert not any(row.is_long for row in waits.rows)
 
 

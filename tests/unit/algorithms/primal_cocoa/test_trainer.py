@@ -31,13 +31,16 @@ def referee(**changes: Any) -> ColumnReference:
     return ColumnReference(**{"X": X, "y": Y, **changes})
 
 
-def assert_same(run: Any, judge: ColumnReference, atol: float = 1e-5) -> None:
+def assert_same(run: Any, reference: ColumnReference, atol: float = 1e-5) -> None:
     coef = run.model.arrays["coef"][0]
     assert run.model.converged
-    assert judge.objective(coef, float(run.model.arrays["intercept"][0])) <= judge.optimum + 2e-11
-    np.testing.assert_allclose(coef, judge.best.coef_, atol=atol)
-    np.testing.assert_array_equal(coef != 0.0, judge.best.coef_ != 0.0)
-    np.testing.assert_allclose(run.model.arrays["intercept"], judge.best.intercept_, atol=1e-5)
+    assert (
+        reference.objective(coef, float(run.model.arrays["intercept"][0]))
+        <= reference.optimum + 2e-11
+    )
+    np.testing.assert_allclose(coef, reference.best.coef_, atol=atol)
+    np.testing.assert_array_equal(coef != 0.0, reference.best.coef_ != 0.0)
+    np.testing.assert_allclose(run.model.arrays["intercept"], reference.best.intercept_, atol=1e-5)
 
 
 @pytest.mark.parametrize("members", [1, 3])
@@ -54,44 +57,44 @@ def assert_same(run: Any, judge: ColumnReference, atol: float = 1e-5) -> None:
     ids=["lasso", "elastic net", "sparse", "binary"],
 )
 def test_the_model_is_scikit_learns(X, y, l1, l2, weights, intercept, members):
-    judge = ColumnReference(
+    reference = ColumnReference(
         X=X, y=np.asarray(y), weights=weights, l1=l1, l2=l2, intercept=intercept
     )
-    run = judge.world(members, tolerance=1e-11, between=moves(1.0)).run(2000)
-    assert_same(run, judge)
-    assert max(judge.errors) <= 1e-12
-    judge.check_rows(run.rows)
+    run = reference.world(members, tolerance=1e-11, between=moves(1.0)).run(2000)
+    assert_same(run, reference)
+    assert max(reference.errors) <= 1e-12
+    reference.check_rows(run.rows)
 
 
 def test_positive_keeps_coefficients_from_being_negative():
-    judge = referee(positive=True, l1=0.05)
-    run = judge.world(2, tolerance=1e-11, between=moves(1.0)).run(2000)
-    assert_same(run, judge)
-    assert (np.count_nonzero(judge.best.coef_ > 0), judge.best.coef_.min()) == (
+    reference = referee(positive=True, l1=0.05)
+    run = reference.world(2, tolerance=1e-11, between=moves(1.0)).run(2000)
+    assert_same(run, reference)
+    assert (np.count_nonzero(reference.best.coef_ > 0), reference.best.coef_.min()) == (
         np.count_nonzero(run.model.arrays["coef"]),
         0.0,
     )
 
 
 def test_a_start_with_negative_coefficients_ends_without_them():
-    judge = referee(positive=True, l1=0.05)
+    reference = referee(positive=True, l1=0.05)
     start = {"coef": referee(l1=0.05).best.coef_.tolist()}
     assert min(start["coef"]) < -0.1
-    run = judge.world(2, tolerance=1e-11, between=moves(1.0), warm_start=start).run(2000)
-    assert_same(run, judge)
+    run = reference.world(2, tolerance=1e-11, between=moves(1.0), warm_start=start).run(2000)
+    assert_same(run, reference)
 
 
 def test_the_ridge_alone_is_fitted_and_certified():
-    judge = referee(l1=0.0, l2=0.5)
-    run = judge.world(2, tolerance=1e-11, between=moves(1.0)).run(2000)
-    assert_same(run, judge)
+    reference = referee(l1=0.0, l2=0.5)
+    run = reference.world(2, tolerance=1e-11, between=moves(1.0)).run(2000)
+    assert_same(run, reference)
 
 
 def test_constant_and_zero_columns_are_left_at_zero():
     wide = np.column_stack([X, np.full(N, 3.0), np.zeros(N)])
-    judge = referee(X=wide, l1=0.2)
-    run = judge.world(2, tolerance=1e-11, between=moves(1.0)).run(2000)
-    assert_same(run, judge)
+    reference = referee(X=wide, l1=0.2)
+    run = reference.world(2, tolerance=1e-11, between=moves(1.0)).run(2000)
+    assert_same(run, reference)
     assert not run.model.arrays["coef"][0, D:].any()
 
 
@@ -126,36 +129,36 @@ def test_columns_far_from_zero_take_few_rounds(made, members, gather):
 
 @pytest.mark.parametrize("columns", [1, 2])
 def test_fewer_columns_than_members_are_fitted(columns):
-    judge = referee(X=X[:, :columns], l1=0.05)
-    assert_same(judge.world(5, tolerance=1e-11).run(500), judge)
+    reference = referee(X=X[:, :columns], l1=0.05)
+    assert_same(reference.world(5, tolerance=1e-11).run(500), reference)
 
 
 def test_constant_targets_need_no_round():
-    judge = referee(y=np.full(N, 2.5))
-    run = judge.world(2, tolerance=0.0).run(10)
+    reference = referee(y=np.full(N, 2.5))
+    run = reference.world(2, tolerance=0.0).run(10)
     assert (len(run.rows), run.model.gap, run.model.objective) == (0, 0.0, 0.0)
     assert (run.model.arrays["coef"].any(), run.model.arrays["intercept"][0]) == (False, 2.5)
 
 
 def test_a_penalty_above_all_correlations_needs_no_round():
-    judge = referee(l1=100.0)
-    run = judge.world(2, tolerance=1e-12).run(10)
+    reference = referee(l1=100.0)
+    run = reference.world(2, tolerance=1e-12).run(10)
     assert (len(run.rows), run.model.arrays["coef"].any()) == (0, False)
-    assert run.model.objective == pytest.approx(judge.optimum, rel=1e-12)
+    assert run.model.objective == pytest.approx(reference.optimum, rel=1e-12)
 
 
 def test_the_objective_never_rises_and_final_steps_are_whole():
-    judge = referee()
-    run = judge.world(4, tolerance=1e-11, gap_every=1, gather=False).run(3000)
+    reference = referee()
+    run = reference.world(4, tolerance=1e-11, gap_every=1, gather=False).run(3000)
     primals = [row.extra["primal"] for row in run.rows]
     assert np.all(np.diff(primals) <= 1e-12 * primals[0])
     assert run.rows[-1].step == 1.0
 
 
 def test_screened_columns_are_in_no_solution_and_cost_nothing():
-    judge = referee(l1=0.5)
-    world = judge.world(3, tolerance=1e-11, between=moves(1.0))
-    screened, plain = world.run(2000), judge.world(3, tolerance=1e-11, screen=False).run(2000)
+    reference = referee(l1=0.5)
+    world = reference.world(3, tolerance=1e-11, between=moves(1.0))
+    screened, plain = world.run(2000), reference.world(3, tolerance=1e-11, screen=False).run(2000)
     dead = np.concatenate(
         [
             chunk.labels[(chunk.labels >= 0) & (chunk.state["alive"] == 0)]
@@ -163,11 +166,11 @@ def test_screened_columns_are_in_no_solution_and_cost_nothing():
             for chunk in chunks
         ]
     ).astype(int)
-    assert (dead.size > D // 2, judge.best.coef_[dead].any()) == (True, False)
+    assert (dead.size > D // 2, reference.best.coef_[dead].any()) == (True, False)
     assert screened.rows[-1].extra["alive"] == D - dead.size
     assert plain.rows[-1].extra["alive"] == D
-    assert_same(screened, judge)
-    assert_same(plain, judge)
+    assert_same(screened, reference)
+    assert_same(plain, reference)
 
 
 @pytest.mark.parametrize("absent", ["reload", "freeze", "stall"])
@@ -176,14 +179,14 @@ def test_screened_columns_are_in_no_solution_and_cost_nothing():
 )
 @pytest.mark.parametrize("counted", [True, False])
 def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, round, counted):
-    judge = referee()
+    reference = referee()
     # Columns are gathered in round 1, and in no other round of these cases.
     gather = round == 1
     schedule = [
         Vanish(round=round, members=(1,), during=during, counted=counted),
         Return(round=5),
     ]
-    world = judge.world(
+    world = reference.world(
         3,
         absent=absent,
         reloads=absent == "reload",
@@ -193,21 +196,21 @@ def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, round, 
         gather=gather,
     )
     run = world.run(3000)
-    assert any(asked.outcome.absent_examples for asked in run.asked) or absent != "freeze"
-    assert any(asked.exchange.operation == "gather" for asked in run.asked) == gather
-    assert_same(run, judge)
-    judge.check_rows(run.rows)
+    assert any(request.outcome.absent_examples for request in run.exchanges) or absent != "freeze"
+    assert any(request.exchange.operation == "gather" for request in run.exchanges) == gather
+    assert_same(run, reference)
+    reference.check_rows(run.rows)
 
 
 @pytest.mark.parametrize("absent", ["reload", "freeze", "stall"])
 def test_positive_holds_when_columns_come_and_go(absent):
-    judge = referee(positive=True, l1=0.05)
+    reference = referee(positive=True, l1=0.05)
     schedule = [
         Vanish(round=1, members=(0,), during="certify"),
         Vanish(round=2, members=(1,), during="pass", counted=True),
         Return(round=5),
     ]
-    world = judge.world(
+    world = reference.world(
         3,
         absent=absent,
         reloads=absent == "reload",
@@ -217,14 +220,14 @@ def test_positive_holds_when_columns_come_and_go(absent):
         tolerance=1e-11,
     )
     run = world.run(3000)
-    assert_same(run, judge)
-    judge.check_rows(run.rows)
+    assert_same(run, reference)
+    reference.check_rows(run.rows)
     assert min(float(row.model["coef"].min()) for row in run.rows) >= 0.0
 
 
 def test_with_frozen_columns_the_certificates_stay_those_of_the_whole_problem():
-    judge = referee(l2=0.05)
-    world = judge.world(
+    reference = referee(l2=0.05)
+    world = reference.world(
         3,
         absent="freeze",
         schedule=[Vanish(round=4, members=(1,), during="pass")],
@@ -232,38 +235,38 @@ def test_with_frozen_columns_the_certificates_stay_those_of_the_whole_problem():
         gather=False,
     )
     run = world.run(60)
-    judge.check_rows(run.rows)
+    reference.check_rows(run.rows)
     frozen = {int(j) for chunk in world.chunks[1] for j in chunk.labels if j >= 0}
     values = {tuple(row.next_model["coef"][0][sorted(frozen)]) for row in run.rows[5:]}
     assert (len(values), len(run.rows)) == (1, 60)
     # The remaining columns go on to their own optimum.
     assert run.rows[-1].extra["primal"] < run.rows[5].extra["primal"]
     assert run.model.objective == pytest.approx(
-        judge.objective(run.model.arrays["coef"][0], float(run.model.arrays["intercept"][0]))
+        reference.objective(run.model.arrays["coef"][0], float(run.model.arrays["intercept"][0]))
     )
 
 
 def test_a_resumed_job_continues_from_its_last_model():
-    judge = referee()
-    first = judge.world(2, gap_every=2, gather=False).run(6)
+    reference = referee()
+    first = reference.world(2, gap_every=2, gather=False).run(6)
     resume = first.rows[-1].resume
     coef = resume.arrays["coef"]
-    again = resumed(judge, resume)
+    again = resumed(reference, resume)
     assert np.count_nonzero(coef) > 0
     # One member sums what two members summed before: the last bits depend on the CPU.
     best = resume.values["best"]
     assert again["gap"] == pytest.approx(best["primal"] - best["dual"], rel=1e-12)
     np.testing.assert_array_equal(again["coef"], coef)
-    assert_same(again["run"], judge)
+    assert_same(again["run"], reference)
 
 
 def test_a_warm_start_starts_from_the_given_model():
-    judge = referee()
-    start = {"coef": judge.best.coef_.tolist(), "intercept": [0.0]}
-    run = judge.world(2, tolerance=1e-9, warm_start=start).run(10)
+    reference = referee()
+    start = {"coef": reference.best.coef_.tolist(), "intercept": [0.0]}
+    run = reference.world(2, tolerance=1e-9, warm_start=start).run(10)
     assert (len(run.rows), run.model.converged) == (0, True)
     with pytest.raises(ConfigError, match=r"warm_start.coef has 3 numbers, wanted 24"):
-        judge.world(1, warm_start={"coef": [1.0, 2.0, 3.0]}).run(1)
+        reference.world(1, warm_start={"coef": [1.0, 2.0, 3.0]}).run(1)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def numbers(nodes: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("said", "version"),
+    ("message", "version"),
     [
         ('openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime', 17),
         ('java version "1.8.0_432"', 8),
@@ -43,8 +43,8 @@ def numbers(nodes: int) -> dict[str, int]:
         ("not a Java", None),
     ],
 )
-def test_version_is_read_from_javas_output(said, version):
-    assert version_of(said) == version
+def test_version_is_read_from_javas_output(message, version):
+    assert version_of(message) == version
 
 
 def test_missing_java_is_one_line_with_the_remedy(tmp_path):
@@ -73,10 +73,10 @@ def test_failing_maven_is_one_line_and_leaves_no_incomplete_jars(tmp_path, monke
     maven.write_text("#!/bin/sh\necho '[ERROR] no network'\necho '[ERROR] more'\nexit 1\n")
     maven.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    said = []
+    messages = []
     with pytest.raises(ConfigError, match=r"with Maven: \[ERROR\] no network"):
-        java.jars_directory(said.append, tmp_path / "cache")
-    assert said == ["fetching Hadoop with Maven: about 90 MB, once"]
+        java.jars_directory(messages.append, tmp_path / "cache")
+    assert messages == ["fetching Hadoop with Maven: about 90 MB, once"]
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
 
 
@@ -95,13 +95,13 @@ def test_jars_are_kept_under_the_hash_of_their_list(tmp_path, monkeypatch):
 
 
 def test_chosen_ports_are_free_and_differ():
-    found = mini_yarn.choose_ports(mini_yarn.port_names(2), random.Random(5))
-    assert list(found) == mini_yarn.port_names(2)
-    assert len(set(found.values())) == len(found)
+    result = mini_yarn.choose_ports(mini_yarn.port_names(2), random.Random(5))
+    assert list(result) == mini_yarn.port_names(2)
+    assert len(set(result.values())) == len(result)
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", found["name-rpc"]))
+        taken.bind(("127.0.0.1", result["name-rpc"]))
         again = mini_yarn.choose_ports(mini_yarn.port_names(2), random.Random(5))
-    assert found["name-rpc"] not in again.values()
+    assert result["name-rpc"] not in again.values()
 
 
 def test_too_few_ports_are_one_line(monkeypatch):
@@ -111,7 +111,7 @@ def test_too_few_ports_are_one_line(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"nodes": 0}, "nodes: got 0, wanted 1 to 100"),
         ({"queues": {"ml": 30.0, "prod": 30.0}}, "shares that sum up to 60, wanted 100"),
@@ -119,8 +119,8 @@ def test_too_few_ports_are_one_line(monkeypatch):
         ({"node_memory": "much"}, "node_memory: got 'much'"),
     ],
 )
-def test_wrong_settings_are_one_line(wrong, said):
-    with pytest.raises(ConfigError, match=said):
+def test_wrong_settings_are_one_line(wrong, message):
+    with pytest.raises(ConfigError, match=message):
         MiniSettings(**wrong)
 
 
@@ -146,10 +146,10 @@ def test_each_node_has_addresses_and_folders_of_its_own():
 
 
 def test_each_queue_may_use_the_whole_cluster():
-    found = queues(MiniSettings(queues={"a": 40.0, "b": 60.0}))
+    result = queues(MiniSettings(queues={"a": 40.0, "b": 60.0}))
     prefix = "yarn.scheduler.capacity.root"
-    assert found[f"{prefix}.queues"] == "a,b"
-    assert (found[f"{prefix}.a.capacity"], found[f"{prefix}.a.maximum-capacity"]) == ("40", "100")
+    assert result[f"{prefix}.queues"] == "a,b"
+    assert (result[f"{prefix}.a.capacity"], result[f"{prefix}.a.maximum-capacity"]) == ("40", "100")
 
 
 def test_files_are_written_for_hadoop(tmp_path):
@@ -194,10 +194,10 @@ def test_foreign_directory_is_refused_and_a_former_one_emptied(tmp_path):
     assert (tmp_path / "mine").read_text() == "keep"
     made = daemons.make_root(tmp_path / "new")
     (made / "old.log").touch()
-    said: list[str] = []
-    emptied = daemons.make_root(made, said.append)
+    messages: list[str] = []
+    emptied = daemons.make_root(made, messages.append)
     assert [path.name for path in emptied.iterdir()] == [".elasticml-mini-yarn"]
-    assert said == [f"removing the files of the former mini YARN in {made}"]
+    assert messages == [f"removing the files of the former mini YARN in {made}"]
 
 
 def test_full_disk_is_one_line(tmp_path, monkeypatch):

@@ -64,7 +64,7 @@ def written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("script", "wanted"),
+    ("script", "expected"),
     [
         ("dask-yarn services scheduler", f"python {OURS} scheduler"),
         (
@@ -80,8 +80,8 @@ def written(tmp_path):
         ),
     ],
 )
-def test_commands_of_dask_yarns_services_become_ours(script, wanted):
-    assert rewrite_script(script) == wanted
+def test_commands_of_dask_yarns_services_become_ours(script, expected):
+    assert rewrite_script(script) == expected
 
 
 @pytest.mark.parametrize(

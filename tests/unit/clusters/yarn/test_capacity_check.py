@@ -59,7 +59,7 @@ def test_queues_are_found_by_name_and_by_path(name, path):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         (
             "mll",
@@ -70,8 +70,8 @@ def test_queues_are_found_by_name_and_by_path(name, path):
         ("root", "is a parent queue"),
     ],
 )
-def test_queues_that_take_no_applications_are_refused(name, said):
-    with pytest.raises(SubmissionError, match=said):
+def test_queues_that_take_no_applications_are_refused(name, message):
+    with pytest.raises(SubmissionError, match=message):
         find_queue(QUEUES, name, "http://rm")
 
 
@@ -83,7 +83,7 @@ def test_a_queue_that_is_created_on_submission_is_no_error():
 
 
 @pytest.mark.parametrize(
-    ("more", "containers", "said"),
+    ("more", "containers", "message"),
     [
         ({}, [(7 * GIB, 1, "")], r"no node has 7.0 GiB and 1 vcores .* largest has 6.0 GiB and 16"),
         (
@@ -120,10 +120,10 @@ def test_a_queue_that_is_created_on_submission_is_no_error():
     ],
 )
 def test_a_request_that_can_never_be_granted_is_refused_with_the_setting_to_lower(
-    more, containers, said
+    more, containers, message
 ):
     nodes = [node(labels=("ssd",)), node(4), node(64, state="LOST", labels=("gpu",))]
-    with pytest.raises(SubmissionError, match=said):
+    with pytest.raises(SubmissionError, match=message):
         check_containers(queue(**more), nodes, containers, counts_vcores=True)
 
 

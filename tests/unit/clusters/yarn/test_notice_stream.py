@@ -49,10 +49,10 @@ class Store:
         return self._values
 
     def get(self, timeout: float | None) -> Any:
-        found = self._queue.get(timeout=timeout)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        result = self._queue.get(timeout=timeout)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def write(self, name: str, value: bytes) -> None:
         self.put(SimpleNamespace(key=KEY + name, result=SimpleNamespace(value=value)))
@@ -71,27 +71,27 @@ def stream_of(store: Store, times: PreemptionTimes | None = None) -> NoticeStrea
 
 
 def test_existing_documents_are_reported_first_and_unreadable_ones_skipped():
-    store, told = Store(hello=HELLO), queue.Queue()
+    store, notices = Store(hello=HELLO), queue.Queue()
     stream = stream_of(store)
     store.write("nodes", b"{")
     store.write("nodes", nodes("LOST"))
-    stream.start(told.put)
-    assert told.get(timeout=WAIT_S) == AgentSeen(heartbeat_ms=500)
-    changed = told.get(timeout=WAIT_S)
+    stream.start(notices.put)
+    assert notices.get(timeout=WAIT_S) == AgentSeen(heartbeat_ms=500)
+    changed = notices.get(timeout=WAIT_S)
     assert isinstance(changed, NodeChanged)
     assert changed.state == "LOST"
     stream.close()
 
 
 def test_a_mark_lapses_without_a_new_document():
-    store, told = Store(), queue.Queue()
+    store, notices = Store(), queue.Queue()
     stream = stream_of(store, PreemptionTimes(max_wait_s=0.0, interval_s=0.05))
-    stream.start(told.put)
+    stream.start(notices.put)
     mark = {"id": "container_1", "first": 1, "last": 10**15, "count": 1, "strict": False}
     document = {"v": 1, "seq": 1, "t": 10**15, "marks": [mark], "resources": []}
     store.write("marks", json.dumps(document).encode())
-    assert isinstance(told.get(timeout=WAIT_S), ContainerMarked)
-    assert told.get(timeout=WAIT_S) == MarkLapsed(container="container_1")
+    assert isinstance(notices.get(timeout=WAIT_S), ContainerMarked)
+    assert notices.get(timeout=WAIT_S) == MarkLapsed(container="container_1")
     stream.close()
 
 
@@ -106,11 +106,11 @@ def test_the_end_of_the_application_master_is_reported():
 
 
 def test_nothing_is_reported_after_closing():
-    store, told, has_ended = Store(), queue.Queue(), threading.Event()
+    store, notices, has_ended = Store(), queue.Queue(), threading.Event()
     stream = stream_of(store)
-    stream.start(told.put, has_ended.set)
+    stream.start(notices.put, has_ended.set)
     stream.close()
     store.write("nodes", nodes("LOST"))
     assert store.was_left.wait(WAIT_S)
-    assert told.empty()
+    assert notices.empty()
     assert not has_ended.is_set()

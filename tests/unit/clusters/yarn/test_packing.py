@@ -132,11 +132,11 @@ def test_what_is_excluded_is_left_out(small_venv):
 def test_an_environment_is_uploaded_once(small_venv, tmp_path, scheme):
     place = f"{scheme}{tmp_path}/environments"
     listed = packing_list(str(small_venv))
-    told: list[str] = []
-    first = upload_once(listed, place, say=told.append)
-    assert [line.split()[0] for line in told] == ["packing", "uploading"]
-    assert upload_once(listed, place, say=told.append) == first
-    assert len(told) == 2
+    messages: list[str] = []
+    first = upload_once(listed, place, say=messages.append)
+    assert [line.split()[0] for line in messages] == ["packing", "uploading"]
+    assert upload_once(listed, place, say=messages.append) == first
+    assert len(messages) == 2
     assert first == f"{place}/{listed.digest()}.tar.gz"
 
 

@@ -50,10 +50,10 @@ def test_a_container_without_its_environment_ends_with_a_clear_line(kind, tmp_pa
     script = read_environment(f"{kind}://{tmp_path}/nowhere").script("-c", "print('went on')")
     # As skein runs it.
     done = subprocess.run(["bash", "-e", "-c", script], capture_output=True, text=True, check=False)
-    said = done.stderr.splitlines()[-1]
+    message = done.stderr.splitlines()[-1]
     assert (done.returncode, done.stdout) == (NO_ENVIRONMENT_STATUS, "")
-    assert said.startswith("elasticml: there is no ")
-    assert f"{tmp_path}/nowhere on " in said
+    assert message.startswith("elasticml: there is no ")
+    assert f"{tmp_path}/nowhere on " in message
 
 
 def test_a_container_with_its_environment_runs_python_in_it(tmp_path):

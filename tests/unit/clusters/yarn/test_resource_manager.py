@@ -80,39 +80,39 @@ def test_a_node_of_an_older_version_reports_its_total_in_parts():
         "availableVirtualCores": 3,
         "usedVirtualCores": 1,
     }
-    (found,) = read_nodes({"nodes": {"node": [node]}})
-    assert (found.total, found.labels) == (Resources(memory_mib=4096, vcores=4), ())
+    (result,) = read_nodes({"nodes": {"node": [node]}})
+    assert (result.total, result.labels) == (Resources(memory_mib=4096, vcores=4), ())
 
 
 def test_of_several_resource_managers_the_active_one_is_asked():
-    asked = []
+    requests = []
 
     def standby(method, path, headers, body):
-        asked.append("standby")
+        requests.append("standby")
         return STANDBY_INFO if path.endswith("/info") else STANDBY
 
     def active(method, path, headers, body):
-        asked.append("active")
+        requests.append("active")
         return ACTIVE_INFO if path.endswith("/info") else (200, {}, b'{"nodes": null}')
 
     with serving(standby) as first, serving(active) as second:
         rm = ResourceManager([closed_url(), first, second])
         assert rm.info()["haState"] == "ACTIVE"
         assert rm.nodes() == []
-    assert asked == ["standby", "active", "active"]
+    assert requests == ["standby", "active", "active"]
 
 
 def test_resource_managers_that_are_all_down_or_standby_are_named():
-    gone = closed_url()
+    closed = closed_url()
     with serving(lambda *request: STANDBY) as url, pytest.raises(SubmissionError) as raised:
-        ResourceManager([gone, url]).nodes()
-    said = raised.value.message
-    assert said.startswith("the resource manager does not answer: 127.0.0.1:")
-    assert f"{url} is on standby; start it, or correct yarn.resourcemanager.webapp.addr" in said
+        ResourceManager([closed, url]).nodes()
+    message = raised.value.message
+    assert message.startswith("the resource manager does not answer: 127.0.0.1:")
+    assert f"{url} is on standby; start it, or correct yarn.resourcemanager.webapp.addr" in message
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         ((404, {}, b"<html/>"), "answers 404, wanted its web service; correct yarn.resource"),
         ((403, {}, b"no"), r"refuses this user \(403\); kinit, or ask for permission"),
@@ -126,8 +126,8 @@ def test_resource_managers_that_are_all_down_or_standby_are_named():
         ),
     ],
 )
-def test_other_servers_and_refusals_are_one_line(answer, said):
-    with serving(lambda *request: answer) as url, pytest.raises(SubmissionError, match=said):
+def test_other_servers_and_refusals_are_one_line(answer, message):
+    with serving(lambda *request: answer) as url, pytest.raises(SubmissionError, match=message):
         ResourceManager([url]).queues()
 
 
@@ -143,8 +143,8 @@ def test_the_fair_schedulers_limits_are_refused_too():
             "usedVirtualCores": 0,
         }
         bodies = {"/scheduler": FAIR, "/nodes": {"nodes": {"node": [node]}}}
-        found = next((b for end, b in bodies.items() if path.endswith(end)), None)
-        return (200, {}, json.dumps(found).encode()) if found else ACTIVE_INFO
+        result = next((b for end, b in bodies.items() if path.endswith(end)), None)
+        return (200, {}, json.dumps(result).encode()) if result else ACTIVE_INFO
 
     with serving(answer) as url:
         rm = ResourceManager([url])

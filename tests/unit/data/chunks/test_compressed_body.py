@@ -78,8 +78,8 @@ def test_bytes_of_numbers_are_reordered_where_that_saves_space(dtype: str) -> No
     rows = rng.random((20, 8))[rng.integers(0, 20, 500)]
     alike = dense_chunk(ID, np.ones(500), rows, dtype=dtype)
     for each, is_shuffled in ((chunk, True), (alike, False)):
-        found = read_compressed(memoryview(pack(each.body)), "x")
-        assert found.is_shuffled == is_shuffled
+        result = read_compressed(memoryview(pack(each.body)), "x")
+        assert result.is_shuffled == is_shuffled
         assert bytes(compressed_chunk(each).body) == bytes(each.body)
     assert compressed_chunk(chunk).stored.nbytes < 0.8 * chunk.nbytes
 
@@ -174,19 +174,19 @@ def test_a_pinned_body_stays() -> None:
 
 
 def test_concurrent_threads_see_the_same_body() -> None:
-    chunk, found = compressed_chunk(chunk_worth_shuffling(0)), []
+    chunk, result = compressed_chunk(chunk_worth_shuffling(0)), []
     gate = threading.Barrier(4)
 
     def look() -> None:
         gate.wait(60)
-        found.append(chunk.values)
+        result.append(chunk.values)
 
     threads = [threading.Thread(target=look) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert [values is chunk.values for values in found] == [True] * 4
+    assert [values is chunk.values for values in result] == [True] * 4
 
 
 def test_a_pass_over_compressed_bodies_takes_a_few_batches_of_memory(tmp_path: Path) -> None:

@@ -120,9 +120,9 @@ def test_one_pass_multiplies_by_the_rows_and_their_transpose(kind, n, d, seed, d
     adjoint = make_adjoint(chunk.layout, v.size)
     adjoint.add_product(chunk, make_forward(chunk.layout, v), offset, curvatures, products)
     adjoint.result(hv)
-    wanted = curvatures * (matrix @ v + offset)
-    np.testing.assert_allclose(products, wanted, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(hv, 1.0 + matrix.T @ wanted, rtol=1e-11, atol=1e-11)
+    expected = curvatures * (matrix @ v + offset)
+    np.testing.assert_allclose(products, expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(hv, 1.0 + matrix.T @ expected, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize(

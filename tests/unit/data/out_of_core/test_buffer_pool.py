@@ -84,8 +84,8 @@ def test_a_body_gets_the_smallest_sufficient_idle_buffer() -> None:
     places = [np.frombuffer(body, np.uint8).ctypes.data for body in some]
     del some
     gc.collect()
-    found = pool.take(37 << 12)
-    assert np.frombuffer(found, np.uint8).ctypes.data == places[2]
+    result = pool.take(37 << 12)
+    assert np.frombuffer(result, np.uint8).ctypes.data == places[2]
 
 
 def test_the_unused_rest_of_a_buffer_is_no_resident_memory() -> None:

@@ -54,9 +54,9 @@ def test_an_unreferenced_store_leaves_no_file_and_no_thread(tmp_path: Path) -> N
     out_of_core.row_array(1000)
     threads = [t for t in threading.enumerate() if t not in before and "em-out-of-core" in t.name]
     assert threads
-    gone = weakref.ref(out_of_core)
+    lost = weakref.ref(out_of_core)
     del out_of_core, chunks
-    assert gone() is None
+    assert lost() is None
     for thread in threads:
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)

@@ -161,17 +161,17 @@ def test_reading_is_at_most_two_batches_ahead_of_work(
     chunks = here.settle([chunk(k) for k in range(6)])
     here.batch_bytes = 1
     fetched: list[int] = []
-    came = threading.Semaphore(0)
+    received = threading.Semaphore(0)
 
     def fetch(body: memoryview) -> None:
         fetched.append(next(k for k, c in enumerate(chunks) if c.body is body))
-        came.release()
+        received.release()
 
     monkeypatch.setattr(mapped_memory, "fetch", fetch)
     ahead = []
     for number, _ in enumerate(stream_chunks(chunks)):
         for _ in range(3 if number == 0 else number < 4):
-            came.acquire()
+            received.acquire()
         ahead.append(sorted(fetched))
     assert ahead == [list(range(min(6, k + 3))) for k in range(6)]
 

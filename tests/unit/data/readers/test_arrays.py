@@ -61,10 +61,10 @@ def test_sparse_rows_come_back_whatever_their_format(
 
 
 def test_repeated_and_zero_entries_are_summed_and_dropped_in_a_copy() -> None:
-    given = sp.csr_array(([1.0, 2.0, 0.0, 1.0], [1, 1, 0, 2], [0, 3, 4]), shape=(2, 3))
-    (chunk,) = load_all(from_arrays(given, [1, 2]))
+    options = sp.csr_array(([1.0, 2.0, 0.0, 1.0], [1, 1, 0, 2], [0, 3, 4]), shape=(2, 3))
+    (chunk,) = load_all(from_arrays(options, [1, 2]))
     assert csr([chunk], 3).toarray().tolist() == [[0, 3, 0], [0, 0, 1]]
-    assert given.nnz == 4
+    assert options.nnz == 4
 
 
 def test_a_matrix_of_ones_is_stored_without_values() -> None:

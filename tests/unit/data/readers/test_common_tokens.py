@@ -32,9 +32,9 @@ def parse_fraction(word: str, behind: str = " ") -> tuple[float, int] | None:
 
 
 def pair(text: str) -> tuple[int, int, int, int]:
-    found = np.empty((1, 4), np.int64)
-    pairs(np.frombuffer(f"3{text}".encode().ljust(9, b"x"), np.uint8), np.array([1]), found)
-    return tuple(found[0].tolist())
+    result = np.empty((1, 4), np.int64)
+    pairs(np.frombuffer(f"3{text}".encode().ljust(9, b"x"), np.uint8), np.array([1]), result)
+    return tuple(result[0].tolist())
 
 
 @settings(max_examples=500)
@@ -49,11 +49,11 @@ def pair(text: str) -> tuple[int, int, int, int]:
 @example("", "9", "007199254740993", " ")
 def test_a_parsed_fraction_is_exact_to_the_last_bit(sign, whole, digits, behind):
     word = f"{sign}{whole}.{digits}"
-    found = parse_fraction(word, behind)
-    if found is not None:
-        assert (found[0].hex(), found[1]) == (float(word).hex(), len(word))
+    result = parse_fraction(word, behind)
+    if result is not None:
+        assert (result[0].hex(), result[1]) == (float(word).hex(), len(word))
     if not 9 <= len(digits) <= 18:
-        assert found is None
+        assert result is None
 
 
 @pytest.mark.parametrize("n", range(9, 19))

@@ -52,8 +52,8 @@ def all_columns(chunks: list[Chunk], width: int) -> np.ndarray:
                 row[: chunk.layout.length] = chunk.codes[i]
             else:
                 low, high = chunk.indptr[i], chunk.indptr[i + 1]
-                given = chunk.values[low:high] if len(chunk.values) else 1.0
-                row[chunk.indices[low:high]] = given
+                value = chunk.values[low:high] if len(chunk.values) else 1.0
+                row[chunk.indices[low:high]] = value
             rows.append([chunk.labels[i], *row])
     return np.array(rows)
 
@@ -71,10 +71,10 @@ def test_converted_data_equal_the_source(tmp_path: Path, kind: str) -> None:
     ready = survey_all(source)
     want = merge_summaries([ready.read(b.index, None, 1)[1] for b in ready.blocks()])
     made = convert(source, tmp_path / "made", chunk_bytes=4000)
-    got = compute_stats(made)
+    actual = compute_stats(made)
     for fact in ("n_rows", "n_columns", "label_counts", "layout", "weight_sum", "vocabularies"):
-        assert getattr(got, fact) == getattr(want, fact)
-    assert (got.index_base, got.classes) == (want.index_base, want.classes)
+        assert getattr(actual, fact) == getattr(want, fact)
+    assert (actual.index_base, actual.classes) == (want.index_base, want.classes)
     rows = all_columns(load_all(made), want.n_columns)
     assert np.array_equal(rows, all_columns(load_all(source), want.n_columns))
     if kind == "weighted":
@@ -98,13 +98,13 @@ def test_one_compressed_block_becomes_several(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(converting, "BLOCK_BYTES", 5000)
-    told: list[ConversionProgress] = []
+    messages: list[ConversionProgress] = []
     source = svmlight(tmp_path)
-    made = convert(source, tmp_path / "made", chunk_bytes=2000, on_progress=told.append)
+    made = convert(source, tmp_path / "made", chunk_bytes=2000, on_progress=messages.append)
     assert len(source.blocks()) == 1
     assert len(made.blocks()) > 2
     assert max(block.nbytes for block in made.blocks()) <= 5000
-    assert [(w.blocks_read, w.rows) for w in told] == [(1, 300)]
+    assert [(w.blocks_read, w.rows) for w in messages] == [(1, 300)]
 
 
 def test_the_same_data_have_the_same_name_and_changed_data_another(tmp_path: Path) -> None:

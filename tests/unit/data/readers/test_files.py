@@ -22,12 +22,14 @@ PATH = "memory://data/a.txt"
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch):
     """Make a remote store with this metadata besides file sizes."""
-    said: dict[str, str] = {}
+    messages: dict[str, str] = {}
     info = MemoryFileSystem.info
     monkeypatch.setattr(
-        MemoryFileSystem, "info", lambda self, path, **given: {**info(self, path, **given), **said}
+        MemoryFileSystem,
+        "info",
+        lambda self, path, **given: {**info(self, path, **given), **messages},
     )
-    yield said
+    yield messages
     MemoryFileSystem().rm("/data", recursive=True)
 
 
@@ -85,12 +87,12 @@ def test_concurrent_threads_request_metadata_once() -> None:
         release.wait()
         return f"{path} {token}"
 
-    found: list[str] = []
+    results: list[str] = []
     together = threading.Barrier(3)
 
     def ask() -> None:
         together.wait()
-        found.append(look("a", "1"))
+        results.append(look("a", "1"))
 
     threads = [threading.Thread(target=ask) for _ in range(3)]
     for thread in threads:
@@ -99,7 +101,7 @@ def test_concurrent_threads_request_metadata_once() -> None:
     release.set()
     for thread in threads:
         thread.join()
-    assert (looks, found) == (["a"], ["a 1"] * 3)
+    assert (looks, results) == (["a"], ["a 1"] * 3)
     assert look("a", "2") == "a 2"
     assert [look("b", ""), look("b", "")] == ["b "] * 2
     assert looks == ["a", "a", "b", "b"]

@@ -72,12 +72,12 @@ every_place = pytest.mark.parametrize("put", [in_folder, in_zip, in_tar])
 @pytest.mark.parametrize("n_bytes", [1, 200, 2**23])
 def test_every_image_is_in_exactly_one_block(tmp_path, monkeypatch, put, n_bytes):
     monkeypatch.setattr(image_folder, "BLOCK_BYTES", n_bytes)
-    wanted = drawn()
-    files = {name: png(pixels) for name, pixels in wanted.items()} | {"cat/notes.txt": b"no"}
+    expected = drawn()
+    files = {name: png(pixels) for name, pixels in expected.items()} | {"cat/notes.txt": b"no"}
     source = source_from_spec(read_images(put(tmp_path, files), dtype="float32").spec())
     chunks = [chunk for block in source.blocks() for chunk in source.read(block.index, 2**20, 1)[0]]
     values = np.concatenate([chunk.values for chunk in chunks])
-    planes = [pixels.transpose(2, 0, 1).reshape(-1).tolist() for pixels in wanted.values()]
+    planes = [pixels.transpose(2, 0, 1).reshape(-1).tolist() for pixels in expected.values()]
     assert values.tolist() == planes
     assert np.concatenate([c.labels for c in chunks]).tolist() == [0.0] * 4 + [1.0] * 4 + [2.0] * 4
     assert len({chunk.id for chunk in chunks}) == len(chunks)
@@ -219,16 +219,16 @@ def test_a_folder_on_hdfs_is_read_from_its_host(tmp_path):
             start = int(query.partition("offset=")[2].partition("&")[0] or 0)
             return 200, {}, files[path][start:]
         below = sorted({name[len(path) + 1 :].split("/")[0] for name in files})
-        found = [{"pathSuffix": name, **status(f"{path}/{name}")} for name in below]
+        results = [{"pathSuffix": name, **status(f"{path}/{name}")} for name in below]
         if path.count("/") == 2:
             below = sorted(name for name in files if name.startswith(path + "/"))
-            found = [{"pathSuffix": Path(name).name, **status(name)} for name in below]
-        return 200, {}, json.dumps({"FileStatuses": {"FileStatus": found}}).encode()
+            results = [{"pathSuffix": Path(name).name, **status(name)} for name in below]
+        return 200, {}, json.dumps({"FileStatuses": {"FileStatus": results}}).encode()
 
     with serving(answer) as url:
         chunks = load_all(read_images(f"webhdfs://{urlsplit(url).netloc}/data"))
-    wanted = [pixels.transpose(2, 0, 1).reshape(-1).tolist() for pixels in drawn().values()]
-    assert np.concatenate([chunk.values for chunk in chunks]).tolist() == wanted
+    expected = [pixels.transpose(2, 0, 1).reshape(-1).tolist() for pixels in drawn().values()]
+    assert np.concatenate([chunk.values for chunk in chunks]).tolist() == expected
 
 
 @pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])

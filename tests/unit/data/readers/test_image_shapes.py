@@ -51,14 +51,14 @@ def test_a_networks_test_images_of_equal_area_and_another_shape_are_refused(tmp_
     test = em.read_images(idx_file(tmp_path / "test", 3, 8))
     algorithm = em.LocalSGD(model="tests.networks:linear")
     em.Job(algorithm, train, test=train).check_data()
-    told = r"data\.test: .*pictures have shape \[1, 3, 8\], wanted \[1, 4, 6\] as in training"
-    with pytest.raises(DataError, match=told):
+    report = r"data\.test: .*pictures have shape \[1, 3, 8\], wanted \[1, 4, 6\] as in training"
+    with pytest.raises(DataError, match=report):
         em.Job(algorithm, train, test=test).check_data()
     # Without training images the configured shape is used, if it is that of an image.
     rows = em.from_arrays(np.zeros((2, 24)), np.arange(2))
     em.Job(algorithm, rows, test=test).check_data()
     shaped = em.LocalSGD(model="tests.networks:linear", shape=(1, 4, 6))
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=report):
         em.Job(shaped, rows, test=test).check_data()
     flat = em.LocalSGD(model="tests.networks:linear", shape=(24,))
     em.Job(flat, rows, test=test).check_data()

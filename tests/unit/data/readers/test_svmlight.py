@@ -105,8 +105,8 @@ def test_every_row_is_in_exactly_one_block(
     monkeypatch.setattr(files, "BLOCK_BYTES", n_bytes)
     data = read_svmlight(path, zero_based=False)
     parts = [data.read(block.index, 10**6, 1) for block in data.blocks()]
-    got = [label for chunks, _ in parts for chunk in chunks for label in chunk.labels.tolist()]
-    assert got == list(range(50))
+    actual = [label for chunks, _ in parts for chunk in chunks for label in chunk.labels.tolist()]
+    assert actual == list(range(50))
     assert merge_summaries([summary for _, summary in parts]).n_rows == 50
 
 

@@ -67,10 +67,10 @@ def test_members_that_need_the_same_block_parse_it_once(tmp_path: Path) -> None:
         release.wait()
         return data.read(0, 2000, 1)
 
-    found: list[block_cache.Block] = []
+    results: list[block_cache.Block] = []
     threads = [
         threading.Thread(
-            target=lambda: found.append(block_cache.cached("k", parse, tmp_path / "cache"))
+            target=lambda: results.append(block_cache.cached("k", parse, tmp_path / "cache"))
         )
         for _ in range(3)
     ]
@@ -81,7 +81,7 @@ def test_members_that_need_the_same_block_parse_it_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(parses) == 1
-    assert len({tuple(bytes(c.body) for c in chunks) for chunks, _ in found}) == 1
+    assert len({tuple(bytes(c.body) for c in chunks) for chunks, _ in results}) == 1
 
 
 def test_without_a_usable_directory_nothing_is_cached(tmp_path: Path) -> None:
@@ -125,11 +125,11 @@ def text(folder: Path) -> SvmlightSource:
 @pytest.mark.parametrize("make", [text, packed, table, letters])
 def test_every_format_of_text_is_cached(tmp_path: Path, make, monkeypatch) -> None:
     source, folder = make(tmp_path), tmp_path / "cache"
-    wanted = [bytes(chunk.body) for chunk in source.read(0, 2000, 4)[0]]
-    assert read(source, folder) == wanted
+    expected = [bytes(chunk.body) for chunk in source.read(0, 2000, 4)[0]]
+    assert read(source, folder) == expected
     assert cached_chunk_sizes(folder) == ["2000"]
     monkeypatch.setattr(type(source), "read", None)
-    assert read(source, folder) == wanted
+    assert read(source, folder) == expected
 
 
 def test_a_changed_file_is_parsed_again(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_killed_writer_leaves_no_wrong_block(tmp_path: Path) -> None:
     assert parts, "50 writers were killed, none of them while it wrote"
     for path in folder.glob("*.chunks"):
         size = int(path.stem.rpartition("-")[2])
-        found = block_cache.cached(path.stem, lambda: pytest.fail("it is not whole"), folder)
-        assert [bytes(c.body) for c in found[0]] == read(source, False, size)
+        result = block_cache.cached(path.stem, lambda: pytest.fail("it is not whole"), folder)
+        assert [bytes(c.body) for c in result[0]] == read(source, False, size)
     read(source, folder, 99_999)
     assert list(folder.glob("*.part")) == []

@@ -35,20 +35,20 @@ def place_of(url, path="/f"):
 
 
 def test_the_active_name_node_is_found_and_remembered():
-    asked = []
+    requests = []
 
     def standby(method, path, headers, body):
-        asked.append("standby")
+        requests.append("standby")
         return failing(403, STANDBY)
 
     def active(method, path, headers, body):
-        asked.append("active")
+        requests.append("active")
         return 200, {}, b'{"FileStatus": {"length": 7, "type": "FILE", "modificationTime": 1}}'
 
     with serving(standby) as first, serving(active) as second:
         system = WebHdfs((closed_url(), first, second), "me")
         assert [system.info("/f")["size"], system.info("/f")["size"]] == [7, 7]
-    assert asked == ["standby", "active", "active"]
+    assert requests == ["standby", "active", "active"]
 
 
 def test_only_standby_name_nodes_is_a_distinct_error():
@@ -60,36 +60,36 @@ def test_only_standby_name_nodes_is_a_distinct_error():
 
 
 def test_a_dead_data_node_is_excluded_from_the_next_attempt():
-    gone = closed_url()
-    asked = []
+    closed = closed_url()
+    requests = []
 
     def answer(method, path, headers, body):
         url = urlsplit(path)
         query = parse_qs(url.query)
         if url.path == "/data":
             return 200, {}, b"content"
-        asked.append(query.get("excludedatanodes"))
-        where = f"{urls[0]}/data" if asked[-1] else f"{gone}/data"
+        requests.append(query.get("excludedatanodes"))
+        where = f"{urls[0]}/data" if requests[-1] else f"{closed}/data"
         return 307, {"Location": where}, b""
 
     urls = []
     with serving(answer) as url:
         urls.append(url)
         assert WebHdfs((url,)).cat_file("/f", 0, 7) == b"content"
-    assert asked == [None, [urlsplit(gone).netloc]]
+    assert requests == [None, [urlsplit(closed).netloc]]
 
 
 def test_only_dead_data_nodes_is_an_error():
-    gone = closed_url()
+    closed = closed_url()
     with (
-        serving(lambda *request: (307, {"Location": f"{gone}/data"}, b"")) as url,
+        serving(lambda *request: (307, {"Location": f"{closed}/data"}, b"")) as url,
         pytest.raises(ConfigError, match=r"cannot be read: .* does not answer .*; start the"),
     ):
         read_bytes(place_of(url))
 
 
 @pytest.mark.parametrize(
-    ("status", "exception", "said"),
+    ("status", "exception", "message"),
     [
         (
             403,
@@ -112,10 +112,10 @@ def test_only_dead_data_nodes_is_an_error():
         (500, {"exception": "IOException", "message": "odd"}, "odd; check the host and the path"),
     ],
 )
-def test_server_errors_are_one_line_with_a_remedy(status, exception, said):
+def test_server_errors_are_one_line_with_a_remedy(status, exception, message):
     with (
         serving(lambda *request: failing(status, exception)) as url,
-        pytest.raises(ConfigError, match=re.escape(said)) as raised,
+        pytest.raises(ConfigError, match=re.escape(message)) as raised,
     ):
         write_whole(place_of(url), b"")
     assert "\n" not in raised.value.message

@@ -37,8 +37,8 @@ def test_centres_keep_their_distance():
 
 def test_the_seed_changes_the_rows_and_the_problem_changes_the_centres():
     base, seed, problem = (
-        synthetic_clusters(500, columns=2, clusters=3, **given)
-        for given in ({}, {"seed": 1}, {"problem": 1})
+        synthetic_clusters(500, columns=2, clusters=3, **settings)
+        for settings in ({}, {"seed": 1}, {"problem": 1})
     )
     assert np.array_equal(base.centres(), seed.centres())
     assert not np.array_equal(arrays(base)[0], arrays(seed)[0])

@@ -130,6 +130,6 @@ def test_a_failed_job_is_reported_before_yarn_has_given_up_its_application(tmp_p
     write_attempt(place, Attempt(number=1))
     write_verdict(place, verdict)
     application = Application(id="application_1_0001", name="toy", place=place)
-    told = []
-    assert follow_application(Running(), application, [], told.append) == verdict
-    assert told == ["application_1_0001 is RUNNING in queue ml"]
+    messages = []
+    assert follow_application(Running(), application, [], messages.append) == verdict
+    assert messages == ["application_1_0001 is RUNNING in queue ml"]

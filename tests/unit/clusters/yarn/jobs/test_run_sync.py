@@ -41,8 +41,8 @@ def test_a_summary_has_its_location(run, tmp_path):
         "run_dir": str(tmp_path / "place"),
     }
     fetch(str(tmp_path / "place"), tmp_path / "here")
-    told = json.loads((tmp_path / "here" / "summary.json").read_text())
-    assert told["run_dir"] == str(tmp_path / "here")
+    text = json.loads((tmp_path / "here" / "summary.json").read_text())
+    assert text["run_dir"] == str(tmp_path / "here")
 
 
 def test_files_for_the_driver_alone_are_not_fetched(tmp_path):
