@@ -68,7 +68,7 @@ class CocoaReference:
         parts: Sequence[Sequence[Chunk]], loss: str, l2: float, intercept: float = 0.0
     ) -> CocoaReference:
         """Read the rows from dense or sparse chunks whose labels are -1 and 1, or real."""
-        referee = CocoaReference(loss=loss, l2=l2, rows={}, labels={}, weights={})
+        reference = CocoaReference(loss=loss, l2=l2, rows={}, labels={}, weights={})
         for chunk in (chunk for part in parts for chunk in part):
             x = chunk.values
             if chunk.layout.kind != "dense":
@@ -77,11 +77,11 @@ class CocoaReference:
                 x[of, chunk.indices] = chunk.values if chunk.values.size else 1.0
             if intercept:
                 x = np.hstack([x, np.full((chunk.n_rows, 1), intercept)])
-            referee.rows[chunk.id] = x.astype(np.float64)
-            referee.labels[chunk.id] = np.array(chunk.labels)
+            reference.rows[chunk.id] = x.astype(np.float64)
+            reference.labels[chunk.id] = np.array(chunk.labels)
             ones = np.ones(chunk.n_rows)
-            referee.weights[chunk.id] = ones if chunk.weights is None else np.array(chunk.weights)
-        return referee
+            reference.weights[chunk.id] = ones if chunk.weights is None else np.array(chunk.weights)
+        return reference
 
     # --- sums over all rows ---------------------------------------------------------------------
 
@@ -162,14 +162,14 @@ class CocoaReference:
             assert row.gap >= 0.0
 
 
-def world_of(referee: CocoaReference, parts: Sequence[Sequence[Chunk]], **settings: Any) -> World:
+def world_of(reference: CocoaReference, parts: Sequence[Sequence[Chunk]], **settings: Any) -> World:
     """Make a world that the reference checks; ``settings`` are the world's and the algorithm's."""
     names = ("absent", "schedule", "reloads", "between", "tuned", "parallel", "has_anchors")
     options = {name: settings.pop(name) for name in names if name in settings}
     return World(
-        settings={"loss": referee.loss, "l2": referee.l2, **settings},
+        settings={"loss": reference.loss, "l2": reference.l2, **settings},
         parts=parts,
         algorithm="cocoa",
-        watch=referee.watch,
+        watch=reference.watch,
         **{"absent": "auto", **options},
     )

@@ -35,7 +35,7 @@ SPECIFICATION = {
     "test",
     "threads",
 }
-#: Keys that only a story record has: whoever reads one has not parsed it.
+#: Keys that only a story record has: code that reads one has not parsed it.
 TELLING = {"event", "cause"}
 
 KEYS = {

@@ -107,7 +107,7 @@ class ContainerPreemptor:
         self._say = say
         self._story: list[StoryRecord] = []
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._act, name="elasticml-rival")
+        self._thread = threading.Thread(target=self._act, name="elasticml-preemptor")
         self._error: Exception | None = None
 
     def __enter__(self) -> ContainerPreemptor:

@@ -117,7 +117,7 @@ def tables(figures: dict[str, Figure], store: Store) -> str:
         for heading, table in figure.tables:
             parts += [f"{heading}:\n", table]
     if store.missing:
-        parts.append(f"{store.missing} runs are missing: call again to go on.\n")
+        parts.append(f"{store.missing} runs are missing: call again to continue.\n")
     return "\n".join(parts)
 
 

@@ -160,8 +160,8 @@ def main():
                 times = shown([t for t, _ in some])
                 print(f"{loss} | {device} | {some[-1][1]} | {first:.4f} | {later:.4f} | {times}")
             best = best_of(data, loss, options.l2)
-            rival = snap(data, loss, options.l2, best)
-            text = "not installed | –" if rival is None else shown([rival])
+            peer = snap(data, loss, options.l2, best)
+            text = "not installed | –" if peer is None else shown([peer])
             print(f"{loss} | Snap ML, GPU | – | – | – | {text}", flush=True)
 
 

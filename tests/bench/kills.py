@@ -902,7 +902,7 @@ STUDIES: dict[str, dict[str, type[Study]]] = {
 OPTIONS: dict[str, dict[str, Any]] = {
     "runs": {"type": int, "help": "seeds to run"},
     "first": {"type": int, "help": "first seed"},
-    "kills": {"type": int, "help": "run until so many workers have been killed"},
+    "kills": {"type": int, "help": "run until this many workers have been killed"},
     "members": {"type": int},
     "rounds": {"type": int, "help": "rounds of a run"},
     "seconds": {"type": float, "help": "length of a disturbed run"},

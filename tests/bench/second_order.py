@@ -199,7 +199,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--members", type=int, default=14)
     parser.add_argument("--rate", type=float, default=0.01, help="chance to leave, a round")
     parser.add_argument("--until", type=int, default=120, help="round at which all come back")
-    parser.add_argument("--every", type=int, default=4, help="rows of kdd: every so many")
+    parser.add_argument("--every", type=int, default=4, help="rows of kdd: every nth")
     parser.add_argument("--real", action="store_true", help="worker processes, really killed")
     return parser.parse_args()
 

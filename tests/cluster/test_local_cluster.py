@@ -61,9 +61,9 @@ def wait_until_ended(pid: int) -> None:
         assert survivors([psutil.Process(pid)]) == []
 
 
-def zygote_of(cluster: LocalCluster) -> psutil.Process:
-    (zygote,) = psutil.Process(cluster.scheduler_pid).children()
-    return zygote
+def forkserver_of(cluster: LocalCluster) -> psutil.Process:
+    (forkserver,) = psutil.Process(cluster.scheduler_pid).children()
+    return forkserver
 
 
 def pids(workers: list[LocalWorker]) -> dict[str, int | None]:
@@ -336,10 +336,10 @@ def test_nothing_is_left_when_the_scheduler_is_killed(start_method: str, tmp_pat
 
 def test_workers_outlive_the_process_that_forked_them(cluster: LocalCluster) -> None:
     before = pids(cluster.workers())
-    zygote = zygote_of(cluster)
-    workers = zygote.children()
-    zygote.kill()
-    wait_until_ended(zygote.pid)
+    forkserver = forkserver_of(cluster)
+    workers = forkserver.children()
+    forkserver.kill()
+    wait_until_ended(forkserver.pid)
     cluster.bring_back(1)
     processes = [*workers, *family(cluster.scheduler_pid)]
     with connected(cluster) as client:

@@ -81,7 +81,7 @@ def test_killed_job_leaves_no_memory_behind(victims: str) -> None:
     with em.LocalCluster(N_MEMBERS) as cluster:
         with Client(cluster, set_as_default=False) as client:
             handle = wide_job("long", 100_000).start(client)
-            until(lambda: handle.status().round > 5, "the job does not come to round 5")
+            until(lambda: handle.status().round > 5, "the job does not reach round 5")
             pids = pids_of(cluster)
             held = [p for p in pids if any(f.startswith(SLOT) for f in open_files(p))]
             assert len(held) > N_MEMBERS

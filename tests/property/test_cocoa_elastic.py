@@ -60,9 +60,9 @@ def test_models_and_certificates_are_correct_under_any_schedule(
 ) -> None:
     # All members are back before the end, however often a group must be waited for.
     back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
-    referee = CocoaReference.of(PARTS[loss], loss, L2)
+    reference = CocoaReference.of(PARTS[loss], loss, L2)
     world = world_of(
-        referee,
+        reference,
         PARTS[loss],
         absent=absent,
         reloads=absent == "reload",
@@ -73,13 +73,13 @@ def test_models_and_certificates_are_correct_under_any_schedule(
         groups=groups,
     )
     run = world.run(ROUNDS + 40)
-    assert max(referee.errors, default=0.0) <= 1e-10
-    referee.check_rows(run.rows)
+    assert max(reference.errors, default=0.0) <= 1e-10
+    reference.check_rows(run.rows)
     duals = [row.extra["dual"] for row in run.rows if row.extra["dual"] is not None]
-    assert max(duals, default=0.0) <= min(referee.primals) + 1e-12
+    assert max(duals, default=0.0) <= min(reference.primals) + 1e-12
     w = np.append(run.model.arrays["coef"][0], run.model.arrays["intercept"])[:3]
     if run.model.objective is not None:
-        assert abs(run.model.objective - referee.primal(w)) <= 1e-9
+        assert abs(run.model.objective - reference.primal(w)) <= 1e-9
     if not world.groups and not world.open:
         assert not run.model.gap_is_bound
         assert run.model.gap <= 0.05

@@ -214,7 +214,7 @@ class LocalCluster:
 
     @property
     def log_dir(self) -> Path:
-        """Folder of ``scheduler.log``, ``worker-N.log`` and ``zygote.log``."""
+        """Folder of ``scheduler.log``, ``worker-N.log`` and ``forkserver.log``."""
         if self._given_log_dir is not None:
             return self._given_log_dir
         if self._own_dir is None:

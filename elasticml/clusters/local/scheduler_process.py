@@ -193,7 +193,7 @@ def _memory_limit(options: ClusterOptions) -> int:
 def _new_launcher(options: ClusterOptions) -> Launcher:
     if options.start_method == "spawn":
         return SpawnLauncher(options.threads)
-    log_file = f"{options.log_dir}/zygote.log"
+    log_file = f"{options.log_dir}/forkserver.log"
     launcher = ForkServerLauncher(options.threads, log_file, options.algorithms)
     launcher.launch()
     return launcher

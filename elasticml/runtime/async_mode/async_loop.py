@@ -65,7 +65,7 @@ class AsyncLoop:
         self._has_reported_end = False
         #: The thread serves no more requests.
         self._is_over = False
-        self._thread = threading.Thread(target=self._run, name="em-loop", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="em-async-loop", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""

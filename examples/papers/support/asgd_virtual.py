@@ -159,14 +159,16 @@ def measure(shape: Shape, loop: LoopConfig, *, repeats: int = 7) -> MeasuredCost
         n: _least(lambda n=n: _stepping(loop, chunks, data.start, n), repeats) for n in (few, many)
     }
     sample_s = (turns[many] - turns[few]) / (many - few)
-    looper = WorkerLoop(loop, seed=0, slot=0)
-    looper.own(chunks)
-    looper.begin({"centres": data.start})
-    looper.step()
-    mail = looper.message()
+    worker_loop = WorkerLoop(loop, seed=0, slot=0)
+    worker_loop.own(chunks)
+    worker_loop.begin({"centres": data.start})
+    worker_loop.step()
+    mail = worker_loop.message()
     shapes = loop.problem.shapes()
-    post_s = _least(lambda: _several(200, lambda: pack_message(looper.message(), shapes)), repeats)
-    merge_s = _least(lambda: _several(200, lambda: looper.merge([mail])), repeats)
+    post_s = _least(
+        lambda: _several(200, lambda: pack_message(worker_loop.message(), shapes)), repeats
+    )
+    merge_s = _least(lambda: _several(200, lambda: worker_loop.merge([mail])), repeats)
     rows = None if mail.rows is None else int(mail.rows.size)
     parts = whole(chunks)
 
@@ -195,12 +197,12 @@ def _stepping(loop: LoopConfig, chunks: Sequence[Chunk], start: F64, size: int) 
     """Seconds of a batch with this many samples, on average over 16,384 samples."""
     for chunk in chunks:
         chunk.state = {}
-    looper = WorkerLoop(loop, seed=0, slot=0)
-    looper.own(chunks)
-    looper.begin({"centres": start})
-    looper.batch = size
+    worker_loop = WorkerLoop(loop, seed=0, slot=0)
+    worker_loop.own(chunks)
+    worker_loop.begin({"centres": start})
+    worker_loop.batch = size
     turns = 16_384 // size
-    return _several(turns, looper.step)
+    return _several(turns, worker_loop.step)
 
 
 def _several(n: int, action: Callable[[], Any]) -> float:

@@ -67,13 +67,13 @@ class Bench:
 
     def begin(self) -> None:
         chunk = dense_chunk(ChunkId("s", 0, 0), np.zeros(40), np.ones((40, 2)))
-        self.loop.request(lambda looper: looper.own([chunk]))
-        self.loop.request(lambda looper: looper.begin({"w": np.zeros(2)})).result(WAIT_S)
+        self.loop.request(lambda worker_loop: worker_loop.own([chunk]))
+        self.loop.request(lambda worker_loop: worker_loop.begin({"w": np.zeros(2)})).result(WAIT_S)
 
     def counts(self) -> dict[str, float]:
-        result: dict[str, float] = self.loop.request(lambda looper: dict(looper.counts)).result(
-            WAIT_S
-        )
+        result: dict[str, float] = self.loop.request(
+            lambda worker_loop: dict(worker_loop.counts)
+        ).result(WAIT_S)
         return result
 
 
@@ -94,7 +94,7 @@ def test_a_loop_makes_its_passes_reports_them_and_restarts_with_new_limits(bench
     assert bench.counts()["examples"] == 80
     bench.ended.clear()
 
-    bench.loop.request(lambda looper: looper.limit(3.0))
+    bench.loop.request(lambda worker_loop: worker_loop.limit(3.0))
     assert bench.ended.wait(WAIT_S)
     assert bench.counts()["examples"] == 120
 
@@ -142,7 +142,9 @@ def test_a_stopped_loop_takes_no_step_and_still_reports_its_position(benches):
     bench.loop.stop()
     before = bench.counts()["examples"]
     assert bench.counts()["examples"] == before
-    assert bench.loop.request(lambda looper: looper.copy()).result(WAIT_S)["w"].shape == (2,)
+    assert bench.loop.request(lambda worker_loop: worker_loop.copy()).result(WAIT_S)["w"].shape == (
+        2,
+    )
 
 
 def test_messages_are_merged_after_a_mini_batch(benches):
@@ -152,7 +154,7 @@ def test_messages_are_merged_after_a_mini_batch(benches):
     bench.mailbox.put(Mail(arrays=theirs))
     bench.begin()
     assert bench.ended.wait(WAIT_S)
-    state = bench.loop.request(lambda looper: looper.copy()).result(WAIT_S)
+    state = bench.loop.request(lambda worker_loop: worker_loop.copy()).result(WAIT_S)
     assert bench.counts()["merged"] == 1
     assert state["w"].tolist() == pytest.approx([3.0, 3.0])
 
@@ -169,7 +171,7 @@ def test_an_error_in_a_step_is_reported_and_ends_all_waiting(benches):
     assert [type(error) for error in bench.errors] == [ZeroDivisionError]
     bench.loop.join()
     with pytest.raises(JobFailedError):
-        bench.loop.request(lambda looper: looper.copy()).result(WAIT_S)
+        bench.loop.request(lambda worker_loop: worker_loop.copy()).result(WAIT_S)
 
 
 def test_after_its_end_a_loop_refuses_requests(benches):
@@ -177,4 +179,4 @@ def test_after_its_end_a_loop_refuses_requests(benches):
     bench.loop.end()
     bench.loop.join()
     with pytest.raises(JobFailedError):
-        bench.loop.request(lambda looper: looper.copy()).result(WAIT_S)
+        bench.loop.request(lambda worker_loop: worker_loop.copy()).result(WAIT_S)

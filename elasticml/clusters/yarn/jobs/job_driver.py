@@ -242,7 +242,7 @@ class YarnJob:
     async def run(self) -> None:
         """Run the job, write its verdict, and end the application."""
         place = self._submission.place
-        threading.Thread(target=self._wait_for_cancel, name="em-heed", daemon=True).start()
+        threading.Thread(target=self._wait_for_cancel, name="em-cancel-wait", daemon=True).start()
         try:
             verdict = await asyncio.to_thread(_trying, lambda: read_verdict(place))
             if verdict is None:
@@ -276,7 +276,9 @@ class YarnJob:
             start = min(record["members"]["start"], members)
             record["members"] = {**record["members"], "start": start}
         job = await start_in_process(self._scheduler, record, source, test)
-        threading.Thread(target=self._cancel_job, args=(job,), name="em-end", daemon=True).start()
+        threading.Thread(
+            target=self._cancel_job, args=(job,), name="em-cancel-job", daemon=True
+        ).start()
         result = await asyncio.to_thread(self._follow, job, begun.attempt)
         states = [ended.state for ended in records_of(JobEnded, result.story)]
         summary = summary_from_json(result.summary)

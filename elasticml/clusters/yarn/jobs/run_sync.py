@@ -51,7 +51,7 @@ class RunSync:
         #: Size and modification time of each file when it was last copied.
         self._copied: dict[str, tuple[int, int]] = {}
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="em-mirror", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="em-run-sync", daemon=True)
         #: The error of the last synchronization, if it failed.
         self.trouble: str | None = None
 

@@ -53,8 +53,8 @@ class Member:
 
     def __init__(self, chunks: Sequence[Chunk], settings: dict[str, Any], is_first: bool) -> None:
         self.solver = ReportSolver(plan(settings, FACTS))
-        self.looper = WorkerLoop(self.solver.plan.loop, seed=0, slot=int(not is_first))
-        self.looper.own(chunks)
+        self.worker_loop = WorkerLoop(self.solver.plan.loop, seed=0, slot=int(not is_first))
+        self.worker_loop.own(chunks)
         self.chunks = chunks
         self.is_first = is_first
         self.is_stopped = False
@@ -62,25 +62,25 @@ class Member:
 
     def standing(self, start: Any, begin: bool) -> LoopReport:
         if begin:
-            self.looper.begin(start)
+            self.worker_loop.begin(start)
         return LoopReport(
-            state=self.looper.copy(),
-            counts=self.looper.take_counts(),
-            batch=self.looper.batch,
-            has_ended=self.looper.has_ended(),
+            state=self.worker_loop.copy(),
+            counts=self.worker_loop.take_counts(),
+            batch=self.worker_loop.batch,
+            has_ended=self.worker_loop.has_ended(),
             is_first=self.is_first,
         )
 
     def limit(self, passes: float) -> None:
-        self.looper.passes = passes
+        self.worker_loop.passes = passes
 
     def stop(self) -> None:
         self.is_stopped = True
 
     def turn(self, n: int) -> None:
         for _ in range(n):
-            if self.looper.is_due() and not self.is_stopped:
-                self.looper.step()
+            if self.worker_loop.is_due() and not self.is_stopped:
+                self.worker_loop.step()
 
 
 def members(**settings: Any) -> list[Member]:
@@ -166,7 +166,7 @@ def test_a_pass_limit_alone_ends_the_job():
     assert len(ends) == 2
     assert model.converged
     assert model.reason == "1.5 passes"
-    assert [m.looper.examples for m in there] == [45, 45]
+    assert [m.worker_loop.examples for m in there] == [45, 45]
 
 
 def test_the_next_exchange_seals_lost_chunks_into_a_group():
@@ -187,7 +187,7 @@ def test_the_mean_is_kept_while_no_member_answers():
     trainer = ALGORITHM.trainer({"start": 4.0}, FACTS, "reload")
     request = next(trainer)
     for member in there:
-        member.looper.state = None
+        member.worker_loop.state = None
     arrays = {k: np.zeros(shape) for k, shape in request.returns.items()}
     nobody = Outcome(
         exchange=ExchangeId(1), arrays=arrays, examples=0, absent_examples=2 * ROWS, opened=1
@@ -235,9 +235,9 @@ def test_stand_ins_are_refused():
 
 def test_counts_are_in_the_order_of_the_report():
     member = members()[0]
-    member.looper.begin({"w": np.zeros(3)})
+    member.worker_loop.begin({"w": np.zeros(3)})
     member.turn(1)
-    counts = dict(zip(COUNTS, member.looper.take_counts(), strict=True))
+    counts = dict(zip(COUNTS, member.worker_loop.take_counts(), strict=True))
     assert counts["examples"] == 20
     assert counts["batches"] == 1
-    assert member.looper.take_counts().sum() == 0
+    assert member.worker_loop.take_counts().sum() == 0

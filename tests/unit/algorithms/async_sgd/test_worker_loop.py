@@ -20,71 +20,71 @@ class Doubling:
         return 2 * batch if queue.fill else batch // 2
 
 
-def make_looper(passes, controller=Fixed, rows=40):
+def make_worker_loop(passes, controller=Fixed, rows=40):
     loop = LoopConfig(problem=MeanOfRows(2), controller=controller, batch=10, passes=passes)
-    looper = WorkerLoop(loop, seed=0, slot=0)
-    looper.own([dense_chunk(ChunkId("s", 0, 0), np.zeros(rows), np.ones((rows, 2)))])
-    looper.begin({"w": np.zeros(2)})
-    return looper
+    worker_loop = WorkerLoop(loop, seed=0, slot=0)
+    worker_loop.own([dense_chunk(ChunkId("s", 0, 0), np.zeros(rows), np.ones((rows, 2)))])
+    worker_loop.begin({"w": np.zeros(2)})
+    return worker_loop
 
 
-def run_batches(looper):
+def run_batches(worker_loop):
     """Run all batches that are due; return their examples."""
     results = []
-    while looper.is_due():
-        results.append(looper.step())
+    while worker_loop.is_due():
+        results.append(worker_loop.step())
     return results
 
 
 def test_a_limit_that_is_lowered_in_the_middle_of_a_pass_is_kept():
-    looper = make_looper(5.0)
-    assert looper.is_due()
-    looper.step()
-    looper.limit(0.75)
-    assert run_batches(looper) == [10, 10]
-    assert looper.has_ended()
+    worker_loop = make_worker_loop(5.0)
+    assert worker_loop.is_due()
+    worker_loop.step()
+    worker_loop.limit(0.75)
+    assert run_batches(worker_loop) == [10, 10]
+    assert worker_loop.has_ended()
 
 
 def test_a_limit_that_is_raised_is_kept():
-    looper = make_looper(0.5)
-    assert run_batches(looper) == [10, 10]
-    looper.limit(1.125)
-    assert run_batches(looper) == [10, 10, 5]
+    worker_loop = make_worker_loop(0.5)
+    assert run_batches(worker_loop) == [10, 10]
+    worker_loop.limit(1.125)
+    assert run_batches(worker_loop) == [10, 10, 5]
 
 
 def test_a_batch_size_does_not_grow_beyond_the_available_examples():
-    looper = make_looper(None, controller=Doubling)
+    worker_loop = make_worker_loop(None, controller=Doubling)
     for _ in range(10):
-        looper.step()
-        looper.adapt(1.0, 0.0)
-    assert looper.batch == 40
-    looper.adapt(0.0, 0.0)
-    assert looper.batch == 20
+        worker_loop.step()
+        worker_loop.adapt(1.0, 0.0)
+    assert worker_loop.batch == 40
+    worker_loop.adapt(0.0, 0.0)
+    assert worker_loop.batch == 20
 
 
 def test_a_fixed_batch_is_not_made_smaller_by_few_examples():
-    looper = make_looper(None, rows=4)
-    looper.step()
-    looper.adapt(0.0, 0.0)
-    looper.own([])
-    looper.adapt(0.0, 0.0)
-    looper.own([dense_chunk(ChunkId("s", 0, 0), np.zeros(40), np.ones((40, 2)))])
-    assert looper.batch == 10
-    assert looper.step() == 10
+    worker_loop = make_worker_loop(None, rows=4)
+    worker_loop.step()
+    worker_loop.adapt(0.0, 0.0)
+    worker_loop.own([])
+    worker_loop.adapt(0.0, 0.0)
+    worker_loop.own([dense_chunk(ChunkId("s", 0, 0), np.zeros(40), np.ones((40, 2)))])
+    assert worker_loop.batch == 10
+    assert worker_loop.step() == 10
 
 
 def test_a_repeated_limit_processes_no_further_examples():
     for rows in range(30, 60):
-        looper = make_looper(10.0, rows=rows)
+        worker_loop = make_worker_loop(10.0, rows=rows)
         # The chunk from a peer is ahead: it is in the eleventh pass, the other in the tenth.
         ahead = dense_chunk(ChunkId("s", 0, 1), np.zeros(23), np.ones((23, 2)))
         ahead.state[POSITION] = np.array([10, 7], np.int64)
         own = dense_chunk(ChunkId("s", 0, 0), np.zeros(rows), np.ones((rows, 2)))
         own.state[POSITION] = np.array([9, 5], np.int64)
-        looper.own([own])
-        looper.own([own, ahead])
+        worker_loop.own([own])
+        worker_loop.own([own, ahead])
         result = 0
-        while looper.is_due():
-            result += looper.step()
-            looper.limit(10.0)
+        while worker_loop.is_due():
+            result += worker_loop.step()
+            worker_loop.limit(10.0)
         assert result == rows - 5 - 7

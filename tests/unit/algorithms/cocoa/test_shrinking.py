@@ -9,15 +9,15 @@ def skipped_after(steps: list[float]) -> int:
     """Return the epochs left of a row that was to be skipped for 64 before the last of these
     steps.
     """
-    rests = Shrinking(is_used=True)
-    rests.bind([1], [None])
+    shrinking = Shrinking(is_used=True)
+    shrinking.bind([1], [None])
     v = np.zeros(2)
     for serial, step in enumerate([0.0, *steps]):
         if serial == len(steps):
-            rests.views([1])[0][:] = 64
+            shrinking.views([1])[0][:] = 64
         v = v + np.array([step, 0.0])
-        rests.begin(v, serial)
-    return int(rests.views([1])[0][0])
+        shrinking.begin(v, serial)
+    return int(shrinking.views([1])[0][0])
 
 
 def test_a_jump_of_the_model_wakes_every_row() -> None:
@@ -31,24 +31,24 @@ def test_steps_of_similar_length_wake_no_row() -> None:
 
 
 def test_a_repeated_pass_starts_from_the_same_skip_counts() -> None:
-    rests = Shrinking(is_used=True)
-    rests.bind([1], [None])
-    rests.begin(np.ones(2), 1)
-    reach = rests.begin(np.full(2, 1.5), 2)
-    rests.views([1])[0][:] = 7
-    assert rests.begin(np.full(2, 1.5), 2) == reach
-    assert rests.views([1])[0][0] == 0
+    shrinking = Shrinking(is_used=True)
+    shrinking.bind([1], [None])
+    shrinking.begin(np.ones(2), 1)
+    reach = shrinking.begin(np.full(2, 1.5), 2)
+    shrinking.views([1])[0][:] = 7
+    assert shrinking.begin(np.full(2, 1.5), 2) == reach
+    assert shrinking.views([1])[0][0] == 0
 
 
 def test_a_repeated_pass_after_a_jump_starts_with_all_rows_awake() -> None:
-    rests, v = Shrinking(is_used=True), np.zeros(3)
-    rests.bind([4], [None])
-    (left,) = rests.views([4])
+    shrinking, v = Shrinking(is_used=True), np.zeros(3)
+    shrinking.bind([4], [None])
+    (left,) = shrinking.views([4])
     for serial, at in enumerate((0.0, 1.0, 1.1)):
-        rests.begin(v + at, serial)
+        shrinking.begin(v + at, serial)
     left[:] = 9
-    first = rests.begin(v + 5.0, 3)
+    first = shrinking.begin(v + 5.0, 3)
     assert not left.any()
     left[:] = 7
-    assert rests.begin(v + 5.0, 3) == first
+    assert shrinking.begin(v + 5.0, 3) == first
     assert not left.any()

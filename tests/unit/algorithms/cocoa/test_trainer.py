@@ -40,9 +40,9 @@ def train(
         labels = SIGNAL if loss == "squared" else Y
         parts = split_rows(X, labels, K, weights=settings.pop("weights", None), chunk_rows=8)
     constant = settings.get("intercept_scaling", 1.0) if settings.get("intercept") else 0.0
-    referee = CocoaReference.of(parts, loss, l2, constant)
-    world = world_of(referee, parts, **settings)
-    return world.run(rounds), referee, world
+    reference = CocoaReference.of(parts, loss, l2, constant)
+    world = world_of(reference, parts, **settings)
+    return world.run(rounds), reference, world
 
 
 def reshuffle(seed: int, share: float = 1.0) -> Callable[[World], None]:
@@ -156,9 +156,9 @@ def test_the_model_belongs_to_the_duals_after_a_hundred_rounds_of_moves_and_flap
             every = [chunk.id for m in world.present() for chunk in world.chunks[m]]
             world.move_all({chunk: few[i % len(few)] for i, chunk in enumerate(every)})
 
-    run, referee, _ = train(loss, rounds=100, between=between, gap_every=50)
-    assert len(referee.errors) == len(run.rows)
-    assert max(referee.errors) <= 1e-12
+    run, reference, _ = train(loss, rounds=100, between=between, gap_every=50)
+    assert len(reference.errors) == len(run.rows)
+    assert max(reference.errors) <= 1e-12
     assert all(row.extra["unset"] == 0.0 for row in run.rows)
 
 
@@ -169,33 +169,33 @@ def test_the_model_belongs_to_the_duals_after_a_hundred_rounds_of_moves_and_flap
     ids=["line search", "n/n_k", "paper", "average"],
 )
 def test_the_dual_objective_never_falls_and_the_gap_closes(loss: str, settings: dict) -> None:
-    run, referee, _ = train(loss, rounds=60, between=reshuffle(3), gap_every=1, **settings)
-    duals = np.array(referee.duals)
+    run, reference, _ = train(loss, rounds=60, between=reshuffle(3), gap_every=1, **settings)
+    duals = np.array(reference.duals)
     assert np.all(np.diff(duals) >= -1e-12 * np.abs(duals[1:]))
-    gaps = np.array(referee.primals) - duals
+    gaps = np.array(reference.primals) - duals
     assert gaps.min() >= -1e-12
     assert gaps[-1] <= 1e-2 * gaps[0]
-    referee.check_rows(run.rows)
+    reference.check_rows(run.rows)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_reported_certificates_are_the_full_computation(loss: str) -> None:
-    run, referee, _ = train(loss, rounds=12, gap_every=1)
+    run, reference, _ = train(loss, rounds=12, gap_every=1)
     primals = [row.extra["primal"] for row in run.rows]
-    np.testing.assert_allclose(primals, referee.primals[:12], rtol=1e-12)
+    np.testing.assert_allclose(primals, reference.primals[:12], rtol=1e-12)
     duals = [row.extra["dual"] for row in run.rows]
-    np.testing.assert_allclose(duals, referee.duals[:12], rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(duals, reference.duals[:12], rtol=1e-11, atol=1e-13)
     best = [min(primals[: i + 1]) - max(duals[: i + 1]) for i in range(12)]
     np.testing.assert_allclose([row.gap for row in run.rows], best, rtol=1e-9)
     assert [row.next_gap for row in run.rows[:-1]] == [row.gap for row in run.rows[1:]]
 
 
 def test_members_with_several_threads_are_partitions_of_their_own() -> None:
-    run, referee, _ = train(
+    run, reference, _ = train(
         "hinge", parallel=SerialExecutor(3), tolerance=1e-4, between=reshuffle(1)
     )
     assert run.model.gap <= 1e-4
-    assert max(referee.errors) <= 1e-12
+    assert max(reference.errors) <= 1e-12
 
 
 # --- losses and returns ---------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def test_a_kill_at_any_phase_ends_at_the_target(
     loss: str, members: tuple[int, ...], phase: str, counted: bool
 ) -> None:
     kill = Vanish(round=7, members=members, during=phase, counted=counted)
-    run, referee, world = train(
+    run, reference, world = train(
         loss,
         l2=0.2,
         tolerance=1e-6,
@@ -221,16 +221,16 @@ def test_a_kill_at_any_phase_ends_at_the_target(
     )
     assert run.model.gap <= 1e-6
     assert not run.model.gap_is_bound
-    assert run.model.objective == pytest.approx(referee.primal(w_of(run)[:D]), rel=1e-12)
-    assert max(referee.errors) <= 1e-10
+    assert run.model.objective == pytest.approx(reference.primal(w_of(run)[:D]), rel=1e-12)
+    assert max(reference.errors) <= 1e-10
     assert run.rows[-1].extra["resyncs"] <= 1
     assert not world.groups
-    referee.check_rows(run.rows)
+    reference.check_rows(run.rows)
 
 
 def test_stall_waits_for_lost_members() -> None:
     schedule = (Vanish(round=4, members=(1, 2), during="pass"), Return(round=9))
-    run, referee, _ = train(absent="stall", schedule=schedule, rounds=60, gap_every=1)
+    run, reference, _ = train(absent="stall", schedule=schedule, rounds=60, gap_every=1)
     assert [run.phases(r) for r in range(3, 10)] == [
         ["pass", "certify"],
         ["pass"],
@@ -240,8 +240,8 @@ def test_stall_waits_for_lost_members() -> None:
         [],
         ["certify", "pass", "certify"],
     ]
-    assert max(referee.errors) <= 1e-12
-    referee.check_rows(run.rows)
+    assert max(reference.errors) <= 1e-12
+    reference.check_rows(run.rows)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -253,7 +253,7 @@ def test_a_frozen_gap_is_a_bound_in_every_round(loss: str, has_anchors: bool, ph
         Vanish(round=11, members=(3, 4), during="pass", counted=True),
         Return(round=25),
     )
-    run, referee, _ = train(
+    run, reference, _ = train(
         loss,
         absent="freeze",
         schedule=schedule,
@@ -265,13 +265,13 @@ def test_a_frozen_gap_is_a_bound_in_every_round(loss: str, has_anchors: bool, ph
     assert len(taken) == len(run.rows)
     certified = [a for a in run.exchanges if a.exchange.operation == "certify"]
     assert len(certified) == 61
-    for row, primal, dual in zip(run.rows, referee.primals, referee.duals, strict=False):
+    for row, primal, dual in zip(run.rows, reference.primals, reference.duals, strict=False):
         assert row.extra["primal"] >= primal * (1 - 1e-9)
         assert row.extra["dual"] == pytest.approx(dual, rel=1e-9, abs=1e-12)
         assert row.extra["primal"] - row.extra["dual"] >= primal - dual - 1e-12
-    referee.check_rows(run.rows)
-    assert max(referee.errors) <= 1e-10
-    assert run.model.objective == pytest.approx(referee.primal(w_of(run)[:D]), rel=1e-9)
+    reference.check_rows(run.rows)
+    assert max(reference.errors) <= 1e-10
+    assert run.model.objective == pytest.approx(reference.primal(w_of(run)[:D]), rel=1e-9)
     assert not run.model.gap_is_bound
     away = [row.stand_ins for row in run.rows]
     assert (max(away), away[-1]) == (2, 0)
@@ -279,11 +279,11 @@ def test_a_frozen_gap_is_a_bound_in_every_round(loss: str, has_anchors: bool, ph
 
 def test_permanent_absence_ends_under_a_bound_that_includes_it() -> None:
     loss = Vanish(round=0, members=(5,), during="pass")
-    run, referee, _ = train("logistic", absent="freeze", schedule=(loss,), rounds=40)
+    run, reference, _ = train("logistic", absent="freeze", schedule=(loss,), rounds=40)
     assert run.model.gap_is_bound
     assert run.model.objective is None
     best = train("logistic", tolerance=1e-10)[0].model.objective
-    assert run.model.gap >= referee.primal(w_of(run)[:D]) - best
+    assert run.model.gap >= reference.primal(w_of(run)[:D]) - best
 
 
 # --- settings -------------------------------------------------------------------------------------
@@ -325,10 +325,12 @@ def test_float32_data_are_certified_in_float64() -> None:
     wide = [chunk for part in split_rows(X, Y, K, chunk_rows=8) for chunk in part]
     narrow = [single(chunk) for chunk in wide]
     parts = [narrow[k::2] for k in range(2)]
-    run, referee, _ = train(parts=parts, l2=0.1, tolerance=1e-8, rounds=3000, between=reshuffle(1))
+    run, reference, _ = train(
+        parts=parts, l2=0.1, tolerance=1e-8, rounds=3000, between=reshuffle(1)
+    )
     assert run.model.gap <= 1e-8
-    assert max(referee.errors) <= 1e-4
-    referee.check_rows(run.rows)
+    assert max(reference.errors) <= 1e-4
+    reference.check_rows(run.rows)
 
 
 def single(chunk: Any) -> Any:

@@ -32,7 +32,7 @@ SPARSE_Y = np.where(SPARSE[:, :5].sum(axis=1) + 0.3 * RNG.normal(size=N) > 0, 1.
 WEIGHTS = {1.0: 0.5, 3.0: 2.0}
 
 
-def referee(**changes: Any) -> MarginReference:
+def make_reference(**changes: Any) -> MarginReference:
     return MarginReference(**{"X": X, "y": Y, **changes})
 
 
@@ -67,7 +67,7 @@ def test_the_model_is_scikit_learns(X, y, l1, l2, weights, intercept, gather):
 def test_classes_have_weights(class_weight, weights):
     counts = np.ones(N, bool) if weights is None else weights > 0.0
     shares = {c: counts.sum() / (2.0 * np.sum(counts & (c == Y))) for c in (1.0, 3.0)}
-    reference = referee(
+    reference = make_reference(
         weights=weights, class_weight=WEIGHTS if class_weight is WEIGHTS else shares
     )
     run = reference.world(2, tolerance=1e-11, class_weight=class_weight).run(2000)
@@ -100,7 +100,7 @@ def test_an_l1_penalty_under_the_squared_hinge_is_liblinears(gather):
 
 
 def test_a_penalty_above_all_correlations_needs_no_round():
-    run = referee(l1=100.0, weights=S).world(2, tolerance=1e-12).run(10)
+    run = make_reference(l1=100.0, weights=S).world(2, tolerance=1e-12).run(10)
     assert (len(run.rows), run.model.arrays["coef"].any()) == (0, False)
     share = float(S[Y == 3.0].sum() / S.sum())
     entropy = -share * np.log(share) - (1.0 - share) * np.log(1.0 - share)
@@ -109,7 +109,7 @@ def test_a_penalty_above_all_correlations_needs_no_round():
 
 
 def test_the_objective_never_rises_without_gathering():
-    reference = referee()
+    reference = make_reference()
     run = reference.world(4, tolerance=1e-11, gap_every=1, gather=False).run(3000)
     primals = [row.extra["primal"] for row in run.rows]
     assert np.all(np.diff(primals) <= 1e-12 * primals[0])
@@ -117,7 +117,7 @@ def test_the_objective_never_rises_without_gathering():
 
 
 def test_screened_columns_are_in_no_solution():
-    reference = referee(l1=0.06)
+    reference = make_reference(l1=0.06)
     world = reference.world(3, tolerance=1e-11, between=moves(1.0), gather=False)
     run = world.run(2000)
     dead = np.concatenate(
@@ -137,7 +137,7 @@ def test_screened_columns_are_in_no_solution():
 )
 @pytest.mark.parametrize("counted", [True, False])
 def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, round, counted):
-    reference = referee()
+    reference = make_reference()
     # Columns are gathered in round 1, and in no other round of these cases.
     gather = round == 1
     world = reference.world(
@@ -159,7 +159,7 @@ def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, round, 
 
 
 def test_a_resumed_job_continues_from_its_last_model():
-    reference = referee()
+    reference = make_reference()
     resume = reference.world(2, gap_every=2, gather=False).run(6).rows[-1].resume
     again = resumed(reference, resume)
     assert np.count_nonzero(resume.arrays["coef"]) > 0
@@ -171,7 +171,7 @@ def test_a_resumed_job_continues_from_its_last_model():
 
 
 def test_a_warm_start_starts_from_the_given_model():
-    reference = referee()
+    reference = make_reference()
     first = reference.world(2, tolerance=1e-11).run(500).model
     start = {"coef": first.arrays["coef"][0].tolist(), "intercept": [0.0]}
     run = reference.world(2, tolerance=1e-9, warm_start=start).run(10)
@@ -200,7 +200,7 @@ def test_a_line_search_that_ends_early_is_judged_at_its_last_point(monkeypatch):
 
 @pytest.mark.parametrize("members", [1, 3])
 def test_work_on_gathered_columns_is_announced_as_long(members):
-    reference = referee(l1=0.005)
+    reference = make_reference(l1=0.005)
     run = reference.world(members, tolerance=1e-11).run(500)
     long = []
     for r in range(len(run.rows)):
@@ -222,9 +222,9 @@ def test_work_on_gathered_columns_is_announced_as_long(members):
 @pytest.mark.parametrize("weights", [None, S])
 def test_other_than_two_labels_are_refused(weights):
     with pytest.raises(DataError, match=r"loss: logistic found 4 distinct labels \(0, 1, 2, 3\)"):
-        referee(y=np.arange(N) % 4.0, weights=weights).world(2).run(1)
+        make_reference(y=np.arange(N) % 4.0, weights=weights).world(2).run(1)
     with pytest.raises(DataError, match="found 1 distinct labels"):
-        referee(y=np.ones(N), weights=weights).world(2).run(1)
+        make_reference(y=np.ones(N), weights=weights).world(2).run(1)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_other_than_two_labels_are_refused(weights):
 )
 def test_wrong_settings_are_refused(settings, what):
     with pytest.raises(ConfigError, match=what):
-        referee().world(1, **settings).run(1)
+        make_reference().world(1, **settings).run(1)
 
 
 @pytest.mark.parametrize("weights", [None, S])

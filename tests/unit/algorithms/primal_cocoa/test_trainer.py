@@ -27,7 +27,7 @@ SPARSE_Y = SPARSE[:, :5].sum(axis=1) * 4.0 + 0.1 * RNG.normal(size=N) + 1.0
 BINARY = sp.csr_array((SPARSE != 0).astype(np.float64))
 
 
-def referee(**changes: Any) -> ColumnReference:
+def make_reference(**changes: Any) -> ColumnReference:
     return ColumnReference(**{"X": X, "y": Y, **changes})
 
 
@@ -67,7 +67,7 @@ def test_the_model_is_scikit_learns(X, y, l1, l2, weights, intercept, members):
 
 
 def test_positive_keeps_coefficients_from_being_negative():
-    reference = referee(positive=True, l1=0.05)
+    reference = make_reference(positive=True, l1=0.05)
     run = reference.world(2, tolerance=1e-11, between=moves(1.0)).run(2000)
     assert_same(run, reference)
     assert (np.count_nonzero(reference.best.coef_ > 0), reference.best.coef_.min()) == (
@@ -77,36 +77,36 @@ def test_positive_keeps_coefficients_from_being_negative():
 
 
 def test_a_start_with_negative_coefficients_ends_without_them():
-    reference = referee(positive=True, l1=0.05)
-    start = {"coef": referee(l1=0.05).best.coef_.tolist()}
+    reference = make_reference(positive=True, l1=0.05)
+    start = {"coef": make_reference(l1=0.05).best.coef_.tolist()}
     assert min(start["coef"]) < -0.1
     run = reference.world(2, tolerance=1e-11, between=moves(1.0), warm_start=start).run(2000)
     assert_same(run, reference)
 
 
 def test_the_ridge_alone_is_fitted_and_certified():
-    reference = referee(l1=0.0, l2=0.5)
+    reference = make_reference(l1=0.0, l2=0.5)
     run = reference.world(2, tolerance=1e-11, between=moves(1.0)).run(2000)
     assert_same(run, reference)
 
 
 def test_constant_and_zero_columns_are_left_at_zero():
     wide = np.column_stack([X, np.full(N, 3.0), np.zeros(N)])
-    reference = referee(X=wide, l1=0.2)
+    reference = make_reference(X=wide, l1=0.2)
     run = reference.world(2, tolerance=1e-11, between=moves(1.0)).run(2000)
     assert_same(run, reference)
     assert not run.model.arrays["coef"][0, D:].any()
 
 
 def test_the_gap_of_sparse_columns_far_from_zero_is_not_understated():
-    near = referee(X=X[:, :8], l1=0.05)
-    far = referee(X=sp.csr_array(X[:, :8] + 1e7), l1=0.05)
+    near = make_reference(X=X[:, :8], l1=0.05)
+    far = make_reference(X=sp.csr_array(X[:, :8] + 1e7), l1=0.05)
     run = far.world(2, tolerance=1e-7).run(40)
     coef = run.model.arrays["coef"][0]
     error = Y - X[:, :8] @ coef
     assert run.model.gap >= near.objective(coef, float(error.mean())) - near.optimum - 1e-12
     shifted = X[:, :8] + np.eye(8)[3] * 3e7
-    run = referee(X=sp.csr_array(shifted), l1=0.05).world(2, tolerance=1e-7).run(500)
+    run = make_reference(X=sp.csr_array(shifted), l1=0.05).world(2, tolerance=1e-7).run(500)
     assert run.model.converged
     np.testing.assert_allclose(run.model.arrays["coef"][0], near.best.coef_, atol=1e-3)
 
@@ -117,8 +117,8 @@ def test_the_gap_of_sparse_columns_far_from_zero_is_not_understated():
 def test_columns_far_from_zero_take_few_rounds(made, members, gather):
     moved = X[:, :8] + 1e7
     # The same columns, except for rounding of the large numbers.
-    near = referee(X=moved - 1e7, l1=0.05)
-    far = referee(X=made(moved), l1=0.05)
+    near = make_reference(X=moved - 1e7, l1=0.05)
+    far = make_reference(X=made(moved), l1=0.05)
     run = far.world(members, tolerance=1e-8, gather=gather).run(150)
     assert run.model.converged
     np.testing.assert_allclose(run.model.arrays["coef"][0], near.best.coef_, atol=1e-4)
@@ -129,26 +129,26 @@ def test_columns_far_from_zero_take_few_rounds(made, members, gather):
 
 @pytest.mark.parametrize("columns", [1, 2])
 def test_fewer_columns_than_members_are_fitted(columns):
-    reference = referee(X=X[:, :columns], l1=0.05)
+    reference = make_reference(X=X[:, :columns], l1=0.05)
     assert_same(reference.world(5, tolerance=1e-11).run(500), reference)
 
 
 def test_constant_targets_need_no_round():
-    reference = referee(y=np.full(N, 2.5))
+    reference = make_reference(y=np.full(N, 2.5))
     run = reference.world(2, tolerance=0.0).run(10)
     assert (len(run.rows), run.model.gap, run.model.objective) == (0, 0.0, 0.0)
     assert (run.model.arrays["coef"].any(), run.model.arrays["intercept"][0]) == (False, 2.5)
 
 
 def test_a_penalty_above_all_correlations_needs_no_round():
-    reference = referee(l1=100.0)
+    reference = make_reference(l1=100.0)
     run = reference.world(2, tolerance=1e-12).run(10)
     assert (len(run.rows), run.model.arrays["coef"].any()) == (0, False)
     assert run.model.objective == pytest.approx(reference.optimum, rel=1e-12)
 
 
 def test_the_objective_never_rises_and_final_steps_are_whole():
-    reference = referee()
+    reference = make_reference()
     run = reference.world(4, tolerance=1e-11, gap_every=1, gather=False).run(3000)
     primals = [row.extra["primal"] for row in run.rows]
     assert np.all(np.diff(primals) <= 1e-12 * primals[0])
@@ -156,7 +156,7 @@ def test_the_objective_never_rises_and_final_steps_are_whole():
 
 
 def test_screened_columns_are_in_no_solution_and_cost_nothing():
-    reference = referee(l1=0.5)
+    reference = make_reference(l1=0.5)
     world = reference.world(3, tolerance=1e-11, between=moves(1.0))
     screened, plain = world.run(2000), reference.world(3, tolerance=1e-11, screen=False).run(2000)
     dead = np.concatenate(
@@ -179,7 +179,7 @@ def test_screened_columns_are_in_no_solution_and_cost_nothing():
 )
 @pytest.mark.parametrize("counted", [True, False])
 def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, round, counted):
-    reference = referee()
+    reference = make_reference()
     # Columns are gathered in round 1, and in no other round of these cases.
     gather = round == 1
     schedule = [
@@ -204,7 +204,7 @@ def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, round, 
 
 @pytest.mark.parametrize("absent", ["reload", "freeze", "stall"])
 def test_positive_holds_when_columns_come_and_go(absent):
-    reference = referee(positive=True, l1=0.05)
+    reference = make_reference(positive=True, l1=0.05)
     schedule = [
         Vanish(round=1, members=(0,), during="certify"),
         Vanish(round=2, members=(1,), during="pass", counted=True),
@@ -226,7 +226,7 @@ def test_positive_holds_when_columns_come_and_go(absent):
 
 
 def test_with_frozen_columns_the_certificates_stay_those_of_the_whole_problem():
-    reference = referee(l2=0.05)
+    reference = make_reference(l2=0.05)
     world = reference.world(
         3,
         absent="freeze",
@@ -247,7 +247,7 @@ def test_with_frozen_columns_the_certificates_stay_those_of_the_whole_problem():
 
 
 def test_a_resumed_job_continues_from_its_last_model():
-    reference = referee()
+    reference = make_reference()
     first = reference.world(2, gap_every=2, gather=False).run(6)
     resume = first.rows[-1].resume
     coef = resume.arrays["coef"]
@@ -261,7 +261,7 @@ def test_a_resumed_job_continues_from_its_last_model():
 
 
 def test_a_warm_start_starts_from_the_given_model():
-    reference = referee()
+    reference = make_reference()
     start = {"coef": reference.best.coef_.tolist(), "intercept": [0.0]}
     run = reference.world(2, tolerance=1e-9, warm_start=start).run(10)
     assert (len(run.rows), run.model.converged) == (0, True)
@@ -282,7 +282,7 @@ def test_a_warm_start_starts_from_the_given_model():
 )
 def test_wrong_settings_are_refused(settings, what):
     with pytest.raises(ConfigError, match=what):
-        referee().world(1, **settings).run(1)
+        make_reference().world(1, **settings).run(1)
 
 
 LOUD = pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
@@ -300,7 +300,7 @@ LOUD = pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid
 )
 def test_numbers_whose_squares_are_not_finite_are_refused(data, settings, what):
     with pytest.raises(DataError, match=what):
-        referee(**data).world(2, **settings).run(3)
+        make_reference(**data).world(2, **settings).run(3)
 
 
 def test_data_by_rows_or_of_float32_are_refused():
@@ -314,4 +314,4 @@ def test_data_by_rows_or_of_float32_are_refused():
 
 def test_an_absent_rule_without_certificates_is_refused():
     with pytest.raises(ConfigError, match="algorithm primal_cocoa cannot follow"):
-        referee().world(1, absent="taylor").run(1)
+        make_reference().world(1, absent="taylor").run(1)
