@@ -126,8 +126,10 @@ class Incarnation:
             self.machine = Member(order.member, self.worker.held)
             return
         if isinstance(order, cmd.Peers) and not order.is_full:
-            assert not self.peers.keys() & set(order.came), "told twice that a member has come"
-            assert set(order.gone) <= self.peers.keys(), "told that a stranger has gone"
+            assert not self.peers.keys() & set(order.came), "a member was announced twice"
+            assert set(order.gone) <= self.peers.keys(), (
+                "the end of an unknown member was announced"
+            )
         self.feed(order)
 
     def later(self, what: object, thunk: Callable[[], None]) -> None:

@@ -487,7 +487,7 @@ class PureWorld:
         twice = [str(c) for c, n in here.items() if n > 1]
         assert not twice, f"exchange {deliver.exchange} has {twice} more than once"
         left = whole - here
-        assert bool(left) == (deliver.opened is not None), f"nobody speaks for {left}"
+        assert bool(left) == (deliver.opened is not None), f"no member accounts for {left}"
         assert sum(self.chunks[c].rows for c in actual.sums) == deliver.examples
         rows = sum(c.rows for c in self.chunks.values())
         assert deliver.examples + deliver.absent_examples == rows

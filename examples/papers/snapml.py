@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help=f"which: {', '.join(FIGURES)} (default: all)",
     )
     parser.add_argument(
-        "--limit", type=float, default=math.inf, help="seconds after which no run is begun"
+        "--limit", type=float, default=math.inf, help="seconds after which no run is started"
     )
     parser.add_argument(
         "--peers-python", default=sys.executable, help="python that has the other peers"

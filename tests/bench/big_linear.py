@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
 from tests.bench import harness  # noqa: E402
-from tests.bench.linear_peers import OURS, Told, run  # noqa: E402
+from tests.bench.linear_peers import OURS, Entry, run  # noqa: E402
 from tests.bench.peers.big_sets import ROWS, write_big  # noqa: E402
 from tests.bench.peers.fits import EFFORTS, FINE_TOLERANCES, SERIAL  # noqa: E402
 
@@ -49,7 +49,7 @@ FIRST_TOLERANCE = {"hinge": 7.5e-4, "logistic": 1e-2}
 Kept = dict[str, Any]
 
 
-def task_of(name: str, model: str, threads: int, options: argparse.Namespace) -> Told:
+def task_of(name: str, model: str, threads: int, options: argparse.Namespace) -> Entry:
     """Describe a problem for a peer's process; l2 is 1/n."""
     import numpy as np
 
@@ -87,7 +87,7 @@ def least_of(name: str, model: str, folder: Path, threads: int) -> float:
         tol *= 0.9 * ENCLOSED * objective / gap
 
 
-def find(peer: str, task: Told, least: float, python: str) -> Told:
+def find(peer: str, task: Entry, least: float, python: str) -> Entry:
     """Search for the first effort that reaches the target."""
     model = task["problem"]["model"]
     first = FIRST[model]
@@ -96,7 +96,7 @@ def find(peer: str, task: Told, least: float, python: str) -> Told:
     lines = run({**task, "peer": peer, "first": first, "efforts": None, "least": least}, python)
     tries = [line for line in lines if "objective" in line]
     there = [t for t in tries if t["objective"] <= least * (1 + TARGET)]
-    output: Told = {"tries": tries, "effort": there[0]["effort"] if there else None}
+    output: Entry = {"tries": tries, "effort": there[0]["effort"] if there else None}
     if there and there[0]["s"] > task["limit_s"]:
         output["effort"] = None
     why = [line.get("none") or line.get("failed") for line in lines]
@@ -172,7 +172,7 @@ def show(kept: Kept, options: argparse.Namespace) -> None:
     print("\n" + "\n".join(sorted(why)))
 
 
-def _cell(peer: str, report: Told, seconds: float) -> str:
+def _cell(peer: str, report: Entry, seconds: float) -> str:
     if not report:
         return ""
     if report["effort"] is None:

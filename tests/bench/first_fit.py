@@ -42,10 +42,10 @@ MODELS = {
 #: Importing scikit-learn's own linear models imports what is measured here, and more.
 PEER = """
 import time, json
-begun = time.perf_counter()
+started = time.perf_counter()
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
-print(json.dumps([0.0, 1e3 * (time.perf_counter() - begun), 0.0, 0.0]))
+print(json.dumps([0.0, 1e3 * (time.perf_counter() - started), 0.0, 0.0]))
 """
 
 CODE = """

@@ -54,10 +54,10 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_
 #: Fits of one effort stop after this time, however few they are.
 PATIENCE_S = 5.0
 
-Told = dict[str, Any]
+Entry = dict[str, Any]
 
 
-def be_peer(task: Told) -> None:
+def be_peer(task: Entry) -> None:
     """Fit with one effort after the other; print a line for each."""
     data = Data(Path(task["folder"]), task["set"])
     problem = Problem(**task["problem"])
@@ -77,7 +77,7 @@ def be_peer(task: Told) -> None:
         print(json.dumps({"effort": effort, "seconds": seconds}), flush=True)
 
 
-def _find(fits: Fits, data: Data, problem: Problem, task: Told) -> None:
+def _find(fits: Fits, data: Data, problem: Problem, task: Entry) -> None:
     began = time.perf_counter()
     targets = task.get("targets", TARGETS)
     for effort in range(task.get("first", 0), fits.efforts):
@@ -91,7 +91,7 @@ def _find(fits: Fits, data: Data, problem: Problem, task: Told) -> None:
             return
 
 
-def run(task: Told, python: str) -> list[Told]:
+def run(task: Entry, python: str) -> list[Entry]:
     """Run a peer in a separate process; return its lines."""
     environment = {**os.environ, **dict.fromkeys(THREADS, str(task["threads"]))}
     command = [python, __file__, "--task", json.dumps(task)]
@@ -114,18 +114,18 @@ def run(task: Told, python: str) -> list[Told]:
     return [*lines, {"failed": " ".join(error)}] if failed else lines
 
 
-def find(task: Told, peer: str, python: str, least: float | None) -> Told:
+def find(task: Entry, peer: str, python: str, least: float | None) -> Entry:
     """Search the efforts with which a peer reaches each target."""
     return {"lines": run({**task, "peer": peer, "efforts": None, "least": least}, python)}
 
 
-def least_of(found: dict[str, Told]) -> float | None:
+def least_of(found: dict[str, Entry]) -> float | None:
     """Return the best objective of all peers."""
     lines = [line for entry in found.values() for line in entry["lines"]]
     return min((line["objective"] for line in lines if "objective" in line), default=None)
 
 
-def needed(report: Told, least: float) -> list[int | None]:
+def needed(report: Entry, least: float) -> list[int | None]:
     """Return the first effort that reaches each target."""
     tries = [line for line in report["lines"] if "objective" in line]
     return [
@@ -134,7 +134,7 @@ def needed(report: Told, least: float) -> list[int | None]:
     ]
 
 
-def compare(task: Told, kept: dict[str, Told], options: argparse.Namespace) -> None:
+def compare(task: Entry, kept: dict[str, Entry], options: argparse.Namespace) -> None:
     """Run all peers that are not in ``kept``, which is this problem's."""
     peers = [p for p in options.peers if task["threads"] == 1 or p not in SERIAL]
     for peer in peers:
@@ -157,7 +157,7 @@ def compare(task: Told, kept: dict[str, Told], options: argparse.Namespace) -> N
             kept[peer]["seconds"] = {t["effort"]: t["seconds"] for t in lines if "effort" in t}
 
 
-def rows(name: str, kept: dict[str, Told], peers: list[str]) -> list[str]:
+def rows(name: str, kept: dict[str, Entry], peers: list[str]) -> list[str]:
     """Return the table rows of one problem."""
     least = least_of(kept)
     if least is None:
@@ -176,7 +176,7 @@ def rows(name: str, kept: dict[str, Told], peers: list[str]) -> list[str]:
     return messages
 
 
-def _cell(report: Told | None, k: int, least: float) -> tuple[str, float | None]:
+def _cell(report: Entry | None, k: int, least: float) -> tuple[str, float | None]:
     if report is None:
         return "", None
     if any("none" in line for line in report["lines"]):
@@ -192,7 +192,7 @@ def _cell(report: Told | None, k: int, least: float) -> tuple[str, float | None]
     return f"{1e3 * seconds:.3g}", seconds
 
 
-def reasons(kept: dict[str, dict[str, Told]]) -> list[str]:
+def reasons(kept: dict[str, dict[str, Entry]]) -> list[str]:
     """Return why peers have no figures."""
     return sorted(
         {
@@ -252,13 +252,13 @@ def main() -> None:
         study(folder, options)
 
 
-def key_of(task: Told, python: str) -> str:
+def key_of(task: Entry, python: str) -> str:
     """Return the key of a task's results: all that they depend on."""
     parts = {name: task[name] for name in ("set", "problem", "threads", "limit_s")}
     return json.dumps({**parts, "python": python}, sort_keys=True)
 
 
-def kept_of(kept: dict[str, dict[str, Told]]) -> dict[str, dict[str, Told]]:
+def kept_of(kept: dict[str, dict[str, Entry]]) -> dict[str, dict[str, Entry]]:
     """Drop peers that were missing, failed, or did not end: they are tried again."""
     return {
         key: {
@@ -270,7 +270,7 @@ def kept_of(kept: dict[str, dict[str, Told]]) -> dict[str, dict[str, Told]]:
     }
 
 
-def keep(path: Path, results: dict[str, dict[str, Told]]) -> None:
+def keep(path: Path, results: dict[str, dict[str, Entry]]) -> None:
     """Add results to a file that other runs may have extended since; the write is atomic."""
     known = json.loads(path.read_text()) if path.exists() else {}
     for key, result in results.items():
@@ -283,8 +283,8 @@ def keep(path: Path, results: dict[str, dict[str, Told]]) -> None:
 def study(folder: Path, options: argparse.Namespace) -> None:
     """Run all problems; print tables."""
     results, began = folder / "results.json", time.perf_counter()
-    kept: dict[str, dict[str, Told]] = json.loads(results.read_text()) if results.exists() else {}
-    shown: dict[str, tuple[dict[str, Told], dict[str, Told]]] = {}
+    kept: dict[str, dict[str, Entry]] = json.loads(results.read_text()) if results.exists() else {}
+    shown: dict[str, tuple[dict[str, Entry], dict[str, Entry]]] = {}
     for name in options.sets:
         if not (folder / f"{name}-columns.npy").exists():
             prepare(name, folder)

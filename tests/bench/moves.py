@@ -223,11 +223,11 @@ def redeal(repeats: int, per_order: int) -> dict[str, Any]:
         for member, address in enumerate(addresses):
             on(client, address, prepare, member, REDEAL_CHUNKS, 1, True, slice(None))
         for k in range(repeats + 1):
-            dealt = [int(i) for i in np.random.default_rng(k).permutation(REDEAL_CHUNKS)]
+            order = [int(i) for i in np.random.default_rng(k).permutation(REDEAL_CHUNKS)]
             at_s = time.monotonic() + 0.3
             options = []
             for member, address in enumerate(addresses):
-                orders = _shares(dealt[member::REDEAL_MEMBERS], member, addresses, per_order)
+                orders = _shares(order[member::REDEAL_MEMBERS], member, addresses, per_order)
                 arguments = (member, orders, at_s)
                 options.append(client.submit(_give_task, *arguments, workers=[address], pure=False))
             began_s = min(client.gather(options))

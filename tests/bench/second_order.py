@@ -40,7 +40,7 @@ from tests.bench import harness  # noqa: E402
 
 #: Relative distance from the optimum that counts as reached.
 NEAR = 1e-8
-AWAY = (20, 60)
+ABSENCE_ROUNDS = (20, 60)
 SETS = {
     "a9a": cocoa_data.a9a,
     "w8a": lambda: cocoa_data._svmlight("w8a/w8a.svm.gz"),
@@ -98,7 +98,9 @@ def absences(seed: int, members: int, rate: float, until: int) -> list[dict[str,
         if lost:
             faults.append({"round": round, "lose": lost, "how": "kill"})
         for slot in lost:
-            back[slot] = min(round + int(rng.integers(AWAY[0], AWAY[1] + 1)), until)
+            back[slot] = min(
+                round + int(rng.integers(ABSENCE_ROUNDS[0], ABSENCE_ROUNDS[1] + 1)), until
+            )
             returns[int(back[slot])] = returns.get(int(back[slot]), 0) + 1
     faults += [{"round": round, "return": count} for round, count in sorted(returns.items())]
     return sorted(faults, key=lambda fault: (fault["round"], "lose" in fault))

@@ -97,7 +97,7 @@ def decisions(log: Path, since_s: float) -> list[float]:
 
 def one(story: Story, tenant: Tenant, log: Path) -> str:
     """Make YARN take and give back containers once; return a row of the table."""
-    story.wait(whole(MEMBERS, len(story.records)), "a round of everybody")
+    story.wait(whole(MEMBERS, len(story.records)), "a round of all members")
     index, began_s = len(story.records), time.time()
     tenant.take(TAKEN)
     tenant.wait(TAKEN, WAIT_S)
@@ -106,7 +106,7 @@ def one(story: Story, tenant: Tenant, log: Path) -> str:
     last = story.records.index(lost[-1])
     story.wait(lambda rs: any(r["event"] == "RoundEnded" for r in rs[last + 1 :]), "a round")
     tenant.give_back()
-    story.wait(whole(MEMBERS, len(story.records)), "a round of everybody")
+    story.wait(whole(MEMBERS, len(story.records)), "a round of all members")
     decided = decisions(log, began_s)
     records = story.since(index, "Reclaimed")
     if not decided or not records:

@@ -67,5 +67,5 @@ async def run_attempt(submission: Path, folder: Path, workers: int, written: str
 
 if __name__ == "__main__":
     submission, folder, workers, *written = sys.argv[1:]
-    told = asyncio.run(run_attempt(Path(submission), Path(folder), int(workers), "".join(written)))
-    print(json.dumps({"end": told.end, "shares": told.shares}))
+    calls = asyncio.run(run_attempt(Path(submission), Path(folder), int(workers), "".join(written)))
+    print(json.dumps({"end": calls.end, "shares": calls.shares}))

@@ -108,21 +108,21 @@ def test_a_target_stops_a_job_and_a_warm_start_continues(client: Client) -> None
 @pytest.mark.parametrize("how", [{"mode": "batch"}, {"batch": "inf"}])
 def test_the_paper_s_baselines_run_as_jobs(client: Client, tmp_path: Path, how: Any) -> None:
     data = synthetic_clusters(20_000, columns=3, clusters=4, spread=0.2, min_distance=0.4)
-    begun = data.centres() + 0.02
+    start = data.centres() + 0.02
     result = em.Job(
         em.AsyncSGD("kmeans", k=4, passes=3, **how),
         data,
-        warm_start={"centres": begun},
+        warm_start={"centres": start},
         stop=em.Stop(seconds=60),
         chunk_size="64 KiB",
     ).run(client, run_dir=tmp_path)
 
     chunks = [c for block in data.blocks() for c in data.read(block.index, 2**16, 1)[0]]
-    expected = run_locally(lloyd(begun, 3), chunks)["centres"]
+    expected = run_locally(lloyd(start, 3), chunks)["centres"]
     assert result.summary["stopped_by"] == "3 passes"
     if "mode" in how:
         np.testing.assert_allclose(result.arrays["centres"], expected, rtol=1e-12)
-        assert em.replay(tmp_path, warm_start={"centres": begun}).identical
+        assert em.replay(tmp_path, warm_start={"centres": start}).identical
     else:
         assert (result.history[-1]["sent"], result.history[-1]["examples"]) == (0, 60_000)
         assert centre_error(result.arrays["centres"], expected) < 0.01

@@ -87,7 +87,7 @@ def test_members_that_are_killed_and_come_back_cost_no_sample(client: Client, tm
 def test_a_job_starts_from_the_model_of_another(client: Client, tmp_path) -> None:
     first = run(client, "first", tmp_path / "first")
     again = run(client, "again", tmp_path / "again", warm_start=tmp_path / "first")
-    left, begun = first.summary["test"]["accuracy"], again.history[0]["test_accuracy"]
-    assert begun == left > 0.9
+    left, resumed = first.summary["test"]["accuracy"], again.history[0]["test_accuracy"]
+    assert resumed == left > 0.9
     # The story has no arrays: the file of the warm start is read again.
     assert em.replay(tmp_path / "again", data=DATA).identical

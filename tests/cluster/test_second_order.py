@@ -59,5 +59,5 @@ def test_killed_workers_do_not_change_the_optimum(
     summary = handle.result().summary
     assert len(lost) == 2
     assert summary["converged"], summary
-    assert summary["rounds"] > 12, "convergence is declared when everybody is back"
+    assert summary["rounds"] > 12, "convergence is declared when all members are back"
     assert abs(summary["objective"] / least() - 1.0) < 1e-8

@@ -51,9 +51,9 @@ class Frozen:
         n = folded.shape[0]
         rng = np.random.default_rng(np.random.SeedSequence(0))
         blocks = np.array_split(np.arange(n), 128)
-        dealt = rng.permutation(128)
+        order = rng.permutation(128)
         self.members = [
-            np.sort(np.concatenate([blocks[b] for b in dealt[k::MEMBERS]])) for k in range(MEMBERS)
+            np.sort(np.concatenate([blocks[b] for b in order[k::MEMBERS]])) for k in range(MEMBERS)
         ]
         self.folded, self.n, self.rng = folded, n, rng
         self.alpha, self.v = np.zeros(n), np.zeros(folded.shape[1])

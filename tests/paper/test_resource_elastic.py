@@ -60,7 +60,7 @@ def train(*schedule: Vanish | Return, rounds: int = 8, absent: str = "taylor", *
     return world.run(rounds)
 
 
-EVERYBODY = tuple(range(MEMBERS))
+ALL_MEMBERS = tuple(range(MEMBERS))
 SEARCH = {"step": "line_search", "step_size": None}
 
 
@@ -77,10 +77,10 @@ def test_undisturbed_rounds_are_distributed_batch_gradient_descent() -> None:
     w = np.zeros(5)
     for r in range(5):
         close(run.w(r), w)
-        objective = loss(w, *EVERYBODY) / len(Y) + L2 / 2 * w @ w
+        objective = loss(w, *ALL_MEMBERS) / len(Y) + L2 / 2 * w @ w
         assert run.rows[r].objective == pytest.approx(objective, rel=1e-13)
         assert run.phases(r) == ["gradient"]
-        w = w - STEP * penalised(gradient(w, *EVERYBODY), w)
+        w = w - STEP * penalised(gradient(w, *ALL_MEMBERS), w)
     close(run.w(5), w)
 
 
@@ -169,7 +169,7 @@ def test_the_other_reading_of_line_16_restarts_at_the_previous_model() -> None:
     np.testing.assert_array_equal(run.w(4), run.w(2))
     w = run.w(4)
     # The stand-in's gradient is exact where it is anchored.
-    close(run.w(5), w - STEP * penalised(gradient(w, *EVERYBODY), w))
+    close(run.w(5), w - STEP * penalised(gradient(w, *ALL_MEMBERS), w))
 
 
 @pytest.mark.parametrize("roll_back", [0, 1, 2])
@@ -229,7 +229,7 @@ def test_without_a_previous_model_the_vanished_are_ignored_and_the_row_reports_i
     w = run.w(1)
     close(run.w(2), w - STEP * (gradient(w, 0, 1, 3, 4, 5, 6) / len(there) + L2 * w))
     w = run.w(3)
-    close(run.w(4), w - STEP * penalised(gradient(w, *EVERYBODY), w))
+    close(run.w(4), w - STEP * penalised(gradient(w, *ALL_MEMBERS), w))
 
 
 # --- lines 18 to 21 -----------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def test_a_stand_in_ends_exactly_when_its_gradient_is_in_the_sum_again() -> None
     total = gradient(w, 0, 1, 2, 3, 4) + gradient(run.w(2), 5, 6)
     close(run.w(6), w - STEP * penalised(total, w))
     w = run.w(7)
-    close(run.w(8), w - STEP * penalised(gradient(w, *EVERYBODY), w))
+    close(run.w(8), w - STEP * penalised(gradient(w, *ALL_MEMBERS), w))
     assert run.rows[7].objective_kind == "exact"
 
 
@@ -359,7 +359,7 @@ def test_ignore_sums_the_available_and_rescaled_takes_their_mean() -> None:
             close(run.w(r + 1), w - STEP * (gradient(w, *there) / divisor + L2 * w))
             assert run.rows[r].stand_ins == 0
         w = run.w(6)
-        close(run.w(7), w - STEP * penalised(gradient(w, *EVERYBODY), w))
+        close(run.w(7), w - STEP * penalised(gradient(w, *ALL_MEMBERS), w))
 
 
 @pytest.mark.parametrize("during", ["gradient", "probe"])
@@ -380,17 +380,17 @@ def test_stall_waits_and_then_continues_unchanged(during: str, absent: str) -> N
 @pytest.mark.parametrize("absent", ["ignore", "ignore_rescaled"])
 def test_when_all_members_vanish_the_round_waits_for_one(absent: str) -> None:
     run = train(
-        Vanish(round=3, members=EVERYBODY),
+        Vanish(round=3, members=ALL_MEMBERS),
         Return(round=3, during="gradient", nth=2),
         absent=absent,
     )
     assert run.phases(3) == ["gradient"] * 3
     w = run.w(3)
-    close(run.w(4), w - STEP * penalised(gradient(w, *EVERYBODY), w))
+    close(run.w(4), w - STEP * penalised(gradient(w, *ALL_MEMBERS), w))
     assert run.rows[3].objective_kind == "exact"
 
 
 def test_when_all_members_vanish_stand_ins_complete_the_round() -> None:
-    run = train(Vanish(round=3, members=EVERYBODY), has_anchors=True)
+    run = train(Vanish(round=3, members=ALL_MEMBERS), has_anchors=True)
     w = run.w(3)
-    close(run.w(4), w - STEP * penalised(gradient(run.w(2), *EVERYBODY), w))
+    close(run.w(4), w - STEP * penalised(gradient(run.w(2), *ALL_MEMBERS), w))

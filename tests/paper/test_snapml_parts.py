@@ -173,14 +173,19 @@ def test_a_limit_is_the_data_s_share_on_top_of_the_process_s_memory(tmp_path, mo
 # --- rounds ---------------------------------------------------------------------------------------
 
 
-def told(*gaps: float) -> dict[str, Any]:
+def rounds_of(*gaps: float) -> dict[str, Any]:
     return {"rounds": [[float(k), gap, 0.5] for k, gap in enumerate(gaps)], "said": []}
 
 
 def test_rounds_that_never_come_near_are_a_row_and_no_point():
     from support import snapml_rounds
 
-    results = {1: told(0.5, 0.4), 2: told(0.5, 0.1, 0.1), 3: told(0.1, 0.01, 0.0), 0: told()}
+    results = {
+        1: rounds_of(0.5, 0.4),
+        2: rounds_of(0.5, 0.1, 0.1),
+        3: rounds_of(0.1, 0.01, 0.0),
+        0: rounds_of(),
+    }
     lines, table = snapml_rounds._link("a link", results, 1e-4)
     assert [t2 for t2, _ in lines["a link, measured"]] == [3.0]
     assert all(math.isfinite(s) for _, s in lines["a link, measured"])

@@ -19,7 +19,7 @@ from elasticml.control.policy import (
 from elasticml.control.seeded_random import hash64, shuffled
 from elasticml.ids import ChunkId, GroupId, MemberId
 
-NOBODY = MemberId(77, 7)
+UNKNOWN = MemberId(77, 7)
 NOTHING = ChunkId("nothing", 9, 9)
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class RandomPolicy:
     def _of(self, kind: str, view: View, draws: Iterator[int]) -> list[Suggestion]:
         assert view.chunks is not None
         there = [*view.working, *view.spares, *view.leaving]
-        members = [*(m.id for m in there), NOBODY]
+        members = [*(m.id for m in there), UNKNOWN]
         chunks = [*(c for m in there for c in view.chunks.of(m.id)), NOTHING]
         some = shuffled(chunks, next(draws))[: next(draws) % 5]
         targets = {c: pick(members, next(draws)) for c in some}
@@ -61,7 +61,7 @@ class RandomPolicy:
             "discard": Discard(
                 member=who, chunks=tuple(sorted({*some, *view.chunks.held_by(who)})), why="nonsense"
             ),
-            "retire": Retire(members=(who, NOBODY), why="nonsense", targets=targets or None),
+            "retire": Retire(members=(who, UNKNOWN), why="nonsense", targets=targets or None),
             "request": Request(count=next(draws) % 3 - 1, why="nonsense"),
             "tune": Tune(name="size", value=next(draws) % 4, why="nonsense"),
             "readmit": Readmit(

@@ -34,17 +34,17 @@ EAGER = {
 @st.composite
 def views(draw) -> View:
     slots = draw(st.lists(st.integers(0, 9), min_size=1, max_size=6, unique=True))
-    everybody = [member(slot) for slot in sorted(slots)]
-    n_leaving = draw(st.integers(0, len(everybody) - 1))
-    leaving, working = everybody[:n_leaving], everybody[n_leaving:]
+    all_members = [member(slot) for slot in sorted(slots)]
+    n_leaving = draw(st.integers(0, len(all_members) - 1))
+    leaving, working = all_members[:n_leaving], all_members[n_leaving:]
     times = st.floats(1e-9, 1e9)
     n_chunks = draw(st.integers(0, 12))
     infos = {
         chunk(i): ChunkInfo(id=chunk(i), rows=draw(st.integers(0, 500)), nbytes=1000)
         for i in range(n_chunks)
     }
-    owners = {c: draw(st.sampled_from(everybody)) for c in infos}
-    held = {c: {m} | draw(st.sets(st.sampled_from(everybody))) for c, m in owners.items()}
+    owners = {c: draw(st.sampled_from(all_members)) for c in infos}
+    held = {c: {m} | draw(st.sets(st.sampled_from(all_members))) for c, m in owners.items()}
     chunks = FakeChunks(infos, owners, held)
 
     def seen(m, stage) -> MemberView:

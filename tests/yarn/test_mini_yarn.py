@@ -159,7 +159,7 @@ def test_at_finds_a_running_one_and_refuses_a_folder_without(mini_yarn, tmp_path
         MiniYarn(mini_yarn.root).up()
 
 
-def told(*arguments):
+def cli_output(*arguments):
     """Return what the command line prints."""
     command = [sys.executable, "-m", "elasticml", "mini-yarn", *arguments]
     return subprocess.check_output(command, text=True)
@@ -167,11 +167,11 @@ def told(*arguments):
 
 def test_command_line_shows_shells_and_people_where_it_is(mini_yarn):
     root = str(mini_yarn.root)
-    status = json.loads(told("status", "--json", "--root", root))
+    status = json.loads(cli_output("status", "--json", "--root", root))
     assert (status["daemons"], status["missing"]) == (mini_yarn.pids(), [])
     assert status["hdfs"] == mini_yarn.hdfs_url
-    assert mini_yarn.rm_url in told("status", "--root", root)
-    shell = f"{told('env', '--root', root)}\nyarn classpath --glob"
+    assert mini_yarn.rm_url in cli_output("status", "--root", root)
+    shell = f"{cli_output('env', '--root', root)}\nyarn classpath --glob"
     printed = subprocess.check_output(["bash", "-c", shell], text=True)
     assert printed.startswith(f"{mini_yarn.conf_dir}:")
 
@@ -245,7 +245,7 @@ def test_a_taken_port_leads_to_another_attempt(tmp_path, monkeypatch):
         try:
             assert (len(tries), list(yarn.nodes().values())) == (2, ["RUNNING"])
         finally:
-            ended = told("down", "--root", str(yarn.root))
+            ended = cli_output("down", "--root", str(yarn.root))
     assert ended == "ended 4 processes\n"
     assert marked(tmp_path / "fourth") == []
-    assert told("down", "--root", str(tmp_path / "fourth")) == "nothing was running\n"
+    assert cli_output("down", "--root", str(tmp_path / "fourth")) == "nothing was running\n"

@@ -62,7 +62,7 @@ class NoticeLog:
             try:
                 self.all.append(self._new.get(timeout=max(0.0, deadline_s - time.monotonic())))
             except queue.Empty:
-                pytest.fail(f"{what}: told {self.all}")
+                pytest.fail(f"{what}: notices {self.all}")
 
     def clear(self) -> None:
         self.all.clear()
@@ -151,15 +151,15 @@ def test_the_agent_is_seen(started):
 
 
 def test_every_pre_empted_container_has_a_notice_before_its_sigterm(application, prod):
-    told = application.notices
+    log = application.notices
     prod.take(3)
-    told.until(lambda notices: count(ContainerExited)(notices) == 3, "nothing was taken")
+    log.until(lambda notices: count(ContainerExited)(notices) == 3, "nothing was taken")
     prod.wait(3, WAIT_S)
-    exits = told.of(ContainerExited)
+    exits = log.of(ContainerExited)
     assert {exit.reason for exit in exits.values()} == {"preempted"}
-    assert set(exits) <= set(told.of(ContainerMarked))
+    assert set(exits) <= set(log.of(ContainerMarked))
     for container in exits:
-        assert told.at_s(ContainerMarked, container) < application.sigterm_s(container)
+        assert log.at_s(ContainerMarked, container) < application.sigterm_s(container)
 
 
 @pytest.mark.slow
@@ -191,15 +191,15 @@ def test_a_marked_container_survives_if_another_is_released_for_it(application, 
 
 
 def test_a_decommissioned_node_is_reported_with_its_time_and_when_it_stays(application, mini_yarn):
-    told = application.notices
+    log = application.notices
     mini_yarn.decommission(1, 3600)
-    told.until(count(NodeChanged), "no node left")
+    log.until(count(NodeChanged), "no node left")
     mini_yarn.recommission()
-    told.until(lambda notices: count(NodeChanged)(notices) == 2, "no node stayed")
-    changes = [notice for _, notice in told.all if isinstance(notice, NodeChanged)]
+    log.until(lambda notices: count(NodeChanged)(notices) == 2, "no node stayed")
+    changes = [notice for _, notice in log.all if isinstance(notice, NodeChanged)]
     assert [(n.state, n.timeout_s) for n in changes] == [
         ("DECOMMISSIONING", 3600.0),
         ("RUNNING", None),
     ]
     assert len({n.node for n in changes}) == 1
-    assert told.of(ContainerExited) == {}
+    assert log.of(ContainerExited) == {}

@@ -133,7 +133,7 @@ class ContainerManager(SchedulerPlugin):
         The running scheduler that the workers register with.
     app : skein.ApplicationClient
         The application.
-    allotment : Allotment
+    allocator : ContainerAllocator
         Decides which containers to request and release.
     times : PreemptionTimes, optional
         Timing of the cluster's pre-emption; by default YARN's.

@@ -162,7 +162,7 @@ class AsyncGossip:
         #: Members that states are sent to.
         self.book = book
         #: States to send; set once after construction.
-        self.outbox: SendQueue | None = None
+        self.send_queue: SendQueue | None = None
         #: States given to the network; states for which there was no peer.
         self.n_sent = 0
         self.n_undelivered = 0
@@ -280,13 +280,13 @@ class AsyncGossip:
 
     def pump(self) -> None:
         """Send the states in the send queue."""
-        assert self.outbox is not None
-        while (entry := self.outbox.take()) is not None:
+        assert self.send_queue is not None
+        while (entry := self.send_queue.take()) is not None:
             self._spawn(self._send(*entry))
 
     async def _send(self, vector: Vector, rows: int | None) -> None:
         """Send a state to random peers; free its place when it has left this host."""
-        assert self.outbox is not None
+        assert self.send_queue is not None
         try:
             recipients = await self._recipients()
             if not recipients:
@@ -300,7 +300,7 @@ class AsyncGossip:
             for peer, end in zip(recipients, ends, strict=True):
                 await self._wait_until_sent(peer, end)
         finally:
-            self.outbox.done()
+            self.send_queue.done()
 
     async def _wait_until_sent(self, peer: Peer, end: int) -> None:
         """Wait until ``end`` of a peer's frames have left this host, or none leave any more."""

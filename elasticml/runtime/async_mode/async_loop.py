@@ -31,7 +31,7 @@ class LoopContext:
     """What a loop uses: mailbox, send queue, clock and callbacks."""
 
     mailbox: Mailbox
-    outbox: SendQueue
+    send_queue: SendQueue
     shapes: Shapes
     #: Whether to skip a state, instead of waiting, if the send queue is full.
     newest: bool
@@ -120,29 +120,29 @@ class AsyncLoop:
         worker.step()
         worker.merge(context.mailbox.take())
         context.slowness.add(time.thread_time() - began_cpu_s, context.parallel)
-        fill = context.outbox.fill
+        fill = context.send_queue.fill
         if context.sends():
             self._post()
             # Without peers the queue is always empty: its fill carries no information then.
             worker.adapt(fill, context.clock() - self._began_s)
 
     def _post(self) -> None:
-        worker, outbox = self._worker, self._context.outbox
-        if not outbox.has_room():
+        worker, send_queue = self._worker, self._context.send_queue
+        if not send_queue.has_room():
             if self._context.newest:
                 # Once there is room, the newest state is sent, after the next mini-batch.
                 worker.counts["skipped"] += 1
                 return
             began_s = self._context.clock()
-            while not outbox.has_room() and not self._stops:
-                outbox.wait(WAIT_S)
+            while not send_queue.has_room() and not self._stops:
+                send_queue.wait(WAIT_S)
                 self._serve()
             worker.counts["stalled_s"] += self._context.clock() - began_s
             if self._stops:
                 return
         mail = worker.message()
         rows = None if mail.rows is None else int(mail.rows.size)
-        outbox.post(pack_message(mail, self._context.shapes), rows)
+        send_queue.post(pack_message(mail, self._context.shapes), rows)
 
     def _serve(self) -> None:
         while self._requests:

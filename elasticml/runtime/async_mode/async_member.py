@@ -79,14 +79,14 @@ class AsyncMember:
             pause=context.pause,
             sends=plan.sends,
         )
-        outbox = SendQueue(plan.queue, lambda: self._later(self._gossip.pump))
-        self._gossip.outbox = outbox
+        send_queue = SendQueue(plan.queue, lambda: self._later(self._gossip.pump))
+        self._gossip.send_queue = send_queue
         ended = ev.LoopEnded(cause=f"member {me}", member=me)
         self._loop = AsyncLoop(
             WorkerLoop(plan, seed=seed, slot=me.slot),
             LoopContext(
                 mailbox=self.mailbox,
-                outbox=outbox,
+                send_queue=send_queue,
                 shapes=self.shapes,
                 newest=plan.newest,
                 sends=lambda: plan.sends > 0 and bool(self._gossip.book.addresses),

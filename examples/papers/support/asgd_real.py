@@ -44,16 +44,16 @@ class Problem:
         self.shape, self.rows, self.seed = shape, rows, seed
         self.source = shape.source(rows, seed)
         self.truth = self.source.centres()
-        sums, begun = 0.0, None
+        sums, sample = 0.0, None
         for block in self.source.blocks():
             chunks = self.source.read(block.index, 2**20, 1)[0]
             sums += inertia(self.truth, chunks)
-            if begun is None:
-                begun = np.ascontiguousarray(chunks[0].values[: 30 * shape.clusters])
-        assert begun is not None
+            if sample is None:
+                sample = np.ascontiguousarray(chunks[0].values[: 30 * shape.clusters])
+        assert sample is not None
         self.best = sums / rows
         rng = np.random.default_rng([21, seed])
-        self.start = plus_plus(begun, np.ones(len(begun)), shape.clusters, rng)
+        self.start = plus_plus(sample, np.ones(len(sample)), shape.clusters, rng)
 
     def run(self, client: Client, rate: float | None = None, **settings: Any) -> Result:
         """Run a job on it."""

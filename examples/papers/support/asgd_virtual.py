@@ -97,9 +97,9 @@ class Data:
         some = self._X[rng.choice(rows, min(rows, EVALUATED), replace=False)]
         self._judge = [dense_chunk(ChunkId("judge", 0, 0), np.zeros(len(some)), some)]
         self._best = inertia(self.truth, self._judge)
-        begun = self._X[rng.choice(rows, min(rows, 30 * shape.clusters), replace=False)]
+        sample = self._X[rng.choice(rows, min(rows, 30 * shape.clusters), replace=False)]
         #: k-means++ on 30 rows a centre.
-        self.start = plus_plus(begun, np.ones(len(begun)), shape.clusters, rng)
+        self.start = plus_plus(sample, np.ones(len(sample)), shape.clusters, rng)
 
     def split_evenly(self, n_members: int) -> list[list[Chunk]]:
         """Split the rows evenly: one chunk each, none of which has been visited."""

@@ -248,10 +248,10 @@ def test_broken_invariant_is_named_with_its_cause(breaks, words):
 def test_a_round_reports_each_slots_examples_when_they_have_changed():
     made = world(3, n_blocks=3)
     made.run(lambda k: 0)
-    begun = [record for record in made.story if record.event == "RoundStarted"]
+    started = [record for record in made.story if record.event == "RoundStarted"]
     total = sum(info.rows for info in made.driver.state.ledger.info.values())
-    assert sum(begun[0].rows.values()) == total
-    assert [r for r, record in enumerate(begun) if record.rows is not None] == [0]
+    assert sum(started[0].rows.values()) == total
+    assert [r for r, record in enumerate(started) if record.rows is not None] == [0]
 
 
 @pytest.mark.parametrize("n_entries", [0, 100])

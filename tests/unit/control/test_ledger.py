@@ -10,7 +10,7 @@ from elasticml.ids import ChunkId, ChunkInfo, MemberId
 
 A, B, C = MemberId(0, 1), MemberId(1, 1), MemberId(2, 1)
 CHUNKS = [ChunkId("s", 0, k) for k in range(6)]
-NOBODY: frozenset[MemberId] = frozenset()
+NO_MEMBERS: frozenset[MemberId] = frozenset()
 
 
 def info(*numbers: int) -> list[ChunkInfo]:
@@ -29,7 +29,7 @@ def ledger() -> Ledger:
 def sealed(book: Ledger, *members: MemberId):
     for member in members:
         book.lose(member)
-    book.report(NOBODY)
+    book.report(NO_MEMBERS)
     return book.seal()
 
 
@@ -92,11 +92,11 @@ def test_member_without_chunks_leaves_nothing_absent():
 def test_same_missing_chunks_are_reported_under_the_same_name():
     book = ledger()
     book.lose(A)
-    first, chunks = book.report(NOBODY)
+    first, chunks = book.report(NO_MEMBERS)
     assert chunks == {CHUNKS[0], CHUNKS[1]}
-    assert book.report(NOBODY) == (first, chunks)
+    assert book.report(NO_MEMBERS) == (first, chunks)
     book.lose(B)
-    second, _ = book.report(NOBODY)
+    second, _ = book.report(NO_MEMBERS)
     assert second != first
 
 
@@ -111,7 +111,7 @@ def test_share_that_is_in_the_sum_is_not_missing_yet():
 def test_seal_closes_reported_chunks_and_leaves_later_losses_open():
     book = ledger()
     book.lose(A)
-    name, _ = book.report(NOBODY)
+    name, _ = book.report(NO_MEMBERS)
     book.lose(B)
     group = book.seal()
     assert (group.id, group.size, group.rows) == (name, 1, 21)

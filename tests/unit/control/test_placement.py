@@ -30,13 +30,13 @@ def chunks(rows) -> list[ChunkInfo]:
 
 @given(ROWS, st.integers(1, 8))
 def test_stretches_are_contiguous_and_nearly_equal(rows, n):
-    dealt = contiguous(chunks(rows), members(n))
-    order = [dealt[c.id] for c in chunks(rows)]
+    placement = contiguous(chunks(rows), members(n))
+    order = [placement[c.id] for c in chunks(rows)]
     assert order == sorted(order)
     share = sum(rows) / n
     per_member = Counter({m: 0 for m in members(n)})
     for chunk in chunks(rows):
-        per_member[dealt[chunk.id]] += chunk.rows
+        per_member[placement[chunk.id]] += chunk.rows
     assert all(abs(k - share) <= max(rows, default=0) for k in per_member.values())
 
 
@@ -119,11 +119,11 @@ def test_chunks_with_a_copy_fit_whatever_time_is_left():
 
 @given(ROWS, st.integers(1, 8), st.integers(0, 5))
 def test_chunks_at_random_make_shares_as_even_as_stretches_of_the_file(rows, n, seed):
-    dealt = scattered(chunks(rows), members(n), seed)
-    assert dealt == scattered(list(reversed(chunks(rows))), members(n), seed)
+    placement = scattered(chunks(rows), members(n), seed)
+    assert placement == scattered(list(reversed(chunks(rows))), members(n), seed)
     per_member = Counter({m: 0 for m in members(n)})
     for chunk in chunks(rows):
-        per_member[dealt[chunk.id]] += chunk.rows
+        per_member[placement[chunk.id]] += chunk.rows
     assert all(abs(k - sum(rows) / n) <= max(rows, default=0) for k in per_member.values())
 
 
@@ -177,8 +177,8 @@ def scanned(owned, newcomers, keys, held):
 @given(ROWS, st.integers(1, 6), st.integers(1, 4), st.integers(0, 9), st.data())
 def test_shares_equal_those_of_scanning_all_members_before_every_move(rows, n, k, seed, data):
     here, newcomers = members(n), members(n + k)[n:]
-    dealt = contiguous(chunks(rows), here)
-    owned = {m: [c for c in chunks(rows) if dealt[c.id] == m] for m in here}
+    placement = contiguous(chunks(rows), here)
+    owned = {m: [c for c in chunks(rows) if placement[c.id] == m] for m in here}
     ids = [c.id for c in chunks(rows)]
     held = {m: set(data.draw(st.lists(st.sampled_from(ids)))) for m in newcomers if ids}
     expected = scanned(owned, newcomers, (seed,), held)

@@ -363,7 +363,7 @@ def world(n: int = 3, **settings: Any) -> PureWorld:
     return made
 
 
-def told(made: PureWorld, event: str) -> list[dict[str, Any]]:
+def events_of(made: PureWorld, event: str) -> list[dict[str, Any]]:
     return [r.fields_json() for r in made.story if r.event == event]
 
 
@@ -380,9 +380,9 @@ def test_substitute_is_emptied_and_its_container_released():
     made.mark(marked.address, 60.0, negotiable=True)
     made.run(lambda k: 0)
     assert made.given_back == [fewest]
-    lost = [(r["member"], r["reason"], r["chunks"]) for r in told(made, "MemberLost")]
+    lost = [(r["member"], r["reason"], r["chunks"]) for r in events_of(made, "MemberLost")]
     assert lost == [(str(fewest), "released", 0)]
-    assert told(made, "ChunksAbsent") == []
+    assert events_of(made, "ChunksAbsent") == []
     assert marked.address in made.workers
 
 
@@ -392,20 +392,22 @@ def test_marked_member_that_leaves_is_not_released_and_its_loss_is_a_pre_emption
     made.mark(name, 60.0, negotiable=False)
     made.run(lambda k: 0)
     assert made.given_back == []
-    assert [r["reason"] for r in told(made, "MemberLost")] == ["preempted"]
-    assert told(made, "ChunksAbsent") == []
+    assert [r["reason"] for r in events_of(made, "MemberLost")] == ["preempted"]
+    assert events_of(made, "ChunksAbsent") == []
 
 
 def test_newcomer_on_a_marked_container_gets_nothing_until_the_mark_ends():
     made = world()
     made.feed(ev.ContainerMarked(address="new", grace_s=60.0, reason="preempted", negotiable=True))
     made.join("new")
-    while len(told(made, "RoundEnded")) < 2:
+    while len(events_of(made, "RoundEnded")) < 2:
         assert made.step(0)
     assert made.driver.state.ledger.rows_of(made.life("new").me) == 0
     made.lift("new")
     made.run(lambda k: 0)
-    assert [r["member"] for r in told(made, "MemberActive")].count(str(made.life("new").id)) == 1
+    assert [r["member"] for r in events_of(made, "MemberActive")].count(
+        str(made.life("new").id)
+    ) == 1
 
 
 def test_one_container_answers_one_mark():

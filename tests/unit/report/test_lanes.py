@@ -21,7 +21,7 @@ def kind_at(lane, at):
 
 def test_member_loads_then_computes_and_waits_within_each_exchange():
     lanes = make_lanes(
-        told(
+        story_of(
             (1.0, "MemberJoined", {"member": "0.0"}),
             (2.0, "MemberActive", {"member": "0.0"}),
             (5.0, "ExchangeEnded", {"start_t": 3.0, "compute_s": {"0": 1.5}}),
@@ -37,7 +37,7 @@ def test_member_loads_then_computes_and_waits_within_each_exchange():
 
 def test_slot_is_gone_between_a_loss_and_the_return_in_it():
     lanes = make_lanes(
-        told(
+        story_of(
             (0.0, "MemberJoined", {"member": "3.0"}),
             (0.0, "MemberActive", {"member": "3.0"}),
             (2.0, "MemberLost", {"member": "3.0", "reason": "killed"}),
@@ -61,7 +61,7 @@ def test_slot_is_gone_between_a_loss_and_the_return_in_it():
 
 def test_member_lost_for_good_is_gone_until_the_end():
     lanes = make_lanes(
-        told(
+        story_of(
             (0.0, "MemberJoined", {"member": "0.0"}),
             (0.0, "MemberActive", {"member": "0.0"}),
             (1.0, "MemberLost", {"member": "0.0"}),
@@ -74,7 +74,7 @@ def test_member_lost_for_good_is_gone_until_the_end():
 
 def test_moving_chunks_shows_on_both_ends_and_never_while_gone():
     lanes = make_lanes(
-        told(
+        story_of(
             (0.0, "MemberJoined", {"member": "0.0"}),
             (0.0, "MemberActive", {"member": "0.0"}),
             (0.0, "MemberJoined", {"member": "1.0"}),
@@ -88,13 +88,13 @@ def test_moving_chunks_shows_on_both_ends_and_never_while_gone():
 
 
 def test_compute_longer_than_its_exchange_ends_with_it():
-    lanes = make_lanes(told((2.0, "ExchangeEnded", {"start_t": 1.0, "compute_s": {"0": 9.0}})))
+    lanes = make_lanes(story_of((2.0, "ExchangeEnded", {"start_t": 1.0, "compute_s": {"0": 9.0}})))
     assert spans(lanes, 0) == [("compute", 1.0, 2.0)]
 
 
 def test_without_a_record_of_taking_part_loading_ends_with_the_first_work():
     lanes = make_lanes(
-        told(
+        story_of(
             (0.0, "MemberJoined", {"member": "0.0"}),
             (4.0, "ExchangeEnded", {"start_t": 3.0, "compute_s": {"0": 1.0}}),
         )
@@ -159,7 +159,7 @@ def test_intervals_are_disjoint_and_ascending_for_random_spans():
 
 def test_occupancy_gives_the_share_of_each_bin():
     lanes = make_lanes(
-        told(
+        story_of(
             (0.0, "MemberJoined", {"member": "0.0"}),
             (1.0, "MemberActive", {"member": "0.0"}),
             (3.0, "ExchangeEnded", {"start_t": 1.0, "compute_s": {"0": 0.5}}),

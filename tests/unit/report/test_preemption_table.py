@@ -12,7 +12,7 @@ def record(t: float, event: str, **fields: Any) -> StoryRecord:
     return record_from_json({"t": t, "event": event, "round": 0, "cause": "", **fields})
 
 
-BEGUN = [record(1.0, "RoundStarted")]
+STARTED = [record(1.0, "RoundStarted")]
 
 
 def asked(t: float, marked: str, given: str) -> StoryRecord:
@@ -20,12 +20,12 @@ def asked(t: float, marked: str, given: str) -> StoryRecord:
 
 
 def test_without_preemptions_there_is_no_table():
-    assert preemption_table([*BEGUN, record(2.0, "RoundEnded", idle=False)]) == ""
+    assert preemption_table([*STARTED, record(2.0, "RoundEnded", idle=False)]) == ""
 
 
 def test_one_line_per_container_with_its_times_and_fate():
     story = [
-        *BEGUN,
+        *STARTED,
         asked(10.0, "0.1", "3.1"),
         record(10.6, "MemberLost", member="3.1", reason="released", chunks=0),
         record(11.0, "RoundEnded", idle=False),
@@ -45,7 +45,7 @@ def test_one_line_per_container_with_its_times_and_fate():
 
 def test_a_marked_member_may_be_released_for_another():
     story = [
-        *BEGUN,
+        *STARTED,
         asked(10.0, "0.1", "1.1"),
         asked(10.0, "2.1", "0.1"),
         asked(10.0, "0.1", "0.1"),

@@ -60,7 +60,7 @@ class Post:
             pause=world.pause,
             sends=sends,
         )
-        self.outbox = self.letters.outbox = SendQueue(8, lambda: None)
+        self.send_queue = self.letters.send_queue = SendQueue(8, lambda: None)
         transport.listen(self.letters.accept)
 
     def copy_state(self, give: Callable[[Vector | None], None]) -> None:
@@ -70,7 +70,7 @@ class Post:
         self.began.append(mail)
 
     def send(self, value: float) -> None:
-        self.outbox.post(np.full(3, value), None)
+        self.send_queue.post(np.full(3, value), None)
         self.letters.pump()
 
     def got(self) -> list[float]:
@@ -159,10 +159,10 @@ def test_a_slot_is_free_when_the_state_has_been_sent():
         fills = []
         post.send(1.0)
         await world.settle()
-        fills.append(post.outbox.fill)
+        fills.append(post.send_queue.fill)
         gate.release()
         await world.settle()
-        fills.append(post.outbox.fill)
+        fills.append(post.send_queue.fill)
         return fills
 
     assert play(2, scene) == [1 / 8, 0.0]
@@ -178,13 +178,13 @@ def test_each_states_slot_is_free_when_it_has_been_sent_whatever_waits_behind_it
             for k in (1, 2, 3)
         ]
         for rows in (1, 2, 3):
-            post.outbox.post(np.full(rows, 1.0), rows)
+            post.send_queue.post(np.full(rows, 1.0), rows)
         post.letters.pump()
         for gate in [None, *gates]:
             if gate is not None:
                 gate.release()
             await world.settle()
-            fills.append(8 * post.outbox.fill)
+            fills.append(8 * post.send_queue.fill)
         return fills
 
     assert play(2, scene) == [3.0, 2.0, 1.0, 0.0]
@@ -204,12 +204,12 @@ def test_on_a_slow_link_each_states_slot_is_free_when_it_has_been_sent():
         world.sleep = pause
         for k in range(4):
             post.send(float(k))
-        while post.outbox.fill:
+        while post.send_queue.fill:
             await world.settle(20)
             world.now_s, _, done = heapq.heappop(sleeping)
             done.set_result(None)
             await world.settle(20)
-            places = round(8 * post.outbox.fill)
+            places = round(8 * post.send_queue.fill)
             if places != seen[-1][1]:
                 seen.append((round(100 * world.now_s), places))
         return seen
@@ -281,7 +281,7 @@ def test_a_dead_peer_costs_one_state_at_most_and_is_excluded_from_the_choice():
         for _ in range(20):
             first.send(2.0)
             await world.settle()
-        return len(third.got()), first.letters.n_undelivered, round(first.outbox.fill)
+        return len(third.got()), first.letters.n_undelivered, round(first.send_queue.fill)
 
     assert play(3, scene) == (20, 0, 0)
 
@@ -295,11 +295,11 @@ def test_a_stopped_peer_is_waited_for_a_second_and_then_excluded():
         third.got()
         world.network.pause(second.address)
         began_s, n = world.now_s, 0
-        while first.outbox.fill == 0.0:
+        while first.send_queue.fill == 0.0:
             first.send(2.0)
             n += 1
             await world.settle()
-        while first.outbox.fill > 0.0:
+        while first.send_queue.fill > 0.0:
             await world.settle()
         took_s = world.now_s - began_s
         for _ in range(20):
@@ -326,7 +326,7 @@ def test_states_without_recipients_are_counted_and_take_no_slot():
         again.listen(second.letters.accept)
         first.send(2.0)
         await world.settle()
-        return undelivered, first.outbox.fill, len(second.got())
+        return undelivered, first.send_queue.fill, len(second.got())
 
     assert play(2, scene) == (5, 0.0, 1)
 

@@ -42,13 +42,13 @@ class Bench:
         self.errors: list[BaseException] = []
         self.has_peers = has_peers
         self.failed = threading.Event()
-        self.outbox = SendQueue(plan.queue, self.posted.set)
+        self.send_queue = SendQueue(plan.queue, self.posted.set)
         self.mailbox = Mailbox()
         self.loop = AsyncLoop(
             WorkerLoop(plan, seed=0, slot=0),
             LoopContext(
                 mailbox=self.mailbox,
-                outbox=self.outbox,
+                send_queue=self.send_queue,
                 shapes=self.problem.shapes(),
                 newest=plan.newest,
                 sends=lambda: plan.sends > 0 and self.has_peers,
@@ -106,7 +106,7 @@ def test_the_newest_state_waits_for_no_slot_in_the_queue(benches):
     assert bench.ended.wait(WAIT_S)
     counts = bench.counts()
     assert (counts["batches"], counts["posted"], counts["skipped"]) == (40, 2, 38)
-    assert bench.outbox.fill == 1.0
+    assert bench.send_queue.fill == 1.0
 
 
 def test_an_empty_queue_without_peers_tells_a_controller_nothing(benches):
@@ -128,9 +128,9 @@ def test_while_waiting_for_a_blocking_queue_requests_are_handled(benches):
     sent = 0
     while not bench.ended.is_set():
         assert bench.counts()["posted"] <= sent + 2
-        if bench.outbox.take() is not None:
+        if bench.send_queue.take() is not None:
             sent += 1
-            bench.outbox.done()
+            bench.send_queue.done()
     assert bench.counts()["posted"] == 40
     assert bench.counts()["skipped"] == 0
 

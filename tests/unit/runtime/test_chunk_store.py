@@ -1,4 +1,4 @@
-"""A member's chunks: never beyond its memory, and none that it was told to drop."""
+"""A member's chunks: never beyond its memory, and none after a drop."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Pauses:
         await (asyncio.Event().wait() if self.for_ever else asyncio.sleep(0))
 
 
-def roster(
+def make_links(
     transport: UnresponsiveTransport, pauses: Pauses, refused: list[ElasticmlError]
 ) -> DriverLinks:
     return DriverLinks(
@@ -81,7 +81,7 @@ async def test_worker_that_does_not_answer_is_retried():
     # job waited for it for ever.
     closed = LinkClosedError("no answer")
     transport, pauses, refused = UnresponsiveTransport(closed, closed), Pauses(), []
-    made = roster(transport, pauses, refused)
+    made = make_links(transport, pauses, refused)
     made.invite("w0")
     await turns()
     assert (transport.calls, len(transport.links)) == (3, 1)
@@ -93,7 +93,7 @@ async def test_worker_that_does_not_answer_is_retried():
 async def test_worker_that_never_answers_is_abandoned(monkeypatch):
     monkeypatch.setattr(module, "CONNECTS_MAX", 4)
     transport, pauses = UnresponsiveTransport(*[LinkClosedError("no answer")] * 9), Pauses()
-    made = roster(transport, pauses, [])
+    made = make_links(transport, pauses, [])
     made.invite("w0")
     await turns()
     assert transport.calls == 4
@@ -102,7 +102,7 @@ async def test_worker_that_never_answers_is_abandoned(monkeypatch):
 
 async def test_worker_that_has_ended_is_not_retried():
     transport, pauses = UnresponsiveTransport(LinkClosedError("no answer")), Pauses(for_ever=True)
-    made = roster(transport, pauses, [])
+    made = make_links(transport, pauses, [])
     made.invite("w0")
     await pauses.began.wait()
     made.uninvite("w0")
@@ -118,7 +118,7 @@ async def test_worker_that_has_ended_is_not_retried():
 async def test_worker_that_cannot_take_part_is_reported_once():
     error = ConfigError("transport 'stream' needs a byte stream")
     transport, refused = UnresponsiveTransport(error), []
-    made = roster(transport, Pauses(), refused)
+    made = make_links(transport, Pauses(), refused)
     made.invite("w0")
     await turns()
     assert (transport.calls, refused) == (1, [error])

@@ -47,7 +47,7 @@ def test_as_many_calls_run_at_once_as_there_are_threads():
 
 
 def _never() -> float:
-    """Return a clock that stands still."""
+    """Return a clock that does not advance."""
     return 0.0
 
 

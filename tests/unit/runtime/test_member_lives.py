@@ -70,7 +70,7 @@ async def open_link(network: FaultyNetwork, job: str = "j"):
     return link, await accepted
 
 
-async def told(link, kind: str) -> dict:
+async def receive_kind(link, kind: str) -> dict:
     """Wait for a message of this kind from the member."""
     while True:
         frame = await link.receive(lambda header, prefix: pytest.fail("no payload is wanted"))
@@ -88,10 +88,10 @@ async def test_no_block_is_read_after_one_has_failed(tmp_path, monkeypatch):
     source = read_svmlight(str(tmp_path / "a.svm"))
     n_blocks = len(source.blocks())
     assert n_blocks > 3
-    begun, reported, read = [], threading.Event(), SvmlightSource.read
+    started, reported, read = [], threading.Event(), SvmlightSource.read
 
     def watched(self: SvmlightSource, block: int, *given: object):
-        begun.append(block)
+        started.append(block)
         if block > 0:  # running when the first one fails
             reported.wait()
         return read(self, block, *given)
@@ -107,12 +107,12 @@ async def test_no_block_is_read_after_one_has_failed(tmp_path, monkeypatch):
     order = cmd.ReadBlocks(cause="t", member=ME, blocks=tuple(range(n_blocks)))
     await tell(near, order, spec=source.spec())
 
-    failed = await told(near, "Failed")
+    failed = await receive_kind(near, "Failed")
     reported.set()
     await reading.run(int)  # behind all further reads
 
     assert "line 1" in failed["reason"]
-    assert begun in ([0], [0, 1])
+    assert started in ([0], [0, 1])
     near.close()
     await life
     reading.close()
@@ -132,7 +132,7 @@ async def test_chunks_may_arrive_while_a_new_incarnation_reports_its_chunks():
     network = FaultyNetwork(0)
     near, far = await open_link(network)
     life = asyncio.create_task(MemberAgent(far, store, environment(network), None).run())
-    arrival = asyncio.create_task(told(near, "Arrive"))
+    arrival = asyncio.create_task(receive_kind(near, "Arrive"))
     await asyncio.wait([life, arrival], return_when=asyncio.FIRST_COMPLETED)
     assert arrival.done()
     assert arrival.result()["holdings"] == ["s/0/0"]
@@ -150,7 +150,7 @@ async def test_no_incarnation_starts_on_a_worker_that_ended_while_the_former_one
     host = MemberHost(environment(network, compute=compute), nobody_runs)
     hello = {"job": "j", "kind": "driver"}
     first = await network.endpoint("driver").connect("w", hello)
-    await told(first, "Arrive")
+    await receive_kind(first, "Arrive")
     former = host.agents["j"]
     second = await network.endpoint("driver").connect("w", hello)
     await compute.reached.wait()
@@ -159,7 +159,7 @@ async def test_no_incarnation_starts_on_a_worker_that_ended_while_the_former_one
     compute.released.set()
 
     with pytest.raises(LinkClosedError):
-        await told(second, "Arrive")
+        await receive_kind(second, "Arrive")
     assert host.agents == {"j": former}
 
 
@@ -169,7 +169,7 @@ async def test_a_worker_with_a_notice_starts_no_incarnation_that_would_not_know_
     await host.notice(0.0, "preempted")
     link = await network.endpoint("driver").connect("w", {"job": "j", "kind": "driver"})
     with pytest.raises(LinkClosedError):
-        await told(link, "Arrive")
+        await receive_kind(link, "Arrive")
     assert host.agents == {}
 
 
@@ -183,7 +183,7 @@ async def test_members_compute_with_the_job_s_threads_if_it_sets_them(monkeypatc
 
     monkeypatch.setattr(ToySolver, "compute", watched)
 
-    async def told(**changes: Any) -> set[int]:
+    async def threads_reported(**changes: Any) -> set[int]:
         world = World(toy_record(**changes))
         for _ in range(6):
             await world.add()
@@ -192,6 +192,6 @@ async def test_members_compute_with_the_job_s_threads_if_it_sets_them(monkeypatc
         await world.close()
         return joined
 
-    assert (await told(threads=3), results) == ({3}, {3})
+    assert (await threads_reported(threads=3), results) == ({3}, {3})
     results.clear()
-    assert (await told(), results) == ({1}, {1})
+    assert (await threads_reported(), results) == ({1}, {1})

@@ -44,10 +44,10 @@ def test_sum_of_nothing_is_zero():
 
 
 def test_foreign_array_is_dropped_and_not_reused():
-    lent = np.frombuffer(bytes(80))
+    foreign = np.frombuffer(bytes(80))
     buffers = Buffers()
-    buffers.free(buffers.bind(lent))
-    assert buffers.take(80) is not lent
+    buffers.free(buffers.bind(foreign))
+    assert buffers.take(80) is not foreign
     own = buffers.take(80)
     buffers.free(buffers.bind(own))
     assert buffers.take(80) is own

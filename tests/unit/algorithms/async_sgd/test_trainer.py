@@ -189,10 +189,10 @@ def test_the_mean_is_kept_while_no_member_answers():
     for member in there:
         member.worker_loop.state = None
     arrays = {k: np.zeros(shape) for k, shape in request.returns.items()}
-    nobody = Outcome(
+    no_answer = Outcome(
         exchange=ExchangeId(1), arrays=arrays, examples=0, absent_examples=2 * ROWS, opened=1
     )
-    end = trainer.send(nobody)
+    end = trainer.send(no_answer)
     assert end.next_model["w"].tolist() == [4.0, 4.0, 4.0]
     assert end.objective is None
 

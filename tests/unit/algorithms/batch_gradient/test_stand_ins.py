@@ -95,8 +95,8 @@ def test_a_second_loss_does_not_corrupt_the_first_ones_anchor() -> None:
 
 def test_when_no_member_is_left_there_is_no_curvature_to_borrow() -> None:
     entry = StandIn(w=np.zeros(N), sums=sums())
-    nobody = Sums(loss=0.0, gradient=np.zeros(N), weight=0.0)
-    assert entry.borrowing(np.ones(N), sums(3.0), nobody).theta == 0.0
+    no_sums = Sums(loss=0.0, gradient=np.zeros(N), weight=0.0)
+    assert entry.borrowing(np.ones(N), sums(3.0), no_sums).theta == 0.0
 
 
 def test_nystrom_is_exact_where_its_basis_spans_the_range() -> None:

@@ -162,8 +162,8 @@ def test_a_warm_start_continues_where_another_run_ended():
 def test_a_warm_start_brings_its_input_normalisation():
     value = {**world(1).run(1).model.arrays, "input_mean": np.array([2.0])}
     value["input_std"] = np.array([4.0])
-    begun = world(1, warm_start=value, normalize="auto").run(1).model.arrays
-    assert (begun["input_mean"][0], begun["input_std"][0]) == (2.0, 4.0)
+    second = world(1, warm_start=value, normalize="auto").run(1).model.arrays
+    assert (second["input_mean"][0], second["input_std"][0]) == (2.0, 4.0)
     request = world(1, warm_start=value, normalize=(1.0, 3.0)).run(1).model.arrays
     assert (request["input_mean"][0], request["input_std"][0]) == (1.0, 3.0)
 
@@ -341,12 +341,12 @@ def test_frozen_values_are_broadcast_once_and_never_returned():
 
 
 def test_a_newcomer_gets_frozen_values_before_its_first_step():
-    def anew(world: World) -> None:
+    def lose_state(world: World) -> None:
         if world.round == 2:
             world.solvers[1] = LocalSGDSolver(world.settings, world.facts)
 
     tied = {"model": "tests.networks:tied", "batch": 4, "local_steps": 2}
-    run = world(3, **tied, between=anew).run(6)
+    run = world(3, **tied, between=lose_state).run(6)
     sums = [a.outcome.arrays["sums"] for a in run.exchanges if a.exchange.operation == "train"]
     assert [int(s[local_sgd_exchanges.LACKING]) for s in sums] == [0, 0, 1, 0, 0, 0]
     n = 256 * 4 + 4

@@ -30,271 +30,271 @@ def seen(instance: int, state: State = "running") -> ObservedContainer:
 
 
 def running(n: int, **limits: int) -> ContainerAllocator:
-    allotment = ContainerAllocator(**limits)
-    assert allotment.see([seen(i) for i in range(n)], now_s=0.0) == []
+    allocator = ContainerAllocator(**limits)
+    assert allocator.see([seen(i) for i in range(n)], now_s=0.0) == []
     for i in range(n):
-        allotment.registered(f"w{i}")
-    return allotment
+        allocator.registered(f"w{i}")
+    return allocator
 
 
-def mark(allotment: ContainerAllocator, *names: str, strict: bool = False) -> None:
+def mark(allocator: ContainerAllocator, *names: str, strict: bool = False) -> None:
     for name in names:
-        allotment.marked(name, strict=strict, now_s=0.0)
+        allocator.marked(name, strict=strict, now_s=0.0)
 
 
-def preempt(allotment: ContainerAllocator, instance: int, now_s: float) -> list[object]:
+def preempt(allocator: ContainerAllocator, instance: int, now_s: float) -> list[object]:
     """Pre-empt a container; skein requests its replacement, the next one, at the same time."""
-    replacement = max(record.instance for record in allotment._records.values()) + 1
-    actions = allotment.see([seen(instance, "failed"), seen(replacement, "requested")], now_s)
-    return [*actions, *allotment.ended(f"w{instance}", *PREEMPTED, now_s)]
+    replacement = max(record.instance for record in allocator._records.values()) + 1
+    actions = allocator.see([seen(instance, "failed"), seen(replacement, "requested")], now_s)
+    return [*actions, *allocator.ended(f"w{instance}", *PREEMPTED, now_s)]
 
 
 def test_a_first_preemption_is_left_to_skein():
-    allotment = running(2)
-    assert preempt(allotment, 1, now_s=10.0) == []
-    assert allotment.count == 2
+    allocator = running(2)
+    assert preempt(allocator, 1, now_s=10.0) == []
+    assert allocator.count == 2
 
 
 def test_a_container_preempted_young_repeatedly_is_requested_later_and_later():
-    allotment = running(1)
-    assert preempt(allotment, 0, now_s=10.0) == []
+    allocator = running(1)
+    assert preempt(allocator, 0, now_s=10.0) == []
     now_s, instance, waits = 10.0, 1, []
     for _ in range(8):
         now_s += 5.0
-        allotment.see([seen(instance)], now_s)
-        assert preempt(allotment, instance, now_s) == [Kill(name=f"w{instance + 1}")]
+        allocator.see([seen(instance)], now_s)
+        assert preempt(allocator, instance, now_s) == [Kill(name=f"w{instance + 1}")]
         waits.append(0.0)
-        while allotment.see([], now_s + waits[-1]) == []:
+        while allocator.see([], now_s + waits[-1]) == []:
             waits[-1] += 1.0
         now_s += waits[-1]
         instance += 2
-        allotment.added(f"w{instance}", instance, streak=len(waits) + 1)
-        assert allotment.count == 1
+        allocator.added(f"w{instance}", instance, streak=len(waits) + 1)
+        assert allocator.count == 1
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
 
 
 def test_the_delayed_request_names_the_number_of_preemptions():
-    allotment = running(1)
-    preempt(allotment, 0, now_s=1.0)
-    allotment.see([seen(1)], now_s=2.0)
-    preempt(allotment, 1, now_s=3.0)
-    assert allotment.see([seen(2, "killed")], now_s=4.0) == [Add(streak=2)]
+    allocator = running(1)
+    preempt(allocator, 0, now_s=1.0)
+    allocator.see([seen(1)], now_s=2.0)
+    preempt(allocator, 1, now_s=3.0)
+    assert allocator.see([seen(2, "killed")], now_s=4.0) == [Add(streak=2)]
 
 
 def test_a_container_that_lived_long_is_requested_at_once_again():
-    allotment = running(1)
-    preempt(allotment, 0, now_s=1.0)
-    allotment.see([seen(1)], now_s=2.0)
-    assert preempt(allotment, 1, now_s=2.0 + YOUNG_S) == []
+    allocator = running(1)
+    preempt(allocator, 0, now_s=1.0)
+    allocator.see([seen(1)], now_s=2.0)
+    assert preempt(allocator, 1, now_s=2.0 + YOUNG_S) == []
 
 
 def test_containers_preempted_together_count_once_each():
-    allotment = running(4)
+    allocator = running(4)
     for instance in range(4):
-        assert preempt(allotment, instance, now_s=20.0) == []
-    assert allotment.count == 4
+        assert preempt(allocator, instance, now_s=20.0) == []
+    assert allocator.count == 4
 
 
 def test_a_replacement_that_has_arrived_is_left_alone():
-    allotment = running(1)
-    preempt(allotment, 0, now_s=1.0)
-    allotment.see([seen(1)], now_s=2.0)
-    allotment.see([seen(1, "failed"), seen(2)], now_s=3.0)
-    assert allotment.ended("w1", *PREEMPTED, 3.0) == []
-    assert allotment.count == 1
+    allocator = running(1)
+    preempt(allocator, 0, now_s=1.0)
+    allocator.see([seen(1)], now_s=2.0)
+    allocator.see([seen(1, "failed"), seen(2)], now_s=3.0)
+    assert allocator.ended("w1", *PREEMPTED, 3.0) == []
+    assert allocator.count == 1
 
 
 def test_a_replacement_that_appears_later_is_found():
-    allotment = running(1)
-    preempt(allotment, 0, now_s=1.0)
-    allotment.see([seen(1)], now_s=2.0)
-    allotment.see([seen(1, "failed")], now_s=3.0)
-    assert allotment.ended("w1", *PREEMPTED, 3.0) == []
-    assert allotment.see([seen(2, "requested")], now_s=3.5) == [Kill(name="w2")]
+    allocator = running(1)
+    preempt(allocator, 0, now_s=1.0)
+    allocator.see([seen(1)], now_s=2.0)
+    allocator.see([seen(1, "failed")], now_s=3.0)
+    assert allocator.ended("w1", *PREEMPTED, 3.0) == []
+    assert allocator.see([seen(2, "requested")], now_s=3.5) == [Kill(name="w2")]
 
 
 def test_a_request_overtaken_by_a_younger_one_is_repeated():
-    allotment = running(1)
-    allotment.see([seen(1, "requested"), seen(2, "requested")], now_s=1.0)
-    assert allotment.see([seen(1, "requested"), seen(2)], now_s=2.0) == []
-    assert allotment.see([seen(1, "requested"), seen(2)], now_s=4.0) == [Kill(name="w1"), Add()]
+    allocator = running(1)
+    allocator.see([seen(1, "requested"), seen(2, "requested")], now_s=1.0)
+    assert allocator.see([seen(1, "requested"), seen(2)], now_s=2.0) == []
+    assert allocator.see([seen(1, "requested"), seen(2)], now_s=4.0) == [Kill(name="w1"), Add()]
 
 
 def test_a_request_that_waits_in_order_is_left_alone():
-    allotment = running(1)
-    allotment.see([seen(1, "requested"), seen(2, "requested")], now_s=1.0)
-    assert allotment.see([seen(1), seen(2, "requested")], now_s=900.0) == []
+    allocator = running(1)
+    allocator.see([seen(1, "requested"), seen(2, "requested")], now_s=1.0)
+    assert allocator.see([seen(1), seen(2, "requested")], now_s=900.0) == []
 
 
 def test_a_grant_that_skein_could_not_assign_belongs_to_the_oldest_request():
-    allotment = running(1)
-    allotment.see([seen(1, "requested"), seen(2, "requested")], now_s=1.0)
-    allotment.unplaced()
-    assert allotment.see([], now_s=2.0) == []
-    assert allotment.see([], now_s=5.0) == [Kill(name="w1"), Add()]
-    allotment.added("w3", 3, streak=0)
-    assert allotment.see([seen(3, "requested")], now_s=9.0) == []
+    allocator = running(1)
+    allocator.see([seen(1, "requested"), seen(2, "requested")], now_s=1.0)
+    allocator.unplaced()
+    assert allocator.see([], now_s=2.0) == []
+    assert allocator.see([], now_s=5.0) == [Kill(name="w1"), Add()]
+    allocator.added("w3", 3, streak=0)
+    assert allocator.see([seen(3, "requested")], now_s=9.0) == []
 
 
 def test_a_grant_without_a_request_is_forgotten():
-    allotment = running(1)
-    allotment.unplaced()
-    assert allotment.see([], now_s=1.0) == []
-    allotment.see([seen(1, "requested")], now_s=2.0)
-    assert allotment.see([], now_s=9.0) == []
+    allocator = running(1)
+    allocator.unplaced()
+    assert allocator.see([], now_s=1.0) == []
+    allocator.see([seen(1, "requested")], now_s=2.0)
+    assert allocator.see([], now_s=9.0) == []
 
 
 def test_a_container_released_for_a_marked_one_is_requested_again():
-    allotment = running(3)
-    mark(allotment, "w0")
-    assert allotment.release(["w2"], now_s=5.0) == [Kill(name="w2")]
-    assert allotment.see([seen(2, "killed")], now_s=5.5) == []
-    assert allotment.see([], now_s=6.0) == [Add()]
+    allocator = running(3)
+    mark(allocator, "w0")
+    assert allocator.release(["w2"], now_s=5.0) == [Kill(name="w2")]
+    assert allocator.see([seen(2, "killed")], now_s=5.5) == []
+    assert allocator.see([], now_s=6.0) == [Add()]
 
 
 def test_a_mark_is_answered_once():
-    allotment = running(3)
-    mark(allotment, "w0")
-    assert allotment.release(["w1", "w2"], now_s=5.0) == [Kill(name="w1"), Kill(name="w2")]
-    assert allotment.see([], now_s=9.0) == [Add()]
+    allocator = running(3)
+    mark(allocator, "w0")
+    assert allocator.release(["w1", "w2"], now_s=5.0) == [Kill(name="w1"), Kill(name="w2")]
+    assert allocator.see([], now_s=9.0) == [Add()]
 
 
 def test_a_mark_that_lapsed_long_ago_is_not_answered():
-    allotment = running(2)
-    mark(allotment, "w0")
-    allotment.lapsed("w0", 4.0)
-    assert allotment.release(["w1"], now_s=4.0 + LATE_S) == [Kill(name="w1")]
-    assert allotment.see([], now_s=20.0) == []
+    allocator = running(2)
+    mark(allocator, "w0")
+    allocator.lapsed("w0", 4.0)
+    assert allocator.release(["w1"], now_s=4.0 + LATE_S) == [Kill(name="w1")]
+    assert allocator.see([], now_s=20.0) == []
 
 
 def test_a_container_released_for_a_mark_that_has_just_ended_is_requested_again():
     # The job released it for the mark; meanwhile YARN took the marked one, or withdrew the request.
-    allotment = running(4)
-    mark(allotment, "w0")
-    mark(allotment, "w1")
-    allotment.lapsed("w1", 4.5)
-    preempt(allotment, 0, now_s=5.0)
-    allotment.release(["w2", "w3"], now_s=5.1)
-    assert allotment.count == 4
-    assert allotment.see([], now_s=9.0) == [Add(), Add()]
-    assert allotment.release(["w4"], now_s=5.2) == [Kill(name="w4")]
-    assert allotment.count == 1, "each is answered once"
+    allocator = running(4)
+    mark(allocator, "w0")
+    mark(allocator, "w1")
+    allocator.lapsed("w1", 4.5)
+    preempt(allocator, 0, now_s=5.0)
+    allocator.release(["w2", "w3"], now_s=5.1)
+    assert allocator.count == 4
+    assert allocator.see([], now_s=9.0) == [Add(), Add()]
+    assert allocator.release(["w4"], now_s=5.2) == [Kill(name="w4")]
+    assert allocator.count == 1, "each is answered once"
 
 
 def test_strict_marks_are_answered_with_nothing():
     # Four strict marks were executed, and three seconds later a policy retired four members: all of
     # those were requested again, as if they had been released for the marks.
-    allotment = running(8)
-    mark(allotment, "w0", "w1", strict=True)
-    assert allotment.release(["w4"], now_s=1.0) == [Kill(name="w4")]
-    allotment.ended("w0", *PREEMPTED, 2.0)
-    allotment.lapsed("w1", 2.0)
-    assert allotment.release(["w5", "w6"], now_s=3.0) == [Kill(name="w5"), Kill(name="w6")]
-    assert allotment.see([seen(8, "requested")], now_s=9.0) == []
-    assert allotment.count == 5
+    allocator = running(8)
+    mark(allocator, "w0", "w1", strict=True)
+    assert allocator.release(["w4"], now_s=1.0) == [Kill(name="w4")]
+    allocator.ended("w0", *PREEMPTED, 2.0)
+    allocator.lapsed("w1", 2.0)
+    assert allocator.release(["w5", "w6"], now_s=3.0) == [Kill(name="w5"), Kill(name="w6")]
+    assert allocator.see([seen(8, "requested")], now_s=9.0) == []
+    assert allocator.count == 5
 
 
 def test_a_mark_that_becomes_strict_may_have_been_answered_before_that():
-    allotment = running(3)
-    mark(allotment, "w0")
-    allotment.marked("w0", strict=True, now_s=4.0)
-    allotment.release(["w1"], now_s=4.5)
-    allotment.release(["w2"], now_s=4.6)
-    assert allotment.see([], now_s=9.0) == [Add()]
+    allocator = running(3)
+    mark(allocator, "w0")
+    allocator.marked("w0", strict=True, now_s=4.0)
+    allocator.release(["w1"], now_s=4.5)
+    allocator.release(["w2"], now_s=4.6)
+    assert allocator.see([], now_s=9.0) == [Add()]
 
 
 def test_a_container_released_for_a_mark_is_requested_again_when_dask_has_left_it():
     # skein shows it running until its worker has been retired; the replacement request was dropped
     # for lack of capacity, and then the container ended: one container fewer for good.
-    allotment = running(3, maximum=3)
-    mark(allotment, "w0")
-    allotment.release(["w2"], now_s=5.0)
+    allocator = running(3, maximum=3)
+    mark(allocator, "w0")
+    allocator.release(["w2"], now_s=5.0)
     for now_s in (5.5, 6.5, 7.5):
-        assert allotment.see([seen(i) for i in range(3)], now_s) == []
-        assert allotment.count == 3
-    assert allotment.see([seen(0), seen(1), seen(2, "killed")], now_s=8.5) == [Add()]
+        assert allocator.see([seen(i) for i in range(3)], now_s) == []
+        assert allocator.count == 3
+    assert allocator.see([seen(0), seen(1), seen(2, "killed")], now_s=8.5) == [Add()]
 
 
 def test_a_container_that_yarn_takes_during_its_retirement_is_requested_once():
     # skein takes it for failed and requests another itself, besides the delayed request.
-    allotment = running(3, maximum=3)
-    mark(allotment, "w0")
-    allotment.release(["w2"], now_s=5.0)
-    allotment.see([seen(2)], now_s=5.2)
-    assert allotment.ended("w2", *PREEMPTED, 5.5) == []
-    assert allotment.see([seen(2, "failed"), seen(3, "requested")], 5.6) == [Kill(name="w3")]
-    assert allotment.count == 3
-    assert allotment.see([seen(3, "killed")], now_s=6.0) == [Add()]
+    allocator = running(3, maximum=3)
+    mark(allocator, "w0")
+    allocator.release(["w2"], now_s=5.0)
+    allocator.see([seen(2)], now_s=5.2)
+    assert allocator.ended("w2", *PREEMPTED, 5.5) == []
+    assert allocator.see([seen(2, "failed"), seen(3, "requested")], 5.6) == [Kill(name="w3")]
+    assert allocator.count == 3
+    assert allocator.see([seen(3, "killed")], now_s=6.0) == [Add()]
 
 
 def test_a_retired_container_that_yarn_takes_during_its_retirement_is_not_replaced():
-    allotment = running(3)
-    allotment.release(["w2"], now_s=5.0)
-    assert allotment.see([seen(2, "failed")], now_s=5.5) == []
-    assert allotment.ended("w2", *PREEMPTED, 5.6) == []
-    assert allotment.see([seen(3, "requested")], now_s=6.0) == [Kill(name="w3")]
-    assert allotment.see([seen(3, "killed"), seen(4, "requested")], now_s=7.0) == []
-    assert allotment.count == 3, "the next one is another's"
+    allocator = running(3)
+    allocator.release(["w2"], now_s=5.0)
+    assert allocator.see([seen(2, "failed")], now_s=5.5) == []
+    assert allocator.ended("w2", *PREEMPTED, 5.6) == []
+    assert allocator.see([seen(3, "requested")], now_s=6.0) == [Kill(name="w3")]
+    assert allocator.see([seen(3, "killed"), seen(4, "requested")], now_s=7.0) == []
+    assert allocator.count == 3, "the next one is another's"
 
 
 def test_due_requests_are_limited_by_the_free_capacity():
-    allotment = running(4, maximum=4)
-    mark(allotment, "w0", "w1")
-    allotment.release(["w2", "w3"], now_s=0.0)
-    assert allotment.see([seen(2, "killed"), seen(3)], now_s=2.0) == [Add()]
-    allotment.added("w4", 4, streak=0)
-    assert allotment.see([seen(4, "requested")], now_s=9.0) == []
-    assert allotment.see([seen(3, "killed")], now_s=10.0) == [Add()]
+    allocator = running(4, maximum=4)
+    mark(allocator, "w0", "w1")
+    allocator.release(["w2", "w3"], now_s=0.0)
+    assert allocator.see([seen(2, "killed"), seen(3)], now_s=2.0) == [Add()]
+    allocator.added("w4", 4, streak=0)
+    assert allocator.see([seen(4, "requested")], now_s=9.0) == []
+    assert allocator.see([seen(3, "killed")], now_s=10.0) == [Add()]
 
 
 def test_a_failed_release_is_repeated():
-    allotment = running(2)
-    allotment.release(["w1"], now_s=0.0)
-    assert allotment.see([seen(1)], now_s=INSIST_S - 1.0) == []
-    assert allotment.see([seen(1)], now_s=INSIST_S) == [Kill(name="w1")]
-    assert allotment.see([seen(1)], now_s=INSIST_S + 1.0) == []
-    assert allotment.see([seen(1, "killed")], now_s=3 * INSIST_S) == []
+    allocator = running(2)
+    allocator.release(["w1"], now_s=0.0)
+    assert allocator.see([seen(1)], now_s=INSIST_S - 1.0) == []
+    assert allocator.see([seen(1)], now_s=INSIST_S) == [Kill(name="w1")]
+    assert allocator.see([seen(1)], now_s=INSIST_S + 1.0) == []
+    assert allocator.see([seen(1, "killed")], now_s=3 * INSIST_S) == []
 
 
 def test_a_released_container_does_not_count_as_preempted():
-    allotment = running(2)
-    allotment.release(["w1"], now_s=5.0)
-    assert allotment.ended("w1", *PREEMPTED, 6.0) == []
-    assert allotment.count == 1
+    allocator = running(2)
+    allocator.release(["w1"], now_s=5.0)
+    assert allocator.ended("w1", *PREEMPTED, 6.0) == []
+    assert allocator.count == 1
 
 
 def test_a_job_gets_at_most_the_remaining_maximum():
-    allotment = running(3, maximum=4)
-    assert allotment.request(5) == [Add()]
-    allotment.added("w3", 3, streak=0)
-    assert allotment.request(1) == []
+    allocator = running(3, maximum=4)
+    assert allocator.request(5) == [Add()]
+    allocator.added("w3", 3, streak=0)
+    assert allocator.request(1) == []
 
 
 def test_delayed_requests_count_towards_the_maximum():
-    allotment = running(2, maximum=2)
-    mark(allotment, "w0")
-    allotment.release(["w1"], now_s=0.0)
-    assert allotment.request(1) == []
+    allocator = running(2, maximum=2)
+    mark(allocator, "w0")
+    allocator.release(["w1"], now_s=0.0)
+    assert allocator.request(1) == []
 
 
 def test_a_job_releases_down_to_the_minimum():
-    allotment = running(3, minimum=2)
-    assert allotment.release(["w0", "w1"], now_s=0.0) == [Kill(name="w0")]
+    allocator = running(3, minimum=2)
+    assert allocator.release(["w0", "w1"], now_s=0.0) == [Kill(name="w0")]
 
 
 def test_missing_containers_below_the_minimum_are_requested():
-    allotment = running(3, minimum=3)
-    allotment.ended("w1", "success", 0, "", now_s=4.0)
-    assert allotment.see([seen(1, "succeeded")], now_s=4.0) == [Add()]
+    allocator = running(3, minimum=3)
+    allocator.ended("w1", "success", 0, "", now_s=4.0)
+    assert allocator.see([seen(1, "succeeded")], now_s=4.0) == [Add()]
 
 
 def test_three_workers_that_fail_alike_before_they_register_end_the_application():
-    allotment = ContainerAllocator()
+    allocator = ContainerAllocator()
     message = "Exit code: 127\nLast 4096 bytes of stderr :\nbash: python: command not found\n"
     actions = []
     for instance in range(5):
-        allotment.see([seen(instance)], now_s=float(instance))
-        actions += allotment.ended(f"w{instance}", "exit", 127, message, float(instance))
+        allocator.see([seen(instance)], now_s=float(instance))
+        actions += allocator.ended(f"w{instance}", "exit", 127, message, float(instance))
     assert actions == [
         EndApplication(
             message="3 worker containers in a row ended before they registered "
@@ -305,27 +305,27 @@ def test_three_workers_that_fail_alike_before_they_register_end_the_application(
 
 @pytest.mark.parametrize("reason", ["preempted", "node", "released", "aborted"])
 def test_containers_that_others_end_never_end_the_application(reason: str):
-    allotment = ContainerAllocator()
+    allocator = ContainerAllocator()
     for instance in range(9):
-        allotment.see([seen(instance)], now_s=float(instance))
-        actions = allotment.ended(f"w{instance}", reason, -100, "", float(instance))
+        allocator.see([seen(instance)], now_s=float(instance))
+        actions = allocator.ended(f"w{instance}", reason, -100, "", float(instance))
         assert not [action for action in actions if isinstance(action, EndApplication)]
 
 
 def test_one_registered_worker_shows_that_workers_can_start():
-    allotment = ContainerAllocator()
+    allocator = ContainerAllocator()
     for instance in range(9):
-        allotment.see([seen(instance)], now_s=float(instance))
+        allocator.see([seen(instance)], now_s=float(instance))
         if instance % 3 == 2:
-            allotment.registered(f"w{instance}")
-        assert allotment.ended(f"w{instance}", "exit", 1, "", float(instance)) == []
+            allocator.registered(f"w{instance}")
+        assert allocator.ended(f"w{instance}", "exit", 1, "", float(instance)) == []
 
 
 def test_workers_that_fail_in_different_ways_are_retried():
-    allotment = ContainerAllocator()
+    allocator = ContainerAllocator()
     for instance in range(9):
-        allotment.see([seen(instance)], now_s=float(instance))
-        assert allotment.ended(f"w{instance}", "exit", instance % 2 + 1, "", 0.0) == []
+        allocator.see([seen(instance)], now_s=float(instance))
+        assert allocator.ended(f"w{instance}", "exit", instance % 2 + 1, "", 0.0) == []
 
 
 def test_reports_about_unknown_containers_are_ignored():

@@ -21,7 +21,7 @@ class Application:
         self.end = (status, diagnostics)
 
 
-def told(hello: bytes | None, status: str) -> Any:
+def reported(hello: bytes | None, status: str) -> Any:
     application = Application(hello)
     finish_application(application, status, "why")  # type: ignore[arg-type]
     return application.end
@@ -29,13 +29,13 @@ def told(hello: bytes | None, status: str) -> Any:
 
 @pytest.mark.parametrize("status", ["FAILED", "KILLED"])
 def test_the_agent_reports_the_status_to_yarn_so_that_no_attempt_follows(status):
-    assert told(b'{"v": 1, "end": "end="}', status) == ("SUCCEEDED", f"end={status}: why")
+    assert reported(b'{"v": 1, "end": "end="}', status) == ("SUCCEEDED", f"end={status}: why")
 
 
 @pytest.mark.parametrize("hello", [None, b'{"v": 1}'])
 def test_without_a_suitable_agent_skein_gets_the_status_itself(hello):
-    assert told(hello, "FAILED") == ("FAILED", "why")
+    assert reported(hello, "FAILED") == ("FAILED", "why")
 
 
 def test_success_needs_no_agent():
-    assert told(b'{"v": 1, "end": "end="}', "SUCCEEDED") == ("SUCCEEDED", "why")
+    assert reported(b'{"v": 1, "end": "end="}', "SUCCEEDED") == ("SUCCEEDED", "why")

@@ -65,7 +65,7 @@ def driver(place, tmp_path):
 
 
 @pytest.fixture
-def away(monkeypatch):
+def failing_reads(monkeypatch):
     """Make reading a file of this name fail a few times, as while a name node restarts."""
     monkeypatch.setattr(job_driver, "TRY_PAUSE_S", 0.0)
     left = {}
@@ -85,13 +85,13 @@ def away(monkeypatch):
     return left
 
 
-def test_a_job_that_has_ended_is_not_failed_by_a_restarting_name_node(driver, place, away):
+def test_a_job_that_has_ended_is_not_failed_by_a_restarting_name_node(driver, place, failing_reads):
     # The driver started again meanwhile, and overwrote the verdict that the job had failed.
     verdict = Verdict(state="done", reason="5 rounds (gap)")
     write_verdict(place, verdict)
-    away["verdict.json"] = 3
+    failing_reads["verdict.json"] = 3
     asyncio.run(driver.run())
-    assert away["verdict.json"] == 0
+    assert failing_reads["verdict.json"] == 0
     assert read_verdict(place) == verdict
     assert driver._app.ended == (
         "SUCCEEDED",
@@ -99,11 +99,11 @@ def test_a_job_that_has_ended_is_not_failed_by_a_restarting_name_node(driver, pl
     )
 
 
-def test_a_job_continues_when_its_story_is_briefly_unavailable(driver, place, away):
+def test_a_job_continues_when_its_story_is_briefly_unavailable(driver, place, failing_reads):
     records = [{"event": "RoundEnded", "round": r, "t": r / 2} for r in range(4)]
     story = "".join(json.dumps(record) + "\n" for record in records)
     filesystem.write_whole(f"{place}/story.jsonl", story.encode())
-    away["story.jsonl"] = 3
+    failing_reads["story.jsonl"] = 3
     assert driver._resumed("memory://checkpoints") == {
         "resume": "memory://checkpoints",
         "reached": {"round": 4, "seconds": 1.5},
@@ -112,16 +112,16 @@ def test_a_job_continues_when_its_story_is_briefly_unavailable(driver, place, aw
 
 @pytest.mark.parametrize(("attempts", "left"), [(0, 18), (1, 0)])
 def test_a_resumed_driver_waits_for_data_that_were_present_before(
-    driver, place, away, attempts, left
+    driver, place, failing_reads, attempts, left
 ):
     # In a first attempt errors of the data are reported at once.
     if attempts:
         write_attempt(place, Attempt(number=attempts))
-    away["train.svm"] = job_driver.TRIES_MAX - 1
+    failing_reads["train.svm"] = job_driver.TRIES_MAX - 1
     asyncio.run(driver.run())
     verdict = read_verdict(place)
     assert verdict.state == "failed"
-    assert away["train.svm"] == left
+    assert failing_reads["train.svm"] == left
     is_missing = "does not exist" in verdict.reason
     assert is_missing is (attempts > 0), verdict.reason
 
