@@ -54,14 +54,14 @@ def test_exchanges_of_one_round_are_one_load():
         {"t": 2.0, "event": "ExchangeEnded", "round": 0, "compute_s": {"0": 0.5, "1": 1.0}},
         {"t": 3.0, "event": "ExchangeEnded", "round": 0, "compute_s": {"1": 0.25, "x": 9}},
     ]
-    loads = make_loads(records_from_json(told))
+    loads = make_loads(records_from_json(rows))
     assert loads.seconds.tolist() == [[0.5], [1.25]]
     assert not loads.has_rows
 
 
 def test_placement_does_not_count_as_moves():
     told = [{"t": 0.5, "event": "ChunksMoved", "round": 0, "chunks": 9}, *records()[5:]]
-    assert make_loads(records_from_json(told)).moved[0] == 0.0
+    assert make_loads(records_from_json(rows)).moved[0] == 0.0
 
 
 def test_a_story_without_work_has_no_loads():
