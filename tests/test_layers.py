@@ -86,31 +86,11 @@ def tree_of(module: str) -> ast.Module:
     return ast.parse(MODULES[module].read_text(), str(MODULES[module]))
 
 
-def is_for_types(node: ast.AST) -> bool:
-    """Whether a node is ``if TYPE_CHECKING``, whose body never runs."""
-    return (
-        isinstance(node, ast.If)
-        and isinstance(node.test, ast.Name)
-        and node.test.id == "TYPE_CHECKING"
-    )
-
-
 @cache
-def imports_of(module: str, run: bool = False) -> list[tuple[int, str]]:
-    """Line and name of every module that a module imports, anywhere in it.
-
-    ``run`` leaves out imports that only the type checker sees.
-    """
+def imports_of(module: str) -> list[tuple[int, str]]:
+    """Line and name of every module that a module imports, also for the type checker alone."""
     results = set()
-    unseen = {
-        child
-        for node in ast.walk(tree_of(module))
-        if run and is_for_types(node)
-        for child in ast.walk(node)
-    }
     for node in ast.walk(tree_of(module)):
-        if node in unseen:
-            continue
         if isinstance(node, ast.Import):
             results |= {(node.lineno, alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -121,9 +101,9 @@ def imports_of(module: str, run: bool = False) -> list[tuple[int, str]]:
     return sorted(results)
 
 
-def own_imports(module: str, run: bool = False) -> list[tuple[int, str]]:
+def own_imports(module: str) -> list[tuple[int, str]]:
     """The imports of the package's own modules."""
-    return [entry for entry in imports_of(module, run) if entry[1].split(".")[0] == "elasticml"]
+    return [entry for entry in imports_of(module) if entry[1].split(".")[0] == "elasticml"]
 
 
 def libraries_of(module: str) -> set[str]:
@@ -133,14 +113,14 @@ def libraries_of(module: str) -> set[str]:
 
 @cache
 def reached_from(module: str) -> frozenset[str]:
-    """The package's modules that are loaded with a module, itself included."""
+    """The package's modules that a module imports, directly or not, itself included."""
     reached: set[str] = set()
     waiting = [module]
     while waiting:
         name = waiting.pop()
         if name in MODULES and name not in reached:
             reached.add(name)
-            waiting += [other for _, other in own_imports(name, run=True)]
+            waiting += [other for _, other in own_imports(name)]
     return frozenset(reached)
 
 
@@ -167,7 +147,7 @@ def test_no_two_files_import_each_other():
     wrong = [
         f"{module} line {line}: {other} imports it in turn"
         for module in INSIDE
-        for line, other in own_imports(module, run=True)
+        for line, other in own_imports(module)
         if module in reached_from(other)
     ]
     assert wrong == []

@@ -7,10 +7,10 @@ state (per-example quantities of an algorithm) is versioned and belongs to the o
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from elasticml.data.chunks.body import (
     VIEWS,
@@ -27,11 +27,22 @@ from elasticml.data.chunks.body import Kind as Kind
 from elasticml.data.chunks.body import Layout as Layout
 from elasticml.data.chunks.body import layout_from_json as layout_from_json
 from elasticml.data.chunks.lazy_body import LazyBody
+from elasticml.data.out_of_core.buffer_pool import BufferPool
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId, ChunkInfo
 
-if TYPE_CHECKING:
-    from elasticml.data.out_of_core.store import OutOfCoreStore
+
+class BodyStore(Protocol):
+    """What a chunk needs of the out-of-core store that its body is in."""
+
+    #: Buffers for decompressed bodies.
+    pool: BufferPool
+
+    def add_form(self, form: Chunk) -> Chunk:
+        """Add a derived form of a chunk, under the same id."""
+
+    def row_array(self, n: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+        """Return an array of length n in a file; content undefined."""
 
 
 class Chunk:
@@ -52,9 +63,9 @@ class Chunk:
         Per-example state, written by the owner only; ``state_version`` increases with each change.
     is_mapped : bool
         Whether the body is in a file, from which its pages can be read again at any time.
-    shelf : Shelf or None
+    out_of_core : BodyStore or None
         The out-of-core store of a mapped chunk, if not all chunks fit into memory.
-    away : Away or None
+    lazy_body : LazyBody or None
         The lazy body, which is loaded when one of its arrays is accessed; None for a plain body.
     """
 
@@ -109,7 +120,7 @@ class Chunk:
         self.state: dict[str, NDArray[Any]] = {}
         self.state_version: int = 0
         self.is_mapped: bool = False
-        self.out_of_core: OutOfCoreStore | None = None
+        self.out_of_core: BodyStore | None = None
         self.lazy_body: LazyBody | None = None
 
     def _set_views(self, views: dict[str, Any]) -> None:

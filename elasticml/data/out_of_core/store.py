@@ -431,7 +431,8 @@ def _copied(chunk: Chunk, buffer: memoryview) -> Chunk:
 
 def store_of(chunks: Sequence[Chunk]) -> OutOfCoreStore | None:
     """Return the out-of-core store of these chunks; None if none of them is in one."""
-    return next((chunk.out_of_core for chunk in chunks if chunk.out_of_core is not None), None)
+    stores = (chunk.out_of_core for chunk in chunks)
+    return next((store for store in stores if isinstance(store, OutOfCoreStore)), None)
 
 
 def stream_chunks(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
