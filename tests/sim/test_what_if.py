@@ -90,8 +90,8 @@ def test_losses_while_data_were_loaded_are_named():
 
 def test_a_member_emptied_before_its_end_leaves_with_notice_whatever_ended_it():
     told_to_end = play(faults=[{"round": 5, "lose": [2], "how": "terminate", "grace": 5.0}])
-    given = preempted()
-    for result, slot in ((told_to_end, 2), (given, 3)):
+    value = preempted()
+    for result, slot in ((told_to_end, 2), (value, 3)):
         first, *back = faults_from_story(records_from_json(result.story)).faults
         assert (first["how"], first["lose"]) == ("notice", [slot])
         assert [fault["return"] for fault in back] == [1] * len(back)

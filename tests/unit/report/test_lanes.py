@@ -7,7 +7,7 @@ from elasticml.report.lanes import KINDS, make_lanes, occupancy, paint
 from elasticml.story.records import record_from_json, records_from_json
 
 
-def told(*records):
+def story_of(*records):
     return records_from_json({"t": t, "event": event, **fields} for t, event, fields in records)
 
 
@@ -115,7 +115,7 @@ def test_without_a_record_of_taking_part_loading_ends_with_the_first_work():
 )
 def test_odd_records_make_no_overlapping_interval(record):
     records = [
-        *told((0.0, "MemberJoined", {"member": "0.0"})),
+        *story_of((0.0, "MemberJoined", {"member": "0.0"})),
         record_from_json({"t": 1.0, **record}),
     ]
     lanes = make_lanes(records)

@@ -60,7 +60,7 @@ def test_exchanges_of_one_round_are_one_load():
 
 
 def test_placement_does_not_count_as_moves():
-    told = [{"t": 0.5, "event": "ChunksMoved", "round": 0, "chunks": 9}, *records()[5:]]
+    rows = [{"t": 0.5, "event": "ChunksMoved", "round": 0, "chunks": 9}, *records()[5:]]
     assert make_loads(records_from_json(rows)).moved[0] == 0.0
 
 

@@ -38,9 +38,9 @@ def test_losses_and_returns_are_counted_by_round(tmp_path):
 
 def test_clock_gives_each_round_its_start_and_the_last_row_the_end(tmp_path):
     run = read_run(fabricate_run(tmp_path / "r", rounds=20, at=5, back=10))
-    begun = {r.round: r.t for r in run.records if isinstance(r, RoundStarted)}
+    starts = {r.round: r.t for r in run.records if isinstance(r, RoundStarted)}
     times = clock(run)
-    np.testing.assert_allclose([times.at(r) for r in range(20)], list(begun.values()), atol=1e-12)
+    np.testing.assert_allclose([times.at(r) for r in range(20)], list(starts.values()), atol=1e-12)
     ended = run.first(JobEnded).t
     assert times.at(20) == ended
 
