@@ -11,6 +11,7 @@ from elasticml.ids import parse_size
 from elasticml.specification.settings_model import (
     Count,
     Explained,
+    Flag,
     Index,
     NumberAbove0,
     NumberFrom0,
@@ -123,7 +124,7 @@ class Asked(_Options):
     #: Seconds until the marked containers are taken.
     grace: NumberFrom0 = 15.0
     #: Other containers than the marked ones will do.
-    negotiable: bool = True
+    negotiable: Flag = True
     #: Seconds until the other queue gives each of them back; None: never.
     away: NumberFrom0 | None = None
 

@@ -233,7 +233,7 @@ def test_other_than_two_labels_are_refused(weights):
         ({"positive": True}, "positive: needs loss: squared, not logistic"),
         ({"class_weight": {7.0: 2.0}}, "class_weight names label 7, wanted labels among 1 and 3"),
         ({"loss": "squared", "class_weight": "balanced"}, "loss: squared has no classes"),
-        ({"loss": "hinge"}, "loss: got 'hinge'; did you mean 'squared_hinge'"),
+        ({"loss": "hinge"}, "loss: got 'hinge' .there is squared, logistic"),
     ],
 )
 def test_wrong_settings_are_refused(settings, what):

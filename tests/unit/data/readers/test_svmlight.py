@@ -256,7 +256,7 @@ def test_a_source_survives_its_spec_and_settings_are_checked(tmp_path: Path) -> 
     assert data.fingerprint() != read_svmlight(str(tmp_path / "a")).fingerprint()
     for wrong, words in (
         ({"zerobased": True}, "did you mean 'zero_based'"),
-        ({"dtype": "int8"}, "wanted 'float64' or 'float32'"),
+        ({"dtype": "int8"}, "data.dtype: got 'int8'"),
         ({"zero_based": "maybe"}, "wanted auto, true or false"),
         ({"n_columns": 0}, "wanted at least 1"),
         ({"format": "svmligth"}, "did you mean 'svmlight'"),
