@@ -1,7 +1,7 @@
-"""What a member machine asks its shell for, and the shell's answers; nothing here crosses a link.
+"""Commands of a member machine to its adapter, and the adapter's answers; none crosses a link.
 
 The other effects of a member are in ``commands.py``: those that every node of the tree has, and the
-driver's orders that the machine hands on.
+driver's orders that the machine passes on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Report(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tell(Command):
-    """Send an event to the parent, whose link is open."""
+    """Send an event to the parent, over the open link."""
 
     to: MemberId
     event: Event
@@ -35,7 +35,7 @@ class SendKept(Command):
     """Send a kept partial of a past exchange to the driver: an anchor term."""
 
     exchange: ExchangeId
-    #: Whose partial was asked for; None: the own sum.
+    #: The member whose partial is requested; None: the own sum.
     sender: MemberId | None
     #: The handle of that partial; None: the own sum.
     handle: int | None
@@ -43,14 +43,14 @@ class SendKept(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail(Command):
-    """End the job with this error, which is no fault of the cluster."""
+    """End the job with this error, which is not a cluster fault."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectFailed(Event):
-    """No link to the parent could be opened: an answer to Attach."""
+    """The link to the parent could not be opened: an answer to Attach."""
 
     peer: MemberId
 
@@ -82,7 +82,7 @@ class TimeUp(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveSent(Event):
-    """Everything that a GiveChunks order is about has been sent."""
+    """All states and bodies of a GiveChunks order have been sent."""
 
     order: int
 
@@ -91,7 +91,7 @@ class GiveSent(Event):
 class SendCopy(Command):
     """Send one body of a CopyChunks order; answer with CopySent or SendFailed.
 
-    The bodies of an order are sent one after the other, in its order.
+    The machine commands the bodies of an order one after the other.
     """
 
     order: CopyChunks
@@ -108,7 +108,7 @@ class CopySent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveArriving(Event):
-    """States of a GiveChunks order have begun to arrive; ChunksArrived follows at its end."""
+    """A move has started to arrive; ChunksArrived follows at its end."""
 
     source: MemberId
     order: int
@@ -116,40 +116,40 @@ class MoveArriving(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunksArrived(Event):
-    """A transfer from another member has ended: complete, or broken off with its link."""
+    """A transfer from another member has ended: complete, or interrupted with its link."""
 
     source: MemberId
     #: Number of the GiveChunks or CopyChunks order.
     order: int
-    #: The order's chunks, as far as they are known here.
+    #: The chunks of the order, as far as they are known here.
     chunks: tuple[ChunkId, ...]
-    #: Those of them whose body was to come and did not.
+    #: Chunks whose body should have arrived and did not.
     missing: frozenset[ChunkId] = frozenset()
-    #: Those of them whose state came; none of a copy.
+    #: Chunks whose state arrived; empty for a copy.
     states: frozenset[ChunkId] = frozenset()
     nbytes: int = 0
     seconds: float = 0.0
-    #: What the shell keeps of the transfer; the machine passes it on.
+    #: The adapter's record of the transfer; the machine passes it on.
     content: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreChunks(Command):
-    """Keep the bodies that a transfer brought; answer with ChunksStored or StoreFailed."""
+    """Store the bodies of a transfer; answer with ChunksStored or StoreFailed."""
 
     arrival: ChunksArrived
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunksStored(Event):
-    """The bodies of a transfer are kept."""
+    """The bodies of a transfer are stored."""
 
     arrival: ChunksArrived
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFailed(Event):
-    """There is no room for the bodies of a transfer."""
+    """The bodies of a transfer do not fit."""
 
     arrival: ChunksArrived
     error: Exception
@@ -157,7 +157,7 @@ class StoreFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetStates(Command):
-    """Give these chunks the states that a transfer brought."""
+    """Set the states of these chunks to those of a transfer."""
 
     arrival: ChunksArrived
     chunks: tuple[ChunkId, ...]
@@ -165,7 +165,7 @@ class SetStates(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFailed(Event):
-    """An order to send chunks could not be performed, or not to its end."""
+    """An order to send chunks failed, or was interrupted."""
 
     target: MemberId
     chunks: tuple[ChunkId, ...]
@@ -173,19 +173,19 @@ class SendFailed(Event):
     reason: str
 
 
-# --- free-running jobs ----------------------------------------------------------------------------
+# --- asynchronous jobs ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskPeers(Command):
-    """Ask peers for a state to begin with, one after the other."""
+    """Ask peers for a first state, one after the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateLacking(Event):
-    """The loop has no state yet, and a report asked for it."""
+    """The training loop has no state, and a report needs one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBegun(Event):
-    """The loop has a state: none is asked for any more."""
+    """The training loop has a state and needs no other one."""

@@ -1,15 +1,15 @@
-"""One life of a member, as a pure machine: everything that a member decides is decided here.
+"""The member machine: everything that one incarnation of a member decides is decided here.
 
     machine.handle(event or order, now_s)  ->  list of commands
 
-What comes in: the driver's orders, frames of parent and children, transfers from other members,
-and answers to what the machine has asked for. What goes out: effects for a shell to perform, see
-``effects.py``. Some of the driver's orders are effects already (read, load, send, drop, own): the
-machine hands them on. The runtime, the simulator, the tests' pure world and the replay perform the
-same commands, so a rule that is changed here is changed in all of them.
+Inputs are the driver's orders, frames of parent and children, transfers from other members, and
+answers to the machine's own commands. Outputs are effects that an adapter performs, see
+``effects.py``. Some of the driver's orders are effects already (read, load, drop, own): the machine
+passes them on. The runtime, the simulator, the tests' pure world and the replay perform the same
+commands, so a rule that is changed here is changed in all of them.
 
-What a machine needs besides events is one question: which chunk bodies does the worker hold? They
-outlive the member's life, and threads add to them, so the shell keeps them.
+Besides events a machine needs to know which chunk bodies its worker holds. They outlive the
+incarnation, and threads add to them, so the adapter stores them.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from elasticml.ids import ChunkId, ExchangeId, MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 
-#: Models that came before the order that names this member's place; one at a time is the rule.
+#: Most models that wait for the order about this member's place in the tree; usually there is one.
 HELD_MODELS_MAX: Final = 16
-#: Attempts to link to a living parent, after which the driver is told.
+#: Attempts to connect to a parent before the driver is informed.
 RECONNECTS_MAX: Final = 3
-#: Reasons of a dismissal after which the worker does not offer itself to the job again. After any
-#: other one it does, with the chunks that it holds.
+#: Reasons of a dismissal after which the worker does not offer itself to the job again. After
+#: others it does, with the chunks that it holds.
 FINAL: Final = ("job ended", "released")
-#: Seconds' worth of bytes that may be copied at once after a time without copies.
+#: Size of the bucket, in seconds of the rate: copied at once after a time without copies.
 BURST_S: Final = 0.05
-#: A shorter wait is none: timers are not exact.
+#: Shorter waits are skipped, because timers are not exact.
 WAIT_S_MIN: Final = 1e-6
 
 Commands = list[cmd.Command]
@@ -43,10 +43,10 @@ Commands = list[cmd.Command]
 
 @dataclass(slots=True)
 class PendingCopies:
-    """The bodies of a CopyChunks order that are not sent yet."""
+    """A CopyChunks order whose bodies are not all sent."""
 
     order: cmd.CopyChunks
-    #: Index of the next body, which is being sent or not.
+    #: Index of the next body, or of the one that is being sent.
     k: int = 0
     is_sending: bool = False
 
@@ -55,8 +55,8 @@ class CopyPacer:
     """Decides when the next body is copied to another holder: at a limited rate, after all moves.
 
     Rounds wait for moves, but not for copies. So no copy starts while the member sends or receives
-    a move. A bucket of bytes fills at the rate of the orders. One target is sent one body at a
-    time; a target that takes none delays copies to others only by its share of the bucket.
+    a move. The rate is limited by a bucket of bytes that fills with time. A target is sent one body
+    at a time, and a target that reads slowly does not delay copies to others.
     """
 
     __slots__ = ("_free_s", "_moves", "_orders", "_wakes_s")
@@ -85,7 +85,7 @@ class CopyPacer:
         self._moves.discard((source, order))
 
     def sent(self, order: int) -> None:
-        """Record that the body of an order that was being sent has left."""
+        """Record that the body of an order has been sent."""
         for copies in self._orders:
             if copies.order.order == order and copies.is_sending:
                 copies.k, copies.is_sending = copies.k + 1, False
@@ -98,11 +98,11 @@ class CopyPacer:
         self._orders = [copies for copies in self._orders if copies.order.order != order]
 
     def time_up(self) -> None:
-        """Record that the awaited time has come."""
+        """Record that the time of the last After command is over."""
         self._wakes_s = math.inf
 
     def next_commands(self, now_s: float) -> Commands:
-        """Return which bodies are sent now; if the bucket is empty, a command to wait."""
+        """Return commands to send the bodies that may be sent now, or to wait for the bucket."""
         if not self._orders or self._moves:
             return []
         commands: Commands = []
@@ -128,13 +128,13 @@ class CopyPacer:
 
 
 class Member:
-    """One life of a member, from its welcome to its end.
+    """One incarnation of a member, from its welcome to its end.
 
     Parameters
     ----------
     me : MemberId
     bodies : container of ChunkId
-        The chunks whose bodies the worker holds, at any moment.
+        The chunks whose bodies the worker holds at present.
     """
 
     __slots__ = (
@@ -161,34 +161,34 @@ class Member:
         self.node = ReduceNode(me)
         #: Chunks that the member computes over; it alone writes their states.
         self.owned: frozenset[ChunkId] = frozenset()
-        #: The member has said that it will go.
+        #: The member has received a notice.
         self.is_leaving = False
-        #: Free-running jobs: members that states are sent to, with their addresses; this member is
-        #: among them when others send to it.
+        #: Asynchronous jobs: members to which states are sent, with their addresses; includes this
+        #: member if others send to it.
         self.peers: dict[MemberId, str] = {}
         self._held: list[ev.ExchangeHeader[Any]] = []
         self._now_s = 0.0
         self._copies = CopyPacer()
-        #: The order that each chunk's state is of.
+        #: Number of the order with which each chunk's state arrived.
         self._state_orders: dict[ChunkId, int] = {}
-        #: The link to the parent that was asked for last, and the attempts that are left.
+        #: The last command to connect to a parent, and the remaining attempts.
         self._attaching: cmd.Attach | None = None
         self._attempts_left = 0
         self._is_out_of_core = False
-        #: A state to begin with is needed; peers have been asked for one, or there is one.
+        #: Whether a first state is needed; whether peers were asked for one or it is there.
         self._wants_state = False
         self._has_asked = False
 
     def handle(self, event: ev.Event | cmd.Order, now_s: float) -> Commands:
-        """Handle an event or an order; return what to do, in order.
+        """Handle an event or an order; return commands in the order of their execution.
 
         Raises
         ------
         LocalProtocolError
-            When the event does not belong to a member, or too much arrives too early.
+            When the event is not one of a member, or too many models arrive early.
         """
         kind = type(event)
-        # What every exchange has, in a simulation a million times over, is not looked up.
+        # The most frequent events, millions in a simulation, are not looked up.
         if kind is ev.PartialArrived:
             return self.node.partial(event)  # type: ignore[arg-type]
         if kind is ev.Computed:
@@ -215,7 +215,7 @@ class Member:
         commands: Commands = []
         for command in placed:
             commands += self._attach(command) if isinstance(command, cmd.Attach) else [command]
-        # Models may have come before the order about the tree.
+        # Models may arrive before the order about the tree.
         ready = [m for m in self._held if m.generation <= node.generation]
         self._held = [m for m in self._held if m.generation > node.generation]
         for model in sorted(ready, key=lambda m: m.exchange):
@@ -223,7 +223,7 @@ class Member:
         return commands
 
     def _attach(self, command: cmd.Attach) -> Commands:
-        """Report to the driver, or ask for a link to the parent."""
+        """Report to the driver, or connect to the parent."""
         if command.parent is None:
             return [fx.Report(event=self._attached(command)), *self.node.parent_linked(None)]
         self._attaching, self._attempts_left = command, RECONNECTS_MAX
@@ -235,7 +235,7 @@ class Member:
         )
 
     def attaches_to(self, command: cmd.Attach) -> bool:
-        """Whether the link that a command asks for is still wanted."""
+        """Whether a command to connect still names the current parent."""
         return self.node.parent == command.parent
 
     def _peer_linked(self, event: ev.PeerLinked) -> Commands:
@@ -248,7 +248,7 @@ class Member:
     def _connect_failed(self, event: fx.ConnectFailed) -> Commands:
         attaching = self._attaching
         if attaching is None or event.peer != self.node.parent:
-            return []  # it has another place in the tree by now
+            return []  # the member has another parent meanwhile
         self._attempts_left -= 1
         return [attaching] if self._attempts_left > 0 else [self._link_down(event.peer)]
 
@@ -268,7 +268,7 @@ class Member:
     # --- exchanges ----------------------------------------------------------------------------
 
     def takes_model(self, exchange: ExchangeId) -> bool:
-        """Whether a model that arrives is the first copy of a new exchange."""
+        """Whether an arriving model is the first copy of a new exchange."""
         gather = self.node.gather
         if gather is not None and exchange <= gather.exchange:
             return False
@@ -283,7 +283,7 @@ class Member:
         return self.node.begin(event.exchange, event.keep)
 
     def stage(self) -> str:
-        """Return how far this member is in the exchange under way."""
+        """Return the stage of this member in the current exchange."""
         gather = self.node.gather
         if gather is None:
             return "waiting-for-model"
@@ -317,7 +317,7 @@ class Member:
         return [order, *self._ask_if_wanted()]
 
     def _drop(self, order: cmd.DropChunks) -> Commands:
-        # Given away since the last Own: the chunks may come back before the next one.
+        # They were moved since the last Own order, and may return before the next one.
         self.owned -= frozenset(order.chunks)
         dropped = ev.ChunksDropped(member=self.me, chunks=order.chunks)
         return [order, fx.Report(event=dropped)]
@@ -363,7 +363,7 @@ class Member:
         return [fx.StoreChunks(arrival=event), *self._copies.next_commands(self._now_s)]
 
     def _store_failed(self, event: fx.StoreFailed) -> Commands:
-        """End the job when a move does not fit; a copy is a convenience, and is given up."""
+        """End the job if a move does not fit into memory; abandon a copy, which is optional."""
         arrival, error = event.arrival, event.error
         if arrival.states:
             return [fx.Fail(error=error)]
@@ -371,7 +371,7 @@ class Member:
         return [self._refused(arrival, arrival.chunks, reason)]
 
     def _stored(self, event: fx.ChunksStored) -> Commands:
-        """Report what a transfer has brought, and take the states that are news."""
+        """Report the chunks of a transfer, and set the states that are newer."""
         arrival = event.arrival
         came = [chunk for chunk in arrival.chunks if chunk not in arrival.missing]
         here = tuple(chunk for chunk in came if chunk in self.bodies)
@@ -400,10 +400,10 @@ class Member:
         return commands
 
     def _takes_state(self, chunk: ChunkId, order: int) -> bool:
-        """Whether a state is news.
+        """Whether an arriving state is newer than the present one.
 
-        It is not when the member owns the chunk, which it may have computed over since, or when
-        the state is of an older order than the one before.
+        It is not if the member owns the chunk, over which it may have computed since, or if the
+        last state arrived with a later order.
         """
         return chunk not in self.owned and order >= self._state_orders.get(chunk, order)
 
@@ -420,13 +420,13 @@ class Member:
         return fx.Report(event=failed)
 
     def _out_of_core(self, event: ev.WentOutOfCore) -> Commands:
-        """Report the first time that not all chunks fit into memory."""
+        """Report once that not all chunks fit into memory."""
         if self._is_out_of_core:
             return []
         self._is_out_of_core = True
         return [fx.Report(event=event)]
 
-    # --- free-running jobs --------------------------------------------------------------------
+    # --- asynchronous jobs --------------------------------------------------------------------
 
     def _know(self, order: cmd.Peers) -> Commands:
         if order.is_full:
@@ -446,13 +446,13 @@ class Member:
         return []
 
     def _ask_if_wanted(self) -> Commands:
-        """Ask peers for a state once there are peers, and chunks to go on with."""
+        """Ask peers for a state if one is needed, and there are peers and chunks."""
         if not self._wants_state or not self.owned or not self.peers.keys() - {self.me}:
             return []
         self._wants_state, self._has_asked = False, True
         return [fx.AskPeers()]
 
-    # --- notices, and what is handed on ---------------------------------------------------------
+    # --- notices, and what is passed on --------------------------------------------------------
 
     def _noticed(self, event: ev.Noticed) -> Commands:
         self.is_leaving = True

@@ -13,7 +13,7 @@ from elasticml.training.array_buffers import Vector
 
 @dataclass(slots=True)
 class SentPartial:
-    """A partial that comes up; the event is the one that its receiver's machine is given."""
+    """A partial on the network, with the event for its receiver's machine."""
 
     event: ev.PartialArrived
     array: Vector
@@ -21,7 +21,7 @@ class SentPartial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentAnchor:
-    """A kept partial that comes up as an anchor term."""
+    """A kept partial that is sent to the driver as an anchor term."""
 
     event: ev.AnchorArrived
     array: Vector
@@ -33,7 +33,7 @@ class Share:
 
     header: Work
     sizes: ExchangeSizes
-    #: The own partial; after the sum went up, the subtree's sum.
+    #: The own partial; after the sum was sent, the subtree's sum.
     total: Vector | None = None
-    #: How long the members whose partials are in ``total`` have computed.
+    #: Compute seconds of the members whose partials are in ``total``.
     compute_s: dict[MemberId, float] = field(default_factory=dict)

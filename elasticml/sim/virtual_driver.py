@@ -1,4 +1,4 @@
-"""The driver of a simulated job: the real machine, policies, trainer, journal; virtual time."""
+"""The driver of a simulated job: real machine, policies, trainer and journal in virtual time."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class VirtualDriver(JobDriver):
     environment : Environment
     settings : DriverSettings
     check_every_event : bool
-        Re-derive all invariants after every event (up to 64 members), or at membership changes and
-        round boundaries only.
+        Check all invariants after every event (up to 64 members), not only at membership changes
+        and round boundaries.
     """
 
     def __init__(
@@ -64,15 +64,15 @@ class VirtualDriver(JobDriver):
         self._arrivals: dict[int, Port] = {}
         self._n_arrivals = 0
         self._arrays: dict[int, Vector] = {}
-        #: The header of the exchange under way, with its model, as it goes down.
+        #: The header of the current exchange with its model, as it is sent to members.
         self._sent: Work | None = None
 
     def feed(self, event: ev.Event) -> None:
-        """Let the machine handle an event, and perform what it commands."""
+        """Pass an event to the machine and perform its commands."""
         try:
             super().feed(event)
         finally:
-            self.environment.clock.interrupt()  # there may be something to tell
+            self.environment.clock.interrupt()  # the story may have grown
 
     def cancel(self) -> None:
         """End the job now."""
@@ -93,7 +93,7 @@ class VirtualDriver(JobDriver):
             self._n_arrivals += 1
             self._arrivals[self._n_arrivals] = port
             self.feed(replace(message, arrival=self._n_arrivals))
-        elif port in self._member_of:  # else it is of a former life
+        elif port in self._member_of:  # otherwise from a former incarnation
             if isinstance(message, SentPartial | SentAnchor):
                 event = message.event
                 assert event.handle is not None
@@ -114,27 +114,27 @@ class VirtualDriver(JobDriver):
         return self.environment.clock.now_s
 
     def sent_bytes(self) -> int:
-        """Return the bytes that were given to the network."""
+        """Return the bytes that were sent on the network."""
         return self.environment.network.sent_bytes
 
     def computation_counts(self) -> Mapping[str, int]:
-        """Return how often each member has computed."""
+        """Return the number of computations of each member."""
         return {str(member): n for member, n in self.environment.computations.items()}
 
     def compute_times(self, exchange: int) -> dict[str, float]:
-        """Return, by slot, how long members computed in an exchange."""
+        """Return the compute seconds of an exchange, by slot."""
         return self.environment.compute_s.pop(ExchangeId(exchange), {})
 
     def block_summaries(self) -> Iterable[BlockSummary]:
-        """Return what members have read of the blocks."""
+        """Return the summaries of the blocks that members have read."""
         return self.environment.summaries.values()
 
     def array(self, handle: int) -> Vector:
-        """Return the array that has come under a handle."""
+        """Return the array with a handle."""
         return self._arrays[handle]
 
     def free(self, handle: int) -> None:
-        """Forget an array."""
+        """Free an array."""
         self._arrays.pop(handle, None)
 
     def _forget(self, command: cmd.Forget) -> None:
@@ -150,7 +150,7 @@ class VirtualDriver(JobDriver):
         self.cluster.inject(command)
 
     def request(self, command: cmd.RequestMembers) -> None:
-        """Ask for containers."""
+        """Request containers."""
         self.cluster.request(command.count)
 
     def release(self, command: cmd.ReleaseContainers) -> None:
@@ -158,13 +158,13 @@ class VirtualDriver(JobDriver):
         self.cluster.release(command.addresses)
 
     def finish(self, command: cmd.EndJob) -> None:
-        """Let the world end."""
+        """End the world."""
         self.has_ended = True
 
     # --- members -------------------------------------------------------------------------------
 
     def welcome(self, command: cmd.Welcome) -> bool:
-        """Tell an arrival which member it is; return False when its connection has closed."""
+        """Send an arrived worker its member id; return False if its connection has closed."""
         port = self._arrivals.pop(command.arrival)
         if not port.is_open:
             return False
@@ -187,7 +187,7 @@ class VirtualDriver(JobDriver):
             return
         nbytes = message_bytes(order)
         if self.environment.library.is_in_memory:
-            # Only the driver has the chunks: they go along.
+            # Only the driver has the data: it is sent with the order.
             if isinstance(order, cmd.ReadBlocks):
                 nbytes += self.environment.library.nbytes(order.blocks)
             elif isinstance(order, cmd.LoadChunks):
@@ -195,7 +195,7 @@ class VirtualDriver(JobDriver):
         port.send(order, nbytes)
 
     def forward_model(self, command: cmd.ForwardModel) -> None:
-        """Send the model of the exchange under way to a member."""
+        """Send the model of the current exchange to a member."""
         port, training = self._ports.get(command.to), self.driver_session.training
         running = self.machine.exchanges.running
         if port is None or training is None or running is None:
@@ -216,7 +216,7 @@ class VirtualDriver(JobDriver):
     def deliver(
         self, command: cmd.Deliver, inputs: list[Vector], anchor: list[tuple[int, Vector]]
     ) -> None:
-        """Give the trainer the outcome of an exchange."""
+        """Pass the outcome of an exchange to the trainer."""
         training = self.driver_session.training
         assert training is not None and training.exchange is not None
         n_values = up_values(training.exchange)
@@ -230,6 +230,6 @@ class VirtualDriver(JobDriver):
         self._step(0.0, self.driver_session.training.proceed, command.go_on, command.tuned)
 
     def _step(self, seconds: float, function: Callable[..., ev.Event], *args: Any) -> None:
-        """Let the trainer work; what comes of it is known when the time has passed."""
+        """Run a step of the trainer; its event is handled after the virtual duration."""
         event = self.after_step(function(*args))
         self.environment.clock.after(seconds, self.feed, event)

@@ -1,7 +1,7 @@
-"""One life of a virtual member: the real machine and the real solver, in virtual time.
+"""One incarnation of a virtual member: the real machine and solver in virtual time.
 
-What the member machine commands is performed here on the virtual network: links, computations,
-sums, reads.
+It performs the commands of the member machine on the virtual network: links, computations, sums
+and reads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class VirtualMember:
     ----------
     me : MemberId
     worker : Worker
-        The process that it lives in; it outlives this life when the member is only fenced.
+        Its process, which outlives it if the driver only fences the member.
     port : Port
         To the driver.
     """
@@ -71,21 +71,21 @@ class VirtualMember:
         self._cause = f"link {me}"
         self.children: dict[MemberId, Port] = {}
         self.chunks: list[Chunk] = []
-        #: Examples in them.
+        #: Number of examples in them.
         self._rows = 0
         self.transfers = ChunkTransport(me, worker, self.feed, self.later)
         self._driver = port
         self._parent: Port | None = None
         self._parent_id: MemberId | None = None
         self._solver: Solver | None = None
-        #: The loop of a member that runs free.
+        #: The training loop of a member of an asynchronous job.
         self.free: VirtualLoop | None = None
         self._shares: dict[ExchangeId, Share] = {}
-        #: What has come of children, by handle.
+        #: Partials of children, by handle.
         self._partials: dict[int, SentPartial] = {}
 
     def close(self) -> None:
-        """End this life: all connections close."""
+        """End this incarnation: close all connections."""
         if not self.is_over:
             self.is_over = True
             for port in [self._driver, self._parent, *self.children.values()]:
@@ -102,7 +102,7 @@ class VirtualMember:
         self._driver.send(event, CONTROL_BYTES)
 
     def fail(self, error: Exception) -> None:
-        """Report what is no fault of the cluster: the job ends with this error."""
+        """Report an error that is not a cluster fault: the job ends with it."""
         assert isinstance(error, ElasticmlError)
         self.environment.session.fail(error)
         failed = ev.Failed(cause=f"member {self.me}", reason=error.message, member=self.me)
@@ -112,14 +112,14 @@ class VirtualMember:
         self.fail(command.error)
 
     def later(self, seconds: float, action: Any, *args: Any) -> None:
-        """Do something in a while, unless this life has ended by then."""
+        """Perform an action after some seconds, unless this incarnation has ended by then."""
         if seconds > 0:
             self.environment.clock.after(seconds, self._due, action, args)
         else:
             self._due(action, args)
 
     def _due(self, action: Any, args: tuple[Any, ...]) -> None:
-        """Do what is due now; when its process goes on, if that is paused."""
+        """Perform an action that is due: now, or when its paused process resumes."""
         endpoint = self.worker.endpoint
         if endpoint.is_paused:
             endpoint.backlog.append((self._due, (action, args)))
@@ -129,7 +129,7 @@ class VirtualMember:
     # --- orders ---------------------------------------------------------------------------
 
     def on_driver_message(self, message: Any) -> None:
-        """Take in what the driver says."""
+        """Handle a message from the driver."""
         if isinstance(message, ev.ExchangeHeader):
             self._on_model(message)
         else:
@@ -226,7 +226,7 @@ class VirtualMember:
     # --- the collective ---------------------------------------------------------------------
 
     def feed(self, event: ev.Event | cmd.Order) -> None:
-        """Let the machine handle an event, and perform what it commands."""
+        """Pass an event to the machine and perform its commands."""
         if self.is_over:
             return
         try:
@@ -389,7 +389,7 @@ class VirtualMember:
         )
         self._driver.send(SentAnchor(event=event, array=array), share.sizes.up_bytes)
 
-    #: What is done at each of the machine's commands.
+    #: The method that performs each kind of command.
     _perform: ClassVar[dict[type[cmd.Command], Callable[[VirtualMember, Any], None]]] = {
         cmd.Compute: _compute,
         cmd.SendPartial: _send_partial,

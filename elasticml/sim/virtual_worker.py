@@ -30,7 +30,7 @@ class Incarnation(Protocol):
         """Handle a message from the driver."""
 
     def feed(self, event: ev.Event) -> None:
-        """Let the machine handle an event, and perform what it commands."""
+        """Pass an event to the machine and perform its commands."""
 
     def accepts(self, purpose: Purpose) -> bool:
         """Whether the member takes connections for this purpose."""
