@@ -4,7 +4,7 @@
         [--threads 1 2] [--losses hinge] [--repeats 3] [--snap-python /tmp/snapvenv/bin/python]
 
 Each peer runs in its own process, which first loads the data into the peer's own format for sparse
-rows; then the clock starts. Snap ML and LIBLINEAR are fitted from scratch with more and more epochs
+rows; then the clock starts. Snap ML and LIBLINEAR are fitted from scratch with increasing epochs
 until the objective, computed outside the timed part, is close enough. elasticml makes passes of one
 member's local solver with the exact line search between them; "certified" is its trainer with one
 solver and a job's certificates, until the reported model is close enough. Peers take turns. The
@@ -108,7 +108,7 @@ class Data:
         return total / self.n + 0.5 * l2 * float(w @ w)
 
 
-# --- peers: each yields (epochs, seconds, model) with more and more epochs ----------------------
+# --- peers: each yields (epochs, seconds, model) with increasing epochs ---------------------------
 
 
 def run_elasticml(data, l2, loss, threads, settings):
@@ -238,7 +238,7 @@ def chunks_of(data, chunk_rows=1700):
 
 
 def run_snapml(data, l2, loss, threads, settings):
-    """Fit from scratch with more and more epochs; its regularizer is not divided by n."""
+    """Fit from scratch with increasing epochs; its regularizer is not divided by n."""
     import snapml
 
     X, y = data.matrix(), data.labels.astype(np.float32)
@@ -259,7 +259,7 @@ def run_snapml(data, l2, loss, threads, settings):
 
 
 def run_liblinear(data, l2, loss, threads, settings):
-    """Fit from scratch with more and more epochs; one thread only."""
+    """Fit from scratch with increasing epochs; one thread only."""
     import warnings
 
     from sklearn.linear_model import LogisticRegression
