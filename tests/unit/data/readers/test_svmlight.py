@@ -257,7 +257,7 @@ def test_a_source_survives_its_spec_and_settings_are_checked(tmp_path: Path) -> 
     for wrong, words in (
         ({"zerobased": True}, "did you mean 'zero_based'"),
         ({"dtype": "int8"}, "data.dtype: got 'int8'"),
-        ({"zero_based": "maybe"}, "wanted auto, true or false"),
+        ({"zero_based": "maybe"}, "data.zero_based: got 'maybe'"),
         ({"n_columns": 0}, "wanted at least 1"),
         ({"format": "svmligth"}, "did you mean 'svmlight'"),
     ):
