@@ -85,7 +85,7 @@ class Member:
         self.data, self.inner, self.parallel = data, inner, parallel_of(threads)
         self.pieces = data.pieces()
         caches = {} if redeals else None
-        settings = {"loss": "hinge", "dtype": data.dtype, "bucket": None, "intercept_scaling": None}
+        settings = {"loss": "hinge", "dtype": data.dtype, "intercept_scaling": None}
         solvers = [LocalSolver(**settings, caches=caches) for _ in range(groups)]
         self.solver = GroupedSolver(solvers, loss="hinge", searches=True, caches=caches)
         self.v = np.zeros(data.X.shape[1])

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from elasticml.algorithms.cocoa import sdca_kernels
 from elasticml.algorithms.cocoa.chunk_pointers import Piece
-from elasticml.algorithms.cocoa.local_pass import LocalSolver, PassRequest
+from elasticml.algorithms.cocoa.local_pass import LocalSolver, PassOptions, PassRequest
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.chunk import binary_csr_chunk, dense_chunk, sequence_chunk
 from elasticml.data.chunks.ngrams import sequence_layout
@@ -74,7 +74,7 @@ def measure(name, chunks, dtype):
         l2_total=1e-2 * rows, total_weight=float(rows), damping=1.0, epochs=1, seed=0, serial=0
     )
     solver = LocalSolver(
-        loss="hinge", dtype=dtype, bucket=None, intercept_scaling=None, shrink=False
+        loss="hinge", dtype=dtype, intercept_scaling=None, options=PassOptions(shrink=False)
     )
     solver.bind(pieces)
     words = [np.frombuffer(c.body[: len(c.body) // 8 * 8], np.uint64) for c in chunks]

@@ -125,7 +125,7 @@ def run_elasticml(data, l2, loss, threads, settings):
     parallel.map(str, range(threads))
     started = time.perf_counter()
     pieces = [Piece(c, np.array(c.labels), None, np.zeros(c.n_rows)) for c in chunks]
-    solver = LocalSolver(loss=loss, dtype="float32", bucket=None, intercept_scaling=None)
+    solver = LocalSolver(loss=loss, dtype="float32", intercept_scaling=None)
     solver.bind(pieces)
     v, aggregation = np.zeros(data.d), Aggregation(gamma=None)
     while True:

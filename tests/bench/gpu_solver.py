@@ -41,7 +41,7 @@ def solver_of(device, loss):
     """Make a solver of a device; everything else as in a job."""
     settings = {"loss": loss, "dtype": "float32", "intercept_scaling": None}
     if device == "cpu":
-        return LocalSolver(bucket=None, **settings)
+        return LocalSolver(**settings)
     from elasticml.algorithms.cocoa.cuda_solver import CudaSolver
 
     return CudaSolver(**settings)

@@ -217,6 +217,29 @@ _SAFE_FROM: Final = 8
 GROW_MAX: Final = 0.25
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassOptions:
+    """How a solver visits its rows; every choice has the same limit."""
+
+    #: Consecutive rows visited together; None: chosen by the number of stored values.
+    bucket: int | None = None
+    #: Skip rows for a while whose margin is so far from where their dual variable would leave its
+    #: bound that several more steps of the model's last size cannot take it there. The number of
+    #: skipped epochs is finite, so the limit does not change.
+    shrink: bool = True
+    #: For rows that stream from a disk: skip chunks for a while that hold almost nothing of the
+    #: duality gap (DuHL).
+    skip: bool = True
+    #: Scale a member's very first pass, from zero, as if the rows seen so far were all there are
+    #: (and use ``damping`` 1). Its dual variables then belong to a model of the right size from the
+    #: start, and the first pass does the work of three or four: see docs/performance.md. Members'
+    #: first models are averaged, so this is safe. It does not pay where a row's margin depends
+    #: mostly on the row's own dual variable.
+    grow: bool = True
+    #: Stored values below which another thread would cost more than it saves.
+    values_per_thread: int = VALUES_PER_THREAD
+
+
 class LocalSolver:
     """Improves the dual variables of its rows; ``bind``, then any number of ``run``.
 
@@ -226,25 +249,9 @@ class LocalSolver:
         Name of a loss with a dual, see :mod:`elasticml.objectives.conjugates`.
     dtype : {"float32", "float64"}
         Of the chunks' values, and of the model replicas.
-    bucket : int, optional
-        Consecutive rows visited together; by default chosen by the number of stored values.
     intercept_scaling : float, optional
         Value of the constant column that belongs to the model's last coordinate; None for none.
-    shrink : bool
-        Skip rows for a while whose margin is so far from where their dual variable would leave its
-        bound that several more steps of the model's last size cannot take it there. The number of
-        skipped epochs is finite, so the limit does not change.
-    skip : bool
-        For rows that stream from a disk: skip chunks for a while that hold almost nothing of the
-        duality gap (DuHL).
-    grow : bool
-        Scale a member's very first pass, from zero, as if the rows seen so far were all there are
-        (and use ``damping`` 1). Its dual variables then belong to a model of the right size from
-        the start, and the first pass does the work of three or four: see docs/performance.md.
-        Members' first models are averaged, so this is safe. It does not pay where a row's margin
-        depends mostly on the row's own dual variable.
-    values_per_thread : int
-        Stored values below which another thread would cost more than it saves.
+    options : PassOptions
     caches : mapping, optional
         Shared with the solvers of other groups, which take turns with the chunks.
     """
@@ -254,14 +261,11 @@ class LocalSolver:
         *,
         loss: str,
         dtype: str,
-        bucket: int | None,
         intercept_scaling: float | None,
-        shrink: bool = True,
-        skip: bool = True,
-        grow: bool = True,
-        values_per_thread: int = VALUES_PER_THREAD,
+        options: PassOptions = PassOptions(),
         caches: ChunkCaches | None = None,
     ) -> None:
+        bucket = options.bucket
         if bucket is not None and bucket < 1:
             raise ValueError(f"bucket is {bucket}, wanted at least 1")
         self._loss = dual_loss_named(loss)
@@ -270,15 +274,15 @@ class LocalSolver:
         self._bucket_wanted = bucket
         self._bucket = bucket_for(0) if bucket is None else bucket
         self._intercept = 0.0 if intercept_scaling is None else intercept_scaling
-        self._shrinking = Shrinking(is_used=shrink)
+        self._shrinking = Shrinking(is_used=options.shrink)
         self._contention = Contention()
         self._replicas = ModelReplicas(self._dtype)
-        self._grow = grow
-        self._values_per_thread = values_per_thread
+        self._grow = options.grow
+        self._values_per_thread = options.values_per_thread
         self._caches, self._forgets = {} if caches is None else caches, caches is None
         self._pieces: tuple[Piece, ...] = ()
         self._table = np.zeros((0, chunk_pointers.N_FIELDS), np.int64)
-        self._orders = VisitOrder(self._bucket, skips=skip)
+        self._orders = VisitOrder(self._bucket, skips=options.skip)
         self._grams = np.zeros((0, chunk_pointers.GRAM_FIELDS), np.int64)
         self._weight = 0.0
         self._stored_per_visit = 1.0
@@ -551,7 +555,7 @@ def warm_kernels() -> None:
     dtypes: tuple[Dtype, ...] = ("float32", "float64")
     for dtype in dtypes:
         chunk = dense_chunk(ChunkId("warm", 0, 0), np.ones(1), np.ones((1, 1)), dtype=dtype)
-        solver = LocalSolver(loss="hinge", dtype=dtype, bucket=None, intercept_scaling=None)
+        solver = LocalSolver(loss="hinge", dtype=dtype, intercept_scaling=None)
         one = np.ones(1)
         solver.bind([Piece(chunk, one, one, np.zeros(1))])
         request = PassRequest(

@@ -20,7 +20,7 @@ from elasticml.algorithms.cocoa.cocoa_exchanges import MISSED_MAX
 from elasticml.algorithms.cocoa.device_selection import Device, check_driver, device_of
 from elasticml.algorithms.cocoa.frozen_loss_bound import MOMENTS, BoundPlan, plan_statistics
 from elasticml.algorithms.cocoa.line_search import products, sum_steps
-from elasticml.algorithms.cocoa.local_pass import DualSolver, LocalSolver, PassRequest
+from elasticml.algorithms.cocoa.local_pass import DualSolver, LocalSolver, PassOptions, PassRequest
 from elasticml.algorithms.cocoa.mode import mode_of
 from elasticml.algorithms.cocoa.scaled_chunks import scaled_chunk
 from elasticml.algorithms.cocoa.solver_groups import GroupedSolver
@@ -156,14 +156,17 @@ class CocoaSolver:
                 return solvers[0]
         else:
             caches = {} if mode_of(self._settings).reassigns_chunks else None
+            options = PassOptions(
+                bucket=self._settings.given_bucket,
+                shrink=self._settings.shrinks,
+                skip=self._settings.skips,
+            )
             solvers = [
                 LocalSolver(
                     loss=self._loss.name,
                     dtype=dtype,
-                    bucket=self._settings.given_bucket,
                     intercept_scaling=scaling,
-                    shrink=self._settings.shrinks,
-                    skip=self._settings.skips,
+                    options=options,
                     caches=caches,
                 )
                 for _ in range(self._settings.given_groups or n_nodes)

@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC as Theirs
 
 import elasticml as em
-from elasticml.algorithms.cocoa.local_pass import LocalSolver
+from elasticml.algorithms.cocoa.local_pass import PassOptions
 from elasticml.estimators import svm
 from tests.unit.estimators.contract import assert_contract
 
@@ -28,7 +28,7 @@ EXCUSED = {
 }
 
 #: Make the local solver use threads for any amount of work.
-FEW_VALUES = {**LocalSolver.__init__.__kwdefaults__, "values_per_thread": 0}
+FEW_VALUES = {**PassOptions.__init__.__kwdefaults__, "values_per_thread": 0}
 
 
 @pytest.mark.parametrize("loss", ["squared_hinge", "hinge"])
@@ -168,7 +168,7 @@ def test_classes_fitted_in_parallel_have_the_same_bits(dual, monkeypatch):
 )
 def test_any_number_of_threads_reaches_the_same_model(loss, dual, monkeypatch):
     # Even so few values are worth a thread here, so that rows are split over three.
-    monkeypatch.setattr(LocalSolver.__init__, "__kwdefaults__", FEW_VALUES)
+    monkeypatch.setattr(PassOptions.__init__, "__kwdefaults__", FEW_VALUES)
     monkeypatch.setattr(svm, "STEP_VALUES_MIN", 0)
     monkeypatch.setattr(svm, "PRODUCT_VALUES_MIN", 0)
     X, y = make_classification(400, 12, random_state=0)
@@ -183,7 +183,7 @@ def test_any_number_of_threads_reaches_the_same_model(loss, dual, monkeypatch):
 @pytest.mark.parametrize("classes", [2, 3])
 def test_few_rows_use_one_thread_whatever_n_jobs(loss, classes, monkeypatch):
     # If a second thread were started, it would take its share.
-    monkeypatch.setattr(LocalSolver.__init__, "__kwdefaults__", FEW_VALUES)
+    monkeypatch.setattr(PassOptions.__init__, "__kwdefaults__", FEW_VALUES)
     X, y = make_classification(400, 12, n_informative=6, n_classes=classes, random_state=0)
     alone, beside = (em.LinearSVC(loss=loss, random_state=0, n_jobs=n).fit(X, y) for n in (1, 3))
     assert np.array_equal(alone.coef_, beside.coef_)

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from elasticml.algorithms.cocoa.chunk_pointers import Piece
-from elasticml.algorithms.cocoa.local_pass import LocalSolver, PassRequest, PassResult
+from elasticml.algorithms.cocoa.local_pass import LocalSolver, PassOptions, PassRequest, PassResult
 from elasticml.algorithms.parallel import Serial, shares
 from elasticml.data.chunks.chunk import (
     Chunk,
@@ -92,8 +92,14 @@ class Problem:
         return sums / self.s.sum() + 0.5 * self.l2 * float(v @ v)
 
     def solver(self, **changed: Any) -> LocalSolver:
-        settings = {"bucket": None, "intercept_scaling": 0.5, "values_per_thread": 0, **changed}
-        return LocalSolver(loss=self.loss, dtype=self.dtype, **settings)
+        scaling, caches = changed.pop("intercept_scaling", 0.5), changed.pop("caches", None)
+        return LocalSolver(
+            loss=self.loss,
+            dtype=self.dtype,
+            intercept_scaling=scaling,
+            options=PassOptions(**{"values_per_thread": 0, **changed}),
+            caches=caches,
+        )
 
     def run(self, solver: LocalSolver, v: np.ndarray, serial: int, **changed: Any) -> PassResult:
         parallel = changed.pop("parallel", Serial())

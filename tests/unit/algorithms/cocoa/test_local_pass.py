@@ -13,7 +13,7 @@ import pytest
 from elasticml.algorithms.cocoa import parallel_epoch
 from elasticml.algorithms.cocoa.chunk_pointers import Piece
 from elasticml.algorithms.cocoa.contention import Contention, adapted_contention
-from elasticml.algorithms.cocoa.local_pass import LocalSolver, PassRequest
+from elasticml.algorithms.cocoa.local_pass import LocalSolver, PassOptions, PassRequest
 from elasticml.algorithms.parallel import FixedPieces
 from elasticml.objectives.conjugates import DUAL_LOSSES
 from elasticml.objectives.dual_kernels import gap_of
@@ -259,7 +259,9 @@ def test_empty_rows_rows_without_weight_and_no_rows_are_fine() -> None:
     empty = chunk_of("csr", 9, np.zeros((5, 12)), np.ones(5), "float64")
     weights = np.array([1.0, 0.0, 2.0, 0.0, 1.0])
     piece = Piece(empty, np.ones(5), weights, np.zeros(5))
-    solver = LocalSolver(loss="hinge", dtype="float64", bucket=2, intercept_scaling=None)
+    solver = LocalSolver(
+        loss="hinge", dtype="float64", intercept_scaling=None, options=PassOptions(bucket=2)
+    )
     solver.bind([piece])
     request = PassRequest(l2_total=0.4, total_weight=4.0, damping=1.0, epochs=1, seed=0, serial=0)
     update = solver.run(np.zeros(12), request, SerialExecutor(2))
@@ -280,7 +282,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match=r"targets has .* type float32"):
         p.solver().bind([Piece(chunk, good.astype(np.float32), None, good)])
     with pytest.raises(ValueError, match="has float64 values, the solver float32"):
-        LocalSolver(loss="hinge", dtype="float32", bucket=None, intercept_scaling=None).bind(
+        LocalSolver(loss="hinge", dtype="float32", intercept_scaling=None).bind(
             [Piece(chunk, good, None, good)]
         )
     with pytest.raises(ValueError, match="bucket is 0"):
