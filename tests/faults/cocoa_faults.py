@@ -208,7 +208,7 @@ async def cocoa_run(seed: int) -> CocoaRun:
             "loss": loss,
             "l2": L2,
             "mode": rng.choice(["default", "default", "paper"]),
-            "gap_every": rng.choice([1, 1, None]),
+            "gap_every": rng.choice([1, 1, "auto"]),
         },
         "absent": absent,
         "stop": {"rounds": ROUNDS_MAX, "gap": GAP},
