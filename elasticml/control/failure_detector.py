@@ -15,8 +15,9 @@ from elasticml.protocol.commands import AskStatus, Command
 
 # Members that owe the driver data: silent ones are asked for a sign of life, mute ones fenced.
 #
-# Within an exchange the deadline does this (see :class:`Exchanging`). Reading, loading and moving
-# chunks have no deadline, as their duration is unknown; but a living process answers meanwhile.
+# Within an exchange the deadline does this (see
+# :class:`~elasticml.control.exchange.ExchangeCoordinator`). Reading, loading and moving chunks have
+# no deadline, as their duration is unknown; but a living process answers meanwhile.
 
 
 class LivenessProbe:

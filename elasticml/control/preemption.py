@@ -85,7 +85,7 @@ class PreemptionHandler:
     Parameters
     ----------
     state : JobState
-    copying : Copying
+    chunk_copies : ChunkCopies
     release : callable
         Releases a member that owns nothing.
     strike : callable

@@ -194,7 +194,7 @@ class StandIn:
     ``loss``, on which no step depends; with it, objectives of rounds with and without stand-ins are
     comparable.
 
-    Error: see :class:`bounds.LossBound`. For a Taylor stand-in,
+    Error: see :class:`LossBound`. For a Taylor stand-in,
     ``0 <= true - l(v) <= c/2 |X (v - w)|^2`` with c the loss's smoothness: never too high.
     Source: the resource-elastic paper, section 2, "Approximation for vanished partitions".
     """

@@ -27,15 +27,6 @@ import numpy as np
 
 from elasticml.arrays import F64
 
-# Certificates of suboptimality, and the best of them so far.
-#
-# The primal objective at *any* model and the dual objective at *any* feasible dual variables
-# enclose
-# the optimum; they need not come from the same iterate. The lowest primal and the highest dual
-# objective certified so far therefore give a gap that never grows, and stays valid when examples
-# vanish or iterates are rebuilt.
-
-
 #: For a loss with a kink: weight of the model before the last pass in the certified model.
 SMOOTHING: Final = 0.4
 
