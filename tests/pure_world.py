@@ -22,6 +22,8 @@ from elasticml.ids import ChunkId, MemberId
 from elasticml.policies.registry import make_policies
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
+from elasticml.protocol.marks import MarkStore
+from elasticml.protocol.notices import ContainerEnded, ContainerMarked, MarkLifted
 from elasticml.story.records import StoryRecord
 from tests.pure_member import Incarnation, Sums, Worker, chunks_of_block
 
@@ -71,6 +73,8 @@ class PureWorld:
             c.id: c for block in range(settings.n_blocks) for c in chunks_of_block(block)
         }
         self.now = 0.0
+        #: The containers that the resource manager asks for.
+        self.marks = MarkStore()
         self.workers: dict[str, Worker] = {}
         self.queues: dict[Key, deque[Callable[[], None]]] = {}
         #: When members are to be told that time is up.
@@ -144,6 +148,8 @@ class PureWorld:
         for life in due:
             if not life.over:
                 life.feed(fx.TimeUp())
+        for lifted in self.marks.expire(self.now):
+            self.feed(lifted)
         self.feed(ev.Ticked(cause="clock"))
 
     def describe(self) -> str:
@@ -211,25 +217,24 @@ class PureWorld:
 
     def mark(self, name: str, grace_s: float, negotiable: bool) -> None:
         """Request a worker's container back."""
-        self.feed(
-            ev.ContainerMarked(
-                address=name, grace_s=grace_s, reason="preempted", negotiable=negotiable
-            )
-        )
+        mark = ContainerMarked(address=name, grace_s=grace_s, negotiable=negotiable)
+        self.marks.add(mark, self.now)
+        self.feed(mark)
 
     def lift(self, name: str) -> None:
         """Withdraw the request for a worker's container; a container emptied for it serves
         again.
         """
-        self.feed(ev.MarkLifted(address=name))
+        self.marks.remove("", name, self.now)
+        self.feed(MarkLifted(address=name))
 
     def container_ended(self, name: str) -> None:
         """Report that a worker's container was pre-empted; its process may live on."""
-        self.feed(
-            ev.ContainerEnded(
-                address=name, container=f"container_{name}", reason="preempted", status=-102
-            )
+        ended = ContainerEnded(
+            address=name, container=f"container_{name}", reason="preempted", status=-102
         )
+        self.marks.remove(ended.container, name, self.now)
+        self.feed(ended)
 
     def duplicate(self, choice: int) -> None:
         """Deliver a partial that a member has sent to the driver a second time, old or new."""

@@ -25,6 +25,7 @@ from elasticml.control.tree import children
 from elasticml.errors import LocalProtocolError
 from elasticml.ids import MemberId, mask_of
 from elasticml.protocol import events as ev
+from elasticml.protocol import notices
 from elasticml.protocol.commands import Command, Continue, Dismiss, EndJob, Gathered
 from elasticml.story import records as story
 from elasticml.story.history import HistoryRow
@@ -109,11 +110,13 @@ class Driver:
             ev.Noticed: self.membership_changes.noticed,
             ev.NoticeWithdrawn: lambda e, now: self.membership_changes.withdrawn(e),
             ev.Lost: lambda e, now: self.membership_changes.lost(e.member, e.reason, now),
-            ev.ContainerMarked: self.membership_changes.preemption.marked,
-            ev.MarkLifted: lambda e, now: self.membership_changes.preemption.lifted(e.address, now),
-            ev.ContainerStopping: lambda e, now: self.membership_changes.preemption.stopping(e),
-            ev.ContainerEnded: self.membership_changes.preemption.ended,
-            ev.NodeChanged: self.membership_changes.preemption.node,
+            notices.ContainerMarked: self.membership_changes.preemption.marked,
+            notices.MarkLifted: self.membership_changes.preemption.lifted,
+            notices.ContainerStopping: lambda e, now: self.membership_changes.preemption.stopping(
+                e
+            ),
+            notices.ContainerEnded: self.membership_changes.preemption.ended,
+            notices.NodeChanged: self.membership_changes.preemption.node,
             ev.BlockRead: lambda e, now: self.loading.read(e),
             ev.FactsFixed: lambda e, now: self.placement.facts_fixed(e),
             ev.ChunksLoaded: self._loaded,

@@ -18,29 +18,34 @@ from elasticml.control.membership import MemberRecord
 from elasticml.ids import MemberId
 from elasticml.protocol import events as ev
 from elasticml.protocol.commands import Command, Dismiss
+from elasticml.protocol.notices import (
+    ContainerEnded,
+    ContainerMarked,
+    ContainerStopping,
+    MarkLifted,
+    NodeChanged,
+)
 from elasticml.story import records as story
-
-# Marks: containers that the resource manager asks for, and the cost of losing a member.
 
 #: Assumed bytes of state per example when the costs of losses are compared.
 STATE_BYTES_PER_ROW = 8
+#: Fraction of the grace to drain a substitute; the rest is left to drain the marked member.
+SUBSTITUTE_SHARE = 0.5
+#: Loss reasons after which the process lives on: its container has not been given back.
+FENCED = ("deadline", "unreachable", "joined again")
+#: Node states in which its containers count as ended.
+ENDED_STATES = ("lost", "unhealthy", "decommissioned", "shutdown", "rebooted")
 
 
 @dataclass(slots=True, kw_only=True)
-class Mark:
-    """A container that the resource manager asks for."""
+class Assignment:
+    """The decision about a live mark: which member leaves for it."""
 
-    address: str
-    reason: str
+    mark: ContainerMarked
+    #: When the container is stopped, at the earliest, on the job's clock.
     deadline_s: float
     #: From this time on no substitute can be drained in time.
-    turn_s: float
-    #: The mark expires at this time if it was not withdrawn.
-    void_s: float
-    #: Any other container will do as well.
-    negotiable: bool
-    #: The container holds no member and must not be taken.
-    essential: bool
+    substitute_until_s: float
     #: The member that leaves for it: the marked one or a substitute.
     victim: MemberId | None = None
     #: The resource manager has received a container for it.
@@ -60,27 +65,11 @@ def loss_bytes(state: JobState, member: MemberId) -> int:
     return alone + STATE_BYTES_PER_ROW * ledger.rows_of(member)
 
 
-# Preemption: which member leaves for a marked container, and by when.
-#
-# A mark says that the resource manager asks for the container at an address. If any other container
-# will do, the member whose loss costs least becomes the victim: it is drained as on a scale-in, and
-# its container is given back. The marked member keeps working meanwhile but gets no chunks; when
-# too
-# little time is left for a substitute, it leaves on a notice of its own. A mark may be withdrawn at
-# any time; a container given back by then is gone.
-
-#: Fraction of the grace to drain a substitute; the rest is left to drain the marked member.
-SUBSTITUTE_SHARE = 0.5
-#: A mark expires after its deadline plus this multiple of its grace, or this time if longer.
-VOID_GRACES, VOID_S_MIN = 2.0, 60.0
-#: Loss reasons after which the process lives on: its container has not been given back.
-FENCED = ("deadline", "unreachable", "joined again")
-#: Node states in which its containers count as ended.
-ENDED_STATES = ("lost", "unhealthy", "decommissioned", "shutdown", "rebooted")
-
-
 class PreemptionHandler:
-    """Holds the marks, chooses their victims, and handles ended containers and nodes.
+    """Assigns victims to marks, and handles ended containers and nodes.
+
+    How long a mark holds is decided elsewhere (:mod:`elasticml.protocol.marks`): when it has
+    expired, it is lifted.
 
     Parameters
     ----------
@@ -107,70 +96,72 @@ class PreemptionHandler:
         self._release = release
         self._strike = strike
         self._notice = notice
-        #: Marks by address; a mark that has been met stays until it is withdrawn or expires.
-        self.marks: dict[str, Mark] = {}
+        #: By address; the assignment of a mark that has been met stays until the mark is lifted.
+        self.assignments: dict[str, Assignment] = {}
 
     # --- marks --------------------------------------------------------------------------------
 
-    def marked(self, event: ev.ContainerMarked, now_s: float) -> list[Command]:
+    def marked(self, event: ContainerMarked, now_s: float) -> list[Command]:
         """Handle a new or repeated mark; choose its victim."""
-        former = self.marks.get(event.address)
+        former = self.assignments.get(event.address)
         is_repeated = former is not None and not former.is_met
-        mark = Mark(
-            address=event.address,
-            reason=event.reason,
+        assignment = Assignment(
+            mark=event,
             deadline_s=now_s + event.grace_s,
-            turn_s=now_s + SUBSTITUTE_SHARE * event.grace_s,
-            void_s=now_s + event.grace_s + max(VOID_S_MIN, VOID_GRACES * event.grace_s),
-            negotiable=event.negotiable,
-            essential=event.essential,
+            substitute_until_s=now_s + SUBSTITUTE_SHARE * event.grace_s,
             victim=former.victim if former is not None and is_repeated else None,
         )
-        self.marks[event.address] = mark
+        self.assignments[event.address] = assignment
         record = self.state.membership.at(event.address)
         if record is not None:
             record.is_marked = True
             self.chunk_copies.waive(record.id)
-        if not mark.negotiable:
-            return self._turn(mark, now_s)
-        if self._victim(mark) is not None:
+        if not assignment.mark.negotiable:
+            return self._drain_marked(assignment, now_s)
+        if self._victim(assignment) is not None:
             return []  # repeated: the victim stays the same
-        return self._choose(mark, now_s) or [
-            self._reclaimed(mark, None, now_s, "nobody can be spared")
+        return self._choose(assignment, now_s) or [
+            self._record_victim(assignment, None, now_s, "nobody can be spared")
         ]
 
-    def lifted(self, address: str, now_s: float, why: str = "withdrawn") -> list[Command]:
-        """Remove a mark; its victim may stay if it is still here."""
-        mark = self.marks.pop(address, None)
-        record = self.state.membership.at(address)
+    def lifted(self, event: MarkLifted, now_s: float) -> list[Command]:
+        """Handle the end of a mark; its victim may stay if it is still here."""
+        assignment = self.assignments.pop(event.address, None)
+        record = self.state.membership.at(event.address)
         if record is not None:
             record.is_marked = False
-        if mark is None:
+        if assignment is None:
             return []
         removed = self.state.record(
             story.ReclaimLifted,
             member=None if record is None else str(record.id),
-            address=address,
-            why=why,
+            address=event.address,
+            why=event.why,
         )
-        return [removed, *self._keep_costliest(mark, now_s)]
+        return [removed, *self._keep_costliest(assignment, now_s)]
 
-    def _keep_costliest(self, mark: Mark, now_s: float) -> list[Command]:
+    def _keep_costliest(self, assignment: Assignment, now_s: float) -> list[Command]:
         """Keep one victim now that one container less is asked for: the costliest one."""
-        victim = self._victim(mark)
+        victim = self._victim(assignment)
         if victim is None:
             return []
-        others = [m for m in self.marks.values() if m.negotiable and now_s < m.turn_s]
-        active = [m for m in [mark, *others] if (r := self._victim(m)) is not None and r.is_victim]
+        others = [
+            a
+            for a in self.assignments.values()
+            if a.mark.negotiable and now_s < a.substitute_until_s
+        ]
+        active = [
+            a for a in [assignment, *others] if (r := self._victim(a)) is not None and r.is_victim
+        ]
         if not active:
             return []
-        costliest = max(active, key=lambda m: self._cost(m.victim))
-        if costliest is not mark:
+        costliest = max(active, key=lambda a: self._cost(a.victim))
+        if costliest is not assignment:
             # The victim of the removed mark leaves for the costliest one's mark instead.
-            costliest.victim, mark.victim = victim.id, costliest.victim
-            if victim.address != costliest.address:
+            costliest.victim, assignment.victim = victim.id, costliest.victim
+            if victim.address != costliest.mark.address:
                 victim.is_retiring, victim.deadline_s = True, None
-        return self._keep(mark.victim)
+        return self._keep(assignment.victim)
 
     def _keep(self, member: MemberId | None) -> list[Command]:
         record = None if member is None else self.state.membership.members.get(member)
@@ -183,16 +174,18 @@ class PreemptionHandler:
         self.state.stay(record)
         return [self.state.record(story.MemberKept, member=str(record.id))]
 
-    def _victim(self, mark: Mark) -> MemberRecord | None:
+    def _victim(self, assignment: Assignment) -> MemberRecord | None:
         """Return a mark's victim while it is still here."""
-        return None if mark.victim is None else self.state.membership.members.get(mark.victim)
+        if assignment.victim is None:
+            return None
+        return self.state.membership.members.get(assignment.victim)
 
     def _cost(self, member: MemberId | None) -> int:
         return -1 if member is None else loss_bytes(self.state, member)
 
     # --- choice of a victim -------------------------------------------------------------------
 
-    def _choose(self, mark: Mark, now_s: float) -> list[Command]:
+    def _choose(self, assignment: Assignment, now_s: float) -> list[Command]:
         """Choose the member whose loss costs least; none if the job would get too small.
 
         Retiring members cost nothing, as their containers are given back anyway. Then come spare
@@ -200,20 +193,22 @@ class PreemptionHandler:
         other marked ones, then to the youngest.
         """
         state = self.state
-        record = state.membership.at(mark.address)
-        if record is None and not mark.essential:
+        record = state.membership.at(assignment.mark.address)
+        if record is None and not assignment.mark.essential:
             return []  # it holds no member of this job: its loss costs nothing
         if record is not None and record.notice_reason is not None:
-            mark.victim = record.id
-            return [self._reclaimed(mark, record.id, now_s, "it has a notice")]
-        taken = {m.victim for m in self.marks.values()}
+            assignment.victim = record.id
+            return [self._record_victim(assignment, record.id, now_s, "it has a notice")]
+        taken = {a.victim for a in self.assignments.values()}
         living = state.membership.members.values()
         retiring = [r for r in living if r.is_retiring and not r.is_victim and r.id not in taken]
         if retiring:
-            mark.victim = min(r.id for r in retiring)
-            return [self._reclaimed(mark, mark.victim, now_s, "it is given back anyway")]
+            assignment.victim = min(r.id for r in retiring)
+            return [
+                self._record_victim(assignment, assignment.victim, now_s, "it is given back anyway")
+            ]
         staying = [r for r in living if r.stage != "leaving"]
-        if len(staying) <= max(1, state.settings.members_min) and not mark.essential:
+        if len(staying) <= max(1, state.settings.members_min) and not assignment.mark.essential:
             return []
         candidates = [r for r in staying if r.id not in taken]
         if not candidates:
@@ -230,128 +225,134 @@ class PreemptionHandler:
                 -r.id.slot,
             ),
         )
-        reclaimed = self._reclaimed(mark, chosen.id, now_s, "its loss costs least", cost[chosen.id])
-        return [reclaimed, *self._drain(mark, chosen, now_s)]
+        reclaimed = self._record_victim(
+            assignment, chosen.id, now_s, "its loss costs least", cost[chosen.id]
+        )
+        return [reclaimed, *self._drain(assignment, chosen, now_s)]
 
-    def _drain(self, mark: Mark, record: MemberRecord, now_s: float) -> list[Command]:
+    def _drain(self, assignment: Assignment, record: MemberRecord, now_s: float) -> list[Command]:
         """Drain a victim; its container is given back as soon as it is empty.
 
         This holds for the marked member's container, too: the resource manager kills marked
         containers in its own order until it has enough, and might take one that is to stay.
         """
-        mark.victim = record.id
+        assignment.victim = record.id
         record.is_victim = True
-        is_own = record.address == mark.address
+        is_own = record.address == assignment.mark.address
         # If the mark is not negotiable, other jobs may use the container, too.
-        record.is_retiring = record.is_retiring or not is_own or mark.negotiable
-        if is_own and (record.deadline_s is None or mark.deadline_s < record.deadline_s):
-            record.deadline_s = mark.deadline_s
+        record.is_retiring = record.is_retiring or not is_own or assignment.mark.negotiable
+        if is_own and (record.deadline_s is None or assignment.deadline_s < record.deadline_s):
+            record.deadline_s = assignment.deadline_s
         was_spare = record.stage == "spare"
         self.state.membership.enter(record, "leaving")
         self.state.stale_layout = True
         return self._release(record.id, now_s) if was_spare else []
 
-    def _turn(self, mark: Mark, now_s: float) -> list[Command]:
+    def _drain_marked(self, assignment: Assignment, now_s: float) -> list[Command]:
         """Let the marked member leave on its own notice, and keep its substitute."""
-        record = self.state.membership.at(mark.address)
+        record = self.state.membership.at(assignment.mark.address)
         if record is None:
             return []
-        commands = self._keep(mark.victim) if mark.victim != record.id else []
-        mark.victim = record.id
+        commands = self._keep(assignment.victim) if assignment.victim != record.id else []
+        assignment.victim = record.id
         if record.is_retiring and not record.is_victim:
             return commands  # it is being drained already
-        why = "too little time for another" if mark.negotiable else "no other will do"
-        reclaimed = self._reclaimed(mark, record.id, now_s, why, loss_bytes(self.state, record.id))
-        grace_s = max(0.0, mark.deadline_s - now_s)
-        notice = self.state.record(
-            story.MemberNoticed, member=str(record.id), grace_s=grace_s, reason=mark.reason
+        why = "too little time for another" if assignment.mark.negotiable else "no other will do"
+        reclaimed = self._record_victim(
+            assignment, record.id, now_s, why, loss_bytes(self.state, record.id)
         )
-        return [*commands, reclaimed, notice, *self._drain(mark, record, now_s)]
+        grace_s = max(0.0, assignment.deadline_s - now_s)
+        notice = self.state.record(
+            story.MemberNoticed,
+            member=str(record.id),
+            grace_s=grace_s,
+            reason=assignment.mark.reason,
+        )
+        return [*commands, reclaimed, notice, *self._drain(assignment, record, now_s)]
 
-    def _reclaimed(
-        self, mark: Mark, victim: MemberId | None, now_s: float, why: str, cost: int = 0
+    def _record_victim(
+        self, assignment: Assignment, victim: MemberId | None, now_s: float, why: str, cost: int = 0
     ) -> Command:
-        record = self.state.membership.at(mark.address)
+        record = self.state.membership.at(assignment.mark.address)
         return self.state.record(
             story.Reclaimed,
             marked=None if record is None else str(record.id),
             given=None if victim is None else str(victim),
-            address=mark.address,
+            address=assignment.mark.address,
             cost_bytes=cost,
-            grace_s=round(max(0.0, mark.deadline_s - now_s), 6),
-            reason=mark.reason,
-            negotiable=mark.negotiable,
+            grace_s=round(max(0.0, assignment.deadline_s - now_s), 6),
+            reason=assignment.mark.reason,
+            negotiable=assignment.mark.negotiable,
             why=why,
         )
 
     # --- time and membership changes ----------------------------------------------------------
 
     def ticked(self, now_s: float) -> list[Command]:
-        """Remove expired marks, choose missing victims, and let marked members leave in time.
+        """Choose missing victims, and let marked members leave in time.
 
         A mark has no victim if no member could be spared, or if its victim was fenced and its
         process lives on.
         """
         commands: list[Command] = []
-        for mark in list(self.marks.values()):
-            if now_s >= mark.void_s:
-                commands += self.lifted(mark.address, now_s, "void")
+        for assignment in list(self.assignments.values()):
+            victim = self._victim(assignment)
+            mark = assignment.mark
+            if assignment.is_met or (victim is not None and victim.address == mark.address):
                 continue
-            victim = self._victim(mark)
-            if mark.is_met or (victim is not None and victim.address == mark.address):
-                continue
-            if mark.negotiable and (now_s < mark.turn_s or mark.essential):
-                commands += [] if victim is not None else self._choose(mark, now_s)
+            is_early = now_s < assignment.substitute_until_s
+            if mark.negotiable and (is_early or mark.essential):
+                commands += [] if victim is not None else self._choose(assignment, now_s)
             else:
-                commands += self._turn(mark, now_s)
+                commands += self._drain_marked(assignment, now_s)
         return commands
 
     def arrived(self, record: MemberRecord) -> None:
         """Set the flag of a newcomer whose container is marked."""
-        record.is_marked = record.address in self.marks
+        record.is_marked = record.address in self.assignments
 
     def noticed(self, record: MemberRecord) -> list[Command]:
         """Keep the substitute of a marked member that leaves itself after all."""
-        mark = self.marks.get(record.address)
-        if mark is None or mark.victim == record.id:
+        assignment = self.assignments.get(record.address)
+        if assignment is None or assignment.victim == record.id:
             return []
-        substitute, mark.victim = mark.victim, record.id
+        substitute, assignment.victim = assignment.victim, record.id
         return self._keep(substitute)
 
     def reason_of(self, record: MemberRecord, reason: str) -> str:
         """Return why a member was lost, as far as it is known now."""
         if record.end_reason is not None:
             return record.end_reason
-        mark = self.marks.get(record.address)
+        assignment = self.assignments.get(record.address)
         if reason == "retired":
-            if mark is not None and mark.victim == record.id:
-                return mark.reason
+            if assignment is not None and assignment.victim == record.id:
+                return assignment.mark.reason
             return "released" if record.is_victim else reason
         if reason in FENCED:
             return reason
-        if mark is not None:
-            return mark.reason
+        if assignment is not None:
+            return assignment.mark.reason
         # A plain notice does not explain a link that closed before the member was released.
         notice = None if record.notice_reason == "noticed" else record.notice_reason
         return notice or reason
 
     def lost(self, record: MemberRecord, reason: str) -> list[Command]:
-        """Update the marks after a loss: a lost member may meet a mark.
+        """Update the assignments after a loss: a lost member may meet a mark.
 
         It meets at most one: its own if it has one. If it was also the victim of another mark, the
         victim of its own mark becomes that mark's victim.
         """
         is_gone = reason not in FENCED
-        own = self.marks.get(record.address)
+        own = self.assignments.get(record.address)
         own = None if own is None or own.is_met else own
-        for mark in self.marks.values():
-            if mark.victim != record.id:
+        for assignment in self.assignments.values():
+            if assignment.victim != record.id:
                 continue
-            mark.victim = None
-            if not is_gone or own is None or own is mark:
-                mark.is_met = mark.is_met or is_gone
+            assignment.victim = None
+            if not is_gone or own is None or own is assignment:
+                assignment.is_met = assignment.is_met or is_gone
             else:
-                mark.victim, own.victim, own.is_met = own.victim, None, True
+                assignment.victim, own.victim, own.is_met = own.victim, None, True
         if own is None or own.is_met or not is_gone:
             return []
         substitute, own.victim, own.is_met = own.victim, None, True
@@ -359,7 +360,7 @@ class PreemptionHandler:
 
     # --- containers and nodes -------------------------------------------------------------------
 
-    def stopping(self, event: ev.ContainerStopping) -> list[Command]:
+    def stopping(self, event: ContainerStopping) -> list[Command]:
         """Record that a container is being stopped, even if its member was already released."""
         membership = self.state.membership
         record = membership.at(event.address)
@@ -370,7 +371,7 @@ class PreemptionHandler:
             self.state.record(story.ContainerStopping, member=str(member), grace_s=event.grace_s)
         ]
 
-    def ended(self, event: ev.ContainerEnded, now_s: float) -> list[Command]:
+    def ended(self, event: ContainerEnded, now_s: float) -> list[Command]:
         """Record how a container ended; a member still registered in it is lost."""
         membership = self.state.membership
         record = membership.at(event.address)
@@ -388,10 +389,10 @@ class PreemptionHandler:
         if record is not None:
             record.end_reason = event.reason
             commands += self._dismiss(record.id, event.reason, now_s)
-        self.marks.pop(event.address, None)
+        self.assignments.pop(event.address, None)
         return commands
 
-    def node(self, event: ev.NodeChanged, now_s: float) -> list[Command]:
+    def node(self, event: NodeChanged, now_s: float) -> list[Command]:
         """Give all members of a decommissioning node notice; remove those of a lost one."""
         membership = self.state.membership
         here = [r for address in event.addresses if (r := membership.at(address)) is not None]

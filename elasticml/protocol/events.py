@@ -1,4 +1,7 @@
-"""Events: the inputs of the driver and member machines, as immutable records."""
+"""Events: the inputs of the driver and member machines, as immutable records.
+
+What a cluster says about containers and nodes is in :mod:`elasticml.protocol.notices`.
+"""
 
 from __future__ import annotations
 
@@ -62,57 +65,6 @@ class NoticeWithdrawn(Event):
     """A member's notice was withdrawn: it stays."""
 
     member: MemberId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerMarked(Event):
-    """The resource manager asks for the container at an address."""
-
-    address: str
-    #: Seconds until the container is stopped, at the earliest.
-    grace_s: float
-    #: Loss reason to record when it is gone: "preempted", ...
-    reason: str
-    #: Any other container of the application will do as well.
-    negotiable: bool = False
-    #: The job cannot run without this container, which holds no member.
-    essential: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkLifted(Event):
-    """The resource manager no longer asks for the container at an address."""
-
-    address: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerStopping(Event):
-    """The container at an address is being stopped, within ``grace_s`` seconds."""
-
-    address: str
-    grace_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerEnded(Event):
-    """The container at an address ended; may arrive before or after the member's loss is seen."""
-
-    address: str
-    container: str
-    reason: str
-    status: int | None = None
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeChanged(Event):
-    """A node is decommissioning, lost or running again; ``addresses`` are its workers'."""
-
-    node: str
-    state: str
-    grace_s: float = 0.0
-    addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,121 +1,98 @@
-"""The board on which a cluster posts what its resource manager takes back; the jobs read it.
+"""The scheduler's board of notices: a cluster posts them, all jobs receive them.
 
-A cluster that is told of pre-emption, of containers' ends and of nodes that go posts it here, by
-the Dask addresses of the workers concerned. Every job of the scheduler hears of it; one that begins
-later is told what still holds.
+A cluster posts what its resource manager says about containers and nodes. Every job of the
+scheduler receives it, under the Dask addresses of the workers concerned; a job that starts later
+receives the marks that still hold.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
-from elasticml.protocol import events as ev
+from elasticml.protocol.marks import MarkStore
+from elasticml.protocol.notices import (
+    ContainerEnded,
+    ContainerMarked,
+    MarkLifted,
+    NodeChanged,
+    Notice,
+    life_of,
+)
 
 logger = logging.getLogger(__name__)
 
-#: The key in ``scheduler.extensions`` under which the board hangs.
-RECLAIMS_EXTENSION = "elasticml-reclaims"
+#: The board's key in ``scheduler.extensions``.
+PREEMPTION_EXTENSION = "elasticml-preemption"
 
-#: Why a container goes, or has gone. A pre-empted one is never a failure.
-Reason = Literal["preempted", "node", "memory", "released", "killed", "exit", "terminated"]
+#: A timer may fire a clock tick early; so many seconds later the mark has expired for certain.
+_TIMER_SLACK_S = 0.01
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reclaim:
-    """The container of a worker is asked for back."""
-
-    #: Dask address of the worker in it.
-    address: str
-    #: Seconds until its processes are stopped, at the earliest.
-    grace_s: float
-    reason: Reason = "preempted"
-    #: Another container of the application would do as well.
-    negotiable: bool = False
-    #: No worker's but one that the application cannot live without, as its scheduler's: another
-    #: container is given for it where that is possible at all.
-    essential: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
-    """The container of a worker is no longer asked for."""
-
-    address: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How the container of a worker ended; known before its loss is seen, or after."""
-
-    address: str
-    #: As the resource manager calls it.
-    container: str
-    reason: Reason
-    status: int | None = None
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeTold:
-    """The state of a node has changed.
-
-    ``state`` is in lower case: "decommissioning" (its containers end after the grace), "lost",
-    "unhealthy", "decommissioned", "shutdown" (they count as ended), or "running" (it stays).
-    """
-
-    node: str
-    state: str
-    grace_s: float = 0.0
-    #: Dask addresses of the workers on it.
-    addresses: tuple[str, ...] = ()
-
-
-Word = Reclaim | Restored | Ended | NodeTold
-Listener = Callable[[Word], None]
+Listener = Callable[[Notice], None]
 
 
 class PreemptionBoard:
-    """Hands on what is posted, and keeps what still holds for listeners that come later.
+    """Passes notices on to the jobs, and owns the scheduler's store of marks.
 
-    All calls are made on the scheduler's event loop; another thread posts by
-    ``loop.call_soon_threadsafe(board.post, word)``.
+    All calls are made on the scheduler's event loop; another thread posts with
+    ``loop.call_soon_threadsafe(board.post, notice)``.
 
     Parameters
     ----------
     clock : callable
         Seconds, monotonic.
+    call_later : callable, optional
+        Calls a function after some seconds; by default ``expire`` is up to the board's owner.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        call_later: Callable[[float, Callable[[], None]], object] | None = None,
+    ) -> None:
+        self.marks = MarkStore()
         self._clock = clock
+        self._call_later = call_later
         self._listeners: list[Listener] = []
-        #: What is asked for back, by address, with the time at which it ends.
-        self._live: dict[str, tuple[Reclaim, float]] = {}
 
-    def post(self, word: Word) -> None:
-        """Tell all listeners, in the order in which they came."""
-        logger.info("%s", word)
-        if isinstance(word, Reclaim):
-            self._live[word.address] = (word, self._clock() + word.grace_s)
-        elif isinstance(word, (Restored, Ended)):
-            self._live.pop(word.address, None)
-        for listener in list(self._listeners):
-            listener(word)
+    def post(self, notice: Notice) -> None:
+        """Update the marks and notify all listeners, in the order of their subscription."""
+        now_s = self._clock()
+        if isinstance(notice, ContainerMarked):
+            self.marks.add(notice, now_s)
+            if self._call_later is not None:
+                self._call_later(life_of(notice) + _TIMER_SLACK_S, self.expire)
+        elif isinstance(notice, (MarkLifted, ContainerEnded)):
+            mark = self.marks.remove(notice.container, notice.address, now_s)
+            if mark is not None and not notice.address:
+                notice = replace(notice, address=mark.address)
+        self._notify(notice)
+
+    def registered(self, container: str, address: str) -> None:
+        """Pass on the mark of a container whose worker has now registered."""
+        mark = self.marks.register(container, address, self._clock())
+        if mark is not None:
+            self._notify(mark)
+
+    def expire(self) -> None:
+        """Remove expired marks and notify the listeners."""
+        for lifted in self.marks.expire(self._clock()):
+            self._notify(lifted)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call a listener for what is posted from now on, and at once for what still holds.
+        """Call a listener for each future notice, and at once for the marks that hold.
 
         Returns
         -------
         callable
-            Ends it; calling it again does nothing.
+            Ends the subscription; calling it again does nothing.
         """
-        for reclaim in self.live():
-            listener(reclaim)
+        for mark in self.live():
+            listener(mark)
         self._listeners.append(listener)
 
         def unsubscribe() -> None:
@@ -124,56 +101,49 @@ class PreemptionBoard:
 
         return unsubscribe
 
-    def live(self) -> list[Reclaim]:
-        """List what is asked for back, with the grace that is left of it, by address."""
-        now_s = self._clock()
-        return [
-            replace(reclaim, grace_s=max(0.0, until_s - now_s))
-            for _, (reclaim, until_s) in sorted(self._live.items())
-        ]
+    def live(self) -> list[ContainerMarked]:
+        """List the marks that hold, with the grace that is left, by address."""
+        return [replace(mark, cause=_cause(mark)) for mark in self.marks.live(self._clock())]
+
+    def _notify(self, notice: Notice) -> None:
+        # Jobs know containers by the addresses of their workers.
+        if not isinstance(notice, NodeChanged) and not notice.address:
+            return
+        notice = replace(notice, cause=_cause(notice))
+        logger.info("%s", notice)
+        for listener in list(self._listeners):
+            listener(notice)
 
 
-def event_of(word: Word, may_choose: bool) -> ev.Event:
-    """Put a word of the board as a job's machine takes it.
-
-    Parameters
-    ----------
-    may_choose : bool
-        The job may give another container back than the one that is asked for.
-    """
-    match word:
-        case Reclaim():
-            return ev.ContainerMarked(
-                cause=f"reclaim {word.address}",
-                address=word.address,
-                grace_s=word.grace_s,
-                reason=word.reason,
-                negotiable=word.negotiable and may_choose,
-                essential=word.essential,
-            )
-        case Restored():
-            return ev.MarkLifted(cause=f"restored {word.address}", address=word.address)
-        case Ended():
-            return ev.ContainerEnded(
-                cause=f"ended {word.container}",
-                address=word.address,
-                container=word.container,
-                reason=word.reason,
-                status=word.status,
-                message=word.message,
-            )
-        case NodeTold():
-            return ev.NodeChanged(
-                cause=f"node {word.node}",
-                node=word.node,
-                state=word.state,
-                grace_s=word.grace_s,
-                addresses=word.addresses,
-            )
+def _cause(notice: Notice) -> str:
+    """Return a notice's cause, as story records have it."""
+    if notice.cause:
+        return notice.cause
+    match notice:
+        case ContainerMarked():
+            return f"reclaim {notice.address}"
+        case MarkLifted():
+            return f"restored {notice.address}"
+        case ContainerEnded():
+            return f"ended {notice.container}"
+        case NodeChanged():
+            return f"node {notice.node}"
+        case _:
+            return f"SIGTERM {notice.address}"
 
 
-def reclaims_of(extensions: MutableMapping[str, Any]) -> PreemptionBoard:
-    """Return the board in ``scheduler.extensions``; hang one up where there is none."""
-    board = extensions.setdefault(RECLAIMS_EXTENSION, PreemptionBoard())
+def for_job(notice: Notice, may_choose: bool) -> Notice:
+    """Make a mark strict for a job that must not release another container in its place."""
+    if isinstance(notice, ContainerMarked) and not may_choose:
+        return replace(notice, negotiable=False)
+    return notice
+
+
+def board_of(extensions: MutableMapping[str, Any]) -> PreemptionBoard:
+    """Return the board in ``scheduler.extensions``; create it on the running loop if missing."""
+    if PREEMPTION_EXTENSION not in extensions:
+        loop = asyncio.get_running_loop()
+        extensions[PREEMPTION_EXTENSION] = PreemptionBoard(call_later=loop.call_later)
+    board = extensions[PREEMPTION_EXTENSION]
     assert isinstance(board, PreemptionBoard)
     return board

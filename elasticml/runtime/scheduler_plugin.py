@@ -20,7 +20,7 @@ from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.source import source_from_spec
 from elasticml.errors import ConfigError, ElasticmlError, error_to_dict
 from elasticml.ids import RECORD_VERSION, VERSION, chunk_id
-from elasticml.protocol import events as ev
+from elasticml.protocol.notices import ContainerStopping, MarkLifted, Notice
 from elasticml.runtime.block_registry import BlockRegistry, columns_that_fit
 from elasticml.runtime.checkpoints.checkpoint_store import checkpoint_of
 from elasticml.runtime.driver_agent import DriverAgent, DriverContext
@@ -28,7 +28,7 @@ from elasticml.runtime.executors import BriefRunner, ThreadRunner
 from elasticml.runtime.fault_injection import FAULT_INJECTOR_EXTENSION
 from elasticml.runtime.member_plugin import NAME as MEMBER_NAME
 from elasticml.runtime.member_plugin import MemberPlugin
-from elasticml.runtime.preemption_board import Restored, Word, event_of, reclaims_of
+from elasticml.runtime.preemption_board import board_of, for_job
 from elasticml.runtime.scaler import SCALER_EXTENSION
 from elasticml.training.checkpoint import Checkpoint, with_present_members
 
@@ -77,8 +77,8 @@ class ElasticmlScheduler(SchedulerPlugin):
             "em_forget": self.forget,
         }
         scheduler.handlers.update(handlers)
-        self._board = reclaims_of(scheduler.extensions)
-        self._board.subscribe(self._told)
+        self._board = board_of(scheduler.extensions)
+        self._board.subscribe(self._on_notice)
         transport_of(scheduler)
         await scheduler.register_worker_plugin(
             None, dumps(MemberPlugin(self.version)), MEMBER_NAME, idempotent=True
@@ -98,17 +98,18 @@ class ElasticmlScheduler(SchedulerPlugin):
             if not shell.ended.is_set():
                 shell.worker_removed(worker)
 
-    def _told(self, word: Word) -> None:
-        """Tell the jobs what the cluster says of containers and nodes.
+    def _on_notice(self, notice: Notice) -> None:
+        """Pass a notice about a container or node on to the running jobs.
 
-        A job that is alone chooses what is given back, where something can be.
+        If a single job runs and the cluster can scale, the job chooses which container to release.
         """
         running = [shell for shell in self._jobs.values() if not shell.ended.is_set()]
         may_choose = len(running) == 1 and SCALER_EXTENSION in self._scheduler.extensions
         for shell in running:
-            shell.feed(event_of(word, may_choose))
-            if isinstance(word, Restored) and word.address in self._ready:
-                shell.invite(word.address)  # it may have been emptied and let go, and not taken
+            shell.feed(for_job(notice, may_choose))
+            if isinstance(notice, MarkLifted) and notice.address in self._ready:
+                # Its member may have been released, and the container not taken.
+                shell.invite(notice.address)
 
     # --- handlers ------------------------------------------------------------------------
 
@@ -123,7 +124,7 @@ class ElasticmlScheduler(SchedulerPlugin):
     async def stopping(self, address: str, grace_s: float) -> None:
         """Take note of a worker whose process has been told to end."""
         self._ready.discard(address)
-        event = ev.ContainerStopping(cause=f"SIGTERM {address}", address=address, grace_s=grace_s)
+        event = ContainerStopping(cause=f"SIGTERM {address}", address=address, grace_s=grace_s)
         for shell in self._jobs.values():
             shell.feed(event)
 
@@ -152,8 +153,8 @@ class ElasticmlScheduler(SchedulerPlugin):
             return {"error": error_to_dict(error)}
         self._jobs[record["job"]] = shell
         shell.driver_session.open(shell.now_s())
-        for reclaim in self._board.live():
-            shell.feed(event_of(reclaim, may_choose=False))  # it has nothing to choose from yet
+        for mark in self._board.live():
+            shell.feed(for_job(mark, may_choose=False))  # it has no members to choose from yet
         task = asyncio.get_running_loop().create_task(self._drive(shell))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from elasticml.protocol import events as ev
+from elasticml.protocol.marks import MarkStore
+from elasticml.protocol.notices import ContainerEnded, ContainerMarked
 from elasticml.sim.environment import Environment
 from elasticml.sim.virtual_driver import VirtualDriver
 from elasticml.sim.virtual_worker import Worker, Workers
@@ -45,6 +46,7 @@ class ResourceManager:
         self._driver = driver
         self._workers = workers
         self._demands: list[Demand] = []
+        self._marks = MarkStore()
         #: Containers that other queues have taken, and the number of them that this job requests:
         #: the application itself requests replacements for those taken or released in their place.
         self._elsewhere = 0
@@ -63,17 +65,19 @@ class ResourceManager:
             negotiable=entry.negotiable,
         )
         environment.session.journal.write(environment.clock.now_s, asked)
+        life_s = 2 * entry.grace + INTERVAL_S
         for worker in workers:
-            marked = ev.ContainerMarked(
+            marked = ContainerMarked(
                 cause="world",
                 address=worker.address,
                 grace_s=entry.grace,
-                reason="preempted",
+                life_s=life_s,
                 negotiable=entry.negotiable,
             )
+            self._marks.add(marked, environment.clock.now_s)
             self._driver.feed(marked)
         environment.clock.after(entry.grace, self._take, demand)
-        environment.clock.after(2 * entry.grace + INTERVAL_S, self._withdraw, demand)
+        environment.clock.after(life_s, self._withdraw, demand)
 
     def _take(self, demand: Demand) -> None:
         """Stop as many marked containers as are lacking."""
@@ -84,7 +88,7 @@ class ResourceManager:
                 self._environment.clock.after(KILL_S, self._ended, worker, demand.entry)
 
     def _ended(self, worker: Worker, entry: Asked) -> None:
-        ended = ev.ContainerEnded(
+        ended = ContainerEnded(
             cause="world",
             address=worker.address,
             container=f"container_{worker.number}",
@@ -92,6 +96,7 @@ class ResourceManager:
             status=PREEMPTED,
             message="Container preempted by scheduler",
         )
+        self._marks.remove(ended.container, ended.address, self._environment.clock.now_s)
         # The exit status comes through the resource manager, later than the loss is detected.
         options = self._environment.options
         self._environment.clock.after(
@@ -112,11 +117,15 @@ class ResourceManager:
             self._environment.clock.after(self._environment.options.start_s, self._workers.start)
 
     def _withdraw(self, demand: Demand) -> None:
-        """Withdraw the marks; offer workers again that were emptied for a mark but not taken."""
+        """End a demand; lift the marks that have expired.
+
+        Workers that were emptied for a mark but not taken are offered again.
+        """
         self._demands.remove(demand)
-        for worker in demand.marked:
+        for lifted in self._marks.expire(self._environment.clock.now_s):
+            worker = self._workers.by_address[lifted.address]
             if worker.endpoint.is_alive and not worker.is_closing:
-                self._driver.feed(ev.MarkLifted(cause="world", address=worker.address))
+                self._driver.feed(replace(lifted, cause="world"))
                 if worker.life is None or worker.life.is_over:
                     worker.offer()
 

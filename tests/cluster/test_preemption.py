@@ -13,7 +13,8 @@ import pytest
 from distributed import Client
 
 import elasticml as em
-from elasticml.runtime.preemption_board import Ended, Reclaim, Restored, Word, reclaims_of
+from elasticml.protocol.notices import ContainerEnded, ContainerMarked, MarkLifted, Notice
+from elasticml.runtime.preemption_board import board_of
 
 pytestmark = pytest.mark.cluster
 
@@ -29,11 +30,11 @@ def cluster() -> Generator[em.LocalCluster]:
         yield cluster
 
 
-def post(client: Client, word: Word) -> None:
-    def hang_up(dask_scheduler: Any = None) -> None:
-        reclaims_of(dask_scheduler.extensions).post(word)
+def post(client: Client, notice: Notice) -> None:
+    def post_here(dask_scheduler: Any = None) -> None:
+        board_of(dask_scheduler.extensions).post(notice)
 
-    client.run_on_scheduler(hang_up)
+    client.run_on_scheduler(post_here)
 
 
 def test_a_pre_empted_container_is_emptied_and_its_end_is_reported(
@@ -49,7 +50,7 @@ def test_a_pre_empted_container_is_emptied_and_its_end_is_reported(
             story.append(record)
             match record["event"]:
                 case "RoundEnded" if record["round"] == 3:
-                    post(client, Reclaim(address=address, grace_s=60.0, negotiable=False))
+                    post(client, ContainerMarked(address=address, grace_s=60.0, negotiable=False))
                 case "MemberLost" if not ends:
                     # Its process is told to end after it was released.
                     names = [w.name for w in cluster.workers() if w.pid == record["pid"]]
@@ -58,11 +59,11 @@ def test_a_pre_empted_container_is_emptied_and_its_end_is_reported(
                     )
                     ends[0].start()
                 case "ContainerStopping":
-                    ended = Ended(
+                    ended = ContainerEnded(
                         address=address, container="container_1", reason="preempted", status=-102
                     )
                     post(client, ended)
-                    post(client, Restored(address=address))
+                    post(client, MarkLifted(address=address))
                 case "ContainerEnded":
                     handle.cancel()
         ends[0].join()

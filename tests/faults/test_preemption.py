@@ -9,7 +9,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from elasticml.runtime.preemption_board import Ended, NodeTold, Reclaim, Restored, Word, event_of
+from elasticml.protocol.notices import (
+    ContainerEnded,
+    ContainerMarked,
+    MarkLifted,
+    NodeChanged,
+    Notice,
+)
 from tests.faults.fault_story import (
     absent_groups,
     finish,
@@ -28,12 +34,12 @@ in_every_phase = pytest.mark.parametrize("phase", PHASES)
 in_star_and_tree = pytest.mark.parametrize("topology", ["star", "tree"])
 
 
-def post(stop: Stop, word: Word) -> None:
-    stop.world.shell.feed(event_of(word, may_choose=True))
+def post(stop: Stop, notice: Notice) -> None:
+    stop.world.shell.feed(notice)
 
 
 def mark(stop: Stop, negotiable: bool = True, grace_s: float = 60.0) -> None:
-    post(stop, Reclaim(address=stop.victim, grace_s=grace_s, negotiable=negotiable))
+    post(stop, ContainerMarked(address=stop.victim, grace_s=grace_s, negotiable=negotiable))
 
 
 def losses_since(stop: Stop, before: dict[str, str]) -> dict[str, str]:
@@ -101,7 +107,7 @@ async def test_mark_that_is_withdrawn_at_once_changes_nothing(phase, jobs):
     stop = await jobs("tree").stopped_in(phase)
     before = losses(stop.world)
     mark(stop)
-    post(stop, Restored(address=stop.victim))
+    post(stop, MarkLifted(address=stop.victim))
     stop.release()
     await finish(stop.world)
     # A member without chunks has left at once, and does not return by itself.
@@ -120,7 +126,9 @@ async def test_marked_member_that_is_killed_is_lost_by_pre_emption_whenever_its_
     before = losses(stop.world)
     mark(stop, negotiable=False, grace_s=2.0)
     stop.world.kill(stop.victim)
-    ended = Ended(address=stop.victim, container="container_7", reason="preempted", status=-102)
+    ended = ContainerEnded(
+        address=stop.victim, container="container_7", reason="preempted", status=-102
+    )
     post(stop, ended)
     stop.release()
     await finish(stop.world)
@@ -135,7 +143,7 @@ async def test_members_of_a_decommissioned_node_leave_no_chunks_behind(phase, jo
     before = losses(stop.world)
     post(
         stop,
-        NodeTold(node="n", state="decommissioning", grace_s=60.0, addresses=(stop.victim,)),
+        NodeChanged(node="n", state="decommissioning", grace_s=60.0, addresses=(stop.victim,)),
     )
     stop.release()
     await finish(stop.world)

@@ -16,6 +16,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.ids import ExchangeId, Mask
 from elasticml.protocol import events as ev
+from elasticml.protocol.notices import NodeChanged
 from tests.property.membership_events import CHOICES, MembershipEvents, has_workers
 from tests.property.random_policy import RandomPolicy
 from tests.pure_member import Incarnation
@@ -170,9 +171,7 @@ class JobMachine(MembershipEvents):
     )
     def node_changes(self, choice, state, grace_s):
         names = sorted(self.world.workers)[choice % len(self.world.workers) :][:2]
-        self.world.feed(
-            ev.NodeChanged(node="n", state=state, grace_s=grace_s, addresses=tuple(names))
-        )
+        self.world.feed(NodeChanged(node="n", state=state, grace_s=grace_s, addresses=tuple(names)))
 
     @rule(choice=CHOICES)
     def partial_comes_again(self, choice):

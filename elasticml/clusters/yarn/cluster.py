@@ -137,7 +137,7 @@ class LocalScheduler:
         from elasticml.clusters.yarn.container_allocator import ContainerAllocator
         from elasticml.clusters.yarn.container_context import cluster_grace
         from elasticml.clusters.yarn.container_manager import ContainerManager
-        from elasticml.clusters.yarn.notice_stream import preemption_times
+        from elasticml.clusters.yarn.notice_parser import preemption_times
 
         grace = await asyncio.to_thread(cluster_grace, "", of_cluster=True)
         self._manager = ContainerManager(

@@ -15,11 +15,12 @@ container as failed. On top of that the allocator decides
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from elasticml.clusters.yarn.exit_reasons import last_line
+from elasticml.protocol.marks import MarkStore
 
 State = Literal["waiting", "requested", "running", "succeeded", "failed", "killed"]
 
@@ -35,10 +36,6 @@ BACKOFF_S_MAX = 60.0
 #: Seconds before a replacement is requested for a container that was released for a marked one:
 #: YARN first has to hand the released one to the application that it is for.
 REPLACE_S = 1.0
-
-#: Seconds after a mark has ended during which a release may still have been meant for it: the job
-#: chose the container before, and its request waited while other actions were performed.
-LATE_S = 5.0
 
 #: A container that is still active this many seconds after its release is released again: skein's
 #: calls fail occasionally. Draining its worker comes first and takes at most half as long.
@@ -150,10 +147,6 @@ class ContainerAllocator:
     _delayed: list[tuple[float, int]] = field(default_factory=list, init=False)
     #: Instances that failed after their release, which skein replaces all the same.
     _unwanted: list[int] = field(default_factory=list, init=False)
-    #: Marked containers for which none has been released yet; any other would do.
-    _marked: list[str] = field(default_factory=list, init=False)
-    #: When marks ended for which none had been released, oldest first.
-    _late: list[float] = field(default_factory=list, init=False)
     _failures: _Failures = field(default_factory=_Failures, init=False)
     #: Containers that were granted although skein had no request for them.
     _unplaced: int = field(default=0, init=False)
@@ -200,22 +193,6 @@ class ContainerAllocator:
         """
         self._unplaced += 1
 
-    def marked(self, name: str, *, strict: bool, now_s: float) -> None:
-        """Record that YARN wants a container back, or another in its place unless ``strict``.
-
-        A strict mark needs no release: YARN takes the container, and skein requests another.
-        """
-        if strict:
-            self.lapsed(name, now_s)
-        elif name not in self._marked:
-            self._marked.append(name)
-
-    def lapsed(self, name: str, now_s: float) -> None:
-        """Record that a mark has ended: it has expired, or YARN has taken the container."""
-        if name in self._marked:
-            self._marked.remove(name)
-            self._late.append(now_s)
-
     def ended(
         self, name: str, reason: str, status: int | None, message: str, now_s: float
     ) -> list[Action]:
@@ -224,14 +201,13 @@ class ContainerAllocator:
         Parameters
         ----------
         reason : str
-            As in ``ContainerExited``: "preempted", "released", "node", "memory", "exit", …
+            As in ``ContainerEnded``: "preempted", "released", "node", "memory", "exit", …
         status : int or None
             Exit status.
         message : str
             YARN's diagnostics, for the application's final message.
         """
         record = self._records.get(name)
-        self.lapsed(name, now_s)
         if record is None:
             return []
         was_killed = record.released_s is not None or record.state == "killed"
@@ -251,19 +227,24 @@ class ContainerAllocator:
         room = count if self.maximum is None else self.maximum - self.count
         return [Add() for _ in range(max(0, min(count, room)))]
 
-    def release(self, names: Sequence[str], now_s: float) -> list[Action]:
-        """Release containers; one that is released for a marked one is requested again later."""
+    def release(
+        self, containers: Mapping[str, str], marks: MarkStore, now_s: float
+    ) -> list[Action]:
+        """Release containers; one that is released for a marked one is requested again later.
+
+        Parameters
+        ----------
+        containers : mapping
+            YARN's container ids by skein's names.
+        marks : MarkStore
+            The marks, each of which one released container answers.
+        """
         actions: list[Action] = []
-        self._late = [at_s for at_s in self._late if now_s - at_s < LATE_S]
-        for name in names:
+        for name, container in containers.items():
             record = self._records.get(name)
             if record is None or not record.is_kept:
                 continue
-            if self._marked:
-                self._marked.remove(name if name in self._marked else self._marked[0])
-                self._delayed.append((now_s + REPLACE_S, 0))
-            elif self._late:
-                del self._late[0]
+            if marks.answer(container, now_s):
                 self._delayed.append((now_s + REPLACE_S, 0))
             elif self.count <= self.minimum:
                 continue

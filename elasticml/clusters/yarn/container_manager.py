@@ -12,17 +12,19 @@ import logging
 import time
 from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from elasticml.clusters.yarn import container_allocator as allocation
-from elasticml.clusters.yarn import notice_stream
 from elasticml.clusters.yarn.container_context import EXIT_MESSAGE_KEY, STARTUP_KEY, WORKER_SERVICE
-from elasticml.clusters.yarn.exit_reasons import board_reason, last_line, reason_from_skein
+from elasticml.clusters.yarn.exit_reasons import last_line, reason_from_skein, story_reason
+from elasticml.clusters.yarn.notice_parser import AgentNotice, AgentSeen, PreemptionTimes
+from elasticml.clusters.yarn.notice_stream import NoticeStream
 from elasticml.clusters.yarn.skein_client import finish_application
-from elasticml.runtime.preemption_board import Ended, NodeTold, Reclaim, Restored, reclaims_of
+from elasticml.protocol.notices import ContainerEnded, ContainerMarked, MarkLifted, NodeChanged
+from elasticml.runtime.preemption_board import board_of
 from elasticml.runtime.scaler import SCALER_EXTENSION
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ class ContainerRegistry:
         return self._addresses.get(container)
 
     def board_address(self, container: str) -> str:
-        """Return a container's address on the reclaim board: Dask's, or else YARN's id."""
+        """Return a container's address on the preemption board: Dask's, or else YARN's id."""
         if container == self.own_container:
             return self.own_address
         return self._addresses.get(container, container)
@@ -101,6 +103,11 @@ class ContainerRegistry:
         """Return skein's container names by worker address; for reused addresses the youngest."""
         by_address = {self._addresses[c]: n for c, n in self._names.items() if c in self._addresses}
         return {address: by_address[address] for address in addresses if address in by_address}
+
+    def containers(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the containers of workers by skein's names, in the given order."""
+        by_name = {name: container for container, name in self._names.items()}
+        return {name: by_name[name] for name in names}
 
     def on_node(self, node: str, present: Container[str]) -> tuple[str, ...]:
         """List the addresses of the workers on a node that are in ``present``."""
@@ -149,20 +156,18 @@ class ContainerManager(SchedulerPlugin):
         app: skein.ApplicationClient,
         allocator: allocation.ContainerAllocator,
         *,
-        times: notice_stream.PreemptionTimes | None = None,
+        times: PreemptionTimes | None = None,
         container: str = "",
     ) -> None:
         self._scheduler = scheduler
         self._app = app
         self._allocator = allocator
-        self._board = reclaims_of(scheduler.extensions)
-        self._stream = notice_stream.NoticeStream(app, times or notice_stream.PreemptionTimes())
+        self._board = board_of(scheduler.extensions)
+        self._stream = NoticeStream(app, times or PreemptionTimes())
         self._registry = ContainerRegistry(own_container=container, own_address=scheduler.address)
         #: Containers that have ended and been reported.
         self._ended_containers: set[str] = set()
-        #: Marks on containers whose workers have not registered: strictness, and deadline.
-        self._marks: dict[str, tuple[bool, float]] = {}
-        self._notices: asyncio.Queue[notice_stream.Notice] = asyncio.Queue()
+        self._notices: asyncio.Queue[AgentNotice] = asyncio.Queue()
         self._has_agent = False
         #: Held for one decision and its actions.
         self._lock = asyncio.Lock()
@@ -182,7 +187,7 @@ class ContainerManager(SchedulerPlugin):
         self._scheduler.handlers["retire_workers"] = self.retire
         loop = asyncio.get_running_loop()
 
-        def hand_over(notice: notice_stream.Notice) -> None:
+        def hand_over(notice: AgentNotice) -> None:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._notices.put_nowait, notice)
 
@@ -207,11 +212,7 @@ class ContainerManager(SchedulerPlugin):
         container = identity["container"]
         self._registry.registered(container, str(state.name), worker, identity["node"])
         self._allocator.registered(str(state.name))
-        if container in self._marks:
-            strict, until_s = self._marks.pop(container)
-            now_s = time.monotonic()
-            self._allocator.marked(str(state.name), strict=strict, now_s=now_s)
-            self._post_mark(worker, max(0.0, until_s - now_s), strict)
+        self._board.registered(container, worker)
 
     # --- requests from jobs --------------------------------------------------------------
 
@@ -233,9 +234,11 @@ class ContainerManager(SchedulerPlugin):
         """
         present = [address for address in addresses if address in self._scheduler.workers]
         names = self._registry.names(present)
+        containers = self._registry.containers(names.values())
         is_hurried = bool(self._board.live())
         async with self._lock:
-            actions = self._allocator.release([*names.values()], time.monotonic())
+            marks = self._board.marks
+            actions = self._allocator.release(containers, marks, time.monotonic())
         killed = {action.name for action in actions if isinstance(action, allocation.Kill)}
         drained = [address for address, name in names.items() if name in killed]
         grace_s = HURRIED_S_MAX if is_hurried else UNHURRIED_S_MAX
@@ -294,7 +297,7 @@ class ContainerManager(SchedulerPlugin):
     async def _watch(self) -> None:
         """Handle each notice as it arrives; poll the containers when there is none."""
         while True:
-            notice: notice_stream.Notice | None = None
+            notice: AgentNotice | None = None
             with suppress(TimeoutError):
                 notice = await asyncio.wait_for(self._notices.get(), LOOK_S)
             try:
@@ -319,94 +322,65 @@ class ContainerManager(SchedulerPlugin):
         for one in seen:
             if one.state not in allocation.ACTIVE and one.container not in self._ended_containers:
                 reason = reason_from_skein(one.state, one.message)
-                await self._ended(one.container, reason, None, one.message)
+                ended = ContainerEnded(container=one.container, reason=reason, message=one.message)
+                await self._ended(ended)
 
-    async def _handle(self, notice: notice_stream.Notice) -> None:
+    async def _handle(self, notice: AgentNotice) -> None:
         match notice:
-            case notice_stream.AgentSeen():
+            case AgentSeen():
                 self._has_agent = True
-            case notice_stream.ContainerMarked(container=container):
+            case ContainerMarked(container=container):
                 await self._identify(container)
-                self._mark(notice)
-            case notice_stream.MarkLapsed(container=container):
-                self._marks.pop(container, None)
-                name = self._registry.name(container) or container
-                self._allocator.lapsed(name, time.monotonic())
-                self._board.post(Restored(address=self._registry.board_address(container)))
-            case notice_stream.ContainerExited(container=container):
+                if container not in self._ended_containers:
+                    self._post_mark(notice)
+            case ContainerEnded(container=container):
                 await self._identify(container)
-                await self._ended(container, notice.reason, notice.status, notice.message)
-            case notice_stream.NodeChanged():
+                await self._ended(notice)
+            case NodeChanged():
                 await self._node_changed(notice)
 
-    def _mark(self, notice: notice_stream.ContainerMarked) -> None:
-        container = notice.container
-        if container in self._ended_containers:
-            return
-        name, address = self._registry.name(container), self._registry.address(container)
-        now_s = time.monotonic()
-        if name is None and self._registry.is_essential(container):
-            reclaim = Reclaim(
-                address=self._registry.board_address(container),
-                grace_s=notice.deadline_s,
-                negotiable=not notice.strict,
-                essential=True,
-            )
-            self._allocator.marked(container, strict=notice.strict, now_s=now_s)
-            self._board.post(reclaim)
-            return
-        if name is not None:
-            self._allocator.marked(name, strict=notice.strict, now_s=now_s)
-        if address is not None:
-            self._post_mark(address, notice.deadline_s, notice.strict)
+    def _post_mark(self, mark: ContainerMarked) -> None:
+        """Post a mark under its worker's address; the board keeps it until a worker registers."""
+        container = mark.container
+        is_essential = self._registry.name(container) is None and self._registry.is_essential(
+            container
+        )
+        if is_essential:
+            address = self._registry.board_address(container)
         else:
-            self._marks[container] = (notice.strict, now_s + notice.deadline_s)
+            address = self._registry.address(container) or ""
+        self._board.post(replace(mark, address=address, essential=is_essential))
 
-    def _post_mark(self, address: str, grace_s: float, strict: bool) -> None:
-        self._board.post(Reclaim(address=address, grace_s=grace_s, negotiable=not strict))
-
-    async def _ended(self, container: str, reason: str, status: int | None, message: str) -> None:
+    async def _ended(self, ended: ContainerEnded) -> None:
         """Report once how a container ended."""
+        container, reason, status = ended.container, ended.reason, ended.status
         if container in self._ended_containers:
             return
         self._ended_containers.add(container)
-        self._marks.pop(container, None)
         name, address = self._registry.name(container), self._registry.address(container)
         logger.info("%s (%s) ended: %s, status %s", name or "unknown", container, reason, status)
-        if name is None and reason == "released":
-            self._allocator.unplaced()
+        # Posted before the allocator is told: no mark outlives its container.
         if address is not None:
-            self._board.post(
-                Ended(
-                    address=address,
-                    container=container,
-                    reason=board_reason(reason),
-                    status=status,
-                    message=last_line(message),
-                )
-            )
-        if name is None:
-            self._allocator.lapsed(container, time.monotonic())
-            if self._registry.is_essential(container):
-                # No mark outlives its container: nothing needs to be released for it any more.
-                self._board.post(Restored(address=self._registry.board_address(container)))
+            message = last_line(ended.message)
+            reported = story_reason(reason)
+            self._board.post(replace(ended, address=address, reason=reported, message=message))
         else:
-            if address is None and reason in allocation.OWN_FAULTS:
-                text = await asyncio.to_thread(
-                    self._app.kv.pop, EXIT_MESSAGE_KEY.format(name), None
-                )
-                message = message if text is None else text.decode()
-            now_s = time.monotonic()
-            await self._perform(self._allocator.ended(name, reason, status, message, now_s))
+            self._board.post(MarkLifted(container=container))
+        if name is None:
+            if reason == "released":
+                self._allocator.unplaced()
+            return
+        message = ended.message
+        if address is None and reason in allocation.OWN_FAULTS:
+            text = await asyncio.to_thread(self._app.kv.pop, EXIT_MESSAGE_KEY.format(name), None)
+            message = message if text is None else text.decode()
+        now_s = time.monotonic()
+        await self._perform(self._allocator.ended(name, reason, status, message, now_s))
 
-    async def _node_changed(self, notice: notice_stream.NodeChanged) -> None:
-        state = notice.state.lower()
-        addresses = self._registry.on_node(notice.node, self._scheduler.workers)
-        grace_s = notice.timeout_s or 0.0
-        self._board.post(
-            NodeTold(node=notice.node, state=state, grace_s=grace_s, addresses=addresses)
-        )
-        if state != "lost":
+    async def _node_changed(self, change: NodeChanged) -> None:
+        addresses = self._registry.on_node(change.node, self._scheduler.workers)
+        self._board.post(replace(change, addresses=addresses))
+        if change.state != "lost":
             return
         # The processes of a lost node may still run; nothing else removes their workers.
         for address in addresses:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from elasticml.clusters.yarn.notice_stream import ExitReason
-    from elasticml.runtime.preemption_board import Reason
+    from elasticml.protocol.notices import Reason
 
-#: Reasons that the reclaim board does not have, and the ones that stand for them there.
-_BOARD_REASONS: dict[str, Reason] = {"aborted": "killed", "success": "exit"}
+#: Reasons that stories do not have, and the ones that they have instead.
+_STORY_REASONS: dict[Reason, Reason] = {"aborted": "killed", "success": "exit"}
 
 
-def reason_from_skein(state: str, message: str) -> ExitReason:
+def reason_from_skein(state: str, message: str) -> Reason:
     """Infer why a container ended from skein's report, when there is no agent.
 
     Parameters
@@ -34,9 +33,9 @@ def reason_from_skein(state: str, message: str) -> ExitReason:
     return "memory" if "memory" in message else "exit"
 
 
-def board_reason(reason: str) -> Reason:
-    """Return the reclaim board's name for a reason."""
-    return _BOARD_REASONS.get(reason, reason)  # type: ignore[arg-type]
+def story_reason(reason: Reason) -> Reason:
+    """Return the reason that a story has for a reported one."""
+    return _STORY_REASONS.get(reason, reason)
 
 
 def last_line(message: str) -> str:

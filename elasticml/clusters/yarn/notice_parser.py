@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from elasticml.clusters.yarn.hadoop_conf import GraceSettings
 from elasticml.errors import RemoteProtocolError
+from elasticml.protocol.notices import ContainerEnded, ContainerMarked, NodeChanged, Reason
 
 #: Prefix of the keys under which the agent publishes.
 PREFIX: Final = "elasticml.agent."
@@ -24,13 +25,8 @@ NODES: Final = PREFIX + "nodes"
 #: The document format that this parser understands.
 _FORMAT: Final = 1
 
-#: Why a container ended. ``preempted``, ``released`` and ``node`` are not failures of its program.
-ExitReason = Literal[
-    "preempted", "released", "node", "memory", "aborted", "killed", "exit", "success"
-]
-
 #: YARN's exit statuses (``ContainerExitStatus``); for -100 the text says more than the status.
-_REASON_OF_STATUS: Final[Mapping[int, ExitReason]] = {
+_REASON_OF_STATUS: Final[Mapping[int, Reason]] = {
     0: "success",
     -101: "node",  # its disks failed
     -102: "preempted",
@@ -55,52 +51,8 @@ class AgentSeen:
     heartbeat_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerMarked:
-    """The ResourceManager will pre-empt a container, unless as much is released elsewhere."""
-
-    #: YARN's container id.
-    container: str
-    #: Seconds until the earliest possible SIGTERM; 0 if it may come at any moment.
-    deadline_s: float
-    #: Whether no other container can be released in its place.
-    strict: bool
-    #: How often it has been marked, including this time.
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkLapsed:
-    """A mark has expired: the container would be marked again before it is pre-empted."""
-
-    container: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerExited:
-    """A container has ended."""
-
-    container: str
-    #: Exit status from the ResourceManager: negative, or that of the container's program.
-    status: int
-    reason: ExitReason
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeChanged:
-    """A node of the cluster has changed state."""
-
-    #: Host and port of its NodeManager.
-    node: str
-    #: YARN's node state: RUNNING, UNHEALTHY, DECOMMISSIONING, DECOMMISSIONED, LOST, SHUTDOWN, ...
-    state: str
-    #: Seconds until a DECOMMISSIONING node is removed; None if unknown or in any other state.
-    timeout_s: float | None
-    health: str
-
-
-Notice = AgentSeen | ContainerMarked | MarkLapsed | ContainerExited | NodeChanged
+#: What the agent's documents say.
+AgentNotice = AgentSeen | ContainerMarked | ContainerEnded | NodeChanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +81,7 @@ def preemption_times(grace: GraceSettings) -> PreemptionTimes:
     )
 
 
-def exit_reason(status: int, message: str) -> ExitReason:
+def exit_reason(status: int, message: str) -> Reason:
     """Return why a container ended.
 
     Parameters
@@ -150,10 +102,10 @@ def exit_reason(status: int, message: str) -> ExitReason:
     return _REASON_OF_STATUS.get(status, "exit")
 
 
-def _leaves_in_s(node: Mapping[str, Any]) -> float | None:
+def _grace_s(node: Mapping[str, Any]) -> float:
     # A node whose decommissioning was withdrawn still carries its old timeout.
     if node["state"] != "DECOMMISSIONING" or node["timeout_s"] is None:
-        return None
+        return 0.0
     return float(node["timeout_s"])
 
 
@@ -177,13 +129,11 @@ class NoticeParser:
         self._heartbeat_s = 1.0
         #: Marks seen so far, of containers that have not ended.
         self._count: dict[str, int] = {}
-        #: When each live mark expires.
-        self._expires_at_s: dict[str, float] = {}
         self._ended: set[str] = set()
         #: Sequence number of the last item, or of the last document, read under a key.
         self._seq = {MARKS: 0, EXITS: 0, NODES: 0}
 
-    def read(self, key: str, value: bytes, now_s: float) -> list[Notice]:
+    def read(self, key: str, value: bytes, now_s: float) -> list[AgentNotice]:
         """Return what is new in a document; an empty list if the key is not one of the agent's.
 
         Raises
@@ -215,26 +165,14 @@ class NoticeParser:
         """Assume from now on that documents are read as soon as they are written."""
         self._is_following = True
 
-    def lapse(self, now_s: float) -> list[Notice]:
-        """Return the marks that have expired, the oldest first."""
-        expired = [mark for mark, at_s in self._expires_at_s.items() if at_s <= now_s]
-        expired.sort(key=lambda mark: (self._expires_at_s[mark], mark))
-        for container in expired:
-            del self._expires_at_s[container]
-        return [MarkLapsed(container=container) for container in expired]
-
-    def next_lapse_s(self) -> float | None:
-        """Return when the next mark expires; None if there is none."""
-        return min(self._expires_at_s.values(), default=None)
-
-    def _read_hello(self, document: Mapping[str, Any]) -> list[Notice]:
+    def _read_hello(self, document: Mapping[str, Any]) -> list[AgentNotice]:
         heartbeat_ms = int(document["heartbeat_ms"])
         if self._is_agent_seen:
             return []
         self._is_agent_seen, self._heartbeat_s = True, heartbeat_ms / 1000
         return [AgentSeen(heartbeat_ms=heartbeat_ms)]
 
-    def _read_marks(self, document: Mapping[str, Any], now_s: float) -> list[Notice]:
+    def _read_marks(self, document: Mapping[str, Any], now_s: float) -> list[AgentNotice]:
         seq, written_s = int(document["seq"]), int(document["t"]) / 1000
         if seq <= self._seq[MARKS]:
             return []
@@ -245,7 +183,7 @@ class NoticeParser:
             for mark in document["marks"]
         ]
         self._seq[MARKS] = seq
-        news: list[Notice] = []
+        news: list[AgentNotice] = []
         for container, last_s, count, strict in marks:
             if container in self._ended or count <= self._count.get(container, 0):
                 continue
@@ -253,44 +191,44 @@ class NoticeParser:
             age_s = max(0.0, written_s - last_s) + delay_s
             if age_s >= self._times.mark_life_s:
                 continue
-            self._expires_at_s[container] = now_s + self._times.mark_life_s - age_s
-            # The mark may have waited up to one heartbeat before it was reported.
-            deadline_s = max(0.0, self._times.max_wait_s - self._heartbeat_s - age_s)
             news.append(
                 ContainerMarked(
-                    container=container, deadline_s=deadline_s, strict=strict, count=count
+                    container=container,
+                    # The mark may have waited up to one heartbeat before it was reported.
+                    grace_s=max(0.0, self._times.max_wait_s - self._heartbeat_s - age_s),
+                    life_s=self._times.mark_life_s - age_s,
+                    negotiable=not strict,
+                    count=count,
                 )
             )
         return news
 
-    def _read_exits(self, document: Mapping[str, Any]) -> list[Notice]:
+    def _read_exits(self, document: Mapping[str, Any]) -> list[AgentNotice]:
         items = self._new_items(EXITS, document)
         exits = [
             (str(item["id"]), int(item["status"]), str(item["message"])) for item in items.values()
         ]
         self._seq[EXITS] = max(items, default=self._seq[EXITS])
-        news: list[Notice] = []
+        news: list[AgentNotice] = []
         for container, status, message in exits:
             # The ResourceManager reports it again after a restart.
             if container in self._ended:
                 continue
             self._ended.add(container)
             self._count.pop(container, None)
-            self._expires_at_s.pop(container, None)
             reason = exit_reason(status, message)
             news.append(
-                ContainerExited(container=container, status=status, reason=reason, message=message)
+                ContainerEnded(container=container, status=status, reason=reason, message=message)
             )
         return news
 
-    def _read_nodes(self, document: Mapping[str, Any]) -> list[Notice]:
+    def _read_nodes(self, document: Mapping[str, Any]) -> list[AgentNotice]:
         items = self._new_items(NODES, document)
-        news: list[Notice] = [
+        news: list[AgentNotice] = [
             NodeChanged(
                 node=str(item["node"]),
-                state=str(item["state"]),
-                timeout_s=_leaves_in_s(item),
-                health=str(item["health"]),
+                state=str(item["state"]).lower(),
+                grace_s=_grace_s(item),
             )
             for item in items.values()
         ]

@@ -10,23 +10,13 @@ from __future__ import annotations
 
 import copy
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from elasticml.clusters.yarn.notice_parser import PREFIX, NoticeParser
-from elasticml.clusters.yarn.notice_parser import AgentSeen as AgentSeen
-from elasticml.clusters.yarn.notice_parser import ContainerExited as ContainerExited
-from elasticml.clusters.yarn.notice_parser import ContainerMarked as ContainerMarked
-from elasticml.clusters.yarn.notice_parser import ExitReason as ExitReason
-from elasticml.clusters.yarn.notice_parser import MarkLapsed as MarkLapsed
-from elasticml.clusters.yarn.notice_parser import NodeChanged as NodeChanged
-from elasticml.clusters.yarn.notice_parser import Notice as Notice
-from elasticml.clusters.yarn.notice_parser import PreemptionTimes as PreemptionTimes
-from elasticml.clusters.yarn.notice_parser import preemption_times as preemption_times
+from elasticml.clusters.yarn.notice_parser import PREFIX, AgentNotice, NoticeParser, PreemptionTimes
 from elasticml.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -104,7 +94,7 @@ class NoticeStream:
         self._events: Any = None
 
     def start(
-        self, on_notice: Callable[[Notice], None], on_end: Callable[[], None] | None = None
+        self, on_notice: Callable[[AgentNotice], None], on_end: Callable[[], None] | None = None
     ) -> None:
         """Start calling back.
 
@@ -130,7 +120,9 @@ class NoticeStream:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_CLOSE_S_MAX)
 
-    def _run(self, on_notice: Callable[[Notice], None], on_end: Callable[[], None] | None) -> None:
+    def _run(
+        self, on_notice: Callable[[AgentNotice], None], on_end: Callable[[], None] | None
+    ) -> None:
         import skein.exceptions
 
         try:
@@ -141,7 +133,7 @@ class NoticeStream:
                 if on_end is not None:
                     on_end()
 
-    def _read_all(self, on_notice: Callable[[Notice], None]) -> None:
+    def _read_all(self, on_notice: Callable[[AgentNotice], None]) -> None:
         # Subscribe before reading: the events do not include what is in the store already.
         with self._app.kv.events(prefix=PREFIX, event_type="PUT") as events:
             self._events = events
@@ -149,15 +141,11 @@ class NoticeStream:
                 self._read(key, value, on_notice)
             self._parser.follow()
             while not self._is_closed.is_set():
-                try:
-                    event = events.get(timeout=self._wait_s())
-                except queue.Empty:
-                    self._deliver(self._parser.lapse(self._now_s()), on_notice)
-                    continue
+                event = events.get()
                 if event is not None:
                     self._read(event.key, event.result.value, on_notice)
 
-    def _read(self, key: str, value: bytes, on_notice: Callable[[Notice], None]) -> None:
+    def _read(self, key: str, value: bytes, on_notice: Callable[[AgentNotice], None]) -> None:
         try:
             notices = self._parser.read(key, value, self._now_s())
         except RemoteProtocolError as error:
@@ -165,17 +153,14 @@ class NoticeStream:
             return
         self._deliver(notices, on_notice)
 
-    def _deliver(self, notices: list[Notice], on_notice: Callable[[Notice], None]) -> None:
+    def _deliver(
+        self, notices: list[AgentNotice], on_notice: Callable[[AgentNotice], None]
+    ) -> None:
         for notice in notices:
             if self._is_closed.is_set():
                 return
             logger.debug("%s", notice)
             on_notice(notice)
-
-    def _wait_s(self) -> float | None:
-        """Return the seconds until the next mark expires; None if there is none."""
-        at_s = self._parser.next_lapse_s()
-        return None if at_s is None else max(0.0, at_s - self._now_s())
 
     def _now_s(self) -> float:
         return self._epoch_s + time.monotonic()

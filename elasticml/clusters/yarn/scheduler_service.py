@@ -162,7 +162,7 @@ class SchedulerService:
 
         from elasticml.clusters.yarn.container_allocator import ContainerAllocator
         from elasticml.clusters.yarn.container_manager import ContainerManager
-        from elasticml.clusters.yarn.notice_stream import preemption_times
+        from elasticml.clusters.yarn.notice_parser import preemption_times
 
         security = container_security()
         minimum, maximum = container_limits()

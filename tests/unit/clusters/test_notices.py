@@ -15,10 +15,6 @@ from elasticml.clusters.yarn.notice_parser import (
     MARKS,
     NODES,
     AgentSeen,
-    ContainerExited,
-    ContainerMarked,
-    MarkLapsed,
-    NodeChanged,
     NoticeParser,
     PreemptionTimes,
     exit_reason,
@@ -27,6 +23,7 @@ from elasticml.clusters.yarn.notice_parser import (
 from elasticml.clusters.yarn.notice_stream import agent_jar, with_agent
 from elasticml.data.storage.hadoop_sites import HadoopConf
 from elasticml.errors import RemoteProtocolError
+from elasticml.protocol.notices import ContainerEnded, ContainerMarked, NodeChanged
 
 ONE, TWO = (f"container_1763734000000_0003_01_00000{i}" for i in (2, 3))
 NOW_S = 1_763_734_500.0
@@ -68,11 +65,12 @@ def ended(container: str, status: int, message: str = "") -> dict[str, Any]:
     return {"id": container, "status": status, "message": message}
 
 
-def marked(container: str, deadline_s: float, count: int = 1) -> ContainerMarked:
+def marked(container: str, grace_s: float, life_s: float = 10.5, count: int = 1) -> ContainerMarked:
     return ContainerMarked(
         container=container,
-        deadline_s=pytest.approx(deadline_s),  # type: ignore[arg-type]
-        strict=False,
+        grace_s=pytest.approx(grace_s),  # type: ignore[arg-type]
+        life_s=pytest.approx(life_s),  # type: ignore[arg-type]
+        negotiable=True,
         count=count,
     )
 
@@ -104,15 +102,13 @@ def test_documents_from_before_the_stream_began_leave_less_time():
     book = NoticeParser(TIMES)
     book.read(HELLO, hello(), NOW_S)
     document = marks((ONE, NOW_S - 3, 1), (TWO, NOW_S - 20, 1), at_s=NOW_S - 1)
-    assert book.read(MARKS, document, NOW_S) == [marked(ONE, 1.0)]
-    assert book.lapse(NOW_S + 7.4) == []
-    assert book.lapse(NOW_S + 7.5) == [MarkLapsed(container=ONE)]
+    assert book.read(MARKS, document, NOW_S) == [marked(ONE, 1.0, life_s=7.5)]
 
 
 def test_no_time_is_left_if_the_heartbeat_is_longer_than_the_wait():
     book = NoticeParser(PreemptionTimes(max_wait_s=2.0))
     book.read(HELLO, hello(5000), NOW_S)
-    assert book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S) == [marked(ONE, 0.0)]
+    assert book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S) == [marked(ONE, 0.0, life_s=7.0)]
 
 
 def test_a_document_that_repeats_marks_reports_only_new_ones(book):
@@ -127,30 +123,22 @@ def test_an_outdated_document_is_ignored(book):
     assert book.read(MARKS, marks((ONE, NOW_S, 1), (TWO, NOW_S, 1), seq=1), NOW_S) == []
 
 
-def test_a_mark_lapses_after_twice_the_wait_and_one_check(book):
-    book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S)
-    assert book.next_lapse_s() == pytest.approx(NOW_S + 10.5)
-    assert book.lapse(NOW_S + 10.4) == []
-    assert book.lapse(NOW_S + 10.6) == [MarkLapsed(container=ONE)]
-    assert book.lapse(NOW_S + 99) == []
-    assert book.next_lapse_s() is None
+def test_a_mark_lives_for_twice_the_wait_and_one_check():
+    assert TIMES.mark_life_s == 2 * 5.0 + 0.5
 
 
 def test_a_second_mark_is_reported_and_lives_as_long_as_the_first(book):
     book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S)
-    book.lapse(NOW_S + 11)
     again = marks((ONE, NOW_S + 14, 2), seq=2, at_s=NOW_S + 14)
     assert book.read(MARKS, again, NOW_S + 14) == [marked(ONE, 4.0, count=2)]
-    assert book.next_lapse_s() == pytest.approx(NOW_S + 24.5)
 
 
-def test_an_exit_ends_the_mark_and_later_marks_are_ignored(book):
+def test_marks_of_a_container_that_has_ended_are_ignored(book):
     book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S)
     calls = book.read(EXITS, items(ended(ONE, -102, PREEMPTED)), NOW_S + 5)
     assert calls == [
-        ContainerExited(container=ONE, status=-102, reason="preempted", message=PREEMPTED)
+        ContainerEnded(container=ONE, status=-102, reason="preempted", message=PREEMPTED)
     ]
-    assert book.lapse(NOW_S + 99) == []
     late = marks((ONE, NOW_S + 5, 2), seq=2, at_s=NOW_S + 5)
     assert book.read(MARKS, late, NOW_S + 5) == []
 
@@ -158,7 +146,7 @@ def test_an_exit_ends_the_mark_and_later_marks_are_ignored(book):
 def test_a_repeated_exit_counts_once(book):
     book.read(EXITS, items(ended(ONE, 0)), NOW_S)
     calls = book.read(EXITS, items(ended(ONE, 0), ended(ONE, -106), ended(TWO, 3)), NOW_S)
-    assert calls == [ContainerExited(container=TWO, status=3, reason="exit", message="")]
+    assert calls == [ContainerEnded(container=TWO, status=3, reason="exit", message="")]
 
 
 @pytest.mark.parametrize(
@@ -190,8 +178,8 @@ def test_each_change_of_a_node_is_reported_once(book):
     stays = {"node": "b:1", "state": "RUNNING", "timeout_s": 15, "health": ""}
     first = book.read(NODES, items(leaving), NOW_S)
     second = book.read(NODES, items(leaving, stays), NOW_S)
-    assert first == [NodeChanged(node="b:1", state="DECOMMISSIONING", timeout_s=15.0, health="")]
-    assert second == [NodeChanged(node="b:1", state="RUNNING", timeout_s=None, health="")]
+    assert first == [NodeChanged(node="b:1", state="decommissioning", grace_s=15.0)]
+    assert second == [NodeChanged(node="b:1", state="running")]
 
 
 def test_other_keys_are_ignored(book):

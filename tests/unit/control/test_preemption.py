@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from elasticml.control.chunk_transfers import ChunkCopies
 from elasticml.control.driver_settings import DriverSettings
@@ -12,6 +12,13 @@ from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.protocol import events as ev
 from elasticml.protocol.commands import Command, Dismiss, Record
 from elasticml.protocol.events import Arrived
+from elasticml.protocol.notices import (
+    ContainerEnded,
+    ContainerMarked,
+    MarkLifted,
+    NodeChanged,
+    Reason,
+)
 from tests.pure_world import PureWorld
 
 GRACE_S = 10.0
@@ -24,7 +31,7 @@ class Scene:
         self.state = JobState(settings=DriverSettings(members_min=members_min))
         self.released: list[int] = []
         self.struck: list[tuple[int, str]] = []
-        self.reclaims = PreemptionHandler(
+        self.preemption = PreemptionHandler(
             self.state, ChunkCopies(self.state), self._release, self._strike, self._notice
         )
         self.records: list[Record] = []
@@ -36,7 +43,7 @@ class Scene:
             Arrived(arrival=0, address=f"w{slot}", host="h", pid=slot, threads=1, slot=slot), 0.0
         )
         record.configured = True
-        self.reclaims.arrived(record)
+        self.preemption.arrived(record)
         if count:
             self.state.membership.enter(record, "active")
             ids = [ChunkId("s", slot, k) for k in range(count)]
@@ -60,45 +67,39 @@ class Scene:
         record = self.state.membership.remove(member)
         if record is None:
             return []
-        self.struck.append((member.slot, self.reclaims.reason_of(record, reason)))
+        self.struck.append((member.slot, self.preemption.reason_of(record, reason)))
         self.state.ledger.lose(member)
-        return self.reclaims.lost(record, reason)
+        return self.preemption.lost(record, reason)
 
     def _notice(self, event: ev.Noticed, now_s: float) -> list[Command]:
         record = self.state.membership.members[event.member]
         self.state.membership.enter(record, "leaving")
         record.notice_reason = event.reason
         record.deadline_s = now_s + event.grace_s
-        return self.reclaims.noticed(record)
+        return self.preemption.noticed(record)
 
     def _note(self, commands: list[Command]) -> list[Command]:
         self.records += [c for c in commands if isinstance(c, Record)]
         return commands
 
     def mark(self, slot: int, now_s: float = 0.0, negotiable: bool = True, **more: Any) -> None:
-        event = ev.ContainerMarked(
-            address=f"w{slot}",
-            grace_s=GRACE_S,
-            reason="preempted",
-            negotiable=negotiable,
-            **more,
-        )
-        self._note(self.reclaims.marked(event, now_s))
+        event = ContainerMarked(address=f"w{slot}", grace_s=GRACE_S, negotiable=negotiable, **more)
+        self._note(self.preemption.marked(event, now_s))
 
-    def lift(self, slot: int, now_s: float = 1.0) -> None:
-        self._note(self.reclaims.lifted(f"w{slot}", now_s))
+    def lift(self, slot: int, why: Literal["withdrawn", "void"] = "withdrawn") -> None:
+        self._note(self.preemption.lifted(MarkLifted(address=f"w{slot}", why=why), 1.0))
 
     def tick(self, now_s: float) -> None:
-        self._note(self.reclaims.ticked(now_s))
+        self._note(self.preemption.ticked(now_s))
 
-    def end(self, slot: int, reason: str) -> list[Command]:
-        event = ev.ContainerEnded(address=f"w{slot}", container="c", reason=reason, status=-102)
-        return self._note(self.reclaims.ended(event, 0.0))
+    def end(self, slot: int, reason: Reason) -> list[Command]:
+        event = ContainerEnded(address=f"w{slot}", container="c", reason=reason, status=-102)
+        return self._note(self.preemption.ended(event, 0.0))
 
     def node(self, state: str, *slots: int, grace_s: float = 60.0) -> list[Command]:
         addresses = tuple(f"w{slot}" for slot in slots)
-        event = ev.NodeChanged(node="n", state=state, grace_s=grace_s, addresses=addresses)
-        return self._note(self.reclaims.node(event, 0.0))
+        event = NodeChanged(node="n", state=state, grace_s=grace_s, addresses=addresses)
+        return self._note(self.preemption.node(event, 0.0))
 
     def leaving(self) -> list[int]:
         return sorted(r.id.slot for r in self.state.membership.stage("leaving"))
@@ -236,16 +237,13 @@ def test_withdrawal_after_the_release_restores_nothing():
     scene = Scene([2, 2, 0])
     scene.mark(0)
     scene.lift(0)
-    assert (scene.released, scene.leaving(), scene.reclaims.marks) == ([2], [], {})
+    assert (scene.released, scene.leaving(), scene.preemption.assignments) == ([2], [], {})
 
 
-def test_a_mark_expires_without_withdrawal():
+def test_the_story_says_why_a_mark_was_lifted():
     scene = Scene([2, 2, 0])
     scene.mark(0)
-    scene.tick(GRACE_S + 59.0)
-    assert scene.record(0).is_marked
-    scene.tick(GRACE_S + 60.0)
-    assert not scene.record(0).is_marked
+    scene.lift(0, why="void")
     assert scene.events("ReclaimLifted")[0]["why"] == "void"
 
 
@@ -290,10 +288,8 @@ def test_substitute_stays_when_the_marked_one_announces_its_end():
 
 def test_a_marked_scheduler_costs_the_cheapest_member_at_any_time():
     scene = Scene([2, 1], members_min=2)
-    event = ev.ContainerMarked(
-        address="scheduler", grace_s=4.0, reason="preempted", negotiable=True, essential=True
-    )
-    scene.reclaims.marked(event, 0.0)
+    event = ContainerMarked(address="scheduler", grace_s=4.0, negotiable=True, essential=True)
+    scene.preemption.marked(event, 0.0)
     assert scene.leaving() == [1]
     scene.tick(3.9)
     assert scene.leaving() == [1]
@@ -398,7 +394,7 @@ def test_marked_member_that_leaves_is_not_released_and_its_loss_is_a_pre_emption
 
 def test_newcomer_on_a_marked_container_gets_nothing_until_the_mark_ends():
     made = world()
-    made.feed(ev.ContainerMarked(address="new", grace_s=60.0, reason="preempted", negotiable=True))
+    made.mark("new", 60.0, negotiable=True)
     made.join("new")
     while len(events_of(made, "RoundEnded")) < 2:
         assert made.step(0)
@@ -419,10 +415,10 @@ def test_one_container_answers_one_mark():
     assert scene.leaving() == [1, 2]
     scene._strike(scene.id(2), "retired", 1.0)
     assert scene.leaving() == [1]
-    marks = scene.reclaims.marks
-    assert (marks["w0"].is_met, marks["w2"].is_met) == (False, True)
+    assignments = scene.preemption.assignments
+    assert (assignments["w0"].is_met, assignments["w2"].is_met) == (False, True)
     scene._strike(scene.id(1), "retired", 1.0)
-    assert marks["w0"].is_met
+    assert assignments["w0"].is_met
     assert scene.record(0).stage == "active"
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from elasticml.clusters.yarn.container_allocator import (
     INSIST_S,
-    LATE_S,
     YOUNG_S,
     Add,
     ContainerAllocator,
@@ -16,6 +15,8 @@ from elasticml.clusters.yarn.container_allocator import (
     State,
 )
 from elasticml.clusters.yarn.exit_reasons import last_line
+from elasticml.protocol.marks import LATE_S, MarkStore
+from elasticml.protocol.notices import ContainerMarked
 
 PREEMPTED = ("preempted", -102, "Container preempted by scheduler")
 
@@ -37,9 +38,35 @@ def running(n: int, **limits: int) -> ContainerAllocator:
     return allocator
 
 
-def mark(allocator: ContainerAllocator, *names: str, strict: bool = False) -> None:
-    for name in names:
-        allocator.marked(name, strict=strict, now_s=0.0)
+class Marks(MarkStore):
+    """Marks on the containers of the workers ``w0``, ``w1``, …"""
+
+    def mark(self, *names: str, strict: bool = False, now_s: float = 0.0) -> None:
+        for name in names:
+            self.add(
+                ContainerMarked(
+                    container=container_of(name), address=name, grace_s=9.0, negotiable=not strict
+                ),
+                now_s,
+            )
+
+    def end(self, name: str, now_s: float) -> None:
+        self.remove(container_of(name), name, now_s)
+
+
+@pytest.fixture
+def marks() -> Marks:
+    return Marks()
+
+
+def container_of(name: str) -> str:
+    return f"container_{name[1:]}"
+
+
+def release(
+    allocator: ContainerAllocator, names: list[str], marks: MarkStore, now_s: float
+) -> list[object]:
+    return [*allocator.release({name: container_of(name) for name in names}, marks, now_s)]
 
 
 def preempt(allocator: ContainerAllocator, instance: int, now_s: float) -> list[object]:
@@ -144,82 +171,97 @@ def test_a_grant_without_a_request_is_forgotten():
     assert allocator.see([], now_s=9.0) == []
 
 
-def test_a_container_released_for_a_marked_one_is_requested_again():
+def test_a_container_released_for_a_marked_one_is_requested_again(marks):
     allocator = running(3)
-    mark(allocator, "w0")
-    assert allocator.release(["w2"], now_s=5.0) == [Kill(name="w2")]
+    marks.mark("w0")
+    assert release(allocator, ["w2"], marks, now_s=5.0) == [Kill(name="w2")]
     assert allocator.see([seen(2, "killed")], now_s=5.5) == []
     assert allocator.see([], now_s=6.0) == [Add()]
 
 
-def test_a_mark_is_answered_once():
+def test_a_mark_is_answered_once(marks):
     allocator = running(3)
-    mark(allocator, "w0")
-    assert allocator.release(["w1", "w2"], now_s=5.0) == [Kill(name="w1"), Kill(name="w2")]
+    marks.mark("w0")
+    assert release(allocator, ["w1", "w2"], marks, now_s=5.0) == [Kill(name="w1"), Kill(name="w2")]
     assert allocator.see([], now_s=9.0) == [Add()]
 
 
-def test_a_mark_that_lapsed_long_ago_is_not_answered():
+def test_a_mark_on_a_container_whose_worker_has_not_registered_is_not_answered(marks):
+    # Jobs do not know of it: a policy released another container meanwhile, and that one was
+    # requested again, one container too many.
     allocator = running(2)
-    mark(allocator, "w0")
-    allocator.lapsed("w0", 4.0)
-    assert allocator.release(["w1"], now_s=4.0 + LATE_S) == [Kill(name="w1")]
+    allocator.see([seen(2)], now_s=0.0)
+    marks.add(ContainerMarked(container="container_2", grace_s=9.0, negotiable=True), 0.0)
+    release(allocator, ["w1"], marks, now_s=1.0)
+    assert allocator.count == 2
+    marks.register("container_2", "w2", 2.0)
+    release(allocator, ["w0"], marks, now_s=3.0)
+    assert allocator.count == 2, "now it is answered"
+
+
+def test_a_mark_that_lapsed_long_ago_is_not_answered(marks):
+    allocator = running(2)
+    marks.mark("w0")
+    marks.end("w0", 4.0)
+    assert release(allocator, ["w1"], marks, now_s=4.0 + LATE_S) == [Kill(name="w1")]
     assert allocator.see([], now_s=20.0) == []
 
 
-def test_a_container_released_for_a_mark_that_has_just_ended_is_requested_again():
+def test_a_container_released_for_a_mark_that_has_just_ended_is_requested_again(marks):
     # The job released it for the mark; meanwhile YARN took the marked one, or withdrew the request.
     allocator = running(4)
-    mark(allocator, "w0")
-    mark(allocator, "w1")
-    allocator.lapsed("w1", 4.5)
+    marks.mark("w0")
+    marks.mark("w1")
+    marks.end("w1", 4.5)
+    marks.end("w0", 5.0)
     preempt(allocator, 0, now_s=5.0)
-    allocator.release(["w2", "w3"], now_s=5.1)
+    release(allocator, ["w2", "w3"], marks, now_s=5.1)
     assert allocator.count == 4
     assert allocator.see([], now_s=9.0) == [Add(), Add()]
-    assert allocator.release(["w4"], now_s=5.2) == [Kill(name="w4")]
+    assert release(allocator, ["w4"], marks, now_s=5.2) == [Kill(name="w4")]
     assert allocator.count == 1, "each is answered once"
 
 
-def test_strict_marks_are_answered_with_nothing():
+def test_strict_marks_are_answered_with_nothing(marks):
     # Four strict marks were executed, and three seconds later a policy retired four members: all of
     # those were requested again, as if they had been released for the marks.
     allocator = running(8)
-    mark(allocator, "w0", "w1", strict=True)
-    assert allocator.release(["w4"], now_s=1.0) == [Kill(name="w4")]
+    marks.mark("w0", "w1", strict=True)
+    assert release(allocator, ["w4"], marks, now_s=1.0) == [Kill(name="w4")]
+    marks.end("w0", 2.0)
     allocator.ended("w0", *PREEMPTED, 2.0)
-    allocator.lapsed("w1", 2.0)
-    assert allocator.release(["w5", "w6"], now_s=3.0) == [Kill(name="w5"), Kill(name="w6")]
+    marks.end("w1", 2.0)
+    assert release(allocator, ["w5", "w6"], marks, now_s=3.0) == [Kill(name="w5"), Kill(name="w6")]
     assert allocator.see([seen(8, "requested")], now_s=9.0) == []
     assert allocator.count == 5
 
 
-def test_a_mark_that_becomes_strict_may_have_been_answered_before_that():
+def test_a_mark_that_becomes_strict_may_have_been_answered_before_that(marks):
     allocator = running(3)
-    mark(allocator, "w0")
-    allocator.marked("w0", strict=True, now_s=4.0)
-    allocator.release(["w1"], now_s=4.5)
-    allocator.release(["w2"], now_s=4.6)
+    marks.mark("w0")
+    marks.mark("w0", strict=True, now_s=4.0)
+    release(allocator, ["w1"], marks, now_s=4.5)
+    release(allocator, ["w2"], marks, now_s=4.6)
     assert allocator.see([], now_s=9.0) == [Add()]
 
 
-def test_a_container_released_for_a_mark_is_requested_again_when_dask_has_left_it():
+def test_a_container_released_for_a_mark_is_requested_again_when_dask_has_left_it(marks):
     # skein shows it running until its worker has been retired; the replacement request was dropped
     # for lack of capacity, and then the container ended: one container fewer for good.
     allocator = running(3, maximum=3)
-    mark(allocator, "w0")
-    allocator.release(["w2"], now_s=5.0)
+    marks.mark("w0")
+    release(allocator, ["w2"], marks, now_s=5.0)
     for now_s in (5.5, 6.5, 7.5):
         assert allocator.see([seen(i) for i in range(3)], now_s) == []
         assert allocator.count == 3
     assert allocator.see([seen(0), seen(1), seen(2, "killed")], now_s=8.5) == [Add()]
 
 
-def test_a_container_that_yarn_takes_during_its_retirement_is_requested_once():
+def test_a_container_that_yarn_takes_during_its_retirement_is_requested_once(marks):
     # skein takes it for failed and requests another itself, besides the delayed request.
     allocator = running(3, maximum=3)
-    mark(allocator, "w0")
-    allocator.release(["w2"], now_s=5.0)
+    marks.mark("w0")
+    release(allocator, ["w2"], marks, now_s=5.0)
     allocator.see([seen(2)], now_s=5.2)
     assert allocator.ended("w2", *PREEMPTED, 5.5) == []
     assert allocator.see([seen(2, "failed"), seen(3, "requested")], 5.6) == [Kill(name="w3")]
@@ -227,9 +269,9 @@ def test_a_container_that_yarn_takes_during_its_retirement_is_requested_once():
     assert allocator.see([seen(3, "killed")], now_s=6.0) == [Add()]
 
 
-def test_a_retired_container_that_yarn_takes_during_its_retirement_is_not_replaced():
+def test_a_retired_container_that_yarn_takes_during_its_retirement_is_not_replaced(marks):
     allocator = running(3)
-    allocator.release(["w2"], now_s=5.0)
+    release(allocator, ["w2"], marks, now_s=5.0)
     assert allocator.see([seen(2, "failed")], now_s=5.5) == []
     assert allocator.ended("w2", *PREEMPTED, 5.6) == []
     assert allocator.see([seen(3, "requested")], now_s=6.0) == [Kill(name="w3")]
@@ -237,28 +279,28 @@ def test_a_retired_container_that_yarn_takes_during_its_retirement_is_not_replac
     assert allocator.count == 3, "the next one is another's"
 
 
-def test_due_requests_are_limited_by_the_free_capacity():
+def test_due_requests_are_limited_by_the_free_capacity(marks):
     allocator = running(4, maximum=4)
-    mark(allocator, "w0", "w1")
-    allocator.release(["w2", "w3"], now_s=0.0)
+    marks.mark("w0", "w1")
+    release(allocator, ["w2", "w3"], marks, now_s=0.0)
     assert allocator.see([seen(2, "killed"), seen(3)], now_s=2.0) == [Add()]
     allocator.added("w4", 4, streak=0)
     assert allocator.see([seen(4, "requested")], now_s=9.0) == []
     assert allocator.see([seen(3, "killed")], now_s=10.0) == [Add()]
 
 
-def test_a_failed_release_is_repeated():
+def test_a_failed_release_is_repeated(marks):
     allocator = running(2)
-    allocator.release(["w1"], now_s=0.0)
+    release(allocator, ["w1"], marks, now_s=0.0)
     assert allocator.see([seen(1)], now_s=INSIST_S - 1.0) == []
     assert allocator.see([seen(1)], now_s=INSIST_S) == [Kill(name="w1")]
     assert allocator.see([seen(1)], now_s=INSIST_S + 1.0) == []
     assert allocator.see([seen(1, "killed")], now_s=3 * INSIST_S) == []
 
 
-def test_a_released_container_does_not_count_as_preempted():
+def test_a_released_container_does_not_count_as_preempted(marks):
     allocator = running(2)
-    allocator.release(["w1"], now_s=5.0)
+    release(allocator, ["w1"], marks, now_s=5.0)
     assert allocator.ended("w1", *PREEMPTED, 6.0) == []
     assert allocator.count == 1
 
@@ -270,16 +312,16 @@ def test_a_job_gets_at_most_the_remaining_maximum():
     assert allocator.request(1) == []
 
 
-def test_delayed_requests_count_towards_the_maximum():
+def test_delayed_requests_count_towards_the_maximum(marks):
     allocator = running(2, maximum=2)
-    mark(allocator, "w0")
-    allocator.release(["w1"], now_s=0.0)
+    marks.mark("w0")
+    release(allocator, ["w1"], marks, now_s=0.0)
     assert allocator.request(1) == []
 
 
-def test_a_job_releases_down_to_the_minimum():
+def test_a_job_releases_down_to_the_minimum(marks):
     allocator = running(3, minimum=2)
-    assert allocator.release(["w0", "w1"], now_s=0.0) == [Kill(name="w0")]
+    assert release(allocator, ["w0", "w1"], marks, now_s=0.0) == [Kill(name="w0")]
 
 
 def test_missing_containers_below_the_minimum_are_requested():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,22 +13,15 @@ from elasticml.clusters.yarn import container_manager as keeper_module
 from elasticml.clusters.yarn.container_allocator import ContainerAllocator
 from elasticml.clusters.yarn.container_context import STARTUP_KEY
 from elasticml.clusters.yarn.container_manager import ContainerManager
-from elasticml.clusters.yarn.notice_stream import (
-    AgentSeen,
-    ContainerExited,
+from elasticml.clusters.yarn.notice_parser import AgentNotice, AgentSeen
+from elasticml.protocol.notices import (
+    ContainerEnded,
     ContainerMarked,
-    MarkLapsed,
+    MarkLifted,
     NodeChanged,
     Notice,
 )
-from elasticml.runtime.preemption_board import (
-    Ended,
-    NodeTold,
-    Reclaim,
-    Restored,
-    Word,
-    reclaims_of,
-)
+from elasticml.runtime.preemption_board import PREEMPTION_EXTENSION, PreemptionBoard
 
 pytest.importorskip("skein")
 
@@ -79,7 +73,8 @@ class Scheduler:
 
     def __init__(self) -> None:
         self.workers: dict[str, Any] = {}
-        self.extensions: dict[str, Any] = {}
+        self.board = PreemptionBoard()
+        self.extensions: dict[str, Any] = {PREEMPTION_EXTENSION: self.board}
         self.retired: list[str] = []
         self.noticed: list[str] = []
         self.removed: list[str] = []
@@ -111,8 +106,9 @@ class World:
             ContainerAllocator(**limits),
             container=OWN,
         )
-        self.words: list[Word] = []
-        reclaims_of(self.scheduler.extensions).subscribe(self.words.append)
+        self.posted: list[Notice] = []
+        self.board = self.scheduler.board
+        self.board.subscribe(self.posted.append)
         asyncio.run(self.keeper._poll())
         for instance in range(n if registered is None else registered):
             self.register(instance)
@@ -126,7 +122,7 @@ class World:
         )
         self.keeper.add_worker(self.scheduler, address(instance))
 
-    def tell(self, *notices: Notice) -> None:
+    def tell(self, *notices: AgentNotice) -> None:
         async def act() -> None:
             for notice in notices:
                 await self.keeper._handle(notice)
@@ -142,43 +138,46 @@ def address(instance: int) -> str:
 
 
 def marked(container: str, strict: bool = False) -> ContainerMarked:
-    return ContainerMarked(container=container, deadline_s=5.0, strict=strict, count=1)
+    return ContainerMarked(container=container, grace_s=5.0, life_s=20.0, negotiable=not strict)
 
 
-def exited(container: str, reason: Any, status: int, message: str = "") -> ContainerExited:
-    return ContainerExited(container=container, reason=reason, status=status, message=message)
+def exited(container: str, reason: Any, status: int, message: str = "") -> ContainerEnded:
+    return ContainerEnded(container=container, reason=reason, status=status, message=message)
+
+
+def posted_mark(container: str, address: str, **more: Any) -> ContainerMarked:
+    return replace(marked(container), address=address, cause=f"reclaim {address}", **more)
+
+
+def lifted(container: str, address: str) -> MarkLifted:
+    return MarkLifted(container=container, address=address, cause=f"restored {address}")
 
 
 def test_a_mark_on_a_worker_is_posted_by_its_address():
     world = World(2)
-    world.tell(marked("container_3"), MarkLapsed(container="container_3"))
-    assert world.words == [
-        Reclaim(address=address(1), grace_s=5.0, negotiable=True),
-        Restored(address=address(1)),
-    ]
+    world.tell(marked("container_3"))
+    assert world.posted == [posted_mark("container_3", address(1))]
 
 
 def test_a_strict_mark_cannot_be_negotiated():
     world = World(1)
     world.tell(marked("container_2", strict=True))
-    assert world.words == [Reclaim(address=address(0), grace_s=5.0, negotiable=False)]
+    assert world.posted == [posted_mark("container_2", address(0), negotiable=False)]
 
 
 def test_a_mark_on_the_schedulers_own_container_is_essential():
     world = World(1)
     world.tell(marked(OWN))
-    assert world.words == [
-        Reclaim(address=world.scheduler.address, grace_s=5.0, negotiable=True, essential=True)
-    ]
+    assert world.posted == [posted_mark(OWN, world.scheduler.address, essential=True)]
 
 
 def test_a_mark_on_an_essential_container_ends_with_it():
     master = "container_1795287234947_0002_01_000001"
     world = World(1)
     world.tell(marked(master), exited(master, "preempted", -102))
-    assert world.words == [
-        Reclaim(address=master, grace_s=5.0, negotiable=True, essential=True),
-        Restored(address=master),
+    assert world.posted == [
+        posted_mark(master, master, essential=True),
+        lifted(master, master),
     ]
 
 
@@ -195,7 +194,7 @@ def test_a_mark_on_a_container_of_another_service_is_essential():
         )
     )
     world.tell(marked("container_9"))
-    assert [word.essential for word in world.words if isinstance(word, Reclaim)] == [True]
+    assert [n.essential for n in world.posted if isinstance(n, ContainerMarked)] == [True]
 
 
 def test_nothing_is_released_for_an_unknown_container():
@@ -203,8 +202,8 @@ def test_nothing_is_released_for_an_unknown_container():
     # requests that were withdrawn too late. A member released for one would be gone for good.
     world = World(2)
     world.tell(marked("container_99"), exited("container_99", "preempted", -102))
-    assert world.words == []
-    assert reclaims_of(world.scheduler.extensions).live() == []
+    assert world.posted == []
+    assert world.board.live() == []
 
 
 def test_a_mark_that_came_before_skein_knew_the_container_reaches_its_worker():
@@ -215,7 +214,7 @@ def test_a_mark_that_came_before_skein_knew_the_container_reaches_its_worker():
     world.app.containers.append(container)
     world.look()
     world.register(0)
-    assert [type(word) for word in world.words] == [Reclaim]
+    assert [type(notice) for notice in world.posted] == [ContainerMarked]
     asyncio.run(world.keeper.release([address(0)]))
     assert world.app.killed == ["dask.worker_0"]
     assert world.keeper._allocator.count == 1  # it is requested again
@@ -250,7 +249,7 @@ def test_a_check_between_a_release_and_the_kill_changes_nothing(monkeypatch):
     monkeypatch.setattr(keeper_module, "UNHURRIED_S_MAX", 0.05)
     world = World(2, maximum=2)
     world.tell(marked("container_2"))
-    world.keeper._board.post(Restored(address=address(0)))  # nothing is urgent any more
+    world.board.post(MarkLifted(address=address(0)))  # nothing is urgent any more
 
     async def release() -> None:
         async def retire_workers(workers: list[str], **options: Any) -> None:
@@ -266,7 +265,8 @@ def test_a_check_between_a_release_and_the_kill_changes_nothing(monkeypatch):
 
 def test_nothing_is_released_for_a_strict_mark():
     world = World(2)
-    world.tell(marked("container_2", strict=True), MarkLapsed(container="container_2"))
+    world.tell(marked("container_2", strict=True))
+    world.board.post(MarkLifted(container="container_2"))
     asyncio.run(world.keeper.release([address(1)]))
     assert world.keeper._allocator.count == 1  # it was retired, and no replacement is requested
 
@@ -274,12 +274,20 @@ def test_nothing_is_released_for_a_strict_mark():
 def test_a_mark_is_kept_for_a_worker_that_registers_later():
     world = World(1, registered=0)
     world.tell(marked("container_2"))
-    assert world.words == []
+    assert world.posted == []
     world.register(0)
-    [word] = world.words
-    assert isinstance(word, Reclaim)
-    assert word.address == address(0)
-    assert 0.0 <= word.grace_s <= 5.0
+    [mark] = world.posted
+    assert isinstance(mark, ContainerMarked)
+    assert mark.address == address(0)
+    assert 0.0 <= mark.grace_s <= 5.0
+
+
+def test_a_mark_on_an_unregistered_worker_does_not_add_a_replacement():
+    # A policy released another container meanwhile: one container too many was requested.
+    world = World(2, registered=1)
+    world.tell(marked("container_3"))
+    asyncio.run(world.keeper.release([address(0)]))
+    assert world.keeper._allocator.count == 1
 
 
 def test_the_end_of_a_container_is_reported_once_with_its_reason():
@@ -288,8 +296,9 @@ def test_the_end_of_a_container_is_reported_once_with_its_reason():
     world.app.set("dask.worker_1", "FAILED", "Container preempted by scheduler")
     world.tell(AgentSeen(heartbeat_ms=1000), over, over)
     world.look()
-    assert world.words == [
-        Ended(
+    assert world.posted == [
+        ContainerEnded(
+            cause="ended container_3",
             address=address(1),
             container="container_3",
             reason="preempted",
@@ -314,25 +323,28 @@ def test_without_an_agent_ends_are_read_from_skeins_reports(state: str, message:
     world.app.set("dask.worker_0", state, message)
     world.look()
     world.look()
-    assert [(w.address, w.reason) for w in world.words if isinstance(w, Ended)] == [
+    assert [(n.address, n.reason) for n in world.posted if isinstance(n, ContainerEnded)] == [
         (address(0), reason)
     ]
 
 
 def test_workers_of_a_lost_node_are_reported_and_removed():
     world = World(4)
-    world.tell(NodeChanged(node="node-1:45454", state="LOST", timeout_s=None, health=""))
+    world.tell(NodeChanged(node="node-1:45454", state="lost"))
     lost = (address(1), address(3))
-    assert world.words == [NodeTold(node="node-1:45454", state="lost", addresses=lost)]
+    node = "node-1:45454"
+    assert world.posted == [
+        NodeChanged(cause=f"node {node}", node=node, state="lost", addresses=lost)
+    ]
     assert world.scheduler.removed == list(lost)
 
 
 def test_workers_of_a_decommissioned_node_stay_until_it_stops():
     world = World(2)
-    world.tell(NodeChanged(node="node-0:45454", state="DECOMMISSIONING", timeout_s=9.0, health=""))
-    assert world.words == [
-        NodeTold(node="node-0:45454", state="decommissioning", grace_s=9.0, addresses=(address(0),))
-    ]
+    node = "node-0:45454"
+    change = NodeChanged(node=node, state="decommissioning", grace_s=9.0)
+    world.tell(change)
+    assert world.posted == [replace(change, cause=f"node {node}", addresses=(address(0),))]
     assert world.scheduler.removed == []
 
 

@@ -10,14 +10,9 @@ from typing import Any
 
 import pytest
 
-from elasticml.clusters.yarn.notice_stream import (
-    AgentSeen,
-    ContainerMarked,
-    MarkLapsed,
-    NodeChanged,
-    NoticeStream,
-    PreemptionTimes,
-)
+from elasticml.clusters.yarn.notice_parser import AgentSeen, PreemptionTimes
+from elasticml.clusters.yarn.notice_stream import NoticeStream
+from elasticml.protocol.notices import NodeChanged
 
 skein = pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
 
@@ -48,8 +43,8 @@ class Store:
     def get_prefix(self, prefix: str) -> dict[str, bytes]:
         return self._values
 
-    def get(self, timeout: float | None) -> Any:
-        result = self._queue.get(timeout=timeout)
+    def get(self) -> Any:
+        result = self._queue.get(timeout=WAIT_S)
         if isinstance(result, Exception):
             raise result
         return result
@@ -66,8 +61,8 @@ def nodes(*states: str) -> bytes:
     return json.dumps({"v": 1, "items": items}).encode()
 
 
-def stream_of(store: Store, times: PreemptionTimes | None = None) -> NoticeStream:
-    return NoticeStream(SimpleNamespace(kv=store), times or PreemptionTimes())
+def stream_of(store: Store) -> NoticeStream:
+    return NoticeStream(SimpleNamespace(kv=store), PreemptionTimes())
 
 
 def test_existing_documents_are_reported_first_and_unreadable_ones_skipped():
@@ -79,19 +74,7 @@ def test_existing_documents_are_reported_first_and_unreadable_ones_skipped():
     assert notices.get(timeout=WAIT_S) == AgentSeen(heartbeat_ms=500)
     changed = notices.get(timeout=WAIT_S)
     assert isinstance(changed, NodeChanged)
-    assert changed.state == "LOST"
-    stream.close()
-
-
-def test_a_mark_lapses_without_a_new_document():
-    store, notices = Store(), queue.Queue()
-    stream = stream_of(store, PreemptionTimes(max_wait_s=0.0, interval_s=0.05))
-    stream.start(notices.put)
-    mark = {"id": "container_1", "first": 1, "last": 10**15, "count": 1, "strict": False}
-    document = {"v": 1, "seq": 1, "t": 10**15, "marks": [mark], "resources": []}
-    store.write("marks", json.dumps(document).encode())
-    assert isinstance(notices.get(timeout=WAIT_S), ContainerMarked)
-    assert notices.get(timeout=WAIT_S) == MarkLapsed(container="container_1")
+    assert changed.state == "lost"
     stream.close()
 
 

@@ -1,0 +1,130 @@
+"""The store of marks: which releases answer a mark, and when marks expire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from elasticml.protocol.marks import LATE_S, MarkStore
+from elasticml.protocol.notices import ContainerMarked, MarkLifted, life_of
+
+GRACE_S = 10.0
+
+
+def mark(number: int, negotiable: bool = True, **more: Any) -> ContainerMarked:
+    """A mark on a container whose worker has registered."""
+    return ContainerMarked(
+        container=f"container_{number}",
+        address=f"a{number}",
+        grace_s=GRACE_S,
+        negotiable=negotiable,
+        **more,
+    )
+
+
+@pytest.fixture
+def store() -> MarkStore:
+    return MarkStore()
+
+
+def answers(store: MarkStore, *containers: str, now_s: float = 1.0) -> list[bool]:
+    return [store.answer(container, now_s) for container in containers]
+
+
+def test_each_mark_is_answered_once(store):
+    store.add(mark(0), 0.0)
+    assert answers(store, "container_1", "container_2") == [True, False]
+
+
+def test_a_repeated_mark_needs_another_answer(store):
+    store.add(mark(0), 0.0)
+    assert answers(store, "container_1") == [True]
+    store.add(mark(0, count=2), 2.0)
+    assert answers(store, "container_2", "container_3") == [True, False]
+
+
+def test_a_container_answers_its_own_mark_else_the_oldest(store):
+    for number in (0, 1, 2):
+        store.add(mark(number), float(number))
+    assert answers(store, "container_1", "container_9") == [True, True]
+    for number in (0, 1):
+        store.remove(f"container_{number}", "", 2.0)
+    assert answers(store, "container_8", "container_7", now_s=3.0) == [True, False]
+
+
+def test_a_mark_that_has_just_ended_may_still_be_answered(store):
+    store.add(mark(0), 0.0)
+    store.remove("container_0", "a0", 4.0)
+    assert answers(store, "container_1", now_s=4.0 + LATE_S) == [False]
+    store.add(mark(0), 20.0)
+    store.remove("container_0", "a0", 24.0)
+    assert answers(store, "container_1", "container_2", now_s=23.9 + LATE_S) == [True, False]
+
+
+def test_a_strict_mark_is_never_answered(store):
+    store.add(mark(0, negotiable=False), 0.0)
+    store.remove("container_0", "a0", 0.5)
+    assert answers(store, "container_1") == [False]
+
+
+def test_a_mark_that_becomes_strict_may_have_been_answered_before_that(store):
+    store.add(mark(0), 0.0)
+    store.add(mark(0, negotiable=False), 0.5)
+    assert answers(store, "container_1", "container_2") == [True, False]
+
+
+def test_a_mark_is_answered_only_once_its_worker_has_registered(store):
+    # Jobs do not know of it before, so what they release is not meant for it.
+    store.add(ContainerMarked(container="container_0", grace_s=GRACE_S, negotiable=True), 0.0)
+    assert answers(store, "container_1") == [False]
+    assert store.live(1.0) == []
+    registered = store.register("container_0", "a0", 4.0)
+    assert registered is not None
+    assert (registered.address, registered.grace_s) == ("a0", 6.0)
+    assert store.register("container_0", "a0", 4.0) is None
+    assert answers(store, "container_1", now_s=4.0) == [True]
+
+
+def test_marks_without_a_container_are_kept_by_their_address(store):
+    store.add(ContainerMarked(address="a0", grace_s=GRACE_S), 0.0)
+    store.add(ContainerMarked(address="a1", grace_s=GRACE_S), 0.0)
+    removed = store.remove("container_5", "a0", 1.0)
+    assert removed is not None
+    assert removed.address == "a0"
+    assert [m.address for m in store.live(1.0)] == ["a1"]
+    assert store.remove("", "a0", 1.0) is None
+
+
+def test_an_address_that_is_used_again_does_not_confuse_two_containers(store):
+    store.add(mark(0), 0.0)
+    assert store.remove("container_9", "a0", 1.0) is None
+    assert [m.container for m in store.live(1.0)] == ["container_0"]
+
+
+def test_a_mark_holds_as_long_as_its_source_states(store):
+    store.add(mark(1, life_s=12.0), 0.0)
+    store.add(mark(0, life_s=11.0), 0.0)
+    assert store.expire(10.9) == []
+    assert [m.grace_s for m in store.live(4.0)] == [6.0, 6.0]
+    assert store.expire(12.0) == [
+        MarkLifted(container="container_0", address="a0"),
+        MarkLifted(container="container_1", address="a1"),
+    ]
+    assert store.expire(99.0) == store.live(99.0) == []
+
+
+def test_a_repeated_mark_holds_longer(store):
+    store.add(mark(0, life_s=11.0), 0.0)
+    store.add(mark(0, life_s=11.0, count=2), 5.0)
+    assert store.expire(15.9) == []
+    assert len(store.expire(16.0)) == 1
+
+
+@pytest.mark.parametrize(("grace_s", "life_s"), [(0.0, 60.0), (10.0, 70.0), (60.0, 180.0)])
+def test_a_mark_whose_life_is_not_stated_is_void_in_the_end(store, grace_s, life_s):
+    notice = ContainerMarked(address="a0", grace_s=grace_s)
+    assert life_of(notice) == life_s
+    store.add(notice, 0.0)
+    assert store.expire(life_s - 1.0) == []
+    assert store.expire(life_s) == [MarkLifted(address="a0", why="void")]
