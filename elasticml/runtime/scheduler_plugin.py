@@ -33,19 +33,19 @@ from elasticml.runtime.scaler import SCALER_EXTENSION
 from elasticml.training.checkpoint import Checkpoint, with_present_members
 
 TICK_S = 0.02
-#: Finished jobs are kept so long for clients that have not fetched their results.
+#: Seconds for which a finished job is kept for clients that have not fetched its results.
 RESULT_KEPT_S = 24 * 3600.0
-#: Records of a story in one answer: a day's story is larger than a message should be.
+#: Most story records in one reply: a day's story is larger than a message should be.
 POLLED_MAX = 10_000
-#: What a story gains in this time goes into one answer: each costs this process about as much as
-#: what it does between two exchanges, and just then.
+#: The records of this many seconds go into one reply: a reply costs this process about as much as
+#: its work between two exchanges, at that very time.
 GATHERED_S = 0.1
 
 
 class ElasticmlScheduler(SchedulerPlugin):
-    """Lives in the scheduler process; one per scheduler, whoever registers it.
+    """Runs jobs in the scheduler process; there is one per scheduler.
 
-    It pickles to its version alone: jobs come as records through its handlers.
+    Its pickle contains its version only: jobs arrive as records through its handlers.
     """
 
     name = "elasticml"
@@ -55,7 +55,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         self.version = VERSION
 
     async def start(self, scheduler: Scheduler) -> None:
-        """Offer the handlers, and make members of all present and future workers."""
+        """Register the handlers, and load the member plugin on all present and future workers."""
         if self.version != VERSION:
             raise ConfigError(
                 f"the scheduler has elasticml {VERSION}, the client {self.version}: "
@@ -114,7 +114,7 @@ class ElasticmlScheduler(SchedulerPlugin):
     # --- handlers ------------------------------------------------------------------------
 
     async def announce(self, address: str) -> list[str]:
-        """Take note of a worker that would serve, invite it to the jobs that run, name them."""
+        """Record a worker that can serve, invite it to the running jobs, and return their ids."""
         self._ready.add(address)
         running = {job: s for job, s in self._jobs.items() if not s.ended.is_set()}
         for shell in running.values():
@@ -122,7 +122,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         return sorted(running)
 
     async def stopping(self, address: str, grace_s: float) -> None:
-        """Take note of a worker whose process has been told to end."""
+        """Record a worker whose process has received SIGTERM; notify the jobs."""
         self._ready.discard(address)
         event = ContainerStopping(cause=f"SIGTERM {address}", address=address, grace_s=grace_s)
         for shell in self._jobs.values():
@@ -135,10 +135,10 @@ class ElasticmlScheduler(SchedulerPlugin):
         bodies: Sequence[Any] = (),
         summaries: Sequence[Mapping[str, Any]] = (),
     ) -> dict[str, Any]:
-        """Start a job; returns its id, or the error that kept it from starting.
+        """Start a job; return its id, or the error that prevented its start.
 
-        With ``record["resume"]``, the place of its checkpoints, it goes on from the last of them;
-        ``record["reached"]`` may say how far it had come, ``round`` and ``seconds``.
+        With ``record["resume"]``, the path of its checkpoints, it continues from the last of them;
+        ``record["reached"]`` may state the progress made before, ``round`` and ``seconds``.
 
         ``ids``, ``bodies`` and ``summaries`` are those of an in-memory source.
         """
@@ -206,7 +206,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         return shell
 
     async def _drive(self, shell: DriverAgent) -> None:
-        """Let time pass for a job until it ends; then keep its results for a day."""
+        """Tick a job's driver until the job ends; then keep its results for a day."""
         while not shell.ended.is_set():
             shell.tick()
             await asyncio.sleep(TICK_S)
@@ -224,7 +224,7 @@ class ElasticmlScheduler(SchedulerPlugin):
     async def poll(self, job: str, since: int = 0, wait_s: float = 0.0) -> dict[str, Any]:
         """Return story records from ``since`` on; wait for the next one if there is none yet.
 
-        A long story comes in parts: there is more while ``next`` is less than ``told``.
+        A long story is sent in parts: more follows while ``next`` is less than ``told``.
         """
         try:
             shell = self._shell(job)
@@ -247,7 +247,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         }
 
     async def cancel(self, job: str) -> dict[str, Any]:
-        """End a job now; what it has reached stays as its result."""
+        """End a job now; its last model remains as its result."""
         try:
             self._shell(job).cancel()
         except ElasticmlError as error:
@@ -255,7 +255,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         return {}
 
     async def result(self, job: str) -> dict[str, Any]:
-        """Return a job's model, snapshots, history and summary, as far as they are."""
+        """Return a job's model, snapshots, history and summary, as far as they exist."""
         try:
             shell = self._shell(job)
         except ElasticmlError as error:
@@ -276,11 +276,11 @@ class ElasticmlScheduler(SchedulerPlugin):
         }
 
     async def jobs(self) -> dict[str, Any]:
-        """Return the jobs that this scheduler knows, and their states."""
+        """Return the states of this scheduler's jobs, by id."""
         return {job: shell.state for job, shell in self._jobs.items()}
 
     async def forget(self, job: str) -> dict[str, Any]:
-        """Drop a finished job's results; cancel it first when it is running."""
+        """Drop a finished job's results; cancel it first if it is running."""
         shell = self._jobs.pop(job, None)
         if shell is not None:
             shell.cancel()
@@ -289,7 +289,7 @@ class ElasticmlScheduler(SchedulerPlugin):
 
 
 async def _first(event: asyncio.Event, wait_s: float) -> None:
-    """Wait for an event, no longer than so many seconds."""
+    """Wait for an event, at most ``wait_s`` seconds."""
     waiting = asyncio.ensure_future(event.wait())
     await asyncio.wait([waiting], timeout=wait_s)
     waiting.cancel()
