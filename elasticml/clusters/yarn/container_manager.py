@@ -148,7 +148,7 @@ class ContainerManager(SchedulerPlugin):
         YARN id of the scheduler's own container.
     """
 
-    name = "elasticml-yarn-keeper"
+    name = "elasticml-yarn-container-manager"
 
     def __init__(
         self,

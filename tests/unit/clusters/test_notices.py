@@ -76,77 +76,77 @@ def marked(container: str, grace_s: float, life_s: float = 10.5, count: int = 1)
 
 
 @pytest.fixture
-def book() -> NoticeParser:
+def parser() -> NoticeParser:
     """A parser that has seen the agent, and reads documents as soon as they are written."""
-    book = NoticeParser(TIMES)
-    book.read(HELLO, hello(), NOW_S)
-    book.follow()
-    return book
+    parser = NoticeParser(TIMES)
+    parser.read(HELLO, hello(), NOW_S)
+    parser.follow()
+    return parser
 
 
 def test_the_agent_is_seen_once():
-    book = NoticeParser(TIMES)
-    seen = [book.read(HELLO, hello(500), NOW_S + i) for i in range(2)]
+    parser = NoticeParser(TIMES)
+    seen = [parser.read(HELLO, hello(500), NOW_S + i) for i in range(2)]
     assert seen == [[AgentSeen(heartbeat_ms=500)], []]
 
 
-def test_a_mark_is_up_to_a_heartbeat_old_when_it_is_reported(book):
-    assert book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S) == [marked(ONE, 4.0)]
+def test_a_mark_is_up_to_a_heartbeat_old_when_it_is_reported(parser):
+    assert parser.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S) == [marked(ONE, 4.0)]
 
 
-def test_clocks_that_disagree_do_not_change_the_deadline_of_a_fresh_mark(book):
-    assert book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S + 100) == [marked(ONE, 4.0)]
+def test_clocks_that_disagree_do_not_change_the_deadline_of_a_fresh_mark(parser):
+    assert parser.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S + 100) == [marked(ONE, 4.0)]
 
 
 def test_documents_from_before_the_stream_began_leave_less_time():
-    book = NoticeParser(TIMES)
-    book.read(HELLO, hello(), NOW_S)
+    parser = NoticeParser(TIMES)
+    parser.read(HELLO, hello(), NOW_S)
     document = marks((ONE, NOW_S - 3, 1), (TWO, NOW_S - 20, 1), at_s=NOW_S - 1)
-    assert book.read(MARKS, document, NOW_S) == [marked(ONE, 1.0, life_s=7.5)]
+    assert parser.read(MARKS, document, NOW_S) == [marked(ONE, 1.0, life_s=7.5)]
 
 
 def test_no_time_is_left_if_the_heartbeat_is_longer_than_the_wait():
-    book = NoticeParser(PreemptionTimes(max_wait_s=2.0))
-    book.read(HELLO, hello(5000), NOW_S)
-    assert book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S) == [marked(ONE, 0.0, life_s=7.0)]
+    parser = NoticeParser(PreemptionTimes(max_wait_s=2.0))
+    parser.read(HELLO, hello(5000), NOW_S)
+    assert parser.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S) == [marked(ONE, 0.0, life_s=7.0)]
 
 
-def test_a_document_that_repeats_marks_reports_only_new_ones(book):
-    book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S)
+def test_a_document_that_repeats_marks_reports_only_new_ones(parser):
+    parser.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S)
     both = marks((ONE, NOW_S, 1), (TWO, NOW_S + 1, 1), seq=2, at_s=NOW_S + 1)
-    assert book.read(MARKS, both, NOW_S + 1) == [marked(TWO, 4.0)]
-    assert book.read(MARKS, both, NOW_S + 2) == []
+    assert parser.read(MARKS, both, NOW_S + 1) == [marked(TWO, 4.0)]
+    assert parser.read(MARKS, both, NOW_S + 2) == []
 
 
-def test_an_outdated_document_is_ignored(book):
-    book.read(MARKS, marks((ONE, NOW_S, 2), seq=2), NOW_S)
-    assert book.read(MARKS, marks((ONE, NOW_S, 1), (TWO, NOW_S, 1), seq=1), NOW_S) == []
+def test_an_outdated_document_is_ignored(parser):
+    parser.read(MARKS, marks((ONE, NOW_S, 2), seq=2), NOW_S)
+    assert parser.read(MARKS, marks((ONE, NOW_S, 1), (TWO, NOW_S, 1), seq=1), NOW_S) == []
 
 
 def test_a_mark_lives_for_twice_the_wait_and_one_check():
     assert TIMES.mark_life_s == 2 * 5.0 + 0.5
 
 
-def test_a_second_mark_is_reported_and_lives_as_long_as_the_first(book):
-    book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S)
+def test_a_second_mark_is_reported_and_lives_as_long_as_the_first(parser):
+    parser.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S)
     again = marks((ONE, NOW_S + 14, 2), seq=2, at_s=NOW_S + 14)
-    assert book.read(MARKS, again, NOW_S + 14) == [marked(ONE, 4.0, count=2)]
+    assert parser.read(MARKS, again, NOW_S + 14) == [marked(ONE, 4.0, count=2)]
 
 
-def test_marks_of_a_container_that_has_ended_are_ignored(book):
-    book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S)
-    calls = book.read(EXITS, items(ended(ONE, -102, PREEMPTED)), NOW_S + 5)
-    assert calls == [
+def test_marks_of_a_container_that_has_ended_are_ignored(parser):
+    parser.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S)
+    notices = parser.read(EXITS, items(ended(ONE, -102, PREEMPTED)), NOW_S + 5)
+    assert notices == [
         ContainerEnded(container=ONE, status=-102, reason="preempted", message=PREEMPTED)
     ]
     late = marks((ONE, NOW_S + 5, 2), seq=2, at_s=NOW_S + 5)
-    assert book.read(MARKS, late, NOW_S + 5) == []
+    assert parser.read(MARKS, late, NOW_S + 5) == []
 
 
-def test_a_repeated_exit_counts_once(book):
-    book.read(EXITS, items(ended(ONE, 0)), NOW_S)
-    calls = book.read(EXITS, items(ended(ONE, 0), ended(ONE, -106), ended(TWO, 3)), NOW_S)
-    assert calls == [ContainerEnded(container=TWO, status=3, reason="exit", message="")]
+def test_a_repeated_exit_counts_once(parser):
+    parser.read(EXITS, items(ended(ONE, 0)), NOW_S)
+    notices = parser.read(EXITS, items(ended(ONE, 0), ended(ONE, -106), ended(TWO, 3)), NOW_S)
+    assert notices == [ContainerEnded(container=TWO, status=3, reason="exit", message="")]
 
 
 @pytest.mark.parametrize(
@@ -173,18 +173,18 @@ def test_the_reason_of_a_containers_end(status, message, reason):
     assert exit_reason(status, message) == reason
 
 
-def test_each_change_of_a_node_is_reported_once(book):
+def test_each_change_of_a_node_is_reported_once(parser):
     leaving = {"node": "b:1", "state": "DECOMMISSIONING", "timeout_s": 15, "health": ""}
     stays = {"node": "b:1", "state": "RUNNING", "timeout_s": 15, "health": ""}
-    first = book.read(NODES, items(leaving), NOW_S)
-    second = book.read(NODES, items(leaving, stays), NOW_S)
+    first = parser.read(NODES, items(leaving), NOW_S)
+    second = parser.read(NODES, items(leaving, stays), NOW_S)
     assert first == [NodeChanged(node="b:1", state="decommissioning", grace_s=15.0)]
     assert second == [NodeChanged(node="b:1", state="running")]
 
 
-def test_other_keys_are_ignored(book):
-    assert book.read("dask.scheduler", b"tcp://here:1", NOW_S) == []
-    assert book.read("elasticml.agent.later", b"no JSON", NOW_S) == []
+def test_other_keys_are_ignored(parser):
+    assert parser.read("dask.scheduler", b"tcp://here:1", NOW_S) == []
+    assert parser.read("elasticml.agent.later", b"no JSON", NOW_S) == []
 
 
 @pytest.mark.parametrize(
@@ -201,11 +201,11 @@ def test_other_keys_are_ignored(book):
         b'{"v": 1, "items": [{"seq": "one", "id": "c", "status": 0, "message": ""}]}',
     ],
 )
-def test_a_document_of_another_format_is_refused_and_changes_nothing(book, value):
+def test_a_document_of_another_format_is_refused_and_changes_nothing(parser, value):
     with pytest.raises(RemoteProtocolError, match="make agent") as caught:
-        book.read(EXITS, value, NOW_S)
+        parser.read(EXITS, value, NOW_S)
     assert "\n" not in str(caught.value)
-    assert len(book.read(EXITS, items(ended(ONE, 0)), NOW_S)) == 1
+    assert len(parser.read(EXITS, items(ended(ONE, 0)), NOW_S)) == 1
 
 
 def test_the_times_are_those_of_the_clusters_configuration():

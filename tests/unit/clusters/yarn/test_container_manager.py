@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from elasticml.clusters.yarn import container_manager as keeper_module
+from elasticml.clusters.yarn import container_manager as manager_module
 from elasticml.clusters.yarn.container_allocator import ContainerAllocator
 from elasticml.clusters.yarn.container_context import STARTUP_KEY
 from elasticml.clusters.yarn.container_manager import ContainerManager
@@ -100,7 +100,7 @@ class World:
     def __init__(self, n: int, registered: int | None = None, **limits: int) -> None:
         self.scheduler = Scheduler()
         self.app = Application(n)
-        self.keeper = ContainerManager(
+        self.manager = ContainerManager(
             self.scheduler,
             self.app,  # type: ignore[arg-type]
             ContainerAllocator(**limits),
@@ -109,7 +109,7 @@ class World:
         self.posted: list[Notice] = []
         self.board = self.scheduler.board
         self.board.subscribe(self.posted.append)
-        asyncio.run(self.keeper._poll())
+        asyncio.run(self.manager._poll())
         for instance in range(n if registered is None else registered):
             self.register(instance)
 
@@ -120,17 +120,17 @@ class World:
             name=f"dask.worker_{instance}",
             extra={STARTUP_KEY: {"container": container, "node": node}},
         )
-        self.keeper.add_worker(self.scheduler, address(instance))
+        self.manager.add_worker(self.scheduler, address(instance))
 
     def tell(self, *notices: AgentNotice) -> None:
         async def act() -> None:
             for notice in notices:
-                await self.keeper._handle(notice)
+                await self.manager._handle(notice)
 
         asyncio.run(act())
 
-    def look(self) -> None:
-        asyncio.run(self.keeper._poll())
+    def poll(self) -> None:
+        asyncio.run(self.manager._poll())
 
 
 def address(instance: int) -> str:
@@ -212,17 +212,17 @@ def test_a_mark_that_came_before_skein_knew_the_container_reaches_its_worker():
     world.app.containers.clear()
     world.tell(marked("container_2"))
     world.app.containers.append(container)
-    world.look()
+    world.poll()
     world.register(0)
     assert [type(notice) for notice in world.posted] == [ContainerMarked]
-    asyncio.run(world.keeper.release([address(0)]))
+    asyncio.run(world.manager.release([address(0)]))
     assert world.app.killed == ["dask.worker_0"]
-    assert world.keeper._allocator.count == 1  # it is requested again
+    assert world.manager._allocator.count == 1  # it is requested again
 
 
 def test_a_container_is_released_in_time_without_aborting_its_retirement(monkeypatch):
     # Plain tasks that run on; Dask logs a cancelled retirement as an error.
-    monkeypatch.setattr(keeper_module, "UNHURRIED_S_MAX", 0.01)
+    monkeypatch.setattr(manager_module, "UNHURRIED_S_MAX", 0.01)
     world = World(2)
 
     async def release() -> None:
@@ -233,42 +233,42 @@ def test_a_container_is_released_in_time_without_aborting_its_retirement(monkeyp
             world.scheduler.retired += workers
 
         world.scheduler.retire_workers = retire_workers  # type: ignore[method-assign]
-        await world.keeper.release([address(1)])
+        await world.manager.release([address(1)])
         assert world.app.killed == ["dask.worker_1"]
-        (leaving,) = world.keeper._draining
+        (leaving,) = world.manager._draining
         is_over.set()
         await leaving
 
     asyncio.run(release())
     assert world.scheduler.retired == [address(1)]
-    assert world.keeper._draining == set()
+    assert world.manager._draining == set()
 
 
 def test_a_check_between_a_release_and_the_kill_changes_nothing(monkeypatch):
     # The containers are checked every second, and retiring a worker takes up to 30 s.
-    monkeypatch.setattr(keeper_module, "UNHURRIED_S_MAX", 0.05)
+    monkeypatch.setattr(manager_module, "UNHURRIED_S_MAX", 0.05)
     world = World(2, maximum=2)
     world.tell(marked("container_2"))
     world.board.post(MarkLifted(address=address(0)))  # nothing is urgent any more
 
     async def release() -> None:
         async def retire_workers(workers: list[str], **options: Any) -> None:
-            await world.keeper._poll()
+            await world.manager._poll()
 
         world.scheduler.retire_workers = retire_workers  # type: ignore[method-assign]
-        await world.keeper.release([address(1)])
+        await world.manager.release([address(1)])
 
     asyncio.run(release())
     assert world.app.killed == ["dask.worker_1"]
-    assert world.keeper._allocator.count == 2  # one exists, one will be requested
+    assert world.manager._allocator.count == 2  # one exists, one will be requested
 
 
 def test_nothing_is_released_for_a_strict_mark():
     world = World(2)
     world.tell(marked("container_2", strict=True))
     world.board.post(MarkLifted(container="container_2"))
-    asyncio.run(world.keeper.release([address(1)]))
-    assert world.keeper._allocator.count == 1  # it was retired, and no replacement is requested
+    asyncio.run(world.manager.release([address(1)]))
+    assert world.manager._allocator.count == 1  # it was retired, and no replacement is requested
 
 
 def test_a_mark_is_kept_for_a_worker_that_registers_later():
@@ -286,8 +286,8 @@ def test_a_mark_on_an_unregistered_worker_does_not_add_a_replacement():
     # A policy released another container meanwhile: one container too many was requested.
     world = World(2, registered=1)
     world.tell(marked("container_3"))
-    asyncio.run(world.keeper.release([address(0)]))
-    assert world.keeper._allocator.count == 1
+    asyncio.run(world.manager.release([address(0)]))
+    assert world.manager._allocator.count == 1
 
 
 def test_the_end_of_a_container_is_reported_once_with_its_reason():
@@ -295,7 +295,7 @@ def test_the_end_of_a_container_is_reported_once_with_its_reason():
     over = exited("container_3", "preempted", -102, "Container preempted by scheduler")
     world.app.set("dask.worker_1", "FAILED", "Container preempted by scheduler")
     world.tell(AgentSeen(heartbeat_ms=1000), over, over)
-    world.look()
+    world.poll()
     assert world.posted == [
         ContainerEnded(
             cause="ended container_3",
@@ -321,8 +321,8 @@ def test_the_end_of_a_container_is_reported_once_with_its_reason():
 def test_without_an_agent_ends_are_read_from_skeins_reports(state: str, message: str, reason: str):
     world = World(2)
     world.app.set("dask.worker_0", state, message)
-    world.look()
-    world.look()
+    world.poll()
+    world.poll()
     assert [(n.address, n.reason) for n in world.posted if isinstance(n, ContainerEnded)] == [
         (address(0), reason)
     ]
@@ -350,13 +350,13 @@ def test_workers_of_a_decommissioned_node_stay_until_it_stops():
 
 def test_a_job_gets_containers_up_to_the_maximum():
     world = World(2, maximum=3)
-    assert asyncio.run(world.keeper.request(4)) == 1
+    assert asyncio.run(world.manager.request(4)) == 1
     assert [c.state for c in world.app.containers] == ["RUNNING", "RUNNING", "REQUESTED"]
 
 
 def test_a_released_worker_is_retired_and_its_container_released():
     world = World(3)
-    asyncio.run(world.keeper.release([address(1), "tls://10.9.9.9:1"]))
+    asyncio.run(world.manager.release([address(1), "tls://10.9.9.9:1"]))
     assert (world.scheduler.noticed, world.scheduler.retired) == ([address(1)], [address(1)])
     assert world.app.killed == ["dask.worker_1"]
 
@@ -375,5 +375,5 @@ def test_an_application_whose_workers_cannot_start_ends_with_one_line():
 
 def test_workers_that_are_scaled_in_by_name_get_a_notice_before_dask_retires_them():
     world = World(3)
-    asyncio.run(world.keeper.retire(names=["dask.worker_1", "dask.worker_9"], remove=True))
+    asyncio.run(world.manager.retire(names=["dask.worker_1", "dask.worker_9"], remove=True))
     assert (world.scheduler.noticed, world.scheduler.retired) == ([address(1)], [address(1)])
