@@ -205,7 +205,7 @@ def test_a_decommissioned_node_is_reported_with_its_time_and_when_it_stays(appli
     log.until(lambda notices: count(NodeChanged)(notices) == 2, "no node stayed")
     changes = [notice for _, notice in log.all if isinstance(notice, NodeChanged)]
     assert [(n.state, n.grace_s) for n in changes] == [
-        ("DECOMMISSIONING", 3600.0),
+        ("decommissioning", 3600.0),
         ("running", 0.0),
     ]
     assert len({n.node for n in changes}) == 1
