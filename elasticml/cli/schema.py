@@ -7,8 +7,6 @@ from pathlib import Path
 
 import click
 
-from elasticml.errors import ConfigError
-
 
 @click.command()
 @click.option(
@@ -28,18 +26,13 @@ def schema(out: Path | None) -> None:
         elasticml schema --out elasticml-job.schema.json
         # yaml-language-server: $schema=elasticml-job.schema.json
     """
+    from elasticml.data.storage.filesystem import write_whole
     from elasticml.jobs.job_schema import job_schema
 
     text = json.dumps(job_schema(), indent=2) + "\n"
     if out is None:
         click.echo(text, nl=False)
         return
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"schema: {str(out)!r} cannot be written: {error.strerror}; name another file",
-            path=str(out),
-        ) from None
+    write_whole(str(out), text.encode())
     click.echo(f"wrote {out}; name it in the first line of a job file:")
     click.echo(f"# yaml-language-server: $schema={out}")

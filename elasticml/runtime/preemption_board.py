@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 #: The board's key in ``scheduler.extensions``.
 PREEMPTION_EXTENSION = "elasticml-preemption"
 
-#: A timer may fire a clock tick early; so many seconds later the mark has expired for certain.
+#: A timer may fire a clock tick early; after these seconds the mark has certainly expired.
 _TIMER_SLACK_S = 0.01
 
 Listener = Callable[[Notice], None]

@@ -63,7 +63,6 @@ class ElasticmlScheduler(SchedulerPlugin):
             )
         self._scheduler = scheduler
         self._jobs: dict[str, DriverAgent] = {}
-        self._ended_s: dict[str, float] = {}
         self._ready: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {

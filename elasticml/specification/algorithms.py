@@ -333,7 +333,7 @@ class CoCoA(_Seeded):
 
     @property
     def searches_line(self) -> bool:
-        """Whether the members' updates are added with a line search; by default, but for papers."""
+        """Whether a line search scales the members' updates; default outside paper mode."""
         if self.aggregation is None:
             return not self.is_paper
         return self.aggregation == "line_search"

@@ -123,7 +123,7 @@ class Members(SettingsModel):
 class Evaluate(SettingsModel):
     """The rounds whose models are kept and evaluated over all data after the job."""
 
-    #: Keep the model of every so many rounds.
+    #: Number of rounds between two stored models.
     every: int | None = Field(default=None, ge=1)
     #: Additional rounds, by number.
     rounds: tuple[Annotated[int, Field(ge=0)], ...] = ()

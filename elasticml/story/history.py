@@ -21,7 +21,7 @@ class HistoryRow:
     columns: Mapping[str, Any]
 
     def without_round(self) -> dict[str, Any]:
-        """Return the columns but for the round, which a story record has itself."""
+        """Return all columns except the round, which a story record has itself."""
         return {name: value for name, value in self.columns.items() if name != "round"}
 
     @property

@@ -52,7 +52,7 @@ def test_a_pre_empted_container_is_emptied_and_its_end_is_reported(
                 case "RoundEnded" if record["round"] == 3:
                     post(client, ContainerMarked(address=address, grace_s=60.0, negotiable=False))
                 case "MemberLost" if not ends:
-                    # Its process is told to end after it was released.
+                    # Its process is asked to end after it was released.
                     names = [w.name for w in cluster.workers() if w.pid == record["pid"]]
                     ends.append(
                         threading.Thread(target=cluster.lose, args=(names, "terminate", 60.0))

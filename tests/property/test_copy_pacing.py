@@ -114,7 +114,7 @@ class Pacing(RuleBasedStateMachine):
 
     @invariant()
     def the_rate_is_kept(self):
-        """No interval has more bytes than its time and a burst allow, but for the last body."""
+        """No interval has more bytes than its time and a burst allow, except for the last body."""
         for i, (from_s, _) in enumerate(self.granted):
             nbytes = 0
             for to_s, last in self.granted[i:]:

@@ -359,7 +359,7 @@ class ContainerManager(SchedulerPlugin):
         self._ended_containers.add(container)
         name, address = self._registry.name(container), self._registry.address(container)
         logger.info("%s (%s) ended: %s, status %s", name or "unknown", container, reason, status)
-        # Posted before the allocator is told: no mark outlives its container.
+        # Posted before the allocator learns of it: no mark outlives its container.
         if address is not None:
             message = last_line(ended.message)
             reported = story_reason(reason)
