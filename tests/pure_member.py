@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from elasticml.control import effects as fx
-from elasticml.control.member import Member
+from elasticml.control.member_machine import Member
 from elasticml.ids import ChunkId, ChunkInfo, ExchangeId, MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev

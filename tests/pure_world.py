@@ -16,7 +16,7 @@ from typing import Any
 from elasticml.control import effects as fx
 from elasticml.control.driver import Driver
 from elasticml.control.driver_settings import DriverSettings
-from elasticml.control.member import FINAL
+from elasticml.control.member_machine import FINAL
 from elasticml.control.policy import Policy
 from elasticml.ids import ChunkId, MemberId
 from elasticml.policies.registry import make_policies

@@ -14,22 +14,22 @@ import numpy as np
 import pytest
 
 from elasticml.control.driver_settings import DriverSettings
-from elasticml.control.member import Member
+from elasticml.control.member_machine import Member
 from elasticml.data.chunks.chunk import dense_chunk
 from elasticml.ids import ChunkId, Generation, MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol.chunk_ranges import format_chunk_ranges
 from elasticml.protocol.events import Event
 from elasticml.replaying.replay_members import ReplayMembers
+from elasticml.runtime.chunks.chunk_links import ChunkTransport
 from elasticml.runtime.chunks.chunk_store import ChunkStore
-from elasticml.runtime.chunks.chunk_transport import ChunkTransport
 from elasticml.sim.block_cache import BlockCache
 from elasticml.sim.simulation import Simulation
 from elasticml.story.records import record_from_json
 from tests.in_memory_network import FaultyNetwork
 from tests.pure_world import PureWorld
 from tests.sim.small_jobs import points, record
-from tests.unit.runtime.test_chunk_transport import perform
+from tests.unit.runtime.test_chunk_links import perform
 
 GIVER, TAKER = MemberId(0, 1), MemberId(1, 1)
 

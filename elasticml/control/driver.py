@@ -21,7 +21,7 @@ from elasticml.control.policy import Policy
 from elasticml.control.policy_engine import PolicyEngine
 from elasticml.control.round_scheduler import IdleRounds, RoundScheduler
 from elasticml.control.rounds import History, Rounds
-from elasticml.control.tree import children
+from elasticml.control.tree_layout import children
 from elasticml.errors import LocalProtocolError
 from elasticml.ids import MemberId, mask_of
 from elasticml.protocol import events as ev

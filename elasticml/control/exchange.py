@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from elasticml.control.job_state import JobState
-from elasticml.control.tree import Parents
+from elasticml.control.tree_layout import Parents
 from elasticml.ids import ExchangeId, Mask, MemberId, mask_of, members_in
 from elasticml.protocol.commands import (
     AnchorPart,

@@ -9,8 +9,8 @@ from typing import Literal, ParamSpec
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.ledger import Ledger
 from elasticml.control.membership import MemberRecord, Membership
-from elasticml.control.reduce_node import ReduceNode
-from elasticml.control.tree import Below, children, layout, take_out
+from elasticml.control.tree_layout import Below, children, layout, take_out
+from elasticml.control.tree_node import TreeNode
 from elasticml.ids import ExchangeId, Generation, MemberId
 from elasticml.protocol.commands import Command, Order, Own, Record, Rewire
 from elasticml.story.records import StoryRecord
@@ -27,7 +27,7 @@ class JobState:
     stage: Stage = "gathering"
     membership: Membership = field(default_factory=Membership)
     ledger: Ledger = field(default_factory=Ledger)
-    root: ReduceNode = field(default_factory=lambda: ReduceNode(None))
+    root: TreeNode = field(default_factory=lambda: TreeNode(None))
     #: The reduction tree of the current generation.
     parents: dict[MemberId, MemberId | None] = field(default_factory=dict)
     #: The same tree as children of each node.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Solver
 from elasticml.control import effects as fx
-from elasticml.control.member import Member
+from elasticml.control.member_machine import Member
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId, ExchangeId, Generation, MemberId, member_id

@@ -15,7 +15,7 @@ from elasticml.collective.frames import Frame, Header, Kind, header_of, model_fr
 from elasticml.collective.segmentation import IncomingVector
 from elasticml.collective.transport import Link, LinkClosedError
 from elasticml.control import effects as fx
-from elasticml.control.member import Member
+from elasticml.control.member_machine import Member
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.out_of_core.store import plan_residency
 from elasticml.ids import NO_EXCHANGE, ExchangeId, MemberId, member_id

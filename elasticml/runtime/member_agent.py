@@ -15,7 +15,7 @@ from elasticml.collective.frames import Frame, Header, Kind
 from elasticml.collective.segmentation import IncomingVector
 from elasticml.collective.transport import Link
 from elasticml.control import effects as fx
-from elasticml.control.member import Member
+from elasticml.control.member_machine import Member
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.digests import digest_of_chunks
 from elasticml.data.dataset_stats import DatasetStats
@@ -27,8 +27,8 @@ from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.protocol.codec import decode, encode
 from elasticml.runtime.async_mode.async_member import AsyncMember
+from elasticml.runtime.chunks.chunk_links import ChunkTransport
 from elasticml.runtime.chunks.chunk_store import ChunkStore
-from elasticml.runtime.chunks.chunk_transport import ChunkTransport
 from elasticml.runtime.collective_agent import CollectiveAgent
 from elasticml.runtime.executors import ThreadParallel, parallel
 from elasticml.runtime.peer import Peer

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from elasticml.collective.emulated_network import RateLimitedTransport, limited
 from elasticml.collective.transport import Link
-from elasticml.control.member import FINAL
+from elasticml.control.member_machine import FINAL
 from elasticml.ids import NO_EXCHANGE
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 from elasticml.runtime.member_agent import MemberAgent

@@ -13,7 +13,7 @@ from typing import Any
 
 from elasticml.collective.frames import Frame, Kind
 from elasticml.collective.segmentation import IncomingVector, OutgoingVector
-from elasticml.control.reduce_node import ReduceNode
+from elasticml.control.tree_node import TreeNode
 from elasticml.ids import MemberId
 from elasticml.runtime.frame_payloads import bytes_of
 from elasticml.runtime.peer import Peer
@@ -117,13 +117,13 @@ class PipelinedTransfer:
 
     Parameters
     ----------
-    node : ReduceNode
+    node : TreeNode
         Knows the children and the members that the sum waits for.
     buffers : Buffers
         Hold the complete partials.
     """
 
-    def __init__(self, node: ReduceNode, buffers: Buffers) -> None:
+    def __init__(self, node: TreeNode, buffers: Buffers) -> None:
         self._node = node
         self._buffers = buffers
         self._relay: Relay | None = None

@@ -15,14 +15,14 @@ import numpy as np
 from elasticml.algorithms.async_sgd.report_ops import ReportSolver
 from elasticml.algorithms.base import Solver, Work
 from elasticml.control import effects as fx
-from elasticml.control.member import Member
+from elasticml.control.member_machine import Member
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import ElasticmlError
 from elasticml.ids import ExchangeId, MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.sim.async_mode import VirtualLoop
-from elasticml.sim.chunk_transport import ChunkTransport
+from elasticml.sim.chunk_links import ChunkTransport
 from elasticml.sim.exchange_messages import SentAnchor, SentPartial, Share
 from elasticml.sim.message_sizes import CONTROL_BYTES, examples_of
 from elasticml.sim.network import Port

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol
 
-from elasticml.control.member import FINAL
+from elasticml.control.member_machine import FINAL
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import DataError
 from elasticml.ids import NO_EXCHANGE, ChunkId, MemberId

@@ -25,7 +25,7 @@ from elasticml.algorithms.base import (
     Scalar,
     Trainer,
 )
-from elasticml.control.reduce_node import KEPT_MAX
+from elasticml.control.tree_node import KEPT_MAX
 from elasticml.data.chunks.digests import digest_of, digest_of_arrays
 from elasticml.errors import ElasticmlError
 from elasticml.ids import ExchangeId

@@ -47,11 +47,11 @@ def prepare(
     """Make chunks here, and a chunk transport that listens; return a chunk's bytes."""
     from elasticml.collective.dask_transport import transport_of
     from elasticml.control.effects import Report, SetStates, StoreChunks
-    from elasticml.control.member import Member
+    from elasticml.control.member_machine import Member
     from elasticml.data.chunks.chunk import dense_chunk
     from elasticml.ids import ChunkId, MemberId
+    from elasticml.runtime.chunks.chunk_links import ChunkTransport
     from elasticml.runtime.chunks.chunk_store import ChunkStore
-    from elasticml.runtime.chunks.chunk_transport import ChunkTransport
 
     rng = np.random.default_rng(member)
     store, reports = ChunkStore(), []

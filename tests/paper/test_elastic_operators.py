@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from elasticml.control.exchange import plan_anchor
 from elasticml.control.policy import GroupView, MemberView, Readmit, View
-from elasticml.control.reduce_node import ReduceNode
-from elasticml.control.tree import children, layout, take_out
+from elasticml.control.tree_layout import children, layout, take_out
+from elasticml.control.tree_node import TreeNode
 from elasticml.ids import ExchangeId, Generation, GroupId, Mask, MemberId
 from elasticml.policies.readmission import Reload, WholeGroup
 from elasticml.protocol.commands import Gathered, Refuse
@@ -31,9 +31,9 @@ def a_partial(sender: MemberId, *contributors: MemberId, handle: int = 1) -> Par
     )
 
 
-def a_root(*members: MemberId) -> ReduceNode:
+def a_root(*members: MemberId) -> TreeNode:
     """The root of a star in its first exchange."""
-    root = ReduceNode(None)
+    root = TreeNode(None)
     root.rewire(Generation(1), None, "", members, ExchangeId(0))
     root.begin(ExchangeId(1), keep=False)
     return root

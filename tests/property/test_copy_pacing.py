@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from elasticml.control import effects as fx
-from elasticml.control.member import BURST_S, WAIT_S_MIN, Member
+from elasticml.control.member_machine import BURST_S, WAIT_S_MIN, Member
 from elasticml.ids import ChunkId, MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev

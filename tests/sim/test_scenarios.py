@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from elasticml.control.member import BURST_S
+from elasticml.control.member_machine import BURST_S
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import JobFailedError
 from elasticml.sim.preemption_trace import options_from_section

@@ -22,7 +22,7 @@ from elasticml.data.source import load_all
 from elasticml.data.synthetic.sparse import synthetic
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import ChunkId
-from elasticml.runtime.chunks.chunk_transport import prepare_to_send
+from elasticml.runtime.chunks.chunk_links import prepare_to_send
 from tests.unit.data.chunks.test_chunk import ID, example
 
 KINDS = ("dense", "csr", "binary_csr", "sequence")

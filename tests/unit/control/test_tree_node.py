@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from elasticml.control.reduce_node import EARLY_MAX, ReduceNode
+from elasticml.control.tree_node import EARLY_MAX, TreeNode
 from elasticml.errors import LocalProtocolError
 from elasticml.ids import ExchangeId, Generation, Mask, MemberId
 from elasticml.protocol.commands import (
@@ -25,13 +25,13 @@ ME, PARENT, HEIR = MemberId(5, 1), MemberId(8, 1), MemberId(9, 1)
 A, B, C = MemberId(0, 1), MemberId(1, 1), MemberId(2, 1)
 
 
-def place(node: ReduceNode, generation: int, children=(), parent=PARENT, done: int = 0):
+def place(node: TreeNode, generation: int, children=(), parent=PARENT, done: int = 0):
     return node.rewire(Generation(generation), parent, "there", children, ExchangeId(done))
 
 
-def member(children=(), *, linked: bool = True) -> ReduceNode:
+def member(children=(), *, linked: bool = True) -> TreeNode:
     """A member below PARENT, with attached children."""
-    node = ReduceNode(ME)
+    node = TreeNode(ME)
     place(node, 1, children)
     for child in children:
         node.attached(child, ExchangeId(0))
@@ -40,8 +40,8 @@ def member(children=(), *, linked: bool = True) -> ReduceNode:
     return node
 
 
-def root(children) -> ReduceNode:
-    node = ReduceNode(None)
+def root(children) -> TreeNode:
+    node = TreeNode(None)
     node.rewire(Generation(1), None, "", children, ExchangeId(0))
     for child in children:
         node.attached(child, ExchangeId(0))
@@ -297,7 +297,7 @@ def test_child_with_a_broken_link_gets_nothing_until_it_attaches_again():
     assert node.attached(A, ExchangeId(0)) == [ForwardModel(exchange=ExchangeId(1), to=A)]
 
 
-def finish(node: ReduceNode, exchange: int, keep: bool) -> list:
+def finish(node: TreeNode, exchange: int, keep: bool) -> list:
     commands = node.begin(ExchangeId(exchange), keep)
     node.partial(partial(A, exchange=exchange, handle=10 * exchange))
     node.computed(ExchangeId(exchange))

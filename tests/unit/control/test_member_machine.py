@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elasticml.control import effects as fx
-from elasticml.control.member import BURST_S, HELD_MODELS_MAX, RECONNECTS_MAX, Member
+from elasticml.control.member_machine import BURST_S, HELD_MODELS_MAX, RECONNECTS_MAX, Member
 from elasticml.errors import LocalProtocolError
 from elasticml.ids import ChunkId, ExchangeId, Generation, Mask, MemberId
 from elasticml.protocol import commands as cmd

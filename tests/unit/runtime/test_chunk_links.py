@@ -12,14 +12,14 @@ import pytest
 
 from elasticml.collective.frames import Kind
 from elasticml.control import effects as fx
-from elasticml.control.member import Member
+from elasticml.control.member_machine import Member
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.data.out_of_core.store import OutOfCoreStore
 from elasticml.ids import ChunkId, Generation, MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
+from elasticml.runtime.chunks.chunk_links import ChunkTransport
 from elasticml.runtime.chunks.chunk_store import ChunkStore
-from elasticml.runtime.chunks.chunk_transport import ChunkTransport
 from tests.in_memory_network import FaultyNetwork
 from tests.unit.data.chunks.test_compressed_body import chunk_worth_shuffling, compressed_chunk
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from elasticml.control import effects as fx
-from elasticml.control.reduce_node import ReduceNode
+from elasticml.control.tree_node import TreeNode
 from elasticml.errors import LocalProtocolError
 from elasticml.ids import ChunkId, ExchangeId, MemberId
 from elasticml.protocol import commands as cmd
@@ -158,7 +158,7 @@ class Member:
     def __init__(self, me: MemberId, bodies: Container[ChunkId] = frozenset()) -> None:
         self.me = me
         self.bodies = bodies
-        self.node = ReduceNode(me)
+        self.node = TreeNode(me)
         #: Chunks that the member computes over; it alone writes their states.
         self.owned: frozenset[ChunkId] = frozenset()
         #: The member has received a notice.

@@ -54,7 +54,7 @@ class Gather:
         return tuple(self.inputs[sender].handle for sender in sorted(self.inputs))
 
 
-class ReduceNode:
+class TreeNode:
     """A node's place in the tree, and the exchange that is under way.
 
     Parameters
