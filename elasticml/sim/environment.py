@@ -21,7 +21,7 @@ from elasticml.data.dataset_stats import BlockSummary
 from elasticml.errors import ElasticmlError, JobFailedError
 from elasticml.ids import ExchangeId, MemberId
 from elasticml.sim.block_cache import BlockCache
-from elasticml.sim.message_sizes import ExchangeSizes, sizes_of
+from elasticml.sim.message_sizes import SharedExchange, shared_exchange
 from elasticml.sim.network import Network
 from elasticml.sim.virtual_clock import Clock
 from elasticml.specification.simulator import WorldOptions
@@ -73,9 +73,9 @@ class Environment:
         self._rng = rng
         self._parallel = Serial()
         self._tells_times = n_members <= COMPUTE_TIMES_MEMBERS_MAX
-        #: The header whose sizes were requested last, and its sizes.
-        self._sized: Work | None = None
-        self._sizes = ExchangeSizes(values=0, up_values=0, down_bytes=0, up_bytes=0)
+        #: The last header, and what all members share of its exchange.
+        self._shared_header: Work | None = None
+        self._shared: SharedExchange | None = None
 
     def make_solver(self) -> Solver:
         """Create a member's solver."""
@@ -119,11 +119,11 @@ class Environment:
         """Return the virtual seconds of adding ``n_inputs`` partials of ``n_values``."""
         return n_inputs * n_values * self.options.merge_s
 
-    def sizes(self, header: Work) -> ExchangeSizes:
-        """Return the sizes of an exchange's messages, which all members share."""
-        if self._sized is not header:
-            self._sized, self._sizes = header, sizes_of(header)
-        return self._sizes
+    def shared(self, header: Work) -> SharedExchange:
+        """Return what all members share of an exchange."""
+        if self._shared is None or self._shared_header is not header:
+            self._shared_header, self._shared = header, shared_exchange(header)
+        return self._shared
 
     def summarised(self, summary: BlockSummary) -> None:
         """Record the summary of a block that a member has read."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from elasticml.algorithms.base import Work
 from elasticml.ids import MemberId
 from elasticml.protocol import events as ev
-from elasticml.sim.message_sizes import ExchangeSizes
+from elasticml.sim.message_sizes import SharedExchange
 from elasticml.training.array_buffers import Vector
 
 
@@ -32,7 +32,7 @@ class Share:
     """This member's arrays of one exchange."""
 
     header: Work
-    sizes: ExchangeSizes
+    shared: SharedExchange
     #: The own partial; after the sum was sent, the subtree's sum.
     total: Vector | None = None
     #: Compute seconds of the members whose partials are in ``total``.

@@ -6,8 +6,8 @@ from collections.abc import Sized
 from dataclasses import dataclass
 
 from elasticml.algorithms.base import Exchange, Work
+from elasticml.protocol import events as ev
 from elasticml.protocol.commands import Command
-from elasticml.protocol.events import Event
 from elasticml.sim.cost_only_job import DOWN_VALUES, UP_VALUES
 from elasticml.training.array_buffers import n_values
 
@@ -17,16 +17,17 @@ CONTROL_BYTES = 256
 ID_BYTES = 24
 
 
-def message_bytes(message: Command | Event) -> int:
+def message_bytes(message: Command | ev.Event) -> int:
     """Return the bytes of an order or an event; only chunk ids make one long."""
     ids: Sized = getattr(message, "chunks", ()) or getattr(message, "holdings", ())
     return CONTROL_BYTES + ID_BYTES * len(ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeSizes:
-    """Sizes of an exchange's messages."""
+class SharedExchange:
+    """What all members share of an exchange: sizes of messages, the event after a computation."""
 
+    computed: ev.Computed
     #: Values of a partial, and those that it represents.
     values: int
     up_values: int
@@ -41,11 +42,12 @@ def up_values(exchange: Exchange | Work) -> int:
     return n_values(exchange.returns) if values is None else int(values)
 
 
-def sizes_of(header: Work) -> ExchangeSizes:
-    """Return the sizes of an exchange's messages."""
+def shared_exchange(header: Work) -> SharedExchange:
+    """Return what all members share of an exchange."""
     down, up = header.parameters.get(DOWN_VALUES), up_values(header)
     n_down = sum(array.size for array in header.model.values()) if down is None else int(down)
-    return ExchangeSizes(
+    return SharedExchange(
+        computed=ev.Computed(exchange=header.exchange),
         values=n_values(header.returns),
         up_values=up,
         down_bytes=CONTROL_BYTES + 8 * n_down,

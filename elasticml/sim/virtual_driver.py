@@ -205,7 +205,7 @@ class VirtualDriver(JobDriver):
             training.packed.setflags(write=False)  # all members share it
             header = running.header
             sent = self._sent = header.with_model(unpack(training.packed, header.model))
-        port.send(sent, self.environment.sizes(sent).down_bytes)
+        port.send(sent, self.environment.shared(sent).down_bytes)
 
     # --- the trainer ------------------------------------------------------------------------------
 

@@ -247,11 +247,11 @@ class VirtualMember:
         child = self.children.get(command.to)
         if child is not None:
             share = self._shares[command.exchange]
-            child.send(share.header, share.sizes.down_bytes)
+            child.send(share.header, share.shared.down_bytes)
 
     def _on_model(self, header: Work) -> None:
         if self.machine.takes_model(header.exchange):
-            self._shares[header.exchange] = Share(header, self.environment.sizes(header))
+            self._shares[header.exchange] = Share(header, self.environment.shared(header))
             self.feed(header)
 
     def _attach(self, command: cmd.Attach) -> None:
@@ -334,7 +334,7 @@ class VirtualMember:
         try:
             arrays, measured_s = self.environment.solve(self._solver, header, self.chunks)
             self.worker.computed = exchange
-            total = pack(arrays, header.returns, np.empty(share.sizes.values))
+            total = pack(arrays, header.returns, np.empty(share.shared.values))
         except ElasticmlError as error:
             self.fail(error)
             return
@@ -348,7 +348,7 @@ class VirtualMember:
             share.total = total
             share.compute_s[self.me] = seconds
             self.environment.computed(exchange, self.me, seconds)
-            self.feed(ev.Computed(exchange=exchange))
+            self.feed(share.shared.computed)
 
     def _send_partial(self, command: cmd.SendPartial) -> None:
         share = self._shares[command.exchange]
@@ -359,7 +359,7 @@ class VirtualMember:
             merge(share.total, partial.array, share.header.reduce)
             share.compute_s.update(partial.event.compute_s)
         if command.inputs:
-            delay = self.environment.merge_seconds(share.sizes.up_values, len(command.inputs))
+            delay = self.environment.merge_seconds(share.shared.up_values, len(command.inputs))
         event = ev.PartialArrived(
             cause=self._cause,
             exchange=command.exchange,
@@ -372,7 +372,7 @@ class VirtualMember:
         port = self._driver if command.to is None else self._parent
         if port is not None:
             message = SentPartial(event, share.total)
-            self.later(delay, port.send, message, share.sizes.up_bytes)
+            self.later(delay, port.send, message, share.shared.up_bytes)
 
     def _send_kept(self, command: fx.SendKept) -> None:
         share = self._shares[command.exchange]
@@ -387,7 +387,7 @@ class VirtualMember:
             sender=command.sender,
             handle=next(self.environment.handles),
         )
-        self._driver.send(SentAnchor(event=event, array=array), share.sizes.up_bytes)
+        self._driver.send(SentAnchor(event=event, array=array), share.shared.up_bytes)
 
     #: The method that performs each kind of command.
     _perform: ClassVar[dict[type[cmd.Command], Callable[[VirtualMember, Any], None]]] = {
