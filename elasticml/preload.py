@@ -6,7 +6,8 @@ the jobs, which move its chunks away before it goes. ``--preload-nanny elasticml
 same for signals to the nanny's process.
 
 Where a worker runs is detected without asking the network. ``--notices`` names the sources instead:
-``dask worker ADDRESS --preload elasticml.preload --notices aws,slurm``.
+``dask worker ADDRESS --preload elasticml.preload --notices=aws,slurm``, with the equals sign, which
+Dask's command line needs here. A nanny has no such options; it takes the environment variables.
 """
 
 from __future__ import annotations
@@ -22,14 +23,25 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--notices", default="auto", help="'auto', 'none', or some of slurm,aws,gce,azure")
+@click.option(
+    "--notices",
+    default="auto",
+    envvar="ELASTICML_NOTICES",
+    help="'auto', 'none', or some of slurm,aws,gce,azure",
+)
 @click.option(
     "--grace",
     "grace_s",
     default=GRACE_S,
+    envvar="ELASTICML_GRACE",
     help=f"Seconds between SIGTERM or SIGUSR1 and SIGKILL; {GRACE_S:g} by default",
 )
-@click.option("--metadata-url", default=None, help="Metadata server; by default the cloud's")
+@click.option(
+    "--metadata-url",
+    default=None,
+    envvar="ELASTICML_METADATA_URL",
+    help="Metadata server; by default the cloud's",
+)
 def dask_setup(
     server: Worker | Nanny, notices: str, grace_s: float, metadata_url: str | None
 ) -> Any:

@@ -1,0 +1,109 @@
+"""The end of a SLURM job, from a real SLURM: its limit, its preemption, the signals that come."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from elasticml.clusters.stop_notices import SlurmJob, StopNotice
+from tests import mini_slurm
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(mini_slurm.missing()), reason=mini_slurm.missing()),
+]
+
+GRACE_S = 10
+#: SLURM's times are whole seconds, and its scheduler looks once a second.
+LATE_S = 5.0
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Generator[mini_slurm.MiniSlurm]:
+    # pytest's folders are too deep for a Unix socket.
+    with (
+        tempfile.TemporaryDirectory(prefix="slurm-") as folder,
+        mini_slurm.mini_slurm(Path(folder), GRACE_S) as slurm,
+    ):
+        yield slurm
+
+
+def until(is_so, wait_s: float = 60.0):
+    until_s = time.monotonic() + wait_s
+    while not (found := is_so()):
+        assert time.monotonic() < until_s
+        time.sleep(0.2)
+    return found
+
+
+LISTENER = """
+import signal, time
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, lambda n, f: print(signal.Signals(n).name, time.time(), flush=True))
+print("ready", time.time(), flush=True)
+while True:
+    time.sleep(0.1)
+"""
+
+
+def listener(slurm: mini_slurm.MiniSlurm, node: str, *options: str) -> str:
+    """Submit a job whose process says which signals it gets; returns its id once it runs."""
+    program = slurm.folder / "listener.py"
+    program.write_text(LISTENER)
+    # exec: signals to the batch script reach the program, which otherwise is its child.
+    script = f"exec {sys.executable} {program}"
+    job = slurm.submit(script, "-p", "low", "-w", node, "--time=5", "--requeue", *options)
+    until(lambda: "ready" in slurm.output(job))
+    return job
+
+
+def poll(slurm: mini_slurm.MiniSlurm, job: str, monkeypatch) -> StopNotice | None:
+    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+    return SlurmJob(job).poll(time.time())
+
+
+def heard(slurm: mini_slurm.MiniSlurm, job: str) -> list[tuple[str, float]]:
+    lines = [line.split() for line in slurm.output(job).splitlines()]
+    return [
+        (line[0], float(line[1])) for line in lines if line[0] in ("ready", "SIGTERM", "SIGUSR1")
+    ]
+
+
+def test_the_end_of_a_job_is_its_limit_until_it_is_preempted(slurm, monkeypatch) -> None:
+    asking = listener(slurm, "n0", "--signal=B:USR1@10")
+    silent = listener(slurm, "n1")
+    limit = poll(slurm, asking, monkeypatch)
+    assert limit is not None
+    assert (limit.reason, limit.source) == ("walltime", "slurm")
+    assert limit.deadline_s - time.time() == pytest.approx(300, abs=15)
+
+    began_s = time.time()
+    for node in mini_slurm.NODES:
+        slurm.submit("sleep 3", "-p", "high", "-w", node, "--time=1")
+
+    for job in (asking, silent):
+
+        def preempted(job: str = job) -> StopNotice | None:
+            told = poll(slurm, job, monkeypatch)
+            return told if told is not None and told.reason == "preempted" else None
+
+        told = until(preempted)
+        assert told.deadline_s - began_s == pytest.approx(GRACE_S, abs=LATE_S)
+    # A job that asked for a signal gets it at the beginning of the grace; others get none.
+    until(lambda: len(heard(slurm, asking)) >= 3)
+    (_, _), (first, first_s), (second, second_s) = heard(slurm, asking)[:3]
+    assert (first, second) == ("SIGUSR1", "SIGTERM")
+    assert first_s - began_s < LATE_S
+    assert second_s - first_s >= GRACE_S - 1
+    until(lambda: len(heard(slurm, silent)) >= 2)
+    assert heard(slurm, silent)[1][0] == "SIGTERM"
+    # Both come back, under the same ids.
+    for job in (asking, silent):
+        until(lambda job=job: slurm.show(job).get("Restarts") == "1")
+        until(lambda job=job: [name for name, _ in heard(slurm, job)].count("ready") == 2)

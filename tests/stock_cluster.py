@@ -1,0 +1,117 @@
+"""A cluster from Dask's own command line: `dask scheduler` and `dask worker`, nothing of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+from distributed import Client
+
+from elasticml.jobs.handle import workers_of
+
+START_S_MAX = 120.0
+END_S_MAX = 60.0
+
+
+class StockCluster:
+    """The processes of a scheduler and of workers, each in a session of its own.
+
+    Parameters
+    ----------
+    folder : Path
+        For the scheduler's file, and the processes' logs.
+    options : sequence of str
+        Of ``dask scheduler``.
+    """
+
+    def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
+        self.folder = folder
+        self.file = folder / "scheduler.json"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._start(
+            "scheduler",
+            ["dask_scheduler", "--port", "0", "--scheduler-file", str(self.file), *options],
+        )
+
+    def worker(self, name: str, *options: str, environment: dict[str, str] | None = None) -> int:
+        """Start ``dask worker``; returns the pid of its process, the nanny's where it has one."""
+        self._await_file()
+        file = ["--scheduler-file", str(self.file), "--name", name, "--nthreads", "1"]
+        return self._start(name, ["dask_worker", *file, *options], environment)
+
+    def client(self) -> Client:
+        """Return a client; close it before the cluster."""
+        self._await_file()
+        return Client(scheduler_file=str(self.file), set_as_default=False)
+
+    def await_workers(self, client: Client, count: int) -> None:
+        """Wait until ``count`` workers have registered; fail when a process has ended instead."""
+        until_s = time.monotonic() + START_S_MAX
+        while len(workers_of(client)) < count:
+            for name, process in self.processes.items():
+                assert process.poll() is None, self.log(name)
+            assert time.monotonic() < until_s, f"{count} workers have not come"
+            time.sleep(0.05)
+
+    def pid(self, client: Client, name: str) -> int:
+        """Return the pid of the process in which a worker computes."""
+        names = {address: worker["name"] for address, worker in workers_of(client).items()}
+        return next(pid for at, pid in client.run(os.getpid).items() if names[at] == name)
+
+    def ended(self, name: str) -> tuple[int, float]:
+        """Wait for a process; returns its exit status and the seconds that it took."""
+        began_s = time.monotonic()
+        status = self.processes[name].wait(END_S_MAX)
+        return status, time.monotonic() - began_s
+
+    def log(self, name: str) -> str:
+        """Return what a process has written."""
+        return (self.folder / f"{name}.log").read_text()
+
+    def close(self) -> None:
+        """Kill what is left, with all children."""
+        for process in self.processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def _start(
+        self, name: str, command: list[str], environment: dict[str, str] | None = None
+    ) -> int:
+        module, *options = command
+        with open(self.folder / f"{name}.log", "ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", f"distributed.cli.{module}"),
+                    *("--host", "127.0.0.1", "--no-dashboard", *options),
+                ],
+                cwd=self.folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, **(environment or {})},
+            )
+        return self.processes[name].pid
+
+    def _await_file(self) -> None:
+        until_s = time.monotonic() + START_S_MAX
+        while not self.file.exists():
+            assert self.processes["scheduler"].poll() is None, self.log("scheduler")
+            assert time.monotonic() < until_s, self.log("scheduler")
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def stock_cluster(folder: Path, options: Sequence[str] = ()) -> Generator[StockCluster]:
+    """Yield a cluster whose processes end with the block."""
+    cluster = StockCluster(folder, options)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
