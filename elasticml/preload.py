@@ -5,9 +5,10 @@ from the metadata servers of AWS, GCE and Azure (``elasticml/clusters/stop_notic
 the jobs, which move its chunks away before it goes. ``--preload-nanny elasticml.preload`` does the
 same for signals to the nanny's process.
 
-Where a worker runs is detected without asking the network. ``--notices`` names the sources instead:
-``dask worker ADDRESS --preload elasticml.preload --notices=aws,slurm``, with the equals sign, which
-Dask's command line needs here. A nanny has no such options; it takes the environment variables.
+Where a worker runs is detected without asking the network. ``ELASTICML_NOTICES=aws,slurm`` names
+the sources instead, and ``ELASTICML_GRACE=110`` says how long the process has after a signal.
+``dask worker ADDRESS --preload elasticml.preload --notices=aws`` works, too, where the scheduler's
+address is given: without it, Dask takes the first of these options for the address.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -114,8 +115,8 @@ class MiniSlurm:
         )
 
     def close(self) -> None:
-        """Cancel all jobs and end the daemons."""
-        self.ask("scancel", "--full", "--signal=KILL", "--state=RUNNING", check=False)
+        """End the daemons and what is left of jobs."""
+        self._kill_jobs()
         for process in reversed(self._processes):
             process.terminate()
         for process in self._processes:
@@ -124,6 +125,17 @@ class MiniSlurm:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self._kill_jobs()
+
+    def _kill_jobs(self) -> None:
+        """Kill all processes but the daemons that carry this SLURM in their environment."""
+        mark = f"SLURM_CONF={self.configuration}".encode()
+        daemons = {process.pid for process in self._processes}
+        for entry in Path("/proc").glob("[0-9]*"):
+            pid = int(entry.name)
+            with contextlib.suppress(OSError):
+                if pid not in daemons and mark in (entry / "environ").read_bytes().split(b"\0"):
+                    os.kill(pid, signal.SIGKILL)
 
     def ask(self, *command: str, check: bool = True) -> str:
         """Run a client of SLURM; returns its output."""

@@ -46,6 +46,11 @@ def lost_after(client: Client, end_one: Callable[[], None]) -> list[dict[str, An
     return story
 
 
+def interrupted_in_two_minutes() -> dict[str, str]:
+    at = time.gmtime(time.time() + 119)
+    return {"action": "terminate", "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", at)}
+
+
 def one(story: list[dict[str, Any]], event: str) -> dict[str, Any]:
     return next(record for record in story if record["event"] == event)
 
@@ -106,14 +111,11 @@ def test_a_spot_notice_of_aws_drains_its_worker(tmp_path: Path) -> None:
             return 401, {}, b""
         return (200, {}, json.dumps(action).encode()) if action else (404, {}, b"")
 
-    def interrupt() -> None:
-        in_two_minutes = time.gmtime(time.time() + 119)
-        action["time"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", in_two_minutes)
-        action["action"] = "terminate"
-
     with serving(ec2) as url, stock_cluster(tmp_path) as cluster, cluster.client() as client:
         for name in ("a", "c"):
             cluster.worker(name)
-        cluster.worker("b", *PRELOAD, "--notices=aws", f"--metadata-url={url}")
+        environment = {"ELASTICML_NOTICES": "aws", "ELASTICML_METADATA_URL": url}
+        cluster.worker("b", *PRELOAD, environment=environment)
         cluster.await_workers(client, len(WORKERS))
-        check_drained(lost_after(client, interrupt), "preempted")
+        story = lost_after(client, lambda: action.update(interrupted_in_two_minutes()))
+        check_drained(story, "preempted")

@@ -8,10 +8,13 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import elasticml as em
 from elasticml.clusters.stop_notices import SlurmJob, StopNotice
 from tests import mini_slurm
+from tests.stock_cluster import stock_cluster
 
 pytestmark = [
     pytest.mark.cluster,
@@ -19,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(bool(mini_slurm.missing()), reason=mini_slurm.missing()),
 ]
 
-GRACE_S = 10
+GRACE_S = 15
 #: SLURM's times are whole seconds, and its scheduler looks once a second.
 LATE_S = 5.0
 
@@ -107,3 +110,42 @@ def test_the_end_of_a_job_is_its_limit_until_it_is_preempted(slurm, monkeypatch)
     for job in (asking, silent):
         until(lambda job=job: slurm.show(job).get("Restarts") == "1")
         until(lambda job=job: [name for name, _ in heard(slurm, job)].count("ready") == 2)
+
+
+def test_slurm_takes_a_node_from_a_job_and_gives_it_back(slurm, tmp_path) -> None:
+    rng = np.random.default_rng(3)
+    # Noise, nearly without a penalty: the gap does not become zero before the story is over.
+    data = em.from_arrays(rng.normal(size=(600, 12)), np.sign(rng.normal(size=600)))
+    with stock_cluster(tmp_path) as cluster, cluster.client() as client:
+        cluster.worker("own")
+        # exec: SLURM's signals to the batch script reach the worker's process.
+        script = (
+            f"exec {sys.executable} -m distributed.cli.dask_worker --scheduler-file {cluster.file} "
+            "--host 127.0.0.1 --no-dashboard --nthreads 1 --preload elasticml.preload "
+            "--preload-nanny elasticml.preload"
+        )
+        taken, _ = (
+            slurm.submit(script, "-p", "low", "-w", node, "--time=60", "--requeue")
+            for node in mini_slurm.NODES
+        )
+        cluster.await_workers(client, 3)
+        handle = em.Job(
+            em.CoCoA(loss="hinge", l2=1e-9), data, stop=em.Stop(rounds=1_000_000, seconds=150)
+        ).start(client)
+        story = []
+        for record in handle:
+            event = record["event"]
+            if event == "RoundEnded" and record["round"] == 3:
+                slurm.submit("sleep 5", "-p", "high", "-w", mini_slurm.NODES[0], "--time=1")
+            if event.startswith("Member") or event == "ChunksAbsent":
+                story.append(record)
+                came_back = [r["event"] for r in story].count("MemberJoined") == 4
+                if came_back and event == "MemberActive":
+                    handle.cancel()
+    told = {record["event"]: record for record in story}
+    assert told["MemberNoticed"]["reason"] == "preempted"
+    assert 0 < told["MemberNoticed"]["grace_s"] <= GRACE_S
+    lost = next(record for record in story if record["event"] == "MemberLost")
+    assert (lost["reason"], lost["chunks"]) == ("preempted", 0)
+    assert "ChunksAbsent" not in told
+    assert slurm.show(taken)["Restarts"] == "1"
