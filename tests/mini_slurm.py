@@ -109,10 +109,12 @@ class MiniSlurm:
         self._run("slurmctld", "-D", "-f", configuration)
         for node in NODES:
             self._run("slurmd", "-D", "-N", node, "-f", configuration)
-        _until(
-            lambda: self.ask("sinfo", "-h", "-p", "low", "-N", "-o", "%t") == "idle\nidle",
-            f"the nodes are not idle; see the logs in {self.folder}",
-        )
+        self._until_idle()
+
+    def cancel_all(self) -> None:
+        """Cancel all jobs, and wait until the nodes are idle."""
+        self.ask("scancel", "--user=root", check=False)
+        self._until_idle()
 
     def close(self) -> None:
         """End the daemons and what is left of jobs."""
@@ -126,6 +128,12 @@ class MiniSlurm:
                 process.kill()
                 process.wait()
         self._kill_jobs()
+
+    def _until_idle(self) -> None:
+        _until(
+            lambda: self.ask("sinfo", "-h", "-p", "low", "-N", "-o", "%t") == "idle\nidle",
+            f"the nodes are not idle; see the logs in {self.folder}",
+        )
 
     def _kill_jobs(self) -> None:
         """Kill all processes but the daemons that carry this SLURM in their environment."""

@@ -28,13 +28,19 @@ LATE_S = 5.0
 
 
 @pytest.fixture(scope="module")
-def slurm() -> Generator[mini_slurm.MiniSlurm]:
+def daemons() -> Generator[mini_slurm.MiniSlurm]:
     # pytest's folders are too deep for a Unix socket.
     with (
         tempfile.TemporaryDirectory(prefix="slurm-") as folder,
         mini_slurm.mini_slurm(Path(folder), GRACE_S) as slurm,
     ):
         yield slurm
+
+
+@pytest.fixture
+def slurm(daemons) -> Generator[mini_slurm.MiniSlurm]:
+    yield daemons
+    daemons.cancel_all()
 
 
 def until(is_so, wait_s: float = 60.0):
