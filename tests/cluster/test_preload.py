@@ -16,7 +16,7 @@ from distributed import Client
 
 import elasticml as em
 from elasticml.jobs.handle import workers_of
-from tests.small_web import serving
+from tests.http_server import serving
 from tests.stock_cluster import StockCluster, stock_cluster
 
 pytestmark = pytest.mark.cluster

@@ -23,7 +23,7 @@ from elasticml.clusters.stop_notices import (
     source_of_name,
 )
 from elasticml.errors import ConfigError
-from tests.small_web import closed_url, serving
+from tests.http_server import closed_url, serving
 
 NOW_S = datetime(2026, 11, 23, 3, 0, tzinfo=UTC).timestamp()
 
