@@ -7,10 +7,11 @@ import os
 import select
 import subprocess
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from elasticml import errors
 from elasticml.clusters.local.process_options import (
@@ -27,6 +28,8 @@ CLOSE_S_MAX = 15.0
 
 #: Seconds for a reply, on top of the time that the command itself may take.
 ANSWER_S_MAX = 30.0
+#: A process that computes for at least this share of the wait is not stuck: the machine is busy.
+BUSY_SHARE_MIN = 0.02
 
 
 class ControlPipe:
@@ -124,9 +127,8 @@ class ControlPipe:
     def _answer(self, takes_s: float) -> dict[str, Any]:
         """Read the reply to the last command; raise the error that it holds."""
         wait_s = takes_s + ANSWER_S_MAX
-        deadline_s = time.monotonic() + wait_s
         while True:
-            answer: dict[str, Any] = json.loads(self._read_line(deadline_s, wait_s))
+            answer: dict[str, Any] = json.loads(self._read_line(wait_s))
             if answer["number"] == self._number:
                 break
         if "error" in answer:
@@ -134,12 +136,21 @@ class ControlPipe:
             raise getattr(errors, error["kind"])(error["message"], **error["fields"])
         return answer
 
-    def _read_line(self, deadline_s: float, wait_s: float) -> bytes:
+    def _read_line(self, wait_s: float) -> bytes:
+        """Read a line; wait longer than ``wait_s`` only while the process gets little done.
+
+        On a busy machine its imports alone may take minutes. So the limit is on the processor time
+        that it uses, and on the wall-clock time in which it uses hardly any.
+        """
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
+        first_s = before_s = self._processor_s()
         while b"\n" not in self._unread:
-            left_s = max(0.0, deadline_s - time.monotonic())
-            if not select.select([descriptor], [], [], left_s)[0]:
+            if not select.select([descriptor], [], [], wait_s)[0]:
+                now_s = self._processor_s()
+                if now_s - before_s >= BUSY_SHARE_MIN * wait_s and now_s - first_s < wait_s:
+                    before_s = now_s
+                    continue
                 raise SubmissionError(
                     f"the scheduler process did not reply within {wait_s:g} s; its last log line "
                     f"is {self._last_line()!r}; see {self._log_dir}",
@@ -151,6 +162,13 @@ class ControlPipe:
             self._unread += piece
         line, _, self._unread = self._unread.partition(b"\n")
         return line
+
+    def _processor_s(self) -> float:
+        """Return the processor time of the process; 0 if it has ended."""
+        with suppress(psutil.Error):
+            times = psutil.Process(self._process.pid).cpu_times()
+            return float(times.user + times.system)
+        return 0.0
 
     def _last_line(self) -> str:
         return last_line(self._log_dir / "scheduler.log")
