@@ -34,6 +34,7 @@ from elasticml.jobs.result import Result
 from elasticml.jobs.rpc import unwrap_reply
 from elasticml.jobs.run_directory import check_free
 from elasticml.jobs.warm_start import WarmStart, load_warm_start
+from elasticml.protocol.job_record import job_record
 from elasticml.runtime.worker_limits import BODIES_SHARE
 from elasticml.specification.algorithms import (
     Absent,
@@ -226,6 +227,7 @@ class Job:
         limits = [int(BODIES_SHARE * n) if n < math.inf else 0 for n in worker_bytes]
         needs_size = self.holders == "auto" and 0 not in limits
         total = sum(block.nbytes for block in self.data.blocks()) if needs_size else 0
+        place = run_checkpoints.checkpoint_place(self.checkpoint, run_dir)
         evaluate = None if self.evaluate is None else self.evaluate.model_dump(mode="json")
         return {
             "version": RECORD_VERSION,
@@ -252,7 +254,7 @@ class Job:
             "warm_start": self.warm_start_path,
             "members": {"start": members, "min": self.members.min, "max": self.members.max},
             "evaluate": evaluate if self.evaluates else False,
-            "checkpoint": run_checkpoints.checkpoint_entry(self.checkpoint, run_dir),
+            "checkpoint": None if place is None else place.fields_json(),
             "threads": self.threads,
             "memory_limit": self.memory_limit,
             "simulate": None if self.simulate is None else dict(self.simulate),
@@ -298,7 +300,8 @@ class Job:
         limits = [worker.get("memory_limit") or 0 for worker in workers.values()]
         self.check_memory(min(limits, default=0))
         preflight_data(self.algorithm, self.data, self.test, reads=False)
-        record = self.record(new_job_id(self.name), members, limits, run_dir)
+        job_id = new_job_id(self.name)
+        record = self.record(job_id, members, limits, run_dir)
         if isinstance(resume, run_checkpoints.InterruptedRun):
             record |= {"resume": resume.place, "reached": dict(resume.reached)}
         elif resume is not None:
@@ -315,7 +318,7 @@ class Job:
             }
         prepare_scheduler(client)
         unwrap_reply(client.sync(client.scheduler.em_submit, record=record, **extras))
-        return Handle(client, record["job"], record, self.data, self.test)
+        return Handle(client, job_id, job_record(record), self.data, self.test)
 
     def run(
         self,

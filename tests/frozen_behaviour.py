@@ -81,7 +81,7 @@ def processor() -> str:
 def scenario_of(world: World) -> str:
     """Identify a job and its world by their content."""
     fingerprint = getattr(world.environment.session.source, "fingerprint", lambda: "")()
-    record = world.environment.session.record
+    record = world.environment.session.record.json
     return _digest(
         [record, repr(world.environment.options), world.environment.library.n_blocks, fingerprint]
     )
@@ -153,7 +153,7 @@ def watch_simulations() -> None:
         session = world.environment.session
         if key is not None and session.state != "cancelled":
             story = json.loads(json.dumps(list(session.journal.story), default=str))
-            stories.note(key, _entry(story, _title(session.record)))
+            stories.note(key, _entry(story, _title(session.record.json)))
 
     World.run = watched  # type: ignore[method-assign]
 

@@ -16,6 +16,7 @@ import numpy as np
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.ids import chunk_id
+from elasticml.protocol.job_record import job_record
 from elasticml.runtime.block_registry import BlockRegistry
 from elasticml.runtime.checkpoints.checkpoint_store import checkpoint_of
 from elasticml.runtime.driver_agent import DriverAgent, DriverContext
@@ -122,9 +123,9 @@ class World:
         bodies: dict[int, list[tuple[str, Any]]] = {}
         for id, body in zip(sent.ids, sent.bodies, strict=True):
             bodies.setdefault(chunk_id(id).block, []).append((id, body))
-        resumed = checkpoint_of(record)
+        resumed = checkpoint_of(job_record(record))
         self.shell = DriverAgent(
-            {**record, "data": source.spec()},
+            job_record({**record, "data": source.spec()}),
             DriverContext(
                 transport=self.network.endpoint("driver"),
                 runner=runner("driver"),
@@ -168,7 +169,7 @@ class World:
 
         async def announce() -> list[str]:
             self.shell.invite(address)
-            return [self.shell.record["job"]]
+            return [self.shell.job]
 
         self.hosts[address] = MemberHost(
             environment, announce, WorkerLimits(bodies_bytes=self._limit_bytes)

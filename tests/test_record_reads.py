@@ -1,4 +1,4 @@
-"""Story records, history rows and summaries are read by attribute outside their room."""
+"""Records of jobs and stories, history rows and summaries are read by attribute."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
+from elasticml.protocol.job_record import JobRecord
 from elasticml.story.history import HistoryRow
 from elasticml.story.records import JobBegun, StoryRecord, UnknownRecord
 from elasticml.story.summary import RunSummary
@@ -14,26 +15,17 @@ from elasticml.story.summary import RunSummary
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "elasticml"
 
-#: Files that may read by key: the room itself, and those in which ``record`` is another record.
+#: Files that may read by key: those that parse a record.
 ALLOWED = {
     "elasticml/story",
+    "elasticml/protocol/job_record.py",
     # Dataset statistics have a JSON form of their own.
     "elasticml/data/dataset_stats.py",
-    # A job record's faults.
-    "elasticml/control/driver_settings.py",
 }
-#: What a story record, a row or a summary is called.
-NAMES = {"record", "row", "summary", "first", "last", "ended", "started", "loaded", "told", "begun"}
-#: Keys of a job record, which is called a record, too.
-SPECIFICATION = {
-    "absent",
-    "checkpoint",
-    "holders",
-    "job",
-    "members",
-    "name",
-    "test",
-    "threads",
+#: What a record of a story or a job, a row or a summary is called.
+NAMES = {
+    *("record", "_record", "spec", "row", "summary"),
+    *("first", "last", "ended", "started", "loaded", "begun"),
 }
 #: Keys that only a story record has: code that reads one has not parsed it.
 TELLING = {"event", "cause"}
@@ -41,7 +33,12 @@ TELLING = {"event", "cause"}
 KEYS = {
     *TELLING,
     "t",
-    *(f.name for kind in (*StoryRecord.kinds.values(), RunSummary) for f in fields(kind)),
+    *(
+        f.name
+        for kind in (*StoryRecord.kinds.values(), RunSummary, JobRecord)
+        for f in fields(kind)
+    ),
+    "evaluate",
     *(name for name, value in vars(HistoryRow).items() if isinstance(value, property)),
 }
 
@@ -62,11 +59,11 @@ def reads(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
 
 
 def string_keyed(source: str) -> list[str]:
-    """Reads of a story record, a row or a summary by key."""
+    """Reads of a record, a row or a summary by key."""
     return [
         f"line {line}: {name}[{key!r}]"
         for line, name, key in reads(ast.parse(source))
-        if key in TELLING or (name in NAMES and key in KEYS - SPECIFICATION)
+        if key in TELLING or (name in NAMES and key in KEYS)
     ]
 
 
@@ -90,7 +87,11 @@ def test_the_check_sees_a_read_by_key() -> None:
         "line 1: summary['gap']",
         "line 1: anything['event']",
     ]
-    assert string_keyed('record["algorithm"]; record.get("members"); row["gap"] = 1.0') == []
+    assert string_keyed('record.get("members"); self._record["algorithm"]["loss"]') == [
+        "line 1: record['members']",
+        "line 1: _record['algorithm']",
+    ]
+    assert string_keyed('algorithm["loss"]; row["gap"] = 1.0') == []
 
 
 def test_every_record_is_listed_in_the_contracts() -> None:

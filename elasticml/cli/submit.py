@@ -23,14 +23,13 @@ from elasticml.cli.submit_flow import (
 from elasticml.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import skein
 
     from elasticml.clusters.yarn.jobs.applications import Application
     from elasticml.clusters.yarn.jobs.submission import Verdict
     from elasticml.clusters.yarn.jobs.submit import SubmissionPlan
     from elasticml.jobs.job_file import JobFile
+    from elasticml.protocol.job_record import JobRecord
 
 _HELP = """Run the job in JOB (a YAML file) in containers of a Hadoop cluster.
 
@@ -143,7 +142,7 @@ def run_on_yarn(
 def submit_and_follow(
     client: skein.Client,
     plan: SubmissionPlan,
-    record: Mapping[str, Any],
+    record: JobRecord,
     *,
     evaluates: bool,
     detach: bool = False,
@@ -199,10 +198,11 @@ def submit_and_follow(
         raise
 
 
-def _prepared(file: JobFile) -> tuple[SubmissionPlan, dict[str, Any], bool]:
+def _prepared(file: JobFile) -> tuple[SubmissionPlan, JobRecord, bool]:
     """Check job and cluster; return the plan, the job record, and whether to evaluate models."""
     from elasticml.clusters.yarn.jobs.submit import check_sources, plan_submission
     from elasticml.job import Job, new_job_id
+    from elasticml.protocol.job_record import job_record
     from elasticml.specification.sections import YarnContainers
 
     if not isinstance(file.cluster, YarnContainers):
@@ -219,7 +219,7 @@ def _prepared(file: JobFile) -> tuple[SubmissionPlan, dict[str, Any], bool]:
     start = file.members.start or plan.workers
     limits = [plan.worker_bytes] * start
     record = job.record(new_job_id(file.name), start, limits, run_dir=plan.place)
-    return plan, record, job.evaluates
+    return plan, job_record(record), job.evaluates
 
 
 def _follow(client: Any, application: Application) -> Verdict:

@@ -7,11 +7,11 @@ Ctrl-C without it would leave behind a job that the user cannot find.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from elasticml.clusters.yarn.jobs.applications import Application
     from elasticml.clusters.yarn.jobs.submit import SubmissionPlan
+    from elasticml.protocol.job_record import JobRecord
 
 
 # Defer Ctrl-C during a critical section, in which it would leave an unknown job behind.
@@ -88,7 +89,7 @@ class SubmissionState:
 def submit_and_record(
     client: skein.Client,
     plan: SubmissionPlan,
-    record: Mapping[str, Any],
+    record: JobRecord,
     state: SubmissionState,
     *,
     evaluates: bool,

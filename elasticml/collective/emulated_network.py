@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from elasticml.collective.frames import Frame
 from elasticml.collective.transport import Allocate, Link, LinkClosedError, OnLink, Transport
+from elasticml.protocol.job_record import CollectiveSettings
 
 #: Tolerance for late wake-ups: an uplink idle for less than this keeps its full rate.
 SLACK_S: Final = 5e-3
@@ -198,7 +199,7 @@ class RateLimitedTransport:
 def limited(
     transport: Transport, rates: Mapping[str, Any], clock: Clock, pause: Pause = asyncio.sleep
 ) -> Transport:
-    """Wrap a transport as a job's ``collective`` section, or a hello, asks; else return it as is.
+    """Wrap a transport as a hello asks; else return it as is.
 
     Parameters
     ----------
@@ -212,7 +213,7 @@ def limited(
     return RateLimitedTransport(transport, uplink)
 
 
-def hello_of(collective: Mapping[str, Any]) -> dict[str, Any]:
+def hello_of(collective: CollectiveSettings) -> dict[str, Any]:
     """Return the part of a job's ``collective`` section that a member needs to open links."""
-    rates = {name: collective[name] for name in ("bandwidth", "latency_s") if collective.get(name)}
-    return {"transport": collective.get("transport", "auto"), **rates}
+    rates = {"bandwidth": collective.bandwidth, "latency_s": collective.latency_s}
+    return {"transport": collective.transport, **{k: v for k, v in rates.items() if v}}

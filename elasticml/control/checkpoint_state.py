@@ -11,9 +11,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from elasticml.control.driver import Driver
-from elasticml.control.driver_settings import PlannedFault
 from elasticml.control.policy import Progress
 from elasticml.ids import ExchangeId, Generation
+from elasticml.protocol.job_record import PlannedFault
 
 
 def snapshot(driver: Driver) -> dict[str, Any]:

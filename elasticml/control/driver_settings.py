@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from elasticml.specification.algorithms import DEALT_ANEW, resolve_absent, resolve_placement
-
-FaultPhase = Literal["load", "broadcast", "compute", "reduce", "correct", "move", "apply"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedFault:
-    """One entry of a job's ``faults``."""
-
-    round: int
-    kind: Literal["lose", "return"]
-    count: int = 0
-    #: Slots to lose; empty: the ``count`` members with the highest ids.
-    slots: tuple[int, ...] = ()
-    how: str = "kill"
-    phase: FaultPhase = "broadcast"
-    #: For a loss within an exchange: index of the exchange in its round, from 0.
-    exchange: int = 0
-    grace_s: float = 0.0
+from elasticml.protocol.job_record import JobRecord, PlannedFault
+from elasticml.specification.algorithms import (
+    DEALT_ANEW,
+    AsyncSGD,
+    resolve_absent,
+    resolve_placement,
+)
+from elasticml.specification.settings_model import default_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,73 +62,45 @@ class DriverSettings:
     copy_bytes_per_s: float = 50e6
 
 
-def settings_from_record(
-    record: Mapping[str, Any], n_blocks: int, needs_survey: bool
-) -> DriverSettings:
+def settings_from_record(record: JobRecord, n_blocks: int, needs_survey: bool) -> DriverSettings:
     """Read the driver's settings from a job record."""
-    stop = record.get("stop") or {}
-    collective = record.get("collective") or {}
-    algorithm = record.get("algorithm") or {}
+    stop, collective, members = record.stop, record.collective, record.members
+    name = record.algorithm_name
     return DriverSettings(
-        start_members=(record.get("members") or {}).get("start", 1),
-        members_min=(record.get("members") or {}).get("min") or 1,
-        members_max=(record.get("members") or {}).get("max"),
-        partitions=record.get("partitions"),
-        placement=resolve_placement(record.get("placement"), str(algorithm.get("name"))),
-        seed=int(record.get("seed") or 0),
-        holders=_holders(record.get("holders"), str(algorithm.get("name"))),
+        start_members=members.start,
+        members_min=members.min,
+        members_max=members.max,
+        partitions=record.partitions,
+        placement=resolve_placement(record.placement, name),
+        seed=record.seed,
+        holders=_holders(record.holders, name),
         n_blocks=n_blocks,
         needs_survey=needs_survey,
-        absent=resolve_absent(record.get("absent", "taylor"), str(algorithm.get("name"))),
-        topology=collective.get("topology", "auto"),
-        fan_out=collective.get("fan_out", 2),
-        cached_anchors=algorithm.get("anchor", "cached") == "cached",
-        rounds_max=stop.get("rounds"),
-        seconds_max=stop.get("seconds"),
-        objective_target=stop.get("objective"),
-        gap_target=stop.get("gap"),
-        report_every_s=_report_every_s(algorithm),
-        faults=_faults(record.get("faults") or ()),
-        deadline_s_min=float(collective.get("deadline", 10.0)),
-        stuck_factor=float(collective.get("stuck_factor", 5.0)),
+        absent=resolve_absent(record.absent or "taylor", name),
+        topology=collective.topology,
+        fan_out=collective.fan_out,
+        cached_anchors=record.algorithm.get("anchor", "cached") == "cached",
+        rounds_max=stop.rounds,
+        seconds_max=stop.seconds,
+        objective_target=stop.objective,
+        gap_target=stop.gap,
+        report_every_s=_report_every_s(name, record.algorithm),
+        faults=tuple(sorted(record.faults, key=lambda fault: fault.round)),
+        deadline_s_min=collective.deadline,
+        stuck_factor=collective.stuck_factor,
     )
 
 
-def _report_every_s(algorithm: Mapping[str, Any]) -> float | None:
-    if algorithm.get("name") == "async_sgd" and algorithm.get("mode") == "batch":
+def _report_every_s(name: str, settings: Mapping[str, Any]) -> float | None:
+    is_asynchronous = name == AsyncSGD.name
+    if is_asynchronous and settings.get("mode") == "batch":
         return None
-    interval_s = algorithm.get(
-        "report_every", 1.0 if algorithm.get("name") == "async_sgd" else None
-    )
+    default = default_of(AsyncSGD, "report_every") if is_asynchronous else None
+    interval_s = settings.get("report_every", default)
     return None if interval_s is None else float(interval_s)
 
 
-def _holders(choice: Any, algorithm: str) -> int | None:
-    if isinstance(choice, int):
+def _holders(choice: int | None, algorithm: str) -> int | None:
+    if choice is not None:
         return choice
     return None if algorithm in DEALT_ANEW else 1
-
-
-def _faults(entries: Sequence[Mapping[str, Any]]) -> tuple[PlannedFault, ...]:
-    faults = []
-    for entry in entries:
-        if entry.get("return") is not None:
-            faults.append(
-                PlannedFault(round=entry["round"], kind="return", count=int(entry["return"]))
-            )
-            continue
-        lose = entry["lose"] if entry.get("lose") is not None else entry["lose_partitions"]
-        slots = tuple(lose) if not isinstance(lose, int) else ()
-        faults.append(
-            PlannedFault(
-                round=entry["round"],
-                kind="lose",
-                count=len(slots) or int(lose),
-                slots=slots,
-                how=entry.get("how") or "kill",
-                phase=entry.get("phase") or "broadcast",
-                exchange=int(entry.get("exchange") or 0),
-                grace_s=float(entry.get("grace") or 0.0),
-            )
-        )
-    return tuple(sorted(faults, key=lambda f: f.round))

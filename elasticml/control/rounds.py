@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, overload
 
-from elasticml.control.driver_settings import PlannedFault
 from elasticml.control.job_state import JobState, names
 from elasticml.control.policy import Progress
 from elasticml.ids import ExchangeId, MemberId
 from elasticml.protocol.commands import AddRow, Command, Inject
 from elasticml.protocol.events import FaultPerformed
+from elasticml.protocol.job_record import PlannedFault
 from elasticml.story import records as story
 from elasticml.story.history import NEXT, HistoryRow
 

@@ -20,6 +20,7 @@ from elasticml.jobs.job_record import job_file_from_record
 from elasticml.jobs.result import Result, evaluate, make_result
 from elasticml.jobs.rpc import JobOutcome
 from elasticml.jobs.run_directory import DIRECTORY_LOST, RunDirectory
+from elasticml.protocol.job_record import JobRecord
 from elasticml.story.compressed_records import CompressedRecords
 from elasticml.story.records import JobEnded, RoundEnded, records_of
 
@@ -38,7 +39,7 @@ class Watcher(Protocol):
 class FollowedJob(Protocol):
     """The interface of a job that can be followed, such as a handle."""
 
-    spec: Mapping[str, Any]
+    record: JobRecord
     source: Source | None
     test: Source | None
 
@@ -90,7 +91,7 @@ def follow(
     KeyboardInterrupt
         After an interrupt, once the partial results were written; a note names the directory.
     """
-    job = job_file_from_record(handle.spec) | (
+    job = job_file_from_record(handle.record) | (
         {} if cluster is None else {"cluster": dict(cluster)}
     )
     if run_dir is None:
@@ -159,7 +160,7 @@ def _collect(
         result.write(directory)
     if evaluates and outcome.state == "done":
         result = evaluate(
-            result, outcome, record=handle.spec, source=handle.source, test=handle.test
+            result, outcome, record=handle.record, source=handle.source, test=handle.test
         )
         if directory is not None:
             result.write(directory)

@@ -14,6 +14,7 @@ from elasticml.jobs.result import Result
 from elasticml.jobs.rpc import JobOutcome, read_outcome, unwrap_reply
 from elasticml.jobs.run_checkpoints import forget_checkpoints
 from elasticml.jobs.status import JobStatus
+from elasticml.protocol.job_record import JobRecord, job_record
 from elasticml.story.records import JobBegun, JobEnded, records_of
 
 if TYPE_CHECKING:
@@ -35,13 +36,12 @@ class Handle:
         self,
         client: Client,
         job_id: str,
-        record: Record,
+        record: JobRecord,
         source: Source | None = None,
         test: Source | None = None,
     ) -> None:
         self.job_id = job_id
-        #: The job record.
-        self.spec = record
+        self.record = record
         self.source = source
         self.test = test
         self._client = client
@@ -50,6 +50,11 @@ class Handle:
 
     def __repr__(self) -> str:
         return f"<Handle {self.job_id}>"
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The job record as JSON values."""
+        return self.record.fields_json()
 
     def status(self) -> JobStatus:
         """Return the job's current status.
@@ -127,7 +132,7 @@ class Handle:
         arguments: dict[str, Any] = {
             "run_dir": run_dir,
             "cluster": cluster,
-            "evaluates": self.spec.get("evaluate") is not False,
+            "evaluates": self.record.is_evaluated,
             "cancels": cancels,
             "continues": continues,
         }
@@ -137,7 +142,7 @@ class Handle:
             with ProgressBar() as shown:
                 result = follow(self, watchers=[*watchers, shown], **arguments)
         if any(ended.state == "done" for ended in records_of(JobEnded, result.story[-5:])):
-            forget_checkpoints(self.spec)
+            forget_checkpoints(self.record)
         return result
 
     def outcome(self) -> JobOutcome:
@@ -183,15 +188,14 @@ def attach_handle(client: Client, job_id: str) -> Handle:
         When the scheduler does not run elasticml or does not know the job.
     """
     prepare_scheduler(client)
-    answer = Handle(client, job_id, {})._ask("em_poll", since=0, wait_s=0.0)
-    record = next(records_of(JobBegun, answer["records"])).spec
-    test = record.get("test")
+    answer = Handle(client, job_id, job_record({}))._ask("em_poll", since=0, wait_s=0.0)
+    record = job_record(next(records_of(JobBegun, answer["records"])).spec)
     return Handle(
         client,
         job_id,
         record,
-        source_from_spec(record["data"]),
-        None if test is None else source_from_spec(test),
+        source_from_spec(record.data),
+        None if record.test is None else source_from_spec(record.test),
     )
 
 

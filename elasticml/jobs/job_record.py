@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from elasticml.jobs.run_checkpoints import job_file_entry
+from elasticml.protocol.job_record import JobRecord
+from elasticml.specification.algorithms import LocalSGD
 
 #: The sections of a job file, in the order in which ``job.yaml`` has them.
 SECTIONS = (
@@ -34,48 +36,50 @@ SECTIONS = (
 _CONVERTED = ("name", "data", "algorithm", "cluster", "faults", "checkpoint")
 
 
-def job_file_from_record(record: Mapping[str, Any]) -> dict[str, Any]:
+def job_file_from_record(record: JobRecord) -> dict[str, Any]:
     """Return the sections of the job file for a record, without the cluster.
 
     Parameters
     ----------
-    record : mapping
-        The job record. Keys whose value is None or empty are omitted.
+    record : JobRecord
+        Keys whose value is None or empty are omitted.
     """
-    data = _given(record["data"])
-    if record.get("test"):
-        data["test"] = _given(record["test"])
-    if record.get("chunk_bytes"):
-        data["chunk_size"] = record["chunk_bytes"]
-    if record.get("cache") is not None:
-        data["cache"] = record["cache"]
+    data = _given(record.data)
+    if record.test:
+        data["test"] = _given(record.test)
+    if record.chunk_bytes:
+        data["chunk_size"] = record.chunk_bytes
+    if record.cache is not None:
+        data["cache"] = record.cache
     job: dict[str, Any] = {
-        "name": record["name"],
+        "name": record.name,
         "data": data,
         "algorithm": _algorithm(record),
     }
     for key in SECTIONS:
         if key in _CONVERTED:
             continue
-        value = record.get(key)
+        value = record.json.get(key)
         value = _given(value) if isinstance(value, Mapping) else value
         if value is not None and value != [] and value != {}:
             job[key] = value
-    if "checkpoint" in record:
-        job["checkpoint"] = job_file_entry(record["checkpoint"])
-    if record.get("faults"):
-        job["faults"] = [dict(fault) for fault in record["faults"]]
+    if "checkpoint" in record.json:
+        job["checkpoint"] = job_file_entry(record.checkpoint)
+    if record.faults:
+        job["faults"] = [dict(fault) for fault in record.json["faults"]]
     return job
 
 
-def _algorithm(record: Mapping[str, Any]) -> dict[str, Any]:
+def _algorithm(record: JobRecord) -> dict[str, Any]:
     """Return the section without the keys that other sections set: seed, epochs, warm start."""
-    section = _given(record["algorithm"])
-    for name in ("warm_start", "epochs") if section["name"] == "local_sgd" else ("warm_start",):
-        section.pop(name, None)
-    if section.get("seed") == record.get("seed"):
-        section.pop("seed", None)
-    return section
+    is_local_sgd = record.algorithm_name == LocalSGD.name
+    left_out = {"warm_start", "epochs"} if is_local_sgd else {"warm_start"}
+    section = _given(record.algorithm)
+    return {
+        name: value
+        for name, value in section.items()
+        if name not in left_out and (name != "seed" or value != record.seed)
+    }
 
 
 def _given(section: Mapping[str, Any]) -> dict[str, Any]:

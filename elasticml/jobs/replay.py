@@ -23,6 +23,7 @@ from elasticml.errors import ConfigError, DataError, JobFailedError
 from elasticml.jobs.result import classes_of
 from elasticml.jobs.run_directory import RunDirectory, default_run_path
 from elasticml.jobs.warm_start import WarmStart, load_warm_start
+from elasticml.protocol.job_record import JobRecord, job_record
 from elasticml.replaying.replay_engine import Replay
 from elasticml.specification.algorithms import AsyncSGD, CoCoA, LocalSGD, PrimalCoCoA
 from elasticml.story.reader import read_story
@@ -95,7 +96,9 @@ def replay(
     rounds = sum(isinstance(record, RoundEnded) for record in records)
     if until is not None and not 0 <= until <= rounds:
         raise ConfigError(f"until: got {until}, wanted 0 to {rounds}, the rounds of the run")
-    engine = Replay(records, data or _source_of(start.spec), _algorithm_of(start, warm_start))
+    job = job_record(start.spec)
+    algorithm = _algorithm_of(job, start.warm_start_digest, warm_start)
+    engine = Replay(records, data or _source_of(job), algorithm)
     replayed: list[StoryRecord] = []
     arrays: Arrays | None = None
     for record in engine.run():
@@ -176,9 +179,9 @@ def _result_of(summary: RunSummary) -> dict[str, Any]:
     return {"objective": summary.objective, "gap": summary.gap, "converged": summary.converged}
 
 
-def _source_of(spec: Mapping[str, Any]) -> Source:
+def _source_of(job: JobRecord) -> Source:
     try:
-        source = source_from_spec(spec["data"])
+        source = source_from_spec(job.data)
         source.blocks()
     except ConfigError as error:
         raise ConfigError(
@@ -189,21 +192,22 @@ def _source_of(spec: Mapping[str, Any]) -> Source:
     return source
 
 
-def _algorithm_of(start: JobBegun, given: WarmStart | None) -> Mapping[str, Any]:
-    """Return the algorithm's settings with the run's initial model."""
-    section = dict(start.spec["algorithm"])
-    if section["name"] in ("cocoa", "local_sgd"):
+def _algorithm_of(
+    job: JobRecord, run_digest: str | None, given: WarmStart | None
+) -> Mapping[str, Any]:
+    """Return the algorithm's settings with the run's initial model, which has a digest."""
+    section = dict(job.algorithm)
+    if job.algorithm_name in (CoCoA.name, LocalSGD.name):
         section["device"] = "cpu"  # runs that computed on a GPU are rejected
-    run_digest = start.warm_start_digest
     if run_digest is None:
         return section
-    given = start.spec.get("warm_start") if given is None else given
+    given = job.warm_start if given is None else given
     if given is None:
         raise ConfigError(
             "warm_start: the run started from a model that the story does not have; give it as "
             "warm_start= in Python"
         )
-    model = load_warm_start(given, _minimal_settings(section))
+    model = load_warm_start(given, _minimal_settings(job))
     digest = as_text(digest_of_arrays(model or {}))
     if digest != run_digest:
         raise DataError(
@@ -213,16 +217,17 @@ def _algorithm_of(start: JobBegun, given: WarmStart | None) -> Mapping[str, Any]
     return {**section, "warm_start": model}
 
 
-def _minimal_settings(section: Mapping[str, Any]) -> AsyncSGD | CoCoA | LocalSGD | PrimalCoCoA:
+def _minimal_settings(job: JobRecord) -> AsyncSGD | CoCoA | LocalSGD | PrimalCoCoA:
     """Return settings of the story's algorithm that suffice to read its initial model."""
-    if section["name"] == AsyncSGD.name:
+    name, settings = job.algorithm_name, job.algorithm_settings
+    if name == AsyncSGD.name:
         # Only mode "batch", which is K-Means, can be replayed; asynchronous runs cannot.
-        return AsyncSGD("kmeans", k=section["k"])
-    if section["name"] == LocalSGD.name:
+        return AsyncSGD("kmeans", k=settings["k"])
+    if name == LocalSGD.name:
         return LocalSGD()
-    if section["name"] == PrimalCoCoA.name:
+    if name == PrimalCoCoA.name:
         return PrimalCoCoA()
-    return CoCoA(**{name: section[name] for name in ("loss", "l2") if name in section})
+    return CoCoA(**{key: settings[key] for key in ("loss", "l2") if key in settings})
 
 
 def _compare(path: Path, arrays: Arrays, *, is_done: bool) -> bool | None:
@@ -268,7 +273,7 @@ def _write(
         job = yaml.safe_load((path / "job.yaml").read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError):
         job = {"name": start.name}
-    classes = classes_of(start.spec["algorithm"], engine.facts, arrays)
+    classes = classes_of(job_record(start.spec).algorithm, engine.facts, arrays)
     with RunDirectory(out).open(job) as directory:
         directory.record([record.to_json() for record in records])
         if arrays:

@@ -19,6 +19,7 @@ from elasticml.evaluation.scoring import Score, check_image_shapes
 from elasticml.jobs.models import LinearModel, NetworkModel
 from elasticml.jobs.rpc import JobOutcome
 from elasticml.jobs.run_directory import Row, RunDirectory
+from elasticml.protocol.job_record import JobRecord
 from elasticml.report.preemptions import preemptions
 from elasticml.story.history import HistoryRow
 from elasticml.story.records import DataLoaded, record_from_json, records_of
@@ -143,7 +144,7 @@ def evaluate(
     result: Result,
     outcome: JobOutcome,
     *,
-    record: Mapping[str, Any],
+    record: JobRecord,
     source: Any,
     test: Any,
     n_threads: int | None = None,
@@ -152,8 +153,7 @@ def evaluate(
 
     Parameters
     ----------
-    record : mapping
-        The job record.
+    record : JobRecord
     source, test : Source or None
         The training data and the test data.
 
@@ -175,14 +175,14 @@ def evaluate(
     summary = dict(result.summary)
     failed: list[str] = []
     try:
-        algorithm, cache = record["algorithm"], record.get("cache")
-        evaluator = Evaluator(algorithm, outcome.facts, n_threads, cache)
+        algorithm = record.algorithm
+        evaluator = Evaluator(algorithm, outcome.facts, n_threads, record.cache)
         if source is not None:
             scores = evaluator.score_training(
                 source,
                 [models[index] for index in indices],
-                record.get("chunk_bytes"),
-                (record.get("members") or {}).get("start") or 1,
+                record.chunk_bytes,
+                record.members.start,
             )
             _fill_training(history, summary, indices, scores)
         if test is not None:

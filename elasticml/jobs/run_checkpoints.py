@@ -11,6 +11,7 @@ from typing import Any, Literal
 from elasticml.data.storage.filesystem import exists, is_url, join, names, remove
 from elasticml.errors import ConfigError, ElasticmlError
 from elasticml.jobs.run_directory import check_unwritten
+from elasticml.protocol.job_record import CheckpointPlace, JobRecord
 from elasticml.specification.sections import Checkpoint
 from elasticml.specification.settings_model import read_settings
 from elasticml.story.reader import parse_line
@@ -53,10 +54,10 @@ def checkpoint_setting(given: CheckpointLike) -> CheckpointSetting:
     return read_settings(Checkpoint, given, "checkpoint")
 
 
-def checkpoint_entry(
+def checkpoint_place(
     setting: CheckpointSetting, run_dir: str | Path | None
-) -> dict[str, Any] | None:
-    """Return the setting as an entry of the job record; None if there is no directory to use.
+) -> CheckpointPlace | None:
+    """Return the setting as the job record has it; None if there is no directory to use.
 
     Parameters
     ----------
@@ -67,21 +68,20 @@ def checkpoint_entry(
         return None
     if setting.path is not None:
         path = setting.path if is_url(setting.path) else str(Path(setting.path).absolute())
-        return {"path": path, "every_s": setting.every}
+        return CheckpointPlace(path=path, every_s=setting.every)
     if run_dir is None:
         return None
     run = str(run_dir) if is_url(str(run_dir)) else str(Path(run_dir).absolute())
-    place = join(run, FOLDER)
     # The job file must not name the path: the run directory may be renamed.
-    return {"path": place, "every_s": setting.every, "in_run_dir": True}
+    return CheckpointPlace(path=join(run, FOLDER), every_s=setting.every, in_run_dir=True)
 
 
-def job_file_entry(entry: Mapping[str, Any] | None) -> dict[str, Any] | Literal[False]:
+def job_file_entry(place: CheckpointPlace | None) -> dict[str, Any] | Literal[False]:
     """Convert the entry of a job record back to the job file's setting."""
-    if not entry:
+    if place is None:
         return False
-    shown = {} if entry.get("in_run_dir") else {"path": entry["path"]}
-    return {**shown, "every": entry["every_s"]}
+    shown = {} if place.in_run_dir else {"path": place.path}
+    return {**shown, "every": place.every_s}
 
 
 def interrupted_run(run_dir: str | Path, setting: CheckpointSetting) -> InterruptedRun:
@@ -95,8 +95,8 @@ def interrupted_run(run_dir: str | Path, setting: CheckpointSetting) -> Interrup
     """
     path = job_file_of_run(Path(run_dir)).parent
     check_unwritten(path)
-    entry = checkpoint_entry(setting, path)
-    place = "" if entry is None else str(entry["path"])
+    entry = checkpoint_place(setting, path)
+    place = "" if entry is None else entry.path
     if not place or not any(name.startswith("checkpoint-") for name in names(place)):
         why = "has ended" if _is_over(path) else "was interrupted before the first one"
         why = "keeps none (checkpoint: false)" if entry is None else why
@@ -144,17 +144,17 @@ def reached(run_dir: Path) -> dict[str, Any]:
     return progress
 
 
-def forget_checkpoints(record: Mapping[str, Any]) -> None:
+def forget_checkpoints(record: JobRecord) -> None:
     """Remove the checkpoints of a finished job, if this process can access them."""
     from elasticml.runtime.checkpoints.checkpoint_store import remove_checkpoints
 
-    entry = record.get("checkpoint")
-    if not entry:
+    place = record.checkpoint
+    if place is None:
         return
     try:
-        remove_checkpoints(entry["path"])
-        if entry.get("in_run_dir") and exists(entry["path"]) and not names(entry["path"]):
-            remove(entry["path"])
+        remove_checkpoints(place.path)
+        if place.in_run_dir and exists(place.path) and not names(place.path):
+            remove(place.path)
     except ElasticmlError:
         return  # only the scheduler can access the directory; leftover checkpoints are harmless
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from elasticml.data.source import Source
 from elasticml.jobs.rpc import JobOutcome
+from elasticml.protocol.job_record import job_record
 from elasticml.sim.simulation import Simulation
 
 
@@ -29,7 +30,7 @@ class SimulatedJob:
     def __init__(
         self, record: Mapping[str, Any], source: Source | None, test: Source | None
     ) -> None:
-        self.spec = record
+        self.record = job_record(record)
         self.source = source
         self.test = test
         self._simulation = Simulation(record, source)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from elasticml.protocol.job_record import job_record
 from elasticml.story.history import HistoryRow
 from elasticml.story.records import (
     DataDealt,
@@ -118,13 +119,13 @@ class JobStatus:
 
     def _limited(self, record: JobBegun) -> JobStatus:
         """Return the status with the limits of the job record."""
-        stop = record.spec.get("stop") or {}
+        stop = job_record(record.spec).stop
         return replace(
             self,
-            rounds_max=stop.get("rounds"),
-            seconds_max=stop.get("seconds"),
-            epochs_max=stop.get("epochs"),
-            gap_target=stop.get("gap"),
+            rounds_max=stop.rounds,
+            seconds_max=stop.seconds,
+            epochs_max=stop.epochs,
+            gap_target=stop.gap,
         )
 
     def _after_round(self, row: HistoryRow) -> JobStatus:

@@ -22,6 +22,7 @@ from elasticml.policies.reshuffle import Redeal
 from elasticml.policies.straggler import Straggler
 from elasticml.policies.tune_local_work import TuneLocalWork
 from elasticml.policies.validation import NAME, check_keys, settings_of
+from elasticml.protocol.job_record import JobRecord
 from elasticml.specification.algorithms import DEALT_ANEW
 from elasticml.specification.settings_model import choices_of
 
@@ -260,7 +261,7 @@ def make_policies(
 # Make a job's policies from its record; every driver calls this.
 
 
-def policies_of_job(record: Mapping[str, Any], settings: DriverSettings) -> list[Policy]:
+def policies_of_job(record: JobRecord, settings: DriverSettings) -> list[Policy]:
     """Make the policies that a job's record lists, and those that every job has.
 
     If the number of holders is decided later by the members' memory, the policies for two holders
@@ -272,10 +273,10 @@ def policies_of_job(record: Mapping[str, Any], settings: DriverSettings) -> list
         When an entry is invalid.
     """
     return make_policies(
-        record.get("policies") or (),
+        record.policies,
         absent=settings.absent,
         holders=2 if settings.holders is None else settings.holders,
-        algorithm=record.get("algorithm"),
+        algorithm=record.algorithm,
         gap_target=settings.gap_target,
         members_min=settings.members_min,
     )

@@ -27,6 +27,7 @@ from elasticml.errors import ConfigError, DataError, ElasticmlError, JobFailedEr
 from elasticml.ids import ExchangeId, GroupId, Mask
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
+from elasticml.protocol.job_record import job_record
 from elasticml.replaying.replay_members import ReplayMember, ReplayMembers, computed_before
 from elasticml.runtime.checkpoints import checkpoint_format
 from elasticml.runtime.executors import ThreadParallel, parallel
@@ -75,10 +76,10 @@ def check_start(record: JobBegun) -> None:
     ConfigError
         When something differs on this machine; it names the difference.
     """
-    spec = record.spec
-    if not spec.get("deterministic", True):
+    job = job_record(record.spec)
+    if not job.deterministic:
         raise ConfigError("the job has deterministic: false: no two runs of it are the same")
-    if (spec.get("simulate") or {}).get("costs"):
+    if job.is_cost_only:
         raise ConfigError(
             "the run was simulated from its costs alone, without data: there is no model to "
             "compute again"
@@ -249,10 +250,9 @@ class Replay:
         self._algorithm = algorithm
         if not isinstance(records[0], JobBegun):
             raise DataError("the story does not begin with a job's start; nothing to replay")
-        spec = records[0].spec
-        self._absent = str(spec["absent"])
-        start = int((spec.get("members") or {}).get("start") or 1)
-        self._blocks = BlockCache(source, spec.get("chunk_bytes"), start, spec.get("cache"))
+        job = job_record(records[0].spec)
+        self._absent = job.absent or ""
+        self._blocks = BlockCache(source, job.chunk_bytes, job.members.start, job.cache)
         self._members = ReplayMembers(self._blocks, "", {})
         self._blas = BlasThreadLimit()
         self._blas_threads = 1

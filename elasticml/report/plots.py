@@ -34,7 +34,6 @@ from elasticml.report.style import (
     new_figure,
     whole_ticks,
 )
-from elasticml.story.json_fields import finite
 from elasticml.story.records import DataLoaded
 
 # Plots of one run: objective, test metric, and members over time.
@@ -355,7 +354,7 @@ def gap_picture(run: RunData) -> Picture | None:
     if not valid.any():
         return None
     bound = history.gap_bounds & valid
-    target = finite((run.spec.get("stop") or {}).get("gap"))
+    target = math.nan if run.job is None or run.job.stop.gap is None else run.job.stop.gap
     times = clock(run)
     rounds = history.column("round")
     seconds = np.array([times.at(r) for r in rounds])

@@ -238,10 +238,9 @@ def write_report(
 
 def _header(run: RunData) -> str:
     """Return the page's header: name and state of the run, algorithm, data and warnings."""
-    algorithm = run.spec.get("algorithm")
-    parts = []
-    if isinstance(algorithm, dict):
-        names = [algorithm.get(key) for key in ("name", "optimizer", "loss")]
+    job, parts = run.job, []
+    if job is not None:
+        names = [job.algorithm.get(key) for key in ("name", "optimizer", "loss")]
         parts.append(" · ".join(str(name).replace("_", " ") for name in names if name))
     loaded = run.first(DataLoaded)
     rows, columns = run.summary.examples, run.summary.features
@@ -251,8 +250,8 @@ def _header(run: RunData) -> str:
     if rows is not None:
         wide = f" × {number(columns)} features" if columns is not None else ""
         parts.append(f"{number(rows)} examples{wide}")
-    if run.spec.get("absent"):
-        parts.append(f"absent examples: {run.spec['absent']}")
+    if job is not None and job.absent:
+        parts.append(f"absent examples: {job.absent}")
     notes = "".join(f'<p class="warn">{esc(note)}</p>' for note in run.notes)
     if run.state == "unfinished":
         warning = "The run has not ended, or was killed: the page shows what it has written so far."
@@ -487,8 +486,8 @@ def _settings(run: RunData) -> str:
     """Return the section with the job's settings and the software versions."""
     started = run.first(JobStarted)
     parts = []
-    if run.spec:
-        flat = sorted(_flatten(run.spec))
+    if run.job is not None and run.job.json:
+        flat = sorted(_flatten(run.job.json))
         body = "".join(f"<tr><td>{esc(k)}</td><td>{esc(v)}</td></tr>" for k, v in flat)
         parts.append(
             "<details><summary>The job in full</summary>"

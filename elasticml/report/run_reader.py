@@ -9,12 +9,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.errors import ConfigError
+from elasticml.protocol.job_record import JobRecord, job_record
 from elasticml.story.json_fields import finite
 from elasticml.story.reader import parse_story
 from elasticml.story.records import JobEnded, JobStarted, RoundEnded, StoryRecord, first_of
@@ -69,8 +70,8 @@ class RunData:
     records: tuple[StoryRecord, ...] = ()
     history: History = field(default_factory=History)
     summary: RunSummary = field(default_factory=lambda: summary_from_json({}))
-    #: The job's record from the story; empty if the story lacks its beginning.
-    spec: Mapping[str, Any] = field(default_factory=dict)
+    #: The job's record; None if the story lacks its beginning.
+    job: JobRecord | None = None
     #: The text of ``job.yaml``; empty if there is none.
     job_text: str = ""
     state: Literal["finished", "unfinished", "failed", "cancelled"] = "unfinished"
@@ -131,7 +132,7 @@ def read_run(run_dir: str | Path) -> RunData:
         records=records,
         history=history,
         summary=summary,
-        spec={} if started is None else started.spec,
+        job=None if started is None else job_record(started.spec),
         job_text=_read_text(path / "job.yaml"),
         state=state,
         notes=tuple(notes),

@@ -68,7 +68,7 @@ def what_if_section(
         Printed below the table.
     """
     runs = [run, *(read_run(path) for path in simulated.values())]
-    own = str(run.spec.get("absent") or "")
+    own = run.job.absent if run.job is not None else None
     names = [f"{OWN} ({own})" if own else OWN, *simulated]
     parts = []
     for name, draw, title, caption in _PICTURES:

@@ -28,6 +28,7 @@ from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.protocol.codec import decode, encode
 from elasticml.protocol.commands import Command
+from elasticml.protocol.job_record import JobRecord
 from elasticml.runtime.block_registry import BlockRegistry
 from elasticml.runtime.checkpoints.checkpoint_writer import Checkpointer
 from elasticml.runtime.driver_links import DriverLinks, LinkHandlers
@@ -113,7 +114,7 @@ class TrainerSteps:
         except Exception as fault:
             # No caller awaits this task: a step that ended without an event would leave the job
             # hanging. Examples: no memory for a sum, a model that cannot be packed.
-            job = self._driver.driver_session.record["job"]
+            job = self._driver.driver_session.record.job
             logger.exception("job %s: a step failed", job)
             event = ev.Failed(
                 cause="driver", reason=f"the driver failed: {type(fault).__name__}: {fault}"
@@ -122,7 +123,7 @@ class TrainerSteps:
             event = self._driver.after_step(event)
         except Exception as error:
             # The error's type is foreign; the event carries its text.
-            job = self._driver.driver_session.record["job"]
+            job = self._driver.driver_session.record.job
             logger.error("job %s: the trainer failed", job, exc_info=error)
         self._driver.feed(event)
 
@@ -178,8 +179,7 @@ class DriverAgent(JobDriver):
 
     Parameters
     ----------
-    record : mapping
-        The job record.
+    record : JobRecord
     context : DriverContext
     source : Source
     blocks : BlockRegistry, optional
@@ -193,7 +193,7 @@ class DriverAgent(JobDriver):
 
     def __init__(
         self,
-        record: Mapping[str, Any],
+        record: JobRecord,
         context: DriverContext,
         *,
         source: Source,
@@ -202,7 +202,7 @@ class DriverAgent(JobDriver):
         check_every_event: bool = False,
     ) -> None:
         self.record = record
-        self.job = str(record["job"])
+        self.job = record.job
         self._blocks = BlockRegistry({}, ()) if blocks is None else blocks
         settings = settings_from_record(record, len(source.blocks()), source.needs_survey)
         policies = policies_of_job(record, settings)
@@ -215,12 +215,12 @@ class DriverAgent(JobDriver):
         self._start_s = context.clock() - (0.0 if resumed is None else resumed.seconds)
         self._injector = context.injector
         self._containers = Containers(context.scaler, self.invite)
-        collective = record.get("collective") or {}
-        transport = limited(context.transport, collective, context.clock)
+        links = hello_of(record.collective)
+        transport = limited(context.transport, links, context.clock)
         self._buffers = Buffers(transport.lendable)
-        hello = {"job": record["job"], "kind": "driver", **hello_of(collective)}
-        hello["memory_limit"] = record.get("memory_limit")
-        hello |= {"forms": forms(record["algorithm"]), "streams": streams(record["algorithm"])}
+        hello = {"job": record.job, "kind": "driver", **links}
+        hello["memory_limit"] = record.memory_limit
+        hello |= {"forms": forms(record.algorithm), "streams": streams(record.algorithm)}
         self._links = DriverLinks(
             transport,
             hello,
@@ -241,10 +241,10 @@ class DriverAgent(JobDriver):
         self._checkpoints: Checkpointer | None = None
         if resumed is not None:
             restore(machine, resumed.resume_point.machine, resumed.progress)
-        if record.get("checkpoint") and context.io_runner is not None:
+        if record.checkpoint is not None and context.io_runner is not None:
             self._checkpoints = Checkpointer(
-                record["checkpoint"]["path"],
-                record["checkpoint"]["every_s"],
+                record.checkpoint.path,
+                record.checkpoint.every_s,
                 self.driver_session,
                 machine,
                 runner=context.io_runner,
@@ -304,7 +304,7 @@ class DriverAgent(JobDriver):
 
     def _on_arrival(self, arrival: int, message: Mapping[str, Any]) -> None:
         # The number of threads that the job sets, if any: the member gets it with the welcome.
-        threads = self.record.get("threads") or message.get("threads", 1)
+        threads = self.record.threads or message.get("threads", 1)
         body = {**message, "type": "Arrived", "arrival": arrival, "threads": threads}
         body["nodes"] = spanned(threads, message.get("nodes", ()))
         self.feed(decode(body))
@@ -410,7 +410,7 @@ class DriverAgent(JobDriver):
             return False
         names = ("job", "algorithm", "absent", "chunk_bytes", "cache", "threads", "seed")
         extras = {
-            "record": {name: self.record.get(name) for name in (*names, "collective")},
+            "record": {name: self.record.json.get(name) for name in (*names, "collective")},
             "spec": self.driver_session.source.spec(),
             "n_members": self.machine.state.settings.start_members,
         }

@@ -26,6 +26,7 @@ from elasticml.ids import NO_EXCHANGE, ExchangeId, MemberId, chunk_id
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.protocol.codec import decode, encode
+from elasticml.protocol.job_record import job_record
 from elasticml.runtime.async_mode.async_member import AsyncMember
 from elasticml.runtime.chunks.chunk_links import ChunkTransport
 from elasticml.runtime.chunks.chunk_store import ChunkStore
@@ -87,7 +88,8 @@ class MemberAgent:
         #: Compute threads, if the job sets another number than the worker has.
         self._own_threads: Serial | ThreadParallel | None = None
         self._source: Source | None = None
-        self._record: Mapping[str, Any] = {}
+        #: The part of the job record that came with the welcome.
+        self._record = job_record({})
         self._n_members = 1
         self._transfers: ChunkTransport | None = None
         #: The training loop of an asynchronous job; None in a synchronous one.
@@ -215,8 +217,8 @@ class MemberAgent:
         try:
             self._source = source_from_spec(extras["spec"])
             facts = DatasetStats.from_json(extras["facts"])
-            settings = dict(self._record["algorithm"])
-            solver = algorithm(settings.pop("name")).solver(settings, facts)
+            record = self._record
+            solver = algorithm(record.algorithm_name).solver(record.algorithm_settings, facts)
             self._welcomed().solver = solver
             if isinstance(solver, ReportSolver):
                 self._start_loop(solver)
@@ -231,7 +233,7 @@ class MemberAgent:
             solver,
             # States are written once and read once: shared memory would save no copy.
             {"job": self.job, "transport": "stream"},
-            int(self._record.get("seed") or 0),
+            self._record.seed,
             self.context,
             self.feed,
             self._fail,
@@ -251,11 +253,11 @@ class MemberAgent:
         extras = self._extras
         self.me = order.member
         self.slot = order.member.slot
-        self._record = extras["record"]
+        self._record = job_record(extras["record"])
         self._source = source_from_spec(extras["spec"])
         self._n_members = extras["n_members"]
-        threads = self._record.get("threads")
-        if threads not in (None, self.context.threads):
+        threads = self._record.threads
+        if threads is not None and threads != self.context.threads:
             self._own_threads = own = parallel(threads)
             self.context = replace(self.context, parallel=own, threads=threads)
         self._store.owned = frozenset()  # chunks of an earlier incarnation may have new owners
@@ -268,8 +270,7 @@ class MemberAgent:
             self.context.clock,
             self.feed,
         )
-        transport = (self._record.get("collective") or {}).get("transport", "auto")
-        hello = {"job": self.job, "transport": transport}
+        hello = {"job": self.job, "transport": self._record.collective.transport}
         self.collective = CollectiveAgent(
             machine, self._driver, hello, self.context, self.feed, self._fail
         )
@@ -382,7 +383,7 @@ class MemberAgent:
 
     def _read_settings(self) -> tuple[int | None, int, CacheSetting]:
         """Return chunk size, number of members and cache: the settings for reading blocks."""
-        return self._record.get("chunk_bytes"), self._n_members, self._record.get("cache")
+        return self._record.chunk_bytes, self._n_members, self._record.cache
 
     async def _load_chunks(self, order: cmd.LoadChunks) -> None:
         await self._wait_for_stores()

@@ -20,6 +20,7 @@ from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.source import source_from_spec
 from elasticml.errors import ConfigError, ElasticmlError, error_to_dict
 from elasticml.ids import RECORD_VERSION, VERSION, chunk_id
+from elasticml.protocol.job_record import JobRecord, job_record
 from elasticml.protocol.notices import ContainerStopping, MarkLifted, Notice
 from elasticml.runtime.block_registry import BlockRegistry, columns_that_fit
 from elasticml.runtime.checkpoints.checkpoint_store import checkpoint_of
@@ -136,21 +137,22 @@ class ElasticmlScheduler(SchedulerPlugin):
     ) -> dict[str, Any]:
         """Start a job; return its id, or the error that prevented its start.
 
-        With ``record["resume"]``, the path of its checkpoints, it continues from the last of them;
-        ``record["reached"]`` may state the progress made before, ``round`` and ``seconds``.
+        With ``resume``, the path of its checkpoints, it continues from the last of them;
+        ``reached`` may state the progress made before, ``round`` and ``seconds``.
 
         ``ids``, ``bodies`` and ``summaries`` are those of an in-memory source.
         """
+        submitted = job_record(record)
         blocks: dict[int, list[tuple[str, Any]]] = {}
         for id, body in zip(ids, bodies, strict=True):
             blocks.setdefault(chunk_id(id).block, []).append((id, body))
         try:
-            resumed = await asyncio.to_thread(checkpoint_of, record)
+            resumed = await asyncio.to_thread(checkpoint_of, submitted)
             known = [BlockSummary.from_json(s) for s in summaries]
-            shell = self._make(record, BlockRegistry(blocks, known), resumed)
+            shell = self._make(submitted, BlockRegistry(blocks, known), resumed)
         except ElasticmlError as error:
             return {"error": error_to_dict(error)}
-        self._jobs[record["job"]] = shell
+        self._jobs[shell.job] = shell
         shell.driver_session.open(shell.now_s())
         for mark in self._board.live():
             shell.feed(for_job(mark, may_choose=False))  # it has no members to choose from yet
@@ -159,22 +161,22 @@ class ElasticmlScheduler(SchedulerPlugin):
         task.add_done_callback(self._tasks.discard)
         for address in sorted(self._ready):
             shell.invite(address)
-        return {"job": record["job"]}
+        return {"job": shell.job}
 
     def _make(
         self,
-        record: Mapping[str, Any],
+        record: JobRecord,
         blocks: BlockRegistry,
         resumed: Checkpoint | None,
     ) -> DriverAgent:
-        if record.get("version") != RECORD_VERSION or record.get("package") != self.version:
+        if record.version != RECORD_VERSION or record.package != self.version:
             raise ConfigError(
-                f"the job record is of elasticml {record.get('package')}, the scheduler runs "
+                f"the job record is of elasticml {record.package}, the scheduler runs "
                 f"{self.version}: install the same version on both"
             )
-        place = (record.get("checkpoint") or {}).get("path")
+        place = None if record.checkpoint is None else record.checkpoint.path
         for job, other in self._jobs.items():
-            theirs = (other.record.get("checkpoint") or {}).get("path")
+            theirs = None if other.record.checkpoint is None else other.record.checkpoint.path
             if place is not None and place == theirs and not other.ended.is_set():
                 raise ConfigError(
                     f"checkpoint.path: job {job}, which runs on this scheduler, writes to {place}; "
@@ -184,23 +186,23 @@ class ElasticmlScheduler(SchedulerPlugin):
         if resumed is not None:
             record = with_present_members(record, len(self._scheduler.workers))
         injector = self._scheduler.extensions.get(FAULT_INJECTOR_EXTENSION)
-        if record.get("faults") and injector is None:
+        if record.faults and injector is None:
             raise ConfigError(
                 "faults: needs a cluster whose processes elasticml owns, and this one is "
                 "another's; use cluster.kind: local, or leave faults out"
             )
-        source = source_from_spec(record["data"])
+        source = source_from_spec(record.data)
         context = DriverContext(
             transport=transport_of(self._scheduler),
-            runner=BriefRunner(f"em-driver-{record['job']}"),
+            runner=BriefRunner(f"em-driver-{record.job}"),
             clock=time.monotonic,
             injector=injector,
             scaler=self._scheduler.extensions.get(SCALER_EXTENSION),
-            io_runner=ThreadRunner(f"em-checkpoint-{record['job']}"),
+            io_runner=ThreadRunner(f"em-checkpoint-{record.job}"),
         )
         shell = DriverAgent(record, context, source=source, blocks=blocks, resumed=resumed)
         members = [(w.memory_limit, w.nthreads) for w in self._scheduler.workers.values()]
-        remembered = column_bytes(record["algorithm"])
+        remembered = column_bytes(record.algorithm)
         shell.driver_session.columns_max = columns_that_fit(MEMORY_LIMIT, members, remembered)
         return shell
 
@@ -210,7 +212,7 @@ class ElasticmlScheduler(SchedulerPlugin):
             shell.tick()
             await asyncio.sleep(TICK_S)
         await asyncio.sleep(RESULT_KEPT_S)
-        self._jobs.pop(shell.record["job"], None)
+        self._jobs.pop(shell.job, None)
 
     def _shell(self, job: str) -> DriverAgent:
         shell = self._jobs.get(job)

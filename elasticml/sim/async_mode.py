@@ -84,7 +84,7 @@ class VirtualLoop:
         self._later = later
         self._plan = solver.plan.loop
         self._shapes = self._plan.problem.shapes()
-        seed = int(self._environment.session.record.get("seed") or 0)
+        seed = self._environment.session.record.seed
         self._looper = WorkerLoop(self._plan, seed=seed, slot=me.slot)
         self._mailbox = Mailbox(self._plan.slots)
         self._book = AddressBook(me, seed)

@@ -58,9 +58,7 @@ class Environment:
         self.clock = Clock()
         self.network = Network(self.clock, options.latency_s, options.bandwidth, options.detect_s)
         record = session.record
-        self.library = BlockCache(
-            session.source, record.get("chunk_bytes"), n_members, record.get("cache")
-        )
+        self.library = BlockCache(session.source, record.chunk_bytes, n_members, record.cache)
         self.blas_threads = blas_threads()
         #: Handles of partials, unique in the world.
         self.handles = itertools.count(1)
@@ -79,9 +77,11 @@ class Environment:
 
     def make_solver(self) -> Solver:
         """Create a member's solver."""
-        settings = dict(self.session.record["algorithm"])
+        record = self.session.record
         assert self.session.facts is not None
-        return algorithm(settings.pop("name")).solver(settings, self.session.facts)
+        return algorithm(record.algorithm_name).solver(
+            record.algorithm_settings, self.session.facts
+        )
 
     def solve(
         self, solver: Solver | None, work: Work, chunks: Sequence[Chunk]

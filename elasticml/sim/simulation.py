@@ -10,6 +10,7 @@ from elasticml.algorithms.base import Arrays
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import ConfigError
+from elasticml.protocol.job_record import JobRecord, job_record
 from elasticml.sim.cost_only_job import NAME, CostSource, sums_of
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.world import World
@@ -46,11 +47,11 @@ class Simulation:
     Parameters
     ----------
     record : mapping
-        The job record that a scheduler gets; ``record["simulate"]`` has the world's options.
+        The job record that a scheduler gets; its ``simulate`` has the world's options.
     source : Source, optional
-        The data; by default those of ``record["data"]``. Not used if the options contain costs.
+        The data; by default those of the record. Not used if the options contain costs.
     options : WorldOptions, optional
-        By default those of ``record["simulate"]``.
+        By default those of the record.
     check_every_event : bool
         Check the driver's invariants after every event, with up to 64 members.
 
@@ -68,16 +69,17 @@ class Simulation:
         options: WorldOptions | None = None,
         check_every_event: bool = False,
     ) -> None:
-        options = options_from_section(record.get("simulate")) if options is None else options
+        job = job_record(record)
+        options = options_from_section(job.simulate) if options is None else options
         if options.costs is not None:
-            record, source = _cost_job(record, options)
+            job, source = _cost_job(job, options)
         if source is None:
-            source = source_from_spec(record["data"])
+            source = source_from_spec(job.data)
         if getattr(source, "is_in_memory", False) and getattr(source, "rows", None) is None:
             raise ConfigError(
                 "arrays in memory can be simulated only in their own process; pass their source"
             )
-        self.world = World(record, source, options, check_every_event)
+        self.world = World(job, source, options, check_every_event)
 
     def run(self, since: int = 0) -> Iterator[list[dict[str, Any]]]:
         """Run the job to its end, or continue it; yield the story in batches as it grows.
@@ -145,13 +147,12 @@ def simulate(
     return simulation.result()
 
 
-def _cost_job(record: Mapping[str, Any], options: WorldOptions) -> tuple[dict[str, Any], Any]:
+def _cost_job(job: JobRecord, options: WorldOptions) -> tuple[JobRecord, CostSource]:
     """Replace a record's data and algorithm by those of a job that has costs only."""
     assert options.costs is not None
-    members = int((record.get("members") or {}).get("start") or 1)
-    source = CostSource(costs=options.costs, members=members)
+    source = CostSource(costs=options.costs, members=job.members.start)
     algorithm = {"name": NAME, "whole": sums_of(source), "probes": options.costs.probes}
-    anchor = (record.get("algorithm") or {}).get("anchor")
+    anchor = job.algorithm.get("anchor")
     if anchor is not None:
         algorithm["anchor"] = anchor
-    return {**record, "data": source.spec(), "algorithm": algorithm}, source
+    return job.changed(data=source.spec(), algorithm=algorithm), source

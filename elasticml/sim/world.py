@@ -12,6 +12,7 @@ from elasticml.control.driver_settings import settings_from_record
 from elasticml.data.source import Source
 from elasticml.errors import JobFailedError
 from elasticml.protocol import events as ev
+from elasticml.protocol.job_record import JobRecord
 from elasticml.sim.environment import Environment
 from elasticml.sim.fault_schedule import Faults
 from elasticml.sim.virtual_driver import VirtualDriver
@@ -27,8 +28,7 @@ class World:
 
     Parameters
     ----------
-    record : mapping
-        The job record.
+    record : JobRecord
     source : Source
     options : WorldOptions
     check_every_event : bool
@@ -37,12 +37,12 @@ class World:
 
     def __init__(
         self,
-        record: Mapping[str, Any],
+        record: JobRecord,
         source: Source,
         options: WorldOptions,
         check_every_event: bool = False,
     ) -> None:
-        n_members = int((record.get("members") or {}).get("start") or 1)
+        n_members = record.members.start
         chances = np.random.SeedSequence(options.seed).spawn(2)
         # A run that is simulated from costs cannot be replayed.
         session = DriverSession(record, source, tells_chunks=options.costs is None)

@@ -193,6 +193,11 @@ def keys_of(kind: type) -> list[str]:
     return list(names_by_key(kind))
 
 
+def default_of(kind: type[BaseModel], name: str) -> Any:
+    """Return the default of a setting, for those that handle it after it was validated."""
+    return kind.model_fields[name].default
+
+
 def nearest(word: object, words: Iterable[str]) -> str | None:
     """Return the word closest to a misspelt one; None if none is close."""
     close = difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.6)

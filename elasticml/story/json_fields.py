@@ -1,4 +1,4 @@
-"""JSON of dataclasses, driven by their fields: for story records and the summary of a run.
+"""JSON of dataclasses, driven by their fields: story records, summaries, job records, checkpoints.
 
 Reading never fails, since files may be damaged or of another version. A missing field has its
 default, or the zero of its type, and so has a field whose value is of another type. Fields that a
@@ -133,6 +133,8 @@ def _reader(annotation: Any) -> Callable[[Any], Any]:
         (inner,) = (_reader(kind) for kind in arguments if kind is not NoneType)
         return lambda value: None if value is None else inner(value)
     if origin is None:  # another dataclass
+        if hasattr(annotation, "from_json"):
+            return lambda value: annotation.from_json(_object(value))
         return lambda value: fields_from_json(annotation, _object(value))
     if origin is tuple and arguments[-1] is ...:
         each = _reader(arguments[0])

@@ -11,6 +11,7 @@ from elasticml.algorithms.base import Arrays, Resume
 from elasticml.control.policy import Progress
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import ConfigError, DataError
+from elasticml.protocol.job_record import JobRecord
 
 #: Sections of a job record that must be the same when a job resumes. All others may change, for
 #: instance to allow more rounds or other workers.
@@ -50,7 +51,7 @@ class Checkpoint:
     number: int
     resume_point: ResumePoint
     #: The job record, without its initial model.
-    record: Mapping[str, Any]
+    record: JobRecord
     #: Fingerprint of the data, and their statistics.
     fingerprint: str
     facts: DatasetStats
@@ -80,21 +81,13 @@ class Checkpoint:
         return self.resume_point.seconds
 
 
-def without_arrays(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy a job record without the initial model, which has a value for each column."""
-    section = {k: v for k, v in record["algorithm"].items() if k != "warm_start"}
-    return {**record, "algorithm": section}
-
-
-def with_present_members(record: Mapping[str, Any], present: int) -> dict[str, Any]:
+def with_present_members(record: JobRecord, present: int) -> JobRecord:
     """Let a resumed job wait for at most the members that are present, and for at least one."""
-    members = record.get("members") or {}
-    least = max(1, int(members.get("min") or 1))
-    start = min(int(members.get("start") or 1), max(least, present))
-    return {**record, "members": {**members, "start": start}}
+    least = max(1, record.members.min)
+    return record.with_start(min(record.members.start, max(least, present)))
 
 
-def check_same_job(checkpoint: Checkpoint, record: Mapping[str, Any], fingerprint: str) -> None:
+def check_same_job(checkpoint: Checkpoint, record: JobRecord, fingerprint: str) -> None:
     """Check that a checkpoint belongs to this job and to these data.
 
     Raises
@@ -104,8 +97,8 @@ def check_same_job(checkpoint: Checkpoint, record: Mapping[str, Any], fingerprin
     DataError
         When the data have changed.
     """
-    former = _plain(without_arrays(checkpoint.record))
-    present = _plain(without_arrays(record))
+    former = _plain(checkpoint.record.without_arrays())
+    present = _plain(record.without_arrays())
     for section in SAME_SECTIONS:
         where = _difference(_lasting(former, section), _lasting(present, section), section)
         if where is not None:
@@ -118,9 +111,9 @@ def check_same_job(checkpoint: Checkpoint, record: Mapping[str, Any], fingerprin
         raise _changed("size, modification time or options of the files differ")
 
 
-def _lasting(record: Mapping[str, Any], section: str) -> Any:
+def _lasting(sections: Mapping[str, Any], section: str) -> Any:
     """Return a section without ``epochs``, a stop rule, which may change."""
-    values = record.get(section)
+    values = sections.get(section)
     if section != "algorithm" or not isinstance(values, Mapping):
         return values
     return {name: value for name, value in values.items() if name != "epochs"}

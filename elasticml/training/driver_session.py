@@ -23,6 +23,7 @@ from elasticml.errors import ConfigError, DataError, ElasticmlError, error_to_di
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.protocol.chunk_ranges import format_chunk_ranges
+from elasticml.protocol.job_record import JobRecord
 from elasticml.story import records as story
 from elasticml.story.history import HistoryRow
 from elasticml.story.journal import Journal
@@ -31,7 +32,6 @@ from elasticml.training.checkpoint import (
     ResumePoint,
     check_same_data,
     check_same_job,
-    without_arrays,
 )
 from elasticml.training.fingerprint import blas_threads, cpu_class, versions
 from elasticml.training.trainer_runner import TrainerRunner
@@ -42,8 +42,7 @@ class DriverSession:
 
     Parameters
     ----------
-    record : mapping
-        The job record.
+    record : JobRecord
     source : Source
         The training data.
     resumed : Checkpoint, optional
@@ -59,7 +58,7 @@ class DriverSession:
 
     def __init__(
         self,
-        record: Mapping[str, Any],
+        record: JobRecord,
         source: Source,
         resumed: Checkpoint | None = None,
         *,
@@ -68,7 +67,7 @@ class DriverSession:
         self.record = record
         #: The source; after a survey, the one with the vocabularies.
         self.source = source
-        self.journal = Journal(record)
+        self.journal = Journal(record.json)
         self.training: TrainerRunner | None = None
         self.facts: DatasetStats | None = None
         #: "loading", "running", "done", "failed" or "cancelled".
@@ -81,7 +80,7 @@ class DriverSession:
         self._tells_chunks = tells_chunks
         #: Fingerprint of the data; empty unless the job has checkpoints.
         self.fingerprint = ""
-        if resumed is not None or record.get("checkpoint"):
+        if resumed is not None or record.checkpoint is not None:
             self.fingerprint = source.fingerprint()
         if resumed is not None:
             check_same_job(resumed, record, self.fingerprint)
@@ -94,10 +93,10 @@ class DriverSession:
         """Write the story's first record: ``JobStarted``, or ``JobResumed`` after a checkpoint."""
         begun: dict[str, Any] = {
             "cause": "submitted",
-            "job": self.record["job"],
-            "name": self.record.get("name"),
+            "job": self.record.job,
+            "name": self.record.name,
             # The initial model is left out: stories hold no arrays.
-            "spec": without_arrays(self.record),
+            "spec": self.record.without_arrays(),
             "warm_start_digest": _warm_start_digest(self.record),
             "versions": versions(),
             "cpu": cpu_class(),
@@ -125,8 +124,7 @@ class DriverSession:
 
     def _job_resumed(self, resumed: Checkpoint, begun: Mapping[str, Any]) -> story.JobResumed:
         """Say where the job resumes, and how much work of the former attempt is repeated."""
-        reached = self.record.get("reached") or {}
-        rounds, seconds = reached.get("round"), reached.get("seconds")
+        rounds, seconds = self.record.reached.round, self.record.reached.seconds
         return story.JobResumed(
             **begun,
             attempt=self.journal.attempts,
@@ -198,10 +196,9 @@ class DriverSession:
 
     def make_trainer(self, absent: str) -> ev.Event | None:
         """Create the trainer without starting it; return an event only if it rejects the job."""
-        settings = dict(self.record["algorithm"])
+        name, settings = self.record.algorithm_name, self.record.algorithm_settings
         assert self.facts is not None
         try:
-            name = settings.pop("name")
             factory = algorithm(name).trainer
             if self.resumed is None:
                 trainer = factory(settings, self.facts, absent)
@@ -318,9 +315,9 @@ def final_model(model: Model) -> dict[str, Any]:
     }
 
 
-def _warm_start_digest(record: Mapping[str, Any]) -> str | None:
+def _warm_start_digest(record: JobRecord) -> str | None:
     """Return the digest of the job's initial model, if it has one."""
-    arrays = record["algorithm"].get("warm_start")
+    arrays = record.initial_model
     return None if arrays is None else as_text(digest_of_arrays(arrays))
 
 

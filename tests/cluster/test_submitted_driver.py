@@ -20,6 +20,7 @@ from elasticml.clusters.yarn.jobs.submission import (
 )
 from elasticml.job import Job
 from elasticml.jobs.job_file import parse_job
+from elasticml.protocol.job_record import job_record
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -42,7 +43,7 @@ def submit(tmp_path):
         }
         job = Job.from_file(parse_job(raw, folder=tmp_path, name="driven"))
         submission = Submission(
-            record=job.record("driven-1", WORKERS, run_dir=tmp_path / "place"),
+            record=job_record(job.record("driven-1", WORKERS, run_dir=tmp_path / "place")),
             cluster={"kind": "yarn", "workers": WORKERS},
             place=str(tmp_path / "place"),
             workers=WORKERS,

@@ -241,7 +241,7 @@ def test_changes_that_prevent_resuming_are_refused_in_one_line(tmp_path: Path) -
     with pytest.raises(DataError, match="the data have changed since the checkpoint was written"):
         check_same_job(result, result.record, "another fingerprint")
     # End conditions may change, also if the algorithm reads them.
-    more = {**result.record, "algorithm": {**result.record["algorithm"], "epochs": 40}}
+    more = result.record.changed(algorithm={**result.record.algorithm, "epochs": 40})
     check_same_job(result, more, result.fingerprint)
 
 

@@ -18,6 +18,7 @@ from elasticml.control.checkpoint_state import progress_of
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.storage.filesystem import join, names, read_bytes, remove, write_whole
 from elasticml.errors import ConfigError
+from elasticml.protocol.job_record import JobRecord, job_record
 from elasticml.runtime.checkpoints.checkpoint_format import (
     DamagedError,
     decode,
@@ -108,13 +109,13 @@ def check_unused(place: str) -> None:
     checkpoint = read_checkpoint(place)
     if checkpoint is not None:
         raise ConfigError(
-            f"checkpoint.path: {place} holds a checkpoint of job {checkpoint.record.get('job')}, "
+            f"checkpoint.path: {place} holds a checkpoint of job {checkpoint.record.job}, "
             f"round {checkpoint.round}; resume that job, remove it, or name another place",
             path="checkpoint.path",
         )
 
 
-def checkpoint_of(record: Mapping[str, Any]) -> Checkpoint | None:
+def checkpoint_of(record: JobRecord) -> Checkpoint | None:
     """Read the checkpoint from which a job resumes; None for a new job.
 
     Raises
@@ -122,17 +123,17 @@ def checkpoint_of(record: Mapping[str, Any]) -> Checkpoint | None:
     ConfigError
         When there is no such checkpoint, or when a new job would overwrite another one's.
     """
-    if record.get("resume"):
-        checkpoint = read_checkpoint(record["resume"])
+    if record.resume:
+        checkpoint = read_checkpoint(record.resume)
         if checkpoint is None:
             raise ConfigError(
-                f"resume: there is no readable checkpoint in {record['resume']}; name the "
+                f"resume: there is no readable checkpoint in {record.resume}; name the "
                 "directory of an interrupted run, or start the job again",
                 path="resume",
             )
         return checkpoint
-    if record.get("checkpoint"):
-        check_unused(record["checkpoint"]["path"])
+    if record.checkpoint is not None:
+        check_unused(record.checkpoint.path)
     return None
 
 
@@ -243,7 +244,7 @@ def _read(place: str, name: str, notes: tuple[str, ...]) -> Checkpoint:
         attempt=int(values["attempt"]),
         number=int(values["number"]),
         resume_point=resume_point,
-        record=values["record"],
+        record=job_record(values["record"]),
         fingerprint=str(values["fingerprint"]),
         facts=DatasetStats.from_json(values["facts"]),
         story=entries["story"],

@@ -41,7 +41,7 @@ from elasticml.story.records import (
     MemberNoticed,
     StoryRecord,
 )
-from elasticml.training.checkpoint import ResumePoint, without_arrays
+from elasticml.training.checkpoint import ResumePoint
 from elasticml.training.driver_session import DriverSession
 
 logger = logging.getLogger(__name__)
@@ -219,9 +219,7 @@ class Checkpointer:
         try:
             number, nbytes = await self._runner.run(self._write_task, task)
         except (ElasticmlError, OSError) as error:
-            logger.warning(
-                "job %s: cannot write checkpoint: %s", self._session.record["job"], error
-            )
+            logger.warning("job %s: cannot write checkpoint: %s", self._session.record.job, error)
             self._written = None  # retried when the next one is due
             if not (self._failed or self._is_over):
                 self._failed = True
@@ -279,7 +277,7 @@ class Checkpointer:
             number=number,
             resume_point=resume_point,
             about={
-                "record": without_arrays(self._session.record),
+                "record": self._session.record.without_arrays(),
                 "fingerprint": self._session.fingerprint,
                 "facts": task.facts,
                 "owners": {m: sorted(map(str, chunks)) for m, chunks in task.owners.items()},

@@ -16,10 +16,11 @@ from elasticml.clusters.yarn.jobs.applications import load_application
 from elasticml.clusters.yarn.jobs.submit import SubmissionPlan, make_spec
 from elasticml.data.storage import filesystem
 from elasticml.data.storage.hadoop_sites import HadoopConf
+from elasticml.protocol.job_record import job_record
 from elasticml.specification.sections import YarnContainers
 
 APPLICATION = "application_1_0001"
-RECORD = {"data": {"format": "synthetic_splice"}}
+RECORD = job_record({"data": {"format": "synthetic_splice"}})
 
 
 def send_interrupts(times):

@@ -14,7 +14,7 @@ from elasticml.control.checkpoint_state import (
     snapshot,
 )
 from elasticml.control.driver import Driver
-from elasticml.control.driver_settings import DriverSettings, PlannedFault
+from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.policy import Progress
 from elasticml.policies.gap_per_container_second import GapPerContainerSecond
 from elasticml.policies.gap_per_container_second import Trial as SizeTrial
@@ -22,6 +22,7 @@ from elasticml.policies.knee import ScaleInAtKnee
 from elasticml.policies.tune_local_work import Trial as ValueTrial
 from elasticml.policies.tune_local_work import TuneLocalWork
 from elasticml.protocol.events import Arrived
+from elasticml.protocol.job_record import PlannedFault
 from elasticml.story.history import HistoryRow
 
 

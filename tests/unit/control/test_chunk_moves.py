@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elasticml.control.chunk_transfers import BATCH, MOVE_PAUSE_S, ChunkCopies, ChunkMoves
-from elasticml.control.driver_settings import DriverSettings, PlannedFault
+from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.job_state import JobState
 from elasticml.control.placement import MemoryBudget
 from elasticml.control.policy import View
@@ -17,6 +17,7 @@ from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.policies.readmission import Reload, WholeGroup
 from elasticml.protocol.commands import Command, DropChunks, GiveChunks, LoadChunks, Record
 from elasticml.protocol.events import Arrived, ChunksLoaded, MoveFailed
+from elasticml.protocol.job_record import PlannedFault
 
 A, B, C = (MemberId(slot, 1) for slot in range(3))
 

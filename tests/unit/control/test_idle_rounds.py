@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from elasticml.control.driver_settings import DriverSettings, PlannedFault
+from elasticml.control.driver_settings import DriverSettings
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
+from elasticml.protocol.job_record import PlannedFault
 from tests.pure_world import PureWorld
 
 BACK = 3

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from elasticml.control.driver_settings import DriverSettings, PlannedFault, settings_from_record
+from elasticml.control.driver_settings import DriverSettings, settings_from_record
 from elasticml.control.job_state import JobState
 from elasticml.control.rounds import PACE_S_MIN, UNPLANNED_PACE_S, Rounds
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.protocol.commands import AddRow, Inject
 from elasticml.protocol.events import Arrived, FaultPerformed
+from elasticml.protocol.job_record import PlannedFault, job_record
 from elasticml.story.history import HistoryRow
 
 
@@ -235,7 +236,7 @@ def test_faults_are_read_from_the_job_record_in_the_order_of_their_rounds():
             {"round": 1, "lose": 2},
         ]
     }
-    assert settings_from_record(record, 1, False).faults == (
+    assert settings_from_record(job_record(record), 1, False).faults == (
         PlannedFault(round=1, kind="lose", count=2),
         PlannedFault(
             round=3,
@@ -252,7 +253,7 @@ def test_faults_are_read_from_the_job_record_in_the_order_of_their_rounds():
 
 def test_settings_left_to_the_driver_depend_on_the_algorithm():
     def read(name, **record):
-        made = settings_from_record({"algorithm": {"name": name}, **record}, 1, False)
+        made = settings_from_record(job_record({"algorithm": {"name": name}, **record}), 1, False)
         return made.placement, made.absent, made.holders
 
     assert read("cocoa", absent="auto", placement="auto") == ("random", "reload", None)

@@ -11,6 +11,7 @@ from elasticml.errors import DataError
 from elasticml.evaluation.evaluator import Evaluator
 from elasticml.jobs.result import evaluate, make_result
 from elasticml.jobs.rpc import JobOutcome
+from elasticml.protocol.job_record import job_record
 from tests.unit.data.readers.test_images import write
 
 pytest.importorskip("torch")
@@ -84,7 +85,8 @@ def test_images_whose_shape_has_changed_by_the_evaluation_are_refused(tmp_path, 
         error=None,
     )
     result = make_result(outcome, job={"algorithm": SECTION}, story=(), run_dir=None)
-    actual = evaluate(result, outcome, record={"algorithm": SECTION}, source=train, test=test)
+    record = job_record({"algorithm": SECTION})
+    actual = evaluate(result, outcome, record=record, source=train, test=test)
     if dimensions == (2, 3):
         assert actual.summary["test"]["accuracy"] == 0.5
     else:

@@ -10,6 +10,7 @@ import pytest
 from elasticml.errors import JobFailedError
 from elasticml.jobs import follow as module
 from elasticml.jobs.rpc import JobOutcome
+from elasticml.protocol.job_record import job_record
 
 STORY = [
     {"t": 0.1, "event": "RoundEnded", "round": 0, "objective": 1.0},
@@ -21,7 +22,7 @@ RECORD = {"name": "toy", "data": {"format": "npz"}, "algorithm": {"name": "batch
 class EndedJob:
     """A job that has ended and cannot be cancelled any more."""
 
-    spec, source, test = RECORD, None, None
+    record, source, test = job_record(RECORD), None, None
 
     def batches(self, since=0):
         yield STORY[since:]

@@ -8,6 +8,7 @@ from elasticml.errors import ConfigError
 from elasticml.job import Job
 from elasticml.jobs.job_file import SECTIONS, apply_override, read_job_file
 from elasticml.jobs.job_record import job_file_from_record
+from elasticml.protocol.job_record import job_record
 from elasticml.specification.algorithms import BatchGradient, CoCoA
 from elasticml.specification.sections import Address, Evaluate, LocalWorkers, Stop, YarnContainers
 
@@ -125,7 +126,7 @@ def test_a_warm_start_is_sent_with_the_job_and_not_written_to_the_file(tmp_path)
     job = {**SMALL, "algorithm": {"name": "cocoa"}, "warm_start": "model.npz"}
     record = Job.from_file(read_job_file(write(tmp_path, job))).record("a", 2)
     assert record["algorithm"]["warm_start"] == {"coef": [1.0, -2.0], "intercept": [0.5]}
-    written = job_file_from_record(record)
+    written = job_file_from_record(job_record(record))
     assert "warm_start" not in written["algorithm"]
     assert written["warm_start"] == str(tmp_path / "model.npz")
 
@@ -133,7 +134,7 @@ def test_a_warm_start_is_sent_with_the_job_and_not_written_to_the_file(tmp_path)
 @pytest.mark.parametrize("content", [WHOLE, COCOA])
 def test_the_job_file_of_a_run_is_the_original_job(tmp_path, content):
     first = Job.from_file(read_job_file(write(tmp_path, content))).record("a", 14)
-    again = write(tmp_path, job_file_from_record(first))
+    again = write(tmp_path, job_file_from_record(job_record(first)))
     assert Job.from_file(read_job_file(again)).record("a", 14) == first
 
 

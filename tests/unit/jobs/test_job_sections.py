@@ -4,6 +4,7 @@ import pytest
 
 from elasticml.control.driver_settings import settings_from_record
 from elasticml.errors import ConfigError
+from elasticml.protocol.job_record import job_record
 from elasticml.specification.algorithms import (
     BatchGradient,
     CoCoA,
@@ -92,7 +93,7 @@ def test_the_driver_reads_faults_as_they_were_meant():
         Fault(round=5, returned=2),
     ]
     record = {"faults": [fault.entry() for fault in faults], "members": {"start": 3}}
-    lost, back = settings_from_record(record, 1, False).faults
+    lost, back = settings_from_record(job_record(record), 1, False).faults
     assert (lost.kind, lost.slots, lost.how, lost.phase, lost.grace_s) == (
         "lose",
         (0, 2),

@@ -16,6 +16,7 @@ from elasticml.jobs.job_record import job_file_from_record
 from elasticml.jobs.models import NetworkModel
 from elasticml.jobs.progress_bar import status_line
 from elasticml.jobs.status import JobStatus
+from elasticml.protocol.job_record import job_record
 
 pytest.importorskip("torch")
 from tests.networks import linear
@@ -46,7 +47,7 @@ def test_a_given_chunk_size_is_used():
 def test_the_job_file_of_a_run_is_the_same_job():
     result = record(em.LocalSGD(batch=4, holdout=0.1))
     raw = {
-        **job_file_from_record(result),
+        **job_file_from_record(job_record(result)),
         "data": {"format": "images", "path": "a-images-idx3-ubyte"},
     }
     file = parse_job(raw, folder=Path("/"), name="again")

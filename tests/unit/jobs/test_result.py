@@ -10,6 +10,7 @@ from elasticml.errors import ConfigError, DataError, error_to_dict
 from elasticml.jobs.models import LinearModel
 from elasticml.jobs.result import evaluate, make_result
 from elasticml.jobs.rpc import read_outcome, unwrap_reply
+from elasticml.protocol.job_record import job_record
 
 X = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0]])
 Y = np.array([1.0, 0.0, 0.0, 1.0])
@@ -65,7 +66,7 @@ def test_a_job_that_ended_before_its_first_round_has_no_model():
 def test_evaluation_fills_history_and_summary():
     result, outcome = result_of(answer())
     source = from_arrays(X, Y)
-    done = evaluate(result, outcome, record=RECORD, source=source, test=source)
+    done = evaluate(result, outcome, record=job_record(RECORD), source=source, test=source)
     logloss = np.logaddexp(0.0, -np.array([1, 1, 0, 2])).mean()
     assert [row["objective_full"] for row in done.history] == pytest.approx([np.log(2.0), logloss])
     assert done.history[1]["test_auprc"] == 1.0
@@ -78,7 +79,7 @@ def test_evaluation_fills_history_and_summary():
 def test_data_that_cannot_be_read_here_are_a_note():
     result, outcome = result_of(answer())
     elsewhere = source_from_spec(from_arrays(X, Y).spec())
-    done = evaluate(result, outcome, record=RECORD, source=elsewhere, test=None)
+    done = evaluate(result, outcome, record=job_record(RECORD), source=elsewhere, test=None)
     assert "cannot be read again" in done.summary["not_evaluated"]
     assert done.summary["objective"] is None
 

@@ -10,7 +10,7 @@ import pytest
 from elasticml.errors import ConfigError
 from elasticml.jobs.job_file import parse_job
 from elasticml.jobs.run_checkpoints import (
-    checkpoint_entry,
+    checkpoint_place,
     checkpoint_setting,
     forget_checkpoints,
     interrupted_run,
@@ -18,6 +18,7 @@ from elasticml.jobs.run_checkpoints import (
     reached,
 )
 from elasticml.jobs.status import JobStatus
+from elasticml.protocol.job_record import job_record
 from elasticml.specification.sections import Checkpoint
 
 JOB = {
@@ -50,19 +51,20 @@ def test_a_job_from_python_keeps_none_by_default(tmp_path):
 
 
 def test_the_default_path_is_in_the_run_s_directory_and_not_in_its_job_file(tmp_path):
-    entry = checkpoint_entry(Checkpoint(every=2.0), tmp_path / "run")
+    entry = checkpoint_place(Checkpoint(every=2.0), tmp_path / "run")
     assert entry is not None
-    assert entry["path"] == str(tmp_path / "run" / "checkpoint")
+    assert entry.path == str(tmp_path / "run" / "checkpoint")
     assert job_file_entry(entry) == {"every": 2.0}
-    remote = checkpoint_entry(Checkpoint(), "hdfs://nn:8020/runs/a")
-    assert remote == {
+    remote = checkpoint_place(Checkpoint(), "hdfs://nn:8020/runs/a")
+    assert remote is not None
+    assert remote.fields_json() == {
         "path": "hdfs://nn:8020/runs/a/checkpoint",
         "every_s": 5.0,
         "in_run_dir": True,
     }
-    value = checkpoint_entry(Checkpoint(path="hdfs://nn/run"), tmp_path)
+    value = checkpoint_place(Checkpoint(path="hdfs://nn/run"), tmp_path)
     assert job_file_entry(value) == {"path": "hdfs://nn/run", "every": 5.0}
-    assert checkpoint_entry(Checkpoint(), None) is None
+    assert checkpoint_place(Checkpoint(), None) is None
     assert job_file_entry(None) is False
 
 
@@ -97,11 +99,11 @@ def test_only_checkpoints_are_removed_when_the_job_is_done(tmp_path):
     for name in (*names, ".checkpoint-001-00000002.bin.17-a.part"):
         (place / name).write_bytes(b"x")
     (place / "mine.txt").write_text("x")
-    forget_checkpoints({"checkpoint": {"path": str(place)}})
+    forget_checkpoints(job_record({"checkpoint": {"path": str(place)}}))
     assert [path.name for path in place.iterdir()] == ["mine.txt"]
     (place / "mine.txt").unlink()
     (place / names[0]).write_bytes(b"x")
-    forget_checkpoints({"checkpoint": {"path": str(place)}})
+    forget_checkpoints(job_record({"checkpoint": {"path": str(place)}}))
     assert not place.exists()
     assert place.parent.exists()
 

@@ -18,6 +18,7 @@ from elasticml.policies.registry import (
     policies_of_job,
 )
 from elasticml.policies.validation import entry_of, settings_of
+from elasticml.protocol.job_record import job_record
 
 
 class PassivePolicy:
@@ -112,7 +113,8 @@ def test_shuffle_leaves_old_copies_to_the_policy_that_counts_holders():
 
 
 def of_job(record):
-    return policies_of_job(record, settings_from_record(record, 1, False))
+    job = job_record(record)
+    return policies_of_job(job, settings_from_record(job, 1, False))
 
 
 def test_record_has_every_setting():

@@ -16,7 +16,8 @@ def test_finished_run_is_read_whole(tmp_path):
     run = read_run(fabricate_run(tmp_path / "r", rounds=20, at=5, back=10))
     assert (run.state, run.name, run.notes) == ("finished", "splice-taylor", ())
     assert run.history.n_rows == 21
-    assert run.spec["absent"] == "taylor"
+    assert run.job is not None
+    assert run.job.absent == "taylor"
     assert run.history.kinds[7] == "estimated"
 
 

@@ -11,6 +11,7 @@ from elasticml.algorithms.registry import column_bytes
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.ids import chunk_id
 from elasticml.protocol import events as ev
+from elasticml.protocol.job_record import job_record
 from elasticml.runtime.block_registry import BlockRegistry, columns_that_fit
 from elasticml.training.driver_session import DriverSession
 
@@ -21,7 +22,7 @@ def intake_and_desk(n_columns: int) -> tuple[BlockRegistry, DriverSession]:
     bodies: dict[int, list] = {}
     for id, body in zip(made.ids, made.bodies, strict=True):
         bodies.setdefault(chunk_id(id).block, []).append((id, body))
-    return BlockRegistry(bodies, made.summaries), DriverSession({"job": "j"}, source)
+    return BlockRegistry(bodies, made.summaries), DriverSession(job_record({"job": "j"}), source)
 
 
 def test_more_columns_than_a_model_may_have_are_a_clear_error():

@@ -9,6 +9,7 @@ import pytest
 
 from elasticml.jobs.handle import Handle, story_batches
 from elasticml.jobs.status import JobStatus
+from elasticml.protocol.job_record import job_record
 from elasticml.runtime import scheduler_plugin
 from elasticml.runtime.scheduler_plugin import ElasticmlScheduler
 from elasticml.story.records import MemberSpare
@@ -19,7 +20,7 @@ class LocalHandle(Handle):
     """Polls a plugin of this process."""
 
     def __init__(self, plugin: ElasticmlScheduler, job: str) -> None:
-        super().__init__(None, job, {})  # type: ignore[arg-type]
+        super().__init__(None, job, job_record({}))  # type: ignore[arg-type]
         self.plugin = plugin
 
     def _ask(self, handler: str, **arguments: Any) -> Any:

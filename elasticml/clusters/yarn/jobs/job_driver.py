@@ -48,6 +48,7 @@ from elasticml.jobs.result import Result
 from elasticml.jobs.rpc import JobOutcome, read_outcome, unwrap_reply
 from elasticml.jobs.run_checkpoints import forget_checkpoints
 from elasticml.jobs.status import JobStatus
+from elasticml.protocol.job_record import JobRecord
 from elasticml.runtime.checkpoints.checkpoint_store import read_checkpoint
 from elasticml.story.records import JobEnded, records_of
 from elasticml.story.summary import summary_from_json
@@ -120,7 +121,7 @@ def progress_fraction(status: JobStatus) -> float:
 
 async def start_in_process(
     scheduler: Scheduler,
-    record: Mapping[str, Any],
+    record: JobRecord,
     source: Source | None = None,
     test: Source | None = None,
 ) -> InProcessJob:
@@ -135,7 +136,7 @@ async def start_in_process(
 
     await scheduler.register_scheduler_plugin(ElasticmlScheduler(), idempotent=True)
     plugin: ElasticmlScheduler = scheduler.plugins[ElasticmlScheduler.name]
-    unwrap_reply(await plugin.submit(record))
+    unwrap_reply(await plugin.submit(record.json))
     return InProcessJob(plugin, asyncio.get_running_loop(), record, source, test)
 
 
@@ -146,15 +147,14 @@ class InProcessJob:
         self,
         plugin: ElasticmlScheduler,
         loop: asyncio.AbstractEventLoop,
-        record: Mapping[str, Any],
+        record: JobRecord,
         source: Source | None,
         test: Source | None,
     ) -> None:
-        #: The job record.
-        self.spec = record
+        self.record = record
         self.source = source
         self.test = test
-        self._job = str(record["job"])
+        self._job = record.job
         self._plugin = plugin
         self._loop = loop
 
@@ -263,18 +263,17 @@ class YarnJob:
     async def _drive(self) -> Verdict:
         submission = self._submission
         begun = await asyncio.to_thread(_trying, self._begin)
-        record = dict(submission.record)
-        source = source_from_spec(record["data"])
-        test = None if record.get("test") is None else source_from_spec(record["test"])
+        record = submission.record
+        source = source_from_spec(record.data)
+        test = None if record.test is None else source_from_spec(record.test)
         # On the first attempt unreadable data are an error of the job, so do not retry.
         tries = TRIES_MAX if begun.attempt.number > 1 else 1
         await asyncio.to_thread(_trying, lambda: check_readable(source), tries)
         members = await self._workers(begun.resume is not None)
         if begun.resume is not None:
-            record |= await asyncio.to_thread(self._resumed, begun.resume)
+            record = record.changed(**await asyncio.to_thread(self._resumed, begun.resume))
         else:
-            start = min(record["members"]["start"], members)
-            record["members"] = {**record["members"], "start": start}
+            record = record.with_start(min(record.members.start, members))
         job = await start_in_process(self._scheduler, record, source, test)
         threading.Thread(
             target=self._cancel_job, args=(job,), name="em-cancel-job", daemon=True
@@ -295,7 +294,8 @@ class YarnJob:
         """
         place = self._submission.place
         before = read_attempt(place)
-        path = (self._submission.record.get("checkpoint") or {}).get("path")
+        checkpoints = self._submission.record.checkpoint
+        path = None if checkpoints is None else checkpoints.path
         checkpoint = None if path is None else read_checkpoint(path)
         attempt = before.after(
             container=os.environ.get("CONTAINER_ID", ""),
@@ -410,7 +410,7 @@ class YarnJob:
             return
         status = status_at(place)
         summary = {
-            "name": self._submission.record["name"],
+            "name": self._submission.record.name,
             "rounds": status.round,
             "seconds": status.seconds,
             "reason": f"{verdict.state}: {verdict.reason}",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from elasticml.clusters.yarn.jobs.run_sync import DRIVER_DIRECTORY
 from elasticml.data.storage import filesystem
 from elasticml.errors import ConfigError, ElasticmlError, error_from_dict, error_to_dict
 from elasticml.ids import VERSION
+from elasticml.protocol.job_record import JobRecord, job_record
 
 #: The file in the scheduler's container that holds the submission.
 SUBMISSION_FILE = "elasticml-job.json"
@@ -25,7 +26,7 @@ class Submission:
     """Everything that the driver of a submitted job needs."""
 
     #: The job record, including the path of the checkpoints.
-    record: Mapping[str, Any]
+    record: JobRecord
     #: The ``cluster`` section, for ``job.yaml``.
     cluster: Mapping[str, Any]
     #: Destination of the run directory.
@@ -38,7 +39,8 @@ class Submission:
 
     def to_json(self) -> bytes:
         """Serialize to JSON."""
-        return json.dumps(asdict(self)).encode()
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return json.dumps({**values, "record": self.record.fields_json()}).encode()
 
 
 def read_submission(content: bytes) -> Submission:
@@ -49,13 +51,13 @@ def read_submission(content: bytes) -> Submission:
     ConfigError
         When another version of elasticml wrote it.
     """
-    fields = json.loads(content)
-    if fields.get("package") != VERSION:
+    values = json.loads(content)
+    if values.get("package") != VERSION:
         raise ConfigError(
-            f"the job was submitted by elasticml {fields.get('package')}, its environment has "
+            f"the job was submitted by elasticml {values.get('package')}, its environment has "
             f"{VERSION}: install the same version on both, or submit with --pack"
         )
-    return Submission(**fields)
+    return Submission(**{**values, "record": job_record(values["record"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

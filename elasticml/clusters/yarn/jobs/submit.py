@@ -9,12 +9,12 @@ import re
 import secrets
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from elasticml.clusters.yarn import application_spec as specs
@@ -38,6 +38,7 @@ from elasticml.data.source import Source
 from elasticml.data.storage import filesystem
 from elasticml.data.storage.hadoop_sites import HadoopConf
 from elasticml.errors import ConfigError
+from elasticml.protocol.job_record import JobRecord
 from elasticml.specification.sections import YarnContainers
 
 if TYPE_CHECKING:
@@ -273,14 +274,13 @@ def check_sources(source: Source, test: Source | None) -> None:
 
 
 def submit_plan(
-    client: skein.Client, plan: SubmissionPlan, record: Mapping[str, Any], *, evaluates: bool
+    client: skein.Client, plan: SubmissionPlan, record: JobRecord, *, evaluates: bool
 ) -> Application:
     """Submit an application that drives a job.
 
     Parameters
     ----------
-    record : mapping
-        The job record.
+    record : JobRecord
     evaluates : bool
         Whether its models are evaluated at the end.
 
@@ -354,9 +354,10 @@ def _give_up(place: str, claim: str, content: bytes) -> None:
 def file_systems_of(submission: Submission) -> set[str]:
     """Return the HDFS file systems of a job's data, checkpoints and run."""
     record = submission.record
-    sections = (record["data"], record.get("test") or {}, record.get("checkpoint") or {})
-    named = (str(section.get(key, "")) for section in sections for key in ("path", "labels"))
-    used = [submission.place, *named]
+    sections = (record.data, record.test or {})
+    named = [str(section.get(key, "")) for section in sections for key in ("path", "labels")]
+    checkpoints = "" if record.checkpoint is None else record.checkpoint.path
+    used = [submission.place, checkpoints, *named]
     parts = [urlsplit(place) for place in used if filesystem.is_url(place)]
     return {f"{p.scheme}://{p.netloc}" for p in parts if p.scheme == "hdfs" and p.netloc}
 

@@ -24,6 +24,7 @@ from elasticml.clusters.yarn.jobs.submission import (
     write_verdict,
 )
 from elasticml.data.storage import filesystem
+from elasticml.protocol.job_record import job_record
 
 
 class Store(dict):
@@ -59,7 +60,7 @@ def place(tmp_path):
 def driver(place, tmp_path):
     data = {"format": "svmlight", "path": f"{place}/train.svm"}
     submission = Submission(
-        record={"data": data}, cluster={}, place=place, workers=1, workers_min=1
+        record=job_record({"data": data}), cluster={}, place=place, workers=1, workers_min=1
     )
     return YarnJob(submission, None, Application(), tmp_path)
 
@@ -141,7 +142,11 @@ def test_a_job_that_is_ended_before_it_resumes_reports_its_progress(place, tmp_p
     story = "".join(json.dumps(record) + "\n" for record in records)
     filesystem.write_whole(f"{place}/story.jsonl", story.encode())
     submission = Submission(
-        record={"name": "toy", "data": data}, cluster={}, place=place, workers=1, workers_min=1
+        record=job_record({"name": "toy", "data": data}),
+        cluster={},
+        place=place,
+        workers=1,
+        workers_min=1,
     )
     application = Application()
     application.kv = EndRequested()

@@ -16,9 +16,10 @@ from elasticml.clusters.yarn.jobs.submission import (
 )
 from elasticml.clusters.yarn.jobs.submit import file_systems_of
 from elasticml.errors import ConfigError, DataError
+from elasticml.protocol.job_record import job_record
 
 SUBMISSION = Submission(
-    record={"name": "toy", "members": {"start": 2, "min": 1}},
+    record=job_record({"name": "toy", "members": {"start": 2, "min": 1}}),
     cluster={"kind": "yarn"},
     place="hdfs://nn:8020/user/me/runs/toy",
     workers=2,
@@ -86,6 +87,10 @@ def test_containers_get_tokens_for_every_hdfs_that_a_job_uses():
         "checkpoint": {"path": "hdfs:///user/me/checkpoint", "every_s": 5.0},
     }
     used = Submission(
-        record=record, cluster={}, place="hdfs://two:8020/runs/a", workers=1, workers_min=1
+        record=job_record(record),
+        cluster={},
+        place="hdfs://two:8020/runs/a",
+        workers=1,
+        workers_min=1,
     )
     assert file_systems_of(used) == {"hdfs://one:8020", "hdfs://two:8020"}

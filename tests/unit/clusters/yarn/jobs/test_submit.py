@@ -11,11 +11,12 @@ from elasticml.clusters.yarn.jobs.submit import SubmissionPlan, make_spec, submi
 from elasticml.data.storage import filesystem
 from elasticml.data.storage.hadoop_sites import HadoopConf
 from elasticml.errors import ConfigError, SubmissionError
+from elasticml.protocol.job_record import job_record
 from elasticml.specification.sections import YarnContainers
 
 LOCAL = HadoopConf(values={"fs.defaultFS": "file:///"})
 APPLICATION = "application_1_0001"
-RECORD = {"data": {"format": "synthetic_splice"}}
+RECORD = job_record({"data": {"format": "synthetic_splice"}})
 
 
 class AcceptingCluster:
