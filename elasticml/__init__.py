@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from elasticml.estimators.svm import LinearSVC
     from elasticml.ids import VERSION as __version__
     from elasticml.job import Job, attach
+    from elasticml.jobs.announce import announce, withdraw
     from elasticml.jobs.handle import Handle
     from elasticml.jobs.job_file import JobFile, read_job_file
     from elasticml.jobs.replay import Replayed, replay
@@ -101,6 +102,7 @@ __all__ = [
     "TuneLocalWork",
     "YarnCluster",
     "__version__",
+    "announce",
     "attach",
     "enet_path",
     "from_arrays",
@@ -114,6 +116,7 @@ __all__ = [
     "read_sequences",
     "read_svmlight",
     "replay",
+    "withdraw",
 ]
 
 #: The module that defines each public name. Names are imported on first access, so that the command
@@ -137,6 +140,7 @@ _HOMES = {
     "Ridge": "estimators.ridge",
     "Job": "job",
     "attach": "job",
+    **dict.fromkeys(("announce", "withdraw"), "jobs.announce"),
     "AsyncSGD": "specification.algorithms",
     "Handle": "jobs.handle",
     "JobFile": "jobs.job_file",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from elasticml.jobs.handle import workers_of
 
 START_S_MAX = 120.0
 END_S_MAX = 60.0
+#: The processes also end when pytest is killed.
+_ENDS_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 
 
 class StockCluster:
@@ -88,6 +91,7 @@ class StockCluster:
         with open(self.folder / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
                 [
+                    *_ENDS_WITH_PARENT,
                     *(sys.executable, "-m", f"distributed.cli.{module}"),
                     *("--host", "127.0.0.1", "--no-dashboard", *options),
                 ],

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import click
 
+from elasticml.cli.announce import announce
 from elasticml.cli.applications import kill, logs, result, status
 from elasticml.cli.convert import convert
 from elasticml.cli.demo import demo
@@ -49,6 +50,7 @@ A job file specifies the algorithm, the data, and what to do when members vanish
     elasticml replay runs/first-*           repeat a run's computation and compare it bit for bit
     elasticml convert data.svm data.chunks  convert data to chunk files, which jobs map
     elasticml schema --out job.schema.json  write the JSON schema of job files, for editors
+    elasticml announce --grace 120 ...      tell jobs that workers will be stopped
     elasticml doctor                        check this machine
     elasticml mini-yarn up                  start a real Hadoop on this machine
 
@@ -76,6 +78,7 @@ for _command in (
     replay,
     convert,
     schema,
+    announce,
     doctor,
     mini_yarn,
 ):

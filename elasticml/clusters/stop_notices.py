@@ -19,26 +19,23 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 from elasticml.errors import ConfigError
+from elasticml.protocol.notices import Reason
 
 logger = logging.getLogger(__name__)
-
-#: Why a worker will be stopped: its machine or allocation is taken, its time is over, or somebody
-#: has told its process to end.
-Reason = Literal["preempted", "walltime", "lifetime", "terminated", "maintenance"]
 
 #: Longest wait for an answer of a metadata server; they answer within milliseconds.
 ANSWER_S_MAX: Final = 3.0
 #: A new notice replaces the former one if its deadline differs by more than this.
 SAME_DEADLINE_S: Final = 2.0
-#: Pause before a notice that nobody has taken is posted again.
+#: Pause before a notice that could not be posted is posted again.
 REPOST_S: Final = 5.0
 #: Longest pause after failed polls.
 PAUSE_S_MAX: Final = 60.0
@@ -64,6 +61,8 @@ class NoticeSource(Protocol):
     name: str
     #: Seconds between polls.
     every_s: float
+    #: What ends as a whole: its workers share one poll. Empty if the notice is this worker's own.
+    allocation: str
 
     def poll(self, now_s: float) -> StopNotice | None:
         """Return the notice that holds now, or None; called in a thread.
@@ -131,6 +130,7 @@ class AwsSpot:
     """
 
     name = "aws"
+    allocation = ""
     #: Amazon recommends 5 seconds.
     every_s = 5.0
     #: Longest life that a token may have, seconds.
@@ -181,6 +181,7 @@ class GcePreemption:
     """
 
     name = "gce"
+    allocation = ""
     every_s = 1.0
     #: Compute Engine forces the machine off this long after the preemption notice.
     GRACE_S: Final = 30.0
@@ -221,6 +222,7 @@ class AzureScheduledEvents:
     """
 
     name = "azure"
+    allocation = ""
     #: Azure recommends a poll a second.
     every_s = 1.0
     _VERSION: Final = "2020-07-01"
@@ -299,10 +301,11 @@ class SlurmJob:
     """
 
     name = "slurm"
-    #: Every poll of every worker is a message to the one slurmctld.
+    #: Every poll is a message to the one slurmctld of the cluster.
     every_s = 10.0
 
     def __init__(self, job: str, show: Callable[[str], str] = _scontrol) -> None:
+        self.allocation = f"slurm {job}"
         self._job = job
         self._show = show
 
@@ -344,6 +347,7 @@ class Lifetime:
     """
 
     name = "lifetime"
+    allocation = ""
     every_s = 3600.0
 
     def __init__(self, deadline_s: float) -> None:
@@ -424,22 +428,37 @@ def source_of_name(
 
 # Watching them.
 
-#: Posts a notice; returns whether somebody has taken it.
-Post = Callable[[StopNotice], Awaitable[bool]]
-#: Withdraws the last one.
-Withdraw = Callable[[StopNotice], Awaitable[bool]]
+
+class NoticeHost(Protocol):
+    """What a watch needs of its worker."""
+
+    async def ask(self, source: NoticeSource) -> StopNotice | None:
+        """Return the notice of a source that holds now."""
+        ...
+
+    async def pause(self, source: NoticeSource, seconds: float) -> None:
+        """Wait until a source is to be asked again."""
+        ...
+
+    async def post(self, notice: StopNotice) -> bool:
+        """Post a notice in place of the last one; return whether it has been taken."""
+        ...
+
+    async def withdraw(self, notice: StopNotice) -> bool:
+        """Withdraw the last notice; return whether that has been taken."""
+        ...
 
 
 class NoticeWatch:
     """Polls sources and posts the earliest deadline of all, whenever it changes.
 
-    A notice that nobody takes is posted again at the next poll: the job that needs it may be
-    submitted later.
+    A notice that is not taken is posted again at the next poll: the scheduler may not have
+    elasticml's plugin yet.
 
     Parameters
     ----------
     sources : sequence of NoticeSource
-    post, withdraw : callable
+    host : NoticeHost
     clock : callable
         Wall clock.
     """
@@ -447,13 +466,11 @@ class NoticeWatch:
     def __init__(
         self,
         sources: Sequence[NoticeSource],
-        post: Post,
-        withdraw: Withdraw,
+        host: NoticeHost,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._sources = list(sources)
-        self._post = post
-        self._withdraw = withdraw
+        self._host = host
         self._clock = clock
         #: What each source says, by its name.
         self._current: dict[str, StopNotice] = {}
@@ -476,7 +493,7 @@ class NoticeWatch:
         failures = 0
         while True:
             try:
-                notice = await asyncio.to_thread(source.poll, self._clock())
+                await self.take(source.name, await self._host.ask(source))
             except Exception as error:
                 # A server may be slow to start, or answer what its documentation does not say.
                 failures += 1
@@ -484,12 +501,13 @@ class NoticeWatch:
                 logger.log(level, "notices of %s: %s", source.name, error)
             else:
                 failures = 0
-                await self.take(source.name, notice)
             pause_s = min(source.every_s * 2 ** min(failures, 6), max(PAUSE_S_MAX, source.every_s))
-            await asyncio.sleep(pause_s if self._is_settled() else min(pause_s, REPOST_S))
+            if not self._is_settled():
+                pause_s = min(pause_s, REPOST_S)
+            await self._host.pause(source, pause_s)
 
     async def take(self, name: str, notice: StopNotice | None) -> None:
-        """Note what a source says, and post what has changed."""
+        """Record what a source says, and post what has changed."""
         async with self._turn:
             if notice is None:
                 self._current.pop(name, None)
@@ -498,11 +516,11 @@ class NoticeWatch:
             if self._is_settled():
                 return
             earliest, posted = self._earliest(), self._posted
-            if earliest is not None and await self._post(earliest):
+            if earliest is not None and await self._host.post(earliest):
                 grace_s = earliest.deadline_s - self._clock()
                 logger.info("%s: %s in %.0f s", earliest.source, earliest.reason, grace_s)
                 self._posted = earliest
-            elif earliest is None and posted is not None and await self._withdraw(posted):
+            elif earliest is None and posted is not None and await self._host.withdraw(posted):
                 logger.info("the notice of %s no longer holds", posted.source)
                 self._posted = None
 

@@ -1,146 +1,129 @@
-"""What a stock worker or nanny does with notices of its end: the parts behind the preload."""
+"""Post what is known of a stock worker's end to the scheduler: the part behind the preload."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-import signal
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
 
-from distributed import Nanny
-
-from elasticml.clusters.signal_drain import SignalDrain
 from elasticml.clusters.stop_notices import (
     Lifetime,
     NoticeSource,
     NoticeWatch,
-    Reason,
     StopNotice,
     detected,
     source_of_name,
 )
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, error_from_dict
 from elasticml.runtime.member_plugin import NAME as MEMBER_NAME
-from elasticml.runtime.member_plugin import announce_notice
 
 if TYPE_CHECKING:
     from distributed import Worker
 
 logger = logging.getLogger(__name__)
 
-#: Seconds from SIGTERM to SIGKILL if nothing else is said: Kubernetes and SLURM wait 30 s.
-GRACE_S = 25.0
-#: A worker is drained this long before an end that has been known for longer.
-LEAD_S = 120.0
-#: Seconds that a drained worker has to close before its process is ended.
-CLOSE_S_MAX = 2.0
+#: An end that is known for longer is posted this long before.
+LEAD_S: Final = 120.0
 
 
 class WorkerNotices:
-    """Listens to all sources of one worker.
+    """Polls all sources of one worker, and posts its end as a mark.
 
     Parameters
     ----------
     worker : distributed.Worker
-    sources : sequence of NoticeSource
-    grace_s : float
-        Seconds between a signal and SIGKILL.
+    sources : list of NoticeSource
     """
 
-    def __init__(self, worker: Worker, sources: list[NoticeSource], grace_s: float) -> None:
+    def __init__(self, worker: Worker, sources: list[NoticeSource]) -> None:
         self._worker = worker
-        self._grace_s = grace_s
-        self._watch = NoticeWatch(sources, self.post, self.withdraw)
-        self._signals = SignalDrain(self._signalled, self._close)
-        self._announcing: set[asyncio.Task[None]] = set()
+        self._watch = NoticeWatch(sources, self)
+        #: The last version of each allocation's notice for which another worker polls.
+        self._versions: dict[str, int] = {}
+        self._is_marked = False
 
     def start(self) -> None:
-        """Install the handlers and begin to poll."""
-        self._worker.handlers.setdefault("em_notice", self.notice)
+        """Begin to poll."""
         self._watch.start()
-        self._signals.install()
 
     async def stop(self) -> None:
-        """Stop polling, and give the signals back."""
-        self._signals.restore()
+        """Stop polling."""
         await self._watch.close()
 
-    async def notice(self, grace_s: float, reason: str = "terminated") -> str:
-        """Drain this worker; the reply means that it may be stopped."""
-        await announce_notice(self._worker, grace_s, reason)
-        return "OK"
+    async def ask(self, source: NoticeSource) -> StopNotice | None:
+        """Return a source's notice; one worker of an allocation polls for all of them."""
+        name = source.allocation
+        if name and not self._has_plugin():
+            return None  # no job needs it yet
+        if name:
+            reply = await self._share(name)
+            if not reply["asks"]:
+                return None if reply["notice"] is None else StopNotice(**reply["notice"])
+        notice = await asyncio.to_thread(source.poll, time.time())
+        if name:
+            await self._share(name, answer={"notice": None if notice is None else asdict(notice)})
+        return notice
+
+    async def pause(self, source: NoticeSource, seconds: float) -> None:
+        """Wait, at most until another worker of the allocation has a new answer."""
+        until_s = time.monotonic() + seconds
+        name = source.allocation
+        if name in self._versions:
+            with suppress(OSError):
+                # The scheduler holds the call until something changes.
+                await self._share(name, version=self._versions[name], wait_s=seconds)
+                return
+        await asyncio.sleep(until_s - time.monotonic())
+
+    async def _share(self, name: str, **options: Any) -> Mapping[str, Any]:
+        """Exchange an allocation's notice with its other workers."""
+        reply: Mapping[str, Any] = await self._worker.scheduler.em_allocation(
+            name=name, address=self._worker.address, **options
+        )
+        if reply["asks"]:
+            self._versions.pop(name, None)
+        else:
+            self._versions[name] = reply["version"]
+        return reply
+
+    def _has_plugin(self) -> bool:
+        """Whether the scheduler has elasticml's plugin: it takes notices."""
+        return MEMBER_NAME in self._worker.plugins
 
     async def post(self, notice: StopNotice) -> bool:
-        """Announce this worker's end; False while that is too early, or nobody would listen."""
+        """Announce this worker's end; False while that is too early, or nothing would take it."""
         grace_s = notice.deadline_s - time.time()
-        if MEMBER_NAME not in self._worker.plugins or grace_s > LEAD_S:
+        if not self._has_plugin():
             return False
-        task = asyncio.create_task(announce_notice(self._worker, max(0.0, grace_s), notice.reason))
-        self._announcing.add(task)
-        task.add_done_callback(self._announcing.discard)
+        if grace_s > LEAD_S:
+            if self._is_marked:  # it was nearer before
+                await self.withdraw(notice)
+            return False
+        reply = await self._worker.scheduler.em_notice(
+            workers=[self._worker.address], grace_s=max(0.0, grace_s), reason=notice.reason
+        )
+        _check(reply)
+        self._is_marked = True
         return True
 
     async def withdraw(self, notice: StopNotice) -> bool:
-        """Do nothing: a worker that has been drained stays without chunks."""
+        """Lift the mark: this worker stays."""
+        _check(await self._worker.scheduler.em_withdraw(workers=[self._worker.address]))
+        self._is_marked = False
         return True
 
-    async def _signalled(self, told: signal.Signals) -> None:
-        reason: Reason = "terminated" if told == signal.SIGTERM else "preempted"
-        await announce_notice(self._worker, self._grace_s, reason)
 
-    async def _close(self) -> None:
-        if self._worker.nanny:
-            await self._worker.close(timeout=CLOSE_S_MAX, reason="signal-15")
-        else:
-            # The command line does not close it, and would cut its link to the scheduler.
-            await self._worker.close(timeout=CLOSE_S_MAX, executor_wait=False, reason="signal-15")
+def _check(reply: Mapping[str, Any]) -> None:
+    if reply.get("error") is not None:
+        raise error_from_dict(reply["error"])
 
 
-class NannyNotices:
-    """Drains a nanny's worker when the nanny's process is told to end.
-
-    Parameters
-    ----------
-    nanny : distributed.Nanny
-    grace_s : float
-    """
-
-    def __init__(self, nanny: Nanny, grace_s: float) -> None:
-        self._nanny = nanny
-        self._grace_s = grace_s
-        self._signals = SignalDrain(self._signalled, self._no_close)
-
-    def start(self) -> None:
-        """Install the handlers."""
-        self._signals.install()
-
-    async def stop(self) -> None:
-        """Drain the worker: its process is stopped next."""
-        self._signals.restore()
-        await self._drain("terminated")
-
-    async def _signalled(self, told: signal.Signals) -> None:
-        await self._drain("terminated" if told == signal.SIGTERM else "preempted")
-
-    async def _no_close(self) -> None:
-        """Leave that to the command line's own handler, which comes next."""
-
-    async def _drain(self, reason: Reason) -> None:
-        address = self._nanny.worker_address
-        if address is None or not self._nanny.is_alive():
-            return
-        try:
-            async with asyncio.timeout(self._grace_s):
-                async with self._nanny.rpc(address) as worker:
-                    await worker.em_notice(grace_s=self._grace_s, reason=reason)
-        except (TimeoutError, OSError) as error:
-            logger.info("the worker at %s was not drained: %s", address, error)
-
-
-_running: dict[str, WorkerNotices | NannyNotices] = {}
+_running: dict[str, WorkerNotices] = {}
 
 
 def sources_of(
@@ -166,26 +149,21 @@ def sources_of(
     return sources
 
 
-async def start(server: Any, notices: str, grace_s: float, url: str | None) -> None:
-    """Listen for notices on a worker or a nanny."""
-    listening: WorkerNotices | NannyNotices
-    if isinstance(server, Nanny):
-        listening = NannyNotices(server, grace_s)
-    else:
-        try:
-            sources = sources_of(notices, os.environ, url, server.lifetime)
-        except ConfigError as error:
-            # A preload that fails is logged by Dask, and the worker runs on without it.
-            logger.error("elasticml.preload: %s", error.message)
-            sources = []
-        listening = WorkerNotices(server, sources, grace_s)
-        logger.info("notices: %s", ", ".join(source.name for source in sources) or "signals only")
-    _running[server.id] = listening
-    listening.start()
+def start(worker: Worker, notices: str, url: str | None) -> None:
+    """Begin to watch for notices of a worker's end."""
+    try:
+        sources = sources_of(notices, os.environ, url, worker.lifetime)
+    except ConfigError as error:
+        # Dask logs the error of a preload with a traceback, and runs the worker without it.
+        logger.error("elasticml.preload: %s", error.message)
+        return
+    logger.info("notices: %s", ", ".join(source.name for source in sources) or "signals only")
+    _running[worker.id] = WorkerNotices(worker, sources)
+    _running[worker.id].start()
 
 
-async def stop(server: Any) -> None:
-    """Stop listening."""
-    listening = _running.pop(server.id, None)
-    if listening is not None:
-        await listening.stop()
+async def stop(worker: Worker) -> None:
+    """Stop watching."""
+    watching = _running.pop(worker.id, None)
+    if watching is not None:
+        await watching.stop()

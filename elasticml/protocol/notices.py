@@ -14,7 +14,18 @@ from elasticml.protocol.events import Event
 
 #: Why a container goes or has gone. A pre-empted or released one is never a failure.
 Reason = Literal[
-    "preempted", "released", "node", "memory", "aborted", "killed", "exit", "success", "terminated"
+    "preempted",
+    "released",
+    "node",
+    "memory",
+    "aborted",
+    "killed",
+    "exit",
+    "success",
+    "terminated",
+    "walltime",
+    "lifetime",
+    "maintenance",
 ]
 
 #: A mark whose source does not state its life holds for this multiple of its grace, and for at

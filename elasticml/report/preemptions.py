@@ -29,7 +29,10 @@ from elasticml.story.records import (
 )
 
 #: Reasons of losses caused by the cluster, as opposed to containers that the job gave back.
-TAKEN = ("preempted", "node", "memory", "released", "killed", "exit", "terminated", "noticed")
+TAKEN = (
+    *("preempted", "node", "memory", "released", "killed", "exit", "terminated", "noticed"),
+    *("walltime", "lifetime", "maintenance"),
+)
 _ROLES = {
     "marked": "asked for",
     "substitute": "given for another",

@@ -58,6 +58,9 @@ _REASONS = {
     "memory": "its container used too much memory",
     "exit": "its process ended by itself",
     "terminated": "told to end",
+    "walltime": "the time of its allocation was over",
+    "lifetime": "its lifetime was over",
+    "maintenance": "its machine was maintained",
 }
 
 

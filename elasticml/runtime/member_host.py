@@ -108,6 +108,11 @@ class MemberHost:
         if store is not None:
             store.close()
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether a job has a member here."""
+        return any(not agent.gone.is_set() for agent in self.agents.values())
+
     async def notice(self, grace_s: float, reason: str) -> None:
         """Announce this worker's end to every job; return when all have released it, or in time."""
         agents = [agent for agent in self.agents.values() if not agent.gone.is_set()]

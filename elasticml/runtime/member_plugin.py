@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 import time
-from typing import Any
+from typing import Any, Final
 
-from distributed import Worker
+from distributed import Status, Worker
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from elasticml.collective.dask_transport import transport_of
@@ -19,6 +20,7 @@ from elasticml.ids import VERSION
 from elasticml.runtime.executors import SWITCH_INTERVAL_S, ThreadRunner, parallel
 from elasticml.runtime.fault_injection import SLOWNESS_EXTENSION, FaultSlowdown
 from elasticml.runtime.member_host import MemberHost
+from elasticml.runtime.signal_drain import SignalDrain, signal_grace_s
 from elasticml.runtime.worker_context import WorkerContext
 from elasticml.runtime.worker_limits import WorkerLimits
 
@@ -26,9 +28,17 @@ logger = logging.getLogger(__name__)
 
 NAME = "elasticml-member"
 
+#: Seconds that a drained worker has to close before its process is ended.
+CLOSE_S_MAX: Final = 2.0
+#: Longest drain of a worker that is closed without a notice: its nanny may kill it after 4 s.
+TEARDOWN_S_MAX: Final = 3.0
+
 
 class MemberPlugin(WorkerPlugin):
-    """Runs members of any number of jobs in a worker.
+    """Runs members of any number of jobs in a worker, and drains them before the worker ends.
+
+    Drained are workers that get ``em_notice`` or SIGTERM, and those that are closed while the
+    scheduler is there. A cluster whose processes are elasticml's own handles their ends itself.
 
     Parameters
     ----------
@@ -43,6 +53,10 @@ class MemberPlugin(WorkerPlugin):
         self.host: MemberHost | None = None
         self._runners: list[ThreadRunner] = []
         self._announcing: asyncio.Task[list[str]] | None = None
+        self._worker: Worker | None = None
+        #: The announcement of this worker's end; there is only one.
+        self._departure: asyncio.Task[None] | None = None
+        self._signals: SignalDrain | None = None
 
     def setup(self, worker: Worker) -> None:
         """Listen for links and announce this worker to the scheduler."""
@@ -74,13 +88,77 @@ class MemberPlugin(WorkerPlugin):
 
         self.host = MemberHost(context, announce, limits)
         self._announcing = asyncio.get_running_loop().create_task(announce())
+        self._worker = worker
+        if worker.handlers.setdefault("em_notice", self.notice) == self.notice:
+            self._signals = SignalDrain(self._on_signal, self._close_worker)
+            self._signals.install()
 
     async def teardown(self, worker: Worker) -> None:
-        """Close all members of this worker."""
+        """Close all members of this worker; drain it if it is closed without a notice."""
+        if self._signals is not None:
+            self._signals.restore()
+        if worker.handlers.get("em_notice") == self.notice:
+            if worker.status == Status.closing and _has_scheduler(worker):
+                await self._drain_closing(worker)
+            del worker.handlers["em_notice"]
         if self.host is not None:
             self.host.close()
         for runner in self._runners:
             runner.close()
+
+    async def notice(self, grace_s: float, reason: str = "terminated") -> str:
+        """Drain this worker: its handler ``em_notice``; the reply means that it may be stopped.
+
+        Parameters
+        ----------
+        grace_s : float
+            Seconds until the worker's process is stopped.
+        reason : str
+            Reason for the jobs' stories.
+        """
+        assert self._worker is not None
+        if self._departure is None:
+            work = announce_notice(self._worker, grace_s, reason)
+            self._departure = asyncio.create_task(work)
+        await asyncio.wait([self._departure], timeout=grace_s)
+        return "OK"
+
+    async def _drain_closing(self, worker: Worker) -> None:
+        """Drain a worker that is being closed, unless nobody is left to take its chunks."""
+        if self.host is None or not self.host.is_serving:
+            return
+        waits = [
+            asyncio.ensure_future(self.notice(TEARDOWN_S_MAX)),
+            asyncio.ensure_future(worker.scheduler.em_deserted(wait_s=TEARDOWN_S_MAX)),
+        ]
+        done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in pending:
+            wait.cancel()
+        for wait in done:
+            if wait.exception() is not None:
+                logger.info("this worker was closed undrained: %s", wait.exception())
+
+    async def _on_signal(self, received: signal.Signals) -> None:
+        worker, grace_s = self._worker, signal_grace_s()
+        assert worker is not None
+        if received == signal.SIGTERM:
+            await self.notice(grace_s, "terminated")
+        else:
+            await worker.scheduler.em_notice(workers=[worker.address], grace_s=grace_s)
+
+    async def _close_worker(self) -> None:
+        worker = self._worker
+        assert worker is not None
+        # Without a nanny the command line does not close the worker, it would only cut its links.
+        await worker.close(
+            timeout=CLOSE_S_MAX, executor_wait=bool(worker.nanny), reason="signal-15"
+        )
+
+
+def _has_scheduler(worker: Worker) -> bool:
+    """Return whether a worker's connection to the scheduler is open."""
+    stream = worker.batched_stream
+    return stream is not None and stream.comm is not None and not stream.closed()
 
 
 def _plugin_of(worker: Any) -> MemberPlugin | None:

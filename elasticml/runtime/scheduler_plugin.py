@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
@@ -29,9 +30,13 @@ from elasticml.runtime.executors import BriefRunner, ThreadRunner
 from elasticml.runtime.fault_injection import FAULT_INJECTOR_EXTENSION
 from elasticml.runtime.member_plugin import NAME as MEMBER_NAME
 from elasticml.runtime.member_plugin import MemberPlugin
+from elasticml.runtime.notice_service import NoticeService
 from elasticml.runtime.preemption_board import board_of, for_job
 from elasticml.runtime.scaler import SCALER_EXTENSION
+from elasticml.runtime.signal_drain import NannySignals
 from elasticml.training.checkpoint import Checkpoint, with_present_members
+
+logger = logging.getLogger(__name__)
 
 TICK_S = 0.02
 #: Seconds for which a finished job is kept for clients that have not fetched its results.
@@ -65,10 +70,13 @@ class ElasticmlScheduler(SchedulerPlugin):
         self._scheduler = scheduler
         self._jobs: dict[str, DriverAgent] = {}
         self._ready: set[str] = set()
+        #: Set while no worker can serve.
+        self._deserted = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             "em_announce": self.announce,
             "em_stopping": self.stopping,
+            "em_deserted": self.deserted,
             "em_submit": self.submit,
             "em_poll": self.poll,
             "em_cancel": self.cancel,
@@ -79,10 +87,28 @@ class ElasticmlScheduler(SchedulerPlugin):
         scheduler.handlers.update(handlers)
         self._board = board_of(scheduler.extensions)
         self._board.subscribe(self._on_notice)
+        self._notices = NoticeService(scheduler, self._board)
+        scheduler.handlers.update(self._notices.handlers)
         transport_of(scheduler)
         await scheduler.register_worker_plugin(
             None, dumps(MemberPlugin(self.version)), MEMBER_NAME, idempotent=True
         )
+        # Not awaited: it waits for all nannies that start at present.
+        self._spawn(self._register_nanny_plugin())
+
+    async def _register_nanny_plugin(self) -> None:
+        """Drain the workers of nannies whose process receives a signal."""
+        try:
+            await self._scheduler.register_nanny_plugin(
+                None, dumps(NannySignals()), NannySignals.name, idempotent=True
+            )
+        except Exception as error:
+            logger.warning("a nanny does not handle signals for elasticml: %s", error)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
         """End all jobs."""
@@ -93,10 +119,17 @@ class ElasticmlScheduler(SchedulerPlugin):
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
         """Tell the jobs that a worker is gone."""
-        self._ready.discard(worker)
+        self._unready(worker)
         for shell in self._jobs.values():
             if not shell.ended.is_set():
                 shell.worker_removed(worker)
+        self._notices.removed(worker)
+
+    def _unready(self, worker: str) -> None:
+        """Offer a worker to no job any more."""
+        self._ready.discard(worker)
+        if not self._ready:
+            self._deserted.set()
 
     def _on_notice(self, notice: Notice) -> None:
         """Pass a notice about a container or node on to the running jobs.
@@ -116,6 +149,7 @@ class ElasticmlScheduler(SchedulerPlugin):
     async def announce(self, address: str) -> list[str]:
         """Record a worker that can serve, invite it to the running jobs, and return their ids."""
         self._ready.add(address)
+        self._deserted.clear()
         running = {job: s for job, s in self._jobs.items() if not s.ended.is_set()}
         for shell in running.values():
             shell.invite(address)
@@ -123,10 +157,14 @@ class ElasticmlScheduler(SchedulerPlugin):
 
     async def stopping(self, address: str, grace_s: float) -> None:
         """Record a worker whose process has received SIGTERM; notify the jobs."""
-        self._ready.discard(address)
+        self._unready(address)
         event = ContainerStopping(cause=f"SIGTERM {address}", address=address, grace_s=grace_s)
         for shell in self._jobs.values():
             shell.feed(event)
+
+    async def deserted(self, wait_s: float) -> None:
+        """Return when no worker is left that could take chunks, at the latest after ``wait_s``."""
+        await _first(self._deserted, wait_s)
 
     async def submit(
         self,
@@ -156,9 +194,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         shell.driver_session.open(shell.now_s())
         for mark in self._board.live():
             shell.feed(for_job(mark, may_choose=False))  # it has no members to choose from yet
-        task = asyncio.get_running_loop().create_task(self._drive(shell))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._spawn(self._drive(shell))
         for address in sorted(self._ready):
             shell.invite(address)
         return {"job": shell.job}

@@ -276,6 +276,7 @@ class Scripted:
     """A source that says one thing after the other, and repeats the last."""
 
     every_s = 0.0
+    allocation = ""
 
     def __init__(self, *answers, name="scripted"):
         self.name = name
@@ -297,6 +298,12 @@ class Board:
         self.told = []
         self.has = asyncio.Event()
 
+    async def ask(self, source):
+        return source.poll(NOW_S)
+
+    async def pause(self, source, seconds):
+        await asyncio.sleep(0)
+
     async def post(self, notice):
         self.refusals -= 1
         if self.refusals >= 0:
@@ -312,7 +319,7 @@ class Board:
 
 
 def watch_of(board, *sources):
-    return NoticeWatch(sources, board.post, board.withdraw, clock=lambda: NOW_S)
+    return NoticeWatch(sources, board, clock=lambda: NOW_S)
 
 
 @pytest.mark.asyncio
@@ -347,8 +354,7 @@ async def test_a_notice_that_nobody_takes_is_posted_again():
 
 
 @pytest.mark.asyncio
-async def test_a_source_is_polled_again_after_it_failed(monkeypatch):
-    monkeypatch.setattr("elasticml.clusters.stop_notices.PAUSE_S_MAX", 0.0)
+async def test_a_source_is_polled_again_after_it_failed():
     board = Board()
     watch = watch_of(board, Scripted(OSError("down"), ValueError("odd"), notice(30, "scripted")))
     watch.start()

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from elasticml.clusters.signal_drain import SignalDrain
+from elasticml.runtime.signal_drain import GRACE_S, SignalDrain, signal_grace_s
 
 
 class Process:
@@ -49,6 +49,7 @@ class Process:
         return self.did
 
     def end(self):
+        self.drain.restore()
         for number, handler in self._former.items():
             signal.signal(number, handler)
 
@@ -82,13 +83,12 @@ def test_a_second_sigterm_does_not_wait_for_the_drain(process):
     assert asyncio.run(scene()) == ["drain for SIGTERM", "Dask's handler of SIGTERM"]
 
 
-def test_sigusr1_drains_once_and_ends_nothing(process):
+def test_sigusr1_drains_and_ends_nothing(process):
     async def scene():
         process.drain.install()
         process.release.set()
         os.kill(os.getpid(), signal.SIGUSR1)
         await process.until(1)
-        os.kill(os.getpid(), signal.SIGUSR1)
         os.kill(os.getpid(), signal.SIGTERM)
         return list(await process.until(4))
 
@@ -100,17 +100,36 @@ def test_sigusr1_drains_once_and_ends_nothing(process):
     ]
 
 
+def test_all_servers_of_a_process_are_drained_before_dask_closes_it(process):
+    other = SignalDrain(process._drain, process._close)
+
+    async def scene():
+        signals = [process.drain.install(), other.install()]
+        process.release.set()
+        process.drain.restore()
+        process.drain.install()
+        os.kill(os.getpid(), signal.SIGTERM)
+        return signals, list(await process.until(5))
+
+    signals, did = asyncio.run(scene())
+    assert signals == [(signal.SIGTERM, signal.SIGUSR1)] * 2
+    assert did == [*["drain for SIGTERM"] * 2, *["close"] * 2, "Dask's handler of SIGTERM"]
+    other.restore()
+
+
 def test_a_drain_that_fails_does_not_keep_the_process(process):
     async def broken(told):
         raise OSError("no scheduler")
 
+    drain = SignalDrain(broken, process._close)
+
     async def scene():
-        drain = SignalDrain(broken, process._close)
         drain.install()
         os.kill(os.getpid(), signal.SIGTERM)
         return list(await process.until(2))
 
     assert asyncio.run(scene()) == ["close", "Dask's handler of SIGTERM"]
+    drain.restore()
 
 
 def test_restored_handlers_are_those_of_before(process):
@@ -152,3 +171,13 @@ def test_another_thread_installs_nothing(process):
     thread.start()
     thread.join()
     assert installed == [()]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [(None, GRACE_S), ("110", 110.0), ("soon", GRACE_S), ("-1", GRACE_S)]
+)
+def test_the_grace_after_a_signal_is_a_variable_of_the_environment(monkeypatch, text, seconds):
+    monkeypatch.delenv("ELASTICML_GRACE", raising=False)
+    if text is not None:
+        monkeypatch.setenv("ELASTICML_GRACE", text)
+    assert signal_grace_s() == seconds
