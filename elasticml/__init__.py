@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from elasticml import testing
     from elasticml.clusters.local.cluster import LocalCluster
     from elasticml.clusters.yarn.cluster import YarnCluster
     from elasticml.data.readers.arrays import from_arrays
@@ -116,6 +117,7 @@ __all__ = [
     "read_sequences",
     "read_svmlight",
     "replay",
+    "testing",
     "withdraw",
 ]
 
@@ -183,6 +185,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.import_module("elasticml.ids").VERSION
+    if name == "testing":
+        return importlib.import_module("elasticml.testing")
     if name not in _HOMES:
         raise AttributeError(f"module 'elasticml' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"elasticml.{_HOMES[name]}"), name)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
+import sysconfig
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 #: A line of a Java stack trace, or the line that abbreviates the rest.
 _JAVA_FRAME = re.compile(
     r"^\s+(at [^\s()]+\([^()]*\)|\.\.\. \d+ (more|common frames omitted))$", re.M
 )
+
+#: Longest traceback that is kept of another process, in characters; the end says most.
+TRACEBACK_MAX: Final = 8192
 
 
 class ElasticmlError(Exception):
@@ -60,7 +66,10 @@ class RemoteProtocolError(ProtocolError):
 
 
 class JobFailedError(ElasticmlError):
-    """The job failed at run time; fields: ``member``, ``exchange``, ``reason`` if known."""
+    """The job failed at run time; fields: ``member``, ``exchange``, ``reason`` if known.
+
+    ``traceback`` is the traceback of another process, if an exception there ended the job.
+    """
 
 
 class NotEnoughMembersError(ElasticmlError):
@@ -88,6 +97,38 @@ def one_line(what: object) -> str:
     return text or (type(what).__name__ if isinstance(what, BaseException) else "")
 
 
+def place_of(error: BaseException) -> str:
+    """Return where an exception was raised, such as ``huber.py:42 in compute``; "" if unknown.
+
+    The last frame of users' code counts: neither of this package nor of an installed one.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return ""
+    libraries = (str(Path(__file__).parent), *map(sysconfig.get_path, ("stdlib", "purelib")))
+    users = [frame for frame in frames if not frame.filename.startswith((*libraries, "<"))]
+    frame = (users or list(frames))[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
+
+
+def fault_of(error: BaseException, who: str, **fields: Any) -> JobFailedError:
+    """Return the error that ends a job because of an exception in a part of it.
+
+    Parameters
+    ----------
+    error : BaseException
+        What a solver, a trainer or a thread raised.
+    who : str
+        Which part failed, as the subject of the message.
+    """
+    place = place_of(error)
+    text = f"{who} failed: {type(error).__name__}: {one_line(error)}"
+    lines = "".join(traceback.format_exception(error))
+    return JobFailedError(
+        f"{text} ({place})" if place else text, traceback=lines[-TRACEBACK_MAX:], **fields
+    )
+
+
 def error_to_dict(error: ElasticmlError) -> dict[str, Any]:
     """Serialize an error to plain values, so that another process can raise it."""
     fields = {k: v for k, v in error.fields.items() if isinstance(v, (str, int, float))}
@@ -99,4 +140,8 @@ def error_from_dict(body: dict[str, Any]) -> ElasticmlError:
     kind = globals().get(body["kind"])
     if not (isinstance(kind, type) and issubclass(kind, ElasticmlError)):
         kind = ElasticmlError
-    return kind(body["message"], **body.get("fields", {}))
+    fields = dict(body.get("fields", {}))
+    error = kind(body["message"], **fields)
+    if fields.get("traceback"):
+        error.add_note(f"In the other process:\n{fields['traceback']}".rstrip())
+    return error

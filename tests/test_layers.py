@@ -31,7 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("report",),
     ("jobs",),
     ("job", "clusters"),
-    ("estimators", "preload"),
+    ("estimators", "preload", "testing"),
     ("cli",),
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}

@@ -225,6 +225,14 @@ class Algorithm:
     forms: Callable[[Mapping[str, Any]], int] = lambda settings: 1
     #: The solver reads bodies through :func:`elasticml.data.out_of_core.stream_chunks` only.
     streams: bool = False
+    #: (settings, facts, arrays of the model, chunk) -> predictions (n,): margins of two classes,
+    #: or numbers in regression; (n, classes): scores of several classes.
+    predict: Callable[..., NDArray[Any]] | None = None
+    #: The same arguments -> sums over the chunk's rows by metric; their means over all test rows
+    #: are reported as ``test_<metric>``.
+    evaluate: Callable[..., Mapping[str, float]] | None = None
+    #: The predictions are numbers, even if there are few distinct labels.
+    is_regression: bool = False
 
 
 # Dispatch of an exchange to a solver's operation.

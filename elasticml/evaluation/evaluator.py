@@ -11,11 +11,12 @@ from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.source import Source
 from elasticml.data.storage.block_cache import CacheSetting
 from elasticml.evaluation.column_scorer import ColumnScorer
+from elasticml.evaluation.imported_scorer import ImportedScorer
 from elasticml.evaluation.linear_scorer import LinearScorer
 from elasticml.evaluation.network_scorer import NetworkScorer
 from elasticml.evaluation.scoring import DataReader, Score, Scorer
 
-#: Scorers by algorithm; all other algorithms use the linear scorer.
+#: Scorers by algorithm; user-defined ones have their own, all others use the linear scorer.
 _SCORERS: dict[str, Callable[[Mapping[str, Any], DatasetStats], Scorer]] = {
     "local_sgd": NetworkScorer,
     "primal_cocoa": ColumnScorer,
@@ -23,7 +24,7 @@ _SCORERS: dict[str, Callable[[Mapping[str, Any], DatasetStats], Scorer]] = {
 
 
 class Evaluator:
-    """Scores the models of a job: linear models, or the networks of ``local_sgd``.
+    """Scores the models of a job: linear models, networks, or those of an own algorithm.
 
     Parameters
     ----------
@@ -50,7 +51,8 @@ class Evaluator:
         n_threads: int | None = None,
         cache: CacheSetting = None,
     ) -> None:
-        make = _SCORERS.get(str(algorithm.get("name")), LinearScorer)
+        name = str(algorithm.get("name"))
+        make = ImportedScorer if ":" in name else _SCORERS.get(name, LinearScorer)
         self._scorer: Scorer = make(algorithm, facts)
         self._facts = facts
         self._n_threads = n_threads or max(1, len(os.sched_getaffinity(0)))

@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from elasticml.algorithms.registry import algorithm as algorithm_named
 from elasticml.data.chunks.by_columns import is_by_columns
 from elasticml.data.readers.images import image_shape
 from elasticml.data.source import Source, read_block
 from elasticml.data.storage.block_cache import CacheSetting
 from elasticml.errors import ConfigError, DataError, prefix_errors
+from elasticml.evaluation.imported_scorer import check_can_score
 from elasticml.evaluation.scoring import check_image_shapes, row_length_error
 from elasticml.specification.algorithms import (
     AnyAlgorithm,
@@ -54,6 +56,8 @@ def preflight_data(
         data.blocks()
     if test is None:
         return
+    if isinstance(algorithm, ImportedAlgorithm) and reads:
+        check_can_score(algorithm_named(algorithm.name))
     with prefix_errors("data.test"):
         n_columns = _columns_of(test, cache, reads)
         # Linear models accept narrower rows, and wider ones with a note.

@@ -164,8 +164,12 @@ def evaluate(
         and an exact objective in the summary. If the data cannot be read here,
         ``summary["not_evaluated"]`` says why.
     """
-    if outcome.facts is None or not outcome.history or result.model is None:
+    is_imported = ":" in record.algorithm_name
+    has_model = bool(outcome.arrays) if is_imported else result.model is not None
+    if outcome.facts is None or not outcome.history or not has_model:
         return result
+    if is_imported and test is None:
+        return result  # its trainer computes the objective
     last = len(outcome.history) - 1
     rows = {HistoryRow(row).round: index for index, row in enumerate(outcome.history[:last])}
     models = {rows[r]: arrays for r, arrays in outcome.snapshots.items() if r in rows}
@@ -177,7 +181,7 @@ def evaluate(
     try:
         algorithm = record.algorithm
         evaluator = Evaluator(algorithm, outcome.facts, n_threads, record.cache)
-        if source is not None:
+        if source is not None and not is_imported:
             scores = evaluator.score_training(
                 source,
                 [models[index] for index in indices],

@@ -21,7 +21,7 @@ from elasticml.control.driver import Driver
 from elasticml.control.driver_settings import settings_from_record
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.source import Source
-from elasticml.errors import ElasticmlError
+from elasticml.errors import ElasticmlError, fault_of
 from elasticml.ids import MemberId
 from elasticml.policies.registry import policies_of_job
 from elasticml.protocol import commands as cmd
@@ -116,15 +116,13 @@ class TrainerSteps:
             # hanging. Examples: no memory for a sum, a model that cannot be packed.
             job = self._driver.driver_session.record.job
             logger.exception("job %s: a step failed", job)
-            event = ev.Failed(
-                cause="driver", reason=f"the driver failed: {type(fault).__name__}: {fault}"
-            )
+            event = self._driver.driver_session.fail(fault_of(fault, "the driver"))
         try:
             event = self._driver.after_step(event)
         except Exception as error:
-            # The error's type is foreign; the event carries its text.
-            job = self._driver.driver_session.record.job
-            logger.error("job %s: the trainer failed", job, exc_info=error)
+            session = self._driver.driver_session
+            logger.error("job %s: the trainer failed", session.record.job, exc_info=error)
+            event = session.fail(fault_of(error, "the trainer"))
         self._driver.feed(event)
 
     def close(self) -> None:

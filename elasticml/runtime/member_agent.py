@@ -21,7 +21,7 @@ from elasticml.data.chunks.digests import digest_of_chunks
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.source import Source, source_from_spec
 from elasticml.data.storage.block_cache import CacheSetting
-from elasticml.errors import ElasticmlError, JobFailedError, error_to_dict
+from elasticml.errors import ElasticmlError, error_to_dict, fault_of
 from elasticml.ids import NO_EXCHANGE, ExchangeId, MemberId, chunk_id
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
@@ -181,11 +181,7 @@ class MemberAgent:
         """Report an error that ends the job."""
         if not isinstance(error, ElasticmlError):
             logger.error("member %s of job %s failed", self.me, self.job, exc_info=error)
-        if not isinstance(error, ElasticmlError):
-            error = JobFailedError(
-                f"member {self.me} failed: {type(error).__name__}: {error}; see the worker's log",
-                member=str(self.me),
-            )
+            error = fault_of(error, f"member {self.me}", member=str(self.me))
         body = error_to_dict(error)
         self._tell_driver(ev.Failed(reason=error.message, member=self.me), error=body)
 

@@ -137,6 +137,8 @@ class JobEnded(StoryRecord):
     computations: Mapping[str, int]
     #: Digest of all inputs and outputs of the trainer.
     digest: str
+    #: Traceback of the exception, perhaps in another process, that ended the job.
+    traceback: str = field(default="", metadata=OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -276,6 +276,7 @@ class DriverSession:
             round=rounds,
             computations=dict(computations),
             digest=self.digest(),
+            traceback=str(((self.error or {}).get("fields") or {}).get("traceback", "")),
         )
         self.journal.write(now_s, ended)
         facts = self.facts
