@@ -18,8 +18,6 @@ from elasticml.jobs.follow import Watcher
 from elasticml.jobs.handle import Handle, attach_handle, prepare_scheduler, workers_of
 from elasticml.jobs.job_file import JobFile, check_faults, read_faults
 from elasticml.jobs.job_validation import (
-    Holders,
-    Placement,
     check_chunk_fits,
     check_together,
     default_chunk_bytes,
@@ -44,13 +42,23 @@ from elasticml.specification.algorithms import (
     record_section,
     resolve_placement,
 )
-from elasticml.specification.sections import Collective, Evaluate, Fault, Members, Stop
+from elasticml.specification.sections import (
+    DEFAULT_ROUNDS,
+    Collective,
+    Evaluate,
+    Fault,
+    Holders,
+    JobOptions,
+    Members,
+    Placement,
+    Stop,
+)
 
 if TYPE_CHECKING:
     from distributed import Client
 
 #: The stop rule of a job that sets none.
-DEFAULT_STOP = Stop(rounds=100)
+DEFAULT_STOP = Stop(rounds=DEFAULT_ROUNDS)
 
 
 class Job:
@@ -143,24 +151,27 @@ class Job:
         simulate: Mapping[str, Any] | None = None,
     ) -> None:
         self.policies = policy_entries(policies)
-        check_together(algorithm, absent, stop, self.policies, holders, placement)
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise ConfigError(f"seed: got {seed!r}, wanted a whole number from 0 on", path="seed")
-        for key, count in (("partitions", partitions), ("threads", threads)):
-            if count is not None and (not isinstance(count, int) or count < 1):
-                raise ConfigError(f"{key}: got {count!r}, wanted at least 1", path=key)
+        options = JobOptions(
+            absent=absent,
+            seed=seed,
+            partitions=partitions,
+            holders=holders,
+            placement=placement,
+            threads=threads,
+        )
+        check_together(algorithm, options.absent, stop, self.policies)
         self.algorithm = algorithm
         self.data = data
         self.test = test
         self.name = name
-        self.absent = absent
+        self.absent = options.absent
         self.stop = stop
-        self.seed = seed
+        self.seed = options.seed
         self.faults = read_faults(faults)
         self.collective = collective or Collective()
-        self.partitions = partitions
-        self.holders = holders
-        self.placement = placement
+        self.partitions = options.partitions
+        self.holders = options.holders
+        self.placement = options.placement
         self.warm_start = load_warm_start(warm_start, algorithm)
         self.warm_start_path = (
             str(Path(warm_start).absolute()) if isinstance(warm_start, str | Path) else None
@@ -171,7 +182,7 @@ class Job:
         self.evaluate = evaluate if isinstance(evaluate, Evaluate) else None
         self.chunk_bytes = parse_chunk_size(chunk_size) or default_chunk_bytes(algorithm)
         self.cache = parse_cache(cache)
-        self.threads = threads
+        self.threads = options.threads
         self.memory_limit = parse_memory_limit(memory_limit)
         self.simulate = simulate
         if self.members.start is not None:

@@ -17,8 +17,6 @@ from elasticml.data.storage.filesystem import is_url
 from elasticml.errors import ConfigError
 from elasticml.jobs.job_record import SECTIONS
 from elasticml.jobs.job_validation import (
-    Holders,
-    Placement,
     check_together,
     expand_path,
     parse_cache,
@@ -36,17 +34,26 @@ from elasticml.specification.algorithms import (
 from elasticml.specification.data import FILE_FORMATS
 from elasticml.specification.sections import (
     CLUSTERS,
+    DEFAULT_ROUNDS,
     Address,
     Checkpoint,
     Cluster,
     Collective,
     Evaluate,
     Fault,
+    Holders,
+    JobOptions,
     LocalWorkers,
     Members,
+    Placement,
     Stop,
 )
-from elasticml.specification.settings_model import read_settings, unknown_choice, unknown_key
+from elasticml.specification.settings_model import (
+    keys_of,
+    read_settings,
+    unknown_choice,
+    unknown_key,
+)
 
 # Validate the list of planned faults: every lost member exists, every returning one was lost.
 
@@ -225,7 +232,6 @@ def _step(place: Any, key: str, setting: str) -> Any:
 
 #: Keys of ``data`` that are not options of the reader.
 _NOT_THE_READERS = ("test", "chunk_size", "cache", "scale")
-DEFAULT_ROUNDS = 100
 #: Examples of the required sections, for error messages.
 _EXAMPLES = {"data": "format: svmlight, path: train.svm", "algorithm": "name: batch_gradient"}
 
@@ -320,6 +326,9 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
     data, test = _sources(raw["data"], folder)
     members = read_settings(Members, raw.get("members"), "members")
     cluster = _cluster(raw.get("cluster"), members, folder)
+    options = read_settings(
+        JobOptions, {key: raw[key] for key in keys_of(JobOptions) if key in raw}, ""
+    )
     parsed = JobFile(
         name=str(raw.get("name") or name),
         data=data,
@@ -328,22 +337,17 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
         cache=parse_cache(raw["data"].get("cache"), folder),
         algorithm=_algorithm(raw["algorithm"], raw["data"].get("scale")),
         cluster=cluster,
-        absent=raw.get("absent", "auto"),
         policies=tuple(policy_entries(raw.get("policies") or ())),
         stop=read_settings(Stop, raw.get("stop") or {"rounds": DEFAULT_ROUNDS}, "stop"),
-        seed=raw.get("seed", 0),
         faults=read_faults(raw.get("faults")),
         collective=read_settings(Collective, raw.get("collective"), "collective"),
-        partitions=raw.get("partitions"),
-        holders=raw.get("holders", "auto"),
-        placement=raw.get("placement", "auto"),
         warm_start=_file(raw.get("warm_start"), folder, "warm_start"),
         members=members,
         evaluate=_evaluate(raw.get("evaluate")),
         checkpoint=_checkpoint(raw.get("checkpoint"), folder, cluster),
-        threads=raw.get("threads"),
         memory_limit=raw.get("memory_limit"),
         simulate=_world(raw.get("simulate"), folder),
+        **options.model_dump(),
     )
     _check_together(parsed)
     return parsed
@@ -351,7 +355,7 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
 
 def _check_together(job: JobFile) -> None:
     """Check constraints between sections."""
-    check_together(job.algorithm, job.absent, job.stop, job.policies, job.holders, job.placement)
+    check_together(job.algorithm, job.absent, job.stop, job.policies)
     if not isinstance(job.cluster, LocalWorkers) and job.faults:
         raise ConfigError(
             f"faults: cluster.kind is {job.cluster.kind}, and elasticml cannot stop processes "

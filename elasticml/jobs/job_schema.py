@@ -17,17 +17,18 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter
 
-from elasticml.jobs.job_validation import Holders, Placement
 from elasticml.policies.registry import LOCAL_WORK, OFF, POLICIES
 from elasticml.policies.validation import NAME, settings_of
-from elasticml.specification.algorithms import ALGORITHMS, Absent, ImportedAlgorithm, Scale
+from elasticml.specification.algorithms import ALGORITHMS, ImportedAlgorithm, Scale
 from elasticml.specification.data import DATA_SPECS, FILE_FORMATS
 from elasticml.specification.sections import (
     CLUSTERS,
+    DEFAULT_ROUNDS,
     Checkpoint,
     Collective,
     Evaluate,
     Fault,
+    JobOptions,
     Members,
     Stop,
 )
@@ -55,42 +56,25 @@ def job_schema() -> _Schema:
             "where the job runs; by default 4 worker processes on this machine",
             anyOf=[*clusters, {"type": "string", "description": "a scheduler's address"}, _NULL],
         ),
-        "absent": _plain(
-            "how to handle the examples of lost members", enum=[*get_args(Absent)], default="auto"
-        ),
         "policies": _policies(definitions),
-        "stop": _section(Stop, definitions, "when the job ends; by default after 100 rounds"),
-        "seed": _plain("seed of all random choices", type="integer", minimum=0, default=0),
+        "stop": _section(
+            Stop, definitions, f"when the job ends; by default after {DEFAULT_ROUNDS} rounds"
+        ),
         "faults": {
             "description": "planned faults; on a local cluster only",
             "type": ["array", "null"],
             "items": _ref(Fault, definitions),
         },
         "collective": _section(Collective, definitions),
-        "partitions": _plain(
-            "static partitions of the examples, several per member, as in the papers' layouts",
-            type=["integer", "null"],
-            minimum=1,
-        ),
-        "holders": _plain(
-            "members that hold each chunk's body", enum=[*get_args(Holders)], default="auto"
-        ),
-        "placement": _plain(
-            "initial placement of chunks on members", enum=[*get_args(Placement)], default="auto"
-        ),
         "warm_start": _plain("path of the initial model, a model.npz", type=["string", "null"]),
         "members": _section(Members, definitions),
         "evaluate": _section(Evaluate, definitions, more=[{"const": False}]),
         "checkpoint": _section(
             Checkpoint, definitions, more=[{"type": "boolean"}, {"type": "string"}]
         ),
-        "threads": _plain(
-            "compute threads of a member; by default those of its worker",
-            type=["integer", "null"],
-            minimum=1,
-        ),
         "memory_limit": _plain("memory limit of a member, such as 1 GiB", **_SIZE),
         "simulate": _section(WorldOptions, definitions, "options of elasticml simulate"),
+        **_schema_of(JobOptions, definitions)["properties"],
     }
     return {
         "$schema": _DIALECT,

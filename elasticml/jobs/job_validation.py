@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from elasticml.data.storage.filesystem import is_url
 from elasticml.errors import ConfigError
@@ -15,6 +15,7 @@ from elasticml.ids import format_size, parse_size
 from elasticml.runtime.worker_limits import BODIES_SHARE
 from elasticml.specification.algorithms import (
     DEALT_ANEW,
+    Absent,
     AnyAlgorithm,
     AsyncSGD,
     LocalSGD,
@@ -22,11 +23,7 @@ from elasticml.specification.algorithms import (
     certifies_gap,
     require_torch,
 )
-from elasticml.specification.sections import Stop
-from elasticml.specification.settings_model import unknown_choice
-
-Holders = Literal["auto", 1, 2]
-Placement = Literal["auto", "contiguous", "random"]
+from elasticml.specification.sections import Holders, Stop
 
 #: Policies that decide by the certified gap; without one they never act.
 NEED_GAP = ("knee", "gap_per_container_second", "tune_local_work", "inner_iterations")
@@ -87,25 +84,19 @@ def _written(policy: object, path: str) -> object:
 
 def check_together(
     algorithm: AnyAlgorithm,
-    absent: object,
+    absent: Absent,
     stop: Stop,
     policies: Sequence[Mapping[str, Any]],
-    holders: object,
-    placement: object,
 ) -> None:
-    """Check settings against the algorithm, and the values of enumerated settings.
+    """Check settings against the algorithm.
 
     Raises
     ------
     ConfigError
-        When a value is unknown, or the algorithm does not support a setting.
+        When the algorithm does not support a setting.
     """
     require_torch(algorithm)
     absent_rule(algorithm.name, absent)
-    if isinstance(holders, bool) or holders not in get_args(Holders):
-        raise ConfigError(f"holders: got {holders!r}, wanted auto, 1 or 2", path="holders")
-    if placement not in get_args(Placement):
-        raise unknown_choice(placement, get_args(Placement), "placement")
     _check_stop(algorithm, stop)
     if certifies_gap(algorithm):
         return

@@ -7,10 +7,39 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from elasticml.ids import parse_size
-from elasticml.specification.settings_model import Count, SettingsModel
+from elasticml.specification.algorithms import Absent
+from elasticml.specification.settings_model import Count, Index, SettingsModel
 
 #: Least memory of a worker process; none can work with less.
 CONTAINER_BYTES_MIN = 2**26
+
+
+#: Rounds after which a job without a stop rule ends.
+DEFAULT_ROUNDS = 100
+Holders = Literal["auto", 1, 2]
+Placement = Literal["auto", "contiguous", "random"]
+
+
+class JobOptions(SettingsModel):
+    """The settings of a job that are not in a section of their own."""
+
+    #: How to handle the examples of lost members.
+    absent: Absent = "auto"
+    #: Seed of all random choices.
+    seed: Index = 0
+    #: Static partitions of the examples, several per member, as in the papers' layouts.
+    partitions: Count | None = None
+    #: Members that hold each chunk's body.
+    holders: Holders = "auto"
+    #: Initial placement of chunks on members.
+    placement: Placement = "auto"
+    #: Compute threads of a member; by default those of its worker.
+    threads: Count | None = None
+
+    @classmethod
+    def path_in_messages(cls) -> str:
+        """Return nothing: the settings are at the top of the job file."""
+        return ""
 
 
 class Stop(SettingsModel):

@@ -19,11 +19,11 @@ def data():
     ("settings", "text"),
     [
         ({"absent": "tailor"}, "absent: got 'tailor'; did you mean 'taylor'"),
-        ({"seed": -1}, "seed: got -1, wanted a whole number from 0 on"),
+        ({"seed": -1}, "seed: got -1, wanted at least 0"),
         ({"threads": 0}, "threads: got 0, wanted at least 1"),
         ({"policies": [{"name": "kne"}]}, "there is no policy 'kne'; did you mean 'knee'"),
         ({"absent": "freeze"}, "which algorithm batch_gradient cannot follow"),
-        ({"holders": 3}, "holders: got 3, wanted auto, 1 or 2"),
+        ({"holders": 3}, r"holders: got 3 \(there is auto, 1, 2\)"),
         (
             {"warm_start": {"coef": [1.0]}},
             "algorithm batch_gradient does not support it",

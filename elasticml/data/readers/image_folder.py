@@ -126,12 +126,12 @@ class ImageFolderSource(SinglePassSource):
     """Images in blocks that take 8 MiB as chunks; one block if they are in a tar archive."""
 
     path: str
-    size: Size | None = None
-    mode: str = "RGB"
-    dtype: Dtype = "float64"
+    size: Size | None
+    mode: str
+    dtype: Dtype
     n_columns: int | None = None
     #: Folder names by label, from the training data; None for the source's own.
-    classes: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | None
 
     @property
     def is_costly(self) -> bool:

@@ -162,7 +162,7 @@ class ImageSource(SinglePassSource):
 
     path: str
     labels: str
-    dtype: Dtype = "float64"
+    dtype: Dtype
     n_columns: int | None = None
 
     @property

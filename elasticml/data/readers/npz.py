@@ -56,7 +56,7 @@ class NpzSource(SinglePassSource):
     """An ``.npz`` file, as one block."""
 
     path: str
-    dtype: Dtype = "float64"
+    dtype: Dtype
     n_columns: int | None = None
 
     @property

@@ -34,14 +34,14 @@ FASTA_LABEL: Final = "label"
 class RecordOptions:
     """Which fields to take from each record."""
 
-    alphabet: str = "ACGT"
+    alphabet: str
     #: TSV: column number (negative: from the right) or name in the first line; FASTA: header key.
-    label: int | str | None = None
+    label: int | str | None
     #: TSV only: column of the letters; by default the last.
-    sequence: int | str | None = None
+    sequence: int | str | None
     #: Letters ``[start, stop)`` of each sequence, from 0; by default all.
-    window: tuple[int, int] | None = None
-    unknown_letter: Literal["error", "skip"] = "error"
+    window: tuple[int, int] | None
+    unknown_letter: Literal["error", "skip"]
 
     @property
     def has_header(self) -> bool:

@@ -7,7 +7,7 @@ position, numbered as in :mod:`elasticml.data.chunks.ngrams`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Final
 
@@ -46,8 +46,8 @@ class SequenceSource:
     """A file of equal-length sequences; made by :func:`read_sequences`."""
 
     path: str
-    ngrams: tuple[int, int] = (1, 4)
-    options: RecordOptions = field(default_factory=RecordOptions)
+    ngrams: tuple[int, int]
+    options: RecordOptions
     #: Number of features of the training data, which must match.
     n_columns: int | None = None
 

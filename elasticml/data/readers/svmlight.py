@@ -86,8 +86,8 @@ class SvmlightSource:
     """An svmlight file in blocks of 8 MiB; one block if it is compressed."""
 
     path: str
-    zero_based: ZeroBased = "auto"
-    dtype: Dtype = "float64"
+    zero_based: ZeroBased
+    dtype: Dtype
     n_columns: int | None = None
 
     @property

@@ -183,16 +183,16 @@ class TableSource:
     kind: Literal["csv", "parquet"]
     path: str
     label: str | int
-    weight: str | int | None = None
-    categorical: tuple[str | int, ...] = ()
-    ignore: tuple[str | int, ...] = ()
+    weight: str | int | None
+    categorical: tuple[str | int, ...]
+    ignore: tuple[str | int, ...]
     #: CSV only.
-    delimiter: str = ","
-    header: bool = True
-    dtype: Dtype = "float64"
+    delimiter: str
+    header: bool
+    dtype: Dtype
     n_columns: int | None = None
     #: Distinct values of the categorical columns, by column name; from the survey.
-    vocabularies: Vocabularies | None = None
+    vocabularies: Vocabularies | None
 
     @property
     def needs_survey(self) -> bool:

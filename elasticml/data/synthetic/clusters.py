@@ -47,14 +47,14 @@ class ClusterSource(SinglePassSource):
     columns: int
     clusters: int
     #: Standard deviation of a coordinate around its centre, on average over the clusters.
-    spread: float = 0.1
+    spread: float
     #: Each cluster's deviation is uniform in ``spread (1 ± variation)``.
-    variation: float = 0.0
+    variation: float
     #: Least Euclidean distance between two centres.
-    min_distance: float = 0.0
-    problem: int = 0
-    seed: int = 0
-    dtype: Dtype = "float64"
+    min_distance: float
+    problem: int
+    seed: int
+    dtype: Dtype
     #: Number of columns of the training data, which must match.
     n_columns: int | None = None
 

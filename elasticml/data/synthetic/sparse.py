@@ -319,8 +319,8 @@ class ShapedSource(SinglePassSource):
     rows: int
     #: Number of columns that rows are drawn over.
     columns: int
-    seed: int = 0
-    dtype: Dtype = "float64"
+    seed: int
+    dtype: Dtype
     #: Number of columns of the training data; values beyond them are dropped.
     n_columns: int | None = None
 

@@ -187,10 +187,10 @@ class SpliceSource(SinglePassSource):
     """Synthetic splice sites; made by :func:`synthetic_splice`."""
 
     rows: int
-    seed: int = 0
-    length: int = 141
-    positive_share: float = 0.03
-    ngrams: tuple[int, int] = (1, 4)
+    seed: int
+    length: int
+    positive_share: float
+    ngrams: tuple[int, int]
     #: Number of features of the training data, which must match.
     n_columns: int | None = None
 

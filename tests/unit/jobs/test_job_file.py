@@ -166,7 +166,7 @@ def test_the_job_file_of_a_run_is_the_original_job(tmp_path, content):
         ({"algorithm": {"name": "cocoa"}, "absent": "taylor"}, "absent: got 'taylor', which"),
         ({"absent": "freeze"}, "absent: got 'freeze', which algorithm batch_gradient cannot"),
         ({"stop": {"rounds": 9, "gap": 1e-3}}, "stop.gap: batch_gradient certifies no duality gap"),
-        ({"holders": 3}, "holders: got 3, wanted auto, 1 or 2"),
+        ({"holders": 3}, "holders: got 3 (there is auto, 1, 2)"),
         ({"placement": "randm"}, "placement: got 'randm'; did you mean 'random'?"),
         ({"warm_start": 3}, "warm_start: got 3, wanted the path of a model.npz"),
         (
