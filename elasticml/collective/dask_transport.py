@@ -1,11 +1,11 @@
 """Links between Dask servers, opened as Dask comms with the servers' ports and TLS.
 
 Both sides then bypass the comm and use the byte stream below it: the socket of ``tcp://``
-(``SocketLink``) or the stream of ``tls://`` (``StreamLink``). If there is neither (``inproc://``,
-``ws://``, ``ucx``), or ``hello["transport"]`` is ``"comm"``, frames are Dask messages
-(``CommLink``). If each side can open the other's memory, vectors are passed in shared memory
-(``SharedLink``). This holds under TLS, too: each side has verified that the other is a process of
-the same user on the same host.
+(``SocketLink``) or the stream of ``tls://`` (``StreamChannel``). If there is neither
+(``inproc://``, ``ws://``, ``ucx``), or ``hello["transport"]`` is ``"comm"``, frames are Dask
+messages (``MessageChannel``). If each side can open the other's memory, vectors are passed in
+shared memory (``SharedLink``). This holds under TLS, too: each side has verified that the other is
+a process of the same user on the same host.
 
 Two undocumented properties of Dask are relied on, and tested: the comms of ``tcp://`` and
 ``tls://`` have their tornado stream in the attribute ``stream``, and a handler whose first
@@ -26,134 +26,22 @@ from typing import Any, Final, Protocol
 import numpy as np
 from distributed.comm import connect, get_address_host
 from distributed.core import Status
-from distributed.protocol import Serialized
 from numpy.typing import NDArray
 from tornado.iostream import IOStream, SSLIOStream
 
-from elasticml.collective.frames import HEADER_BYTES, VERSION, Frame, Header, Kind, decode, unpack
+from elasticml.collective.comm_link import CommLink, MessageChannel, StreamChannel
+from elasticml.collective.frames import VERSION, Frame, Header, Kind
 from elasticml.collective.segmentation import PIECE_BYTES
 from elasticml.collective.shared_memory import NoSharedMemoryError, SlotPool, check_offer
 from elasticml.collective.shared_memory_link import SharedLink
-from elasticml.collective.socket_link import SocketLink, StreamLink
+from elasticml.collective.socket_link import SocketLink
 from elasticml.collective.transport import (
     CONNECT_S_MAX,
-    Allocate,
     Link,
     LinkClosedError,
     OnLink,
-    payload_buffer,
 )
 from elasticml.errors import ConfigError, RemoteProtocolError
-
-# A link over Dask messages, for comms without a byte stream: ``inproc://``, ``ws://``, ``ucx``.
-
-#: A payload up to this size is part of the message, a longer one a separate buffer.
-INLINE_BYTES_MAX: Final = 64 * 1024
-
-
-class CommLink:
-    """Frames as Dask messages, for comms without a byte stream; see ``transport.Link``."""
-
-    def __init__(self, comm: Any, hello: Mapping[str, Any], piece_bytes: int | None = None) -> None:
-        self.hello = hello
-        self.peer: str = comm.peer_address
-        self.piece_bytes = piece_bytes
-        self.sent_bytes = 0
-        self.received_bytes = 0
-        #: Set when the link is closed, as far as this end knows.
-        self.closed = asyncio.Event()
-        self._comm = comm
-
-    @property
-    def direct(self) -> None:
-        """None: sending and receiving need tasks here; see ``transport.Link``."""
-        return None
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Return 0: comms without a stream do not report it."""
-        return 0
-
-    async def send(self, frame: Frame) -> None:
-        """Send a copy of a frame: a comm keeps references to the buffers that it sends.
-
-        Raises
-        ------
-        LinkClosedError
-            When the peer is gone or the link is closed.
-        """
-        head, payload = frame.encode()
-        copied = b"" if payload is None else bytes(payload)
-        is_small = len(copied) <= INLINE_BYTES_MAX
-        body = copied if is_small else Serialized({}, [memoryview(copied)])
-        try:
-            await self._comm.write([head, body])
-        except OSError as fault:
-            raise self._lost(fault) from None
-        except BaseException:
-            self.close()
-            raise
-        self.sent_bytes += len(head) + len(copied)
-
-    async def receive(self, allocate: Allocate) -> Frame:
-        """Wait for the next frame and copy its payload into the buffer from ``allocate``.
-
-        Raises
-        ------
-        LinkClosedError
-            When the peer is gone or the link is closed.
-        RemoteProtocolError
-            When the message is not a frame of ours; this closes the link.
-        """
-        try:
-            message = await self._comm.read()
-            frame, n_payload, head = _frame_of(message, allocate)
-        except OSError as fault:
-            raise self._lost(fault) from None
-        except BaseException:
-            self.close()
-            raise
-        self.received_bytes += len(head) + n_payload
-        return frame
-
-    def close(self) -> None:
-        """Close at once; pending calls at either end raise LinkClosedError."""
-        if not self.closed.is_set():
-            self.closed.set()
-            self._comm.abort()
-
-    def _lost(self, fault: OSError) -> LinkClosedError:
-        self.close()
-        return LinkClosedError(f"the link to {self.peer} is closed: {fault}")
-
-
-def _frame_of(message: Any, allocate: Allocate) -> tuple[Frame, int, bytes]:
-    """Read a frame from a Dask message ``[head, body]``."""
-    match message:
-        case [bytes() as head, bytes() as body] if len(head) >= HEADER_BYTES:
-            parts = [memoryview(body)]
-        case [bytes() as head, Serialized() as body] if len(head) >= HEADER_BYTES:
-            parts = [memoryview(part).cast("B") for part in body.frames]
-        case _:
-            raise RemoteProtocolError(
-                f"a link received a message of type {type(message).__name__}, wanted a frame"
-            )
-    header = unpack(head[:HEADER_BYTES])
-    n_payload = sum(part.nbytes for part in parts)
-    if n_payload != header.payload_bytes or len(head) - HEADER_BYTES != header.prefix_bytes:
-        raise RemoteProtocolError(
-            f"a frame has {len(head) - HEADER_BYTES} bytes of prefix and {n_payload} of payload, "
-            f"its header says {header.prefix_bytes} and {header.payload_bytes}"
-        )
-    frame = decode(header, head[HEADER_BYTES:], None)
-    frame.payload = payload_buffer(allocate, header, frame.prefix)
-    start = 0
-    for part in parts:
-        if frame.payload is not None:
-            frame.payload[start : start + part.nbytes] = part
-            start += part.nbytes
-    return frame, n_payload, head
-
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +52,7 @@ EXTENSION: Final = "elasticml-links"
 CHOICES: Final = ("auto", "stream", "comm", "shm")
 
 
-PlainLink = SocketLink | StreamLink | CommLink
+PlainLink = SocketLink | CommLink
 AnyLink = PlainLink | SharedLink
 
 
@@ -400,9 +288,12 @@ def _link_over(comm: Any, kind: str, hello: Mapping[str, Any]) -> PlainLink:
     """Make the kind of link on which both sides have agreed."""
     pieces = PIECE_BYTES if _is_far(comm) else None
     if kind != "stream":
-        return CommLink(comm, hello, pieces)
+        return CommLink(comm, hello, MessageChannel(comm), pieces)
     if isinstance(comm.stream, SSLIOStream) or sys.platform == "win32":
-        return StreamLink(comm, hello, pieces)
+        link = CommLink(comm, hello, StreamChannel(comm.stream), pieces)
+        # Replaces the comm's own callback; ``close`` aborts the comm in its place.
+        comm.stream.set_close_callback(link.close)
+        return link
     return SocketLink(comm, hello, pieces)
 
 

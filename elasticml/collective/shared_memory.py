@@ -34,6 +34,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.arrays import F64
+
 # Descriptors of vectors in another process's shared memory, and checks of a slot's content.
 #
 # A descriptor travels in place of the vector. It names a slot (``shared_slots.py``) by process and
@@ -193,8 +195,6 @@ def check_offer(offer: Mapping[str, Any]) -> None:
 # written
 # again.
 
-Vector = NDArray[np.float64]
-
 #: Shorter payloads are sent through the link: that is as fast and needs no slot.
 SHARED_BYTES_MIN: Final = 64 * 1024
 #: Limits of a process's slots, in bytes and number. Further vectors are sent through the links.
@@ -302,7 +302,7 @@ class SlotPool:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _probe: Slot | None = None
 
-    def take(self, nbytes: int) -> Vector | None:
+    def take(self, nbytes: int) -> F64 | None:
         """Return an uninitialized vector of ``nbytes`` in shared memory.
 
         None if no peer could read it, the vector is too short, the pool is full, or the system is
@@ -322,7 +322,7 @@ class SlotPool:
             # A stale reader of the slot finds it incomplete.
             slot.words[SEQUENCE] = 0
             slot.sequence += 1
-        array: Vector = np.frombuffer(slot.memory, np.float64, nbytes // 8, HEAD_BYTES)
+        array: F64 = np.frombuffer(slot.memory, np.float64, nbytes // 8, HEAD_BYTES)
         self.enter(array, OwnLease(self, slot, nbytes))
         return array
 

@@ -47,6 +47,7 @@ from typing import Final, Literal
 from elasticml.algorithms.base import ON_CUDA, Exchange, Outcome, Scalar
 from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
+from elasticml.data.chunks.chunk import Chunk
 
 Require = Literal["any", "everybody"]
 Fill = Literal["zero", "map"]
@@ -56,6 +57,24 @@ CERTIFY: Final = "certify"
 LARGEST_ROW: Final = "largest_row"
 #: Missed exchanges after which kept dual variables are worse than those mapped from the model.
 MISSED_MAX: Final = 2
+
+# Arrays in a chunk's state.
+
+#: float64 (n_rows,): the full step of the last exchange.
+STEP: Final = "step"
+#: int64 (1,): serial of that exchange.
+SERIAL: Final = "serial"
+
+
+def serial_of(chunk: Chunk) -> int | None:
+    """Return the serial of the last exchange of a chunk; None if it has no such state."""
+    return int(chunk.state[SERIAL][0]) if SERIAL in chunk.state else None
+
+
+def is_recent(chunk: Chunk, settle: int) -> bool:
+    """Whether the state of a chunk that is not up to date is worth keeping."""
+    serial = serial_of(chunk)
+    return serial is not None and 0 <= settle - serial <= MISSED_MAX
 
 
 def scale_arrays(columns: Columns) -> dict[str, F64]:

@@ -25,6 +25,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.algorithms.cocoa.line_search import RAISE, SHORT
 from elasticml.data.chunks.kernels import unchecked_kernel
 
 # Adaptive damping of steps that are computed in parallel.
@@ -96,11 +97,9 @@ class AdaptiveDamping:
 #
 # Where a whole pass has lowered the subproblem's objective it is undone, and the threads are damped
 # in later passes: see :mod:`elasticml.algorithms.cocoa.contention`.
-
-#: A best step length below 1 means too long: the next slice raises the factor; above SHORT, it
-#: lowers it.
-SHORT: Final = 1.15
-_RAISE: Final = 1.3
+#
+# A best step length below 1 means too long: the next slice raises the factor; above SHORT, it
+# lowers it.
 
 
 class Contention:
@@ -158,7 +157,7 @@ def adapted_contention(factor: float, slope: float, bend: float, most: float) ->
     if bend <= 0.0:
         return factor
     if slope < bend:
-        return min(factor * _RAISE, most)
+        return min(factor * RAISE, most)
     if slope > SHORT * bend:
         return max(factor / SHORT, 1.0)
     return factor

@@ -21,7 +21,7 @@ from elasticml.objectives.dual_kernels import logistic_newton_step, minus_conjug
 THREADS_MAX: Final = 256
 #: Sums that :func:`ascend` and :func:`compare` add to: change of the dual, curvature, visited rows,
 #: visited values; then ``|r|^2 - |before|^2``, and ``|r|^2 + |before|^2``.
-N_SUMS: Final = 6
+N_CUDA_SUMS: Final = 6
 
 
 @cuda.jit(device=True)
@@ -97,7 +97,7 @@ def ascend(
         The damping: the share of each step that is taken.
     r : ndarray (D,)
         ``v + sigma' u``.
-    sums : ndarray (N_SUMS,), float64
+    sums : ndarray (N_CUDA_SUMS,), float64
     """
     partial = cuda.shared.array(THREADS_MAX, float64)
     scaled_step = cuda.shared.array(1, float64)
@@ -192,4 +192,4 @@ def try_device() -> None:
 
 def empty_sums() -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return zeroed sums."""
-    return np.zeros(N_SUMS)
+    return np.zeros(N_CUDA_SUMS)

@@ -61,7 +61,7 @@ from elasticml.ids import ExchangeId, GroupId
 Form = Literal["matrix", "diagonal", "scalar"]
 
 #: Losses for which there is a bound.
-LOSSES: Final = ("hinge", "squared_hinge", "logistic", "squared")
+BOUNDED_LOSSES: Final = ("hinge", "squared_hinge", "logistic", "squared")
 #: Maximum doubles of the statistics, if the width allows it.
 BUDGET: Final = 1_000_000
 
@@ -182,7 +182,7 @@ def plan_statistics(loss: str, n_sent: int, budget: int = BUDGET) -> BoundPlan:
     Parameters
     ----------
     loss : str
-        One of :data:`LOSSES`.
+        One of :data:`BOUNDED_LOSSES`.
     n_sent : int
         Length of a sent model, at least 1.
     budget : int
@@ -194,10 +194,10 @@ def plan_statistics(loss: str, n_sent: int, budget: int = BUDGET) -> BoundPlan:
     ConfigError
         When there is no bound for the loss.
     """
-    if loss not in LOSSES:
+    if loss not in BOUNDED_LOSSES:
         raise ConfigError(
             f"algorithm.loss is {loss!r}, whose absent examples cannot be bounded; wanted one of "
-            f"{', '.join(LOSSES)}, or absent: reload",
+            f"{', '.join(BOUNDED_LOSSES)}, or absent: reload",
             key="algorithm.loss",
         )
     forms: tuple[Form, ...] = ("matrix", "diagonal", "scalar")

@@ -83,8 +83,8 @@ def sum_steps(
 #: Factors of the damping after a step that was too long, and after one that was too short by more
 #: than the threshold.
 RAISE: Final = 1.3
-LOWER: Final = 1.0 / 1.15
 SHORT: Final = 1.15
+LOWER: Final = 1.0 / SHORT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

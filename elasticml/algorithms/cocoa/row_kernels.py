@@ -73,7 +73,7 @@ SEQUENCE: Final = 3
 KIND_CODES: Final = {"dense": DENSE, "csr": CSR, "binary_csr": BINARY, "sequence": SEQUENCE}
 
 #: float64 or float32 vector.
-Vector = NDArray[np.float64] | NDArray[np.float32]
+Reals = NDArray[np.float64] | NDArray[np.float32]
 _I4: Final = np.empty(0, np.int32)
 _U1: Final = np.empty(0, np.uint8)
 
@@ -97,7 +97,7 @@ def locate(
 
 
 @regrouping_kernel
-def dense_dot(at_values: int, count: int, like: Vector, r: Vector) -> Any:
+def dense_dot(at_values: int, count: int, like: Reals, r: Reals) -> Any:
     """Return ``x . r[:count]``."""
     x = carray(pointer(at_values, like), (count,), like.dtype)
     total = r.dtype.type(0.0)
@@ -107,7 +107,7 @@ def dense_dot(at_values: int, count: int, like: Vector, r: Vector) -> Any:
 
 
 @unchecked_kernel
-def dense_add(at_values: int, count: int, like: Vector, c: Any, r: Vector) -> None:
+def dense_add(at_values: int, count: int, like: Reals, c: Any, r: Reals) -> None:
     """Add ``c x`` to ``r[:count]``."""
     x = carray(pointer(at_values, like), (count,), like.dtype)
     for j in range(count):
@@ -115,7 +115,7 @@ def dense_add(at_values: int, count: int, like: Vector, c: Any, r: Vector) -> No
 
 
 @unchecked_kernel
-def csr_dot(at_indices: int, at_values: int, count: int, like: Vector, r: Vector) -> Any:
+def csr_dot(at_indices: int, at_values: int, count: int, like: Reals, r: Reals) -> Any:
     """Return ``x . r``; four partial sums hide the latency of the additions."""
     index = carray(pointer(at_indices, _I4), (count,), np.int32)
     x = carray(pointer(at_values, like), (count,), like.dtype)
@@ -133,7 +133,7 @@ def csr_dot(at_indices: int, at_values: int, count: int, like: Vector, r: Vector
 
 
 @unchecked_kernel
-def csr_add(at_indices: int, at_values: int, count: int, like: Vector, c: Any, r: Vector) -> None:
+def csr_add(at_indices: int, at_values: int, count: int, like: Reals, c: Any, r: Reals) -> None:
     """Add ``c x`` to ``r``."""
     index = carray(pointer(at_indices, _I4), (count,), np.int32)
     x = carray(pointer(at_values, like), (count,), like.dtype)
@@ -142,7 +142,7 @@ def csr_add(at_indices: int, at_values: int, count: int, like: Vector, c: Any, r
 
 
 @unchecked_kernel
-def binary_dot(at_indices: int, count: int, r: Vector) -> Any:
+def binary_dot(at_indices: int, count: int, r: Reals) -> Any:
     """Return the sum of ``r`` over the row's columns."""
     index = carray(pointer(at_indices, _I4), (count,), np.int32)
     zero = r.dtype.type(0.0)
@@ -159,7 +159,7 @@ def binary_dot(at_indices: int, count: int, r: Vector) -> Any:
 
 
 @unchecked_kernel
-def binary_add(at_indices: int, count: int, c: Any, r: Vector) -> None:
+def binary_add(at_indices: int, count: int, c: Any, r: Reals) -> None:
     """Add ``c`` to ``r`` at the row's columns."""
     index = carray(pointer(at_indices, _I4), (count,), np.int32)
     for j in range(count):
@@ -167,7 +167,7 @@ def binary_add(at_indices: int, count: int, c: Any, r: Vector) -> None:
 
 
 @unchecked_kernel
-def sequence_dot(at_codes: int, length: int, grams: NDArray[np.int64], r: Vector) -> Any:
+def sequence_dot(at_codes: int, length: int, grams: NDArray[np.int64], r: Reals) -> Any:
     """Return the sum of ``r`` over the row's n-grams.
 
     ``grams`` (hi - lo + 1, 259): see :func:`elasticml.algorithms.cocoa.chunk_pointers.grams_of`.
@@ -182,7 +182,7 @@ def sequence_dot(at_codes: int, length: int, grams: NDArray[np.int64], r: Vector
 
 
 @unchecked_kernel
-def sequence_add(at_codes: int, length: int, grams: NDArray[np.int64], c: Any, r: Vector) -> None:
+def sequence_add(at_codes: int, length: int, grams: NDArray[np.int64], c: Any, r: Reals) -> None:
     """Add ``c`` to ``r`` at the row's n-grams."""
     codes = carray(pointer(at_codes, _U1), (length,), np.uint8)
     for g in range(grams.shape[0]):
@@ -198,8 +198,8 @@ def dot(
     at_values: int,
     count: int,
     grams: NDArray[np.int64],
-    like: Vector,
-    r: Vector,
+    like: Reals,
+    r: Reals,
 ) -> Any:
     """Return ``x . r`` for a row of any kind."""
     if kind == 1:
@@ -218,9 +218,9 @@ def add(
     at_values: int,
     count: int,
     grams: NDArray[np.int64],
-    like: Vector,
+    like: Reals,
     c: Any,
-    r: Vector,
+    r: Reals,
 ) -> None:
     """Add ``c x`` to ``r`` for a row of any kind."""
     if kind == 1:

@@ -15,7 +15,7 @@ import numpy as np
 from numba import carray
 
 from elasticml.algorithms.cocoa import row_kernels
-from elasticml.algorithms.cocoa.row_kernels import Vector, pointer, prefetch
+from elasticml.algorithms.cocoa.row_kernels import Reals, pointer, prefetch
 from elasticml.arrays import F64, I64
 from elasticml.data.chunks.kernels import unchecked_kernel
 from elasticml.objectives.dual_kernels import gap_of, minus_conjugate_of, stepped
@@ -40,7 +40,7 @@ class ChunkRows(NamedTuple):
     #: (any, GRAM_FIELDS), int64.
     grams: I64
     #: (0,), of the type of the chunks' values.
-    like: Vector
+    like: Reals
     #: Consecutive rows of a bucket.
     bucket: int
 
@@ -124,7 +124,7 @@ def _weight_of(visits: I64, bucket: int, table: I64) -> float:
 
 
 @unchecked_kernel
-def write_norms(t: I64, grams: I64, like: Vector) -> None:
+def write_norms(t: I64, grams: I64, like: Reals) -> None:
     """Write the squared norms of the rows of the chunk with addresses ``t``."""
     norms = carray(pointer(t[9], like), (t[1],), like.dtype)
     kind, width = t[0], t[2]
@@ -195,7 +195,7 @@ def visit(
     dual: LocalDual,
     unit: float,
     share: float,
-    r: Vector,
+    r: Reals,
     sums: F64,
 ) -> None:
     """Maximise the local dual problem over one row after another.

@@ -16,7 +16,7 @@ from elasticml.algorithms.base import ON_CUDA, Arrays, Operation, Parallel, Work
 from elasticml.algorithms.cocoa import bound_statistics, cocoa_exchanges
 from elasticml.algorithms.cocoa.bound_statistics import RowMap
 from elasticml.algorithms.cocoa.chunk_pointers import ChunkCaches, Piece, stored_of
-from elasticml.algorithms.cocoa.cocoa_exchanges import MISSED_MAX
+from elasticml.algorithms.cocoa.cocoa_exchanges import SERIAL, STEP, is_recent, serial_of
 from elasticml.algorithms.cocoa.device_selection import Device, check_driver, device_of
 from elasticml.algorithms.cocoa.frozen_loss_bound import MOMENTS, BoundPlan, plan_statistics
 from elasticml.algorithms.cocoa.line_search import products, sum_steps
@@ -40,10 +40,6 @@ from elasticml.specification.algorithms import CoCoA, settings_from_section
 
 #: float64 (n_rows,): dual variables at the beginning of the last exchange.
 ALPHA: Final = "alpha"
-#: float64 (n_rows,): the full step of that exchange.
-STEP: Final = "step"
-#: int64 (1,): serial of that exchange.
-SERIAL: Final = "serial"
 
 
 def settle(chunk: Chunk, loss: DualLoss, *, serial: int, settle: int, gamma: float) -> bool:
@@ -52,10 +48,9 @@ def settle(chunk: Chunk, loss: DualLoss, *, serial: int, settle: int, gamma: flo
     The chunk then has serial ``serial`` and no step. A chunk without state, or with the state of
     another exchange than ``settle``, is left as it is.
     """
-    state = chunk.state
-    if SERIAL not in state or state[ALPHA].shape != (chunk.n_rows,):
+    state, own = chunk.state, serial_of(chunk)
+    if own is None or state[ALPHA].shape != (chunk.n_rows,):
         return False
-    own = int(state[SERIAL][0])
     if own == serial:
         return True
     if own != settle:
@@ -72,10 +67,7 @@ def settle(chunk: Chunk, loss: DualLoss, *, serial: int, settle: int, gamma: flo
 
 def has_recent_alpha(chunk: Chunk, settle: int) -> bool:
     """Whether a chunk that is not up to date has dual variables worth keeping."""
-    state = chunk.state
-    if SERIAL not in state or state[ALPHA].shape != (chunk.n_rows,):
-        return False
-    return 0 <= settle - int(state[SERIAL][0]) <= MISSED_MAX
+    return is_recent(chunk, settle) and chunk.state[ALPHA].shape == (chunk.n_rows,)
 
 
 def write_alpha(chunk: Chunk, alpha: F64, serial: int) -> None:

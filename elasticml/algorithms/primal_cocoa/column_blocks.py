@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.chunk_pointers import address
-from elasticml.algorithms.cocoa.cocoa_exchanges import MISSED_MAX
+from elasticml.algorithms.cocoa.cocoa_exchanges import SERIAL, STEP, serial_of
 from elasticml.algorithms.cocoa.row_kernels import KIND_CODES
 from elasticml.algorithms.linear import coordinate_descent_kernels
 from elasticml.algorithms.linear.column_matrix import FLAT
@@ -30,10 +30,6 @@ from elasticml.ids import ChunkId
 #: float64 (n_rows,): coefficients at the beginning of the last exchange. Here and below, rows that
 #: are not columns have 0.
 COEF: Final = "coef"
-#: float64 (n_rows,): the full step of that exchange.
-STEP: Final = "step"
-#: int64 (1,): serial of that exchange.
-SERIAL: Final = "serial"
 #: float64 (n_rows,): squared norms and means of the columns.
 NORMS: Final = "norms"
 MEANS: Final = "means"
@@ -61,9 +57,7 @@ def settle(chunk: Chunk, *, serial: int, settle: int, gamma: float) -> bool:
     The chunk then has serial ``serial`` and no step. A chunk without coefficients, or with those of
     another exchange than ``settle``, is left as it is.
     """
-    if SERIAL not in chunk.state:
-        return False
-    own = int(chunk.state[SERIAL][0])
+    own = serial_of(chunk)
     if own == serial:
         return True
     if own != settle:
@@ -73,13 +67,6 @@ def settle(chunk: Chunk, *, serial: int, settle: int, gamma: float) -> bool:
         coef = coef + gamma * chunk.state[STEP]
     write(chunk, coef, serial)
     return True
-
-
-def is_recent(chunk: Chunk, settle: int) -> bool:
-    """Whether a chunk that is not up to date has coefficients worth keeping."""
-    if SERIAL not in chunk.state:
-        return False
-    return 0 <= settle - int(chunk.state[SERIAL][0]) <= MISSED_MAX
 
 
 def write(chunk: Chunk, coef: F64, serial: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from elasticml.algorithms.base import Arrays, Operation, Parallel, Work, operation_of
+from elasticml.algorithms.cocoa.cocoa_exchanges import STEP, is_recent
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.primal_cocoa import column_blocks, primal_exchanges
@@ -18,7 +19,6 @@ from elasticml.algorithms.primal_cocoa.column_blocks import (
     MEANS,
     NORMS,
     SLOPES,
-    STEP,
     ColumnBlock,
     DiagonalHessian,
     QuadraticModel,
@@ -248,7 +248,7 @@ class PrimalCocoaSolver:
         if taken is not None:
             column_blocks.write(chunk, block.own(np.asarray(taken)), serial)
             return True
-        if column_blocks.is_recent(chunk, int(work.parameters["settle"])):
+        if is_recent(chunk, int(work.parameters["settle"])):
             coef = chunk.state[COEF]
         else:
             coef = block.own(sent_coef)

@@ -20,14 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.data.chunks.body import ALIGNMENT
-from elasticml.data.storage.file_limits import raise_open_file_limit
+from elasticml.data.storage.file_limits import FREE_SHARE_MIN, raise_open_file_limit
 from elasticml.errors import ConfigError
 
 #: Linux's MADV_POPULATE_READ (5.14), which Python does not define yet.
 _POPULATE_READ: Final = 22
 _PAGE: Final = mmap.PAGESIZE
-#: Spilling leaves at least this share of the disk free.
-_FREE_SHARE_MIN: Final = 0.1
 #: File systems in memory: spilling to them frees none.
 _IN_MEMORY: Final = ("tmpfs", "ramfs")
 
@@ -172,7 +170,7 @@ def disk_room(folder: Path) -> int:
         return 0
     status = os.statvfs(folder)
     whole = status.f_frsize * status.f_blocks
-    return max(0, int(status.f_frsize * status.f_bavail - _FREE_SHARE_MIN * whole))
+    return max(0, int(status.f_frsize * status.f_bavail - FREE_SHARE_MIN * whole))
 
 
 def file_system_of(folder: Path) -> str:

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Final
 
 from elasticml.data.storage.block_file import PART, SUFFIX, Block, map_block, write_block
+from elasticml.data.storage.file_limits import FREE_SHARE_MIN
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import parse_size
 
 #: The least recently used files are removed when the directory exceeds this size.
 CACHE_BYTES_MAX: Final = 4 * 2**30
-#: The cache leaves at least this share of the disk free.
-_FREE_SHARE_MIN: Final = 0.1
 _LOCK: Final = ".lock"
 _OFF: Final = "off"
 
@@ -131,7 +130,7 @@ def _has_room(folder: Path, block: Block) -> bool:
     """Whether a block fits the size limit and leaves enough of the disk free."""
     nbytes = sum(chunk.nbytes for chunk in block[0])
     disk = shutil.disk_usage(folder)
-    return nbytes <= cache_bytes_max() and disk.free - nbytes >= _FREE_SHARE_MIN * disk.total
+    return nbytes <= cache_bytes_max() and disk.free - nbytes >= FREE_SHARE_MIN * disk.total
 
 
 @contextlib.contextmanager

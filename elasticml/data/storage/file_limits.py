@@ -1,10 +1,14 @@
-"""The limit on the files that a process may have open."""
+"""Limits on open files and on the use of disks."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import resource
+from typing import Final
+
+#: Caches and spilled chunks leave at least this share of a disk free.
+FREE_SHARE_MIN: Final = 0.1
 
 
 @functools.cache
