@@ -38,7 +38,9 @@ class PlannedFault:
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> PlannedFault:
         """Read an entry, as :meth:`.Fault.entry` writes it."""
-        round, back, lose = (entry.get(key) for key in ("round", "return", "lose"))
+        round: Any = entry.get("round")
+        back: Any = entry.get("return")
+        lose: Any = entry.get("lose")
         if back is not None:
             return cls(round=int(round), kind="return", count=int(back))
         slots = () if isinstance(lose, int) else tuple(lose)

@@ -151,7 +151,7 @@ class Faults:
         """Take back the containers of dismissed members."""
         for address in addresses:
             self._workers.by_address[address].kill()
-        self._manager.released(len(addresses))
+        self._manager.released(addresses)
 
     def _ask(self, entry: Asked) -> None:
         self._manager.ask(entry, self._chosen(entry.reclaim))

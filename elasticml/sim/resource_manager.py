@@ -123,21 +123,21 @@ class ResourceManager:
         """
         self._demands.remove(demand)
         for lifted in self._marks.expire(self._environment.clock.now_s):
+            self._driver.feed(replace(lifted, cause="world"))
             worker = self._workers.by_address[lifted.address]
-            if worker.endpoint.is_alive and not worker.is_closing:
-                self._driver.feed(replace(lifted, cause="world"))
-                if worker.life is None or worker.life.is_over:
-                    worker.offer()
+            is_here = worker.endpoint.is_alive and not worker.is_closing
+            if is_here and (worker.life is None or worker.life.is_over):
+                worker.offer()
 
-    def released(self, count: int) -> None:
-        """Record containers that the job has released."""
-        for _ in range(count):
+    def released(self, addresses: Sequence[str]) -> None:
+        """Record containers that the job has released; no mark outlives its container."""
+        for address in addresses:
+            self._marks.remove("", address, self._environment.clock.now_s)
             demand = next((d for d in self._demands if d.lacking), None)
-            if demand is None:
-                return
-            demand.lacking -= 1
-            self._gone(demand.entry)
-            self._wanted += 1
+            if demand is not None:
+                demand.lacking -= 1
+                self._gone(demand.entry)
+                self._wanted += 1
 
     def wanted(self, count: int) -> int:
         """Record a request for containers; return the number that other queues do not have."""

@@ -131,8 +131,8 @@ class JobEnded(StoryRecord):
     state: str
     reason: str
     converged: bool | None
-    #: Number of rounds.
-    round: int
+    #: Number of rounds; None if the story does not say it.
+    round: int | None
     #: Number of computations of each member.
     computations: Mapping[str, int]
     #: Digest of all inputs and outputs of the trainer.

@@ -104,6 +104,14 @@ def test_withdrawn_marks_leave_members_unchanged():
     assert "0.1" not in [r["target"] for r in moves]
 
 
+def test_the_mark_of_a_member_that_died_is_lifted_when_it_expires():
+    entry = {"at": 4.0, "reclaim": [0], "grace": 2.0, "away": 3.0}
+    result = play({**SLOW, "trace": [entry, {"at": 4.2, "lose": [0]}]}, **ROUNDS)
+    (lost,) = [r for r in records_of(result, "MemberLost") if r["member"] == "0.1"]
+    lifted = [r["member"] for r in records_of(result, "ReclaimLifted") if r["t"] > lost["t"]]
+    assert lifted == [None]
+
+
 def test_job_with_its_minimum_of_members_releases_none_and_loses_some():
     members = {"start": 6, "min": 6}
     entry = {"at": 4.0, "reclaim": [0], "grace": 2.0, "away": 3.0}

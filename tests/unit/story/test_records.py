@@ -133,6 +133,12 @@ def test_records_are_selected_by_class() -> None:
     assert first_of(DataLoaded, records_from_json(story)) is None
 
 
+def test_the_end_of_a_job_may_lack_its_number_of_rounds() -> None:
+    values = {"event": "JobEnded", "state": "done", "round": 3}
+    assert record_from_json(values).round == 3
+    assert record_from_json({"event": "JobEnded", "state": "done"}).round is None
+
+
 def test_invalid_lines_are_skipped_with_a_note() -> None:
     notes: list[str] = []
     lines = ['{"t": 1.0, "event": "RoundStarted"}', "[1]", '{"event": "RoundStarted"}', '{"t": 2']
