@@ -235,8 +235,6 @@ class Algorithm:
     is_regression: bool = False
 
 
-# Dispatch of an exchange to a solver's operation.
-
 Operation = Callable[[Work, Sequence[Chunk], Parallel], Arrays]
 
 

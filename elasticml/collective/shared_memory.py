@@ -184,16 +184,13 @@ def check_offer(offer: Mapping[str, Any]) -> None:
 #
 # A slot is an anonymous file in memory (``memfd_create``, mode 0600) that a peer opens through
 # ``/proc/<pid>/fd``. It has no name in ``/dev/shm`` that a killed process could leave behind, and
-# is
-# not subject to that file system's limit. The kernel frees it when the last process unmaps it.
+# is not subject to that file system's limit. The kernel frees it when the last process unmaps it.
 #
 # There is no explicit reference count. A slot is in use as long as something holds its array or a
 # view of it. A link holds each array that it has lent until the peer returns it; the peer returns
-# it
-# when its last view is dropped. A slot that is not in use is written again. A peer that disconnects
-# without returning a slot may still be reading it, or may only be stopped: that slot is never
-# written
-# again.
+# it when its last view is dropped. A slot that is not in use is written again. A peer that
+# disconnects without returning a slot may still be reading it, or may only be stopped: that slot is
+# never written again.
 
 #: Shorter payloads are sent through the link: that is as fast and needs no slot.
 SHARED_BYTES_MIN: Final = 64 * 1024

@@ -18,8 +18,6 @@ from elasticml.collective.frames import HEADER_BYTES, Frame, Header, decode, unp
 from elasticml.collective.transport import Allocate, LinkClosedError, payload_buffer
 from elasticml.errors import LocalProtocolError
 
-# Non-blocking reader of frames from a socket; a short frame takes one system call.
-
 #: Bytes requested at the start of a frame; the surplus belongs to the following frames.
 AHEAD_BYTES: Final = 4096
 

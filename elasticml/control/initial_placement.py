@@ -14,8 +14,6 @@ from elasticml.protocol.commands import Command, Configure, MergeFacts, ReadBloc
 from elasticml.protocol.events import BlockRead, FactsFixed
 from elasticml.story import records as story
 
-# Assignment of the data source's blocks to members that survey or read them.
-
 
 class BlockLoading:
     """Assigns the source's blocks to members and detects when all have been read."""
@@ -78,9 +76,6 @@ class BlockLoading:
     def awaited(self) -> set[MemberId]:
         """Return members that are reading blocks."""
         return {reader for reader in self.pending.values() if reader is not None}
-
-
-# Initial placement: distribute the chunks before the first round and start the trainer.
 
 
 class InitialPlacement:

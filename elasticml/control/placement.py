@@ -177,9 +177,6 @@ def fitting(
     return chosen
 
 
-# Memory budget: the free memory of members once they have dropped all spare copies.
-
-
 class MemoryBudget:
     """Free memory of members.
 

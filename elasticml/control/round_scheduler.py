@@ -18,8 +18,6 @@ from elasticml.ids import MemberId
 from elasticml.protocol.commands import Command, GiveChunks
 from elasticml.story import records as story
 
-# Round boundaries: returns take effect, chunks move, drained members are released.
-
 
 class RoundScheduler:
     """Applies at the start of a round what must not happen within one.
@@ -116,8 +114,6 @@ class RoundScheduler:
                 )
         return commands
 
-
-# Idle rounds while the driver cannot compute, and recovery after the loss of all members.
 
 #: Phases of planned losses that an idle round performs at its start.
 EXCHANGE_PHASES = ("broadcast", "compute", "reduce", "apply")

@@ -19,8 +19,6 @@ from elasticml.protocol.job_record import PlannedFault
 from elasticml.story import records as story
 from elasticml.story.history import NEXT, HistoryRow
 
-# History of finished rounds for policies: progress, and each member's compute times.
-
 #: Number of rounds for which a member's compute times are kept.
 ROUNDS_KEPT = 8
 
@@ -115,8 +113,6 @@ class History:
         """Return them divided by the examples that it owned at the end of each round."""
         return tuple(value / rows for value, rows in self._times.get(member, ()))
 
-
-# Rounds at the driver: history rows, stop rules, planned faults, and idle rounds.
 
 ROUNDS_TIMED = 20
 #: Shortest idle round, however fast real ones are.

@@ -273,8 +273,6 @@ def read_chunks(
     return [by_id[id] for id in ids]
 
 
-# Infer a file's format from its name.
-
 #: Format by file suffix; suffixes of compression are removed first.
 FORMAT_BY_SUFFIX: Final = {
     ".svm": "svmlight",

@@ -25,8 +25,6 @@ from elasticml.specification.algorithms import AnyAlgorithm, BatchGradient, Prim
 from elasticml.specification.sections import Stop
 from elasticml.story.summary import summary_from_json
 
-# Run a fit as an elastic job; importing what jobs need takes longer than most fits.
-
 
 def run_job(
     algorithm: AnyAlgorithm,

@@ -226,10 +226,6 @@ def _step(place: Any, key: str, setting: str) -> Any:
     return place[key]
 
 
-# Read job files: YAML in, validated settings out.
-#
-# Every error names the key, its place in the file and the remedy.
-
 #: Keys of ``data`` that are not options of the reader.
 _NOT_THE_READERS = ("test", "chunk_size", "cache", "scale")
 #: Examples of the required sections, for error messages.

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from elasticml.algorithms.local_sgd.network import Network
 
 
-# A trained linear model, for users.
-
-
 class LinearModel:
     """Coefficients, intercept and, for classifiers, classes.
 
@@ -55,9 +52,6 @@ class LinearModel:
             return margins
         labels: F64 = self.classes_[(margins > 0.0).astype(int)]
         return labels
-
-
-# A trained network, for users.
 
 
 class NetworkModel:

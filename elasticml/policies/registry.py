@@ -258,9 +258,6 @@ def make_policies(
     return sorted(made, key=lambda p: order.index(p.name) if p.name in order else len(order))
 
 
-# Make a job's policies from its record; every driver calls this.
-
-
 def policies_of_job(record: JobRecord, settings: DriverSettings) -> list[Policy]:
     """Make the policies that a job's record lists, and those that every job has.
 

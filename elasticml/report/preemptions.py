@@ -325,8 +325,6 @@ def _instead(entry: Container) -> str:
     return ", ".join(parts) or "–"
 
 
-# A plain-text table of preempted containers and their times.
-
 _HEADS = ("member", "what", "notice", "SIGTERM", "chunks safe", "lost", "stand-in", "round", "back")
 _WHAT = {
     "marked": "asked for",

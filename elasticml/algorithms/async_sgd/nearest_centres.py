@@ -20,8 +20,7 @@ from elasticml.errors import ConfigError
 #
 # Every loop is single-threaded and releases the GIL. Distances are compared as ``|c|^2/2 - x.c``,
 # centres along the vector registers and two rows at a time, so that a centre is loaded once for
-# both.
-# The compiler may reassociate the sum of a distance; sums by centre keep the order of rows.
+# both. The compiler may reassociate the sum of a distance; sums by centre keep the order of rows.
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

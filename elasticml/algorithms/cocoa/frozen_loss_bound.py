@@ -50,9 +50,8 @@ from elasticml.ids import ExchangeId, GroupId
 # The statistics by which the loss of absent examples is bounded: sums over bins of rows.
 #
 # Rows are sorted into bins by their deficit ``1 - z_i`` (hinge losses), or by ``-|z_i|``
-# (logistic),
-# at the model v0 at which the statistics are taken. All statistics are sums over rows: those of
-# chunks add up to a member's, and the reduce tree adds those of all members.
+# (logistic), at the model v0 at which the statistics are taken. All statistics are sums over rows:
+# those of chunks add up to a member's, and the reduce tree adds those of all members.
 #
 # Letters: ``s_i`` weight, ``x_i`` row with the label folded in (classification), ``z_i`` its margin
 # at v0, ``a_i`` the deficit for the hinge; for smooth losses the derivative by the margin.
@@ -518,9 +517,8 @@ def _gamma(n: float) -> float:
 #
 # With ``absent: freeze`` the model keeps the contribution of vanished examples from the last
 # certificate that they took part in. The dual objective stays exact. Their loss at the current
-# model
-# is bounded by the statistics kept with that certificate. If no member has those any more, it is
-# bounded by the longest row, and their dual variables are zero from then on.
+# model is bounded by the statistics kept with that certificate. If no member has those any more, it
+# is bounded by the longest row, and their dual variables are zero from then on.
 #
 # Source: our study of both CoCoA papers; neither continues without examples.
 

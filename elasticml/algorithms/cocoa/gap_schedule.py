@@ -90,11 +90,10 @@ def smoothed_model(loss: str, v: F64, before: F64 | None) -> F64:
 # certificates, so that these take about a fifth of all work.
 #
 # With a known target, passes estimate the gap: each row's contribution as it is visited, which
-# comes
-# close to the gap of a certificate. A certificate is due when the estimate reaches the target;
-# otherwise by earned work as above, or seldom where intermediate gaps are not used. Where passes
-# give no estimate, the last certificates predict the round that reaches the target; the certificate
-# of that round may be paid for by later passes.
+# comes close to the gap of a certificate. A certificate is due when the estimate reaches the
+# target; otherwise by earned work as above, or seldom where intermediate gaps are not used. Where
+# passes give no estimate, the last certificates predict the round that reaches the target; the
+# certificate of that round may be paid for by later passes.
 
 #: Share of a pass's work that it earns for certificates.
 EARNED: Final = 0.25

@@ -30,8 +30,7 @@ from elasticml.data.chunks.kernels import unchecked_kernel
 #
 # A thread adds ``sigma'`` times its rows' steps to its own replica. One loop over the coordinates
 # then takes the steps out of all replicas, sums them in float64, updates the model and writes it
-# back
-# to every replica: each number is read and written once.
+# back to every replica: each number is read and written once.
 
 
 #: Stored values per coordinate after which a single thread's replica is merged, at a tenth of the

@@ -60,10 +60,9 @@ def prefetch(typing_context: Any, address: Any) -> Any:
 # Products and updates with one row of a chunk by address, compiled: dot, add.
 #
 # The serial loops are small enough for the compiler to inline them into the kernels that visit
-# rows.
-# A row has ``count`` values at ``at_values`` and, if sparse, column numbers at ``at_indices``.
-# Sequence rows are codes, see :mod:`elasticml.data.chunks.ngrams`. Arithmetic is in the type of
-# ``r``.
+# rows. A row has ``count`` values at ``at_values`` and, if sparse, column numbers at
+# ``at_indices``. Sequence rows are codes, see :mod:`elasticml.data.chunks.ngrams`. Arithmetic is in
+# the type of ``r``.
 
 DENSE: Final = 0
 CSR: Final = 1

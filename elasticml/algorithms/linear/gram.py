@@ -13,11 +13,10 @@ from elasticml.data.chunks.kernels import kernel
 # Explicit centring of columns whose mean is large compared with their standard deviation.
 #
 # ``sum x^2 - n mean^2`` loses all digits for a column whose mean is 1e8 times its standard
-# deviation,
-# and so do inner products. Dense columns are centred entry by entry. Of sparse columns only those
-# with a relatively small variance are; they are nearly dense anyway: by Cauchy and Schwarz, the
-# rows without an entry have at most the share of the weight that the variance has of the mean
-# square.
+# deviation, and so do inner products. Dense columns are centred entry by entry. Of sparse columns
+# only those with a relatively small variance are; they are nearly dense anyway: by Cauchy and
+# Schwarz, the rows without an entry have at most the share of the weight that the variance has of
+# the mean square.
 
 
 #: A sparse column is centred explicitly if its variance is below this share of its mean square.

@@ -250,14 +250,11 @@ def _descend(
 #
 # ``sum_i s_i loss(z_i, y_i) + a1 |w|_1 + a2/2 |w|^2`` with ``z = X w + b``, b not penalised or
 # absent. With the loss replaced by its quadratic model at the current margins this is an elastic
-# net
-# over rows of weight ``s_i loss''`` with targets ``z - loss'/loss''``; a line search on the
-# objective
-# follows the step.
+# net over rows of weight ``s_i loss''`` with targets ``z - loss'/loss''``; a line search on the
+# objective follows the step.
 #
 # Source: Friedman, Hastie and Tibshirani (2010), section 3; Yuan, Ho and Lin (2012), algorithm 2,
-# for
-# the steps' lengths.
+# for the steps' lengths.
 
 #: Least curvature of a row as a share of its slope: badly misclassified rows have almost none,
 #: which would give unbounded steps.

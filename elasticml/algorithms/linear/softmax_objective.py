@@ -134,8 +134,6 @@ class SoftmaxObjective:
         return float(self._share[:, 0] @ entropies) - 0.5 / self._l2 * float((image**2).sum())
 
 
-# Dual feasibility of multinomial models with intercepts: distributions with given class sums.
-
 #: Replaces a zero sum in a divisor.
 _LEAST = 1e-300
 

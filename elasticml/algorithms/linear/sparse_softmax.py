@@ -217,13 +217,12 @@ def _dense(matrix: Any) -> F64:
 
 # Sparse multinomial logistic regression by working sets of coefficients, with a certified gap.
 #
-# ``sum_i s_i (log sum_k exp z_ik - z_i,y_i) + sum_k (a1 |w_k|_1 + a2/2 |w_k|^2)`` with
-# ``z_ik = x_i.w_k + b_k``, b not penalised or absent. Each iteration multiplies all columns by the
+# ``sum_i s_i (log sum_k exp z_ik - z_i,y_i) + sum_k (a1 |w_k|_1 + a2/2 |w_k|^2)`` with ``z_ik =
+# x_i.w_k + b_k``, b not penalised or absent. Each iteration multiplies all columns by the
 # residuals. This gives the gap, the coefficients that are zero in every solution, and the working
 # set: those in the model or closest to entering it. Proximal Newton steps on the working set
-# follow,
-# in one block or, if it is large, block by block. The dual variables are distributions over the
-# classes, made feasible as in :mod:`elasticml.algorithms.linear.softmax_objective`, then moved
+# follow, in one block or, if it is large, block by block. The dual variables are distributions over
+# the classes, made feasible as in :mod:`elasticml.algorithms.linear.softmax_objective`, then moved
 # towards the rows' own classes until every column satisfies its constraint.
 
 #: Smoothness of a row's loss in the Euclidean norm of its margins.

@@ -31,11 +31,10 @@ from elasticml.ids import ChunkId
 # A step towards the best coefficients with their present signs, by conjugate gradients.
 #
 # Sweeps find the support of a solution and its signs soon, and its values slowly if columns are
-# much
-# alike. With fixed signs the values solve linear equations. The matrix is never formed; a product
-# with it costs about two sweeps over the support. The step is a descent direction wherever
-# conjugate
-# gradients stop. It is shortened where a sign would change, so that the objective never grows.
+# much alike. With fixed signs the values solve linear equations. The matrix is never formed; a
+# product with it costs about two sweeps over the support. The step is a descent direction wherever
+# conjugate gradients stop. It is shortened where a sign would change, so that the objective never
+# grows.
 
 
 #: Maximum bytes of the support's columns for which they are copied and a step is made.

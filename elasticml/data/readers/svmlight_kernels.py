@@ -147,8 +147,7 @@ def fraction_at(text: NDArray[np.uint8], at: int) -> tuple[float, int, bool]:
 # Parse svmlight text from bytes: one pass, without the GIL; numbers are exact or marked.
 #
 # The most frequent tokens, ``index:value`` with an index of at most seven digits, are read without
-# a
-# loop over their bytes; slower functions handle the others. Numbers are parsed by
+# a loop over their bytes; slower functions handle the others. Numbers are parsed by
 # :mod:`elasticml.data.readers.decimals`; Python's ``float`` parses the few that it marks as
 # inexact.
 

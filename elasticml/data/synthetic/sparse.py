@@ -39,10 +39,9 @@ from elasticml.specification.data import SyntheticSpec
 # Sparse rows whose columns follow a power law, with labels from a planted separator and noise.
 #
 # Published properties of three large data sets are reproduced: columns, stored values per row,
-# column
-# frequencies, scaling of values, share of positive labels. None of their data is used. Ranks (the
-# most frequent column has rank 0) are drawn from ``P(rank) ~ (rank + q)^-a``; a fixed permutation
-# maps ranks to columns, so that frequent columns are not adjacent.
+# column frequencies, scaling of values, share of positive labels. None of their data is used. Ranks
+# (the most frequent column has rank 0) are drawn from ``P(rank) ~ (rank + q)^-a``; a fixed
+# permutation maps ranks to columns, so that frequent columns are not adjacent.
 
 
 #: Seed that separates the draws for the label threshold from all others.

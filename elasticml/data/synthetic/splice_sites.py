@@ -41,11 +41,9 @@ from elasticml.specification.data import SyntheticSpliceSpec
 #
 # Every sequence has AG in the middle, as every candidate site has. True sites follow, more or less
 # strongly, a position weight matrix (TTTCAG|G with a pyrimidine tract before it), and most contain
-# a
-# branch-point motif upstream; some decoys follow the matrix at half strength. The background's
-# share
-# of G and C varies from row to row, so that a single letter says little. The probabilities are
-# invented (rounded from textbook values for acceptors); no real sequence is used.
+# a branch-point motif upstream; some decoys follow the matrix at half strength. The background's
+# share of G and C varies from row to row, so that a single letter says little. The probabilities
+# are invented (rounded from textbook values for acceptors); no real sequence is used.
 
 ALPHABET: Final = "ACGT"
 LENGTH_MIN: Final = 8
