@@ -17,6 +17,6 @@ def initial_model(section: Mapping[str, Any]) -> dict[str, NDArray[np.float64]]:
 
     The client has checked that they are finite numbers and those that the algorithm needs.
     """
-    given = section.get("warm_start") or {}
-    arrays = {str(name): np.asarray(values, np.float64) for name, values in given.items()}
+    model = section.get("warm_start") or {}
+    arrays = {str(name): np.asarray(values, np.float64) for name, values in model.items()}
     return {k: a.reshape(-1) if k in _VECTORS else a for k, a in arrays.items()}

@@ -156,11 +156,11 @@ def slot_mismatch(memory: mmap.mmap, descriptor: bytes) -> str | None:
     # The header has the layout of the descriptor, so that one comparison suffices.
     if memory[:DESCRIPTOR_BYTES] == MAGIC + descriptor[8:]:
         return None
-    found, expected = unpack_descriptor(memory[:HEAD_BYTES]), unpack_descriptor(descriptor)
-    owner = "its owner's" if found.life == expected.life else "another life's"
+    actual, expected = unpack_descriptor(memory[:HEAD_BYTES]), unpack_descriptor(descriptor)
+    owner = "its owner's" if actual.life == expected.life else "another life's"
     got, want = (
         f"slot {d.slot}, sequence {d.sequence}, exchange {d.exchange}, {d.nbytes} bytes"
-        for d in (found, expected)
+        for d in (actual, expected)
     )
     return f"{owner} {got}, wanted {want}"
 

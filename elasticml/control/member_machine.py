@@ -242,8 +242,8 @@ class Member:
         attaching = self._attaching
         if attaching is None or event.peer is None or event.peer != self.node.parent:
             return []
-        told = fx.Tell(to=event.peer, event=self._attached(attaching))
-        return [told, *self.node.parent_linked(event.peer)]
+        message = fx.Tell(to=event.peer, event=self._attached(attaching))
+        return [message, *self.node.parent_linked(event.peer)]
 
     def _connect_failed(self, event: fx.ConnectFailed) -> Commands:
         attaching = self._attaching
@@ -293,8 +293,8 @@ class Member:
 
     def _status(self, order: cmd.AskStatus) -> Commands:
         stage: Any = self.stage()
-        told = ev.StatusReported(member=self.me, exchange=order.exchange, stage=stage)
-        return [fx.Report(event=told)]
+        message = ev.StatusReported(member=self.me, exchange=order.exchange, stage=stage)
+        return [fx.Report(event=message)]
 
     def _anchor(self, order: cmd.SendAnchor) -> Commands:
         node, handle = self.node, None

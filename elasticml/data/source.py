@@ -125,8 +125,8 @@ def source_from_spec(spec: Mapping[str, Any]) -> Source:
     name = spec.get("format")
     if not isinstance(name, str) or name not in DATA_SPECS:
         raise unknown_choice(name, sorted(DATA_SPECS), "data.format")
-    given = {k: v for k, v in spec.items() if k != "format" and v is not None}
-    settings = read_settings(DATA_SPECS[name], given, "data")
+    options = {k: v for k, v in spec.items() if k != "format" and v is not None}
+    settings = read_settings(DATA_SPECS[name], options, "data")
     source: Source = importlib.import_module(_READERS[name]).source_of(settings)
     return source
 

@@ -122,11 +122,13 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):
             )
         return codes
 
-    def _weights_of_classes(self, given: Any, y: Any, weights: F64 | None) -> F64:
+    def _weights_of_classes(self, class_weight: Any, y: Any, weights: F64 | None) -> F64:
         """Return the weight of each class, (n_classes,)."""
-        if given is None:
+        if class_weight is None:
             return np.ones(len(self.classes_))
-        of_class = compute_class_weight(given, classes=self.classes_, y=y, sample_weight=weights)
+        of_class = compute_class_weight(
+            class_weight, classes=self.classes_, y=y, sample_weight=weights
+        )
         for label, weight in zip(self.classes_, of_class, strict=True):
             if not 0.0 <= weight < np.inf:
                 raise ValueError(

@@ -130,8 +130,8 @@ class ElasticNet(LinearRegressor):
             fits_here = client is None
             self.solver_path_ = "in-process" if fits_here else "job"
             for k, target in enumerate(targets.reshape(len(targets), -1).T):
-                given = (X, np.ascontiguousarray(target), weights, starts[k])
-                fits.append(self._fit_one(*given) if fits_here else self._as_job(*given, client))
+                case = (X, np.ascontiguousarray(target), weights, starts[k])
+                fits.append(self._fit_one(*case) if fits_here else self._as_job(*case, client))
         self.coef_ = np.stack([fitted.w for fitted, _ in fits])
         self.intercept_ = np.array([intercept for _, intercept in fits])
         self.dual_gap_: Any = np.array([fitted.gap for fitted, _ in fits])

@@ -67,12 +67,12 @@ def _is_named(X: Any) -> bool:
     return isinstance(X, str | os.PathLike) or (hasattr(X, "blocks") and hasattr(X, "with_columns"))
 
 
-def _computed(given: Sequence[Any], client: Any) -> list[Any]:
+def _computed(collections: Sequence[Any], client: Any) -> list[Any]:
     """Compute all Dask collections, in one graph."""
-    if not any(hasattr(one, "__dask_graph__") for one in given):
-        return list(given)
+    if not any(hasattr(one, "__dask_graph__") for one in collections):
+        return list(collections)
     # Dask is loaded already if there is a collection.
     import dask
 
     scheduler = {} if client is None or isinstance(client, str) else {"scheduler": client}
-    return list(dask.compute(*given, **scheduler))
+    return list(dask.compute(*collections, **scheduler))

@@ -50,8 +50,8 @@ class ColumnScorer:
     """
 
     def __init__(self, algorithm: Mapping[str, Any], facts: DatasetStats) -> None:
-        given = {key: value for key, value in algorithm.items() if key != "warm_start"}
-        self._settings, self._section = settings_from_section(PrimalCoCoA, given), given
+        section = {key: value for key, value in algorithm.items() if key != "warm_start"}
+        self._settings, self._section = settings_from_section(PrimalCoCoA, section), section
         self._facts = facts
         #: Weights of the smaller and the larger label; None before the training data were scored.
         self._pair: tuple[float, float] | None = None
@@ -112,8 +112,8 @@ class ColumnScorer:
         is_positive = labels == classes[1]
         pair = self._pair if is_test else None
         if pair is None:
-            given = self._settings.class_weight
-            pair = class_weights(given, classes, is_positive) or (1.0, 1.0)
+            class_weight = self._settings.class_weight
+            pair = class_weights(class_weight, classes, is_positive) or (1.0, 1.0)
             self._pair = self._pair if is_test else pair
         sampled = root * root
         weights = sampled * np.where(is_positive, pair[1], pair[0])
@@ -150,10 +150,10 @@ class ColumnScorer:
                 for w, adjoint in zip(coefs, adjoints, strict=True):
                     for chunk in chunks:
                         adjoint.add(chunk, _own(chunk, w))
-        d, wanted = int(totals["counts"][0]) if totals else 0, coefs[0].size
-        if d != wanted:
+        d, n_columns = int(totals["counts"][0]) if totals else 0, coefs[0].size
+        if d != n_columns:
             raise DataError(
-                f"the data have {d} columns, wanted {wanted} as the training data have; "
+                f"the data have {d} columns, wanted {n_columns} as the training data have; "
                 "name data of the same features"
             )
         images = [np.zeros(n) for _ in coefs]

@@ -118,14 +118,14 @@ class ImportedScorer:
             variance = float(s @ (y - mean) ** 2)
             metrics = {"rmse": math.sqrt(float(s @ errors**2) / float(s.sum()))}
             return metrics | ({"r2": 1.0 - float(s @ errors**2) / variance} if variance else {})
-        known = np.array(classes)
+        labels = np.array(classes)
         if outputs.ndim == 2:
-            correct = known[np.argmax(outputs, axis=1)] == y
+            correct = labels[np.argmax(outputs, axis=1)] == y
             return {"accuracy": float(s @ correct / s.sum())}
-        correct = known[(outputs > 0.0).astype(int)] == y
+        correct = labels[(outputs > 0.0).astype(int)] == y
         return {
             "accuracy": float(s @ correct / s.sum()),
-            **ranking(y == known[-1], outputs, s),
+            **ranking(y == labels[-1], outputs, s),
         }
 
 

@@ -504,8 +504,8 @@ def _world(section: object, folder: Path) -> Mapping[str, Any] | None:
     return section
 
 
-def _is_one_of(word: object, known: Collection[str]) -> bool:
-    return isinstance(word, str) and word in known
+def _is_one_of(word: object, words: Collection[str]) -> bool:
+    return isinstance(word, str) and word in words
 
 
 def _checkpoint(section: object, folder: Path, cluster: Cluster) -> CheckpointSetting:

@@ -187,7 +187,7 @@ def expand_path(path: str, key: str) -> str:
     return expanded
 
 
-def parse_cache(given: Any, folder: Path | None = None) -> str | bool | None:
+def parse_cache(cache: Any, folder: Path | None = None) -> str | bool | None:
     """Parse ``data.cache``: a directory, False for none, None for the environment's default.
 
     ``folder`` is the base of a relative path; by default the working directory.
@@ -197,12 +197,12 @@ def parse_cache(given: Any, folder: Path | None = None) -> str | bool | None:
     ConfigError
         When it is neither a bool nor a path.
     """
-    if given is None or isinstance(given, bool):
-        return False if given is False else None
-    if isinstance(given, str | Path) and str(given) and not is_url(str(given)):
-        return str((folder or Path.cwd()) / expand_path(str(given), "data.cache"))
+    if cache is None or isinstance(cache, bool):
+        return False if cache is False else None
+    if isinstance(cache, str | Path) and str(cache) and not is_url(str(cache)):
+        return str((folder or Path.cwd()) / expand_path(str(cache), "data.cache"))
     raise ConfigError(
-        f"data.cache: got {given!r}, wanted true, false or a directory on the workers' hosts",
+        f"data.cache: got {cache!r}, wanted true, false or a directory on the workers' hosts",
         path="data.cache",
     )
 

@@ -193,7 +193,7 @@ def _source_of(job: JobRecord) -> Source:
 
 
 def _algorithm_of(
-    job: JobRecord, run_digest: str | None, given: WarmStart | None
+    job: JobRecord, run_digest: str | None, warm_start: WarmStart | None
 ) -> Mapping[str, Any]:
     """Return the algorithm's settings with the run's initial model, which has a digest."""
     section = dict(job.algorithm)
@@ -201,13 +201,13 @@ def _algorithm_of(
         section["device"] = "cpu"  # runs that computed on a GPU are rejected
     if run_digest is None:
         return section
-    given = job.warm_start if given is None else given
-    if given is None:
+    warm_start = job.warm_start if warm_start is None else warm_start
+    if warm_start is None:
         raise ConfigError(
             "warm_start: the run started from a model that the story does not have; give it as "
             "warm_start= in Python"
         )
-    model = load_warm_start(given, _minimal_settings(job))
+    model = load_warm_start(warm_start, _minimal_settings(job))
     digest = as_text(digest_of_arrays(model or {}))
     if digest != run_digest:
         raise DataError(

@@ -35,7 +35,7 @@ class InterruptedRun:
     reached: Mapping[str, Any]
 
 
-def checkpoint_setting(given: CheckpointLike) -> CheckpointSetting:
+def checkpoint_setting(setting: CheckpointLike) -> CheckpointSetting:
     """Validate a job's ``checkpoint`` setting; a path alone is the directory.
 
     Raises
@@ -43,15 +43,15 @@ def checkpoint_setting(given: CheckpointLike) -> CheckpointSetting:
     ConfigError
         When it is invalid.
     """
-    if given is None or given is False:
+    if setting is None or setting is False:
         return False
-    if given is True:
+    if setting is True:
         return Checkpoint()
-    if isinstance(given, Checkpoint):
-        return given
-    if isinstance(given, str | Path):
-        return Checkpoint(path=str(given))
-    return read_settings(Checkpoint, given, "checkpoint")
+    if isinstance(setting, Checkpoint):
+        return setting
+    if isinstance(setting, str | Path):
+        return Checkpoint(path=str(setting))
+    return read_settings(Checkpoint, setting, "checkpoint")
 
 
 def checkpoint_place(

@@ -23,7 +23,7 @@ _WANTED = (
 _CLASSES = "classes"
 
 
-def load_warm_start(given: WarmStart | None, algorithm: AnyAlgorithm) -> dict[str, Any] | None:
+def load_warm_start(initial: WarmStart | None, algorithm: AnyAlgorithm) -> dict[str, Any] | None:
     """Load the initial model for the ``algorithm`` section of a job record.
 
     Returns
@@ -37,7 +37,7 @@ def load_warm_start(given: WarmStart | None, algorithm: AnyAlgorithm) -> dict[st
     ConfigError
         When it is not a model, or the algorithm cannot start from one.
     """
-    if given is None:
+    if initial is None:
         return None
     if not isinstance(algorithm, CoCoA | AsyncSGD | LocalSGD | PrimalCoCoA):
         raise ConfigError(
@@ -46,7 +46,7 @@ def load_warm_start(given: WarmStart | None, algorithm: AnyAlgorithm) -> dict[st
             path="warm_start",
         )
     if isinstance(algorithm, LocalSGD):
-        named = {name: values for name, values in _arrays(given).items() if name != _CLASSES}
+        named = {name: values for name, values in _arrays(initial).items() if name != _CLASSES}
         if not named:
             raise ConfigError(
                 f"warm_start: no arrays in what was given; {_WANTED}", path="warm_start"
@@ -55,7 +55,7 @@ def load_warm_start(given: WarmStart | None, algorithm: AnyAlgorithm) -> dict[st
     is_linear = isinstance(algorithm, CoCoA | PrimalCoCoA) or algorithm.problem == "linear"
     names = ("coef", "intercept") if is_linear else ("centres", "counts")
     arrays = {
-        name: _numbers(name, values) for name, values in _arrays(given).items() if name in names
+        name: _numbers(name, values) for name, values in _arrays(initial).items() if name in names
     }
     if names[0] not in arrays:
         raise ConfigError(
@@ -87,16 +87,16 @@ def _checked(arrays: Mapping[str, NDArray[np.float64]]) -> dict[str, Any]:
     return {name: array.tolist() for name, array in arrays.items()}
 
 
-def _arrays(given: WarmStart) -> Mapping[str, Any]:
-    if isinstance(given, NetworkModel):
-        return given.arrays
-    if isinstance(given, LinearModel):
-        return {"coef": given.coef_, "intercept": given.intercept_}
-    if isinstance(given, Mapping):
-        return given
-    if not isinstance(given, str | Path):
-        raise ConfigError(f"warm_start: got {given!r}; {_WANTED}", path="warm_start")
-    path = Path(given)
+def _arrays(initial: WarmStart) -> Mapping[str, Any]:
+    if isinstance(initial, NetworkModel):
+        return initial.arrays
+    if isinstance(initial, LinearModel):
+        return {"coef": initial.coef_, "intercept": initial.intercept_}
+    if isinstance(initial, Mapping):
+        return initial
+    if not isinstance(initial, str | Path):
+        raise ConfigError(f"warm_start: got {initial!r}; {_WANTED}", path="warm_start")
+    path = Path(initial)
     path = path / "model.npz" if path.is_dir() else path
     try:
         with np.load(path, allow_pickle=False) as file:

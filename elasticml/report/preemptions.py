@@ -125,13 +125,13 @@ class _Reader:
                 self._round(t, is_idle=record.idle)
 
     def _reclaimed(self, record: Reclaimed) -> None:
-        t, marked, given = record.t, record.marked, record.given
+        t, marked, substitute = record.t, record.marked, record.given
         if marked:
             entry = self.of(marked)
             _note_notice(entry, t)
-            entry.role = "leaver" if given == marked else "marked"
-        if given and given != marked:
-            entry = self.of(given)
+            entry.role = "leaver" if substitute == marked else "marked"
+        if substitute and substitute != marked:
+            entry = self.of(substitute)
             _note_notice(entry, t)
             entry.role, entry.given_for = "substitute", marked or record.address
 

@@ -73,8 +73,8 @@ def faults_from_story(records: Sequence[StoryRecord]) -> RecordedFaults:
         match record:
             case MemberNoticed():
                 notices[record.member] = record
-            case Reclaimed(given=str(given)):
-                notices.setdefault(given, record)
+            case Reclaimed(given=str(substitute)):
+                notices.setdefault(substitute, record)
             case MemberLost(reason="retired"):
                 retired += 1
             case MemberLost() if record.reason not in _OWN and record.member not in lost:

@@ -289,10 +289,10 @@ def _reclaimed(records: Sequence[Reclaimed]) -> tuple[str, str]:
     within = f" within {seconds_text(grace)}" if grace is not None else ""
     marks = []
     for record in records:
-        marked, given = record.marked or record.address, record.given
-        goes = "no member goes yet" if given is None else "it goes itself"
-        if given not in (None, marked):
-            goes = f"{given} goes for it"
+        marked, substitute = record.marked or record.address, record.given
+        goes = "no member goes yet" if substitute is None else "it goes itself"
+        if substitute not in (None, marked):
+            goes = f"{substitute} goes for it"
         marks.append(f"{marked} ({goes}: {record.why})")
     n = count(len(records), "container")
     return "lost", f"{n} asked for back{within}: {'; '.join(marks)}."

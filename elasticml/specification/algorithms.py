@@ -174,8 +174,8 @@ class AsyncSGD(_Seeded):
             default = type(self).model_fields[key].default
             value = getattr(self, key)
             if value != default:
-                wanted = "none" if default is None else f"{default}, the default"
-                raise ValueError(f"{key}: got {value!r}, wanted {wanted}: {why}")
+                expected = "none" if default is None else f"{default}, the default"
+                raise ValueError(f"{key}: got {value!r}, wanted {expected}: {why}")
 
     @property
     def is_classification(self) -> bool:

@@ -270,8 +270,8 @@ def _explained(error: ValidationError, kind: type, path: str) -> ConfigError:
     if first["type"] == "missing" or first["type"].startswith("missing_"):
         what = _description(kind, str(first["loc"][-1]))
         return ConfigError(f"{where} is missing{what}{more}", path=where)
-    wanted = _wanted(first) if len(kinds) == 1 else _wanted_of_several(kinds)
-    return ConfigError(f"{where}: got {_short(first['input'])}{wanted}{more}", path=where)
+    expected = _wanted(first) if len(kinds) == 1 else _wanted_of_several(kinds)
+    return ConfigError(f"{where}: got {_short(first['input'])}{expected}{more}", path=where)
 
 
 def _description(kind: type, key: str) -> str:
@@ -282,16 +282,16 @@ def _description(kind: type, key: str) -> str:
 
 def _wanted_of_several(kinds: Sequence[Mapping[str, Any]]) -> str:
     """Describe the values that a union field accepts, with the closest word."""
-    wanted: list[str] = []
+    expected: list[str] = []
     guess = ""
     for detail in kinds:
         if detail["type"] == "literal_error":
             words = _words(detail)
             guess = did_you_mean(detail["input"], words) or guess
-            wanted += words
+            expected += words
         else:
-            wanted.append(_wanted(detail).removeprefix(", wanted ").removeprefix(": "))
-    return f", wanted {' or '.join(dict.fromkeys(wanted))}{guess}"
+            expected.append(_wanted(detail).removeprefix(", wanted ").removeprefix(": "))
+    return f", wanted {' or '.join(dict.fromkeys(expected))}{guess}"
 
 
 def _words(detail: Mapping[str, Any]) -> list[str]:

@@ -46,7 +46,7 @@ class JsonFields:
 def fields_from_json(kind: type[J], values: Mapping[str, Any]) -> J:
     """Read an object."""
     key: Any = kind
-    readers, found = _readers(key), dict(_zeros(key))
+    readers, arguments = _readers(key), dict(_zeros(key))
     extra: dict[str, Any] = {}
     for name, value in values.items():
         read = readers.get(name)
@@ -54,10 +54,10 @@ def fields_from_json(kind: type[J], values: Mapping[str, Any]) -> J:
             extra[name] = value
             continue
         try:
-            found[name] = read(value)
+            arguments[name] = read(value)
         except (TypeError, ValueError, OverflowError):
             continue  # as if it were missing
-    return kind(**found, extra=extra)
+    return kind(**arguments, extra=extra)
 
 
 def finite(value: object, default: float = math.nan) -> float:

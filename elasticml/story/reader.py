@@ -87,11 +87,11 @@ def read_story(run_dir: Path, sealed: StorySeal | None) -> list[StoryRecord]:
             raise _edited(path, number, _why(holds, number))
         records.append(record_from_json(parse_line(line) or {}))
     if sealed is not None and (chain.length, chain.last) != (sealed.records, sealed.seal):
-        wanted = sealed.records
+        expected = sealed.records
         raise _edited(
             path,
-            min(chain.length, wanted) + 1,
-            f"the story has {chain.length} lines, summary.json says {wanted}",
+            min(chain.length, expected) + 1,
+            f"the story has {chain.length} lines, summary.json says {expected}",
         )
     if not records:
         raise DataError(f"{path} is empty; nothing can be replayed", path=str(path))

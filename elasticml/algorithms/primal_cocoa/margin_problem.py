@@ -261,7 +261,7 @@ def classes_of(labels: F64, root: F64 | None) -> F64:
 
 
 def class_weights(
-    given: Mapping[float, float] | Literal["balanced"] | None,
+    class_weight: Mapping[float, float] | Literal["balanced"] | None,
     classes: F64,
     is_positive: NDArray[np.bool_],
 ) -> tuple[float, float] | None:
@@ -276,19 +276,19 @@ def class_weights(
     Raises
     ------
     ConfigError
-        When ``given`` names another label.
+        When ``class_weight`` names another label.
     """
-    if given is None:
+    if class_weight is None:
         return None
-    if given == "balanced":
+    if class_weight == "balanced":
         n, count = is_positive.size, int(is_positive.sum())
         # The weight of a class without weight has no effect.
         return n / (2.0 * max(n - count, 1)), n / (2.0 * max(count, 1))
-    unknown = sorted(set(given) - set(classes.tolist()))
+    unknown = sorted(set(class_weight) - set(classes.tolist()))
     if unknown:
         raise ConfigError(
             f"algorithm.class_weight names label {unknown[0]:g}, wanted labels among "
             f"{classes[0]:g} and {classes[1]:g}; correct it",
             key="algorithm.class_weight",
         )
-    return given.get(float(classes[0]), 1.0), given.get(float(classes[1]), 1.0)
+    return class_weight.get(float(classes[0]), 1.0), class_weight.get(float(classes[1]), 1.0)

@@ -82,12 +82,12 @@ class WorkingSet:
         self.columns = kept
         return features[[int(j) not in kept for j in features]]
 
-    def take(self, features: I64, columns: F64, found: F64) -> bool:
+    def take(self, features: I64, columns: F64, present: F64) -> bool:
         """Store gathered columns; return whether all were found."""
         for k, j in enumerate(features.tolist()):
-            if found[k] == 1.0:
+            if present[k] == 1.0:
                 self.columns[j] = np.array(columns[k])
-        return bool(np.all(found == 1.0))
+        return bool(np.all(present == 1.0))
 
     def ended(self, before: float, after: float) -> None:
         """Record an attempt's effect on the gap."""
