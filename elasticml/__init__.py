@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from elasticml.jobs.job_file import JobFile, read_job_file
     from elasticml.jobs.replay import Replayed, replay
     from elasticml.jobs.result import Result
-    from elasticml.jobs.status import JobStatus
+    from elasticml.jobs.watch import watch
     from elasticml.policies.background_shuffle import GlobalShuffle
     from elasticml.policies.elastic_scaling import ElasticScaling
     from elasticml.policies.gap_per_container_second import GapPerContainerSecond
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from elasticml.policies.reshuffle import Redeal
     from elasticml.policies.straggler import Straggler
     from elasticml.policies.tune_local_work import TuneLocalWork
+    from elasticml.report.status import JobStatus
     from elasticml.specification.algorithms import (
         AsyncSGD,
         BatchGradient,
@@ -118,6 +119,7 @@ __all__ = [
     "read_svmlight",
     "replay",
     "testing",
+    "watch",
     "withdraw",
 ]
 
@@ -150,7 +152,8 @@ _HOMES = {
     "Replayed": "jobs.replay",
     "replay": "jobs.replay",
     "Result": "jobs.result",
-    "JobStatus": "jobs.status",
+    "watch": "jobs.watch",
+    "JobStatus": "report.status",
     **dict.fromkeys(
         ("BatchGradient", "CoCoA", "ImportedAlgorithm", "LocalSGD", "PrimalCoCoA"),
         "specification.algorithms",

@@ -25,10 +25,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("algorithms", "control"),
     ("policies", "evaluation"),
     ("training",),
-    ("collective", "sim"),
+    ("collective", "sim", "report"),
     ("runtime",),
     ("replaying",),
-    ("report",),
     ("jobs",),
     ("job", "clusters"),
     ("estimators", "preload", "testing"),
@@ -59,7 +58,12 @@ ARRAY_LIBRARIES = {"numba", "numpy", "pandas", "pyarrow", "scipy", "sklearn", "t
 LOGGING = ("runtime", "collective", "clusters", "cli")
 
 #: Projects whose modules have another name.
-MODULE_OF_PROJECT = {"pillow": "PIL", "pyyaml": "yaml", "scikit_learn": "sklearn"}
+MODULE_OF_PROJECT = {
+    "ipython": "IPython",
+    "pillow": "PIL",
+    "pyyaml": "yaml",
+    "scikit_learn": "sklearn",
+}
 
 FUNCTION_LINES_MAX = 60
 

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticml.data.source import Source, source_from_spec
-from elasticml.errors import JobFailedError
+from elasticml.errors import ElasticmlError, JobFailedError
 from elasticml.jobs.follow import Watcher, follow
 from elasticml.jobs.progress_bar import ProgressBar
 from elasticml.jobs.result import Result
 from elasticml.jobs.rpc import JobOutcome, read_outcome, unwrap_reply
 from elasticml.jobs.run_checkpoints import forget_checkpoints
-from elasticml.jobs.status import JobStatus
 from elasticml.protocol.job_record import JobRecord, job_record
+from elasticml.report.markup import esc
+from elasticml.report.status import JobStatus
 from elasticml.story.records import JobBegun, JobEnded, records_of
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ Record = Mapping[str, Any]
 
 #: Seconds that the scheduler holds a poll for new records before it returns none (long polling).
 POLL_S = 1.0
+#: Seconds for the scheduler's page to answer.
+PAGE_S = 2.0
 
 
 class Handle:
@@ -66,13 +69,33 @@ class Handle:
         JobFailedError
             When the scheduler cannot be reached.
         """
-        while True:
-            answer = self._ask("em_poll", since=self._seen, wait_s=0.0)
-            for record in answer["records"]:
+        for batch in self._further(self._seen):
+            for record in batch:
                 self._status = self._status.after(record)
-            self._seen = answer["next"]
-            if self._seen >= answer["told"]:
-                return self._status
+            self._seen += len(batch)
+        return self._status
+
+    def _further(self, since: int) -> Iterator[Sequence[Record]]:
+        """Yield the story from a record number on in batches, without waiting for more."""
+        while True:
+            answer = self._ask("em_poll", since=since, wait_s=0.0)
+            yield answer["records"]
+            since = answer["next"]
+            if since >= answer["told"]:
+                return
+
+    def _repr_html_(self) -> str:
+        """Return the job's state and curves at present, for a notebook."""
+        from elasticml.report.live import LiveJob
+        from elasticml.report.panel import panel_html  # loads matplotlib
+
+        live = LiveJob(self.job_id)
+        try:
+            for batch in self._further(0):
+                live.read(batch)
+        except ElasticmlError as error:
+            return esc(f"{self!r}: {error.message}")
+        return panel_html(live, live.status.seconds)
 
     def cancel(self) -> None:
         """Cancel the job; its partial results remain available."""
@@ -139,7 +162,7 @@ class Handle:
         if not progress:
             result = follow(self, watchers=watchers, **arguments)
         else:
-            with ProgressBar() as shown:
+            with ProgressBar(url=page_url(self._client, self.job_id)) as shown:
                 result = follow(self, watchers=[*watchers, shown], **arguments)
         if any(ended.state == "done" for ended in records_of(JobEnded, result.story[-5:])):
             forget_checkpoints(self.record)
@@ -220,3 +243,16 @@ def workers_of(client: Client) -> Mapping[str, Any]:
     """
     workers: Mapping[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
     return workers
+
+
+def page_url(client: Client, job_id: str) -> str | None:
+    """Return the address of the scheduler's page with a job; None if it does not answer here."""
+    from urllib.parse import quote, urljoin
+    from urllib.request import urlopen
+
+    try:
+        link = urljoin(client.dashboard_link, "elasticml")
+        with urlopen(link, timeout=PAGE_S):
+            return f"{link}#{quote(job_id)}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # no HTTP server, an address that only a proxy knows, a firewall

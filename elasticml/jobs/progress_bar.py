@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from elasticml.ids import format_size
-from elasticml.jobs.status import JobStatus
+from elasticml.report.status import JobStatus
 from elasticml.story.records import (
     GroupReturned,
     MemberLost,
@@ -43,6 +43,8 @@ class ProgressBar:
         Shown instead of the job's name.
     clock : callable
         Monotonic time in seconds.
+    url : str, optional
+        Address of the page that shows the job; printed once.
     """
 
     def __init__(
@@ -50,7 +52,9 @@ class ProgressBar:
         console: Console | None = None,
         label: str | None = None,
         clock: Callable[[], float] = time.monotonic,
+        url: str | None = None,
     ) -> None:
+        self._url = url
         self._console = console or Console(file=sys.stderr)
         self._label = label
         self._clock = clock
@@ -84,6 +88,7 @@ class ProgressBar:
             if text is not None:
                 self.note(text)
         if self._live is not None:
+            self._print_url()
             self._live.update(self._line())
             return
         now_s = self._clock()
@@ -95,7 +100,14 @@ class ProgressBar:
             return  # the caller that waits for the result reports the error
         if ended or now_s - self._said_s >= QUIET_S:
             self._said_s = now_s
+            if not ended:
+                self._print_url()
             self._console.print(self._line(), soft_wrap=True)
+
+    def _print_url(self) -> None:
+        if self._url is not None:
+            self._console.print(Text(f"watch: {self._url}", style="dim"), soft_wrap=True)
+            self._url = None
 
     def note(self, text: str) -> None:
         """Print a line above the status line; only in a terminal."""

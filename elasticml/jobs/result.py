@@ -20,6 +20,7 @@ from elasticml.jobs.models import LinearModel, NetworkModel
 from elasticml.jobs.rpc import JobOutcome
 from elasticml.jobs.run_directory import Row, RunDirectory
 from elasticml.protocol.job_record import JobRecord
+from elasticml.report.markup import esc
 from elasticml.report.preemptions import preemptions
 from elasticml.story.history import HistoryRow
 from elasticml.story.records import DataLoaded, record_from_json, records_of
@@ -76,6 +77,16 @@ class Result:
                 directory.record(self.story)
                 self.write(directory)
             return write_report(run_dir, Path(path))
+
+    def _repr_html_(self) -> str:
+        """Return the result's figures and curves, for a notebook."""
+        from elasticml.report.live import read_story
+        from elasticml.report.panel import panel_html  # loads matplotlib
+
+        if not self.story:
+            return esc(repr(self))
+        live = read_story(summary_from_json(self.summary).job or "", self.story)
+        return panel_html(live, live.status.seconds, self.history)
 
     def write(self, directory: RunDirectory) -> None:
         """Write history, model and summary into a run directory."""

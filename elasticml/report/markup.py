@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from elasticml.protocol.job_record import JobRecord
     from elasticml.report.style import Picture
 
 
@@ -26,6 +27,20 @@ def number(value: object, digits: int = 6) -> str:
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{value:,.0f}"
     return f"{value:.{digits}g}"
+
+
+def lead_text(job: JobRecord | None, examples: int | None, features: int | None) -> str:
+    """Describe a job in one line: algorithm, size of the data, absent rule."""
+    parts = []
+    if job is not None:
+        names = [job.algorithm.get(key) for key in ("name", "optimizer", "loss")]
+        parts.append(" · ".join(str(name).replace("_", " ") for name in names if name))
+    if examples is not None:
+        wide = f" × {number(features)} features" if features is not None else ""
+        parts.append(f"{number(examples)} examples{wide}")
+    if job is not None and job.absent:
+        parts.append(f"absent examples: {job.absent}")
+    return " — ".join(parts)
 
 
 def table_html(
@@ -55,12 +70,20 @@ def figure(picture: Picture, heading: str | None = None) -> str:
     )
 
 
+def style_sheet(scope: str | None = None) -> str:
+    """Return the style of pages; of ``scope``, a selector, only the palette, for that element."""
+    folder = files("elasticml.report")
+    palette = folder.joinpath("palette.css").read_text(encoding="utf-8")
+    if scope is not None:
+        return palette.replace(":root", scope)
+    return palette + folder.joinpath("page.css").read_text(encoding="utf-8")
+
+
 def document(title: str, body: str) -> str:
     """Wrap a body into a self-contained page."""
-    css = files("elasticml.report").joinpath("page.css").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{esc(title)}</title>\n<style>\n{css}</style></head>\n"
+        f"<title>{esc(title)}</title>\n<style>\n{style_sheet()}</style></head>\n"
         f"<body>\n{body}\n</body></html>\n"
     )

@@ -15,7 +15,7 @@ import numpy as np
 from elasticml.ids import format_size
 from elasticml.report.lane_plot import lanes_picture
 from elasticml.report.load_plot import loads_picture
-from elasticml.report.markup import document, esc, figure, number, table_html
+from elasticml.report.markup import document, esc, figure, lead_text, number, table_html
 from elasticml.report.plots import gap_picture, members_picture, metric_picture, objective_picture
 from elasticml.report.preemptions import preemptions_section
 from elasticml.report.run_reader import TEXT_COLUMNS, RunData, read_run
@@ -238,20 +238,11 @@ def write_report(
 
 def _header(run: RunData) -> str:
     """Return the page's header: name and state of the run, algorithm, data and warnings."""
-    job, parts = run.job, []
-    if job is not None:
-        names = [job.algorithm.get(key) for key in ("name", "optimizer", "loss")]
-        parts.append(" · ".join(str(name).replace("_", " ") for name in names if name))
     loaded = run.first(DataLoaded)
     rows, columns = run.summary.examples, run.summary.features
     if loaded is not None:
         rows = loaded.rows if rows is None else rows
         columns = loaded.features if columns is None else columns
-    if rows is not None:
-        wide = f" × {number(columns)} features" if columns is not None else ""
-        parts.append(f"{number(rows)} examples{wide}")
-    if job is not None and job.absent:
-        parts.append(f"absent examples: {job.absent}")
     notes = "".join(f'<p class="warn">{esc(note)}</p>' for note in run.notes)
     if run.state == "unfinished":
         warning = "The run has not ended, or was killed: the page shows what it has written so far."
@@ -261,7 +252,7 @@ def _header(run: RunData) -> str:
         notes += f'<p class="warn">{esc(error)}</p>'
     return (
         f'<header><h1>{esc(run.name)}<span class="badge {run.state}">{run.state}</span></h1>\n'
-        f'<p class="lead">{esc(" — ".join(parts))}</p>{notes}</header>'
+        f'<p class="lead">{esc(lead_text(run.job, rows, columns))}</p>{notes}</header>'
     )
 
 

@@ -6,10 +6,10 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,10 +174,14 @@ def _history_from_story(records: tuple[StoryRecord, ...], notes: list[str]) -> H
     ended = [record.row.columns for record in records if isinstance(record, RoundEnded)]
     if not ended:
         return History()
-    names = tuple(dict.fromkeys(name for columns in ended for name in columns))
-    rows = [[_cell(columns.get(name)) for name in names] for columns in ended]
     notes.append("The history was rebuilt from the story: history.csv has no rows.")
-    return _history(names, rows)
+    return history_of_rows(ended)
+
+
+def history_of_rows(rows: Sequence[Mapping[str, Any]]) -> History:
+    """Build a history from rows by column; a row may lack columns of others."""
+    names = tuple(dict.fromkeys(name for columns in rows for name in columns))
+    return _history(names, [[_cell(columns.get(name)) for name in names] for columns in rows])
 
 
 def _cell(value: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from elasticml.ids import format_size
 from elasticml.report.series import rounds_of
@@ -376,3 +376,5 @@ _FORMATTERS: dict[type[StoryRecord], Callable[[Sequence[Any]], tuple[str, str]]]
     PolicyDecided: _policy_decided,
     ChunksCopied: _chunks_copied,
 }
+#: Records that have a line in the timeline, except for frequent decisions of policies.
+FORMATTED: Final = tuple(_FORMATTERS)

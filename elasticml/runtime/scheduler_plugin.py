@@ -34,6 +34,7 @@ from elasticml.runtime.notice_service import NoticeService
 from elasticml.runtime.preemption_board import board_of, for_job
 from elasticml.runtime.scaler import SCALER_EXTENSION
 from elasticml.runtime.signal_drain import NannySignals
+from elasticml.runtime.web.page import serve_page
 from elasticml.training.checkpoint import Checkpoint, with_present_members
 
 logger = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         self._notices = NoticeService(scheduler, self._board)
         scheduler.handlers.update(self._notices.handlers)
         transport_of(scheduler)
+        self._page = serve_page(scheduler, self._jobs)
         await scheduler.register_worker_plugin(
             None, dumps(MemberPlugin(self.version)), MEMBER_NAME, idempotent=True
         )
@@ -112,6 +114,7 @@ class ElasticmlScheduler(SchedulerPlugin):
 
     async def close(self) -> None:
         """End all jobs."""
+        self._page.close()
         for task in list(self._tasks):
             task.cancel()
         for shell in self._jobs.values():

@@ -7,7 +7,7 @@ older version, is an :class:`UnknownRecord`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -70,11 +70,30 @@ def records_from_json(story: Iterable[Mapping[str, Any]]) -> list[StoryRecord]:
     return [record_from_json(values) for values in story]
 
 
-def records_of(kind: type[R], story: Iterable[Mapping[str, Any]]) -> Iterator[R]:
-    """Read the records of a class, and of its subclasses, and skip the others."""
+def records_of(
+    kind: type[R] | tuple[type[R], ...], story: Iterable[Mapping[str, Any]]
+) -> Iterator[R]:
+    """Read the records of a class or of several, and of subclasses, and skip the others."""
     for values in story:
         if issubclass(StoryRecord.kinds.get(str(values.get("event")), UnknownRecord), kind):
             yield record_from_json(values)  # type: ignore[misc]
+
+
+def some_rounds(story: Sequence[Mapping[str, Any]], rounds_max: int) -> Iterator[Mapping[str, Any]]:
+    """Leave out what repeats each round, except in evenly spaced rounds, ``rounds_max`` at most.
+
+    What changes rarely is kept of all rounds, the examples of each member included.
+    """
+    n = sum(values.get("event") == "RoundEnded" for values in story)
+    every = -(-n // rounds_max)
+    for values in story:
+        is_often = every > 1 and values.get("event") in _EACH_ROUND and values.get("rows") is None
+        if not is_often or (values.get("round") or 0) % every == 0:
+            yield values
+
+
+#: Events of every round.
+_EACH_ROUND = frozenset({"RoundStarted", "ExchangeEnded", "RoundEnded"})
 
 
 def first_of(kind: type[R], records: Iterable[StoryRecord]) -> R | None:

@@ -199,6 +199,7 @@ class SchedulerService:
             host = urlsplit(scheduler.address).hostname
             dashboard = f"http://{host}:{scheduler.services['dashboard'].port}"
             store.put(DASHBOARD_KEY, value=dashboard.encode(), owner=owner)
+            logger.info("running jobs are shown at %s/elasticml", dashboard)
         store.put(SCHEDULER_KEY, value=scheduler.address.encode(), owner=owner)
 
     async def _do_work(self, work: Work, scheduler: Scheduler) -> None:

@@ -15,8 +15,8 @@ from elasticml.jobs.job_file import parse_job
 from elasticml.jobs.job_record import job_file_from_record
 from elasticml.jobs.models import NetworkModel
 from elasticml.jobs.progress_bar import status_line
-from elasticml.jobs.status import JobStatus
 from elasticml.protocol.job_record import job_record
+from elasticml.report.status import JobStatus
 
 pytest.importorskip("torch")
 from tests.networks import linear

@@ -5,18 +5,18 @@ import io
 from rich.console import Console
 
 from elasticml.jobs.progress_bar import QUIET_S, ProgressBar
-from tests.unit.jobs.test_status import STARTED, ended
+from tests.unit.report.test_status import STARTED, ended
 
 LOST = {"t": 1.0, "event": "MemberLost", "round": 1, "member": "3.1", "reason": "killed"}
 OVER = {"t": 9.0, "event": "JobEnded", "state": "done", "reason": "10 rounds"}
 
 
-def printed(batches, *, terminal, step_s=1.0):
+def printed(batches, *, terminal, step_s=1.0, url=None):
     """Return what is printed when a batch comes every ``step_s`` seconds."""
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=120, color_system=None)
     times = iter(range(1000))
-    with ProgressBar(console, clock=lambda: next(times) * step_s) as progress:
+    with ProgressBar(console, clock=lambda: next(times) * step_s, url=url) as progress:
         for batch in batches:
             progress.record(batch)
     return file.getvalue()
@@ -53,3 +53,11 @@ def test_a_terminal_shows_membership_decisions_and_not_every_move():
     values = [{**decided, "suggestion": kind} for kind in ("Retire", "Move")]
     text = printed([[STARTED], [ended(0, 0.5)], values], terminal=True)
     assert text.count("round 1: knee: a knee") == 1
+
+
+def test_the_address_of_the_page_is_printed_once_and_not_for_an_immediate_failure():
+    batches = [[STARTED], *([ended(r, float(r))] for r in range(10)), [OVER]]
+    for terminal in (True, False):
+        assert printed(batches, terminal=terminal, url="http://x/elasticml").count("http") == 1
+    failed = {**OVER, "state": "failed", "reason": "no such label"}
+    assert printed([[STARTED], [failed]], terminal=False, step_s=0.0, url="http://x") == ""

@@ -17,8 +17,8 @@ from elasticml.jobs.run_checkpoints import (
     job_file_entry,
     reached,
 )
-from elasticml.jobs.status import JobStatus
 from elasticml.protocol.job_record import job_record
+from elasticml.report.status import JobStatus
 from elasticml.specification.sections import Checkpoint
 
 JOB = {

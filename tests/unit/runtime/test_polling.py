@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from elasticml.jobs.handle import Handle, story_batches
-from elasticml.jobs.status import JobStatus
 from elasticml.protocol.job_record import job_record
+from elasticml.report.status import JobStatus
 from elasticml.runtime import scheduler_plugin
 from elasticml.runtime.scheduler_plugin import ElasticmlScheduler
 from elasticml.story.records import MemberSpare

@@ -23,7 +23,7 @@ from elasticml.data.storage.hadoop_sites import HadoopConf
 from elasticml.errors import ConfigError, JobFailedError, SubmissionError
 from elasticml.jobs.follow import Watcher
 from elasticml.jobs.run_directory import run_name
-from elasticml.jobs.status import JobStatus
+from elasticml.report.status import JobStatus
 from elasticml.story.reader import parse_line
 from elasticml.story.records import JobEnded, records_of
 

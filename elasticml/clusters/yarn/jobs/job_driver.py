@@ -47,8 +47,8 @@ from elasticml.jobs.handle import POLL_S, Record, story_batches
 from elasticml.jobs.result import Result
 from elasticml.jobs.rpc import JobOutcome, read_outcome, unwrap_reply
 from elasticml.jobs.run_checkpoints import forget_checkpoints
-from elasticml.jobs.status import JobStatus
 from elasticml.protocol.job_record import JobRecord
+from elasticml.report.status import JobStatus
 from elasticml.runtime.checkpoints.checkpoint_store import read_checkpoint
 from elasticml.story.records import JobEnded, records_of
 from elasticml.story.summary import summary_from_json

@@ -3,7 +3,7 @@
 import pytest
 
 from elasticml.clusters.yarn.jobs.job_driver import ProgressReporter, progress_fraction
-from elasticml.jobs.status import JobStatus
+from elasticml.report.status import JobStatus
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from elasticml.jobs.progress_bar import status_line
-from elasticml.jobs.status import JobStatus
+from elasticml.report.status import JobStatus
 
 STARTED = {
     "t": 0.0,
