@@ -33,6 +33,7 @@ from elasticml.jobs.rpc import unwrap_reply
 from elasticml.jobs.run_directory import check_free
 from elasticml.jobs.warm_start import WarmStart, load_warm_start
 from elasticml.protocol.job_record import job_record
+from elasticml.runtime.cluster_demand import cluster_of, follow_demand
 from elasticml.runtime.worker_limits import BODIES_SHARE
 from elasticml.specification.algorithms import (
     Absent,
@@ -283,7 +284,8 @@ class Job:
         Parameters
         ----------
         client : distributed.Client
-            Client of any Dask cluster whose workers have elasticml installed.
+            Client of any Dask cluster whose workers have elasticml installed. A client that was
+            made from a cluster object scales it for the job; an adaptive cluster scales itself.
         run_dir : path, optional
             The directory that the run will have; nothing is written there yet.
         resume : path, optional
@@ -296,6 +298,8 @@ class Job:
         """
         workers = workers_of(client)
         members = self.members.start or len(workers)
+        if members < 1 and cluster_of(client) is not None:
+            members = self.members.min  # the client's cluster starts them
         if members < 1:
             raise ConfigError(
                 "the cluster has no workers, and members.start is not set; start workers or set it",
@@ -329,6 +333,7 @@ class Job:
             }
         prepare_scheduler(client)
         unwrap_reply(client.sync(client.scheduler.em_submit, record=record, **extras))
+        follow_demand(client)
         return Handle(client, job_id, job_record(record), self.data, self.test)
 
     def run(

@@ -23,7 +23,7 @@ from elasticml.policies.registry import make_policies
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.protocol.marks import MarkStore
-from elasticml.protocol.notices import ContainerEnded, ContainerMarked, MarkLifted
+from elasticml.protocol.notices import ContainerEnded, ContainerMarked, MarkLifted, Reason
 from elasticml.story.records import StoryRecord
 from tests.pure_member import Incarnation, Sums, Worker, chunks_of_block
 
@@ -215,9 +215,11 @@ class PureWorld:
         if life.machine is not None:
             life.feed(ev.NoticeWithdrawn(member=life.me))
 
-    def mark(self, name: str, grace_s: float, negotiable: bool) -> None:
+    def mark(
+        self, name: str, grace_s: float, negotiable: bool, reason: Reason = "preempted"
+    ) -> None:
         """Request a worker's container back."""
-        mark = ContainerMarked(address=name, grace_s=grace_s, negotiable=negotiable)
+        mark = ContainerMarked(address=name, grace_s=grace_s, negotiable=negotiable, reason=reason)
         self.marks.add(mark, self.now)
         self.feed(mark)
 

@@ -30,3 +30,15 @@ class Grow:
     def suggest(self, view: View) -> Sequence[Suggestion]:
         """Request three, once."""
         return [Request(count=3, why="a test")] if view.round == ROUND else []
+
+
+class UntilAll:
+    """Fail, and so end the job, when it has two members."""
+
+    name = "until_all"
+
+    def suggest(self, view: View) -> Sequence[Suggestion]:
+        """Suggest nothing."""
+        if len(view.working) == 2:
+            raise RuntimeError("enough members")
+        return []

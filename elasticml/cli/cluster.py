@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
+import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
-from elasticml.errors import ConfigError, JobFailedError
+from elasticml.errors import ConfigError, JobFailedError, SubmissionError
 
 if TYPE_CHECKING:
     from distributed import Client
 
-    from elasticml.specification.sections import Address, LocalWorkers
+    from elasticml.specification.sections import Address, ClusterFactory, LocalWorkers
 
 #: Seconds for a scheduler to respond.
 CONNECT_S = 10
@@ -20,7 +23,7 @@ CONNECT_S = 10
 
 @contextmanager
 def client_of(
-    cluster: LocalWorkers | Address, algorithm: str, *, verbose: bool = False
+    cluster: LocalWorkers | Address | ClusterFactory, algorithm: str, *, verbose: bool = False
 ) -> Iterator[Client]:
     """Yield a client of the cluster that a job names; start and end local workers.
 
@@ -29,26 +32,19 @@ def client_of(
     Raises
     ------
     ConfigError
-        When no scheduler responds at the address.
+        When no scheduler responds at the address, or a cluster's function cannot be imported.
     SubmissionError
-        When local workers do not start.
+        When local workers do not start, or a cluster's function fails.
     """
-    from elasticml.specification.sections import Address
+    from elasticml.specification.sections import Address, ClusterFactory
 
     quieten(verbose)
     if isinstance(cluster, Address):
-        from distributed import Client
-
-        quieten(verbose)
-        try:
-            client = Client(cluster.address, timeout=CONNECT_S)
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"cluster.address: no scheduler answers at {cluster.address!r} "
-                f"({type(error).__name__}); start one or correct the address",
-                path="cluster.address",
-            ) from error
-        with client:
+        with _connected(cluster, verbose) as client:
+            yield client
+        return
+    if isinstance(cluster, ClusterFactory):
+        with _made(cluster, verbose) as client:
             yield client
         return
     from elasticml.clusters.local.cluster import LocalCluster
@@ -73,6 +69,78 @@ def client_of(
         if local.log_dir.exists():  # logs are kept if the scheduler did not shut down cleanly
             error = JobFailedError(f"{error.message}; see {local.log_dir}", **error.fields)
         raise error from None
+
+
+def _connected(cluster: Address, verbose: bool) -> Client:
+    """Return a client of a running scheduler."""
+    from distributed import Client
+    from distributed.security import Security
+
+    quieten(verbose)
+    options: dict[str, Any] = {"timeout": CONNECT_S}
+    if cluster.tls is not None:
+        options["security"] = Security(
+            tls_ca_file=cluster.tls.ca,
+            tls_client_cert=cluster.tls.cert,
+            tls_client_key=cluster.tls.key or cluster.tls.cert,
+            require_encryption=True,
+        )
+    key = "address" if cluster.scheduler_file is None else "scheduler_file"
+    where = cluster.address or cluster.scheduler_file
+    if cluster.scheduler_file is not None and not os.path.exists(cluster.scheduler_file):
+        raise ConfigError(
+            f"cluster.scheduler_file: there is no file {where}; start the scheduler with "
+            "--scheduler-file or correct the path",
+            path="cluster.scheduler_file",
+        )
+    try:
+        return Client(cluster.address, scheduler_file=cluster.scheduler_file, **options)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"cluster.{key}: no scheduler answers at {where!r} "
+            f"({type(error).__name__}); start one or correct the {key.replace('_', ' ')}",
+            path=f"cluster.{key}",
+        ) from error
+
+
+@contextmanager
+def _made(cluster: ClusterFactory, verbose: bool) -> Iterator[Client]:
+    """Yield a client of a cluster that a function makes, and close both at the end."""
+    from distributed import Client
+    from distributed.deploy import Cluster
+
+    module, _, name = cluster.call.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        call: Any = importlib.import_module(module)
+        for part in name.split("."):
+            call = getattr(call, part)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"cluster.call: {cluster.call!r} cannot be imported: {error}; install the package, or "
+            "give module:function",
+            path="cluster.call",
+        ) from None
+    quieten(verbose)
+    with ExitStack() as stack:
+        try:
+            made = call(**cluster.arguments)
+        except Exception as error:
+            raise SubmissionError(
+                f"cluster.call: {cluster.call} failed: {type(error).__name__}: {error}; "
+                "correct cluster.arguments"
+            ) from error
+        if not isinstance(made, Cluster):
+            raise ConfigError(
+                f"cluster.call: {cluster.call} returned {type(made).__name__}, wanted a "
+                "distributed.deploy.Cluster",
+                path="cluster.call",
+            )
+        stack.enter_context(made)
+        if len(made.plan) < cluster.workers:
+            made.scale(cluster.workers)
+        yield stack.enter_context(Client(made))
 
 
 def quieten(verbose: bool) -> None:

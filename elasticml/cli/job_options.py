@@ -79,7 +79,7 @@ def summary_lines(summary: RunSummary) -> list[str]:
     if summary.lost:
         lines.append(f"members     {summary.lost} lost, {summary.returned} returned")
     if summary.retired:
-        lines.append(f"members     {summary.retired} released by a policy")
+        lines.append(f"members     {summary.retired} emptied and given back")
     if summary.decisions:
         decided = ", ".join(f"{name} {n}" for name, n in summary.decisions.items())
         lines.append(f"decisions   {decided}")

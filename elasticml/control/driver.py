@@ -358,6 +358,8 @@ class Driver:
     def _refused(self, event: ev.MembersRefused, now_s: float) -> list[Command]:
         state = self.state
         state.requested = max(0, state.requested - event.count)
+        if state.members_worth is not None:
+            state.members_worth = max(0, state.members_worth - event.count)
         return [state.record(story.MembersRefused, count=event.count, reason=event.reason)]
 
     def _fault_performed(self, event: ev.FaultPerformed, now_s: float) -> list[Command]:

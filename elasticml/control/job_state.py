@@ -46,6 +46,8 @@ class JobState:
     holders: int = 1
     #: Members that policies have requested from the cluster and that have not arrived.
     requested: int = 0
+    #: Members that pay, as policies have decided; None: they have decided nothing.
+    members_worth: int | None = None
     #: Number of the last order that sends chunks.
     last_order: int = 0
 

@@ -330,6 +330,13 @@ class StatefulPolicy(Policy, Protocol):
 
 
 @runtime_checkable
+class ScalingPolicy(Policy, Protocol):
+    """A policy that requests members: until its first decision, those of the start are enough."""
+
+    scales_out: Literal[True]
+
+
+@runtime_checkable
 class StandingPolicy(Policy, Protocol):
     """A policy that is asked every time a boundary is evaluated, until it has no effect.
 

@@ -30,6 +30,7 @@ from elasticml.control.policy import (
     Request,
     Retire,
     Scalar,
+    ScalingPolicy,
     StandingPolicy,
     StatefulPolicy,
     Suggestion,
@@ -202,6 +203,8 @@ class PolicyEngine:
         self.standing = tuple(p for p in every if isinstance(p, StandingPolicy))
         self.others = tuple(p for p in every if not isinstance(p, StandingPolicy))
         self.remembering = tuple(p for p in every if isinstance(p, StatefulPolicy))
+        if any(isinstance(p, ScalingPolicy) for p in every):
+            state.members_worth = state.settings.start_members
         self._views = PolicyViews(state, chunk_moves, chunk_copies, rounds, history, self.tuned)
         #: The last round for which the other policies were asked.
         self._asked_for = -1
@@ -434,6 +437,7 @@ class PolicyEngine:
             state.membership.enter(members[member], "leaving")
             members[member].is_retiring = True
         state.stale_layout = True
+        self._decide_worth()
         commands: list[Command] = [
             state.record(story.MemberRetiring, member=str(member), why=suggestion.why)
             for member in going
@@ -456,7 +460,13 @@ class PolicyEngine:
         if count < 1:
             return 0, []
         self.state.requested += count
+        self._decide_worth()
         return count, [RequestMembers(cause=self.state.cause, count=count)]
+
+    def _decide_worth(self) -> None:
+        """Note the number of members that pay: those that stay or come."""
+        staying = self.state.membership.count("spare", "active")
+        self.state.members_worth = staying + self.state.requested
 
     def _tune(self, policy: Policy, suggestion: Tune) -> list[Command]:
         is_tuned = suggestion.name in self.tuned

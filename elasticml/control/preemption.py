@@ -330,8 +330,11 @@ class PreemptionHandler:
             return "released" if record.is_victim else reason
         if reason in FENCED:
             return reason
-        if assignment is not None:
+        if assignment is not None and assignment.mark.reason != "retired":
             return assignment.mark.reason
+        if assignment is not None:
+            # A retirement ends with the member's release: what came before that is a loss.
+            return "retired" if reason == "noticed" else reason
         # A plain notice does not explain a link that closed before the member was released.
         notice = None if record.notice_reason == "noticed" else record.notice_reason
         return notice or reason

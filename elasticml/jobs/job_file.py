@@ -38,6 +38,7 @@ from elasticml.specification.sections import (
     Address,
     Checkpoint,
     Cluster,
+    ClusterFactory,
     Collective,
     Evaluate,
     Fault,
@@ -325,6 +326,11 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
     options = read_settings(
         JobOptions, {key: raw[key] for key in keys_of(JobOptions) if key in raw}, ""
     )
+    if isinstance(cluster, ClusterFactory):
+        most = cluster.workers_max or cluster.workers
+        members = members.model_copy(
+            update={"start": members.start or cluster.workers, "max": members.max or most}
+        )
     parsed = JobFile(
         name=str(raw.get("name") or name),
         data=data,
@@ -362,6 +368,12 @@ def _check_together(job: JobFile) -> None:
         return
     workers, start = job.cluster.workers, job.members.start
     most = job.cluster.workers_max or workers
+    if isinstance(job.cluster, ClusterFactory) and (job.members.max or most) > most:
+        raise ConfigError(
+            f"members.max: got {job.members.max}, wanted at most {most}, the most workers that the "
+            "cluster may have; lower it or raise cluster.workers_max",
+            path="members.max",
+        )
     if job.members.min > most:
         raise ConfigError(
             f"members.min: got {job.members.min}, wanted at most {most}, the most workers that "
@@ -471,20 +483,31 @@ def _cluster(section: object, members: Members, folder: Path) -> Cluster:
     kind = section.get("kind", "local") if isinstance(section, Mapping) else "local"
     if not _is_one_of(kind, CLUSTERS):
         raise unknown_choice(kind, CLUSTERS, "cluster.kind")
-    if kind == "yarn" and isinstance(section, Mapping):
-        section = {**section, **_local_paths(section, folder)}
-        if section.get("workers") is None and members.start is not None:
+    if isinstance(section, Mapping):
+        section = {**section, **_local_paths(section, kind, folder)}
+        if kind in ("yarn", "factory") and section.get("workers") is None and members.start:
             section["workers"] = members.start
     return read_settings(CLUSTERS[kind], section, "cluster")
 
 
-def _local_paths(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+#: The settings of each kind of cluster that are paths.
+_PATHS = {
+    "yarn": ("keytab", "specification", "result"),
+    "address": ("scheduler_file",),
+    "tls": ("ca", "cert", "key"),
+}
+
+
+def _local_paths(section: Mapping[str, Any], kind: str, folder: Path) -> dict[str, Any]:
     """Return the paths of a cluster's section, local ones made absolute; only strings."""
-    resolved = {}
-    for key in ("keytab", "specification", "result"):
+    resolved: dict[str, Any] = {}
+    for key in _PATHS.get(kind, ()):
         if isinstance(section.get(key), str):
             expanded = expand_path(section[key], f"cluster.{key}")
             resolved[key] = expanded if "://" in expanded else str(folder / expanded)
+    tls = section.get("tls")
+    if kind == "address" and isinstance(tls, Mapping):
+        resolved["tls"] = {**tls, **_local_paths(tls, "tls", folder)}
     return resolved
 
 
@@ -511,11 +534,11 @@ def _is_one_of(word: object, words: Collection[str]) -> bool:
 def _checkpoint(section: object, folder: Path, cluster: Cluster) -> CheckpointSetting:
     """Validate the section; without it, checkpoints go into the run directory.
 
-    For a cluster given by its address the default is no checkpoints: its scheduler may not be able
-    to access the run directory.
+    For a cluster given by its address or by a function the default is no checkpoints: its scheduler
+    may not be able to access the run directory.
     """
     if section is None:
-        return False if isinstance(cluster, Address) else Checkpoint()
+        return False if isinstance(cluster, (Address, ClusterFactory)) else Checkpoint()
     if isinstance(section, bool):
         return checkpoint_setting(section)
     setting = read_settings(

@@ -96,6 +96,7 @@ class GapPerContainerSecond(PolicyOptions):
     """
 
     name = "gap_per_container_second"
+    scales_out = True
 
     objective: Literal["container_seconds", "seconds"] = "container_seconds"
     minimum: Count = 1

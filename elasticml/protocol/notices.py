@@ -12,10 +12,11 @@ from typing import Literal
 
 from elasticml.protocol.events import Event
 
-#: Why a container goes or has gone. A pre-empted or released one is never a failure.
+#: Why a container goes or has gone. A pre-empted, released or retired one is never a failure.
 Reason = Literal[
     "preempted",
     "released",
+    "retired",
     "node",
     "memory",
     "aborted",

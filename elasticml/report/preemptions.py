@@ -125,6 +125,8 @@ class _Reader:
                 self._round(t, is_idle=record.idle)
 
     def _reclaimed(self, record: Reclaimed) -> None:
+        if record.reason == "retired":
+            return
         t, marked, substitute = record.t, record.marked, record.given
         if marked:
             entry = self.of(marked)
@@ -136,6 +138,8 @@ class _Reader:
             entry.role, entry.given_for = "substitute", marked or record.address
 
     def _noticed(self, record: MemberNoticed) -> None:
+        if record.reason == "retired":
+            return
         entry = self.of(record.member)
         _note_notice(entry, record.t)
         if record.reason == "terminated" and entry.stopping_s is None:

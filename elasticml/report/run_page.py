@@ -270,7 +270,7 @@ def _key_figures(run: RunData) -> str:
         ("time", seconds_text(finite(seconds)), ""),
         ("members", *_members(run)),
         ("lost", number(_known(summary.lost, _counted(marks, "lost"))), "members"),
-        ("given back", number(_retired(summary, marks)), "members, by a policy"),
+        ("given back", number(_retired(summary, marks)), "members, emptied before"),
         ("container-seconds", number(summary.container_seconds, 4), "members × time"),
         ("returned", number(_known(summary.returned, _counted(marks, "back"))), "members"),
         ("stand-in rounds", number(_known(summary.stand_in_rounds, stand_ins)), ""),

@@ -29,8 +29,8 @@ from elasticml.story.records import (
     first_of,
 )
 
-#: Reasons of losses that are not repeated: decisions of the policies, and the end of the job.
-_OWN = ("retired", "job ended")
+#: Reason of losses at the end of the job, which are not repeated.
+_ENDED = "job ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +75,9 @@ def faults_from_story(records: Sequence[StoryRecord]) -> RecordedFaults:
                 notices[record.member] = record
             case Reclaimed(given=str(substitute)):
                 notices.setdefault(substitute, record)
-            case MemberLost(reason="retired"):
+            case MemberLost(reason="retired") if record.member not in notices:
                 retired += 1
-            case MemberLost() if record.reason not in _OWN and record.member not in lost:
+            case MemberLost() if record.reason != _ENDED and record.member not in lost:
                 lost.add(record.member)
                 slot = _slot(record.member)
                 # A member without chunks left because of its notice, whatever ended its container.

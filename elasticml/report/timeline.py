@@ -294,6 +294,9 @@ def _reclaimed(records: Sequence[Reclaimed]) -> tuple[str, str]:
         if substitute not in (None, marked):
             goes = f"{substitute} goes for it"
         marks.append(f"{marked} ({goes}: {record.why})")
+    if records[0].reason == "retired":
+        n = count(len(records), "worker")
+        return "move", f"{n} retired{within}: {'; '.join(marks)}."
     n = count(len(records), "container")
     return "lost", f"{n} asked for back{within}: {'; '.join(marks)}."
 

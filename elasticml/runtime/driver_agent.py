@@ -36,7 +36,7 @@ from elasticml.runtime.executors import Long, Runner, parallel
 from elasticml.runtime.fault_injection import FaultInjector, carry_out
 from elasticml.runtime.frame_payloads import bytes_of, partial_event, vector_of
 from elasticml.runtime.numa import spanned
-from elasticml.runtime.scaler import Containers, Scaler
+from elasticml.runtime.scaler import Containers, MoreWorkers, Scaler
 from elasticml.story.journal import Journal
 from elasticml.story.records import (
     GroupReturned,
@@ -168,6 +168,8 @@ class DriverContext:
     injector: FaultInjector | None = None
     #: Starts members that policies request.
     scaler: Scaler | None = None
+    #: Waits for workers from a cluster without a scaler that follows the demand of its jobs.
+    more_workers: MoreWorkers | None = None
     #: Writes checkpoints if the job record asks for them.
     io_runner: Runner | None = None
 
@@ -212,7 +214,7 @@ class DriverAgent(JobDriver):
         self._clock = context.clock
         self._start_s = context.clock() - (0.0 if resumed is None else resumed.seconds)
         self._injector = context.injector
-        self._containers = Containers(context.scaler, self.invite)
+        self._containers = Containers(context.scaler, self.invite, context.more_workers)
         links = hello_of(record.collective)
         transport = limited(context.transport, links, context.clock)
         self._buffers = Buffers(transport.lendable)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from elasticml.errors import ElasticmlError
@@ -42,21 +42,34 @@ class Scaler(Protocol):
         ...
 
 
+#: Waits for a number of workers; returns how many have come, and why it is not more.
+MoreWorkers = Callable[[int], Awaitable[tuple[int, str]]]
+
+
 class Containers:
     """Requests and releases the containers of one job.
 
-    Without a scaler, released workers stay idle and are invited again on request.
+    Without a scaler, released workers stay idle and are invited again on request. A cluster that
+    follows the demand of its jobs closes idle workers and starts others.
 
     Parameters
     ----------
     scaler : Scaler, optional
     invite : callable
         Makes the worker at an address a member again.
+    more_workers : callable, optional
+        Waits for workers from a cluster that follows the demand.
     """
 
-    def __init__(self, scaler: Scaler | None, invite: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        scaler: Scaler | None,
+        invite: Callable[[str], None],
+        more_workers: MoreWorkers | None = None,
+    ) -> None:
         self._scaler = scaler
         self._invite = invite
+        self._more_workers = more_workers
         #: Released workers that keep running, in the order of their release.
         self._idle: list[str] = []
 
@@ -74,7 +87,11 @@ class Containers:
             invited, self._idle = self._idle[:count], self._idle[count:]
             for address in invited:
                 self._invite(address)
-            return count - len(invited), "this cluster starts no workers for a job"
+            missing = count - len(invited)
+            if missing == 0 or self._more_workers is None:
+                return missing, "this cluster starts no workers for a job"
+            came, reason = await self._more_workers(missing)
+            return missing - came, reason
         try:
             started = await self._scaler.request(count)
         except ElasticmlError as error:

@@ -17,6 +17,7 @@ from distributed.system import MEMORY_LIMIT
 from elasticml.algorithms.base import Arrays
 from elasticml.algorithms.registry import column_bytes
 from elasticml.collective.dask_transport import transport_of
+from elasticml.control.job_state import JobState
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.source import source_from_spec
 from elasticml.errors import ConfigError, ElasticmlError, error_to_dict
@@ -25,6 +26,7 @@ from elasticml.protocol.job_record import JobRecord, job_record
 from elasticml.protocol.notices import ContainerStopping, MarkLifted, Notice
 from elasticml.runtime.block_registry import BlockRegistry, columns_that_fit
 from elasticml.runtime.checkpoints.checkpoint_store import checkpoint_of
+from elasticml.runtime.dask_demand import DaskDemand
 from elasticml.runtime.driver_agent import DriverAgent, DriverContext
 from elasticml.runtime.executors import BriefRunner, ThreadRunner
 from elasticml.runtime.fault_injection import FAULT_INJECTOR_EXTENSION
@@ -32,6 +34,7 @@ from elasticml.runtime.member_plugin import NAME as MEMBER_NAME
 from elasticml.runtime.member_plugin import MemberPlugin
 from elasticml.runtime.notice_service import NoticeService
 from elasticml.runtime.preemption_board import board_of, for_job
+from elasticml.runtime.retirements import Retirements
 from elasticml.runtime.scaler import SCALER_EXTENSION
 from elasticml.runtime.signal_drain import NannySignals
 from elasticml.runtime.web.page import serve_page
@@ -84,12 +87,15 @@ class ElasticmlScheduler(SchedulerPlugin):
             "em_result": self.result,
             "em_jobs": self.jobs,
             "em_forget": self.forget,
+            "em_demand": self.demand,
         }
         scheduler.handlers.update(handlers)
         self._board = board_of(scheduler.extensions)
         self._board.subscribe(self._on_notice)
         self._notices = NoticeService(scheduler, self._board)
         scheduler.handlers.update(self._notices.handlers)
+        self._demand = DaskDemand(scheduler, self._states)
+        self._retirements = Retirements(scheduler, self._board, self._states)
         transport_of(scheduler)
         self._page = serve_page(scheduler, self._jobs)
         await scheduler.register_worker_plugin(
@@ -119,6 +125,13 @@ class ElasticmlScheduler(SchedulerPlugin):
             task.cancel()
         for shell in self._jobs.values():
             await shell.close()
+        self._retirements.close()
+
+    def _running(self) -> list[DriverAgent]:
+        return [shell for shell in self._jobs.values() if not shell.ended.is_set()]
+
+    def _states(self) -> list[JobState]:
+        return [shell.machine.state for shell in self._running()]
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
         """Tell the jobs that a worker is gone."""
@@ -139,7 +152,7 @@ class ElasticmlScheduler(SchedulerPlugin):
 
         If a single job runs and the cluster can scale, the job chooses which container to release.
         """
-        running = [shell for shell in self._jobs.values() if not shell.ended.is_set()]
+        running = self._running()
         may_choose = len(running) == 1 and SCALER_EXTENSION in self._scheduler.extensions
         for shell in running:
             shell.feed(for_job(notice, may_choose))
@@ -197,6 +210,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         shell.driver_session.open(shell.now_s())
         for mark in self._board.live():
             shell.feed(for_job(mark, may_choose=False))  # it has no members to choose from yet
+        self._demand.started(shell.job)
         self._spawn(self._drive(shell))
         for address in sorted(self._ready):
             shell.invite(address)
@@ -237,6 +251,7 @@ class ElasticmlScheduler(SchedulerPlugin):
             clock=time.monotonic,
             injector=injector,
             scaler=self._scheduler.extensions.get(SCALER_EXTENSION),
+            more_workers=self._demand.more_workers,
             io_runner=ThreadRunner(f"em-checkpoint-{record.job}"),
         )
         shell = DriverAgent(record, context, source=source, blocks=blocks, resumed=resumed)
@@ -250,6 +265,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         while not shell.ended.is_set():
             shell.tick()
             await asyncio.sleep(TICK_S)
+        self._demand.ended(shell.job)
         await asyncio.sleep(RESULT_KEPT_S)
         self._jobs.pop(shell.job, None)
 
@@ -318,6 +334,13 @@ class ElasticmlScheduler(SchedulerPlugin):
     async def jobs(self) -> dict[str, Any]:
         """Return the states of this scheduler's jobs, by id."""
         return {job: shell.state for job, shell in self._jobs.items()}
+
+    async def demand(self) -> dict[str, Any]:
+        """Return what the jobs ask of a client's cluster: nothing if the cluster has a scaler."""
+        asked = await self._demand.asked()
+        if SCALER_EXTENSION in self._scheduler.extensions:
+            return {"running": 0, "workers": 0, "idle": []}
+        return asked
 
     async def forget(self, job: str) -> dict[str, Any]:
         """Drop a finished job's results; cancel it first if it is running."""

@@ -205,11 +205,62 @@ class LocalWorkers(SettingsModel):
         return memory
 
 
+class TLSFiles(SettingsModel):
+    """PEM files for a scheduler that encrypts its connections."""
+
+    ca: str = Field(description="certificate of the authority that signed the scheduler's")
+    cert: str = Field(description="this client's certificate")
+    #: The private key of ``cert``; None: it is in the same file.
+    key: str | None = None
+
+
 class Address(SettingsModel):
-    """A Dask cluster that is already running."""
+    """A Dask cluster that is already running: its address, or the file that names it."""
 
     kind: Literal["address"] = "address"
-    address: str = Field(description="the scheduler's address, such as tcp://host:8786")
+    #: The scheduler's address, such as tcp://host:8786.
+    address: str | None = None
+    #: The file that ``dask scheduler --scheduler-file`` has written.
+    scheduler_file: str | None = None
+    #: Files for a ``tls://`` address; None: from Dask's configuration.
+    tls: TLSFiles | None = None
+
+    def check(self) -> None:
+        """Check constraints between fields."""
+        if self.address is None and self.scheduler_file is None:
+            raise ValueError("address: is missing, wanted tcp://host:port, or scheduler_file")
+        if self.address is not None and self.scheduler_file is not None:
+            raise ValueError("scheduler_file: address is given, too; leave one of them out")
+
+
+class ClusterFactory(SettingsModel):
+    """A Dask cluster that a function starts for the job, and that is closed after it."""
+
+    kind: Literal["factory"] = "factory"
+    call: str = Field(
+        description="a function that returns a cluster, such as dask_jobqueue:SLURMCluster"
+    )
+    #: Its keyword arguments.
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    #: Workers to start.
+    workers: int = Field(default=4, ge=1)
+    #: The most workers that policies may request; by default ``workers``.
+    workers_max: int | None = Field(default=None, ge=1)
+
+    def check(self) -> None:
+        """Check constraints between fields."""
+        if self.workers_max is not None and self.workers_max < self.workers:
+            raise ValueError(
+                f"workers_max: got {self.workers_max}, wanted at least workers, {self.workers}"
+            )
+
+    @field_validator("call")
+    @classmethod
+    def _check_call(cls, call: str) -> str:
+        module, _, name = call.partition(":")
+        if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+            raise ValueError("wanted module:function, such as dask_jobqueue:SLURMCluster")
+        return call
 
 
 class YarnScheduler(SettingsModel):
@@ -317,11 +368,12 @@ def _checked_memory(memory: str | int | None) -> str | int | None:
     return memory
 
 
-Cluster = LocalWorkers | Address | YarnContainers
+Cluster = LocalWorkers | Address | ClusterFactory | YarnContainers
 
 #: The supported kinds of cluster.
-CLUSTERS: dict[str, type[LocalWorkers] | type[Address] | type[YarnContainers]] = {
+CLUSTERS: dict[str, type[Cluster]] = {
     "local": LocalWorkers,
     "address": Address,
+    "factory": ClusterFactory,
     "yarn": YarnContainers,
 }

@@ -55,7 +55,7 @@ class RunSummary(JsonFields):
     decisions: Mapping[str, int] | None
     lost: int | None
     returned: int | None
-    #: Members that a policy released.
+    #: Members that a policy released, or whose workers were retired, without a chunk.
     retired: int | None
     attempts: int | None
     stand_in_rounds: int | None

@@ -184,7 +184,6 @@ class ContainerManager(SchedulerPlugin):
                 self._ended_containers.add(seen.container)
         self._scheduler.add_plugin(self)
         self._scheduler.extensions[SCALER_EXTENSION] = self
-        self._scheduler.handlers["retire_workers"] = self.retire
         loop = asyncio.get_running_loop()
 
         def hand_over(notice: AgentNotice) -> None:
@@ -235,7 +234,7 @@ class ContainerManager(SchedulerPlugin):
         present = [address for address in addresses if address in self._scheduler.workers]
         names = self._registry.names(present)
         containers = self._registry.containers(names.values())
-        is_hurried = bool(self._board.live())
+        is_hurried = any(mark.reason != "retired" for mark in self._board.live())
         async with self._lock:
             marks = self._board.marks
             actions = self._allocator.release(containers, marks, time.monotonic())
@@ -249,27 +248,6 @@ class ContainerManager(SchedulerPlugin):
         await asyncio.wait({draining}, timeout=grace_s)
         async with self._lock:
             await self._perform(actions)
-
-    async def retire(
-        self,
-        workers: list[str] | None = None,
-        names: list[Any] | None = None,
-        **options: Any,
-    ) -> Any:
-        """Let jobs leave workers before Dask retires them.
-
-        Replaces the scheduler's handler ``retire_workers``, which would close workers on which jobs
-        still have members.
-        """
-        if workers is None and names is not None:
-            named = {str(name) for name in names}
-            states = self._scheduler.workers.items()
-            workers = [address for address, state in states if str(state.name) in named]
-        if workers is None:
-            return await self._scheduler.retire_workers(**options)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._notify(workers, UNHURRIED_S_MAX), UNHURRIED_S_MAX)
-        return await self._scheduler.retire_workers(workers=workers, **options)
 
     async def _drain(self, addresses: list[str], grace_s: float) -> None:
         """Let other jobs and plain Dask work leave workers."""

@@ -392,6 +392,28 @@ def test_marked_member_that_leaves_is_not_released_and_its_loss_is_a_pre_emption
     assert events_of(made, "ChunksAbsent") == []
 
 
+def test_retired_worker_is_emptied_and_its_member_counts_as_retired():
+    made = world()
+    name = sorted(made.workers)[0]
+    made.mark(name, 60.0, negotiable=False, reason="retired")
+    made.run(lambda k: 0)
+    assert made.given_back == []  # Dask closes its worker
+    (lost,) = events_of(made, "MemberLost")
+    assert (lost["reason"], lost["chunks"]) == ("retired", 0)
+    assert [r["reason"] for r in events_of(made, "MemberNoticed")] == ["retired"]
+
+
+def test_loss_of_a_member_before_it_is_emptied_is_no_retirement():
+    made = world()
+    name = sorted(made.workers)[0]
+    made.mark(name, 60.0, negotiable=False, reason="retired")
+    made.kill(name)
+    made.run(lambda k: 0)
+    (lost,) = events_of(made, "MemberLost")
+    assert lost["chunks"] > 0
+    assert lost["reason"] != "retired"
+
+
 def test_newcomer_on_a_marked_container_gets_nothing_until_the_mark_ends():
     made = world()
     made.mark("new", 60.0, negotiable=True)

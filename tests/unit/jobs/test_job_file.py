@@ -171,7 +171,8 @@ def test_the_job_file_of_a_run_is_the_original_job(tmp_path, content):
         ({"warm_start": 3}, "warm_start: got 3, wanted the path of a model.npz"),
         (
             {"cluster": {"kind": "yarm"}},
-            "cluster.kind: got 'yarm'; did you mean 'yarn'? (there is local, address, yarn)",
+            "cluster.kind: got 'yarm'; did you mean 'yarn'? (there is local, address, factory, "
+            "yarn)",
         ),
         (
             {"cluster": {"kind": "yarn", "workers": 4, "workers_max": 3}},
@@ -208,7 +209,31 @@ def test_the_job_file_of_a_run_is_the_original_job(tmp_path, content):
         ({"cluster": {"workers": 0}}, "cluster.workers: got 0, wanted at least 1"),
         (
             {"cluster": {"kind": "address"}},
-            "cluster.address is missing: the scheduler's address, such as",
+            "cluster.address: is missing, wanted tcp://host:port, or scheduler_file",
+        ),
+        (
+            {"cluster": {"kind": "address", "address": "tcp://h:1", "scheduler_file": "s.json"}},
+            "cluster.scheduler_file: address is given, too; leave one of them out",
+        ),
+        (
+            {"cluster": {"kind": "address", "address": "tls://h:1", "tls": {"ca": "ca.pem"}}},
+            "cluster.tls.cert is missing: this client's certificate",
+        ),
+        (
+            {"cluster": {"kind": "factory"}},
+            "cluster.call is missing: a function that returns a cluster, such as",
+        ),
+        (
+            {"cluster": {"kind": "factory", "call": "dask_jobqueue.SLURMCluster"}},
+            "cluster.call: got 'dask_jobqueue.SLURMCluster', wanted module:function",
+        ),
+        (
+            {"cluster": {"kind": "factory", "call": "m:C", "workers": 3, "workers_max": 2}},
+            "cluster.workers_max: got 2, wanted at least workers, 3",
+        ),
+        (
+            {"cluster": {"kind": "factory", "call": "m:C"}, "members": {"max": 9}},
+            "members.max: got 9, wanted at most 4, the most workers that the cluster may have",
         ),
         ({"absent": "tailor"}, "absent: got 'tailor'; did you mean 'taylor'?"),
         ({"policies": [{"name": "kne"}]}, "policies[0]: there is no policy 'kne'; did you mean"),
@@ -241,6 +266,26 @@ def test_faults_need_workers_of_our_own(tmp_path):
 def test_an_address_alone_is_a_cluster(tmp_path):
     file = read_job_file(write(tmp_path, {**SMALL, "cluster": "tcp://host:8786"}))
     assert file.cluster == Address(address="tcp://host:8786")
+
+
+def test_a_scheduler_file_and_certificates_are_paths_beside_the_job_file(tmp_path):
+    tls = {"ca": "ca.pem", "cert": "me.pem"}
+    section = {"kind": "address", "scheduler_file": "s.json", "tls": tls}
+    cluster = read_job_file(write(tmp_path, {**SMALL, "cluster": section})).cluster
+    assert cluster == Address(
+        scheduler_file=str(tmp_path / "s.json"),
+        tls={"ca": str(tmp_path / "ca.pem"), "cert": str(tmp_path / "me.pem")},
+    )
+
+
+def test_a_cluster_from_a_function_sets_the_numbers_of_members(tmp_path):
+    section = {"kind": "factory", "call": "m:C", "workers": 2, "workers_max": 6}
+    file = read_job_file(write(tmp_path, {**SMALL, "cluster": section}))
+    assert (file.members.start, file.members.max, file.checkpoint) == (2, 6, False)
+    members = {"start": 3, "max": 3}
+    section = {"kind": "factory", "call": "m:C"}
+    file = read_job_file(write(tmp_path, {**SMALL, "cluster": section, "members": members}))
+    assert (file.cluster.workers, file.members.start, file.members.max) == (3, 3, 3)
 
 
 def test_test_data_inherit_the_settings_of_the_training_data(tmp_path):

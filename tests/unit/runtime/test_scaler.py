@@ -48,3 +48,18 @@ async def test_without_a_scaler_only_idle_workers_are_available() -> None:
     containers.forget("a")
     missing = [(await containers.request(n))[0] for n in (1, 2)]
     assert (missing, invited) == ([0, 1], ["b", "c"])
+
+
+async def test_a_cluster_that_follows_the_demand_is_awaited_for_what_idle_workers_lack() -> None:
+    asked: list[int] = []
+
+    async def more_workers(count: int) -> tuple[int, str]:
+        asked.append(count)
+        return 1, "no more within 300 s"
+
+    containers = Containers(None, lambda address: None, more_workers)
+    await containers.release(["a"])
+    assert await containers.request(1) == (0, "this cluster starts no workers for a job")
+    await containers.release(["a"])
+    assert await containers.request(4) == (2, "no more within 300 s")
+    assert asked == [3]

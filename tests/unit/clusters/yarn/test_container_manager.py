@@ -371,9 +371,3 @@ def test_an_application_whose_workers_cannot_start_ends_with_one_line():
         "3 worker containers in a row ended before they registered (exit, status 2): "
         f"{line}; fix that and submit again",
     )
-
-
-def test_workers_that_are_scaled_in_by_name_get_a_notice_before_dask_retires_them():
-    world = World(3)
-    asyncio.run(world.manager.retire(names=["dask.worker_1", "dask.worker_9"], remove=True))
-    assert (world.scheduler.noticed, world.scheduler.retired) == ([address(1)], [address(1)])

@@ -1,0 +1,186 @@
+"""Stock Dask clusters that grow, shrink, retire workers and count idle time while a job runs."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from distributed import Client, LocalCluster, Nanny, Scheduler, SpecCluster
+
+import elasticml as em
+from elasticml.jobs.handle import workers_of
+from tests.run_command import end_run, start_run
+from tests.stock_cluster import stock_cluster
+from tests.waiting import until
+
+pytestmark = pytest.mark.cluster
+
+_rng = np.random.default_rng(3)
+# Noise, nearly without a penalty: the gap does not become zero before the story is over.
+DATA = em.from_arrays(_rng.normal(size=(600, 12)), np.sign(_rng.normal(size=600)))
+Record = dict[str, Any]
+
+
+def local(n_workers: int) -> LocalCluster:
+    return LocalCluster(
+        n_workers=n_workers,
+        threads_per_worker=1,
+        dashboard_address=":0",
+        silence_logs=50,
+        memory_limit=None,
+    )
+
+
+def endless(**changes: Any) -> em.Job:
+    settings = {"stop": em.Stop(rounds=10_000_000), "chunk_size": 2048, **changes}
+    return em.Job(em.CoCoA(loss="hinge", l2=1e-9), DATA, **settings)
+
+
+class Course:
+    """A job's story while its cluster changes.
+
+    Parameters
+    ----------
+    handle : Handle
+    """
+
+    def __init__(self, handle: em.Handle) -> None:
+        self.handle = handle
+        self.records: list[Record] = []
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        self.records.extend(self.handle)
+
+    def of(self, event: str) -> list[Record]:
+        return [record for record in list(self.records) if record["event"] == event]
+
+    def members(self) -> int:
+        """Return the number of members that work."""
+        return len(self.of("MemberActive")) - len(self.of("MemberLost"))
+
+    def await_members(self, count: int) -> None:
+        until(lambda: self.members() == count, lambda: f"{count}: {self.records[-5:]}")
+        rounds = len(self.of("RoundEnded"))
+        until(lambda: len(self.of("RoundEnded")) > rounds + 2, "rounds go on")
+
+    def end(self) -> None:
+        self.handle.cancel()
+        self._thread.join()
+
+
+def check_retired(losses: Sequence[Record], story: Course) -> None:
+    assert {(r["reason"], r["chunks"]) for r in losses} == {("retired", 0)}
+    assert story.of("ChunksAbsent") == []
+
+
+def gone(client: Client, address: str) -> Callable[[], bool]:
+    return lambda: address not in workers_of(client)
+
+
+def test_adaptive_cluster_follows_a_job_up_and_down() -> None:
+    with local(0) as cluster, Client(cluster, set_as_default=False) as client:
+        cluster.adapt(minimum=0, maximum=3, interval="100ms")
+        # No worker is there: the job itself is the reason that they come.
+        course = Course(endless(members=em.Members(max=3)).start(client))
+        course.await_members(3)
+        cluster.adapt(minimum=0, maximum=1)
+        course.await_members(1)
+        assert len(workers_of(client)) == 1
+        cluster.adapt(minimum=0, maximum=3)
+        course.await_members(3)
+        losses = course.of("MemberLost")
+        course.end()
+        check_retired(losses, course)
+        summary = course.handle.outcome().summary
+        assert (summary["retired"], summary["lost"]) == (2, 0)
+        until(lambda: not workers_of(client), "the workers are closed after the job")
+
+
+def test_retired_scaled_and_expired_workers_are_emptied_first(tmp_path: Path) -> None:
+    with stock_cluster(tmp_path) as cluster, cluster.client() as client:
+        for name in ("a", "b"):
+            cluster.worker(name)
+        cluster.worker("alone", "--no-nanny")
+        cluster.await_workers(client, 3)
+        course = Course(endless().start(client))
+        course.await_members(3)
+        names = {worker["name"]: address for address, worker in workers_of(client).items()}
+        client.retire_workers([names["a"]])
+        assert course.members() == 2
+        until(gone(client, names["a"]), "a is closed")
+        client.retire_workers(names=["alone"])
+        assert cluster.ended("alone")[0] == 0
+        course.await_members(1)
+        cluster.worker("brief", "--lifetime", "6s")
+        course.await_members(2)
+        assert cluster.ended("brief")[0] == 0
+        assert course.members() == 1
+        losses = course.of("MemberLost")
+        assert len(losses) == 3
+        course.end()
+        check_retired(losses, course)
+
+
+def test_scaling_a_cluster_object_empties_the_workers_that_go() -> None:
+    """``SpecCluster`` names them where addresses are wanted: Dask itself would retire none."""
+    scheduler = {"cls": Scheduler, "options": {"dashboard_address": ":0", "port": 0}}
+    worker = {"cls": Nanny, "options": {"nthreads": 1}}
+    with (
+        SpecCluster({}, scheduler, worker, silence_logs=50) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        cluster.scale(3)
+        client.wait_for_workers(3)
+        course = Course(endless().start(client))
+        course.await_members(3)
+        cluster.scale(1)
+        course.await_members(1)
+        losses = course.of("MemberLost")
+        course.end()
+        check_retired(losses, course)
+
+
+def test_a_running_job_is_not_idle(tmp_path: Path) -> None:
+    with stock_cluster(tmp_path, ["--idle-timeout", "2s"]) as cluster, cluster.client() as client:
+        client.log_event("test", {})
+        cluster.worker("a")
+        cluster.await_workers(client, 1)
+        handle = endless(stop=em.Stop(seconds=6.0)).start(client)
+        assert handle.result().summary["seconds"] > 5.0
+        status, _ = cluster.ended("scheduler")
+        assert status == 0
+        assert "idle for 2.00 s" in cluster.log("scheduler")
+
+
+def test_a_cluster_from_a_function_grows_for_a_policy_and_the_command_closes_it(
+    tmp_path: Path,
+) -> None:
+    job = {
+        "data": {"format": "synthetic_splice", "rows": 500, "length": 60},
+        "algorithm": {"name": "cocoa", "loss": "hinge", "l2": 1e-3},
+        "cluster": {
+            "kind": "factory",
+            "call": "distributed:LocalCluster",
+            "arguments": {"n_workers": 0, "threads_per_worker": 1, "dashboard_address": ":0"},
+            "workers": 1,
+            "workers_max": 2,
+        },
+        "policies": ["tests.scaling_policies:Grow", "tests.scaling_policies:UntilAll"],
+        "stop": {"rounds": 1_000_000, "objective": -1.0},
+    }
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    code, _, err = end_run(start_run(tmp_path, "job.yaml", "--out", "run"))
+    story = [json.loads(line) for line in (tmp_path / "run" / "story.jsonl").open()]
+    events = [record["event"] for record in story]
+    assert (code, events.count("MemberJoined")) == (1, 2), err
+    assert "enough" in err
+    decided = next(r for r in story if r["event"] == "PolicyDecided")
+    assert (decided["suggestion"], decided["count"]) == ("Request", 1)  # at most workers_max
