@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ class Course:
         self._thread.start()
 
     def _read(self) -> None:
-        self.records.extend(self.handle)
+        with suppress(em.JobFailedError):  # a test that fails closes the cluster
+            self.records.extend(self.handle)
 
     def of(self, event: str) -> list[Record]:
         return [record for record in list(self.records) if record["event"] == event]
@@ -79,10 +81,6 @@ class Course:
 def check_retired(losses: Sequence[Record], story: Course) -> None:
     assert {(r["reason"], r["chunks"]) for r in losses} == {("retired", 0)}
     assert story.of("ChunksAbsent") == []
-
-
-def gone(client: Client, address: str) -> Callable[[], bool]:
-    return lambda: address not in workers_of(client)
 
 
 def test_adaptive_cluster_follows_a_job_up_and_down() -> None:
@@ -114,15 +112,15 @@ def test_retired_scaled_and_expired_workers_are_emptied_first(tmp_path: Path) ->
         course.await_members(3)
         names = {worker["name"]: address for address, worker in workers_of(client).items()}
         client.retire_workers([names["a"]])
-        assert course.members() == 2
-        until(gone(client, names["a"]), "a is closed")
+        assert names["a"] not in workers_of(client)
+        course.await_members(2)
         client.retire_workers(names=["alone"])
         assert cluster.ended("alone")[0] == 0
         course.await_members(1)
         cluster.worker("brief", "--lifetime", "6s")
         course.await_members(2)
         assert cluster.ended("brief")[0] == 0
-        assert course.members() == 1
+        course.await_members(1)
         losses = course.of("MemberLost")
         assert len(losses) == 3
         course.end()
@@ -149,15 +147,21 @@ def test_scaling_a_cluster_object_empties_the_workers_that_go() -> None:
 
 
 def test_a_running_job_is_not_idle(tmp_path: Path) -> None:
-    with stock_cluster(tmp_path, ["--idle-timeout", "2s"]) as cluster, cluster.client() as client:
-        client.log_event("test", {})
+    with stock_cluster(tmp_path, ["--idle-timeout", "10m"]) as cluster, cluster.client() as client:
         cluster.worker("a")
         cluster.await_workers(client, 1)
-        handle = endless(stop=em.Stop(seconds=6.0)).start(client)
-        assert handle.result().summary["seconds"] > 5.0
-        status, _ = cluster.ended("scheduler")
-        assert status == 0
-        assert "idle for 2.00 s" in cluster.log("scheduler")
+        course = Course(endless().start(client))
+        course.await_members(1)
+        client.run_on_scheduler(lambda dask_scheduler: setattr(dask_scheduler, "idle_timeout", 0.5))
+        began_s = course.records[-1]["t"]
+        until(lambda: course.records[-1]["t"] > began_s + 2.0, "the job goes on")
+        client.run_on_scheduler(lambda dask_scheduler: setattr(dask_scheduler, "idle_timeout", 600))
+        course.end()
+
+        def is_idle(dask_scheduler: Scheduler) -> bool:
+            return dask_scheduler.idle_since is not None and not dask_scheduler.tasks
+
+        until(lambda: client.run_on_scheduler(is_idle), "the scheduler is idle after the job")
 
 
 def test_a_cluster_from_a_function_grows_for_a_policy_and_the_command_closes_it(
@@ -180,7 +184,7 @@ def test_a_cluster_from_a_function_grows_for_a_policy_and_the_command_closes_it(
     code, _, err = end_run(start_run(tmp_path, "job.yaml", "--out", "run"))
     story = [json.loads(line) for line in (tmp_path / "run" / "story.jsonl").open()]
     events = [record["event"] for record in story]
-    assert (code, events.count("MemberJoined")) == (1, 2), err
+    assert (code, events.count("MemberJoined")) == (3, 2), err
     assert "enough" in err
     decided = next(r for r in story if r["event"] == "PolicyDecided")
     assert (decided["suggestion"], decided["count"]) == ("Request", 1)  # at most workers_max
