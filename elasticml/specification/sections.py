@@ -137,7 +137,7 @@ class Members(SettingsModel):
     start: int | None = Field(default=None, ge=1)
     #: With fewer members the job waits.
     min: int = Field(default=1, ge=1)
-    #: Most members that policies ask for.
+    #: Most members that policies ask for, and that an adaptive cluster gives the job.
     max: int | None = Field(default=None, ge=1)
 
     def check(self) -> None:

@@ -27,7 +27,7 @@ from elasticml.jobs.handle import workers_of
 from tests.bench import harness
 
 MEMBERS = 3
-ROWS, FEATURES = 60_000, 40
+ROWS, FEATURES = 20_000, 30
 #: Rounds with the members of one phase before the next one begins.
 ROUNDS = 5
 
@@ -42,7 +42,7 @@ def data() -> Any:
 def jobs() -> dict[str, em.Job]:
     """Return a job of each algorithm, to its target."""
     members, source = em.Members(max=MEMBERS), data()
-    cocoa = em.CoCoA(loss="logistic", l2=1e-5)
+    cocoa = em.CoCoA(loss="logistic", l2=1e-4)
     batch = em.BatchGradient(loss="logistic", l2=1e-6)
     more: dict[str, Any] = {"members": members, "chunk_size": "64 KiB"}
     return {

@@ -9,7 +9,7 @@ from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.job_state import JobState
 from elasticml.control.policy import Request, Retire
 from elasticml.policies.gap_per_container_second import GapPerContainerSecond
-from elasticml.protocol.events import MembersRefused
+from elasticml.protocol.events import Arrived, MembersRefused
 from tests.pure_world import PureWorld
 from tests.unit.control.test_policy_engine import A, FixedPolicy, finish, world
 
@@ -35,11 +35,10 @@ def test_demand_follows_the_settings_and_the_policies(settings, stage, worth, re
 
 
 def test_a_job_without_a_maximum_keeps_the_members_that_came_by_themselves():
-    made = world(n=2)
-    made.join()
-    state = made.driver.state
-    while len(state.membership.members) < 3:
-        assert made.step(0)
+    state = JobState(DriverSettings(start_members=2), stage="training")
+    for slot in range(3):
+        event = Arrived(arrival=slot, address=f"w{slot}", host="h", pid=slot, threads=1, slot=slot)
+        state.membership.admit(event, 0.0)
     assert desired_members(state) == 3
 
 
