@@ -48,6 +48,8 @@ STORIES, FAULTS = FOLDER / "stories.json", FOLDER / "faults.json"
 WRITES = "ELASTICML_FREEZE"
 #: What depends on the machine that a job runs on.
 _MACHINE = {"versions", "cpu", "blas_threads", "pid", "host"}
+#: Records of what a job waits for: they follow from the others, and from what counts as a wait.
+_LEFT_OUT = {"Waiting", "WaitEnded"}
 #: Virtual times: sums and products of options, and not of data.
 _TIMES = {"t", "start_t", "seconds", "grace_s", "absent_s"}
 
@@ -164,6 +166,7 @@ def _title(record: Mapping[str, Any]) -> str:
 
 
 def _entry(story: list[dict[str, Any]], title: str) -> dict[str, str]:
+    story = [record for record in story if record["event"] not in _LEFT_OUT]
     control = [_control(record) for record in story]
     values = [_values(record) for record in story]
     return {"control": _digest(control), "values": _digest(values), "title": title}

@@ -166,6 +166,8 @@ class Incarnation:
                 self.shares.pop(command.exchange, None)
             case cmd.Dismiss():
                 self.world.dismissed(self, command.reason)
+            case cmd.Configure(warms_up=True):
+                self.later(command, lambda: self.feed(ev.Ready(member=self.me)))
             case cmd.Peers() | cmd.Configure() | fx.AskPeers():
                 pass
             case fx.After():

@@ -89,11 +89,13 @@ def status(application_id: str, as_json: bool, verbose: bool) -> None:
         record = {**asdict(application), **asdict(now), "job": asdict(job), "verdict": ending}
         click.echo(json.dumps(json_safe(record)))
         return
-    from elasticml.jobs.progress_bar import status_line
+    from elasticml.jobs.progress_bar import status_line, waiting_line
 
     click.echo(f"application {application.id} in queue {now.queue}, user {now.user}")
     click.echo(f"state       {_state(now, verdict)}")
     click.echo(f"job         {status_line(job, application.name)}")
+    if job.waiting is not None:
+        click.echo(f"            {waiting_line(job.waiting, job.seconds)}")
     if not now.is_over:
         used = f"{now.containers} with {now.vcores} vcores and {now.memory_mib} MiB in total"
         click.echo(f"containers  {used}")

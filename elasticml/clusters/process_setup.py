@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import importlib
 import logging
 import os
 import signal
 import sys
 from collections.abc import Iterable
 from typing import Any
+
+from elasticml.algorithms.kernel_modules import kernel_modules, warm_up
 
 # Process name and parent death signal, which only Linux has; elsewhere these calls do nothing.
 
@@ -54,18 +55,9 @@ _WORKER_MODULES = (
     "distributed.worker",
     "elasticml.algorithms.registry",
     "elasticml.data.source",
-    "elasticml.data.chunks.products",
-    "elasticml.objectives.losses",
     "elasticml.collective.dask_transport",
     "elasticml.runtime.member_plugin",
 )
-#: Modules with the kernels of one algorithm, loaded besides. With an empty cache each takes seconds
-#: to compile, so a worker whose algorithm is known skips the others.
-_ALGORITHM_MODULES = {
-    "async_sgd": ("elasticml.algorithms.async_sgd.kmeans",),
-    "cocoa": ("elasticml.objectives.conjugates", "elasticml.algorithms.cocoa.local_pass"),
-    "primal_cocoa": ("elasticml.algorithms.primal_cocoa.column_blocks",),
-}
 SCHEDULER_MODULES = ("distributed.scheduler", "elasticml.runtime.scheduler_plugin")
 
 _DASK_SETTINGS: dict[str, Any] = {
@@ -105,10 +97,7 @@ def worker_modules(algorithms: Iterable[str] | None) -> tuple[str, ...]:
     algorithms : iterable of str or None
         Names of the algorithms that the worker will run; None for all.
     """
-    names = _ALGORITHM_MODULES if algorithms is None else algorithms
-    return _WORKER_MODULES + tuple(
-        module for name in names for module in _ALGORITHM_MODULES.get(name, ())
-    )
+    return _WORKER_MODULES + kernel_modules(algorithms)
 
 
 def configure_dask(*, dashboard: bool) -> None:
@@ -145,28 +134,15 @@ def redirect_output(log_file: str) -> None:
 
 
 def load(modules: tuple[str, ...]) -> None:
-    """Import modules and warm up their kernels.
-
-    Calls ``warm_kernels()`` of each module that defines it: it compiles or loads the module's
-    compiled functions in the calling thread and starts no thread. If a library cannot be imported,
-    this is only a warning: the code that needs it raises a better error.
+    """Import modules and warm up their kernels; a missing library is only a warning.
 
     Raises
     ------
     ImportError
         When a module of this package is missing.
     """
-    for name in modules:
-        try:
-            module = importlib.import_module(name)
-        except ImportError as error:
-            if (error.name or "").partition(".")[0] == "elasticml":
-                raise
-            logger.warning("cannot preload %s: %s", name, error)
-            continue
-        warm_kernels = getattr(module, "warm_kernels", None)
-        if warm_kernels is not None:
-            warm_kernels()
+    for error in warm_up(modules):
+        logger.warning("cannot preload %s: %s", error.name, error)
 
 
 def freeze_memory() -> None:

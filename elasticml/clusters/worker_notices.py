@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from elasticml.clusters.stop_notices import (
     Lifetime,
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: An end that is known for longer is posted this long before.
-LEAD_S: Final = 120.0
-
 
 class WorkerNotices:
     """Polls all sources of one worker, and posts its end as a mark.
@@ -45,7 +42,6 @@ class WorkerNotices:
         self._watch = NoticeWatch(sources, self)
         #: The last version of each allocation's notice for which another worker polls.
         self._versions: dict[str, int] = {}
-        self._is_marked = False
 
     def start(self) -> None:
         """Begin to poll."""
@@ -96,25 +92,19 @@ class WorkerNotices:
         return MEMBER_NAME in self._worker.plugins
 
     async def post(self, notice: StopNotice) -> bool:
-        """Announce this worker's end; False while that is too early, or nothing would take it."""
+        """Announce this worker's end; False while nothing would take it."""
         grace_s = notice.deadline_s - time.time()
         if not self._has_plugin():
-            return False
-        if grace_s > LEAD_S:
-            if self._is_marked:  # it was nearer before
-                await self.withdraw(notice)
             return False
         reply = await self._worker.scheduler.em_notice(
             workers=[self._worker.address], grace_s=max(0.0, grace_s), reason=notice.reason
         )
         _check(reply)
-        self._is_marked = True
         return True
 
     async def withdraw(self, notice: StopNotice) -> bool:
         """Lift the mark: this worker stays."""
         _check(await self._worker.scheduler.em_withdraw(workers=[self._worker.address]))
-        self._is_marked = False
         return True
 
 

@@ -48,9 +48,21 @@ class AsyncMode:
     # --- between two reports --------------------------------------------------------------------
 
     def is_early(self, request: ExchangeRequested, now_s: float) -> bool:
-        """Whether a report must still wait for its time; not if all loops have ended."""
-        every_s = self._state.settings.report_every_s
-        if not request.paced or every_s is None or now_s >= self._rounds.round_started_s + every_s:
+        """Whether a report must still wait for its time.
+
+        It need not if all loops have ended. A report that is due too long after the end of the
+        job's time is asked for at that time.
+        """
+        settings = self._state.settings
+        every_s, latest_s = settings.report_every_s, settings.latest_end_s
+        if not request.paced or every_s is None:
+            return False
+        due_s = self._rounds.round_started_s + every_s
+        if settings.seconds_max is not None and latest_s is not None:
+            # It takes time itself, for which half of the overtime is left.
+            is_late = due_s > (settings.seconds_max + latest_s) / 2
+            due_s = settings.seconds_max if is_late else due_s
+        if now_s >= due_s:
             return False
         return any(r.id not in self._ended for r in self._state.membership.working())
 

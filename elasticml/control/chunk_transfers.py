@@ -173,6 +173,40 @@ class ChunkCopies:
         return {m for copy in self.under_way.values() for m in (copy.source, copy.target)}
 
 
+#: Bytes per second that a move is assumed to reach before any was measured.
+ASSUMED_BYTES_PER_S = 50e6
+#: Weight of earlier moves at each new one.
+SPEED_KEPT = 0.9
+
+
+class MoveSpeed:
+    """The rate at which chunks leave a host, measured by the moves that have arrived from it.
+
+    Bytes and seconds are averaged apart, so that many small moves, whose time is latency, count
+    less than a large one. Time in which several moves share the host's link counts once.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[float, float]] = {}
+        #: When the last move from each host had arrived.
+        self._arrived_s: dict[str, float] = {}
+
+    def moved(self, host: str, nbytes: int, seconds: float, now_s: float) -> None:
+        """Add a move from a host that has arrived now, after ``seconds`` on the way."""
+        if nbytes <= 0 or seconds <= 0:
+            return
+        alone_s = now_s - max(self._arrived_s.get(host, 0.0), now_s - seconds)
+        self._arrived_s[host] = now_s
+        total, spent = self._sums.get(host, (0.0, 0.0))
+        self._sums[host] = SPEED_KEPT * total + nbytes, SPEED_KEPT * spent + max(0.0, alone_s)
+
+    def bytes_per_s(self, host: str) -> float:
+        """Return the rate from a host; from all hosts where none was measured from this one."""
+        sums = [self._sums[host]] if host in self._sums else [*self._sums.values()]
+        spent = sum(seconds for _, seconds in sums)
+        return sum(total for total, _ in sums) / spent if spent else ASSUMED_BYTES_PER_S
+
+
 # Chunk moves: transfers to a new owner, returns of absent groups, and copies that are dropped.
 
 #: Chunks per GiveChunks order: acknowledged chunks are safe if the rest fails.
@@ -211,6 +245,7 @@ class ChunkMoves:
         #: Copies that members were told to drop and have not reported as dropped.
         self.dropping: dict[MemberId, set[ChunkId]] = {}
         self.absent_since_s: dict[GroupId, float] = {}
+        self.speed = MoveSpeed()
         #: No move starts before this time.
         self.next_move_s = 0.0
 
@@ -258,6 +293,13 @@ class ChunkMoves:
             bodies=bodies,
             order=order,
         )
+
+    def measure(self, event: ChunksLoaded, now_s: float) -> None:
+        """Measure the speed of a move that has arrived; not of a copy, whose rate is limited."""
+        sender = None if event.source is None else self.state.membership.members.get(event.source)
+        move = self.moves.get(event.chunks[0]) if event.chunks else None
+        if sender is not None and move is not None and move.order == event.order:
+            self.speed.moved(sender.host, event.nbytes, event.seconds, now_s)
 
     def loaded(self, event: ChunksLoaded) -> list[Command]:
         """Commit chunks that a member acknowledges to hold."""

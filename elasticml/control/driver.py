@@ -22,7 +22,8 @@ from elasticml.control.policy_engine import PolicyEngine
 from elasticml.control.round_scheduler import IdleRounds, RoundScheduler
 from elasticml.control.rounds import History, Rounds
 from elasticml.control.tree_layout import children
-from elasticml.errors import LocalProtocolError
+from elasticml.control.waiting import WaitMonitor
+from elasticml.errors import ElasticmlError, LocalProtocolError
 from elasticml.ids import MemberId, mask_of
 from elasticml.protocol import events as ev
 from elasticml.protocol import notices
@@ -93,6 +94,14 @@ class Driver:
             link_monitor=self.link_monitor,
             placement=self.placement,
         )
+        self.waits = WaitMonitor(
+            self.state,
+            self.loading,
+            self.placement,
+            self.chunk_moves,
+            self.rounds,
+            self.exchanges,
+        )
         #: The requested exchange has had to wait for absent examples.
         self._stalled = False
         #: Examples by slot, as last recorded in the story.
@@ -118,6 +127,7 @@ class Driver:
             notices.ContainerEnded: self.membership_changes.preemption.ended,
             notices.NodeChanged: self.membership_changes.preemption.node,
             ev.BlockRead: lambda e, now: self.loading.read(e),
+            ev.Ready: lambda e, now: self.placement.ready(e),
             ev.FactsFixed: lambda e, now: self.placement.facts_fixed(e),
             ev.ChunksLoaded: self._loaded,
             ev.ChunksDropped: self._quiet(self.chunk_moves.dropped),
@@ -328,6 +338,7 @@ class Driver:
     def _ticked(self, event: ev.Ticked, now_s: float) -> list[Command]:
         commands, stuck = self.exchanges.ticked(now_s)
         awaited = self.loading.awaited() | self.chunk_moves.awaited() | self.chunk_copies.awaited()
+        awaited |= self.placement.unready()
         questions, mute = self.liveness_probe.ticked(awaited, self.state.membership.members, now_s)
         commands += questions
         for member in [*stuck, *mute]:
@@ -336,11 +347,25 @@ class Driver:
             commands += self.membership_changes.fence(member, "unreachable", now_s)
         self.membership_changes.lapsed(now_s)
         commands += self.membership_changes.preemption.ticked(now_s)
-        seconds = self.state.settings.seconds_max
-        waits = self.state.stage == "training" and not self.state.membership.n_working
-        if seconds is not None and now_s > seconds and waits:
-            commands += self._end("done", f"{seconds:g} seconds")
-        return commands
+        commands += self.waits.ticked(self.request, now_s)
+        return commands + self._time_over(now_s)
+
+    def _time_over(self, now_s: float) -> list[Command]:
+        """End the job after ``stop.seconds``: at once if it waits, else after a running step."""
+        state, seconds = self.state, self.state.settings.seconds_max
+        if seconds is None or now_s <= seconds:
+            return []
+        is_training, request = state.stage == "training", self.request
+        # A report that is due later is asked for now: see AsyncMode.is_early.
+        waits = request is not None and self.exchanges.running is None and not request.paced
+        latest_s = state.settings.latest_end_s
+        assert latest_s is not None
+        if is_training and not waits and now_s <= latest_s:
+            return []
+        if is_training and self.rounds.has_model:
+            return self._end("done", f"{seconds:g} seconds")
+        error = self.waits.too_late(request, now_s)
+        return self._end("failed", error.message, error)
 
     def _move_failed(self, event: ev.MoveFailed, now_s: float) -> list[Command]:
         self.liveness_probe.suspect(event.target)
@@ -352,6 +377,7 @@ class Driver:
         return []
 
     def _loaded(self, event: ev.ChunksLoaded, now_s: float) -> list[Command]:
+        self.chunk_moves.measure(event, now_s)
         commands = self.chunk_moves.loaded(event) + self.chunk_copies.loaded(event)
         return commands + self.placement.dealt()
 
@@ -370,22 +396,17 @@ class Driver:
         self.exchanges.status_reported(event)
         self.liveness_probe.heard(event.member)
 
-    def _end(self, how: Literal["done", "failed", "cancelled"], reason: str) -> list[Command]:
+    def _end(
+        self,
+        how: Literal["done", "failed", "cancelled"],
+        reason: str,
+        error: ElasticmlError | None = None,
+    ) -> list[Command]:
         state = self.state
         state.stage = "ended"
         self.request = None
         self.members_at_end = state.membership.n_working
-        ended: list[Command] = [
-            EndJob(
-                cause=state.cause,
-                state="failed"
-                if how == "failed"
-                else "cancelled"
-                if how == "cancelled"
-                else "done",
-                reason=reason,
-            )
-        ]
+        ended: list[Command] = [EndJob(cause=state.cause, state=how, reason=reason, error=error)]
         members = state.living()
         for member in members:
             state.membership.remove(member)

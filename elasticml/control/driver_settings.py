@@ -15,6 +15,10 @@ from elasticml.specification.algorithms import (
 )
 from elasticml.specification.settings_model import default_of
 
+#: A step that is running when ``stop.seconds`` is over may take this share of them longer, and at
+#: least this many seconds.
+OVERTIME, OVERTIME_S_MIN = 0.02, 1.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverSettings:
@@ -37,6 +41,8 @@ class DriverSettings:
     n_blocks: int = 1
     needs_survey: bool = False
     absent: str = "taylor"
+    #: Members report when their kernels are compiled, and get chunks of others only then.
+    warms_up: bool = False
     topology: str = "auto"
     fan_out: int = 2
     #: Fetch the lost members' last partial from the tree instead of a correction exchange.
@@ -60,6 +66,13 @@ class DriverSettings:
     move_bytes_per_s: float = 200e6
     #: Rate limit of one member's background copies, which also run during exchanges.
     copy_bytes_per_s: float = 50e6
+
+    @property
+    def latest_end_s(self) -> float | None:
+        """When the job ends at the latest, whatever step is running; None: no limit."""
+        if self.seconds_max is None:
+            return None
+        return self.seconds_max + max(OVERTIME_S_MIN, OVERTIME * self.seconds_max)
 
 
 def settings_from_record(record: JobRecord, n_blocks: int, needs_survey: bool) -> DriverSettings:

@@ -217,8 +217,7 @@ class ExchangeCoordinator:
         run, state = self.running, self.state
         if run is None or run.gathered is not None or now_s < run.deadline_s:
             return [], []
-        covered = state.root.gather.covered if state.root.gather is not None else Mask(0)
-        late = [m for m in sorted(run.participants) if m in state.parents and not m.bit & covered]
+        late = self.late()
         if run.asked_s is None:
             run.asked_s = now_s
             return [AskStatus(cause="deadline", member=m, exchange=run.id) for m in late], []
@@ -237,6 +236,14 @@ class ExchangeCoordinator:
         run.answers.clear()
         run.deadline_s = now_s + state.settings.deadline_s_min
         return [], stuck
+
+    def late(self) -> list[MemberId]:
+        """List living participants whose partials have not arrived."""
+        run, state = self.running, self.state
+        if run is None:
+            return []
+        covered = state.root.gather.covered if state.root.gather is not None else Mask(0)
+        return [m for m in sorted(run.participants) if m in state.parents and not m.bit & covered]
 
     def status_reported(self, event: StatusReported) -> None:
         """Record a member's status."""

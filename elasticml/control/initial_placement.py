@@ -11,7 +11,7 @@ from elasticml.control.round_scheduler import RoundScheduler
 from elasticml.control.rounds import Rounds
 from elasticml.ids import MemberId
 from elasticml.protocol.commands import Command, Configure, MergeFacts, ReadBlocks, StartTrainer
-from elasticml.protocol.events import BlockRead, FactsFixed
+from elasticml.protocol.events import BlockRead, FactsFixed, Ready
 from elasticml.story import records as story
 
 
@@ -97,8 +97,23 @@ class InitialPlacement:
 
     def configure(self, member: MemberId) -> list[Command]:
         """Send a member the data set's statistics."""
-        self.state.membership.members[member].configured = True
-        return [Configure(cause=self.state.cause, member=member)]
+        warms_up = self.state.settings.warms_up
+        self.state.membership.members[member].configured = not warms_up
+        return [Configure(cause=self.state.cause, member=member, warms_up=warms_up)]
+
+    def ready(self, event: Ready) -> list[Command]:
+        """Count a member as able to compute; start the trainer if it was the last."""
+        record = self.state.membership.members.get(event.member)
+        if record is None:
+            return []
+        record.configured = True
+        return self.dealt()
+
+    def unready(self) -> set[MemberId]:
+        """Return members that still compile their kernels, while the first round waits for them."""
+        if self.state.stage != "dealing":
+            return set()
+        return {m for m, record in self.state.membership.members.items() if not record.configured}
 
     def facts_fixed(self, event: FactsFixed) -> list[Command]:
         """After the survey read the blocks; after reading place the chunks."""
@@ -132,7 +147,7 @@ class InitialPlacement:
             return self._rounds.due_return()  # no round boundary is reached that would do it
         if chunk_moves.moves or chunk_moves.rereading or state.ledger.open:
             return chunk_moves.reread()
-        if not state.ledger.info:
+        if not state.ledger.info or self.unready():
             return []
         state.stage = "training"
         commands = self._boundary.activate()

@@ -499,6 +499,7 @@ class Member:
         ev.BlockRead: _report,
         ev.ChunksLoaded: _report,
         ev.LoopEnded: _report,
+        ev.Ready: _report,
         fx.StateLacking: _state_lacking,
         fx.StateBegun: _state_begun,
         ev.Noticed: _noticed,

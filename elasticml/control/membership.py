@@ -30,7 +30,7 @@ class MemberRecord:
     joined_s: float = 0.0
     #: When it will be gone, on the job's clock; None: no notice.
     deadline_s: float | None = None
-    #: It has received the data set's statistics and has a solver.
+    #: It has received the data set's statistics, has a solver, and its kernels are compiled.
     configured: bool = False
     #: It is being drained and released, and its container given back.
     is_retiring: bool = False
@@ -38,6 +38,8 @@ class MemberRecord:
     is_victim: bool = False
     #: Its container is asked for: it receives no chunks.
     is_marked: bool = False
+    #: It is marked and will be drained, but not yet: its bodies are copied to others meanwhile.
+    is_ending: bool = False
     #: Reason of its own notice; None: no notice.
     notice_reason: str | None = None
     #: How its container ended, if that is known before the loss is seen.

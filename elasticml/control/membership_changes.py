@@ -37,7 +37,13 @@ class MembershipChanges:
     def __post_init__(self) -> None:
         """Create the handler of preemptions, which changes the membership in turn."""
         self.preemption = PreemptionHandler(
-            self.state, self.chunk_copies, self.release, self.lost, self.noticed
+            state=self.state,
+            chunk_copies=self.chunk_copies,
+            chunk_moves=self.chunk_moves,
+            rounds=self.rounds,
+            release=self.release,
+            strike=self.lost,
+            notice=self.noticed,
         )
 
     def arrived(self, event: ev.Arrived, now_s: float) -> list[Command]:
@@ -48,7 +54,7 @@ class MembershipChanges:
         if former is not None:
             commands += self.lost(former.id, "joined again", now_s)
         record = state.membership.admit(event, now_s)
-        self.preemption.arrived(record)
+        self.preemption.arrived(record, now_s)
         state.ledger.hold(record.id, event.holdings)
         if not self.rounds.arrived() and event.slot is None:
             # A worker with a former slot rejoins on its own; it does not answer a request.

@@ -37,6 +37,8 @@ class MemberView:
     held_bytes: int = 0
     #: The resource manager asks for its container: it keeps working but gets no chunks.
     is_marked: bool = False
+    #: It is marked and will be drained, but not yet: others should hold its bodies by then.
+    is_ending: bool = False
 
     @property
     def in_memory_bytes(self) -> int | None:

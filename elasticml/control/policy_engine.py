@@ -171,6 +171,7 @@ class PolicyViews:
             limit_bytes=record.limit_bytes,
             memory_bytes=record.memory_bytes,
             is_marked=record.is_marked,
+            is_ending=record.is_ending,
             held_bytes=self._state.ledger.held_bytes(record.id) + coming_bytes,
         )
 

@@ -5,6 +5,10 @@ will do: the member whose loss costs least becomes the victim, is drained as on 
 container is given back. The marked member meanwhile keeps working but receives no chunks; when too
 little time is left for a substitute, it leaves on a notice of its own. A mark can be withdrawn at
 any time; a container that has been given back by then is gone.
+
+A mark whose end is far and which no other member can meet is put off: the member works on, and is
+drained as late as is safe for what it holds and for the measured speed of moves. Shortly before,
+its bodies are copied to others in the background, and it receives no more chunks.
 """
 
 from __future__ import annotations
@@ -12,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elasticml.control.chunk_transfers import ChunkCopies
+from elasticml.control.chunk_transfers import ChunkCopies, ChunkMoves
 from elasticml.control.job_state import JobState, names
 from elasticml.control.membership import MemberRecord
+from elasticml.control.rounds import Rounds
 from elasticml.ids import MemberId
 from elasticml.protocol import events as ev
 from elasticml.protocol.commands import Command, Dismiss
@@ -31,6 +36,21 @@ from elasticml.story import records as story
 STATE_BYTES_PER_ROW = 8
 #: Fraction of the grace to drain a substitute; the rest is left to drain the marked member.
 SUBSTITUTE_SHARE = 0.5
+#: Marks with less grace are not put off.
+PUT_OFF_S_MIN = 30.0
+#: Nor are marks for these reasons: someone waits until the worker is empty.
+AT_ONCE = ("retired", "terminated")
+#: Share of the grace that is left unused when a drain takes as long as was computed, with limits in
+#: seconds; and the time allowed for it, in multiples of that at the measured speed.
+SAFETY, SAFETY_S_MIN, SAFETY_S_MAX, DRAIN_FACTOR = 0.1, 5.0, 30.0, 3.0
+#: Bodies are copied ahead for this many seconds before the drain, or for this multiple of the
+#: seconds that all copies take.
+AHEAD_S_MIN, AHEAD_FACTOR = 60.0, 2.0
+#: A drain that is put off is computed again after this share of the time that is left, and at
+#: least this many seconds later.
+LOOK, LOOK_S_MIN = 0.25, 0.2
+#: A repeated mark is recorded again if its end differs by more.
+SAME_END_S = 2.0
 #: Loss reasons after which the process lives on: its container has not been given back.
 FENCED = ("deadline", "unreachable", "joined again")
 #: Node states in which its containers count as ended.
@@ -50,6 +70,10 @@ class Assignment:
     victim: MemberId | None = None
     #: The resource manager has received a container for it.
     is_met: bool = False
+    #: The drain has been put off, and that was recorded.
+    is_put_off: bool = False
+    #: Before this time it need not be looked at again.
+    look_s: float = 0.0
 
 
 def loss_bytes(state: JobState, member: MemberId) -> int:
@@ -75,6 +99,10 @@ class PreemptionHandler:
     ----------
     state : JobState
     chunk_copies : ChunkCopies
+    chunk_moves : ChunkMoves
+        Measures how fast chunks move.
+    rounds : Rounds
+        Knows how long rounds take: chunks move between them.
     release : callable
         Releases a member that owns nothing.
     strike : callable
@@ -85,14 +113,19 @@ class PreemptionHandler:
 
     def __init__(
         self,
+        *,
         state: JobState,
         chunk_copies: ChunkCopies,
+        chunk_moves: ChunkMoves,
+        rounds: Rounds,
         release: Callable[[MemberId, float], list[Command]],
         strike: Callable[[MemberId, str, float], list[Command]],
         notice: Callable[[ev.Noticed, float], list[Command]],
     ) -> None:
         self.state = state
         self.chunk_copies = chunk_copies
+        self._chunk_moves = chunk_moves
+        self._rounds = rounds
         self._release = release
         self._strike = strike
         self._notice = notice
@@ -113,9 +146,21 @@ class PreemptionHandler:
         )
         self.assignments[event.address] = assignment
         record = self.state.membership.at(event.address)
-        if record is not None:
+        kept: list[Command] = []
+        if record is not None and assignment.victim == record.id and record.is_victim:
+            assignment.victim = None
+            if self._is_early(assignment, record, now_s):
+                kept = self._keep(record.id)  # its end was put off
+            else:
+                assignment.victim = record.id
+        if record is not None and not self._is_early(assignment, record, now_s):
             record.is_marked = True
             self.chunk_copies.waive(record.id)
+        elif record is not None:
+            was_put_off = former is not None and former.is_put_off
+            is_same = was_put_off and abs(former.deadline_s - assignment.deadline_s) <= SAME_END_S
+            assignment.is_put_off = is_same
+            return [*kept, *self._put_off(assignment, record, now_s)]
         if not assignment.mark.negotiable:
             return self._drain_marked(assignment, now_s)
         if self._victim(assignment) is not None:
@@ -129,7 +174,7 @@ class PreemptionHandler:
         assignment = self.assignments.pop(event.address, None)
         record = self.state.membership.at(event.address)
         if record is not None:
-            record.is_marked = False
+            record.is_marked = record.is_ending = False
         if assignment is None:
             return []
         removed = self.state.record(
@@ -182,6 +227,47 @@ class PreemptionHandler:
 
     def _cost(self, member: MemberId | None) -> int:
         return -1 if member is None else loss_bytes(self.state, member)
+
+    # --- late draining ------------------------------------------------------------------------
+
+    def _is_early(self, assignment: Assignment, record: MemberRecord, now_s: float) -> bool:
+        """Whether a marked member need not be drained yet.
+
+        Chunks move between rounds. So the drain begins early enough for the last round boundary
+        before :meth:`begin_s`.
+        """
+        mark = assignment.mark
+        if mark.negotiable or mark.grace_s < PUT_OFF_S_MIN or mark.reason in AT_ONCE:
+            return False
+        if assignment.victim is not None or record.notice_reason is not None or record.is_retiring:
+            return False  # it leaves already
+        return now_s + self._rounds.longest_s(now_s) < self.begin_s(assignment, record)
+
+    def begin_s(self, assignment: Assignment, record: MemberRecord) -> float:
+        """Return when a marked member has to begin to send its chunks, on the job's clock."""
+        safety_s = min(max(SAFETY_S_MIN, SAFETY * assignment.mark.grace_s), SAFETY_S_MAX)
+        speed = min(
+            self._chunk_moves.speed.bytes_per_s(record.host), self.state.settings.move_bytes_per_s
+        )
+        drain_s = loss_bytes(self.state, record.id) / speed
+        return assignment.deadline_s - safety_s - DRAIN_FACTOR * drain_s
+
+    def _put_off(self, assignment: Assignment, record: MemberRecord, now_s: float) -> list[Command]:
+        """Let a marked member work on; shortly before its drain, let others copy its bodies."""
+        is_new = not assignment.is_put_off
+        assignment.is_put_off = True
+        begin_s = self.begin_s(assignment, record)
+        nbytes = loss_bytes(self.state, record.id)
+        left_s = begin_s - now_s - self._rounds.longest_s(now_s)
+        assignment.look_s = now_s + max(LOOK_S_MIN, LOOK * min(left_s, AHEAD_S_MIN))
+        copies_s = AHEAD_FACTOR * nbytes / self.state.settings.copy_bytes_per_s
+        if now_s >= begin_s - max(AHEAD_S_MIN, copies_s) and not record.is_ending:
+            record.is_marked = record.is_ending = True
+            self.chunk_copies.waive(record.id)
+        if not is_new:
+            return []
+        why = f"it works on, and is drained {begin_s - now_s:.0f} s from now"
+        return [self._record_victim(assignment, None, now_s, why, nbytes)]
 
     # --- choice of a victim -------------------------------------------------------------------
 
@@ -237,7 +323,7 @@ class PreemptionHandler:
         containers in its own order until it has enough, and might take one that is to stay.
         """
         assignment.victim = record.id
-        record.is_victim = True
+        record.is_victim, record.is_ending = True, False
         is_own = record.address == assignment.mark.address
         # If the mark is not negotiable, other jobs may use the container, too.
         record.is_retiring = record.is_retiring or not is_own or assignment.mark.negotiable
@@ -300,6 +386,12 @@ class PreemptionHandler:
             mark = assignment.mark
             if assignment.is_met or (victim is not None and victim.address == mark.address):
                 continue
+            record = self.state.membership.at(mark.address)
+            if assignment.is_put_off and now_s < assignment.look_s:
+                continue
+            if record is not None and self._is_early(assignment, record, now_s):
+                commands += self._put_off(assignment, record, now_s)
+                continue
             is_early = now_s < assignment.substitute_until_s
             if mark.negotiable and (is_early or mark.essential):
                 commands += [] if victim is not None else self._choose(assignment, now_s)
@@ -307,9 +399,10 @@ class PreemptionHandler:
                 commands += self._drain_marked(assignment, now_s)
         return commands
 
-    def arrived(self, record: MemberRecord) -> None:
+    def arrived(self, record: MemberRecord, now_s: float) -> None:
         """Set the flag of a newcomer whose container is marked."""
-        record.is_marked = record.address in self.assignments
+        assignment = self.assignments.get(record.address)
+        record.is_marked = assignment is not None and not self._is_early(assignment, record, now_s)
 
     def noticed(self, record: MemberRecord) -> list[Command]:
         """Keep the substitute of a marked member that leaves itself after all."""

@@ -139,6 +139,8 @@ class Rounds:
         self.round_started_s = 0.0
         self._durations: deque[float] = deque(maxlen=ROUNDS_TIMED)
         self.last_row = HistoryRow({})
+        #: A round has ended in this process, so that there is a model.
+        self.has_model = False
 
     # --- history ------------------------------------------------------------------------------
 
@@ -157,6 +159,7 @@ class Rounds:
         if idle:
             shown = self.waiting_row()
         else:
+            self.has_model = True
             self.history.ended(row, now_s)
         whole = self.row(shown)
         commands: list[Command] = [
@@ -207,6 +210,10 @@ class Rounds:
         """Return the duration of idle rounds: as undisturbed ones if faults are planned."""
         usual = max(PACE_S_MIN, statistics.median(self._durations)) if self._durations else 1.0
         return usual if self.state.settings.faults else max(usual, UNPLANNED_PACE_S)
+
+    def longest_s(self, now_s: float) -> float:
+        """Return how long a round takes at most, judged by the last ones and the present one."""
+        return max([now_s - self.round_started_s, *self._durations])
 
     def stop_reason(self, now_s: float) -> str | None:
         """Return why the job should stop after the round just finished; None: it should not."""

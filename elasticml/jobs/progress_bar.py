@@ -20,6 +20,7 @@ from elasticml.story.records import (
     MemberNoticed,
     PolicyDecided,
     StoryRecord,
+    Waiting,
     WentOutOfCore,
     records_from_json,
 )
@@ -62,12 +63,14 @@ class ProgressBar:
         self._live: Live | None = None
         self._said_s: float | None = None
         self._is_over = False
+        #: When the last record came.
+        self._heard_s = 0.0
 
     def __enter__(self) -> ProgressBar:
         if self._console.is_terminal:
             self._live = Live(console=self._console, refresh_per_second=8, transient=False)
             self._live.start()
-            self._live.update(self._line())
+            self._live.update(self._line(0.0))
         return self
 
     def __exit__(
@@ -82,6 +85,9 @@ class ProgressBar:
 
     def record(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Process new records and update the display."""
+        now_s = self._clock()
+        if records:
+            self._heard_s = now_s
         for record in records_from_json(records):
             self._status = self._status.after(record)
             text = _describe(record)
@@ -89,9 +95,8 @@ class ProgressBar:
                 self.note(text)
         if self._live is not None:
             self._print_url()
-            self._live.update(self._line())
+            self._live.update(self._line(now_s))
             return
-        now_s = self._clock()
         ended = self._status.is_over and not self._is_over
         self._is_over = self._status.is_over
         if self._said_s is None:
@@ -102,7 +107,7 @@ class ProgressBar:
             self._said_s = now_s
             if not ended:
                 self._print_url()
-            self._console.print(self._line(), soft_wrap=True)
+            self._console.print(self._line(now_s), soft_wrap=True)
 
     def _print_url(self) -> None:
         if self._url is not None:
@@ -114,8 +119,12 @@ class ProgressBar:
         if self._live is not None:
             self._console.print(Text(text, style="dim"), soft_wrap=True)
 
-    def _line(self) -> Text:
-        return Text(status_line(self._status, self._label), no_wrap=True, overflow="ellipsis")
+    def _line(self, now_s: float) -> Text:
+        line = status_line(self._status, self._label)
+        if self._status.waiting is not None:
+            job_s = self._status.seconds + now_s - self._heard_s
+            line += f"\n  {waiting_line(self._status.waiting, job_s)}"
+        return Text(line, no_wrap=True, overflow="ellipsis")
 
 
 def status_line(status: JobStatus, label: str | None = None) -> str:
@@ -145,6 +154,22 @@ def status_line(status: JobStatus, label: str | None = None) -> str:
     elif status.eta_s is not None:
         parts.append(f"{_time(status.eta_s)} to go")
     return " | ".join(parts)
+
+
+def waiting_line(waiting: Waiting, now_s: float) -> str:
+    """Format what a job waits for as one line.
+
+    Parameters
+    ----------
+    waiting : Waiting
+    now_s : float
+        Seconds since the start of the job.
+    """
+    who = f" from {', '.join(waiting.who)}" if waiting.who else ""
+    return (
+        f"waiting for {waiting.what}{who} for {_time(max(0.0, now_s - waiting.since_s))}: "
+        f"{waiting.have} of {waiting.need}; {waiting.remedy}"
+    )
 
 
 def _gap(status: JobStatus) -> str:

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from typing import Literal
 
 from elasticml.control.placement import fitting, to_emptiest, to_newcomers
-from elasticml.control.policy import Chunks, MemberView, Move, View
+from elasticml.control.policy import Chunks, MemberView, Move, Replicate, View
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
 
 
 class ElasticScaling:
     """Move chunks off leaving members, and give newcomers a fair share of all members' chunks.
+
+    Bodies that only a member holds whose end is near are copied while it still works, so that
+    little has to be sent when it is drained.
 
     Source: "elastic scaling" of the uni-task paper: chunks of a task that ends go round-robin to
     the remaining ones; for a new task they are taken at random from every old one until the shares
@@ -23,11 +26,12 @@ class ElasticScaling:
     name = "elastic_scaling"
     is_standing: Literal[True] = True
 
-    def suggest(self, view: View) -> Sequence[Move]:
-        """Return the moves that are due now."""
+    def suggest(self, view: View) -> Sequence[Move | Replicate]:
+        """Return the moves and copies that are due now."""
         if view.moving or view.chunks is None:
             return []
-        return _from_leavers(view, view.chunks) or _to_newcomers(view, view.chunks)
+        moves = _from_leavers(view, view.chunks) or _to_newcomers(view, view.chunks)
+        return [*moves, *_ahead(view, view.chunks)]
 
 
 def _infos(chunks: Chunks, member: MemberId) -> list[ChunkInfo]:
@@ -66,6 +70,24 @@ def _from_leavers(view: View, chunks: Chunks) -> list[Move]:
             load[host] += chunks.rows(chunk)
     leavers = ", ".join(str(m.id) for m in view.leaving)
     return [Move(targets=targets, why=f"{leavers} will go")] if targets else []
+
+
+def _ahead(view: View, chunks: Chunks) -> list[Replicate]:
+    """Copy the bodies that nobody but members near their end would hold."""
+    ending = [m for m in (*view.working, *view.leaving) if m.is_ending]
+    load = _hosts(view) if ending else {}
+    if not load:
+        return []
+    alone = [
+        info
+        for member in ending
+        for info in _infos(chunks, member.id)
+        if info.id not in view.copying and not chunks.holders(info.id) & load.keys()
+    ]
+    if not alone:
+        return []
+    why = f"{', '.join(str(m.id) for m in ending)} will go"
+    return [Replicate(targets=to_emptiest(alone, load, {}), why=why)]
 
 
 def _to_newcomers(view: View, chunks: Chunks) -> list[Move]:

@@ -33,7 +33,10 @@ class ChunkReplication:
         chunks = view.chunks
         if chunks is None or view.holders < 2 or len(view.working) + len(view.spares) < 2:
             return []
-        staying = {m.id: m for m in (*view.working, *view.spares)}
+        # Copies on a member near its end do not count.
+        staying = {m.id: m for m in (*view.working, *view.spares) if not m.is_ending}
+        if not staying:
+            return []
         marked = tuple(sorted(m for m, view_of in staying.items() if view_of.is_marked))
         key = (view.changes, view.holders, marked, *sorted(staying))
         if key == self._settled_key:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from elasticml.errors import ElasticmlError
 from elasticml.ids import ChunkId, ExchangeId, Generation, GroupId, Mask, MemberId
 from elasticml.story.history import HistoryRow
 from elasticml.story.records import StoryRecord
@@ -133,6 +134,9 @@ class ReadBlocks(Order):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configure(Order):
     """Create the solver; the runtime adds the data set's statistics."""
+
+    #: Compile the algorithm's kernels, too, and answer Ready then.
+    warms_up: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,3 +355,5 @@ class EndJob(Command):
 
     state: Literal["done", "failed", "cancelled"]
     reason: str
+    #: The error of a failed job, if it is another than one of its members or its trainer.
+    error: ElasticmlError | None = None

@@ -52,6 +52,13 @@ class Arrived(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ready(Event):
+    """A member has a solver, and its kernels are compiled: rounds and chunks may count on it."""
+
+    member: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Noticed(Event):
     """A member will leave within ``grace_s`` seconds."""
 

@@ -20,6 +20,8 @@ from elasticml.story.records import (
     MemberActive,
     RoundEnded,
     StoryRecord,
+    WaitEnded,
+    Waiting,
     record_from_json,
 )
 
@@ -57,6 +59,8 @@ class JobStatus:
     stand_ins: int = 0
     examples: int | None = None
     features: int | None = None
+    #: What the job waits for, since when, and what would help; None while it computes.
+    waiting: Waiting | None = None
     #: Why the job ended; None while it runs.
     reason: str | None = None
 
@@ -97,7 +101,14 @@ class JobStatus:
             case JobStarted():
                 return replace(now._limited(record), name=record.name or "")
             case JobResumed():
-                return replace(now._limited(record), state="loading", members=0, round=record.round)
+                limited = now._limited(record)
+                return replace(
+                    limited, state="loading", members=0, round=record.round, waiting=None
+                )
+            case Waiting():
+                return replace(now, waiting=record)
+            case WaitEnded():
+                return replace(now, waiting=None)
             case DataLoaded():
                 return replace(now, state="running", examples=record.rows, features=record.features)
             case DataDealt(rows=rows):
@@ -114,7 +125,9 @@ class JobStatus:
             case RoundEnded():
                 return now._after_round(record.row)
             case JobEnded():
-                return replace(now, state=record.state or "done", reason=record.reason)
+                return replace(
+                    now, state=record.state or "done", reason=record.reason, waiting=None
+                )
         return now
 
     def _limited(self, record: JobBegun) -> JobStatus:

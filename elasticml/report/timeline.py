@@ -38,6 +38,8 @@ from elasticml.story.records import (
     ReclaimLifted,
     RoundStarted,
     StoryRecord,
+    WaitEnded,
+    Waiting,
 )
 
 #: Most members listed by name in one sentence.
@@ -341,6 +343,20 @@ def _chunks_copied(records: Sequence[ChunksCopied]) -> tuple[str, str]:
     return "move", f"{count(chunks, 'chunk')} ({size}) copied to further members."
 
 
+def _waiting(records: Sequence[Waiting]) -> tuple[str, str]:
+    last = records[-1]
+    who = f" from {_names(last.who)}" if last.who else ""
+    since = seconds_text(last.since_s)
+    held = f"{last.have} of {last.need} {last.what}{who}"
+    return "trouble", f"The job waits with {held}, since {since}: {last.remedy}."
+
+
+def _wait_ended(records: Sequence[WaitEnded]) -> tuple[str, str]:
+    seconds = sum(record.seconds for record in records)
+    whats = ", ".join(dict.fromkeys(record.what for record in records))
+    return "back", f"The job goes on after {seconds_text(seconds)} of waiting for {whats}."
+
+
 def _job_ended(records: Sequence[JobEnded]) -> tuple[str, str]:
     last = records[-1]
     text = "The job ended"
@@ -378,6 +394,8 @@ _FORMATTERS: dict[type[StoryRecord], Callable[[Sequence[Any]], tuple[str, str]]]
     NodeChanged: _node_changed,
     PolicyDecided: _policy_decided,
     ChunksCopied: _chunks_copied,
+    Waiting: _waiting,
+    WaitEnded: _wait_ended,
 }
 #: Records that have a line in the timeline, except for frequent decisions of policies.
 FORMATTED: Final = tuple(_FORMATTERS)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from elasticml.algorithms.kernel_modules import warms_up
 from elasticml.algorithms.registry import forms, streams
 from elasticml.collective.emulated_network import hello_of, limited
 from elasticml.collective.frames import Frame, Header, Kind, model_frame
@@ -204,7 +205,10 @@ class DriverAgent(JobDriver):
         self.record = record
         self.job = record.job
         self._blocks = BlockRegistry({}, ()) if blocks is None else blocks
-        settings = settings_from_record(record, len(source.blocks()), source.needs_survey)
+        settings = replace(
+            settings_from_record(record, len(source.blocks()), source.needs_survey),
+            warms_up=warms_up(record.algorithm_name),
+        )
         policies = policies_of_job(record, settings)
         machine = Driver(settings, policies, check_every_event)
         super().__init__(DriverSession(record, source, resumed), machine)

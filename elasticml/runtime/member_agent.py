@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from elasticml.algorithms.async_sgd.report_ops import ReportSolver
+from elasticml.algorithms.kernel_modules import kernel_modules, warm_up, warms_up
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.registry import algorithm
 from elasticml.collective.frames import Frame, Header, Kind
@@ -97,6 +98,8 @@ class MemberAgent:
         #: Fields that came with the current order; summaries of blocks that are to be reported.
         self._extras: Mapping[str, Any] = {}
         self._summaries: dict[int, Any] = {}
+        #: Compiles the algorithm's kernels; begins with the welcome, beside the loading.
+        self._warming: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         #: Those of the tasks that store chunks from the driver.
         self._storing: set[asyncio.Task[Any]] = set()
@@ -220,6 +223,23 @@ class MemberAgent:
                 self._start_loop(solver)
         except Exception as error:
             self._fail(error)
+            return
+        if order.warms_up:
+            self._spawn(self._report_ready(order.member))
+
+    async def _warm_up(self, algorithm: str) -> None:
+        """Compile the algorithm's kernels where it computes."""
+        try:
+            missing = await self.context.compute.run(warm_up, kernel_modules([algorithm]))
+        except Exception as error:
+            missing = [error]  # the computation that needs them raises a better error
+        for fault in missing:
+            logger.warning("job %s: kernels could not be compiled ahead: %s", self.job, fault)
+
+    async def _report_ready(self, me: MemberId) -> None:
+        if self._warming is not None:
+            await self._warming
+        self.feed(ev.Ready(cause=str(me), member=me))
 
     def _start_loop(self, solver: ReportSolver) -> None:
         collective, transfers = self._welcomed(), self._transfers
@@ -271,6 +291,11 @@ class MemberAgent:
             machine, self._driver, hello, self.context, self.feed, self._fail
         )
         self.collective.moved_bytes = lambda: transfers.sent_bytes
+        name = self._record.algorithm_name
+        if warms_up(name):
+            self._warming = asyncio.get_running_loop().create_task(self._warm_up(name))
+            self._tasks.add(self._warming)
+            self._warming.add_done_callback(self._tasks.discard)
         self._effects = {
             **self.collective.effects,
             fx.Report: self._report,

@@ -160,6 +160,10 @@ class VirtualMember:
                 self.free = VirtualLoop(self.me, self.worker, self.feed, self.later, self._solver)
         except ElasticmlError as error:
             self.fail(error)
+            return
+        if order.warms_up:
+            seconds = self.worker.computing_s(self.environment.options.warm_up_s)
+            self.later(seconds, self.feed, ev.Ready(member=self.me))
 
     def _read_blocks(self, order: cmd.ReadBlocks) -> None:
         library = self.environment.library

@@ -51,7 +51,7 @@ class World:
         n_blocks = self.environment.library.n_blocks
         settings = settings_from_record(record, n_blocks, source.needs_survey)
         rate = min(settings.copy_bytes_per_s, options.copy_bandwidth)
-        settings = replace(settings, copy_bytes_per_s=rate)
+        settings = replace(settings, copy_bytes_per_s=rate, warms_up=options.warm_up_s > 0)
         self.driver = VirtualDriver(self.environment, settings, check_every_event)
         self.workers = Workers(self.environment, self.driver.connect, VirtualMember)
         rng = np.random.default_rng(chances[1])

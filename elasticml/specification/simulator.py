@@ -178,6 +178,8 @@ class WorldOptions(_Options):
     start_s: NumberFrom0 = 2.0
     #: Seconds from the start of a prepared container to its offer to serve.
     standby_s: NumberFrom0 = 0.1
+    #: Seconds for which a member compiles its kernels before it is ready.
+    warm_up_s: NumberFrom0 = Field(default=0.0, repr=False)
     #: Seconds from a process's death to the moment at which others see its links closed.
     detect_s: NumberAbove0 = 0.01
     #: Members are placed on this many hosts in turn.

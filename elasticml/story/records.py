@@ -161,6 +161,30 @@ class JobEnded(StoryRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting(StoryRecord):
+    """The job cannot compute, and has not been able to for a second or more."""
+
+    #: members, blocks, chunks, compiled members, or partials.
+    what: str
+    have: int
+    need: int
+    #: When the wait began.
+    since_s: float
+    #: The members that are awaited, at most some of them.
+    who: tuple[str, ...] = field(default=(), metadata=OPTIONAL)
+    #: What would end the wait.
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitEnded(StoryRecord):
+    """The job goes on after a wait that was recorded."""
+
+    what: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointWritten(StoryRecord):
     """A checkpoint of the state before ``round`` was written."""
 

@@ -19,7 +19,13 @@ from elasticml.control.driver_settings import DriverSettings
 from elasticml.data.chunks.digests import as_text, digest_of_arrays
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_summaries
 from elasticml.data.source import Source
-from elasticml.errors import ConfigError, DataError, ElasticmlError, error_to_dict
+from elasticml.errors import (
+    ConfigError,
+    DataError,
+    ElasticmlError,
+    JobFailedError,
+    error_to_dict,
+)
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.protocol.chunk_ranges import format_chunk_ranges
@@ -257,7 +263,7 @@ class DriverSession:
         model = None if self.training is None else self.training.model
         self.state = command.state
         if command.state == "failed" and self.error is None:
-            self.error = {"kind": "JobFailedError", "message": command.reason, "fields": {}}
+            self.error = error_to_dict(command.error or JobFailedError(command.reason))
         rounds, members, objective = machine.state.round, machine.members_at_end, None
         if model is not None or self.journal.rows:
             # A job that was cut short ends with the model of its last completed round.

@@ -50,7 +50,7 @@ def test_a_pre_empted_container_is_emptied_and_its_end_is_reported(
             story.append(record)
             match record["event"]:
                 case "RoundEnded" if record["round"] == 3:
-                    post(client, ContainerMarked(address=address, grace_s=60.0, negotiable=False))
+                    post(client, ContainerMarked(address=address, grace_s=20.0, negotiable=False))
                 case "MemberLost" if not ends:
                     # Its process is asked to end after it was released.
                     names = [w.name for w in cluster.workers() if w.pid == record["pid"]]

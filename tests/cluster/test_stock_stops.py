@@ -57,7 +57,7 @@ class Metadata:
 
     def interrupt(self) -> None:
         """Announce the end of the machine, as AWS does two minutes ahead."""
-        at = time.gmtime(time.time() + 119)
+        at = time.gmtime(time.time() + 25)
         self.action = {"action": "terminate", "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", at)}
 
     def schedule(self) -> None:
@@ -186,9 +186,9 @@ def test_announced_workers_are_emptied_and_used_again(
     course = Course(
         client,
         [
-            (lambda: em.announce(client, "spot", grace_s=60.0, reason="maintenance"), "MemberLost"),
+            (lambda: em.announce(client, "spot", grace_s=20.0, reason="maintenance"), "MemberLost"),
             (lambda: em.withdraw(client, [address]), "MemberActive"),
-            (lambda: outputs.append(by_command("--grace", "60")), "MemberLost"),
+            (lambda: outputs.append(by_command("--grace", "20")), "MemberLost"),
             (lambda: outputs.append(by_command("--withdraw")), "MemberActive"),
             (lambda: os.kill(cluster.processes["spot"].pid, signal.SIGUSR1), "MemberLost"),
             (lambda: em.withdraw(client, "spot"), "MemberActive"),

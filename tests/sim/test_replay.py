@@ -171,7 +171,7 @@ def test_members_fenced_while_they_computed_return_with_their_steps() -> None:
             "absent": "reload",
             "holders": 1 + seed % 2,
             "collective": {"topology": "star", "deadline": 0.02},
-            "stop": {"rounds": ROUNDS, "seconds": 5},
+            "stop": {"rounds": ROUNDS, "seconds": 30},
         }
         result = simulate(record(**changes), points(), options=options_from_section(world))
         joined = [r for r in result.story if r["event"] == "MemberJoined"]

@@ -321,3 +321,22 @@ def test_long_sketches_of_dissimilar_members_fence_no_member():
     assert min(took) > 2 * 10.0
     assert [r["reason"] for r in records_of(result, "MemberLost")] == ["closed"]
     assert [row["curvature_from"] for row in result.rows[8:12]] == ["nystrom 1"] * 4
+
+
+def test_a_job_whose_members_are_lost_in_loading_ends_with_its_time():
+    faults = [{"round": 0, "lose": 6, "how": "kill", "phase": "load"}]
+    made = record(faults=faults, stop={"rounds": 10, "seconds": 7})
+    result = simulate(made, points(), options=options_from_section({}), check_every_event=True)
+    (ended,) = records_of(result, "JobEnded")
+    assert ended["state"] == "failed"
+    assert ended["t"] == pytest.approx(7.0, abs=0.2)
+    assert "stop.seconds: 7 s are over" in ended["reason"]
+    (waiting,) = records_of(result, "Waiting")
+    assert (waiting["what"], waiting["have"], waiting["need"]) == ("members", 0, 1)
+
+
+def test_a_long_round_ends_soon_after_the_time_of_the_job():
+    result = play({"compute_s": 30.0}, stop={"rounds": 10, "seconds": 100})
+    (ended,) = records_of(result, "JobEnded")
+    assert (ended["state"], ended["reason"]) == ("done", "100 seconds")
+    assert ended["t"] <= 102.2

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from elasticml.clusters.stop_notices import StopNotice
-from elasticml.clusters.worker_notices import LEAD_S, WorkerNotices, sources_of
+from elasticml.clusters.worker_notices import WorkerNotices, sources_of
 from elasticml.errors import ConfigError
 from elasticml.runtime.notice_service import NoticeService
 from elasticml.runtime.preemption_board import PreemptionBoard
@@ -55,22 +55,12 @@ def ending(after_s, reason="preempted"):
 
 
 @pytest.mark.asyncio
-async def test_a_near_end_is_posted_and_a_withdrawn_one_lifted():
+async def test_an_end_is_posted_and_a_withdrawn_one_lifted():
     cluster = Cluster("a")
     notices = WorkerNotices(cluster.workers["a"], [])
-    assert not await notices.post(ending(LEAD_S + 60))
     assert await notices.post(ending(30, "maintenance"))
     assert cluster.marks() == [("tcp://a:1", "maintenance")]
     assert await notices.withdraw(ending(30))
-    assert cluster.marks() == []
-
-
-@pytest.mark.asyncio
-async def test_an_end_that_was_put_off_is_no_notice_until_it_is_near_again():
-    cluster = Cluster("a")
-    notices = WorkerNotices(cluster.workers["a"], [])
-    await notices.post(ending(30, "walltime"))
-    assert not await notices.post(ending(LEAD_S + 3600, "walltime"))
     assert cluster.marks() == []
 
 

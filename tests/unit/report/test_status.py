@@ -2,7 +2,7 @@
 
 import pytest
 
-from elasticml.jobs.progress_bar import status_line
+from elasticml.jobs.progress_bar import status_line, waiting_line
 from elasticml.report.status import JobStatus
 
 STARTED = {
@@ -101,3 +101,21 @@ def test_an_ended_job_shows_state_and_reason(state):
     status = fold(STARTED, ended(0, 1.0), last)
     assert (status.state, status.is_over, status.reason) == (state, True, "as asked")
     assert status_line(status).endswith(f"| {state} after 1:15: as asked")
+
+
+def test_a_wait_is_shown_until_it_ends():
+    waiting = {
+        "t": 12.0,
+        "event": "Waiting",
+        "what": "members",
+        "have": 0,
+        "need": 2,
+        "since_s": 2.0,
+        "remedy": "no worker is connected",
+    }
+    status = fold(STARTED, waiting)
+    assert status.waiting is not None
+    assert waiting_line(status.waiting, status.seconds) == (
+        "waiting for members for 0:10: 0 of 2; no worker is connected"
+    )
+    assert fold(STARTED, waiting, {"t": 13.0, "event": "WaitEnded"}).waiting is None

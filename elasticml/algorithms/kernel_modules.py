@@ -1,0 +1,64 @@
+"""Modules with compiled kernels: which an algorithm needs, and their warm-up.
+
+With an empty cache each module takes seconds to compile. A worker of our own clusters does it
+before it registers; a member on any other worker does it before it reports that it is ready.
+Imports nothing that compiles, so that a small process may import it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from typing import Any, Final
+
+#: Kernels that every algorithm uses.
+_ALWAYS: Final = ("elasticml.data.chunks.products", "elasticml.objectives.losses")
+_OF_ALGORITHM: Final[dict[str, tuple[str, ...]]] = {
+    "async_sgd": ("elasticml.algorithms.async_sgd.kmeans",),
+    "batch_gradient": (),
+    "cocoa": ("elasticml.objectives.conjugates", "elasticml.algorithms.cocoa.local_pass"),
+    "local_sgd": (),
+    "primal_cocoa": ("elasticml.algorithms.primal_cocoa.column_blocks",),
+}
+
+
+def warms_up(algorithm: str) -> bool:
+    """Whether the kernels of an algorithm are known; those of one at an import path are not."""
+    return algorithm in _OF_ALGORITHM
+
+
+def kernel_modules(algorithms: Iterable[str] | None = None) -> tuple[str, ...]:
+    """Return the modules with the kernels of algorithms; None for all."""
+    names = _OF_ALGORITHM if algorithms is None else algorithms
+    return _ALWAYS + tuple(module for name in names for module in _OF_ALGORITHM.get(name, ()))
+
+
+def warm_up(modules: Iterable[str]) -> list[ImportError]:
+    """Import modules and compile their kernels, or load the machine code from the cache.
+
+    Calls ``warm_kernels()`` of each module that defines it, in the calling thread; it starts no
+    thread.
+
+    Returns
+    -------
+    list of ImportError
+        Libraries that cannot be imported: the code that needs one raises a better error.
+
+    Raises
+    ------
+    ImportError
+        When a module of this package is missing.
+    """
+    missing: list[ImportError] = []
+    for name in modules:
+        try:
+            module: Any = importlib.import_module(name)
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] == "elasticml":
+                raise
+            missing.append(error)
+            continue
+        warm_kernels = getattr(module, "warm_kernels", None)
+        if warm_kernels is not None:
+            warm_kernels()
+    return missing
