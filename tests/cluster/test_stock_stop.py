@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import elasticml as em
-from elasticml.jobs.status import JobStatus
+from elasticml.report.status import JobStatus
 from tests.stock_cluster import stock_cluster
 
 pytestmark = pytest.mark.cluster
