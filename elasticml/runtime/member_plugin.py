@@ -117,8 +117,10 @@ class MemberPlugin(WorkerPlugin):
             Reason for the jobs' stories.
         """
         assert self._worker is not None
+        assert self.host is not None
         if self._departure is None:
-            work = announce_notice(self._worker, grace_s, reason)
+            # Dask has taken a plugin off its worker's list before it is torn down.
+            work = _announce(self._worker, self.host, grace_s, reason)
             self._departure = asyncio.create_task(work)
         await asyncio.wait([self._departure], timeout=grace_s)
         return "OK"
@@ -180,14 +182,17 @@ async def announce_notice(worker: Worker, grace_s: float, reason: str) -> None:
         "terminated" (the process got SIGTERM), "preempted", ...: recorded in the story.
     """
     plugin = _plugin_of(worker)
-    if plugin is None or plugin.host is None:
-        return
+    if plugin is not None and plugin.host is not None:
+        await _announce(worker, plugin.host, grace_s, reason)
+
+
+async def _announce(worker: Worker, host: MemberHost, grace_s: float, reason: str) -> None:
     report: asyncio.Future[None] | None = None
     if reason == "terminated":
         # The scheduler must also learn it if all members are released and their links closed.
         call = worker.scheduler.em_stopping(address=worker.address, grace_s=grace_s)
         report = asyncio.ensure_future(call)
-    await plugin.host.notice(grace_s, reason)
+    await host.notice(grace_s, reason)
     if report is not None:
         await asyncio.wait([report], timeout=grace_s)
         if report.done() and not report.cancelled() and report.exception() is not None:

@@ -118,6 +118,10 @@ def test_the_end_of_a_job_is_its_limit_until_it_is_preempted(slurm, monkeypatch)
         until(lambda job=job: [name for name, _ in heard(slurm, job)].count("ready") == 2)
 
 
+#: Records that make the timeline.
+SHOWN = ("MemberJoined", "MemberNoticed", "MemberLost", "MemberActive", "ChunksAbsent")
+
+
 def test_slurm_takes_a_node_from_a_job_and_gives_it_back(slurm, tmp_path) -> None:
     rng = np.random.default_rng(3)
     # Noise, nearly without a penalty: the gap does not become zero before the story is over.
@@ -127,31 +131,38 @@ def test_slurm_takes_a_node_from_a_job_and_gives_it_back(slurm, tmp_path) -> Non
         # exec: SLURM's signals to the batch script reach the worker's process.
         script = (
             f"exec {sys.executable} -m distributed.cli.dask_worker --scheduler-file {cluster.file} "
-            "--host 127.0.0.1 --no-dashboard --nthreads 1 --preload elasticml.preload "
-            "--preload-nanny elasticml.preload"
+            "--host 127.0.0.1 --no-dashboard --nthreads 1 --nworkers 2 --preload elasticml.preload"
         )
         taken, _ = (
             slurm.submit(script, "-p", "low", "-w", node, "--time=60", "--requeue")
             for node in mini_slurm.NODES
         )
-        cluster.await_workers(client, 3)
+        cluster.await_workers(client, 5)
         handle = em.Job(
-            em.CoCoA(loss="hinge", l2=1e-9), data, stop=em.Stop(rounds=1_000_000, seconds=150)
+            em.CoCoA(loss="hinge", l2=1e-9), data, stop=em.Stop(rounds=10_000_000, seconds=200)
         ).start(client)
-        story = []
+        story, began_s, high = [], 0.0, ""
         for record in handle:
             event = record["event"]
             if event == "RoundEnded" and record["round"] == 3:
-                slurm.submit("sleep 5", "-p", "high", "-w", mini_slurm.NODES[0], "--time=1")
-            if event.startswith("Member") or event == "ChunksAbsent":
+                began_s = record["t"]
+                high = slurm.submit("sleep 5", "-p", "high", "-w", mini_slurm.NODES[0], "--time=1")
+            if event in SHOWN:
                 story.append(record)
-                came_back = [r["event"] for r in story].count("MemberJoined") == 4
-                if came_back and event == "MemberActive":
+                came_back = [r["event"] for r in story].count("MemberJoined") == 5 + 2
+                if came_back and [r["event"] for r in story[-2:]] == ["MemberActive"] * 2:
                     handle.cancel()
-    told = {record["event"]: record for record in story}
-    assert told["MemberNoticed"]["reason"] == "preempted"
-    assert 0 < told["MemberNoticed"]["grace_s"] <= GRACE_S
-    lost = next(record for record in story if record["event"] == "MemberLost")
-    assert (lost["reason"], lost["chunks"]) == ("preempted", 0)
-    assert "ChunksAbsent" not in told
-    assert slurm.show(taken)["Restarts"] == "1"
+        restarts, high_start = slurm.show(taken)["Restarts"], slurm.show(high)["StartTime"]
+    for record in story:
+        if record["event"] in SHOWN and record["t"] >= began_s:
+            told = {k: record[k] for k in ("member", "grace_s", "reason", "chunks") if k in record}
+            print(f"{record['t'] - began_s:6.1f} s  {record['event']:14} {told}")
+    print(f"the high job {high} started at {high_start}; the low one restarted {restarts} time(s)")
+    noticed = [record for record in story if record["event"] == "MemberNoticed"]
+    lost = [record for record in story if record["event"] == "MemberLost"]
+    # Both workers of the job leave, and one scontrol was asked.
+    assert [record["reason"] for record in noticed] == ["preempted"] * 2
+    assert all(0 < record["grace_s"] <= GRACE_S for record in noticed)
+    assert [(record["reason"], record["chunks"]) for record in lost] == [("preempted", 0)] * 2
+    assert not any(record["event"] == "ChunksAbsent" for record in story)
+    assert restarts == "1"

@@ -235,10 +235,15 @@ def stop_like_kubernetes(cluster: StockCluster, name: str, grace_s: float) -> No
         process.wait()
 
 
+def close_soon(dask_worker: Any) -> None:
+    """Close a worker without a notice, as a program with nannies of its own does."""
+    dask_worker.loop.add_callback(dask_worker.close, reason="test")
+
+
 def test_sigterm_drains_a_stock_worker_whoever_gets_it(
     cluster: StockCluster, client: Client
 ) -> None:
-    names = ("nanny", "below", "alone", "group", "pod")
+    names = ("nanny", "below", "alone", "group", "pod", "closed")
     for name in names:
         cluster.worker(name, *(["--no-nanny"] if name == "alone" else []))
     # Two nannies in one process.
@@ -246,6 +251,7 @@ def test_sigterm_drains_a_stock_worker_whoever_gets_it(
     cluster.await_workers(client, 2 + len(names) + 2)
     outer = {name: cluster.processes[name].pid for name in (*names, "pair")}
     below = cluster.pid(client, "below")
+    closed = next(a for a, w in workers_of(client).items() if w["name"] == "closed")
     course = Course(
         client,
         [
@@ -254,6 +260,7 @@ def test_sigterm_drains_a_stock_worker_whoever_gets_it(
             (lambda: os.kill(outer["alone"], signal.SIGTERM), "MemberLost"),
             (lambda: os.killpg(outer["group"], signal.SIGTERM), "MemberLost"),
             (lambda: stop_like_kubernetes(cluster, "pod", 30.0), "MemberLost"),
+            (lambda: client.run(close_soon, workers=[closed]), "MemberLost"),
             (lambda: os.kill(outer["pair"], signal.SIGTERM), "MemberLost"),
         ],
     )
