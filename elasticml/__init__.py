@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from elasticml.jobs.replay import Replayed, replay
     from elasticml.jobs.result import Result
     from elasticml.jobs.watch import watch
+    from elasticml.models.loading import load_model
     from elasticml.policies.background_shuffle import GlobalShuffle
     from elasticml.policies.elastic_scaling import ElasticScaling
     from elasticml.policies.gap_per_container_second import GapPerContainerSecond
@@ -109,6 +110,7 @@ __all__ = [
     "enet_path",
     "from_arrays",
     "lasso_path",
+    "load_model",
     "make_splice",
     "read_converted",
     "read_csv",
@@ -154,6 +156,7 @@ _HOMES = {
     "Result": "jobs.result",
     "watch": "jobs.watch",
     "JobStatus": "report.status",
+    "load_model": "models.loading",
     **dict.fromkeys(
         ("BatchGradient", "CoCoA", "ImportedAlgorithm", "LocalSGD", "PrimalCoCoA"),
         "specification.algorithms",

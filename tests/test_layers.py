@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("specification", "story"),
     ("data", "objectives", "protocol"),
     ("algorithms", "control"),
-    ("policies", "evaluation"),
+    ("policies", "evaluation", "models"),
     ("training",),
     ("collective", "sim", "report"),
     ("runtime",),

@@ -17,6 +17,7 @@ from elasticml.cli.convert import convert
 from elasticml.cli.demo import demo
 from elasticml.cli.doctor import doctor
 from elasticml.cli.mini_yarn import mini_yarn
+from elasticml.cli.predict import predict
 from elasticml.cli.replay import replay
 from elasticml.cli.report import report
 from elasticml.cli.run import run
@@ -46,6 +47,8 @@ A job file specifies the algorithm, the data, and what to do when members vanish
     elasticml run job.yaml                  run a job file
     elasticml submit job.yaml               run it on a Hadoop cluster; status, logs, result, kill
     elasticml simulate job.yaml             simulate it in virtual time, in seconds
+    elasticml predict RUN data.csv --out p.parquet    predict with the model of a run
+    elasticml predict RUN data.csv --out p.parquet    predict with the model of a run
     elasticml report runs/first-*           compare runs
     elasticml replay runs/first-*           repeat a run's computation and compare it bit for bit
     elasticml convert data.svm data.chunks  convert data to chunk files, which jobs map
@@ -74,7 +77,9 @@ for _command in (
     result,
     kill,
     simulate,
+    predict,
     report,
+    predict,
     replay,
     convert,
     schema,

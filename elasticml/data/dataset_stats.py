@@ -11,6 +11,13 @@ from numpy.typing import NDArray
 
 from elasticml.data.chunks.body import Kind, Layout, layout_from_json
 from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.column_survey import (
+    ColumnMoments,
+    ColumnSurvey,
+    merge_moments,
+    merge_surveys,
+    survey_from_json,
+)
 from elasticml.errors import DataError
 
 #: Labels are continuous if a block, or the data set, has more distinct ones than this.
@@ -40,6 +47,12 @@ class BlockSummary:
     vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: svmlight: index of the first column, 0 or 1.
     index_base: int | None = None
+    #: Tables, in a survey: statistics of the columns whose encoding depends on them.
+    columns: Mapping[str, ColumnSurvey] = field(default_factory=dict)
+    #: Tables: sizes of the numeric columns, and their products with the label.
+    moments: Mapping[str, ColumnMoments] = field(default_factory=dict)
+    #: Tables, in block 0: the fitted encoder as JSON.
+    encoder: Mapping[str, Any] | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -61,13 +74,26 @@ class BlockSummary:
             "counts": dict(self.counts),
             "vocabularies": {name: list(words) for name, words in self.vocabularies.items()},
             "index_base": self.index_base,
+            "columns": {name: column.to_json() for name, column in self.columns.items()},
+            "moments": {name: [m.largest, *m.sums] for name, m in self.moments.items()},
+            "encoder": self.encoder,
         }
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> BlockSummary:
         """Rebuild a summary from ``summary.to_json()``."""
         labels = {float(label): int(count) for label, count in record["labels"]}
-        changed = {"layout": layout_from_json(record["layout"]), "labels": labels}
+        columns = record.get("columns") or {}
+        moments = record.get("moments") or {}
+        changed = {
+            "layout": layout_from_json(record["layout"]),
+            "labels": labels,
+            "columns": {name: survey_from_json(column) for name, column in columns.items()},
+            "moments": {
+                name: ColumnMoments(largest=largest, sums=tuple(sums))
+                for name, (largest, *sums) in moments.items()
+            },
+        }
         return BlockSummary(**{**record, **changed})
 
 
@@ -91,6 +117,12 @@ class DatasetStats:
     notes: tuple[str, ...] = ()
     vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
     index_base: int | None = None
+    #: Tables, after a survey: statistics of the columns; they are not part of the JSON.
+    columns: Mapping[str, ColumnSurvey] = field(default_factory=dict)
+    #: Tables: sizes of the numeric columns, and their products with the label; not in the JSON.
+    moments: Mapping[str, ColumnMoments] = field(default_factory=dict)
+    #: Tables: the fitted encoder as JSON.
+    encoder: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the statistics as a JSON-able dict."""
@@ -107,6 +139,7 @@ class DatasetStats:
             "notes": list(self.notes),
             "vocabularies": {name: list(words) for name, words in self.vocabularies.items()},
             "index_base": self.index_base,
+            "encoder": self.encoder,
         }
 
     @staticmethod
@@ -130,6 +163,8 @@ def summarise(
     counts: Mapping[str, int] | None = None,
     vocabularies: Mapping[str, Sequence[str]] | None = None,
     index_base: int | None = None,
+    moments: Mapping[str, ColumnMoments] | None = None,
+    encoder: Mapping[str, Any] | None = None,
 ) -> BlockSummary:
     """Summarise the chunks of one block.
 
@@ -155,6 +190,8 @@ def summarise(
         counts={} if counts is None else counts,
         vocabularies={} if vocabularies is None else vocabularies,
         index_base=index_base,
+        moments={} if moments is None else moments,
+        encoder=encoder,
     )
 
 
@@ -190,7 +227,7 @@ def merge_summaries(
     ordered = sorted(summaries, key=lambda summary: summary.block)
     filled = [summary for summary in ordered if summary.rows] or ordered[:1]
     n_rows = sum(summary.rows for summary in filled)
-    if not filled or (n_rows == 0 and not filled[0].vocabularies):
+    if not filled or (n_rows == 0 and not (filled[0].vocabularies or filled[0].columns)):
         raise DataError(f"{name} holds no examples; check the path and the format")
     weight_sum = sum(summary.weight_sum for summary in filled)
     if weight_sum <= 0.0 and any(summary.n_chunks for summary in filled):
@@ -200,7 +237,13 @@ def merge_summaries(
     labels: dict[float, int] = {}
     counts: dict[str, int] = {}
     words: dict[str, set[str]] = {}
+    columns: dict[str, list[ColumnSurvey]] = {}
+    moments: dict[str, list[ColumnMoments]] = {}
     for summary in ordered:
+        for column, survey in summary.columns.items():
+            columns.setdefault(column, []).append(survey)
+        for column, sums in summary.moments.items():
+            moments.setdefault(column, []).append(sums)
         for label, count in summary.labels.items():
             labels[label] = labels.get(label, 0) + count
         for text, count in summary.counts.items():
@@ -221,6 +264,9 @@ def merge_summaries(
         notes=tuple(text.format(count) for text, count in counts.items() if count),
         vocabularies={column: tuple(sorted(values)) for column, values in words.items()},
         index_base=filled[0].index_base,
+        columns={column: merge_surveys(some) for column, some in columns.items()},
+        moments={column: merge_moments(some) for column, some in moments.items()},
+        encoder=next((s.encoder for s in ordered if s.encoder is not None), None),
     )
 
 

@@ -246,7 +246,10 @@ def _field_descriptions(kind: Any) -> Mapping[str, str]:
 
     Fields are documented by ``#:`` comments above them, or under "Parameters" in the docstring.
     """
-    texts = _documented_parameters(inspect.getdoc(kind) or "")
+    above_class = kind.__mro__[1]
+    is_section = "model_fields" in dir(above_class) and above_class.model_fields
+    inherited = _field_descriptions(above_class) if is_section else {}
+    texts = {**inherited, **_documented_parameters(inspect.getdoc(kind) or "")}
     source = inspect.getsource(kind)
     lines = [line.strip() for line in source.splitlines()]
     tree = ast.parse(source).body[0]

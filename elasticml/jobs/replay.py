@@ -20,9 +20,10 @@ from elasticml.algorithms.base import Arrays
 from elasticml.data.chunks.digests import as_text, digest_of_arrays
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import ConfigError, DataError, JobFailedError
-from elasticml.jobs.result import classes_of
 from elasticml.jobs.run_directory import RunDirectory, default_run_path
 from elasticml.jobs.warm_start import WarmStart, load_warm_start
+from elasticml.models.file_format import own_arrays
+from elasticml.models.loading import model_of_job
 from elasticml.protocol.job_record import JobRecord, job_record
 from elasticml.replaying.replay_engine import Replay
 from elasticml.specification.algorithms import AsyncSGD, CoCoA, LocalSGD, PrimalCoCoA
@@ -234,7 +235,7 @@ def _compare(path: Path, arrays: Arrays, *, is_done: bool) -> bool | None:
     """Compare with the run's ``model.npz``; None if there is nothing to compare."""
     try:
         with np.load(path / "model.npz", allow_pickle=False) as file:
-            run_arrays = {name: file[name] for name in file.files if name != "classes"}
+            run_arrays = own_arrays(file)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, zipfile.BadZipFile) as error:
@@ -273,10 +274,10 @@ def _write(
         job = yaml.safe_load((path / "job.yaml").read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError):
         job = {"name": start.name}
-    classes = classes_of(job_record(start.spec).algorithm, engine.facts, arrays)
+    model = model_of_job(job_record(start.spec).algorithm, engine.facts, arrays)
     with RunDirectory(out).open(job) as directory:
         directory.record([record.to_json() for record in records])
         if arrays:
-            named = {} if classes is None else {"classes": np.array(classes)}
+            named = {} if model is None else model.file_arrays()
             directory.write_model({**arrays, **named})
         directory.write_summary({**summary, "story": directory.seal})

@@ -16,9 +16,10 @@ from elasticml.data.readers.images import image_shape
 from elasticml.errors import ConfigError, ElasticmlError, prefix_errors
 from elasticml.evaluation.evaluator import Evaluator
 from elasticml.evaluation.scoring import Score, check_image_shapes
-from elasticml.jobs.models import LinearModel, NetworkModel
 from elasticml.jobs.rpc import JobOutcome
 from elasticml.jobs.run_directory import Row, RunDirectory
+from elasticml.models.loading import model_of_job
+from elasticml.models.model import KMeansModel, Model
 from elasticml.protocol.job_record import JobRecord
 from elasticml.report.markup import esc
 from elasticml.report.preemptions import preemptions
@@ -35,7 +36,7 @@ class Result:
     with the state at the start of the round, and a last row for the final model.
     """
 
-    model: LinearModel | NetworkModel | None
+    model: Model | None
     arrays: Mapping[str, NDArray[np.float64]] = field(repr=False)
     history: list[Row] = field(repr=False)
     summary: dict[str, Any]
@@ -92,8 +93,7 @@ class Result:
         """Write history, model and summary into a run directory."""
         directory.write_history(self.history)
         if self.arrays:
-            classes = None if self.model is None else self.model.classes_
-            named = {} if classes is None else {"classes": classes}
+            named = {} if self.model is None else self.model.file_arrays()
             directory.write_model({**self.arrays, **named})
         directory.write_summary(self.summary)
 
@@ -106,7 +106,6 @@ def make_result(
     run_dir: Path | None,
 ) -> Result:
     """Assemble the result from the scheduler's data, without evaluating the models."""
-    classes = classes_of(job.get("algorithm") or {}, outcome.facts, outcome.arrays)
     loaded = next(records_of(DataLoaded, story), None)
     notes = [] if loaded is None else list(loaded.notes)
     summary = {**outcome.summary, "notes": notes, "train": {}, "test": {}}
@@ -118,7 +117,7 @@ def make_result(
     if run_dir is not None:
         summary["run_dir"] = str(run_dir)
     return Result(
-        model=_model_of(outcome, job.get("algorithm") or {}, classes),
+        model=model_of_job(job.get("algorithm") or {}, outcome.facts, outcome.arrays),
         arrays=outcome.arrays,
         history=outcome.history,
         summary=summary,
@@ -126,29 +125,6 @@ def make_result(
         story=story,
         run_dir=run_dir,
     )
-
-
-def classes_of(
-    algorithm: Mapping[str, Any], facts: DatasetStats | None, arrays: Mapping[str, Any]
-) -> Sequence[float] | None:
-    """Return the classes of a job's model; None in regression."""
-    # A regression loss has no classes, even if there are few distinct labels.
-    if algorithm.get("loss") == "squared":
-        return None
-    if algorithm.get("name") == "primal_cocoa":
-        # The labels of its data are column numbers; the classes are in the model.
-        return [float(label) for label in arrays["classes"]] if "classes" in arrays else None
-    return None if facts is None else facts.classes
-
-
-def _model_of(
-    outcome: JobOutcome, algorithm: Mapping[str, Any], classes: Sequence[float] | None
-) -> LinearModel | NetworkModel | None:
-    """Return the model for users; None if there is none, or the algorithm is user-defined."""
-    if algorithm.get("name") == "local_sgd" and outcome.arrays and outcome.facts is not None:
-        return NetworkModel(outcome.arrays, algorithm, outcome.facts)
-    is_linear = {"coef", "intercept"} <= outcome.arrays.keys()
-    return LinearModel(outcome.arrays, classes) if is_linear else None
 
 
 def evaluate(
@@ -176,7 +152,8 @@ def evaluate(
         ``summary["not_evaluated"]`` says why.
     """
     is_imported = ":" in record.algorithm_name
-    has_model = bool(outcome.arrays) if is_imported else result.model is not None
+    is_scored = result.model is not None and not isinstance(result.model, KMeansModel)
+    has_model = bool(outcome.arrays) if is_imported else is_scored
     if outcome.facts is None or not outcome.history or not has_model:
         return result
     if is_imported and test is None:
@@ -200,6 +177,9 @@ def evaluate(
                 record.members.start,
             )
             _fill_training(history, summary, indices, scores)
+            warning = _constant_warning(algorithm, outcome.facts, scores[-1].metrics)
+            if warning is not None:
+                summary["notes"] = [*summary.get("notes", ()), warning]
         if test is not None:
             with prefix_errors("data.test"):
                 _check_test(algorithm, source, test)
@@ -220,6 +200,26 @@ def evaluate(
         job=result.job,
         story=result.story,
         run_dir=result.run_dir,
+    )
+
+
+def _constant_warning(
+    algorithm: Mapping[str, Any], facts: DatasetStats, metrics: Mapping[str, float]
+) -> str | None:
+    """Return a sentence if a constant predicts the training data better than the model."""
+    if metrics.get("r2", 0.0) < 0.0:
+        return (
+            f"the predictions are worse than the mean of the labels (r2 {metrics['r2']:.4f}): let "
+            "the job run longer, scale the columns, or set algorithm.intercept: true"
+        )
+    is_weighted = facts.weight_sum != facts.n_rows or algorithm.get("class_weight") is not None
+    most = max(facts.label_counts.values(), default=0) / max(1, facts.n_rows)
+    accuracy = metrics.get("accuracy", 1.0)
+    if is_weighted or accuracy >= most:
+        return None
+    return (
+        f"the accuracy {accuracy:.4f} is below {most:.4f}, that of always predicting the most "
+        "frequent class: let the job run longer, scale the columns, or set intercept: true"
     )
 
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from elasticml.data.storage.filesystem import reason_of, write_whole
 from elasticml.errors import ConfigError, JobFailedError
+from elasticml.models.file_format import npz_bytes
 from elasticml.story.compressed_records import CompressedRecords
 from elasticml.story.hash_chain import HashChain
 from elasticml.story.reader import parse_line
@@ -304,10 +305,7 @@ class RunDirectory:
 
     def write_model(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Write ``model.npz``."""
-        buffer = io.BytesIO()
-        # mypy mistakes the arrays for the keyword argument allow_pickle.
-        np.savez(buffer, **dict(arrays))  # type: ignore[arg-type]
-        self._write(_MODEL, buffer.getvalue())
+        self._write(_MODEL, npz_bytes(arrays))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``."""

@@ -11,16 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.errors import ConfigError
-from elasticml.jobs.models import LinearModel, NetworkModel
+from elasticml.models.file_format import own_arrays
+from elasticml.models.model import Model
 from elasticml.specification.algorithms import AnyAlgorithm, AsyncSGD, CoCoA, LocalSGD, PrimalCoCoA
 
-WarmStart = LinearModel | NetworkModel | Mapping[str, Any] | str | Path
+WarmStart = Model | Mapping[str, Any] | str | Path
 _WANTED = (
     "wanted a result's model, a mapping with coef and intercept (of K-Means: centres, counts; of a "
     "network: its arrays by name), or the path of a model.npz"
 )
-#: The entry of a network's file that is not one of its arrays.
-_CLASSES = "classes"
 
 
 def load_warm_start(initial: WarmStart | None, algorithm: AnyAlgorithm) -> dict[str, Any] | None:
@@ -46,7 +45,7 @@ def load_warm_start(initial: WarmStart | None, algorithm: AnyAlgorithm) -> dict[
             path="warm_start",
         )
     if isinstance(algorithm, LocalSGD):
-        named = {name: values for name, values in _arrays(initial).items() if name != _CLASSES}
+        named = own_arrays(_arrays(initial))
         if not named:
             raise ConfigError(
                 f"warm_start: no arrays in what was given; {_WANTED}", path="warm_start"
@@ -88,10 +87,8 @@ def _checked(arrays: Mapping[str, NDArray[np.float64]]) -> dict[str, Any]:
 
 
 def _arrays(initial: WarmStart) -> Mapping[str, Any]:
-    if isinstance(initial, NetworkModel):
-        return initial.arrays
-    if isinstance(initial, LinearModel):
-        return {"coef": initial.coef_, "intercept": initial.intercept_}
+    if isinstance(initial, Model):
+        return initial.parameters()
     if isinstance(initial, Mapping):
         return initial
     if not isinstance(initial, str | Path):

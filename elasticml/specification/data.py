@@ -13,6 +13,7 @@ from elasticml.specification.settings_model import (
     KEEP_INT,
     Count,
     Dtype,
+    Flag,
     Index,
     NumberFrom0,
     SettingsModel,
@@ -133,31 +134,13 @@ class SequencesSpec(DataSpec):
             raise ValueError(f"window: got [{start}, {stop}], wanted 0 <= start < stop")
 
 
-class ParquetSpec(DataSpec):
-    """A Parquet file; a block is a row group."""
-
-    format: ClassVar[str] = "parquet"
-
-    path: Path
-    label: Column = Field(description="column of the labels: its name, or its position from 0")
-    #: Column of the sample weights.
-    weight: Column | None = None
-    #: Columns to encode as one-hot; may include the label.
-    categorical: tuple[Column, ...] = ()
-    #: Columns that are not features.
-    ignore: tuple[Column, ...] = ()
-    #: Type of the stored values.
-    dtype: Dtype = "float64"
-    #: Number of columns; values beyond them are dropped and counted in a note.
-    n_columns: Width = None
-    #: Values of the categorical columns, which a survey of all blocks finds.
-    vocabularies: Any = None
+#: How missing numbers are filled: with a column's mean, median, or a constant.
+Fill = Literal["error", "mean", "median"] | Annotated[float, KEEP_INT]
+DatePart = Literal["days", "year", "month", "day", "weekday", "hour"]
 
 
-class CsvSpec(DataSpec):
-    """A CSV file, plain or compressed; fields must not contain line breaks."""
-
-    format: ClassVar[str] = "csv"
+class TableSpec(DataSpec):
+    """The options that CSV and Parquet share."""
 
     path: Path
     label: Column = Field(
@@ -165,20 +148,58 @@ class CsvSpec(DataSpec):
     )
     #: Column of the sample weights.
     weight: Column | None = None
-    #: Columns to encode as one-hot; may include the label.
+    #: Columns to encode as one-hot besides those that hold text; may include the label.
     categorical: tuple[Column, ...] = ()
     #: Columns that are not features.
     ignore: tuple[Column, ...] = ()
-    #: Character between two fields.
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
-    #: Whether the first line names the columns; else they are named 0, 1, ...
-    header: bool = True
+    #: Missing values: an error; or numbers are filled with the mean, the median or a constant,
+    #: missing categories become one of their own, and rows without a label are skipped.
+    missing: Fill = "error"
+    #: Whether each column with missing numbers gets another one that marks them.
+    missing_indicator: Flag = False
+    #: Most categories of a column; by default 100,000 if it is listed, 1,000 if it is not.
+    max_categories: Count | None = None
+    #: Columns with more values: the less frequent ones share a column, or all values are hashed
+    #: into ``max_categories`` columns.
+    rare: Literal["other", "hash"] = "other"
+    #: Numbers that represent a date; days are counted from 1970 and may be fractions.
+    dates: Annotated[tuple[DatePart, ...], Field(min_length=1)] = ("days",)
+    #: At prediction, values that training did not see: zeros (or the shared column), or an error.
+    unknown: Literal["ignore", "error"] = "ignore"
+    #: At prediction, columns that the data lack: an error, or all their values are missing.
+    missing_columns: Literal["error", "fill"] = "error"
+    #: At prediction, columns that training did not have.
+    extra_columns: Literal["ignore", "error"] = "ignore"
     #: Type of the stored values.
     dtype: Dtype = "float64"
     #: Number of columns; values beyond them are dropped and counted in a note.
     n_columns: Width = None
-    #: Values of the categorical columns, which a survey of all blocks finds.
-    vocabularies: Any = None
+    #: The fitted encoding of the columns, from a survey of all blocks.
+    encoder: Any = None
+
+    def check(self) -> None:
+        """Check constraints between fields."""
+        if self.missing == "error" and self.missing_columns == "fill":
+            raise ValueError("missing_columns: got fill, wanted missing: mean, median, a number")
+        if self.missing == "error" and self.missing_indicator:
+            raise ValueError("missing_indicator: got true, wanted missing: mean, median, a number")
+
+
+class ParquetSpec(TableSpec):
+    """A Parquet file; a block is a row group."""
+
+    format: ClassVar[str] = "parquet"
+
+
+class CsvSpec(TableSpec):
+    """A CSV file, plain or compressed; fields must not contain line breaks."""
+
+    format: ClassVar[str] = "csv"
+
+    #: Character between two fields.
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    #: Whether the first line names the columns; else they are named 0, 1, ...
+    header: bool = True
 
 
 class SyntheticSpec(DataSpec):

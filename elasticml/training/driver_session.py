@@ -17,6 +17,7 @@ from elasticml.control.checkpoint_state import snapshot
 from elasticml.control.driver import Driver
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.data.chunks.digests import as_text, digest_of_arrays
+from elasticml.data.column_survey import column_warnings
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_summaries
 from elasticml.data.source import Source
 from elasticml.errors import (
@@ -41,6 +42,9 @@ from elasticml.training.checkpoint import (
 )
 from elasticml.training.fingerprint import blas_threads, cpu_class, versions
 from elasticml.training.trainer_runner import TrainerRunner
+
+#: Algorithms whose convergence depends on the sizes of the columns, unless they scale them.
+_SCALED: Final = ("batch_gradient", "cocoa")
 
 
 class DriverSession:
@@ -195,10 +199,16 @@ class DriverSession:
                     features=facts.n_columns,
                     chunks=facts.n_chunks,
                     bytes=facts.nbytes,
-                    notes=tuple(facts.notes),
+                    notes=(*facts.notes, *self._warnings(facts)),
                 ),
             )
         return ev.FactsFixed(cause="blocks", survey=survey)
+
+    def _warnings(self, facts: DatasetStats) -> list[str]:
+        depends_on_sizes = self.record.algorithm_name in _SCALED
+        scale = self.record.algorithm_settings.get("scale", "none")
+        is_scaled = not depends_on_sizes or scale != "none"
+        return column_warnings(facts.moments, is_scaled=is_scaled)
 
     def make_trainer(self, absent: str) -> ev.Event | None:
         """Create the trainer without starting it; return an event only if it rejects the job."""

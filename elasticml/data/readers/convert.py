@@ -300,6 +300,7 @@ def _write_manifest(
         "counts": counts,
         "vocabularies": {word: list(some) for word, some in facts.vocabularies.items()},
         "index_base": facts.index_base,
+        "encoder": facts.encoder,
         "blocks": writer.blocks,
     }
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))

@@ -121,7 +121,7 @@ class ConvertedSource(SinglePassSource):
             )
         if block == 0:
             described = {key: manifest[key] for key in ("counts", "vocabularies", "index_base")}
-            summary = replace(summary, **described)
+            summary = replace(summary, **described, encoder=manifest.get("encoder"))
         return self._narrowed(chunks, summary)
 
     def with_stats(self, facts: DatasetStats) -> ConvertedSource:

@@ -1,26 +1,35 @@
-"""Encode a table's columns as rows of numbers: labels, weights, numeric and one-hot features."""
+"""Encode a table's rows as numbers: the roles of columns, and the fitted encoding of each."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow
 import pyarrow.compute
+import scipy.sparse
 from numpy.typing import NDArray
 
 from elasticml.data.chunks.chunker import Rows
+from elasticml.data.column_survey import ColumnSurvey, survey_numbers, survey_texts
 from elasticml.errors import ConfigError, DataError
+from elasticml.specification.data import TableSpec
 from elasticml.specification.settings_model import did_you_mean
 
-#: A column with more distinct values is most likely not categorical.
+#: Most distinct values of a column that the user lists as categorical.
 VOCABULARY_MAX: Final = 100_000
+#: Most distinct values of a column that is categorical because it holds text.
+VOCABULARY_OF_TEXT: Final = 1000
 #: One-hot rows are dense if at least this share of a row is nonzero: 8 bytes a value against 12.
 _DENSE_SHARE: Final = 2 / 3
+_DAY_US: Final = 86_400_000_000
 
-Vocabularies = Mapping[str, Sequence[str]]
+ColumnType = Literal["number", "boolean", "text", "date"]
+Place = Callable[[int], str]
+F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +39,10 @@ class TableColumns:
     label: str
     weight: str | None
     features: tuple[str, ...]
-    categorical: frozenset[str]
+    #: Columns that the user lists as categorical.
+    listed: frozenset[str]
+    #: Type of each used column.
+    types: Mapping[str, ColumnType]
 
     @property
     def used(self) -> tuple[str, ...]:
@@ -38,19 +50,14 @@ class TableColumns:
         return (self.label, *([] if self.weight is None else [self.weight]), *self.features)
 
     @property
-    def numeric(self) -> tuple[str, ...]:
-        """All used columns that are numeric."""
-        return tuple(name for name in self.used if name not in self.categorical)
+    def categorical(self) -> tuple[str, ...]:
+        """All columns with a vocabulary, sorted."""
+        text = {name for name in (self.label, *self.features) if self.types[name] == "text"}
+        return tuple(sorted(text | self.listed))
 
 
 def resolve_columns(
-    names: Sequence[str],
-    *,
-    label: str | int,
-    weight: str | int | None,
-    categorical: Sequence[str | int],
-    ignore: Sequence[str | int],
-    path: str,
+    names: Sequence[str], types: Sequence[ColumnType], spec: TableSpec, path: str
 ) -> TableColumns:
     """Resolve a job's columns, given by name or by position (from 0; -1 is the last).
 
@@ -75,127 +82,557 @@ def resolve_columns(
     if len(set(names)) != len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise DataError(f"{path}, line 1: column {twice!r} is in the header twice", path=path)
-    label_name = find(label, "label")
-    weight_name = None if weight is None else find(weight, "weight")
-    excluded = {label_name, weight_name, *(find(column, "ignore") for column in ignore)}
+    label = find(spec.label, "label")
+    weight = None if spec.weight is None else find(spec.weight, "weight")
+    excluded = {label, weight, *(find(column, "ignore") for column in spec.ignore)}
     features = tuple(name for name in names if name not in excluded)
     if not features:
-        raise ConfigError(
-            f"{path} has no column besides {label_name!r}, wanted features", path=path
-        )
+        raise ConfigError(f"{path} has no column besides {label!r}, wanted features", path=path)
+    listed = frozenset(find(column, "categorical") for column in spec.categorical)
+    by_name = dict(zip(names, types, strict=True))
     return TableColumns(
-        label=label_name,
-        weight=weight_name,
+        label=label,
+        weight=weight,
         features=features,
-        categorical=frozenset(find(column, "categorical") for column in categorical),
+        listed=listed & {label, *features},
+        types={name: by_name[name] for name in names if name not in excluded or name == label},
     )
 
 
-def table_rows(
-    table: Any,
-    columns: TableColumns,
-    vocabularies: Vocabularies,
-    path: str,
-    place: Callable[[int], str],
-    counts: dict[str, int],
-) -> Rows:
-    """Encode a table as rows; categorical columns become one-hot at their position.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnEncoding:
+    """The fitted encoding of one feature column."""
 
-    Parameters
-    ----------
-    table : pyarrow.Table
-        Contains ``columns.used``.
-    place : callable
-        Returns the position of a table's row in the file, for messages: "line 7".
-    counts : dict, written
-        Receives the number of values that are not in the vocabularies.
+    name: str
+    kind: Literal["number", "category", "hash", "date"]
+    #: What replaces a missing number; None if missing values are an error.
+    fill: float | None = None
+    #: Whether a further column marks missing numbers.
+    indicator: bool = False
+    #: Values with a column each, sorted; None, the last, is the missing value.
+    categories: tuple[str | None, ...] = ()
+    #: Whether all other values share a column.
+    other: bool = False
+    #: Number of columns into which values are hashed.
+    buckets: int = 0
+    #: The numbers that represent a date.
+    parts: tuple[str, ...] = ()
+    #: Whether the numbers 0 and 1 are false and true.
+    is_boolean: bool = False
+    #: Whether the categories are the column's own values, not numbers written as text.
+    is_text: bool = False
 
-    Raises
-    ------
-    DataError
-        For missing or infinite values, text in numeric columns, and unknown labels.
-    """
-    n = table.num_rows
-    widths = [len(vocabularies[f]) if f in columns.categorical else 1 for f in columns.features]
-    starts = np.concatenate(([0], np.cumsum(widths))).astype(np.int64)
-    d, m = int(starts[-1]), len(columns.features)
-    # One entry per feature column: its index in the row and its value, (n, m).
-    values = np.empty((n, m))
-    indices = np.broadcast_to(starts[:-1], (n, m)).copy()
-    for j, name in enumerate(columns.features):
-        if name in columns.categorical:
-            codes = _codes(table, name, vocabularies[name], path, place)
-            values[:, j] = codes >= 0
-            indices[:, j] += np.maximum(codes, 0)
-            _count_unknown(counts, name, codes)
-        else:
-            values[:, j] = numbers(table, name, path, place)
-    labels = _labels(table, columns, vocabularies, path, place)
-    weights = None if columns.weight is None else numbers(table, columns.weight, path, place)
-    if weights is not None and np.any(weights < 0):
-        row = int(np.argmax(weights < 0))
-        raise DataError(
-            f"{path}, {place(row)}, column {columns.weight!r}: weight is {weights[row]}, wanted at "
-            "least 0",
-            path=path,
+    @property
+    def width(self) -> int:
+        """Number of columns of the encoded rows."""
+        if self.kind == "category":
+            return len(self.categories) + self.other
+        if self.kind == "hash":
+            return self.buckets
+        return (len(self.parts) if self.kind == "date" else 1) + self.indicator
+
+    def names(self) -> list[str]:
+        """Return the names of the encoded columns."""
+        if self.kind == "hash":
+            return [f"{self.name}#{bucket}" for bucket in range(self.buckets)]
+        if self.kind == "category":
+            known = [f"{self.name}={'' if c is None else c}" for c in self.categories]
+            return [*known, *([f"{self.name}=(other)"] if self.other else [])]
+        named = [f"{self.name}.{part}" for part in self.parts] or [self.name]
+        return [*named, *([f"{self.name} is missing"] if self.indicator else [])]
+
+    def entries(
+        self, table: Any, path: str, place: Place, unknown: str, counts: dict[str, int]
+    ) -> list[tuple[F64, NDArray[np.int64] | int]]:
+        """Return the column's values and their positions within its encoded columns, each (n,).
+
+        Raises
+        ------
+        DataError
+            For missing, infinite and unknown values that the encoding does not accept.
+        """
+        if self.kind == "category":
+            codes = self._codes(table, path, place)
+            missed = codes < 0
+            if unknown == "error" and missed.any():
+                row = int(np.argmax(missed))
+                raise DataError(
+                    f"{path}, {place(row)}, column {self.name!r}: value is "
+                    f"{table.column(self.name)[row].as_py()!r}, which training did not see; "
+                    "correct it, or set data.unknown: ignore",
+                    path=path,
+                    column=self.name,
+                )
+            if self.other:
+                return [(np.ones(codes.size), np.where(missed, len(self.categories), codes))]
+            _count_unknown(counts, self.name, missed)
+            return [((~missed).astype(np.float64), np.maximum(codes, 0))]
+        if self.kind == "hash":
+            return [(np.ones(table.num_rows), self._buckets(table))]
+        found = (
+            [numbers(table, self.name, path, place, self.fill is not None)]
+            if self.kind == "number"
+            else date_parts(table, self.name, self.parts, path, place, self.fill is not None)
         )
-    if d == m and not columns.categorical & set(columns.features):
-        return Rows(labels=labels, weights=weights, n_columns=d, dense=values)
-    if m >= _DENSE_SHARE * d:
-        dense = np.zeros((n, d))
-        np.put_along_axis(dense, indices, values, axis=1)
-        return Rows(labels=labels, weights=weights, n_columns=d, dense=dense)
-    kept = values != 0
-    return Rows(
-        labels=labels,
-        weights=weights,
-        n_columns=d,
-        indptr=np.concatenate(([0], np.cumsum(kept.sum(axis=1)))).astype(np.int64),
-        indices=indices[kept].astype(np.int32),
-        values=values[kept],
-    )
+        missing = np.isnan(found[0])
+        if missing.any():
+            text = f"{{}} missing values of column {_shown(self.name)!r} became {self.fill:.6g}"
+            counts[text] = counts.get(text, 0) + int(missing.sum())
+        entries: list[tuple[F64, NDArray[np.int64] | int]] = [
+            (one if self.fill is None else np.where(missing, self.fill, one), at)
+            for at, one in enumerate(found)
+        ]
+        if self.indicator:
+            entries.append((missing.astype(np.float64), len(found)))
+        return entries
+
+    def _codes(self, table: Any, path: str, place: Place) -> NDArray[np.int64]:
+        """Return the indices of the values in ``categories``, (n,); -1 for unknown values."""
+        column = texts(table, self.name, path, place, self.fill is not None)
+        vocabulary = pyarrow.array(list(self.categories), pyarrow.string())
+        indices = pyarrow.compute.index_in(column, value_set=vocabulary)
+        codes: NDArray[np.int64] = indices.fill_null(-1).to_numpy().astype(np.int64)
+        return codes
+
+    def _buckets(self, table: Any) -> NDArray[np.int64]:
+        column = as_texts(table.column(self.name)).combine_chunks().dictionary_encode()
+        if isinstance(column, pyarrow.ChunkedArray):
+            column = column.unify_dictionaries().combine_chunks()
+        hashed = [
+            zlib.crc32(text.encode()) % self.buckets for text in column.dictionary.to_pylist()
+        ]
+        # A missing value is hashed like an empty text.
+        by_code = np.array([*hashed, zlib.crc32(b"") % self.buckets], np.int64)
+        codes: NDArray[np.int64] = by_code[column.indices.fill_null(len(hashed)).to_numpy()]
+        return codes
 
 
-def table_vocabularies(
-    table: Any, columns: TableColumns, path: str, place: Callable[[int], str]
-) -> dict[str, list[str]]:
-    """Return the distinct values of the categorical columns, sorted.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableEncoder:
+    """The fitted map from a table's rows to rows of numbers, and from its labels to codes."""
 
-    Raises
-    ------
-    DataError
-        For missing values, and for a column with more than 100,000 distinct values.
-    """
-    vocabularies = {}
-    for name in sorted(columns.categorical):
-        texts = _texts(table, name, path, place)
-        values = sorted(pyarrow.compute.unique(texts).to_pylist())
-        if len(values) > VOCABULARY_MAX:
+    label: str
+    #: Words of the label codes 0, 1, ...; None if labels are numbers.
+    classes: tuple[str, ...] | None
+    #: Whether the words are true and false.
+    is_boolean: bool = False
+    weight: str | None
+    columns: tuple[ColumnEncoding, ...]
+    #: Whether rows without a label are skipped.
+    skips_unlabelled: bool = False
+    unknown: str = "ignore"
+    missing_columns: str = "error"
+    extra_columns: str = "ignore"
+    #: Reader options of CSV files.
+    delimiter: str = ","
+    header: bool = True
+    #: Sentences about columns that were found to be categorical, or have many values.
+    notes: tuple[str, ...] = ()
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns of the encoded rows."""
+        return sum(column.width for column in self.columns)
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """Columns of training data."""
+        return (
+            self.label,
+            *([] if self.weight is None else [self.weight]),
+            *(column.name for column in self.columns),
+        )
+
+    @property
+    def texts(self) -> frozenset[str]:
+        """Columns that are read as text, dates included."""
+        kinds = {column.name for column in self.columns if column.kind != "number"}
+        has_words = self.classes is not None and not self.is_boolean
+        return frozenset(kinds | {self.label} if has_words else kinds)
+
+    @property
+    def booleans(self) -> frozenset[str]:
+        """Columns that are read as true and false."""
+        flags = {column.name for column in self.columns if column.is_boolean}
+        return frozenset(flags | {self.label} if self.is_boolean else flags)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether names and vocabularies say all: there are no fills, hashes, dates."""
+        return all(
+            column.fill is None and not column.other and column.kind in ("number", "category")
+            for column in self.columns
+        )
+
+    def names(self) -> list[str]:
+        """Return the names of the encoded columns."""
+        return [name for column in self.columns for name in column.names()]
+
+    def vocabularies(self) -> dict[str, list[str]]:
+        """Return the values of the categorical columns, the label's included."""
+        some = {
+            c.name: [text for text in c.categories if text is not None]
+            for c in self.columns
+            if c.kind == "category"
+        }
+        if self.classes is not None and not self.is_boolean:
+            some[self.label] = list(self.classes)
+        return dict(sorted(some.items()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the encoder as a JSON-able dict."""
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {
+            "classes": None if self.classes is None else list(self.classes),
+            "columns": [_without_defaults(column) for column in self.columns],
+            "notes": list(self.notes),
+        }
+
+    # --- rows ---------------------------------------------------------------------------------
+
+    def rows(self, table: Any, path: str, place: Place, counts: dict[str, int]) -> Rows:
+        """Encode a table with labels; ``counts`` receives what notes say.
+
+        Raises
+        ------
+        DataError
+            For missing or infinite values, text in numeric columns, and unknown labels.
+        """
+        table, place, skipped = self.labelled(table, path, place)
+        if skipped:
+            text = f"{{}} rows without a label in column {_shown(self.label)!r} were skipped"
+            counts[text] = counts.get(text, 0) + skipped
+        features = self.features(table, path, place, counts)
+        labels = self.labels(table, path, place)
+        weights = None
+        if self.weight is not None:
+            weights = numbers(table, self.weight, path, place)
+            if np.any(weights < 0):
+                row = int(np.argmax(weights < 0))
+                raise DataError(
+                    f"{path}, {place(row)}, column {self.weight!r}: weight is {weights[row]}, "
+                    "wanted at least 0",
+                    path=path,
+                )
+        return replace(features, labels=labels, weights=weights)
+
+    def labelled(self, table: Any, path: str, place: Place) -> tuple[Any, Place, int]:
+        """Return the rows that have a label, the function that locates them, and the other rows.
+
+        Raises
+        ------
+        DataError
+            When there is no column of labels.
+        """
+        if self.label not in table.column_names:
+            raise DataError(f"{path} has no column {self.label!r}, which holds the labels; give y")
+        if not self.skips_unlabelled:
+            return table, place, 0
+        kept = np.flatnonzero(~_missing(table.column(self.label)))
+        skipped = table.num_rows - kept.size
+        if not skipped:
+            return table, place, 0
+        return table.take(kept), lambda row: place(int(kept[row])), skipped
+
+    def features(self, table: Any, path: str, place: Place, counts: dict[str, int]) -> Rows:
+        """Encode a table's features; all labels are 0.
+
+        Raises
+        ------
+        DataError
+            As :meth:`rows`.
+        """
+        n, d, start = table.num_rows, self.n_columns, 0
+        values, indices = [], []
+        for column in self.columns:
+            for numbers_, at in column.entries(table, path, place, self.unknown, counts):
+                values.append(numbers_)
+                indices.append(np.broadcast_to(np.asarray(at + start, np.int64), n))
+            start += column.width
+        labels, m = np.zeros(n), len(values)
+        stacked = np.column_stack(values) if n else np.empty((0, m))
+        if all(column.kind in ("number", "date") for column in self.columns):
+            return Rows(labels=labels, n_columns=d, dense=stacked)
+        places = np.column_stack(indices) if n else np.empty((0, m), np.int64)
+        if m >= _DENSE_SHARE * d:
+            dense = np.zeros((n, d))
+            np.put_along_axis(dense, places, stacked, axis=1)
+            return Rows(labels=labels, n_columns=d, dense=dense)
+        kept = stacked != 0
+        return Rows(
+            labels=labels,
+            n_columns=d,
+            indptr=np.concatenate(([0], np.cumsum(kept.sum(axis=1)))).astype(np.int64),
+            indices=places[kept].astype(np.int32),
+            values=stacked[kept],
+        )
+
+    def labels(self, table: Any, path: str, place: Place) -> F64:
+        """Return labels (n,): numbers unchanged, words as indices into the sorted classes."""
+        name = self.label
+        if self.classes is None or self.is_boolean:
+            return numbers(table, name, path, place)
+        column = texts(table, name, path, place, False)
+        vocabulary = pyarrow.array(list(self.classes), pyarrow.string())
+        indices = pyarrow.compute.index_in(column, value_set=vocabulary)
+        codes: NDArray[np.int64] = indices.fill_null(-1).to_numpy().astype(np.int64)
+        if np.any(codes < 0):
+            row = int(np.argmax(codes < 0))
+            label = table.column(name)[row].as_py()
             raise DataError(
-                f"column {name!r} of {path} has {len(values)} distinct values, at most "
-                f"{VOCABULARY_MAX} become features; list it in data.ignore",
+                f"{path}, {place(row)}, column {name!r}: label is {label!r}, wanted one of "
+                f"{', '.join(map(str, self.classes[:20]))}",
                 path=path,
                 column=name,
             )
-        vocabularies[name] = values
-    return vocabularies
+        return codes.astype(np.float64)
+
+    def check_names(self, names: Sequence[str], what: str) -> None:
+        """Check the columns of data to predict, as the settings say.
+
+        Raises
+        ------
+        DataError
+            When columns are missing, or further ones are an error.
+        """
+        wanted = [column.name for column in self.columns]
+        missing = [name for name in wanted if name not in names]
+        if missing and self.missing_columns == "error":
+            raise DataError(
+                f"{what} lacks column{'s' * (len(missing) > 1)} {_listed(missing)}, wanted "
+                f"{_listed(wanted)} as in training; add them, or train with "
+                "data.missing_columns: fill",
+                column=missing[0],
+            )
+        extra = [name for name in names if name not in self.used]
+        if extra and self.extra_columns == "error":
+            raise DataError(
+                f"{what} has column{'s' * (len(extra) > 1)} {_listed(extra)}, which training did "
+                "not have; drop them, or train with data.extra_columns: ignore",
+                column=extra[0],
+            )
+
+    def filled(self, table: Any) -> Any:
+        """Return a table with the columns that it lacks, all their values missing."""
+        for column in self.columns:
+            if column.name not in table.column_names:
+                kind = pyarrow.float64() if column.kind == "number" else pyarrow.string()
+                table = table.append_column(column.name, pyarrow.nulls(table.num_rows, kind))
+        return table
 
 
-def numbers(table: Any, name: str, path: str, place: Callable[[int], str]) -> NDArray[np.float64]:
-    """Return a numeric column (n,); raises DataError for text, missing values and infinities."""
+def encoder_from_json(fitted: Mapping[str, Any]) -> TableEncoder:
+    """Rebuild an encoder from ``to_json()``."""
+    columns = []
+    for one in fitted["columns"]:
+        lists = {key: tuple(one[key]) for key in ("categories", "parts") if key in one}
+        columns.append(ColumnEncoding(**{**one, **lists}))
+    classes = fitted["classes"]
+    return TableEncoder(
+        **{
+            **fitted,
+            "classes": None if classes is None else tuple(classes),
+            "columns": tuple(columns),
+            "notes": tuple(fitted["notes"]),
+        }
+    )
+
+
+def matrix_of(rows: Rows) -> Any:
+    """Return encoded rows as an array or CSR array, (n, d)."""
+    if rows.dense is not None:
+        return rows.dense
+    shape = (len(rows.labels), rows.n_columns)
+    return scipy.sparse.csr_array((rows.values, rows.indices, rows.indptr), shape=shape)
+
+
+# Fit an encoder to the statistics of a survey.
+
+
+def needs_statistics(spec: TableSpec, columns: TableColumns) -> bool:
+    """Whether the encoding depends on a survey of all blocks."""
+    has_numbers = any(columns.types[name] != "text" for name in columns.features)
+    return bool(columns.categorical) or (spec.missing in ("mean", "median") and has_numbers)
+
+
+def survey_table(
+    tables: Sequence[tuple[Any, Place]], spec: TableSpec, columns: TableColumns, path: str
+) -> dict[str, ColumnSurvey]:
+    """Return the statistics of a block's columns that the encoding depends on.
+
+    Raises
+    ------
+    DataError
+        For missing values, unless the job imputes them.
+    """
+    accepts, surveys = spec.missing != "error", {}
+    for name in columns.categorical:
+        counts: dict[str, int] = {}
+        rows = missing = 0
+        for table, place in tables:
+            is_label = name == columns.label
+            column = texts(table, name, path, place, accepts)
+            rows, missing = rows + len(column), missing + (0 if is_label else column.null_count)
+            for one in pyarrow.compute.value_counts(column.drop_null()).to_pylist():
+                counts[one["values"]] = counts.get(one["values"], 0) + one["counts"]
+        surveys[name] = survey_texts(counts, rows, missing)
+    if spec.missing in ("mean", "median"):
+        for name in columns.features:
+            if name in surveys:
+                continue
+            read = _days if columns.types[name] == "date" else numbers
+            surveys[name] = survey_numbers([read(t, name, path, at, True) for t, at in tables])
+    return surveys
+
+
+def columns_of_survey(spec: TableSpec, columns: TableColumns) -> tuple[str, ...]:
+    """Return the columns that :func:`survey_table` reads."""
+    if spec.missing not in ("mean", "median"):
+        return columns.categorical
+    return tuple(dict.fromkeys((*columns.categorical, *columns.features)))
+
+
+def fit_encoder(
+    spec: TableSpec, columns: TableColumns, surveys: Mapping[str, ColumnSurvey], path: str
+) -> TableEncoder:
+    """Return the encoder of a table.
+
+    Raises
+    ------
+    DataError
+        When the label has too many values to be classes.
+    """
+    notes: list[str] = []
+    found = [n for n in columns.features if columns.types[n] == "text" and n not in columns.listed]
+    if found:
+        notes.append(f"text became categories, with a column per value: {_listed(found)}")
+    encodings = tuple(_fit(name, spec, columns, surveys, notes) for name in columns.features)
+    label, classes = columns.label, None
+    if label in columns.categorical:
+        if len(surveys[label].values) > VOCABULARY_OF_TEXT:
+            raise DataError(
+                f"column {label!r} of {path}, the label, holds {len(surveys[label].values)} "
+                f"different texts, wanted numbers or at most {VOCABULARY_OF_TEXT} classes; correct "
+                "data.label",
+                path=path,
+                column=label,
+            )
+        classes = tuple(sorted(surveys[label].values))
+    elif columns.types[label] == "boolean":
+        classes = ("false", "true")
+    return TableEncoder(
+        label=label,
+        classes=classes,
+        is_boolean=label not in columns.categorical and classes is not None,
+        weight=columns.weight,
+        columns=encodings,
+        skips_unlabelled=spec.missing != "error",
+        unknown=spec.unknown,
+        missing_columns=spec.missing_columns,
+        extra_columns=spec.extra_columns,
+        delimiter=getattr(spec, "delimiter", ","),
+        header=getattr(spec, "header", True),
+        notes=tuple(notes),
+    )
+
+
+def _fit(
+    name: str,
+    spec: TableSpec,
+    columns: TableColumns,
+    surveys: Mapping[str, ColumnSurvey],
+    notes: list[str],
+) -> ColumnEncoding:
+    """Return the encoding of one feature column."""
+    survey = surveys.get(name)
+    fill: float | None = None
+    if spec.missing != "error":
+        fill = 0.0
+        if isinstance(spec.missing, int | float):
+            fill = float(spec.missing)
+        elif survey is not None and name not in columns.categorical:
+            fill = survey.mean if spec.missing == "mean" else survey.median
+    if name not in columns.categorical:
+        is_date = columns.types[name] == "date"
+        return ColumnEncoding(
+            name=name,
+            kind="date" if is_date else "number",
+            fill=fill,
+            indicator=spec.missing_indicator,
+            parts=spec.dates if is_date else (),
+            is_boolean=columns.types[name] == "boolean",
+        )
+    assert survey is not None
+    fill = None if fill is None else 0.0
+    default = VOCABULARY_MAX if name in columns.listed else VOCABULARY_OF_TEXT
+    most = spec.max_categories or default
+    values = list(survey.values)
+    if len(values) <= most and not survey.is_cut:
+        # Missing values are a category if there are any; values that training lacks are zeros.
+        none = [None] if fill is not None and survey.missing else []
+        return ColumnEncoding(
+            name=name,
+            kind="category",
+            fill=fill,
+            categories=(*sorted(values), *none),
+            is_text=columns.types[name] == "text",
+        )
+    count = f"{'more than ' if survey.is_cut else ''}{len(values)}"
+    if spec.rare == "hash":
+        notes.append(f"column {name!r} has {count} values, which are hashed into {most} columns")
+        return ColumnEncoding(name=name, kind="hash", fill=fill, buckets=most)
+    kept = values[: most - 1]
+    share = 1.0 - sum(survey.values[value] for value in kept) / max(1, survey.rows)
+    notes.append(
+        f"column {name!r} has {count} values: the {len(kept)} most frequent have columns of their "
+        f"own, the others ({share:.1%} of the rows) share one"
+    )
+    return ColumnEncoding(
+        name=name, kind="category", fill=fill, categories=tuple(sorted(kept)), other=True
+    )
+
+
+# Arrow columns as numbers, texts and dates.
+
+
+def type_of_arrow(kind: Any) -> ColumnType:
+    """Return the type of an Arrow column; other than text, booleans and dates are numbers."""
+    types = pyarrow.types
+    if types.is_dictionary(kind):
+        return "text"
+    if types.is_boolean(kind):
+        return "boolean"
+    if types.is_timestamp(kind) or types.is_date(kind):
+        return "date"
+    is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    return "text" if is_text else "number"
+
+
+def numbers(table: Any, name: str, path: str, place: Place, accepts_missing: bool = False) -> F64:
+    """Return a numeric column (n,), missing values as NaN.
+
+    Raises
+    ------
+    DataError
+        For text, infinities, and missing values unless they are accepted.
+    """
     column = table.column(name)
     kind = column.type
-    is_number = pyarrow.types.is_floating(kind) or pyarrow.types.is_integer(kind)
-    if not (is_number or pyarrow.types.is_boolean(kind) or pyarrow.types.is_decimal(kind)):
+    if pyarrow.types.is_null(kind):
+        column = column.cast(pyarrow.float64())
+    elif type_of_arrow(kind) == "text":
+        column = _parsed(column, name, path, place)
+    elif not _is_numeric(kind):
         raise DataError(
             f"column {name!r} of {path} holds {kind}, wanted numbers; list it in data.categorical "
             "or data.ignore",
             path=path,
             column=name,
         )
-    floats = column.cast(pyarrow.float64(), safe=False)
-    values: NDArray[np.float64] = floats.to_numpy()  # a missing value becomes NaN
-    _refuse_missing(np.isnan(values), name, path, place)
+    if pyarrow.types.is_boolean(column.type):
+        column = column.cast(pyarrow.uint8())
+    values: F64 = column.cast(pyarrow.float64(), safe=False).to_numpy()
+    if not accepts_missing:
+        _refuse_missing(np.isnan(values), name, path, place)
     endless = np.isinf(values)
     if endless.any():
         row = int(np.argmax(endless))
@@ -208,63 +645,157 @@ def numbers(table: Any, name: str, path: str, place: Callable[[int], str]) -> ND
     return values
 
 
-def _labels(
-    table: Any,
-    columns: TableColumns,
-    vocabularies: Vocabularies,
-    path: str,
-    place: Callable[[int], str],
-) -> NDArray[np.float64]:
-    """Return labels (n,): numbers unchanged, texts as indices into the sorted vocabulary."""
-    name = columns.label
-    if name not in columns.categorical:
-        return numbers(table, name, path, place)
-    codes = _codes(table, name, vocabularies[name], path, place)
-    if np.any(codes < 0):
-        row = int(np.argmax(codes < 0))
-        raise DataError(
-            f"{path}, {place(row)}, column {name!r}: label is {table.column(name)[row].as_py()!r}, "
-            f"wanted one of {', '.join(map(str, vocabularies[name][:20]))}",
-            path=path,
-            column=name,
-        )
-    return codes.astype(np.float64)
-
-
-def _texts(table: Any, name: str, path: str, place: Callable[[int], str]) -> Any:
-    column = table.column(name)
-    if column.null_count:
+def texts(table: Any, name: str, path: str, place: Place, accepts_missing: bool) -> Any:
+    """Return a column as text, a ChunkedArray; raises DataError for missing values."""
+    column = as_texts(table.column(name))
+    if column.null_count and not accepts_missing:
         _refuse_missing(column.is_null().to_numpy(), name, path, place)
+    return column
+
+
+def as_texts(column: Any) -> Any:
+    """Return a column's values as text; whole numbers without a point, NaN as missing."""
+    if pyarrow.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pyarrow.types.is_floating(column.type):
+        column = pyarrow.compute.if_else(pyarrow.compute.is_nan(column), None, column)
+        whole = pyarrow.compute.all(pyarrow.compute.equal(pyarrow.compute.floor(column), column))
+        if whole.as_py() is not False:  # a whole number that was read beside missing values
+            column = column.cast(pyarrow.int64())
     return column.cast(pyarrow.string())
 
 
-def _codes(
-    table: Any, name: str, values: Sequence[str], path: str, place: Callable[[int], str]
-) -> NDArray[np.int64]:
-    """Return the indices of a column's values in its vocabulary, (n,); -1 for unknown values."""
-    vocabulary = pyarrow.array(list(values), pyarrow.string())
-    indices = pyarrow.compute.index_in(_texts(table, name, path, place), value_set=vocabulary)
-    codes: NDArray[np.int64] = indices.fill_null(-1).to_numpy().astype(np.int64)
-    return codes
+def date_parts(
+    table: Any, name: str, parts: Sequence[str], path: str, place: Place, accepts_missing: bool
+) -> list[F64]:
+    """Return the numbers that represent a column of dates, each (n,); missing dates are NaN.
+
+    Days count from 1970-01-01, UTC; weekdays from Monday, which is 0; hours are fractions.
+    """
+    days = _days(table, name, path, place, accepts_missing)
+    present = np.where(np.isnan(days), 0.0, days)
+    stamps = pyarrow.array((present * _DAY_US).round().astype(np.int64), pyarrow.timestamp("us"))
+    calendar = {
+        "year": pyarrow.compute.year,
+        "month": pyarrow.compute.month,
+        "day": pyarrow.compute.day,
+        "weekday": pyarrow.compute.day_of_week,
+    }
+    found = []
+    for part in parts:
+        if part == "days":
+            found.append(days)
+            continue
+        some = (
+            (present % 1.0) * 24.0
+            if part == "hour"
+            else calendar[part](stamps).to_numpy().astype(np.float64)
+        )
+        found.append(np.where(np.isnan(days), np.nan, some))
+    return found
 
 
-def _count_unknown(counts: dict[str, int], name: str, codes: NDArray[np.int64]) -> None:
-    unknown = int(np.count_nonzero(codes < 0))
+def _days(table: Any, name: str, path: str, place: Place, accepts_missing: bool) -> F64:
+    column = table.column(name)
+    if type_of_arrow(column.type) == "text":
+        column = column.cast(pyarrow.string())
+        try:
+            column = column.cast(pyarrow.timestamp("us"))
+        except pyarrow.ArrowInvalid:
+            try:
+                column = column.cast(pyarrow.timestamp("us", "UTC"))
+            except pyarrow.ArrowInvalid as error:
+                raise DataError(
+                    f"column {name!r} of {path} is not a column of dates as in training ({error})",
+                    path=path,
+                    column=name,
+                ) from None
+    elif type_of_arrow(column.type) != "date" and not pyarrow.types.is_null(column.type):
+        raise DataError(
+            f"column {name!r} of {path} holds {column.type}, wanted dates", path=path, column=name
+        )
+    missing = column.is_null().to_numpy()
+    if not accepts_missing:
+        _refuse_missing(missing, name, path, place)
+    unzoned = (
+        column if pyarrow.types.is_timestamp(column.type) else column.cast(pyarrow.timestamp("us"))
+    )
+    stamps = unzoned.cast(pyarrow.timestamp("us", unzoned.type.tz), safe=False)
+    micros = stamps.cast(pyarrow.int64()).fill_null(0).to_numpy()
+    return np.where(missing, np.nan, micros / _DAY_US)
+
+
+def _parsed(column: Any, name: str, path: str, place: Place) -> Any:
+    """Return a column of text as numbers, which they were in training."""
+    column = column.cast(pyarrow.string())
+    try:
+        return column.cast(pyarrow.float64())
+    except pyarrow.ArrowInvalid:
+        row, value = next((i, v) for i, v in enumerate(column.to_pylist()) if not _is_number(v))
+        raise DataError(
+            f"{path}, {place(row)}, column {name!r}: value is {value!r}, wanted a number; list the "
+            "column in data.categorical or data.ignore if it holds text",
+            path=path,
+            column=name,
+        ) from None
+
+
+def _is_number(text: str | None) -> bool:
+    try:
+        float(text or 0)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_numeric(kind: Any) -> bool:
+    types = pyarrow.types
+    return bool(
+        types.is_floating(kind)
+        or types.is_integer(kind)
+        or types.is_boolean(kind)
+        or types.is_decimal(kind)
+    )
+
+
+def _missing(column: Any) -> NDArray[np.bool_]:
+    missing: NDArray[np.bool_] = column.is_null(nan_is_null=True).to_numpy()
+    return missing
+
+
+def _count_unknown(counts: dict[str, int], name: str, missed: NDArray[np.bool_]) -> None:
+    unknown = int(np.count_nonzero(missed))
     if unknown:
-        shown = name.replace("{", "(").replace("}", ")")
-        text = f"{{}} values of column {shown!r} were not seen in training and became zeros"
+        text = f"{{}} values of column {_shown(name)!r} were not seen in training and became zeros"
         counts[text] = counts.get(text, 0) + unknown
 
 
-def _refuse_missing(
-    missing: NDArray[np.bool_], name: str, path: str, place: Callable[[int], str]
-) -> None:
+def _shown(name: str) -> str:
+    """Return a name without braces, which templates of notes use for counts."""
+    return name.replace("{", "(").replace("}", ")")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
+
+
+def _without_defaults(column: ColumnEncoding) -> dict[str, Any]:
+    plain = ColumnEncoding(name=column.name, kind=column.kind)
+    kept = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in asdict(column).items()
+        if value != getattr(plain, key)
+    }
+    return {"name": column.name, "kind": column.kind, **kept}
+
+
+def _refuse_missing(missing: NDArray[np.bool_], name: str, path: str, place: Place) -> None:
     if missing.any():
         count = int(missing.sum())
         raise DataError(
             f"column {name!r} of {path} has {count} missing values, the first in "
-            f"{place(int(np.argmax(missing)))}; impute them, remove the rows, or list the column "
-            "in data.ignore",
+            f"{place(int(np.argmax(missing)))}; set data.missing to impute them, remove the rows, "
+            "or list the column in data.ignore",
             path=path,
             column=name,
             count=count,

@@ -10,17 +10,20 @@ import csv
 import functools
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NoReturn
 
+import numpy as np
 import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
+import scipy.sparse
 
 from elasticml.data.chunks.chunk import Chunk, Dtype, Layout
-from elasticml.data.chunks.chunker import cut
+from elasticml.data.chunks.chunker import Rows, cut
 from elasticml.data.chunks.rows import fit_columns
+from elasticml.data.column_survey import ColumnMoments, moments_of
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_layout_kinds, summarise
 from elasticml.data.readers.files import (
     FileInfo,
@@ -36,15 +39,23 @@ from elasticml.data.readers.files import (
     text_blocks,
 )
 from elasticml.data.readers.table_encoding import (
+    ColumnType,
+    Place,
     TableColumns,
-    Vocabularies,
+    TableEncoder,
+    columns_of_survey,
+    encoder_from_json,
+    fit_encoder,
+    matrix_of,
+    needs_statistics,
     resolve_columns,
-    table_rows,
-    table_vocabularies,
+    survey_table,
+    type_of_arrow,
 )
-from elasticml.data.source import BlockInfo, resolve_chunk_bytes
+from elasticml.data.source import BlockInfo, infer_format, resolve_chunk_bytes
 from elasticml.errors import ConfigError, DataError
-from elasticml.specification.data import CsvSpec, ParquetSpec
+from elasticml.specification.data import CsvSpec, DatePart, Fill, ParquetSpec
+from elasticml.specification.settings_model import did_you_mean
 
 # Parse pieces of CSV text with pyarrow, and report the line and column of an invalid cell.
 
@@ -52,6 +63,12 @@ from elasticml.specification.data import CsvSpec, ParquetSpec
 MISSING: Final = ("", "?", "NA", "N/A", "#N/A", "n/a", "NaN", "nan", "-nan", "NULL", "null")
 
 _NOT_BLANK: Final = re.compile(rb"\S")
+_BOOLEAN: Final = re.compile("true|false", re.IGNORECASE)
+_DATE: Final = re.compile(
+    r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)?)?"
+)
+#: Lines from which the types of the columns are inferred.
+_HEAD_LINES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +87,7 @@ def csv_texts(
     path: str, block: int, info: FileInfo, delimiter: str, header: bool
 ) -> Iterator[CsvText]:
     """Yield the non-blank pieces of one block."""
-    names = csv_names(path, info.token, delimiter, header)
+    names, _ = csv_columns(path, info.token, delimiter, header)
     for piece in block_pieces(path, block, info):
         skipped = 0
         if header and piece.offset == 0:
@@ -79,18 +96,15 @@ def csv_texts(
             yield CsvText(path=path, piece=piece, skipped=skipped, names=names, delimiter=delimiter)
 
 
-def parse_csv(text: CsvText, columns: TableColumns, names: Sequence[str]) -> Any:
-    """Parse columns of the text into a table: strings if categorical, else float64.
+def parse_csv(text: CsvText, types: Mapping[str, ColumnType]) -> Any:
+    """Parse columns of the text into a table: float64, bool, or strings, dates included.
 
     Raises
     ------
     DataError
         When a line has too many or too few fields, or a field of a numeric column is not a number.
     """
-    types = {
-        name: pyarrow.string() if name in columns.categorical else pyarrow.float64()
-        for name in names
-    }
+    arrow = {"number": pyarrow.float64(), "boolean": pyarrow.bool_()}
     data = pyarrow.py_buffer(text.piece.text)[text.skipped :]
     try:
         return pyarrow.csv.read_csv(
@@ -100,22 +114,22 @@ def parse_csv(text: CsvText, columns: TableColumns, names: Sequence[str]) -> Any
             ),
             parse_options=pyarrow.csv.ParseOptions(delimiter=text.delimiter),
             convert_options=pyarrow.csv.ConvertOptions(
-                column_types=types,
-                include_columns=list(names),
+                column_types={n: arrow.get(kind, pyarrow.string()) for n, kind in types.items()},
+                include_columns=list(types),
                 null_values=list(MISSING),
                 strings_can_be_null=True,
             ),
         )
     except pyarrow.ArrowInvalid as error:
-        _explain(text, columns, str(error))
+        _explain(text, types, str(error))
 
 
-def _explain(text: CsvText, columns: TableColumns, error: str) -> NoReturn:
+def _explain(text: CsvText, types: Mapping[str, ColumnType], error: str) -> NoReturn:
     """Parse the text again, slowly, to find the cell that pyarrow rejected."""
     path, at = text.path, text.skipped
     for raw in io.BytesIO(text.piece.text[at:]):
         fields = next(csv.reader([raw.decode("utf-8", "replace")], delimiter=text.delimiter), [])
-        complaint = _complaint(fields, text.names, columns)
+        complaint = _complaint(fields, text.names, types)
         if complaint:
             line = line_number(path, text.piece, at)
             raise DataError(f"{path}, line {line}{complaint}", path=path, line=line)
@@ -123,18 +137,18 @@ def _explain(text: CsvText, columns: TableColumns, error: str) -> NoReturn:
     raise DataError(f"{path} cannot be parsed as CSV: {error}", path=path)
 
 
-def _complaint(fields: Sequence[str], names: Sequence[str], columns: TableColumns) -> str:
+def _complaint(fields: Sequence[str], names: Sequence[str], types: Mapping[str, ColumnType]) -> str:
     """Describe what is wrong with a line; "" if it is valid or blank."""
     if fields and len(fields) != len(names):
         return f": {len(fields)} fields, wanted {len(names)}"
     for name, field in zip(names, fields, strict=False):
-        if name in columns.numeric and not _is_number(field):
-            complaint = f", column {name!r}: value is {field[:40]!r}, wanted a number"
-            if name in columns.features:
-                return complaint + (
-                    "; list the column in data.categorical or data.ignore if it holds text"
-                )
-            return complaint + "; write labels and weights as numbers, classes as 0, 1, and so on"
+        if types.get(name) == "number" and not _is_number(field):
+            return (
+                f", column {name!r}: value is {field[:40]!r}, wanted a number; list the column in "
+                "data.categorical or data.ignore if it holds text"
+            )
+        if types.get(name) == "boolean" and not _BOOLEAN.fullmatch(field.strip() or "true"):
+            return f", column {name!r}: value is {field[:40]!r}, wanted true or false"
     return ""
 
 
@@ -150,14 +164,48 @@ def place_of(text: CsvText, row: int) -> str:
 
 
 @once_per_version
-def csv_names(path: str, token: str, delimiter: str, header: bool) -> tuple[str, ...]:
-    """Return the names of the columns, from the first line; ``token`` is the file's version."""
-    piece = next(block_pieces(path, 0, file_info(path)), None)
-    first = b"" if piece is None else piece.text.partition(b"\n")[0]
-    fields = next(csv.reader([first.decode("utf-8-sig", "replace")], delimiter=delimiter), [])
-    if not fields:
+def csv_columns(
+    path: str, token: str, delimiter: str, header: bool
+) -> tuple[tuple[str, ...], tuple[ColumnType, ...]]:
+    """Return the columns' names, from the first line, and their types, from the first thousand.
+
+    A column is text, boolean or a date if more than half of its values there are, so that a word
+    among numbers is an error, with its line. ``token`` is the file's version.
+    """
+    lines = csv.reader(_head(path), delimiter=delimiter)
+    first = next(lines, [])
+    if not first:
         raise DataError(f"{path}, line 1 is blank, wanted columns", path=path)
-    return tuple(fields) if header else tuple(str(i) for i in range(len(fields)))
+    rows = [row for row in ([] if header else [first]) + list(lines) if len(row) == len(first)]
+    types: tuple[ColumnType, ...] = (
+        tuple(_type_of(column) for column in zip(*rows, strict=True)) if rows else ()
+    )
+    names = tuple(first) if header else tuple(str(i) for i in range(len(first)))
+    return names, types or ("number",) * len(names)
+
+
+def _head(path: str) -> list[str]:
+    """Return the first lines of a text file."""
+    info, head = file_info(path), list[bytes]()
+    for block in text_blocks(info):
+        for piece in block_pieces(path, block.index, info):
+            head += piece.text.split(b"\n", _HEAD_LINES + 1)[: _HEAD_LINES + 1]
+            if len(head) > _HEAD_LINES:
+                return [line.decode("utf-8-sig", "replace") for line in head]
+    return [line.decode("utf-8-sig", "replace") for line in head]
+
+
+def _type_of(fields: Sequence[str]) -> ColumnType:
+    present = [field.strip() for field in fields if field.strip() not in MISSING]
+    kinds: tuple[tuple[ColumnType, Callable[[str], object]], ...] = (
+        ("boolean", _BOOLEAN.fullmatch),
+        ("date", _DATE.fullmatch),
+        ("text", lambda field: not _is_number(field)),
+    )
+    for kind, matches in kinds:
+        if 2 * sum(bool(matches(field)) for field in present) > len(present):
+            return kind
+    return "number"
 
 
 def _is_number(field: str) -> bool:
@@ -180,57 +228,59 @@ _ROW_NUMBERS: Final = re.compile(r"__index_level_\d+__")
 class TableSource:
     """A CSV file in byte ranges, or a Parquet file in row groups."""
 
-    kind: Literal["csv", "parquet"]
-    path: str
-    label: str | int
-    weight: str | int | None
-    categorical: tuple[str | int, ...]
-    ignore: tuple[str | int, ...]
-    #: CSV only.
-    delimiter: str
-    header: bool
-    dtype: Dtype
-    n_columns: int | None = None
-    #: Distinct values of the categorical columns, by column name; from the survey.
-    vocabularies: Vocabularies | None
+    settings: CsvSpec | ParquetSpec
+    #: From the survey, or of the training data.
+    encoder: TableEncoder | None = None
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return self.settings.path
 
     @property
     def needs_survey(self) -> bool:
-        """Whether there are categorical columns without a vocabulary yet."""
-        return bool(self.categorical) and self.vocabularies is None
+        """Whether the encoding depends on all blocks and was not fitted yet."""
+        if self.encoder is not None:
+            return False
+        return bool(self.settings.categorical) or needs_statistics(self.settings, self._columns())
 
     @property
     def is_costly(self) -> bool:
         """Whether to cache blocks: CSV is worth it, if a change of the file can be detected."""
-        return self.kind == "csv" and is_versioned(self.path)
+        return isinstance(self.settings, CsvSpec) and is_versioned(self.path)
 
     def spec(self) -> dict[str, Any]:
         """Return a JSON-able dict from which the source can be rebuilt."""
-        vocabularies = self.vocabularies
-        spec = {
-            "format": self.kind,
-            "path": self.path,
-            "label": self.label,
-            "weight": self.weight,
-            "categorical": list(self.categorical),
-            "ignore": list(self.ignore),
-            "dtype": self.dtype,
-            "n_columns": self.n_columns,
-            "vocabularies": None
-            if vocabularies is None
-            else {k: list(v) for k, v in vocabularies.items()},
-        }
-        is_csv = self.kind == "csv"
-        return {**spec, "delimiter": self.delimiter, "header": self.header} if is_csv else spec
+        fitted = {} if self.encoder is None else {"encoder": self.encoder.to_json()}
+        return {**self._options(), **fitted}
 
     def fingerprint(self) -> str:
         """Return 16 hex digits over path, size, modification time and options."""
-        return fingerprint(self.spec(), file_info(self.path))
+        # The digest of a table without new options is that of older versions: chunks are named
+        # after it.
+        encoder = self.encoder
+        words = {} if encoder is None else encoder.vocabularies()
+        options = {**self._options(), "vocabularies": words or None}
+        if encoder is not None and not encoder.is_plain:
+            options["encoder"] = encoder.to_json()
+        return fingerprint(options, file_info(self.path))
+
+    def _options(self) -> dict[str, Any]:
+        """Return the basic options, and further ones that differ from the defaults."""
+        made = self.settings.model_dump(mode="json", exclude={"encoder"})
+        plain = {"delimiter", "header", *_BASIC_OPTIONS}
+        fields = type(self.settings).model_fields
+        kept = {
+            k: v
+            for k, v in made.items()
+            if k in plain or getattr(self.settings, k) != fields[k].default
+        }
+        return {"format": self.settings.format, **kept}
 
     def blocks(self) -> list[BlockInfo]:
         """Return byte ranges or row groups; raises for a missing, empty or unreadable file."""
         info = file_info(self.path)
-        if self.kind == "csv":
+        if isinstance(self.settings, CsvSpec):
             return text_blocks(info)
         with _open_parquet(self.path) as file:
             meta = file.metadata
@@ -248,86 +298,211 @@ class TableSource:
         Raises
         ------
         ConfigError
-            When there are categorical columns and no survey was done.
+            When the encoding needs a survey and none was done.
         """
         if self.needs_survey:
             raise ConfigError(
-                f"{self.path} has categorical columns {list(self.categorical)}: survey every block "
-                "and read with the merged facts",
+                f"{self.path} has columns whose encoding depends on all rows "
+                f"({', '.join(columns_of_survey(self.settings, self._columns())[:5])}): survey "
+                "every block and read with the merged facts",
                 path=self.path,
             )
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        info, vocabularies = file_info(self.path), self.vocabularies or {}
-        name, columns = fingerprint(self.spec(), info), self._columns(info)
+        info, encoder = file_info(self.path), self._encoder()
+        name, dtype = self.fingerprint(), self.settings.dtype
         chunks: list[Chunk] = []
         counts: dict[str, int] = {}
+        encoded: list[Rows] = []
         width = 0
-        for table, place in self._tables(block, info, columns, columns.used):
-            rows = table_rows(table, columns, vocabularies, self.path, place, counts)
-            if self.n_columns is not None:
-                rows = fit_columns(rows, self.n_columns, counts)
+        for table, place in self._tables(block, info, _types_of(encoder), encoder.used):
+            rows = encoder.rows(table, self.path, place, counts)
+            encoded.append(rows)
+            if self.settings.n_columns is not None:
+                rows = fit_columns(rows, self.settings.n_columns, counts)
             width = rows.n_columns
             start = len(chunks)
-            chunks += cut(rows, name, block, size, dtype=self.dtype, first_ordinal=start)
+            chunks += cut(rows, name, block, size, dtype=dtype, first_ordinal=start)
         kind = merge_layout_kinds([chunk.layout.kind for chunk in chunks])
-        layout = Layout(kind=kind, dtype=self.dtype, n_columns=width)
-        reported = vocabularies if block == 0 else {}
-        return chunks, summarise(block, chunks, layout, counts=counts, vocabularies=reported)
+        layout = Layout(kind=kind, dtype=dtype, n_columns=width)
+        moments = _moments(encoder, encoded)
+        if block:
+            return chunks, summarise(block, chunks, layout, counts=counts, moments=moments)
+        counts |= {note.replace("{", "(").replace("}", ")"): 1 for note in encoder.notes}
+        return chunks, summarise(
+            block,
+            chunks,
+            layout,
+            counts=counts,
+            moments=moments,
+            vocabularies=encoder.vocabularies(),
+            encoder=encoder.to_json(),
+        )
 
     def survey(self, block: int) -> BlockSummary:
-        """Return the distinct values of the categorical columns in one block."""
-        info = file_info(self.path)
-        columns = self._columns(info)
-        categorical = sorted(columns.categorical)
-        values_by_column: dict[str, set[str]] = {name: set() for name in categorical}
-        n_rows = 0
-        for table, place in self._tables(block, info, columns, categorical):
-            n_rows += table.num_rows
-            for name, values in table_vocabularies(table, columns, self.path, place).items():
-                values_by_column[name].update(values)
+        """Return the statistics of one block on which the encoding depends."""
+        columns = self._columns()
+        names = columns_of_survey(self.settings, columns)
+        types: dict[str, ColumnType] = {**columns.types, **dict.fromkeys(columns.listed, "text")}
+        tables = list(self._tables(block, file_info(self.path), types, names))
+        surveys = survey_table(tables, self.settings, columns, self.path)
         return BlockSummary(
             block=block,
-            rows=n_rows,
+            rows=sum(table.num_rows for table, _ in tables),
             n_columns=0,
-            layout=Layout(kind="dense", dtype=self.dtype, n_columns=0),
-            vocabularies={name: sorted(values) for name, values in values_by_column.items()},
+            layout=Layout(kind="dense", dtype=self.settings.dtype, n_columns=0),
+            columns=surveys,
         )
 
     def with_stats(self, facts: DatasetStats) -> TableSource:
-        """Return a source with the vocabularies of a survey, or of the training data."""
-        is_survey = facts.n_columns == 0
-        return replace(
-            self,
-            vocabularies=facts.vocabularies if self.categorical else self.vocabularies,
-            n_columns=self.n_columns if is_survey else facts.n_columns,
-        )
+        """Return a source with the encoding that a survey gives, or that of the training data."""
+        if facts.columns:
+            encoder = fit_encoder(self.settings, self._columns(), facts.columns, self.path)
+            return replace(self, encoder=encoder)
+        source = self if facts.n_columns == 0 else self.with_columns(facts.n_columns)
+        if facts.encoder is None:
+            return source
+        return replace(source, encoder=encoder_from_json(facts.encoder))
 
     def with_columns(self, n_columns: int) -> TableSource:
         """Return a source with ``n_columns`` columns; columns beyond are dropped."""
-        return replace(self, n_columns=n_columns)
+        return replace(self, settings=self.settings.model_copy(update={"n_columns": n_columns}))
 
-    def _columns(self, info: FileInfo) -> TableColumns:
-        find = csv_names if self.kind == "csv" else _parquet_names
-        return resolve_columns(
-            find(self.path, info.token, self.delimiter, self.header),
-            label=self.label,
-            weight=self.weight,
-            categorical=self.categorical,
-            ignore=self.ignore,
-            path=self.path,
-        )
+    def _encoder(self) -> TableEncoder:
+        """Return the encoder; one that depends on no statistics is not kept."""
+        return self.encoder or fit_encoder(self.settings, self._columns(), {}, self.path)
+
+    def _columns(self) -> TableColumns:
+        names, types = table_columns(self.settings)
+        return resolve_columns(names, types, self.settings, self.path)
 
     def _tables(
-        self, block: int, info: FileInfo, columns: TableColumns, names: Sequence[str]
-    ) -> Iterator[tuple[Any, Callable[[int], str]]]:
+        self,
+        block: int,
+        info: FileInfo,
+        types: Mapping[str, ColumnType],
+        names: Sequence[str],
+    ) -> Iterator[tuple[Any, Place]]:
         """Yield a block's tables with the named columns, and a function that locates a row."""
-        if self.kind == "parquet":
+        self._check_names(names)
+        if not isinstance(self.settings, CsvSpec):
             with _open_parquet(self.path) as file:
                 table = file.read_row_group(block, columns=list(names), use_threads=False)
             yield table, lambda row: f"row {row} of row group {block}"
             return
-        for text in csv_texts(self.path, block, info, self.delimiter, self.header):
-            yield parse_csv(text, columns, names), functools.partial(place_of, text)
+        parsed = {name: types.get(name, "number") for name in names}
+        for text in csv_texts(
+            self.path, block, info, self.settings.delimiter, self.settings.header
+        ):
+            yield parse_csv(text, parsed), functools.partial(place_of, text)
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        """Check that test data have the columns of the training data."""
+        there, _ = table_columns(self.settings)
+        missing = [name for name in names if name not in there]
+        if missing:
+            raise DataError(
+                f"{self.path} lacks column {missing[0]!r} ({len(missing)} in all), wanted the "
+                "columns of the training data; name the right file",
+                path=self.path,
+                column=missing[0],
+            )
+
+
+#: Tables with more numeric columns are not searched for columns to warn of.
+_MOMENTS_MAX: Final = 1000
+#: Rows that are predicted at once.
+_BATCH_ROWS: Final = 65_536
+#: Options that were part of every fingerprint from the beginning.
+_BASIC_OPTIONS: Final = (
+    "path", "label", "weight", "categorical", "ignore", "dtype", "n_columns",
+)  # fmt: skip
+
+
+def _types_of(encoder: TableEncoder) -> dict[str, ColumnType]:
+    """Return the types as which an encoder reads the columns of a CSV file."""
+    types: dict[str, ColumnType] = {name: "number" for name in encoder.used}
+    types |= dict.fromkeys(encoder.texts, "text")
+    types |= dict.fromkeys(encoder.booleans, "boolean")
+    return types
+
+
+def _moments(encoder: TableEncoder, encoded: Sequence[Rows]) -> dict[str, ColumnMoments]:
+    """Return sizes of the numeric columns, and their products with the labels, for warnings."""
+    starts = np.cumsum([0, *(column.width for column in encoder.columns)])
+    numeric = {
+        column.name: int(start)
+        for column, start in zip(encoder.columns, starts, strict=False)
+        if column.kind in ("number", "date")
+    }
+    if not encoded or not 0 < len(numeric) <= _MOMENTS_MAX:
+        return {}
+    y = np.concatenate([rows.labels for rows in encoded])
+    # Whether rows are sparse depends on the encoding alone, so all of them are.
+    parts = [matrix_of(rows)[:, list(numeric.values())] for rows in encoded]
+    X = np.concatenate([p.toarray() if scipy.sparse.issparse(p) else p for p in parts])
+    return {name: moments_of(X[:, at].copy(), y) for at, name in enumerate(numeric)}
+
+
+def feature_tables(
+    path: str, encoder: TableEncoder, keep: Sequence[str] = ()
+) -> Iterator[tuple[Any, Place]]:
+    """Yield a file's tables with the features of a trained model, in bounded memory.
+
+    The label and the weights are included if the file has them, for scores, and so are the columns
+    in ``keep``, which must exist.
+
+    Raises
+    ------
+    ConfigError, DataError
+        When the file cannot be read, or its columns do not fit the model.
+    """
+    is_csv = infer_format(path) != "parquet"
+    info = file_info(path)
+    if is_csv:
+        names, types = csv_columns(path, info.token, encoder.delimiter, encoder.header)
+    else:
+        names, types = _parquet_columns(path, info.token)
+    features = [column.name for column in encoder.columns]
+    if is_csv and not encoder.header and len(names) == len(features):
+        names = tuple(features)  # without a header columns are known by position: there is no label
+    encoder.check_names(names, path)
+    lacking = [name for name in keep if name not in names]
+    if lacking:
+        raise ConfigError(
+            f"{path} has no column {lacking[0]!r} to keep{did_you_mean(lacking[0], names)}",
+            path=path,
+        )
+    used = [name for name in names if name in {*encoder.used, *keep}]
+    if not is_csv:
+        with _open_parquet(path) as file:
+            at = 0
+            for batch in file.iter_batches(_BATCH_ROWS, columns=used, use_threads=False):
+                start, at = at, at + batch.num_rows
+                yield pyarrow.Table.from_batches([batch]), functools.partial(_row_from, start)
+        return
+    kinds = {**dict(zip(names, types, strict=True)), **_types_of(encoder)}
+    for block in text_blocks(info):
+        for text in csv_texts(path, block.index, info, encoder.delimiter, encoder.header):
+            named = replace(text, names=names)
+            yield (
+                parse_csv(named, {name: kinds[name] for name in used}),
+                functools.partial(place_of, named),
+            )
+
+
+def _row_from(start: int, row: int) -> str:
+    return f"row {start + row}"
+
+
+def table_columns(settings: CsvSpec | ParquetSpec) -> tuple[Sequence[str], Sequence[ColumnType]]:
+    """Return the names and types of a file's columns."""
+    info = file_info(settings.path)
+    if isinstance(settings, CsvSpec):
+        return csv_columns(settings.path, info.token, settings.delimiter, settings.header)
+    columns: tuple[Sequence[str], Sequence[ColumnType]] = _parquet_columns(
+        settings.path, info.token
+    )
+    return columns
 
 
 def read_csv(
@@ -337,6 +512,14 @@ def read_csv(
     weight: str | int | None = None,
     categorical: Sequence[str | int] = (),
     ignore: Sequence[str | int] = (),
+    missing: Fill = "error",
+    missing_indicator: bool = False,
+    max_categories: int | None = None,
+    rare: Literal["other", "hash"] = "other",
+    dates: Sequence[DatePart] = ("days",),
+    unknown: Literal["ignore", "error"] = "ignore",
+    missing_columns: Literal["error", "fill"] = "error",
+    extra_columns: Literal["ignore", "error"] = "ignore",
     delimiter: str = ",",
     header: bool = True,
     dtype: Dtype = "float64",
@@ -352,10 +535,28 @@ def read_csv(
     label, weight : str or int
         Column name, or position from 0; -1 is the last column.
     categorical : sequence of str or int
-        Columns to encode as one-hot at their position, with values sorted. May include the label,
-        whose values become 0, 1, ... in sorted order.
+        Columns to encode as one-hot at their position, with values sorted, besides those that hold
+        text. May include the label, whose values become 0, 1, ... in sorted order.
     ignore : sequence of str or int
         Columns that are not features.
+    missing : "error", "mean", "median" or float
+        Missing values: an error; or numbers are replaced by the column's mean, median or a
+        constant, missing categories become one of their own, and rows without a label are skipped.
+    missing_indicator : bool
+        Whether each column of numbers gets another one that marks the missing ones.
+    max_categories : int, optional
+        Most categories of a column; by default 100,000 if ``categorical`` lists it, else 1,000.
+    rare : "other" or "hash"
+        In columns with more values: the less frequent ones share a column, or all values are
+        hashed into ``max_categories`` columns.
+    dates : sequence of "days", "year", "month", "day", "weekday", "hour"
+        Numbers that represent a date: days since 1970, weekdays from Monday, which is 0.
+    unknown : "ignore" or "error"
+        At prediction, values that training did not see: zeros (or the shared column), or an error.
+    missing_columns : "error" or "fill"
+        At prediction, columns that the data lack: an error, or their values are missing.
+    extra_columns : "ignore" or "error"
+        At prediction, columns that training did not have.
     delimiter : str
         One character, such as ``","`` or ``"\t"``.
     header : bool
@@ -375,6 +576,14 @@ def read_csv(
             weight=weight,
             categorical=tuple(categorical),
             ignore=tuple(ignore),
+            missing=missing,
+            missing_indicator=missing_indicator,
+            max_categories=max_categories,
+            rare=rare,
+            dates=tuple(dates),
+            unknown=unknown,
+            missing_columns=missing_columns,
+            extra_columns=extra_columns,
             delimiter=delimiter,
             header=header,
             dtype=dtype,
@@ -390,6 +599,14 @@ def read_parquet(
     weight: str | int | None = None,
     categorical: Sequence[str | int] = (),
     ignore: Sequence[str | int] = (),
+    missing: Fill = "error",
+    missing_indicator: bool = False,
+    max_categories: int | None = None,
+    rare: Literal["other", "hash"] = "other",
+    dates: Sequence[DatePart] = ("days",),
+    unknown: Literal["ignore", "error"] = "ignore",
+    missing_columns: Literal["error", "fill"] = "error",
+    extra_columns: Literal["ignore", "error"] = "ignore",
     dtype: Dtype = "float64",
     n_columns: int | None = None,
 ) -> TableSource:
@@ -407,39 +624,40 @@ def read_parquet(
             weight=weight,
             categorical=tuple(categorical),
             ignore=tuple(ignore),
+            missing=missing,
+            missing_indicator=missing_indicator,
+            max_categories=max_categories,
+            rare=rare,
+            dates=tuple(dates),
+            unknown=unknown,
+            missing_columns=missing_columns,
+            extra_columns=extra_columns,
             dtype=dtype,
             n_columns=n_columns,
         )
     )
 
 
-def source_of(spec: CsvSpec | ParquetSpec) -> TableSource:
+def source_of(settings: CsvSpec | ParquetSpec) -> TableSource:
     """Build the source from the options of ``format: csv`` or ``format: parquet``."""
-    text = spec if isinstance(spec, CsvSpec) else None
+    fitted = settings.encoder
+    update = {"path": absolute(settings.path), "encoder": None}
     return TableSource(
-        kind="parquet" if text is None else "csv",
-        path=absolute(spec.path),
-        label=spec.label,
-        weight=spec.weight,
-        categorical=spec.categorical,
-        ignore=spec.ignore,
-        delimiter="," if text is None else text.delimiter,
-        header=True if text is None else text.header,
-        dtype=spec.dtype,
-        n_columns=spec.n_columns,
-        vocabularies=spec.vocabularies,
+        settings=settings.model_copy(update=update),
+        encoder=None if fitted is None else encoder_from_json(fitted),
     )
 
 
 @once_per_version
-def _parquet_names(path: str, token: str, delimiter: str, header: bool) -> tuple[str, ...]:
-    """Return the names of the columns, from the schema; the last two arguments are unused.
+def _parquet_columns(path: str, token: str) -> tuple[tuple[str, ...], tuple[ColumnType, ...]]:
+    """Return the names and types of the columns, from the schema.
 
     A column in which pandas has stored an unnamed index is omitted, as pandas does.
     """
     with _open_parquet(path) as file:
-        names = file.schema_arrow.names
-    return tuple(name for name in names if not _ROW_NUMBERS.fullmatch(name))
+        schema = file.schema_arrow
+    kept = [field for field in schema if not _ROW_NUMBERS.fullmatch(field.name)]
+    return tuple(f.name for f in kept), tuple(type_of_arrow(f.type) for f in kept)
 
 
 @contextlib.contextmanager

@@ -141,7 +141,7 @@ def write_whole(place: str, content: bytes) -> None:
 
 def _write_local(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(_part_name(path.name))
+    part = path.with_name(part_name(path.name))
     try:
         with part.open("wb") as file:
             file.write(content)
@@ -155,7 +155,7 @@ def _write_local(path: Path, content: bytes) -> None:
 def _write_remote(place: str, content: bytes) -> None:
     system, inner = system_of(place)
     above, _, name = inner.rpartition("/")
-    part = f"{above}/{_part_name(name)}"
+    part = f"{above}/{part_name(name)}"
     if above:
         system.makedirs(above, exist_ok=True)
     try:
@@ -167,7 +167,7 @@ def _write_remote(place: str, content: bytes) -> None:
         raise
 
 
-def _part_name(name: str) -> str:
+def part_name(name: str) -> str:
     """Return a temporary name: hidden, and unique among processes and threads."""
     return f".{name}.{os.getpid()}-{secrets.token_hex(3)}.part"
 

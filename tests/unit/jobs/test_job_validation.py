@@ -9,8 +9,8 @@ from elasticml.jobs.job_validation import (
     policy_entries,
     resolve_holders,
 )
-from elasticml.jobs.models import LinearModel
 from elasticml.jobs.warm_start import load_warm_start
+from elasticml.models.model import LinearModel
 from elasticml.policies.rebalance import Rebalance
 from elasticml.specification.algorithms import BatchGradient, CoCoA, resolve_placement
 

@@ -13,8 +13,8 @@ from elasticml.clusters.yarn.jobs.job_driver import progress_fraction
 from elasticml.data.source import merge_summaries
 from elasticml.jobs.job_file import parse_job
 from elasticml.jobs.job_record import job_file_from_record
-from elasticml.jobs.models import NetworkModel
 from elasticml.jobs.progress_bar import status_line
+from elasticml.models.model import NetworkModel
 from elasticml.protocol.job_record import job_record
 from elasticml.report.status import JobStatus
 

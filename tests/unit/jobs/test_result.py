@@ -7,9 +7,9 @@ import scipy.sparse
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.source import merge_summaries, source_from_spec
 from elasticml.errors import ConfigError, DataError, error_to_dict
-from elasticml.jobs.models import LinearModel
 from elasticml.jobs.result import evaluate, make_result
 from elasticml.jobs.rpc import read_outcome, unwrap_reply
+from elasticml.models.model import LinearModel
 from elasticml.protocol.job_record import job_record
 
 X = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0]])

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv_reader
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 
 from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.column_survey import POINTS_MAX, merge_surveys, survey_numbers
 from elasticml.data.dataset_stats import merge_summaries
 from elasticml.data.readers import files
 from elasticml.data.readers.tabular import TableSource, read_csv, read_parquet
@@ -178,8 +180,8 @@ def test_wrong_parquet_files_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1.0, None, float("nan")], "y": [1, 2, 3]}), tmp_path / "b")
     with pytest.raises(DataError, match=r"'x' of .*b has 2 missing values, the first in row 1 of"):
         load_all(read_parquet(str(tmp_path / "b"), "y"))
-    pq.write_table(pa.table({"x": ["u"], "y": [1]}), tmp_path / "c")
-    with pytest.raises(DataError, match=r"column 'x' of .*c holds string, wanted numbers"):
+    pq.write_table(pa.table({"x": [[1.0]], "y": [1]}), tmp_path / "c")
+    with pytest.raises(DataError, match=r"column 'x' of .*c holds list<.*>, wanted numbers"):
         load_all(read_parquet(str(tmp_path / "c"), "y"))
     pq.write_table(pa.table({"x": pa.array([], pa.float64()), "y": []}), tmp_path / "d")
     with pytest.raises(DataError, match="d holds no rows"):
@@ -196,3 +198,109 @@ def test_real_tables_are_read(data_dir: Path) -> None:
     housing = str(data_dir / "california_housing" / "housing.csv.gz")
     with pytest.raises(DataError, match=r"'total_bedrooms' of .* has 207 missing values"):
         load_all(read_csv(housing, "median_house_value", categorical=["ocean_proximity"]))
+
+
+FLIGHTS = """carrier,when,delay,late,far
+AA,2013-01-01,1,no,true
+UA,2013-01-02,,yes,false
+,2013-01-05,4,yes,true
+AA,2013-01-04,7,,true
+UA,,7,no,false
+"""
+
+
+def flights(path: str, **options: Any) -> TableSource:
+    return read_csv(path, "late", missing="mean", **options)
+
+
+def test_types_are_inferred_and_missing_values_are_imputed(tmp_path: Path) -> None:
+    data = flights(write(tmp_path / "a.csv", FLIGHTS), dates=["days", "weekday"])
+    assert data.needs_survey
+    ready = survey_all(data)
+    chunks, summary = ready.read(0, None, 1)
+    assert ready.encoder is not None
+    assert ready.encoder.names() == [
+        *("carrier=AA", "carrier=UA", "carrier="),
+        *("when.days", "when.weekday", "delay", "far"),
+    ]
+    day = 15706.0  # 2013-01-01, a Tuesday
+    mean_day = day + (0 + 1 + 4 + 3) / 4
+    assert array(chunks).tolist() == [
+        [1, 0, 0, day, 1, 1, 1],
+        [0, 1, 0, day + 1, 2, 4.75, 0],
+        [0, 0, 1, day + 4, 5, 4, 1],
+        [0, 1, 0, mean_day, mean_day, 7, 0],
+    ]
+    assert chunks[0].labels.tolist() == [0, 1, 1, 0]
+    assert ready.encoder.classes == ("no", "yes")
+    assert "1 rows without a label in column 'late' were skipped" in summary.notes
+    assert "1 missing values of column 'delay' became 4.75" in summary.notes
+
+
+def test_a_table_is_encoded_alike_as_csv_and_parquet(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", FLIGHTS)
+    table = csv_reader.read_csv(
+        path,
+        convert_options=csv_reader.ConvertOptions(strings_can_be_null=True),
+    )
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
+    of_csv = survey_all(flights(path, missing_indicator=True))
+    of_parquet = survey_all(
+        read_parquet(str(tmp_path / "a.parquet"), "late", missing="mean", missing_indicator=True)
+    )
+    assert array(load_all(of_csv)).tolist() == array(load_all(of_parquet)).tolist()
+
+
+@pytest.mark.parametrize("rare", ["other", "hash"])
+def test_columns_of_many_values_share_columns_and_say_so(tmp_path: Path, rare: Any) -> None:
+    lines = "".join(f"v{i},{i % 2}\n" for i in range(20)) + "v3,1\nv3,1\nv5,0\n"
+    data = survey_all(
+        read_csv(write(tmp_path / "a.csv", "c,y\n" + lines), "y", max_categories=3, rare=rare)
+    )
+    chunks, summary = data.read(0, None, 1)
+    rows = array(chunks)
+    assert rows.shape == (23, 3)
+    assert (rows.sum(axis=1) == 1).all()
+    if rare == "other":
+        assert rows.sum(axis=0).tolist() == [3, 2, 18]
+    assert "column 'c' has 20 values" in " ".join(summary.notes)
+
+
+def test_medians_of_blocks_are_merged() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=50_000) ** 3
+    parts = [survey_numbers([some]) for some in np.array_split(x, 7)]
+    rank = (x < merge_surveys(parts).median).mean()
+    assert rank == pytest.approx(0.5, abs=1 / POINTS_MAX)
+    few = [survey_numbers([np.array([1.0, np.nan, 3.0])]), survey_numbers([np.array([8.0, 3.5])])]
+    assert merge_surveys(few).median == 3.25
+    assert merge_surveys(few).mean == 15.5 / 4
+
+
+def test_a_word_among_numbers_is_an_error_and_settings_must_fit(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "x,y\n1,a\n2,b\noh,a\n")
+    with pytest.raises(DataError, match=r"line 4, column 'x': value is 'oh', wanted a number"):
+        load_all(read_csv(path, "y"))
+    with pytest.raises(ConfigError, match="missing_columns: got fill, wanted missing: mean"):
+        read_csv(path, "y", missing_columns="fill")
+    with pytest.raises(ConfigError, match=r"missing: got 'most'"):
+        read_csv(path, "y", missing="most")  # type: ignore[arg-type]
+
+
+def test_numeric_tables_keep_their_fingerprints(tmp_path: Path) -> None:
+    data = read_csv(write(tmp_path / "a.csv", MIXED), "y", ignore=["colour"])
+    info = files.file_info(data.path)
+    older = {
+        "format": "csv",
+        "path": data.path,
+        "label": "y",
+        "weight": None,
+        "categorical": [],
+        "ignore": ["colour"],
+        "dtype": "float64",
+        "n_columns": None,
+        "vocabularies": None,
+        "delimiter": ",",
+        "header": True,
+    }
+    assert data.fingerprint() == files.fingerprint(older, info)

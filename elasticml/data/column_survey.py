@@ -1,0 +1,174 @@
+"""Statistics of a table's columns, block by block, from which an encoding is fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Distinct values that a block reports of one column; beyond them only the most frequent ones.
+VALUES_MAX: Final = 100_000
+#: Points by which a block describes the distribution of a column's numbers; up to twice as many
+#: distinct values are exact. The median of all blocks is off by at most this share of the ranks.
+POINTS_MAX: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnSurvey:
+    """Counts of a categorical column's values, or moments and quantiles of a numeric column."""
+
+    rows: int = 0
+    missing: int = 0
+    #: Rows of each value, most frequent first; of categorical columns.
+    values: Mapping[str, int] = field(default_factory=dict)
+    #: Whether a block had more values than it reports.
+    is_cut: bool = False
+    #: Sum of the numbers that are not missing.
+    total: float = 0.0
+    #: Numbers, ascending, and how many rows each represents.
+    points: Sequence[tuple[float, int]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the statistics as a JSON-able dict."""
+        found: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        return found | {"values": dict(self.values), "points": [list(p) for p in self.points]}
+
+    @property
+    def mean(self) -> float:
+        """Mean of the numbers; 0 if all are missing."""
+        present = self.rows - self.missing
+        return self.total / present if present else 0.0
+
+    @property
+    def median(self) -> float:
+        """Median of the numbers; 0 if all are missing."""
+        if not self.points:
+            return 0.0
+        values, counts = (np.array(part) for part in zip(*self.points, strict=True))
+        ends = np.cumsum(counts)
+        below = values[np.searchsorted(ends, ends[-1] / 2.0)]
+        above = values[np.searchsorted(ends, ends[-1] / 2.0, side="right")]
+        return float((below + above) / 2.0)
+
+
+def survey_from_json(record: Mapping[str, Any]) -> ColumnSurvey:
+    """Rebuild statistics from ``to_json()``."""
+    points = tuple((float(value), int(count)) for value, count in record["points"])
+    return ColumnSurvey(**{**record, "points": points})
+
+
+def survey_texts(counts: Mapping[str, int], rows: int, missing: int) -> ColumnSurvey:
+    """Return the statistics of a categorical column in one block."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ColumnSurvey(
+        rows=rows,
+        missing=missing,
+        values=dict(ordered[:VALUES_MAX]),
+        is_cut=len(ordered) > VALUES_MAX,
+    )
+
+
+def survey_numbers(parts: Sequence[NDArray[np.float64]]) -> ColumnSurvey:
+    """Return the statistics of a numeric column in one block; NaN are missing values."""
+    numbers = np.concatenate([*parts, np.empty(0)])
+    present = np.sort(numbers[~np.isnan(numbers)])
+    values, counts = np.unique(present, return_counts=True)
+    if len(values) > 2 * POINTS_MAX:
+        bounds = np.linspace(0, present.size, POINTS_MAX + 1).astype(int)
+        values = present[(bounds[:-1] + bounds[1:]) // 2]
+        counts = np.diff(bounds)
+    return ColumnSurvey(
+        rows=numbers.size,
+        missing=numbers.size - present.size,
+        total=float(present.sum()),
+        points=tuple(zip(values.tolist(), counts.tolist(), strict=True)),
+    )
+
+
+def merge_surveys(surveys: Sequence[ColumnSurvey]) -> ColumnSurvey:
+    """Merge the statistics of one column in all blocks, which are in order."""
+    values: dict[str, int] = {}
+    points: dict[float, int] = {}
+    for one in surveys:
+        for text, count in one.values.items():
+            values[text] = values.get(text, 0) + count
+        for number, count in one.points:
+            points[number] = points.get(number, 0) + count
+    return ColumnSurvey(
+        rows=sum(one.rows for one in surveys),
+        missing=sum(one.missing for one in surveys),
+        values=dict(sorted(values.items(), key=lambda item: (-item[1], item[0]))),
+        is_cut=any(one.is_cut for one in surveys),
+        total=sum(one.total for one in surveys),
+        points=tuple(sorted(points.items())),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnMoments:
+    """Size of a numeric column, and its products with the label, for warnings."""
+
+    largest: float
+    #: Sums of 1, x, x^2, y, y^2 and x y over the rows.
+    sums: tuple[float, ...]
+
+    @property
+    def correlation(self) -> float:
+        """Correlation with the label; 0 if one of them is constant."""
+        n, x, xx, y, yy, xy = self.sums
+        spread = (n * xx - x * x) * (n * yy - y * y)
+        # Of nearly constant columns only rounding errors are left.
+        if n * xx - x * x <= 1e-9 * n * xx or n * yy - y * y <= 1e-9 * n * yy:
+            return 0.0
+        return float((n * xy - x * y) / np.sqrt(spread))
+
+
+def moments_of(x: NDArray[np.float64], y: NDArray[np.float64]) -> ColumnMoments:
+    """Return the moments of a column and the labels, both (n,) and finite."""
+    sums = (x.size, x.sum(), x @ x, y.sum(), y @ y, x @ y)
+    return ColumnMoments(
+        largest=float(np.abs(x).max(initial=0.0)), sums=tuple(float(s) for s in sums)
+    )
+
+
+def merge_moments(parts: Sequence[ColumnMoments]) -> ColumnMoments:
+    """Merge the moments of one column in all blocks, which are in order."""
+    return ColumnMoments(
+        largest=max(part.largest for part in parts),
+        sums=tuple(float(sum(column)) for column in zip(*(p.sums for p in parts), strict=True)),
+    )
+
+
+#: Sizes of columns beyond this ratio slow down solvers that do not scale them.
+SCALE_RATIO_MAX: Final = 1e4
+#: A column with this correlation with the label most likely would not be known at prediction.
+CORRELATION_MAX: Final = 0.999
+
+
+def column_warnings(moments: Mapping[str, ColumnMoments], *, is_scaled: bool) -> list[str]:
+    """Return sentences about columns of very different sizes, and about copies of the label.
+
+    Parameters
+    ----------
+    is_scaled : bool
+        Whether the algorithm scales columns, or does not depend on their sizes.
+    """
+    sizes = {name: one.largest for name, one in moments.items() if one.largest}
+    warnings = []
+    if sizes and not is_scaled:
+        large, small = (pick(sizes, key=sizes.__getitem__) for pick in (max, min))
+        if sizes[large] > SCALE_RATIO_MAX * sizes[small]:
+            warnings.append(
+                f"column {large!r} is up to {sizes[large]:.3g} and column {small!r} up to "
+                f"{sizes[small]:.3g}, and nothing scales them: set data.scale: maxabs"
+            )
+    for name, one in moments.items():
+        if abs(one.correlation) > CORRELATION_MAX:
+            warnings.append(
+                f"column {name!r} is nearly the label (correlation {one.correlation:.4f}): if it "
+                "is not known when the model predicts, list it in data.ignore"
+            )
+    return warnings

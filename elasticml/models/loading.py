@@ -1,0 +1,171 @@
+"""Load models from files, and make them from a job's arrays."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from elasticml.data.dataset_stats import DatasetStats
+from elasticml.data.storage.filesystem import join, local_path
+from elasticml.errors import DataError, ElasticmlError
+from elasticml.models.file_format import (
+    CLASSES,
+    FORMAT,
+    FORMAT_VERSION,
+    HEADER,
+    Arrays,
+    own_arrays,
+    read_arrays,
+)
+from elasticml.models.model import KMeansModel, LinearModel, Model, NetworkModel
+from elasticml.models.row_input import RowInput, row_input_from_json
+from elasticml.specification.algorithms import ALGORITHMS, settings_from_section
+
+
+def load_model(path: str | Path) -> Model:
+    """Read a model from its file, or from a run's directory.
+
+    Parameters
+    ----------
+    path : path or URL
+        What ``model.save`` wrote; or a run directory, or its ``model.npz``. Files of older versions
+        have no names and categories: their models take rows of numbers.
+
+    Raises
+    ------
+    ConfigError
+        When the file does not exist.
+    DataError
+        When it is not a model, is damaged, or was written by a later version.
+    """
+    name = os.fspath(path)
+    local = local_path(name)
+    if local is not None and local.is_dir():
+        name = join(name, "model.npz")
+    arrays = read_arrays(name)
+    return _of_header(arrays, name) if HEADER in arrays else _of_older(arrays, name)
+
+
+def _of_header(arrays: Arrays, name: str) -> Model:
+    try:
+        header = json.loads(bytes(arrays[HEADER]))
+        version, kind = header["version"], header["kind"]
+        if header["format"] == FORMAT and version != FORMAT_VERSION:
+            raise DataError(
+                f"{name} is a model file of version {version}, wanted {FORMAT_VERSION}; read it "
+                f"with elasticml {header['package']} or later"
+            )
+        model: Model
+        rows, settings = row_input_from_json(header["rows"]), header["settings"]
+        classes, own = header["classes"], own_arrays(arrays)
+        if kind == LinearModel.kind:
+            linear = LinearModel(own, classes, rows=rows, loss=settings["loss"])
+            model, width = linear, linear.coef_.shape[1]
+        elif kind == KMeansModel.kind:
+            centres = KMeansModel(own, rows=rows)
+            model, width = centres, centres.cluster_centers_.shape[1]
+        elif kind == NetworkModel.kind:
+            facts = DatasetStats.from_json(settings["facts"])
+            model = NetworkModel(own, settings["algorithm"], facts, classes=classes, rows=rows)
+            width = rows.n_columns
+        else:
+            raise DataError(f"{name} is a model of kind {kind!r}, wanted linear, kmeans or network")
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise DataError(
+            f"{name} has a damaged header ({type(error).__name__}: {error}); save the model again"
+        ) from None
+    encoded = width if rows.encoder is None else rows.encoder.n_columns
+    if width != rows.n_columns or encoded < width:
+        raise DataError(
+            f"{name} does not fit together: its arrays have {width} columns, its header "
+            f"{min(rows.n_columns, encoded)}; save the model again"
+        )
+    return model
+
+
+def _of_older(arrays: Arrays, name: str) -> Model:
+    """Return the model in a ``model.npz`` of a version without headers."""
+    own = own_arrays(arrays)
+    if {"coef", "intercept"} <= own.keys():
+        classes = arrays[CLASSES].tolist() if CLASSES in arrays else None
+        return LinearModel(own, classes)
+    if "centres" in own:
+        return KMeansModel(own)
+    raise DataError(
+        f"{name} has arrays {', '.join(list(own)[:5])} and no header: it is a network of an older "
+        "version, whose architecture is not in the file; use warm_start, or train it again"
+    )
+
+
+# The model of a job's arrays.
+
+
+def classes_of(
+    algorithm: Mapping[str, Any], facts: DatasetStats | None, arrays: Mapping[str, Any]
+) -> list[Any] | None:
+    """Return the classes of a job's model; None in regression."""
+    # A regression loss has no classes, even if there are few distinct labels.
+    if algorithm.get("loss") == "squared":
+        return None
+    if algorithm.get("name") == "primal_cocoa":
+        # The labels of its data are column numbers; the classes are in the model.
+        return [float(label) for label in arrays["classes"]] if "classes" in arrays else None
+    if facts is None or facts.classes is None:
+        return None
+    encoder = rows_of(facts, facts.n_columns).encoder
+    if encoder is None or encoder.classes is None:
+        return list(facts.classes)
+    words: tuple[Any, ...] = (False, True) if encoder.is_boolean else encoder.classes
+    return [words[int(code)] for code in facts.classes]
+
+
+def rows_of(facts: DatasetStats | None, n_columns: int) -> RowInput:
+    """Return what turns rows into numbers, from the statistics of the training data."""
+    if facts is None:
+        return RowInput(n_columns=n_columns)
+    described: dict[str, Any] = {
+        "n_columns": n_columns,
+        "encoder": facts.encoder,
+        "names": [],
+        "index_base": facts.index_base,
+    }
+    return row_input_from_json(described)
+
+
+def model_of_job(
+    algorithm: Mapping[str, Any], facts: DatasetStats | None, arrays: Arrays
+) -> Model | None:
+    """Return the model for users; None if there is none, or the algorithm is user-defined."""
+    name = str(algorithm.get("name"))
+    classes = classes_of(algorithm, facts, arrays)
+    if name == NETWORKS and arrays and facts is not None:
+        rows = rows_of(facts, facts.n_columns)
+        return NetworkModel(arrays, algorithm, facts, classes=classes, rows=rows)
+    by_rows = None if name == "primal_cocoa" else facts
+    if {"coef", "intercept"} <= arrays.keys():
+        width = np.atleast_2d(arrays["coef"]).shape[1]
+        return LinearModel(
+            arrays, classes, rows=rows_of(by_rows, width), loss=_loss_of(name, algorithm)
+        )
+    if "centres" in arrays and name in ALGORITHMS:
+        return KMeansModel(arrays, rows=rows_of(by_rows, arrays["centres"].shape[1]))
+    return None
+
+
+#: The algorithm whose models are networks.
+NETWORKS: Final = "local_sgd"
+
+
+def _loss_of(name: str, algorithm: Mapping[str, Any]) -> str | None:
+    """Return the loss, which the section omits if it is the default; None if it is unknown."""
+    if name not in ALGORITHMS:
+        return algorithm.get("loss")
+    try:
+        return getattr(settings_from_section(ALGORITHMS[name], algorithm), "loss", None)
+    except ElasticmlError:
+        return algorithm.get("loss")

@@ -1,0 +1,295 @@
+"""Turn what users have (frames, arrays, files, Dask collections) into the rows of a model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow
+import scipy.sparse
+from numpy.typing import NDArray
+
+from elasticml.data.chunks.rows import rows_of_chunk
+from elasticml.data.readers.table_encoding import (
+    TableEncoder,
+    encoder_from_json,
+    matrix_of,
+    numbers,
+)
+from elasticml.data.readers.tabular import TableSource, feature_tables
+from elasticml.data.source import Source, infer_format, read_block, source_from_spec
+from elasticml.errors import ConfigError, DataError
+
+_TABLES = ("csv", "parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Some rows of a file."""
+
+    #: Array or CSR array (n, d).
+    X: Any
+    #: Labels, (n,), as codes where classes are words; None if the file has none.
+    labels: NDArray[np.float64] | None = None
+    #: Further columns of the file, an Arrow table.
+    kept: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowInput:
+    """What turns a user's row into a model's numbers: names, encoding and width."""
+
+    #: Columns of the model.
+    n_columns: int
+    #: The encoding of a table; None for models of numbers.
+    encoder: TableEncoder | None = None
+    #: Names of the columns, if a model of numbers was fitted to a frame.
+    names: tuple[str, ...] = ()
+    #: svmlight: index of the first column, 0 or 1.
+    index_base: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the description as a JSON-able dict."""
+        return {
+            "n_columns": self.n_columns,
+            "encoder": None if self.encoder is None else self.encoder.to_json(),
+            "names": list(self.names),
+            "index_base": self.index_base,
+        }
+
+    def feature_names(self) -> list[str]:
+        """Return the names of the model's columns; x0, x1, ... if they have none."""
+        named = list(self.names) if self.encoder is None else self.encoder.names()
+        return (named or [f"x{i}" for i in range(self.n_columns)])[: self.n_columns]
+
+    def matrix(self, X: Any) -> Any:
+        """Return rows in memory as an array or CSR array (n, d).
+
+        Raises
+        ------
+        DataError
+            When columns are missing or of another number or type than in training.
+        """
+        if scipy.sparse.issparse(X):
+            rows = X.tocsr()
+        elif is_table(X):
+            return self._of_table(arrow_table(X), "X")
+        else:
+            rows = np.asarray(X)
+            if rows.ndim == 1 and rows.dtype != object:
+                raise DataError(f"X has shape {rows.shape}, wanted rows and columns")
+            if self.encoder is not None and rows.shape[1:] == (len(self.encoder.columns),):
+                names = [column.name for column in self.encoder.columns]
+                columns = [pyarrow.array(rows[:, j], from_pandas=True) for j in range(len(names))]
+                return self._of_table(pyarrow.table(columns, names), "X")
+        width = int(np.prod(rows.shape[1:])) if not scipy.sparse.issparse(rows) else rows.shape[1]
+        if width != self.n_columns:
+            raw = "" if self.encoder is None else f" ({len(self.encoder.columns)} before encoding)"
+            raise DataError(
+                f"X has shape {rows.shape}, wanted {self.n_columns} columns{raw} as in training"
+            )
+        return rows if scipy.sparse.issparse(rows) else np.asarray(rows, np.float64)
+
+    def batches(
+        self, data: Any, keep: Sequence[str] = (), *, labelled: bool = False
+    ) -> Iterator[Batch]:
+        """Yield a file's or a source's rows in bounded memory.
+
+        Parameters
+        ----------
+        data : path, URL or Source
+            A table is read with the model's encoding.
+        keep : sequence of str
+            Further columns of a table to return.
+        labelled : bool
+            Whether to return labels too; rows without one are skipped if training did so.
+
+        Raises
+        ------
+        ConfigError, DataError
+            When it cannot be read, or does not fit the model.
+        """
+        if isinstance(data, TableSource):
+            data = data.path
+        name = os.fspath(data) if isinstance(data, str | os.PathLike) else ""
+        if name.endswith(".npy"):
+            rows = np.load(name, mmap_mode="r", allow_pickle=False)
+            for start in range(0, len(rows), 65_536):
+                yield Batch(X=self.matrix(rows[start : start + 65_536]))
+            return
+        if infer_format(name) in _TABLES:
+            yield from self._table_batches(name, keep, labelled)
+            return
+        if keep:
+            raise ConfigError(
+                f"keep: {name or data!r} is not a table, so it has no columns to keep"
+            )
+        yield from self._source_batches(data if not name else _source_named(name))
+
+    def _table_batches(self, path: str, keep: Sequence[str], labelled: bool) -> Iterator[Batch]:
+        encoder = self.encoder
+        if encoder is None:
+            raise ConfigError(
+                f"{path} is a table, and the model was trained on numbers without names; read the "
+                "columns in the model's order and give an array",
+                path=path,
+            )
+        for table, place in feature_tables(path, encoder, keep):
+            labels = None
+            if labelled:
+                table, place, _ = encoder.labelled(table, path, place)
+                labels = encoder.labels(table, path, place)
+            kept = table.select(list(keep)) if keep else None
+            yield Batch(X=self._of_table(table, path, place), labels=labels, kept=kept)
+
+    def _source_batches(self, source: Source) -> Iterator[Batch]:
+        if self.index_base is not None and source.spec().get("format") == "svmlight":
+            source = source_from_spec({**source.spec(), "zero_based": self.index_base == 0})
+        source = source.with_columns(self.n_columns)
+        for block in source.blocks():
+            for chunk in read_block(source, block.index, None, 1)[0]:
+                rows = rows_of_chunk(chunk)
+                X = matrix_of(rows)
+                if X.shape[1] != self.n_columns:
+                    if not scipy.sparse.issparse(X):
+                        raise DataError(
+                            f"the data have {X.shape[1]} columns, wanted {self.n_columns} as in "
+                            "training"
+                        )
+                    X = scipy.sparse.csr_array(
+                        (X.data, X.indices, X.indptr), shape=(X.shape[0], self.n_columns)
+                    )
+                yield Batch(X=X, labels=rows.labels)
+
+    def _of_table(
+        self, table: Any, what: str, place: Callable[[int], str] = "row {}".format
+    ) -> Any:
+        encoder = self.encoder
+        if encoder is not None:
+            encoder.check_names(table.column_names, what)
+            rows = encoder.features(encoder.filled(table), what, place, {})
+            return matrix_of(rows)[:, : self.n_columns]
+        names = list(self.names) or table.column_names
+        missing = [name for name in names if name not in table.column_names]
+        if missing or len(names) != self.n_columns:
+            raise DataError(
+                f"{what} has columns {', '.join(map(repr, table.column_names[:10]))}, wanted "
+                + (f"{missing[0]!r} among them" if missing else f"{self.n_columns} columns")
+                + " as in training"
+            )
+        return np.column_stack([numbers(table, name, what, place) for name in names])
+
+    def labelled(self, X: Any) -> Batch:
+        """Return the rows and labels of a table in memory, without the rows that have no label.
+
+        Raises
+        ------
+        DataError
+            When there is no column of labels.
+        """
+        if self.encoder is None or not is_table(X):
+            raise DataError("score needs labels: give y, or a table that has the column of labels")
+        table, place, _ = self.encoder.labelled(arrow_table(X), "X", "row {}".format)
+        return Batch(
+            X=self._of_table(table, "X", place), labels=self.encoder.labels(table, "X", place)
+        )
+
+
+def row_input_from_json(record: Mapping[str, Any]) -> RowInput:
+    """Rebuild the description from ``to_json()``."""
+    encoder = record["encoder"]
+    return RowInput(
+        n_columns=int(record["n_columns"]),
+        encoder=None if encoder is None else encoder_from_json(encoder),
+        names=tuple(record["names"]),
+        index_base=record["index_base"],
+    )
+
+
+def is_file(X: Any) -> bool:
+    """Whether X is a path, a URL or a source instead of rows."""
+    return isinstance(X, str | os.PathLike) or (hasattr(X, "blocks") and hasattr(X, "with_columns"))
+
+
+def is_table(X: Any) -> bool:
+    """Whether X is a frame or an Arrow table: its columns have names."""
+    return isinstance(X, pyarrow.RecordBatch) or hasattr(X, "__arrow_c_stream__")
+
+
+def arrow_table(X: Any) -> Any:
+    """Return a frame (pandas, polars, any library that exports Arrow) as an Arrow table.
+
+    Raises
+    ------
+    DataError
+        When a column has no common type.
+    """
+    if isinstance(X, pyarrow.Table):
+        return X
+    if isinstance(X, pyarrow.RecordBatch):
+        return pyarrow.Table.from_batches([X])
+    try:
+        if hasattr(X, "iloc"):  # pandas would add its index as a column
+            table = pyarrow.Table.from_pandas(X, preserve_index=False)
+        else:
+            table = pyarrow.table(X)
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
+        raise DataError(f"the frame cannot be read as a table: {error}") from None
+    return table.rename_columns([str(name) for name in table.column_names])
+
+
+def is_lazy(X: Any) -> bool:
+    """Whether X is a Dask collection."""
+    return hasattr(X, "__dask_graph__")
+
+
+def map_partitions(
+    function: Callable[[Any], NDArray[Any]], X: Any, dtype: Any, width: int | None = None
+) -> Any:
+    """Apply a function of rows to a Dask array or frame, lazily, partition by partition.
+
+    Parameters
+    ----------
+    function : callable
+        Returns (n,) or (n, width) for n rows.
+    X : dask.array.Array or dask.dataframe.DataFrame
+    dtype : dtype of the result
+    width : int, optional
+        Columns of the result; None for one number per row.
+
+    Returns
+    -------
+    dask.array.Array
+    """
+    import dask
+    import dask.array
+
+    rest = () if width is None else (width,)
+    if hasattr(X, "rechunk"):
+        X = X.rechunk({1: -1})
+        sizes, parts = X.chunks[0], [row[0] for row in X.to_delayed()]
+    else:
+        parts = X.to_delayed()
+        sizes = (np.nan,) * len(parts)
+    apply = dask.delayed(function, pure=True)
+    blocks = [
+        dask.array.from_delayed(apply(part), shape=(size, *rest), dtype=dtype)
+        for part, size in zip(parts, sizes, strict=True)
+    ]
+    return dask.array.concatenate(blocks, allow_unknown_chunksizes=True)
+
+
+def _source_named(name: str) -> Source:
+    kind = infer_format(name)
+    if kind is None and os.path.isdir(name):
+        kind = "chunks"
+    if kind is None:
+        raise ConfigError(
+            f"the name {name} does not imply a format (.csv, .parquet, .svm, .npz, .npy); give a "
+            "source, such as em.read_svmlight(path)",
+            path=name,
+        )
+    return source_from_spec({"format": kind, "path": name})

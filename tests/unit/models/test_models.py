@@ -1,0 +1,261 @@
+"""Models are functions of rows: any container, one file, the same predictions."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse
+from click.testing import CliRunner
+
+from elasticml.cli.predict import predict
+from elasticml.data.dataset_stats import merge_summaries
+from elasticml.data.readers.tabular import read_csv
+from elasticml.data.source import survey_all
+from elasticml.errors import ConfigError, DataError
+from elasticml.models.file_format import HEADER
+from elasticml.models.loading import load_model, model_of_job
+from elasticml.models.model import KMeansModel, LinearModel, Model
+
+N = 300
+BINARY = {"name": "batch_gradient", "loss": "logistic"}
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {
+            "carrier": rng.choice(["AA", "UA", "9E"], N),
+            "tail": [f"N{i % 40}" for i in rng.integers(0, 1000, N)],
+            "delay": rng.normal(size=N),
+            "gate": rng.integers(0, 4, N),
+            "when": pd.Timestamp("2013-01-01") + pd.to_timedelta(rng.integers(0, 300, N), "D"),
+            "late": rng.choice(["no", "yes"], N),
+        }
+    )
+    table.loc[::7, "delay"] = np.nan
+    table.loc[::11, "carrier"] = None
+    return table
+
+
+OPTIONS: dict[str, Any] = {
+    "missing": "median",
+    "missing_indicator": True,
+    "max_categories": 10,
+    "categorical": ["gate"],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("flights")
+    frame.to_csv(folder / "rows.csv", index=False)
+    pq.write_table(
+        pa.Table.from_pandas(frame, preserve_index=False),
+        folder / "rows.parquet",
+        row_group_size=70,
+    )
+    return folder
+
+
+def trained(folder: Path, algorithm: dict[str, Any] = BINARY, **options: Any) -> Model:
+    """A model of the table with random parameters."""
+    source = survey_all(read_csv(str(folder / "rows.csv"), "late", **{**OPTIONS, **options}))
+    facts = merge_summaries([source.read(b.index, None, 1)[1] for b in source.blocks()])
+    rng = np.random.default_rng(1)
+    arrays = {"coef": rng.normal(size=(1, facts.n_columns)), "intercept": np.array([0.3])}
+    arrays["coef"][0, -5:] *= 1e-4  # days are large
+    if algorithm["name"] == "async_sgd":
+        arrays = {"centres": rng.normal(size=(3, facts.n_columns))}
+    model = model_of_job(algorithm, facts, arrays)
+    assert model is not None
+    return model
+
+
+class Exporting:
+    """A frame of another library, which exports Arrow."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+def test_every_container_gives_the_same_predictions(frame: pd.DataFrame, folder: Path) -> None:
+    dd = pytest.importorskip("dask.dataframe")
+    model = trained(folder)
+    want = model.decision_function(frame)
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    lazy = dd.from_pandas(frame, npartitions=4)
+    for X in (
+        frame.drop(columns="late"),
+        frame[frame.columns[::-1]].astype({"carrier": "category"}),
+        table,
+        Exporting(table),
+        frame.drop(columns="late").to_numpy(object),
+        str(folder / "rows.csv"),
+        folder / "rows.parquet",
+        lazy,
+    ):
+        np.testing.assert_array_equal(np.asarray(model.decision_function(X)), want)
+    margins = [float(model.decision_function(frame.iloc[[i]])[0]) for i in range(0, N, 37)]
+    assert margins == want[::37].tolist()
+    assert model.predict(lazy).dtype == model.predict(frame).dtype
+    assert set(model.predict(frame)) == {"no", "yes"}
+    np.testing.assert_array_equal(model.predict_proba(lazy).compute(), model.predict_proba(frame))
+    assert (
+        model.score(frame) == model.score(folder / "rows.csv") == model.score(frame, frame["late"])
+    )
+
+
+def test_a_saved_model_predicts_the_same(frame: pd.DataFrame, folder: Path) -> None:
+    model = trained(folder)
+    model.save(folder / "model.npz")
+    again = load_model(folder)  # a run's directory
+    np.testing.assert_array_equal(again.predict_proba(frame), model.predict_proba(frame))
+    assert repr(again) == repr(model)
+    assert "classes no / yes" in repr(model)
+    assert again.classes_.tolist() == ["no", "yes"]
+    assert (
+        pickle.loads(pickle.dumps(model)).predict(frame).tolist() == model.predict(frame).tolist()
+    )
+
+
+def test_files_that_are_no_models_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not exist"):
+        load_model(tmp_path / "none.npz")
+    (tmp_path / "text.npz").write_text("no model")
+    with pytest.raises(DataError, match="not a model file, or is damaged"):
+        load_model(tmp_path / "text.npz")
+    np.savez(tmp_path / "objects.npz", coef=np.array([None]))
+    with pytest.raises(DataError, match="not a model file"):
+        load_model(tmp_path / "objects.npz")
+    arrays = trained(folder).file_arrays()
+    header = json.loads(bytes(arrays[HEADER]))
+    for change, message in (
+        ({"version": 2, "package": "9.1"}, "version 2, wanted 1; read it with elasticml 9.1"),
+        ({"kind": "forest"}, "kind 'forest', wanted linear, kmeans or network"),
+        ({"rows": {}}, "damaged header"),
+        ({"rows": header["rows"] | {"n_columns": 3}}, "its header 3; save the model again"),
+    ):
+        text = json.dumps(header | change).encode()
+        np.savez(tmp_path / "m.npz", **{**arrays, HEADER: np.frombuffer(text, np.uint8)})
+        with pytest.raises(DataError, match=message):
+            load_model(tmp_path / "m.npz")
+
+
+def test_files_of_older_versions_are_read(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", coef=[[1.0, -2.0]], intercept=[0.5], classes=[0.0, 1.0])
+    model = load_model(tmp_path / "a.npz")
+    assert model.predict([[0.0, 1.0], [3.0, 0.0]]).tolist() == [0, 1]
+    np.savez(tmp_path / "b.npz", centres=[[0.0, 0.0], [3.0, 4.0]])
+    centres = load_model(tmp_path / "b.npz")
+    assert isinstance(centres, KMeansModel)
+    assert centres.transform(scipy.sparse.csr_array([[3.0, 4.0]])).tolist() == [[5, 0]]
+    assert centres.predict([[1.0, 0.0]]).tolist() == [0]
+    assert centres.score([[0.0, 1.0]]) == -1.0
+    np.savez(tmp_path / "c.npz", weight=[1.0])
+    with pytest.raises(DataError, match="a network of an older version"):
+        load_model(tmp_path / "c.npz")
+
+
+def test_unknown_values_and_missing_and_extra_columns_follow_the_settings(
+    frame: pd.DataFrame, folder: Path
+) -> None:
+    model = trained(folder)
+    some = frame.drop(columns="late").head(2).assign(gate=[9, 9], more=1)
+    model.predict(some)
+    with pytest.raises(DataError, match="X lacks column 'delay', wanted 'carrier', 'tail'"):
+        model.predict(frame.drop(columns="delay"))
+    strict = trained(
+        folder, unknown="error", extra_columns="error", missing_columns="fill", max_categories=50
+    )
+    strict.predict(frame.drop(columns="delay"))
+    with pytest.raises(DataError, match="X has column 'more', which training did not have"):
+        strict.predict(some)
+    with pytest.raises(DataError, match=r"row 0, column 'gate': value is 9, which training did"):
+        strict.predict(some.drop(columns="more"))
+    with pytest.raises(DataError, match=r"wanted \d+ columns \(5 before encoding\)"):
+        model.predict(np.ones((2, 3)))
+    with pytest.raises(ConfigError, match="loss is hinge, which has no probabilities"):
+        trained(folder, {"name": "cocoa"}).predict_proba(frame)
+
+
+@pytest.mark.parametrize("algorithm", [BINARY, {"name": "cocoa", "loss": "hinge"}])
+def test_a_pipeline_of_scikit_learn_predicts_the_same(
+    frame: pd.DataFrame, folder: Path, algorithm: dict[str, Any]
+) -> None:
+    model = trained(folder, algorithm)
+    pipeline = pickle.loads(pickle.dumps(model.to_sklearn()))
+    X = frame.drop(columns="late")
+    np.testing.assert_allclose(
+        pipeline.decision_function(X), model.decision_function(X), rtol=0, atol=1e-10
+    )
+    assert pipeline.predict(X).tolist() == model.predict(X).tolist()
+    assert pipeline.score(X, frame["late"]) == model.score(frame)
+
+
+def test_pipelines_of_regression_and_centres(frame: pd.DataFrame, folder: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    line = LinearModel({"coef": np.array([[1.0, 2.0, -1.0]]), "intercept": np.ones(1)}, None)
+    np.testing.assert_allclose(line.to_sklearn().predict(X), line.predict(X), atol=1e-12)
+    centres = trained(folder, {"name": "async_sgd", "problem": "kmeans", "k": 3})
+    pipeline = centres.to_sklearn()
+    np.testing.assert_allclose(pipeline.transform(frame), centres.transform(frame), rtol=1e-6)
+    assert pipeline.predict(frame).tolist() == centres.predict(frame).tolist()
+
+
+@pytest.mark.parametrize("kind", ["logistic", "hinge", "kmeans"])
+def test_onnx_predicts_the_same(frame: pd.DataFrame, folder: Path, kind: str) -> None:
+    pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    algorithm = {
+        "logistic": BINARY,
+        "hinge": {"name": "cocoa", "loss": "hinge"},
+        "kmeans": {"name": "async_sgd", "problem": "kmeans", "k": 3},
+    }[kind]
+    model = trained(folder, algorithm)
+    session = runtime.InferenceSession(model.to_onnx().SerializeToString())
+    inputs = {}
+    for name in ("carrier", "tail", "gate"):
+        inputs[name] = frame[[name]].astype(object).fillna("").astype(str).to_numpy(object)
+    inputs["delay"] = frame[["delay"]].to_numpy()
+    days = (frame[["when"]] - pd.Timestamp("1970-01-01")) / pd.Timedelta(1, "D")
+    inputs["when"] = days.to_numpy()
+    first, second = session.run(None, inputs)
+    assert first.tolist() == model.predict(frame).tolist()
+    if kind == "logistic":
+        np.testing.assert_allclose(second, model.predict_proba(frame), atol=1e-10)
+    elif kind == "hinge":
+        np.testing.assert_allclose(second[:, 1], model.decision_function(frame), atol=1e-8)
+    else:
+        np.testing.assert_allclose(second, model.transform(frame), atol=1e-8)
+
+
+def run(*arguments: str) -> None:
+    done = CliRunner().invoke(predict, list(arguments), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.parquet"])
+def test_the_command_predicts_files(frame: pd.DataFrame, folder: Path, name: str) -> None:
+    model = trained(folder)
+    model.save(folder / "m.npz")
+    out = folder / f"{name}.out.parquet"
+    run(str(folder / "m.npz"), str(folder / name), "--out", str(out))
+    table = pq.read_table(out).to_pandas()
+    assert table["prediction"].tolist() == model.predict(frame).tolist()
+    assert table["probability_yes"].tolist() == model.predict_proba(frame)[:, 1].tolist()
+    written = folder / f"{name}.out.csv"
+    run(str(folder / "m.npz"), str(folder / name), "--out", str(written), "--keep", "tail")
+    assert pd.read_csv(written)["tail"].tolist() == frame["tail"].tolist()
+    assert not list(folder.glob(".*.part"))
