@@ -179,7 +179,8 @@ def evaluate(
             _fill_training(history, summary, indices, scores)
             warning = _constant_warning(algorithm, outcome.facts, scores[-1].metrics)
             if warning is not None:
-                summary["notes"] = [*summary.get("notes", ()), warning]
+                notes = summary_from_json(summary).notes or ()
+                summary |= {"notes": [*notes, warning]}
         if test is not None:
             with prefix_errors("data.test"):
                 _check_test(algorithm, source, test)
