@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 from elasticml.data.chunks.by_columns import is_by_columns
 from elasticml.data.chunks.rows import rows_of_chunk
 from elasticml.data.readers.files import open_binary
-from elasticml.data.source import FORMAT_BY_SUFFIX, Source, infer_format, load_all, source_from_spec
+from elasticml.data.source import (
+    FORMAT_BY_SUFFIX,
+    Source,
+    infer_format,
+    load_all,
+    source_from_spec,
+    survey_all,
+)
 from elasticml.data.storage.filesystem import local_path
 from elasticml.errors import ConfigError, DataError
 
@@ -91,6 +98,22 @@ def _source_named(name: str, y: Any) -> tuple[Source, Any]:
     return source_from_spec({"format": kind, "path": name, "label": label}), None
 
 
+def _refuse_text(source: Source) -> None:
+    """Reject columns of text: an estimator keeps no categories, so it could not predict them."""
+    encoder = getattr(source, "encoder", None)
+    if encoder is None:
+        return
+    found = [c.name for c in encoder.columns if c.is_text or c.kind == "hash"]
+    listed = source.spec().get("categorical") or []
+    text = [name for name in found if name not in listed]
+    if text:
+        raise DataError(
+            f"column {text[0]!r} of {source.spec()['path']} holds text, wanted numbers: train a "
+            "job, whose model keeps the categories, or list the column in ignore",
+            column=text[0],
+        )
+
+
 def _rows(source: Source, n_columns: int | None) -> tuple[Any, NDArray[Any], NDArray[Any] | None]:
     if is_by_columns(source.spec()):
         raise ConfigError(
@@ -98,7 +121,9 @@ def _rows(source: Source, n_columns: int | None) -> tuple[Any, NDArray[Any], NDA
             "it by a job of em.PrimalCoCoA",
             key="by",
         )
-    chunks = load_all(source, n_columns)
+    ready = survey_all(source if n_columns is None else source.with_columns(n_columns))
+    _refuse_text(ready)
+    chunks = load_all(ready)
     if not chunks:
         path = str(source.spec().get("path", "the source"))
         raise DataError(f"{path} holds no examples, wanted at least one", path=path)
@@ -107,6 +132,9 @@ def _rows(source: Source, n_columns: int | None) -> tuple[Any, NDArray[Any], NDA
         raise DataError("the rows are sequences, wanted numbers: fit them by a job of em.CoCoA")
     rows = [rows_of_chunk(chunk) for chunk in chunks]
     labels = np.concatenate([part.labels for part in rows])
+    encoder = getattr(ready, "encoder", None)
+    if encoder is not None and encoder.classes is not None:
+        labels = np.array(encoder.classes)[labels.astype(np.int64)]
     weights = None
     if any(part.weights is not None for part in rows):
         weights = np.concatenate(
