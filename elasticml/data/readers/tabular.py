@@ -181,7 +181,8 @@ def csv_columns(
         tuple(_type_of(column) for column in zip(*rows, strict=True)) if rows else ()
     )
     names = tuple(first) if header else tuple(str(i) for i in range(len(first)))
-    return names, types or ("number",) * len(names)
+    numbers: tuple[ColumnType, ...] = ("number",) * len(names)
+    return names, types or numbers
 
 
 def _head(path: str) -> list[str]:
