@@ -140,6 +140,7 @@ class Bench:
             ends.append(self.end_one(story))
             print(json.dumps(asdict(ends[-1])), flush=True)
         handle.cancel()
+        story.await_event("JobEnded")
         return ends
 
     def joined(self, story: Story) -> dict[str, tuple[str, str]]:
