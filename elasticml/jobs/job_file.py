@@ -48,6 +48,7 @@ from elasticml.specification.sections import (
     Members,
     Placement,
     Stop,
+    TLSFiles,
 )
 from elasticml.specification.settings_model import (
     keys_of,
@@ -507,7 +508,8 @@ def _local_paths(section: Mapping[str, Any], kind: str, folder: Path) -> dict[st
             resolved[key] = expanded if "://" in expanded else str(folder / expanded)
     tls = section.get("tls")
     if kind == "address" and isinstance(tls, Mapping):
-        resolved["tls"] = {**tls, **_local_paths(tls, "tls", folder)}
+        files = {**tls, **_local_paths(tls, "tls", folder)}
+        resolved["tls"] = read_settings(TLSFiles, files, "cluster.tls")
     return resolved
 
 

@@ -182,7 +182,8 @@ def test_a_cluster_from_a_function_grows_for_a_policy_and_the_command_closes_it(
     }
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     code, _, err = end_run(start_run(tmp_path, "job.yaml", "--out", "run"))
-    story = [json.loads(line) for line in (tmp_path / "run" / "story.jsonl").open()]
+    lines = (tmp_path / "run" / "story.jsonl").read_text().splitlines()
+    story = [json.loads(line) for line in lines]
     events = [record["event"] for record in story]
     assert (code, events.count("MemberJoined")) == (3, 2), err
     assert "enough" in err
