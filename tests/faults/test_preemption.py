@@ -56,7 +56,7 @@ def given(stop: Stop) -> Sequence[str | None]:
 async def test_pre_empted_container_is_emptied_and_nothing_is_lost(phase, topology, jobs):
     stop = await jobs(topology).stopped_in(phase)
     before = losses(stop.world)
-    mark(stop, negotiable=False)
+    mark(stop, negotiable=False, grace_s=20.0)
     stop.release()
     await finish(stop.world)
     assert losses_since(stop, before) == {stop.victim: "preempted"}

@@ -336,7 +336,7 @@ def test_a_job_whose_members_are_lost_in_loading_ends_with_its_time():
 
 
 def test_a_long_round_ends_soon_after_the_time_of_the_job():
-    result = play({"compute_s": 30.0}, stop={"rounds": 10, "seconds": 100})
+    result = play({"compute_s": 0.3}, stop={"rounds": 10, "seconds": 100})
     (ended,) = records_of(result, "JobEnded")
     assert (ended["state"], ended["reason"]) == ("done", "100 seconds")
     assert ended["t"] <= 102.2

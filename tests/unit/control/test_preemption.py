@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from elasticml.control.chunk_transfers import ChunkCopies
+from elasticml.control.chunk_transfers import ChunkCopies, ChunkMoves
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.job_state import JobState
 from elasticml.control.preemption import PreemptionHandler, loss_bytes
+from elasticml.control.rounds import Rounds
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.protocol import events as ev
 from elasticml.protocol.commands import Command, Dismiss, Record
@@ -31,8 +32,15 @@ class Scene:
         self.state = JobState(settings=DriverSettings(members_min=members_min))
         self.released: list[int] = []
         self.struck: list[tuple[int, str]] = []
+        copies = ChunkCopies(self.state)
         self.preemption = PreemptionHandler(
-            self.state, ChunkCopies(self.state), self._release, self._strike, self._notice
+            state=self.state,
+            chunk_copies=copies,
+            chunk_moves=ChunkMoves(self.state, copies),
+            rounds=Rounds(self.state),
+            release=self._release,
+            strike=self._strike,
+            notice=self._notice,
         )
         self.records: list[Record] = []
         for slot, count in enumerate(chunks):
@@ -43,7 +51,7 @@ class Scene:
             Arrived(arrival=0, address=f"w{slot}", host="h", pid=slot, threads=1, slot=slot), 0.0
         )
         record.configured = True
-        self.preemption.arrived(record)
+        self.preemption.arrived(record, 0.0)
         if count:
             self.state.membership.enter(record, "active")
             ids = [ChunkId("s", slot, k) for k in range(count)]
@@ -385,7 +393,7 @@ def test_substitute_is_emptied_and_its_container_released():
 def test_marked_member_that_leaves_is_not_released_and_its_loss_is_a_pre_emption():
     made = world()
     name = sorted(made.workers)[0]
-    made.mark(name, 60.0, negotiable=False)
+    made.mark(name, 20.0, negotiable=False)
     made.run(lambda k: 0)
     assert made.given_back == []
     assert [r["reason"] for r in events_of(made, "MemberLost")] == ["preempted"]
