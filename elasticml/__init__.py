@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from elasticml.estimators.ridge import Ridge
     from elasticml.estimators.svm import LinearSVC
     from elasticml.ids import VERSION as __version__
-    from elasticml.job import Job, attach
+    from elasticml.job import Job, attach, resume
     from elasticml.jobs.announce import announce, withdraw
     from elasticml.jobs.handle import Handle
     from elasticml.jobs.job_file import JobFile, read_job_file
@@ -120,6 +120,7 @@ __all__ = [
     "read_sequences",
     "read_svmlight",
     "replay",
+    "resume",
     "testing",
     "watch",
     "withdraw",
@@ -147,6 +148,7 @@ _HOMES = {
     "Job": "job",
     "attach": "job",
     **dict.fromkeys(("announce", "withdraw"), "jobs.announce"),
+    "resume": "job",
     "AsyncSGD": "specification.algorithms",
     "Handle": "jobs.handle",
     "JobFile": "jobs.job_file",

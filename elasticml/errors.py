@@ -19,6 +19,10 @@ _JAVA_FRAME = re.compile(
 TRACEBACK_MAX: Final = 8192
 
 
+#: ``reason`` of the error of a scheduler that does not know a job.
+UNKNOWN_JOB = "unknown job"
+
+
 class ElasticmlError(Exception):
     """Base class of all errors that elasticml raises deliberately.
 

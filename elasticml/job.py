@@ -10,15 +10,17 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elasticml.data.source import Source, resolve_chunk_bytes
+from elasticml.data.source import Source, resolve_chunk_bytes, source_from_spec
+from elasticml.data.storage.filesystem import is_url, join
 from elasticml.errors import ConfigError
 from elasticml.ids import RECORD_VERSION, VERSION
 from elasticml.jobs import run_checkpoints
 from elasticml.jobs.follow import Watcher
 from elasticml.jobs.handle import Handle, attach_handle, prepare_scheduler, workers_of
-from elasticml.jobs.job_file import JobFile, check_faults, read_faults
+from elasticml.jobs.job_file import JobFile, check_faults, read_faults, read_yaml_mapping
 from elasticml.jobs.job_validation import (
     check_chunk_fits,
+    check_source,
     check_together,
     default_chunk_bytes,
     parse_cache,
@@ -32,7 +34,7 @@ from elasticml.jobs.result import Result
 from elasticml.jobs.rpc import unwrap_reply
 from elasticml.jobs.run_directory import check_free
 from elasticml.jobs.warm_start import WarmStart, load_warm_start
-from elasticml.protocol.job_record import job_record
+from elasticml.protocol.job_record import CheckpointPlace, JobRecord, job_record
 from elasticml.runtime.cluster_demand import cluster_of, follow_demand
 from elasticml.runtime.worker_limits import BODIES_SHARE
 from elasticml.specification.algorithms import (
@@ -151,6 +153,9 @@ class Job:
         memory_limit: int | str | None = None,
         simulate: Mapping[str, Any] | None = None,
     ) -> None:
+        check_source(data, "data")
+        if test is not None:
+            check_source(test, "data.test")
         self.policies = policy_entries(policies)
         options = JobOptions(
             absent=absent,
@@ -298,8 +303,9 @@ class Job:
         """
         workers = workers_of(client)
         members = self.members.start or len(workers)
-        if members < 1 and cluster_of(client) is not None:
-            members = self.members.min  # the client's cluster starts them
+        if members < 1 and (resume is not None or cluster_of(client) is not None):
+            # The client's cluster starts them, or those of a lost scheduler are on their way.
+            members = self.members.min
         if members < 1:
             raise ConfigError(
                 "the cluster has no workers, and members.start is not set; start workers or set it",
@@ -321,19 +327,8 @@ class Job:
             record |= {"resume": resume.place, "reached": dict(resume.reached)}
         elif resume is not None:
             record["resume"] = str(resume)
-        extras: dict[str, Any] = {}
-        if getattr(self.data, "is_in_memory", False):
-            size = resolve_chunk_bytes(self.data, self.chunk_bytes, members)
-            bodies = self.data.chunk_bodies(size, members)  # type: ignore[attr-defined]
-            record["chunk_bytes"] = size
-            extras = {
-                "ids": list(bodies.ids),
-                "bodies": [bytes(body) for body in bodies.bodies],
-                "summaries": [summary.to_json() for summary in bodies.summaries],
-            }
         prepare_scheduler(client)
-        unwrap_reply(client.sync(client.scheduler.em_submit, record=record, **extras))
-        follow_demand(client)
+        _submit(client, record, self.data)
         return Handle(client, job_id, job_record(record), self.data, self.test)
 
     def run(
@@ -399,6 +394,115 @@ def attach(client: Client, job_id: str) -> Handle:
         When the scheduler does not know the job; it keeps results for 24 hours.
     """
     return attach_handle(client, job_id)
+
+
+def resume(
+    client: Client,
+    path: str | Path,
+    *,
+    data: Source | None = None,
+    test: Source | None = None,
+) -> Handle:
+    """Resume an interrupted job from its last checkpoint, on this cluster.
+
+    The checkpoint describes the whole job. The job waits until the cluster has a worker, and then
+    at most three seconds for as many as it had.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Of any cluster: the scheduler and the workers may be others than before.
+    path : path or URL
+        A run directory, or the directory of the checkpoints as the scheduler sees it
+        (``checkpoint.path`` of the job).
+    data, test : Source, optional
+        The data again if they were arrays in memory; they must be the same.
+
+    Returns
+    -------
+    Handle
+        ``handle.result()`` continues the run directory if ``path`` is one.
+
+    Raises
+    ------
+    ConfigError
+        When there is no such checkpoint, another process is writing the run, or the data were in
+        memory and are not given again.
+    DataError
+        When the data have changed.
+    """
+    run_dir = Path(path) if not is_url(str(path)) and (Path(path) / "job.yaml").is_file() else None
+    reached: Mapping[str, Any] = {}
+    interrupted: dict[str, Any] = {}
+    places = [str(path) if is_url(str(path)) else str(Path(path).absolute())]
+    in_run_dir = False
+    if run_dir is None:
+        places.append(join(places[0], run_checkpoints.FOLDER))
+    else:
+        sections = read_yaml_mapping(run_dir / "job.yaml")
+        setting = run_checkpoints.checkpoint_setting(sections.get("checkpoint"))
+        run = run_checkpoints.interrupted_run(run_dir, setting)
+        places, reached = [run.place], run.reached
+        in_run_dir = run.in_run_dir
+        interrupted = {"run_dir": run_dir, "continues": True, "cluster": sections.get("cluster")}
+    prepare_scheduler(client)
+    place, former = _interrupted_job(client, places)
+    source = data if data is not None else source_from_spec(former.data)
+    again = run_checkpoints.DATA_IN_MEMORY.get(str(former.data.get("format")))
+    if data is None and again is not None:
+        raise ConfigError(
+            f"resume: the data of job {former.job} were in memory, which is lost; give them "
+            f'again: em.resume(client, "{path}", data={again})',
+            path="data",
+        )
+    if test is None and former.test is not None:
+        test = source_from_spec(former.test)
+    job_id = new_job_id(former.name or "job")
+    every_s = 0.0 if former.checkpoint is None else former.checkpoint.every_s
+    kept = CheckpointPlace(path=place, every_s=every_s, in_run_dir=in_run_dir)
+    record = {
+        **former.fields_json(),
+        "job": job_id,
+        "data": source.spec(),
+        "test": None if test is None else test.spec(),
+        "checkpoint": kept.fields_json(),
+        "resume": place,
+        "reached": dict(reached),
+    }
+    _submit(client, record, source)
+    return Handle(client, job_id, job_record(record), source, test, interrupted)
+
+
+def _interrupted_job(client: Client, places: Sequence[str]) -> tuple[str, JobRecord]:
+    """Return the first of these places with checkpoints, and the record of their job."""
+    for place in places:
+        answer = unwrap_reply(client.sync(client.scheduler.em_checkpoint, place=place))
+        values = answer["record"]
+        if values is not None:
+            return place, job_record(values)
+    raise ConfigError(
+        f"resume: the scheduler finds no readable checkpoint in {' or '.join(places)}; name a "
+        "directory or URL that it can read, or start the job again",
+        path="resume",
+    )
+
+
+def _submit(client: Client, record: dict[str, Any], data: Source) -> None:
+    """Send a job to the scheduler, with its data if they are in memory."""
+    extras: dict[str, Any] = {}
+    if getattr(data, "is_in_memory", False):
+        sent = job_record(record)
+        members = sent.members.start
+        size = resolve_chunk_bytes(data, sent.chunk_bytes, members)
+        bodies = data.chunk_bodies(size, members)  # type: ignore[attr-defined]
+        record["chunk_bytes"] = size
+        extras = {
+            "ids": list(bodies.ids),
+            "bodies": [bytes(body) for body in bodies.bodies],
+            "summaries": [summary.to_json() for summary in bodies.summaries],
+        }
+    unwrap_reply(client.sync(client.scheduler.em_submit, record=record, **extras))
+    follow_demand(client)
 
 
 def new_job_id(name: str) -> str:

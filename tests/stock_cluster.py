@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -37,10 +38,27 @@ class StockCluster:
         self.folder = folder
         self.file = folder / "scheduler.json"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._start(
-            "scheduler",
-            ["dask_scheduler", "--port", "0", "--scheduler-file", str(self.file), *options],
-        )
+        self._options = options
+        self.start_scheduler()
+
+    def start_scheduler(self, port: int = 0) -> None:
+        """Start ``dask scheduler``; 0 for any port."""
+        file = ["--scheduler-file", str(self.file)]
+        self._start("scheduler", ["dask_scheduler", "--port", str(port), *file, *self._options])
+
+    def kill_scheduler(self) -> int:
+        """Kill the scheduler as ``kill -9`` does; return its port."""
+        port = int(self.address.rpartition(":")[2])
+        self.processes["scheduler"].kill()
+        self.processes["scheduler"].wait()
+        self.file.unlink()
+        return port
+
+    @property
+    def address(self) -> str:
+        """The scheduler's address."""
+        self._await_file()
+        return str(json.loads(self.file.read_text())["address"])
 
     def worker(self, name: str, *options: str, environment: dict[str, str] | None = None) -> int:
         """Start ``dask worker``; returns the pid of its process, the nanny's where it has one."""

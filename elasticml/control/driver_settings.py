@@ -25,6 +25,8 @@ class DriverSettings:
     """The driver's part of a job record."""
 
     start_members: int = 1
+    #: Seconds after the first arrival at which the job starts with fewer members; None: never.
+    gather_s: float | None = None
     #: With fewer working members the job waits.
     members_min: int = 1
     #: Policies request no more members than this; None: unlimited.
@@ -81,6 +83,7 @@ def settings_from_record(record: JobRecord, n_blocks: int, needs_survey: bool) -
     name = record.algorithm_name
     return DriverSettings(
         start_members=members.start,
+        gather_s=record.gather_s,
         members_min=members.min,
         members_max=members.max,
         partitions=record.partitions,

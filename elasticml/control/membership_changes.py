@@ -33,6 +33,8 @@ class MembershipChanges:
     link_monitor: LinkMonitor
     placement: InitialPlacement
     preemption: PreemptionHandler = field(init=False)
+    #: When to start with the members that are there; None before the first arrival.
+    gather_until_s: float | None = None
 
     def __post_init__(self) -> None:
         """Create the handler of preemptions, which changes the membership in turn."""
@@ -82,9 +84,25 @@ class MembershipChanges:
         elif state.stage in ("surveying", "reading"):
             commands += self.loading.assign()
         elif len(state.membership.members) >= state.settings.start_members:
-            state.stage = "surveying" if state.settings.needs_survey else "reading"
-            commands += self.loading.start(survey=state.settings.needs_survey)
+            commands += self._load()
+        elif self.gather_until_s is None and state.settings.gather_s is not None:
+            self.gather_until_s = now_s + state.settings.gather_s
         return commands
+
+    def gathered(self, now_s: float) -> list[Command]:
+        """Start with fewer members than the job waits for, once the time for that is over."""
+        if self.gather_until_s is None or now_s < self.gather_until_s:
+            return []
+        state = self.state
+        enough = max(1, state.settings.members_min)
+        if state.stage != "gathering" or len(state.membership.members) < enough:
+            return []
+        return self._load()
+
+    def _load(self) -> list[Command]:
+        needs_survey = self.state.settings.needs_survey
+        self.state.stage = "surveying" if needs_survey else "reading"
+        return self.loading.start(survey=needs_survey)
 
     def noticed(self, event: ev.Noticed, now_s: float) -> list[Command]:
         """Record when a member will leave; release it at once if it has no chunks."""

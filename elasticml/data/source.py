@@ -13,7 +13,7 @@ from elasticml.data.dataset_stats import BlockSummary as BlockSummary
 from elasticml.data.dataset_stats import DatasetStats as DatasetStats
 from elasticml.data.dataset_stats import merge_summaries as merge_summaries
 from elasticml.data.dataset_stats import summarise as summarise
-from elasticml.data.storage.block_cache import CacheSetting, cache_bytes_max, cached, is_off
+from elasticml.data.storage.block_cache import CacheSetting, cache_bytes_max, cached, is_off, pin
 from elasticml.data.storage.block_file import Block
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId
@@ -222,6 +222,12 @@ def read_block(
         cache,
         is_kept,
     )
+
+
+def pin_blocks(source: Source, job: str, cache: CacheSetting = None) -> None:
+    """Keep the source's blocks in the cache until ``unpin(job)``, if they are cached at all."""
+    if source.is_costly:
+        pin(source.fingerprint(), job, cache)
 
 
 def _cache_name(source: Source, fingerprint: str) -> str:

@@ -19,6 +19,7 @@ from elasticml.errors import (
 from elasticml.jobs.job_record import job_file_from_record
 from elasticml.jobs.result import Result, evaluate, make_result
 from elasticml.jobs.rpc import JobOutcome
+from elasticml.jobs.run_checkpoints import how_to_resume, saved_outcome
 from elasticml.jobs.run_directory import DIRECTORY_LOST, RunDirectory
 from elasticml.protocol.job_record import JobRecord
 from elasticml.story.compressed_records import CompressedRecords
@@ -26,6 +27,8 @@ from elasticml.story.records import JobEnded, RoundEnded, records_of
 
 #: Seconds to wait for the last story records of an interrupted job.
 LAST_WORDS_S = 5.0
+#: ``reason`` of the error when the scheduler is gone, and the job with it.
+SCHEDULER_LOST = "scheduler lost"
 
 
 class Watcher(Protocol):
@@ -133,13 +136,29 @@ def _follow(
                 _last_words(handle, [], story)
             raise
         _rescue(handle, job, directory, story, error.message)
-        if directory is not None and isinstance(error, JobFailedError):
-            text = f"{error.message}; partial results of the run are in {directory.path}"
-            raise type(error)(text, **error.fields) from error
+        if isinstance(error, JobFailedError):
+            raise _with_remedy(error, handle.record, job, directory) from error
         raise
     if directory is not None:
-        _write_report(directory.path)
+        # The run has succeeded, even if the disk is full now.
+        result.summary["notes"] += _write_report(directory.path)
     return result
+
+
+def _with_remedy(
+    error: JobFailedError,
+    record: JobRecord,
+    job: Mapping[str, Any],
+    directory: RunDirectory | None,
+) -> JobFailedError:
+    """Return the error with what is left of the run, and how to resume it."""
+    path = None if directory is None else directory.path
+    text = [error.message]
+    if path is not None:
+        text.append(f"partial results of the run are in {path}")
+    if error.fields.get("reason") == SCHEDULER_LOST:
+        text.append(how_to_resume(record, path, is_command="cluster" in job))
+    return type(error)("; ".join(text), **error.fields)
 
 
 def _collect(
@@ -193,14 +212,14 @@ def _rescue(
     if directory is None or directory.is_as_before:
         return  # a resumed run that made no progress; the directory is unchanged
     try:
-        result = make_result(handle.outcome(), job=job, story=story, run_dir=directory.path)
+        outcome = handle.outcome()
     except ElasticmlError:
-        directory.write_summary({"name": job["name"], "reason": reason, "error": reason})
-    else:
-        _seal(result, directory)
-        if reason == "interrupted":
-            result = replace(result, summary={**result.summary, "reason": reason})
-        result.write(directory)
+        outcome = saved_outcome(handle.record, story, reason)
+    result = make_result(outcome, job=job, story=story, run_dir=directory.path)
+    _seal(result, directory)
+    if reason == "interrupted":
+        result = replace(result, summary={**result.summary, "reason": reason})
+    result.write(directory)
     _write_report(directory.path)
 
 
@@ -210,7 +229,12 @@ def _seal(result: Result, directory: RunDirectory | None) -> None:
         result.summary["story"] = directory.seal
 
 
-def _write_report(path: Path) -> None:
+def _write_report(path: Path) -> list[str]:
+    """Draw the report; return a note if it cannot be written."""
     from elasticml.report.run_page import write_report
 
-    write_report(path)
+    try:
+        write_report(path)
+    except ConfigError as error:
+        return [f"there is no report: {error.message}; draw it later: elasticml report {path}"]
+    return []

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticml.data.source import Source, source_from_spec
-from elasticml.errors import ElasticmlError, JobFailedError
-from elasticml.jobs.follow import Watcher, follow
+from elasticml.errors import UNKNOWN_JOB, ConfigError, ElasticmlError, JobFailedError
+from elasticml.jobs.follow import SCHEDULER_LOST, Watcher, follow
 from elasticml.jobs.progress_bar import ProgressBar
 from elasticml.jobs.result import Result
 from elasticml.jobs.rpc import JobOutcome, read_outcome, unwrap_reply
@@ -27,6 +28,8 @@ Record = Mapping[str, Any]
 POLL_S = 1.0
 #: Seconds for the scheduler's page to answer.
 PAGE_S = 2.0
+#: Seconds between two looks whether the client has lost its scheduler while it awaits a reply.
+LOOK_S = 0.5
 
 
 class Handle:
@@ -42,14 +45,19 @@ class Handle:
         record: JobRecord,
         source: Source | None = None,
         test: Source | None = None,
+        interrupted: Mapping[str, Any] | None = None,
     ) -> None:
         self.job_id = job_id
         self.record = record
         self.source = source
         self.test = test
         self._client = client
+        #: Arguments of :meth:`result` that continue the run directory of an interrupted run.
+        self._interrupted = dict(interrupted or {})
         self._status = JobStatus(job=job_id)
         self._seen = 0
+        #: The scheduler has answered for this job.
+        self._was_known = False
 
     def __repr__(self) -> str:
         return f"<Handle {self.job_id}>"
@@ -137,7 +145,8 @@ class Handle:
         progress : bool
             Whether to show the job's progress in the terminal.
         run_dir : path, optional
-            Where to write story, history, model, summary and report while the job runs.
+            Where to write story, history, model, summary and report while the job runs; for a job
+            of ``em.resume(client, run_dir)`` by default that directory.
         watchers : sequence of Watcher
             They receive the story's records as the story grows.
         cluster : mapping, optional
@@ -150,7 +159,8 @@ class Handle:
         Raises
         ------
         ElasticmlError
-            The cause of the job's failure; the directory holds the partial results.
+            The cause of the job's failure; the directory holds the partial results. When the
+            scheduler is lost, the message says how to resume the job.
         """
         arguments: dict[str, Any] = {
             "run_dir": run_dir,
@@ -158,6 +168,7 @@ class Handle:
             "evaluates": self.record.is_evaluated,
             "cancels": cancels,
             "continues": continues,
+            **(self._interrupted if run_dir is None else {}),
         }
         if not progress:
             result = follow(self, watchers=watchers, **arguments)
@@ -175,13 +186,45 @@ class Handle:
     def _ask(self, handler: str, **arguments: Any) -> Record:
         call = getattr(self._client.scheduler, handler)
         try:
-            answer = self._client.sync(call, job=self.job_id, **arguments)
+            answer = self._client.sync(
+                _reply, self._client, lambda: call(job=self.job_id, **arguments)
+            )
+            if answer is None:  # it does not know the handler
+                raise OSError("another scheduler answers at its address")
+            answer = unwrap_reply(answer)
         except OSError as error:
-            raise JobFailedError(
-                f"the scheduler of job {self.job_id} cannot be reached: {error or 'it is gone'}",
-                reason="scheduler lost",
-            ) from error
-        return unwrap_reply(answer)
+            raise self._lost(f"cannot be reached: {error or 'it is gone'}") from error
+        except ConfigError as error:
+            if self._was_known and error.fields.get("reason") == UNKNOWN_JOB:
+                raise self._lost("does not know it any more: it was restarted") from error
+            raise
+        self._was_known = True
+        return answer
+
+    def _lost(self, how: str) -> JobFailedError:
+        return JobFailedError(
+            f"the scheduler of job {self.job_id} {how}", reason=SCHEDULER_LOST, job=self.job_id
+        )
+
+
+async def _reply(client: Client, ask: Callable[[], Coroutine[Any, Any, Record]]) -> Record | None:
+    """Await a reply of the scheduler, but not its return once the client has lost it.
+
+    Raises
+    ------
+    OSError
+        When the client is not connected. A new connection would be tried for 30 s.
+    """
+    if client.status != "running":
+        raise OSError("it is gone")
+    reply = asyncio.ensure_future(ask())
+    try:
+        while not (await asyncio.wait([reply], timeout=LOOK_S))[0]:
+            if client.status != "running":
+                raise OSError("it is gone")
+        return reply.result()
+    finally:
+        reply.cancel()
 
 
 def story_batches(ask: Callable[[int], Record], since: int) -> Iterator[Sequence[Record]]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from elasticml.data.source import infer_format
 from elasticml.data.storage.filesystem import is_url
 from elasticml.errors import ConfigError
 from elasticml.ids import format_size, parse_size
@@ -33,6 +34,28 @@ NEED_ROUNDS = ("rebalance", "straggler")
 MEMBER_BYTES_MIN = 2**28
 #: Default chunk size for local SGD, as in the uni-task paper.
 LOCAL_SGD_CHUNK_BYTES = 200 * 2**10
+
+
+def check_source(given: Any, path: str) -> None:
+    """Check that a job's data are a source, not a path or the rows themselves.
+
+    Raises
+    ------
+    ConfigError
+        When they are something else; the message says which function makes a source of it.
+    """
+    if hasattr(given, "fingerprint") and hasattr(given, "blocks"):
+        return
+    if isinstance(given, str | Path):
+        format = infer_format(str(given)) or "svmlight"
+        rest = ", label=..." if format in ("csv", "parquet") else ""
+        read = f"em.read_{format}({str(given)!r}{rest})"
+        wanted = "em.from_arrays(X, y) of its arrays" if format == "npz" else read
+        got = repr(str(given))
+    else:
+        kind = type(given)
+        wanted, got = "em.from_arrays(X, y)", f"{kind.__module__}.{kind.__qualname__}"
+    raise ConfigError(f"{path}: got {got}, wanted a source: {wanted}", path=path)
 
 
 def policy_entries(policies: Sequence[Any]) -> list[dict[str, Any]]:

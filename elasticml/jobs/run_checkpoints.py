@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from elasticml.data.storage.filesystem import exists, is_url, join, names, remove
 from elasticml.errors import ConfigError, ElasticmlError
-from elasticml.jobs.run_directory import check_unwritten
+from elasticml.jobs.rpc import JobOutcome
+from elasticml.jobs.run_directory import check_unwritten, history_row
 from elasticml.protocol.job_record import CheckpointPlace, JobRecord
 from elasticml.specification.sections import Checkpoint
 from elasticml.specification.settings_model import read_settings
 from elasticml.story.reader import parse_line
-from elasticml.story.records import RoundEnded, record_from_json
+from elasticml.story.records import RoundEnded, record_from_json, records_of
 from elasticml.story.summary import summary_from_json
 
 CheckpointLike = Checkpoint | Mapping[str, Any] | str | Path | bool | None
@@ -23,6 +25,8 @@ CheckpointLike = Checkpoint | Mapping[str, Any] | str | Path | bool | None
 CheckpointSetting = Checkpoint | Literal[False]
 #: Subdirectory of a run directory that holds the checkpoints.
 FOLDER = "checkpoint"
+#: How to give data again that no process but the client has, by their format.
+DATA_IN_MEMORY = {"arrays": "em.from_arrays(X, y)"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,8 @@ class InterruptedRun:
     place: str
     #: The last ``round`` and ``seconds`` in its story.
     reached: Mapping[str, Any]
+    #: Whether the place is in the run directory.
+    in_run_dir: bool
 
 
 def checkpoint_setting(setting: CheckpointLike) -> CheckpointSetting:
@@ -97,7 +103,9 @@ def interrupted_run(run_dir: str | Path, setting: CheckpointSetting) -> Interrup
     check_unwritten(path)
     entry = checkpoint_place(setting, path)
     place = "" if entry is None else entry.path
-    if not place or not any(name.startswith("checkpoint-") for name in names(place)):
+    # Another directory may be on the scheduler's host; then the scheduler looks for checkpoints.
+    is_elsewhere = entry is not None and not entry.in_run_dir and not exists(place)
+    if not place or not (is_elsewhere or _has_checkpoints(place)):
         why = "has ended" if _is_over(path) else "was interrupted before the first one"
         why = "keeps none (checkpoint: false)" if entry is None else why
         raise ConfigError(
@@ -105,7 +113,61 @@ def interrupted_run(run_dir: str | Path, setting: CheckpointSetting) -> Interrup
             f"elasticml run {path / 'job.yaml'}",
             path="resume",
         )
-    return InterruptedRun(place=place, reached=reached(path))
+    in_run_dir = entry is not None and entry.in_run_dir
+    return InterruptedRun(place=place, reached=reached(path), in_run_dir=in_run_dir)
+
+
+def _has_checkpoints(place: str) -> bool:
+    return any(name.startswith("checkpoint-") for name in names(place))
+
+
+def how_to_resume(record: JobRecord, run_dir: Path | None, *, is_command: bool) -> str:
+    """Say how to resume a job whose scheduler is lost, or why that is impossible.
+
+    Parameters
+    ----------
+    run_dir : path, optional
+        The run directory.
+    is_command : bool
+        Whether ``elasticml run`` can resume the run: its job file names the cluster.
+    """
+    place = record.checkpoint
+    if place is None:
+        return "it wrote no checkpoints: set checkpoint.path to be able to resume such a job"
+    with suppress(ElasticmlError):
+        if exists(place.path) and not _has_checkpoints(place.path):
+            return "it had not written a checkpoint yet: run it again"
+    if run_dir is not None and is_command:
+        return f"resume it: elasticml run --resume {run_dir}"
+    path = place.path if run_dir is None else run_dir
+    source = DATA_IN_MEMORY.get(str(record.data.get("format")))
+    return f'resume it: em.resume(client, "{path}"{"" if source is None else f", data={source}"})'
+
+
+def saved_outcome(record: JobRecord, story: Sequence[Mapping[str, Any]], reason: str) -> JobOutcome:
+    """Return a job's results without its scheduler: its story so far, and its last checkpoint.
+
+    The model is that of the last checkpoint; there is none if this process cannot read it.
+    """
+    from elasticml.runtime.checkpoints.checkpoint_store import read_checkpoint
+
+    checkpoint = None
+    if record.checkpoint is not None:
+        with suppress(ElasticmlError):
+            checkpoint = read_checkpoint(record.checkpoint.path)
+    rows = [history_row(ended) for ended in records_of(RoundEnded, story)]
+    summary: dict[str, Any] = {"name": record.name, "rounds": len(rows), "reason": reason}
+    if checkpoint is not None and checkpoint.resume_point.model:
+        summary["model_round"] = checkpoint.round
+    return JobOutcome(
+        state="failed",
+        arrays={} if checkpoint is None else dict(checkpoint.resume_point.model),
+        snapshots={},
+        history=rows,
+        summary=summary,
+        facts=None if checkpoint is None else checkpoint.facts,
+        error={"kind": "JobFailedError", "message": reason, "fields": {}},
+    )
 
 
 def job_file_of_run(run_dir: Path) -> Path:

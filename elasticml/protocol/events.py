@@ -94,6 +94,8 @@ class BlockRead(Event):
     chunks: tuple[ChunkInfo, ...]
     #: Digest of the chunks' bodies.
     digest: str = ""
+    #: Bytes of these bodies that were parsed, not taken from the host's cache; None: unknown.
+    parsed_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,8 @@ class ChunksLoaded(Event):
     seconds: float = 0.0
     #: Number of the GiveChunks or CopyChunks order that this completes; None: no such order.
     order: int | None = None
+    #: As in :class:`BlockRead`.
+    parsed_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

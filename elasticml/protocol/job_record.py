@@ -148,6 +148,8 @@ class JobRecord(JsonFields):
     memory_limit: int | None = None
     #: Options of the simulator.
     simulate: Mapping[str, Any] | None = None
+    #: Seconds after the first member's arrival for which the job waits for ``members.start``.
+    gather_s: float | None = None
     #: Place of the checkpoints from which the job resumes.
     resume: str | None = None
     reached: Reached = Reached()

@@ -177,6 +177,8 @@ def _data_loaded(records: Sequence[DataLoaded]) -> tuple[str, str]:
             text += f", {count(number, noun)}"
     if first.bytes:
         text += f", {format_size(float(first.bytes))}"
+    if first.parsed_bytes == 0:
+        text += ", nothing of it parsed: all from the hosts' caches"
     return "load", ". ".join([text, *first.notes]) + "."
 
 

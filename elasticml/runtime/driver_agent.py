@@ -205,13 +205,14 @@ class DriverAgent(JobDriver):
         self.record = record
         self.job = record.job
         self._blocks = BlockRegistry({}, ()) if blocks is None else blocks
+        session = DriverSession(record, source, resumed)
         settings = replace(
-            settings_from_record(record, len(source.blocks()), source.needs_survey),
+            settings_from_record(record, len(source.blocks()), session.source.needs_survey),
             warms_up=warms_up(record.algorithm_name),
         )
         policies = policies_of_job(record, settings)
         machine = Driver(settings, policies, check_every_event)
-        super().__init__(DriverSession(record, source, resumed), machine)
+        super().__init__(session, machine)
         #: Set when the job is over; set, and then replaced, whenever the story has grown.
         self.ended = asyncio.Event()
         self.grown = asyncio.Event()
@@ -413,8 +414,9 @@ class DriverAgent(JobDriver):
         if not self._links.welcome(command.arrival, command.member):
             return False
         names = ("job", "algorithm", "absent", "chunk_bytes", "cache", "threads", "seed")
+        more = ("collective", "checkpoint")
         extras = {
-            "record": {name: self.record.json.get(name) for name in (*names, "collective")},
+            "record": {name: self.record.json.get(name) for name in (*names, *more)},
             "spec": self.driver_session.source.spec(),
             "n_members": self.machine.state.settings.start_members,
         }

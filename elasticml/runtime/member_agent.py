@@ -16,12 +16,12 @@ from elasticml.collective.frames import Frame, Header, Kind
 from elasticml.collective.segmentation import IncomingVector
 from elasticml.collective.transport import Link
 from elasticml.control import effects as fx
-from elasticml.control.member_machine import Member
+from elasticml.control.member_machine import JOB_ENDED, Member
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.digests import digest_of_chunks
 from elasticml.data.dataset_stats import DatasetStats
-from elasticml.data.source import Source, source_from_spec
-from elasticml.data.storage.block_cache import CacheSetting
+from elasticml.data.source import Source, pin_blocks, source_from_spec
+from elasticml.data.storage.block_cache import CacheSetting, unpin
 from elasticml.errors import ElasticmlError, error_to_dict, fault_of
 from elasticml.ids import NO_EXCHANGE, ExchangeId, MemberId, chunk_id
 from elasticml.protocol import commands as cmd
@@ -30,7 +30,7 @@ from elasticml.protocol.codec import decode, encode
 from elasticml.protocol.job_record import job_record
 from elasticml.runtime.async_mode.async_member import AsyncMember
 from elasticml.runtime.chunks.chunk_links import ChunkTransport
-from elasticml.runtime.chunks.chunk_store import ChunkStore
+from elasticml.runtime.chunks.chunk_store import ChunkStore, parsed_bytes
 from elasticml.runtime.collective_agent import CollectiveAgent
 from elasticml.runtime.executors import ThreadParallel, parallel
 from elasticml.runtime.peer import Peer
@@ -343,6 +343,9 @@ class MemberAgent:
 
     def _dismiss(self, order: cmd.Dismiss) -> None:
         self.dismissed = order.reason
+        place = self._checkpoint_place()
+        if place is not None and order.reason == JOB_ENDED:
+            unpin(place, self._record.cache)
         self.close()
 
     def _welcomed(self) -> CollectiveAgent:
@@ -374,9 +377,12 @@ class MemberAgent:
     async def _read_blocks(self, order: cmd.ReadBlocks) -> None:
         """Read all blocks, one per thread of the runner at a time; stop at the first failure."""
         await self._wait_for_stores()
-        source = self._source
+        source, place = self._source, self._checkpoint_place()
         assert source is not None
         try:
+            if place is not None:
+                cache = self._record.cache
+                await self.context.reading.run(pin_blocks, source, place, cache)
             async with asyncio.TaskGroup() as reads:
                 for block in order.blocks:
                     reads.create_task(self._read_block(source, block, order.survey))
@@ -399,8 +405,15 @@ class MemberAgent:
                 block=block,
                 chunks=tuple(c.info() for c in chunks),
                 digest=digest_of_chunks(chunks),
+                # The driver has sent the chunks of an in-memory source.
+                parsed_bytes=None if summary is None else parsed_bytes(chunks),
             )
         )
+
+    def _checkpoint_place(self) -> str | None:
+        """Return where the job's checkpoints are; its blocks stay in the cache until its end."""
+        place = self._record.checkpoint
+        return None if place is None else place.path
 
     def _read_settings(self) -> tuple[int | None, int, CacheSetting]:
         """Return chunk size, number of members and cache: the settings for reading blocks."""
@@ -412,7 +425,7 @@ class MemberAgent:
         assert source is not None and self.me is not None
         began_s = self.context.clock()
         try:
-            nbytes = await self.context.reading.run(
+            nbytes, parsed = await self.context.reading.run(
                 self._store.load, source, order.chunks, *self._read_settings()
             )
         except Exception as error:
@@ -421,7 +434,11 @@ class MemberAgent:
         seconds = self.context.clock() - began_s
         self.feed(
             ev.ChunksLoaded(
-                member=self.me, chunks=order.chunks, nbytes=nbytes, seconds=round(seconds, 6)
+                member=self.me,
+                chunks=order.chunks,
+                nbytes=nbytes,
+                seconds=round(seconds, 6),
+                parsed_bytes=None if getattr(source, "is_in_memory", False) else parsed,
             )
         )
 

@@ -20,12 +20,12 @@ from elasticml.collective.dask_transport import transport_of
 from elasticml.control.job_state import JobState
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.source import source_from_spec
-from elasticml.errors import ConfigError, ElasticmlError, error_to_dict
+from elasticml.errors import UNKNOWN_JOB, ConfigError, ElasticmlError, error_to_dict
 from elasticml.ids import RECORD_VERSION, VERSION, chunk_id
 from elasticml.protocol.job_record import JobRecord, job_record
 from elasticml.protocol.notices import ContainerStopping, MarkLifted, Notice
 from elasticml.runtime.block_registry import BlockRegistry, columns_that_fit
-from elasticml.runtime.checkpoints.checkpoint_store import checkpoint_of
+from elasticml.runtime.checkpoints.checkpoint_store import checkpoint_of, read_checkpoint
 from elasticml.runtime.dask_demand import DaskDemand
 from elasticml.runtime.driver_agent import DriverAgent, DriverContext
 from elasticml.runtime.executors import BriefRunner, ThreadRunner
@@ -38,7 +38,7 @@ from elasticml.runtime.retirements import Retirements
 from elasticml.runtime.scaler import SCALER_EXTENSION
 from elasticml.runtime.signal_drain import NannySignals
 from elasticml.runtime.web.page import serve_page
-from elasticml.training.checkpoint import Checkpoint, with_present_members
+from elasticml.training.checkpoint import Checkpoint, record_to_resume
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +81,7 @@ class ElasticmlScheduler(SchedulerPlugin):
             "em_announce": self.announce,
             "em_stopping": self.stopping,
             "em_deserted": self.deserted,
+            "em_checkpoint": self.checkpoint,
             "em_submit": self.submit,
             "em_poll": self.poll,
             "em_cancel": self.cancel,
@@ -182,6 +183,14 @@ class ElasticmlScheduler(SchedulerPlugin):
         """Return when no worker is left that could take chunks, at the latest after ``wait_s``."""
         await _first(self._deserted, wait_s)
 
+    async def checkpoint(self, place: str) -> dict[str, Any]:
+        """Return the record of the job whose checkpoints are in a place; none if it has none."""
+        try:
+            checkpoint = await asyncio.to_thread(read_checkpoint, place)
+        except ElasticmlError as error:
+            return {"error": error_to_dict(error)}
+        return {"record": None if checkpoint is None else checkpoint.record.fields_json()}
+
     async def submit(
         self,
         record: Mapping[str, Any],
@@ -236,8 +245,6 @@ class ElasticmlScheduler(SchedulerPlugin):
                     "attach to that job, or cancel it",
                     path="checkpoint.path",
                 )
-        if resumed is not None:
-            record = with_present_members(record, len(self._scheduler.workers))
         injector = self._scheduler.extensions.get(FAULT_INJECTOR_EXTENSION)
         if record.faults and injector is None:
             raise ConfigError(
@@ -245,6 +252,8 @@ class ElasticmlScheduler(SchedulerPlugin):
                 "another's; use cluster.kind: local, or leave faults out"
             )
         source = source_from_spec(record.data)
+        if resumed is not None:
+            record = record_to_resume(record, resumed, source)
         context = DriverContext(
             transport=transport_of(self._scheduler),
             runner=BriefRunner(f"em-driver-{record.job}"),
@@ -273,7 +282,8 @@ class ElasticmlScheduler(SchedulerPlugin):
         shell = self._jobs.get(job)
         if shell is None:
             raise ConfigError(
-                f"no job {job!r} here, wanted one of {sorted(self._jobs)}; results are kept 24 h"
+                f"no job {job!r} here, wanted one of {sorted(self._jobs)}; results are kept 24 h",
+                reason=UNKNOWN_JOB,
             )
         return shell
 

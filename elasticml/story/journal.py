@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from elasticml.story.compressed_records import CompressedRecords
 from elasticml.story.history import HistoryRow
 from elasticml.story.records import (
+    BlockRead,
+    ChunksLoaded,
     ChunksMoved,
     DataDealt,
     MemberActive,
@@ -33,6 +35,7 @@ _COUNTED = (
     "members_start",
     "members_min",
     "attempts",
+    "parsed_bytes",
 )
 
 
@@ -66,6 +69,10 @@ class Journal:
         self._initial_members = 0
         #: Processes that have driven the job so far, this one included.
         self.attempts = 1
+        #: Bytes of chunk bodies that members have parsed; None before any member has reported them.
+        self.parsed_bytes: int | None = None
+        #: The same when this process began.
+        self._parsed_before = 0
         #: Bytes sent, and (bytes, chunks) moved, before this process's first round.
         self._sent_before = 0
         self._moved_before = (0, 0)
@@ -82,6 +89,8 @@ class Journal:
             case ChunksMoved():
                 self.chunks_moved += record.chunks
                 self.moved_bytes += record.bytes
+            case BlockRead() | ChunksLoaded() if record.parsed_bytes is not None:
+                self.parsed_bytes = (self.parsed_bytes or 0) + record.parsed_bytes
             case MemberLost(reason="retired"):
                 self.retired += 1
             case MemberLost():
@@ -127,6 +136,11 @@ class Journal:
         if is_selected and arrays:
             self.snapshots[round_number] = {k: np.array(v) for k, v in arrays.items()}
 
+    @property
+    def newly_parsed_bytes(self) -> int | None:
+        """The bytes of chunk bodies that members have parsed for this process; None: unknown."""
+        return None if self.parsed_bytes is None else self.parsed_bytes - self._parsed_before
+
     def counts(self) -> dict[str, Any]:
         """Return the counters as plain values."""
         return {name: getattr(self, name) for name in _COUNTED} | {
@@ -147,6 +161,7 @@ class Journal:
         self.rows.extend(dict(row) for row in rows)
         self.snapshots.update(snapshots)
         self.attempts += 1
+        self._parsed_before = self.parsed_bytes or 0
         self._sent_before = self.last_row().sent_bytes
         self._moved_before = (self.moved_bytes, self.chunks_moved)
 
@@ -196,4 +211,5 @@ class Journal:
             cuda_rounds=sum(row.on_cuda > 0 for row in rows),
             chunks_moved=self.chunks_moved,
             moved_bytes=self.moved_bytes,
+            parsed_bytes=self.parsed_bytes,
         )

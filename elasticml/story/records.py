@@ -213,6 +213,8 @@ class BlockRead(StoryRecord):
     block: int
     #: Digest of the chunks of the block.
     digest: str
+    #: Bytes of their bodies that were parsed, not taken from the host's cache; None: unknown.
+    parsed_bytes: int | None = field(default=None, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +226,8 @@ class DataLoaded(StoryRecord):
     chunks: int | None
     bytes: int | None
     notes: tuple[str, ...]
+    #: Bytes of bodies that this attempt has parsed, not taken from the hosts' caches.
+    parsed_bytes: int | None = field(default=None, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +266,7 @@ class ChunksLoaded(StoryRecord):
     chunks: str
     source: str | None = field(default=None, metadata=OPTIONAL)
     order: int | None = field(default=None, metadata=OPTIONAL)
+    parsed_bytes: int | None = field(default=None, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

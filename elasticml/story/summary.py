@@ -62,6 +62,10 @@ class RunSummary(JsonFields):
     cuda_rounds: int | None
     chunks_moved: int | None
     moved_bytes: int | None
+    #: Bytes of chunk bodies that members parsed, not taken from their hosts' caches; all attempts.
+    parsed_bytes: int | None = field(default=None, metadata=OPTIONAL)
+    #: The round with which the model starts, if it is that of a checkpoint.
+    model_round: int | None = field(default=None, metadata=OPTIONAL)
     #: Of a simulation.
     simulated: bool | None = field(default=None, metadata=OPTIONAL)
     #: What was found while the data were loaded.

@@ -10,12 +10,15 @@ from typing import Any
 from elasticml.algorithms.base import Arrays, Resume
 from elasticml.control.policy import Progress
 from elasticml.data.dataset_stats import DatasetStats
+from elasticml.data.source import Source, resolve_chunk_bytes
 from elasticml.errors import ConfigError, DataError
 from elasticml.protocol.job_record import JobRecord
 
 #: Sections of a job record that must be the same when a job resumes. All others may change, for
 #: instance to allow more rounds or other workers.
 SAME_SECTIONS = ("data", "algorithm", "seed")
+#: Seconds after the first member's arrival for which a resumed job waits for its other members.
+GATHER_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,8 @@ class ResumePoint:
     #: Seconds since the job started.
     seconds: float
     resume: Resume
+    #: The model with which the next round starts: that of a run whose scheduler is lost.
+    model: Arrays = field(default_factory=dict)
     #: State of the driver machine, see :mod:`elasticml.control.checkpoint_state`.
     machine: Mapping[str, Any]
     #: Counters of the journal.
@@ -81,10 +86,15 @@ class Checkpoint:
         return self.resume_point.seconds
 
 
-def with_present_members(record: JobRecord, present: int) -> JobRecord:
-    """Let a resumed job wait for at most the members that are present, and for at least one."""
-    least = max(1, record.members.min)
-    return record.with_start(min(record.members.start, max(least, present)))
+def record_to_resume(record: JobRecord, checkpoint: Checkpoint, source: Source) -> JobRecord:
+    """Return the record with what a resumed job needs besides.
+
+    It does not wait long for as many members as before, and its chunks are as large as before:
+    then they are in the hosts' caches.
+    """
+    former = checkpoint.record
+    size = former.chunk_bytes or resolve_chunk_bytes(source, None, former.members.start)
+    return record.changed(gather_s=GATHER_S, chunk_bytes=record.chunk_bytes or size)
 
 
 def check_same_job(checkpoint: Checkpoint, record: JobRecord, fingerprint: str) -> None:

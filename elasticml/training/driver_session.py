@@ -94,6 +94,9 @@ class DriverSession:
             self.fingerprint = source.fingerprint()
         if resumed is not None:
             check_same_job(resumed, record, self.fingerprint)
+            if source.needs_survey:
+                # The data are the same, and so are their vocabularies.
+                self.source = source.with_stats(replace(resumed.facts, n_columns=0))
             kept = resumed.resume_point
             self.journal.go_on(kept.counts, resumed.story, resumed.rows, resumed.snapshots)
             # The journal holds them now, in less memory.
@@ -157,12 +160,13 @@ class DriverSession:
             The settings that the trainer is about to receive with the reply to the round's end.
         """
         resume = None if self.training is None else self.training.resume(tuned)
-        if resume is None:
+        if self.training is None or resume is None:
             return None
         return ResumePoint(
             round=machine.state.round,
             seconds=now_s,
             resume=resume,
+            model=self.training.last_arrays(),
             machine=snapshot(machine),
             counts=self.journal.counts(),
             story=len(self.journal.story),
@@ -200,6 +204,7 @@ class DriverSession:
                     chunks=facts.n_chunks,
                     bytes=facts.nbytes,
                     notes=(*facts.notes, *self._warnings(facts)),
+                    parsed_bytes=self.journal.newly_parsed_bytes,
                 ),
             )
         return ev.FactsFixed(cause="blocks", survey=survey)
@@ -346,7 +351,11 @@ def _block_read(event: ev.BlockRead) -> story.BlockRead | None:
     if not event.chunks:  # a survey
         return None
     return story.BlockRead(
-        cause=event.cause, member=str(event.member), block=event.block, digest=event.digest
+        cause=event.cause,
+        member=str(event.member),
+        block=event.block,
+        digest=event.digest,
+        parsed_bytes=event.parsed_bytes,
     )
 
 
@@ -357,6 +366,7 @@ def _chunks_loaded(event: ev.ChunksLoaded) -> story.ChunksLoaded:
         chunks=format_chunk_ranges(event.chunks),
         source=None if event.source is None else str(event.source),
         order=None if event.source is None else event.order,
+        parsed_bytes=event.parsed_bytes,
     )
 
 

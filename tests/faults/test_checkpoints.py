@@ -117,6 +117,27 @@ def test_descent_with_a_line_search_resumes_up_to_rounding(
     assert steps[0] == pytest.approx(steps[1], rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        BATCH_GRADIENT,
+        COCOA,
+        {"name": "async_sgd", "problem": "kmeans", "k": 3, "mode": "batch", "seed": 0},
+    ],
+    ids=lambda algorithm: algorithm["name"],
+)
+def test_a_checkpoint_has_the_model_of_its_round(tmp_path: Path, algorithm: dict[str, Any]) -> None:
+    settings = {"evaluate": {"every": 1}, "stop": {"rounds": 6}}
+    world = run(record(tmp_path / "place", algorithm, **settings))
+    checkpoint = read_checkpoint(str(tmp_path / "place"))
+    assert checkpoint is not None
+    model, kept = checkpoint.resume_point.model, world.shell.journal.snapshots[checkpoint.round]
+    assert kept
+    for name, array in kept.items():
+        np.testing.assert_array_equal(model[name], array)
+    assert not any(name.startswith("model") for name in checkpoint.resume_point.resume.arrays)
+
+
 def test_no_round_and_no_id_is_reported_twice(tmp_path: Path) -> None:
     cut(record(tmp_path / "whole", BATCH_GRADIENT), tmp_path / "cut", at_round=12)
     again = run(resumed(tmp_path / "cut", BATCH_GRADIENT, reached={"round": 15, "seconds": 2.0}))

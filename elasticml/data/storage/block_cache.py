@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -23,6 +25,9 @@ from elasticml.ids import parse_size
 #: The least recently used files are removed when the directory exceeds this size.
 CACHE_BYTES_MAX: Final = 4 * 2**30
 _LOCK: Final = ".lock"
+_PIN: Final = ".pin"
+#: Seconds for which blocks stay pinned if no member pins them again.
+PINNED_S_MAX: Final = 7 * 86_400
 _OFF: Final = "off"
 
 #: A directory; False for no cache; True or None for the environment's setting.
@@ -64,6 +69,10 @@ def cache_bytes_max() -> int:
         ) from None
 
 
+def _folder(setting: CacheSetting) -> Path:
+    return cache_directory(None if isinstance(setting, bool) else setting)
+
+
 def cached(
     key: str,
     parse: Callable[[], Block],
@@ -93,7 +102,7 @@ def cached(
     if is_off(setting):
         return parse()
     try:
-        folder = cache_directory(None if isinstance(setting, bool) else setting)
+        folder = _folder(setting)
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # read-only, a file in the way, no home directory
         return parse()
@@ -111,6 +120,52 @@ def cached(
                 write_block(path, block)
                 _sweep(folder, keep=path)
         return block
+
+
+def pin(source: str, job: str, setting: CacheSetting = None) -> None:
+    """Keep the cached blocks of a source until :func:`unpin`, at most seven days.
+
+    A job that resumes after its scheduler was lost finds them. Where nothing can be cached, this
+    does nothing.
+
+    Parameters
+    ----------
+    source : str
+        The start of the blocks' keys: the fingerprint of their source.
+    job : str
+        Names the job, the same one in all its attempts.
+    """
+    if is_off(setting):
+        return
+    with contextlib.suppress(OSError, RuntimeError):
+        folder = _folder(setting)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{source}.{_digest(job)}{_PIN}").touch()
+
+
+def unpin(job: str, setting: CacheSetting = None) -> None:
+    """Let the cache remove what a job has pinned."""
+    if is_off(setting):
+        return
+    with contextlib.suppress(OSError, RuntimeError):
+        for path in _folder(setting).glob(f"*.{_digest(job)}{_PIN}"):
+            path.unlink(missing_ok=True)
+
+
+def _digest(job: str) -> str:
+    return hashlib.blake2b(job.encode(), digest_size=8).hexdigest()
+
+
+def _pinned(folder: Path) -> tuple[str, ...]:
+    """Return the starts of the names of pinned blocks; remove pins that are too old."""
+    sources = []
+    for path in folder.glob(f"*{_PIN}"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > PINNED_S_MAX:
+                path.unlink()
+            else:
+                sources.append(f"{path.name.partition('.')[0]}-")
+    return tuple(sources)
 
 
 def _load(path: Path) -> Block | None:
@@ -150,6 +205,7 @@ def _lock(path: Path) -> Iterator[None]:
 def _sweep(folder: Path, keep: Path) -> None:
     """Remove the oldest blocks until the rest fit, and the partial files of killed writers.
 
+    Pinned blocks stay.
     A removed block stays readable for processes that have mapped it.
     """
     entries = []
@@ -158,10 +214,11 @@ def _sweep(folder: Path, keep: Path) -> None:
             status = path.stat()
             entries.append((status.st_mtime_ns, status.st_size, path))
     total, limit = sum(size for _, size, _ in entries), cache_bytes_max()
+    pinned = _pinned(folder) if total > limit else ()
     for _, size, path in sorted(entries):
         if total <= limit:
             break
-        if path != keep:
+        if path != keep and not path.name.startswith(pinned):
             path.unlink(missing_ok=True)
             path.with_suffix(_LOCK).unlink(missing_ok=True)
             total -= size

@@ -30,6 +30,8 @@ from elasticml.training.checkpoint import Checkpoint, ResumePoint
 
 #: Number of checkpoints to keep: if the last one is damaged, the previous one is used.
 KEPT: Final = 2
+#: Prefix of the model's arrays in a checkpoint, beside those of the trainer.
+_MODEL: Final = "model:"
 _NAME = re.compile(r"(checkpoint|journal|model)-(\d{3,})-(\d{8,})\.(bin|jsonl)")
 #: Temporary files of writes that were killed.
 _PART = re.compile(r"\.(checkpoint|journal|model)-.*\.part")
@@ -172,7 +174,8 @@ def write_checkpoint(
         "journal": [asdict(part) for part in parts],
         "models": {str(round): name for round, name in models.items()},
     }
-    content = encode(values, resume.arrays)
+    model = {f"{_MODEL}{name}": array for name, array in resume_point.model.items()}
+    content = encode(values, {**resume.arrays, **model})
     name = checkpoint_name(attempt, number)
     write_whole(join(place, name), content)
     return name, len(content)
@@ -228,11 +231,14 @@ def _read(place: str, name: str, notes: tuple[str, ...]) -> Checkpoint:
             raise DamagedError(f"the digest of {part['name']} does not match")
         for kind, of_kind in decode_lines(content).items():
             entries[kind] += of_kind
+    ours = [name for name in arrays if name.startswith(_MODEL)]
+    model = {name.removeprefix(_MODEL): arrays.pop(name) for name in ours}
     models = {int(round): str(model) for round, model in values["models"].items()}
     resume_point = ResumePoint(
         round=int(values["round"]),
         seconds=float(values["seconds"]),
         resume=Resume(arrays=arrays, values=values["values"], tuned=values["tuned"]),
+        model=model,
         machine=values["machine"],
         counts=values["counts"],
         story=len(entries["story"]),

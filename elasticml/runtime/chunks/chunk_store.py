@@ -311,12 +311,12 @@ class ChunkStore:
         chunk_bytes: int | None,
         n_members: int,
         cache: CacheSetting = None,
-    ) -> int:
-        """Read those of these chunks that are missing; return the bytes read."""
+    ) -> tuple[int, int]:
+        """Read those of these chunks that are missing; return the bytes read, and those parsed."""
         missing = [id for id in ids if id not in self.chunks]
-        if missing:
-            self.put(read_chunks(source, missing, chunk_bytes, n_members, cache))
-        return sum(self.chunks[id].nbytes for id in missing)
+        chunks = read_chunks(source, missing, chunk_bytes, n_members, cache) if missing else []
+        self.put(chunks)
+        return sum(chunk.nbytes for chunk in chunks), parsed_bytes(chunks)
 
     def drop(self, ids: Iterable[ChunkId]) -> None:
         """Remove chunks, body and state; ignore ids that are not in the store."""
@@ -341,6 +341,11 @@ class ChunkStore:
             self.chunks, self.held_bytes = {}, 0
         if self.out_of_core is not None:
             self.out_of_core.close()
+
+
+def parsed_bytes(chunks: Iterable[Chunk]) -> int:
+    """Return the bytes of chunks just read that come from the source, not from a file of chunks."""
+    return sum(chunk.nbytes for chunk in chunks if not chunk.is_mapped)
 
 
 def _bytes_of(chunks: Mapping[ChunkId, Chunk]) -> int:

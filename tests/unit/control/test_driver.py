@@ -6,12 +6,12 @@ import pytest
 
 from elasticml.control import driver as driver_module
 from elasticml.control.chunk_transfers import PendingMove
-from elasticml.control.driver import check
+from elasticml.control.driver import Driver, check
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.errors import LocalProtocolError
 from elasticml.ids import ChunkId, ExchangeId, Mask, MemberId
 from elasticml.protocol import events as ev
-from elasticml.protocol.commands import Dismiss, EndJob
+from elasticml.protocol.commands import Dismiss, EndJob, ReadBlocks
 from tests.pure_world import PureWorld
 
 
@@ -39,6 +39,23 @@ def kill_everybody(made: PureWorld) -> None:
     for name in list(made.workers):
         made.kill(name)
     made.settle(lambda key: key[2] == "up")
+
+
+def test_a_job_starts_with_fewer_members_once_the_time_to_gather_is_over():
+    driver = Driver(DriverSettings(start_members=4, members_min=2, gather_s=3.0), ())
+
+    def reads_after(event: ev.Event, now_s: float) -> int:
+        return sum(isinstance(c, ReadBlocks) for c in driver.handle(event, now_s))
+
+    def arrival(n: int) -> ev.Arrived:
+        return ev.Arrived(arrival=n, address=f"w{n}", host="h", pid=n, threads=1)
+
+    assert reads_after(ev.Ticked(), 5.0) == 0  # none has come yet
+    assert reads_after(arrival(1), 6.0) == 0
+    assert reads_after(ev.Ticked(), 9.5) == 0  # one is fewer than members.min
+    assert reads_after(arrival(2), 9.6) == 0
+    assert reads_after(ev.Ticked(), 9.7) == 1
+    assert reads_after(ev.Ticked(), 9.8) == 0
 
 
 def test_newcomer_takes_over_when_all_members_are_lost_during_placement():

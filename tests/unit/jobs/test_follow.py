@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 
+import numpy as np
 import pytest
 
-from elasticml.errors import JobFailedError
+from elasticml.data.readers.arrays import from_arrays
+from elasticml.errors import ConfigError, JobFailedError
 from elasticml.jobs import follow as module
 from elasticml.jobs.rpc import JobOutcome
 from elasticml.protocol.job_record import job_record
+from elasticml.report import run_page
+from elasticml.runtime.checkpoints.checkpoint_store import read_checkpoint
+from tests.memory_world import World, toy_record
 
 STORY = [
     {"t": 0.1, "event": "RoundEnded", "round": 0, "objective": 1.0},
@@ -82,17 +88,96 @@ def test_a_directory_removed_while_the_job_runs_is_a_one_line_error(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_records_of_a_lost_scheduler_are_kept_and_their_path_is_named(tmp_path):
-    def lose():
+class LostJob(RunningJob):
+    """A job whose scheduler ends while it runs."""
+
+    def __init__(self, record):
+        super().__init__(self.outcome)
+        self.record = job_record(record)
+
+    def outcome(self):
         raise JobFailedError("the scheduler is gone", reason="scheduler lost")
 
+
+def lost(record, run_dir, cluster=None):
+    """Follow such a job; return the error, and the run's summary."""
     with pytest.raises(JobFailedError) as caught:
-        module.follow(RunningJob(lose), run_dir=tmp_path / "run", cancels=True)
-    assert caught.value.message == (
-        f"the scheduler is gone; partial results of the run are in {tmp_path / 'run'}"
-    )
+        module.follow(LostJob(record), run_dir=run_dir, cluster=cluster, cancels=True)
     assert caught.value.fields == {"reason": "scheduler lost"}
-    assert (tmp_path / "run" / "report.html").exists()
+    assert (run_dir / "report.html").exists()
+    return caught.value.message, json.loads((run_dir / "summary.json").read_text())
+
+
+def test_records_of_a_lost_scheduler_are_kept_and_their_path_is_named(tmp_path):
+    message, summary = lost(RECORD, tmp_path / "run")
+    assert message == (
+        f"the scheduler is gone; partial results of the run are in {tmp_path / 'run'}; it wrote no "
+        "checkpoints: set checkpoint.path to be able to resume such a job"
+    )
+    assert (summary["rounds"], summary["error"]) == (1, "the scheduler is gone")
+    assert not (tmp_path / "run" / "model.npz").exists()
+
+
+def saved_record(tmp_path):
+    """Run a job with checkpoints; return its record."""
+    rng = np.random.default_rng(3)
+    source = from_arrays(rng.normal(size=(60, 3)), np.sign(rng.normal(size=60)))
+    place = tmp_path / "checkpoints"
+    record = toy_record(
+        algorithm={"name": "batch_gradient", "l2": 1e-2},
+        absent="auto",
+        stop={"rounds": 3},
+        checkpoint={"path": str(place), "every_s": 0},
+        members={"start": 1, "min": 1},
+    )
+
+    async def live():
+        world = World(record, source=source)
+        await world.add()
+        await world.run()
+        return world.shell.record.fields_json()
+
+    return asyncio.run(live())
+
+
+def test_the_run_of_a_lost_scheduler_has_the_last_checkpoints_model(tmp_path):
+    record = saved_record(tmp_path)
+    checkpoint = read_checkpoint(record["checkpoint"]["path"])
+    message, summary = lost(record, tmp_path / "run", cluster={"kind": "local"})
+    assert message.endswith(f"; resume it: elasticml run --resume {tmp_path / 'run'}")
+    assert summary["model_round"] == checkpoint.round
+    with np.load(tmp_path / "run" / "model.npz") as model:
+        expected = checkpoint.resume_point.model["coef"]
+        np.testing.assert_array_equal(model["coef"], expected)
+        np.testing.assert_array_equal(model["classes"], [-1.0, 1.0])
+    assert np.count_nonzero(expected) == 3
+    message, _ = lost(record, tmp_path / "other")
+    assert message.endswith(
+        f'; resume it: em.resume(client, "{tmp_path / "other"}", data=em.from_arrays(X, y))'
+    )
+
+
+def test_a_scheduler_lost_before_the_first_checkpoint_says_so(tmp_path):
+    record = RECORD | {"checkpoint": {"path": str(tmp_path), "every_s": 5.0}}
+    assert lost(record, tmp_path / "run")[0].endswith(
+        "; it had not written a checkpoint yet: run it again"
+    )
+
+
+def test_a_report_that_cannot_be_written_is_a_note(tmp_path, monkeypatch):
+    # An error of the job file, exit code 2, after all results had been written.
+    def full(path):
+        raise ConfigError(f"{path / 'report.html'}: No space left on device")
+
+    run = tmp_path / "run"
+    monkeypatch.setattr(run_page, "write_report", full)
+    result = module.follow(EndedJob(), run_dir=run, evaluates=False)
+    (note,) = result.summary["notes"]
+    assert note.startswith("there is no report: ")
+    assert note.endswith(f"No space left on device; draw it later: elasticml report {run}")
+    # The cause of a failed run is reported, not that of its missing report.
+    with pytest.raises(JobFailedError, match="the scheduler is gone"):
+        module.follow(LostJob(RECORD), run_dir=tmp_path / "other")
 
 
 class StartingJob(EndedJob):

@@ -1,8 +1,11 @@
 """Holders of a chunk, initial placement, and warm starts."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import elasticml as em
 from elasticml.errors import ConfigError
 from elasticml.jobs.job_validation import (
     parse_cache,
@@ -13,6 +16,21 @@ from elasticml.jobs.warm_start import load_warm_start
 from elasticml.models.model import LinearModel
 from elasticml.policies.rebalance import Rebalance
 from elasticml.specification.algorithms import BatchGradient, CoCoA, resolve_placement
+
+
+@pytest.mark.parametrize(
+    ("given", "got", "wanted"),
+    [
+        ("flights.csv", "'flights.csv'", r"em\.read_csv\('flights.csv', label=\.\.\.\)"),
+        (Path("a.svm.gz"), "'a.svm.gz'", r"em\.read_svmlight\('a.svm.gz'\)"),
+        (np.ones((2, 2)), "numpy.ndarray", r"em\.from_arrays\(X, y\)"),
+    ],
+)
+def test_data_that_are_no_source_are_refused_at_once(given, got, wanted):
+    with pytest.raises(ConfigError, match=f"data: got {got}, wanted a source: {wanted}"):
+        em.Job(CoCoA(), given)
+    with pytest.raises(ConfigError, match=f"data.test: got {got}, wanted a source"):
+        em.Job(CoCoA(), em.from_arrays(np.ones((2, 2)), [0, 1]), test=given)
 
 
 @pytest.mark.parametrize(

@@ -114,3 +114,12 @@ def test_the_status_of_a_resumed_job_has_its_round_and_no_members_yet():
     spec = {"stop": {"rounds": 90}}
     status = status.after({"event": "JobResumed", "round": 6, "spec": spec, "t": 1.1})
     assert (status.members, status.round, status.rounds_max) == (0, 6, 90)
+
+
+def test_checkpoints_on_the_schedulers_host_are_looked_for_there(tmp_path):
+    (tmp_path / "job.yaml").write_text("name: x\n")
+    elsewhere = Checkpoint(path="/of/the/scheduler")
+    assert interrupted_run(tmp_path, elsewhere).place == "/of/the/scheduler"
+    here = Checkpoint(path=str(tmp_path))
+    with pytest.raises(ConfigError, match="was interrupted before the first one"):
+        interrupted_run(tmp_path, here)

@@ -19,8 +19,9 @@ from elasticml.data.readers import files
 from elasticml.data.readers.sequences import read_sequences
 from elasticml.data.readers.svmlight import SvmlightSource, read_svmlight
 from elasticml.data.readers.tabular import read_csv
-from elasticml.data.source import Source, read_block
+from elasticml.data.source import Source, pin_blocks, read_block
 from elasticml.data.storage import block_cache
+from elasticml.data.storage.block_cache import PINNED_S_MAX, unpin
 from elasticml.errors import ConfigError, DataError
 from tests.waiting import until
 
@@ -313,3 +314,39 @@ def test_a_killed_writer_leaves_no_wrong_block(tmp_path: Path) -> None:
         assert [bytes(c.body) for c in result[0]] == read(source, False, size)
     read(source, folder, 99_999)
     assert list(folder.glob("*.part")) == []
+
+
+def test_pinned_blocks_stay_until_they_are_unpinned(tmp_path: Path, monkeypatch) -> None:
+    folder, jobs = tmp_path / "cache", ("hdfs://nn/one", "/two")
+    kept, other = text(tmp_path), table(tmp_path)
+    read(kept, folder)
+    (block,) = folder.glob("*.chunks")
+    for job in jobs:
+        pin_blocks(kept, job, folder)
+    monkeypatch.setenv("ELASTICML_CACHE_SIZE", str(block.stat().st_size + 100))
+
+    def is_kept() -> bool:
+        read(other, folder, size=next(sizes))  # a new block, for which there is no room
+        return block.exists()
+
+    sizes = iter(range(2000, 3000, 100))
+    assert is_kept()
+    unpin(jobs[0], folder)
+    assert is_kept()  # the other job still needs it
+    unpin(jobs[1], folder)
+    assert not is_kept()
+    assert list(folder.glob("*.pin")) == []
+
+
+def test_a_pin_of_a_job_that_never_resumed_ends(tmp_path: Path, monkeypatch) -> None:
+    folder, kept = tmp_path / "cache", text(tmp_path)
+    read(kept, folder)
+    (block,) = folder.glob("*.chunks")
+    pin_blocks(kept, "job", folder)
+    (mark,) = folder.glob("*.pin")
+    long_ago = mark.stat().st_mtime - PINNED_S_MAX - 1
+    os.utime(mark, (long_ago, long_ago))
+    monkeypatch.setenv("ELASTICML_CACHE_SIZE", str(block.stat().st_size + 100))
+    read(table(tmp_path), folder)
+    assert not block.exists()
+    assert not mark.exists()

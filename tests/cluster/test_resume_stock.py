@@ -1,0 +1,182 @@
+"""A stock scheduler is killed: its job resumes on another one, with data from the hosts' cache.
+
+Run with ``-s`` to see the figures.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from distributed import Client
+
+import elasticml as em
+from elasticml.jobs.handle import workers_of
+from tests.run_command import end_run, start_run
+from tests.stock_cluster import StockCluster, stock_cluster
+from tests.waiting import until
+
+pytestmark = pytest.mark.cluster
+
+WORKERS = ("a", "b")
+ALGORITHM = {"name": "cocoa", "loss": "hinge", "l2": 1e-4}
+#: A stop rule that is not reached, and one for the resumed job.
+NEVER, SOON = {"rounds": 10**6}, {"rounds": 10**6, "gap": 1e-4}
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """Write two blocks of text; noise, so that the gap closes slowly."""
+    rng = np.random.default_rng(5)
+    y, X = np.sign(rng.normal(size=60_000)), rng.normal(size=(60_000, 20))
+    lines = [
+        " ".join([f"{label:g}", *(f"{j}:{value:.4f}" for j, value in enumerate(row, 1))])
+        for label, row in zip(y, X, strict=True)
+    ]
+    path = tmp_path / "rows.svm"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def of(story: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
+    return [record for record in story if record["event"] == event]
+
+
+def start_workers(cluster: StockCluster, *options: str) -> None:
+    for name in WORKERS:
+        cluster.worker(name, *options)
+
+
+def first_worker_s(client: Client) -> float:
+    """Wait for the scheduler's first worker; return the time."""
+    until(lambda: workers_of(client), "a worker of the new scheduler", look_s=0.02)
+    return time.monotonic()
+
+
+def check_resumed(
+    story: list[dict[str, Any]], what: str, seconds: float, reached: int | None = None
+) -> None:
+    """Check that the data were parsed once, and print the figures."""
+    (resumed,) = of(story, "JobResumed")
+    repeated = resumed["repeated_rounds"] if reached is None else reached - resumed["round"]
+    first, second = (record["parsed_bytes"] for record in of(story, "DataLoaded"))
+    print(
+        f"\n{what}: {seconds:.1f} s from the first worker to the first new round, "
+        f"{repeated} rounds repeated, {second} of {first} bytes parsed again"
+    )
+    assert (first > 0, second) == (True, 0)
+    ended = [record["round"] for record in of(story, "RoundEnded")]
+    assert ended == list(range(len(ended)))
+
+
+@pytest.mark.parametrize("nanny", [True, False])
+def test_a_job_resumes_on_a_new_scheduler_at_the_old_address(
+    tmp_path: Path, rows: Path, nanny: bool
+) -> None:
+    place, options = tmp_path / "checkpoint", () if nanny else ("--no-nanny",)
+    with stock_cluster(tmp_path) as cluster:
+        start_workers(cluster, *options)
+        with cluster.client() as client:
+            cluster.await_workers(client, len(WORKERS))
+            data = em.read_svmlight(str(rows))
+            algorithm = em.CoCoA(loss="hinge", l2=1e-4)
+            job = em.Job(
+                algorithm,
+                data,
+                stop=em.Stop(**NEVER),
+                checkpoint={"path": str(place), "every": 0},
+                cache=tmp_path / "cache",
+                evaluate=False,
+            )
+            handle = job.start(client)
+            for record in handle:
+                if record["event"] == "CheckpointWritten" and record["checkpoint"] > 2:
+                    break
+            reached = handle.status().round
+            port = cluster.kill_scheduler()
+            began_s = time.monotonic()
+            with pytest.raises(em.JobFailedError) as caught:
+                handle.result()
+            assert f'resume it: em.resume(client, "{place}")' in caught.value.message
+            print(f"\nthe client noticed after {time.monotonic() - began_s:.1f} s")
+        cluster.start_scheduler(port)
+        with cluster.client() as client:
+            handle = em.resume(client, place)
+            start_workers(cluster, *options)  # Dask's own end with their scheduler, nannies too
+            at_s = first_worker_s(client)
+            story, seconds = [], 0.0
+            for record in handle:
+                story.append(record)
+                is_new = record["event"] == "RoundEnded" and of(story, "JobResumed")
+                if is_new and not seconds:
+                    seconds = time.monotonic() - at_s
+                if is_new and record["round"] > of(story, "JobResumed")[0]["round"] + 3:
+                    break
+            check_resumed(story, f"nanny {nanny}", seconds, reached)
+            handle.cancel()
+
+
+def test_a_run_resumes_on_another_cluster_after_its_scheduler_was_killed(
+    tmp_path: Path, rows: Path
+) -> None:
+    job = {
+        "name": "cut",
+        "data": {"format": "svmlight", "path": str(rows), "cache": str(tmp_path / "cache")},
+        "algorithm": ALGORITHM,
+        "checkpoint": {"path": str(tmp_path / "checkpoint"), "every": 0},
+        "stop": NEVER,
+    }
+    run = tmp_path / "run"
+    (tmp_path / "old").mkdir()
+    (tmp_path / "new").mkdir()
+    with stock_cluster(tmp_path / "old") as cluster:
+        start_workers(cluster)
+        with cluster.client() as client:
+            cluster.await_workers(client, len(WORKERS))
+        (tmp_path / "job.yaml").write_text(yaml.safe_dump({**job, "cluster": cluster.address}))
+        process = start_run(tmp_path, "job.yaml", "--out", "run")
+        story = run / "story.jsonl"
+        until(
+            lambda: (
+                process.poll() is not None
+                or (story.exists() and story.read_text().count('"CheckpointWritten"') > 2)
+            ),
+            "three checkpoints",
+        )
+        cluster.kill_scheduler()
+        began_s = time.monotonic()
+        code, _, err = end_run(process)
+        print(f"\nthe command ended after {time.monotonic() - began_s:.1f} s")
+    assert code == 3, err
+    (said,) = [line for line in err.splitlines() if line.startswith("elasticml:")]
+    assert "partial results of the run are in run; resume it: elasticml run --resume run" in said
+    summary = json.loads((run / "summary.json").read_text())
+    with np.load(run / "model.npz") as model:
+        assert model["coef"].shape == (1, 20)
+    rounds = [r["round"] for r in map(json.loads, story.read_text().splitlines()) if "round" in r]
+    assert 0 < summary["model_round"] <= max(rounds) + 1
+    with stock_cluster(tmp_path / "new") as cluster, cluster.client() as client:
+        settings = [f"cluster.address={cluster.address}", f"stop.gap={SOON['gap']}"]
+        options = [word for setting in settings for word in ("--set", setting)]
+        process = start_run(tmp_path, "--resume", "run", "--json", *options)
+        start_workers(cluster)
+        at_s = first_worker_s(client)
+        until(
+            lambda: (
+                process.poll() is not None
+                or '"RoundEnded"' in story.read_text().partition('"JobResumed"')[2]
+            ),
+            "a new round",
+            look_s=0.02,
+        )
+        seconds = time.monotonic() - at_s
+        code, out, err = end_run(process)
+    assert code == 0, err
+    summary = json.loads(out.splitlines()[-1])
+    assert (summary["gap"] <= SOON["gap"], summary["attempts"]) == (True, 2)
+    check_resumed([json.loads(line) for line in story.read_text().splitlines()], "command", seconds)
