@@ -157,9 +157,11 @@ class PreemptionHandler:
             record.is_marked = True
             self.chunk_copies.waive(record.id)
         elif record is not None:
-            was_put_off = former is not None and former.is_put_off
-            is_same = was_put_off and abs(former.deadline_s - assignment.deadline_s) <= SAME_END_S
-            assignment.is_put_off = is_same
+            assignment.is_put_off = (
+                former is not None
+                and former.is_put_off
+                and abs(former.deadline_s - assignment.deadline_s) <= SAME_END_S
+            )
             return [*kept, *self._put_off(assignment, record, now_s)]
         if not assignment.mark.negotiable:
             return self._drain_marked(assignment, now_s)

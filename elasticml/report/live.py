@@ -485,6 +485,13 @@ class LiveJob:
         status = self.status
         if status.is_over:
             return status.reason or ""
+        waiting = status.waiting
+        if waiting is not None:
+            who = f" from {', '.join(waiting.who)}" if waiting.who else ""
+            return (
+                f"Waiting for {waiting.what}{who} since {waiting.since_s:.0f} s: {waiting.have} of "
+                f"{waiting.need}; {waiting.remedy}."
+            )
         if status.round or any(slot.state == "active" for slot in self.slots.values()):
             return ""
         present = sum(slot.state == "loading" for slot in self.slots.values())

@@ -177,12 +177,10 @@ def csv_columns(
     if not first:
         raise DataError(f"{path}, line 1 is blank, wanted columns", path=path)
     rows = [row for row in ([] if header else [first]) + list(lines) if len(row) == len(first)]
-    types: tuple[ColumnType, ...] = (
-        tuple(_type_of(column) for column in zip(*rows, strict=True)) if rows else ()
-    )
+    columns = zip(*rows, strict=True) if rows else [()] * len(first)
+    types = tuple(_type_of(column) for column in columns)
     names = tuple(first) if header else tuple(str(i) for i in range(len(first)))
-    numbers: tuple[ColumnType, ...] = ("number",) * len(names)
-    return names, types or numbers
+    return names, types
 
 
 def _head(path: str) -> list[str]:

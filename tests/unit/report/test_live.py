@@ -88,6 +88,15 @@ def test_chunks_are_on_their_way_from_the_order_to_their_arrival() -> None:
     assert live.moves == {}
 
 
+def test_the_note_says_what_a_job_waits_for() -> None:
+    wait = {"t": 4.0, "event": "Waiting", "cause": "clock", "what": "members", "have": 0, "need": 2}
+    wait |= {"since_s": 1.0, "remedy": "start 2 more"}
+    waiting = read_story("j", [started(), wait])
+    assert waiting.note() == "Waiting for members since 1 s: 0 of 2; start 2 more."
+    ended = {"t": 5.0, "event": "WaitEnded", "cause": "clock", "what": "members", "seconds": 4.0}
+    assert read_story("j", [started(), wait, ended]).note() == "Waiting for members."
+
+
 def test_cost_is_the_time_of_participation() -> None:
     live = read_story("j", [*BEGUN, *a_round(0, 0.0, 8.0), *a_round(1, 8.0, 10.0)])
     assert live.container_s == 20.0
