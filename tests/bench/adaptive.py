@@ -1,11 +1,12 @@
 """Adaptive stock clusters during training: seconds, members over time, chunks that were absent.
 
-    python tests/bench/adaptive.py [--interval 1s] [--only cocoa|batch]
+    python tests/bench/adaptive.py [--interval 1s] [--only cocoa|batch] [--kind 3..1..3]
 
 ``LocalCluster(n_workers=0)`` with ``cluster.adapt`` of 0..3, of 1..3, and of 3, then 1, then 3
 workers; CoCoA to a gap of 1e-6 and batch gradients (L-BFGS) until they have converged, on rows of
-noise and signal in equal parts. For 3..1..3 the maximum changes when 5 and when 10 rounds have
-ended with all members of before. Nothing of elasticml builds the cluster.
+noise and signal in equal parts. For 3..1..3 the maximum changes when 5 rounds have ended with that
+number of members, and each frame takes 100 ms, so that new workers come before the end. Nothing of
+elasticml builds the cluster.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ def data() -> Any:
     return em.from_arrays(X, np.sign(X @ rng.normal(size=FEATURES) + 3 * rng.normal(size=ROWS)))
 
 
-def jobs() -> dict[str, em.Job]:
+def jobs(latency_s: float | None) -> dict[str, em.Job]:
     """Return a job of each algorithm, to its target."""
     members, source = em.Members(max=MEMBERS), data()
     cocoa = em.CoCoA(loss="logistic", l2=1e-4)
     batch = em.BatchGradient(loss="logistic", l2=1e-6)
     more: dict[str, Any] = {"members": members, "chunk_size": "64 KiB"}
+    more["collective"] = em.Collective(latency_s=latency_s)
     return {
         "cocoa": em.Job(cocoa, source, stop=em.Stop(gap=1e-6, rounds=5000), **more),
         "batch": em.Job(batch, source, stop=em.Stop(rounds=5000), **more),
@@ -86,7 +88,7 @@ class Run:
             self.summary = handle.outcome().summary
             self.last = handle.outcome().history[-1]
             ended_s = time.perf_counter()
-            while workers_of(self.client) and time.perf_counter() - ended_s < 60.0:
+            while len(workers_of(self.client)) > self.minimum:
                 time.sleep(0.05)
             self.closed_s = time.perf_counter() - ended_s
 
@@ -123,6 +125,7 @@ def main() -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("--interval", default="1s")
     parser.add_argument("--only", choices=("cocoa", "batch"))
+    parser.add_argument("--kind", choices=("0..3", "1..3", "3..1..3"))
     options = parser.parse_args()
     kinds = {
         "0..3": [(0, MEMBERS)],
@@ -133,8 +136,11 @@ def main() -> None:
         *("algorithm", "adapt", "seconds", "rounds", "gap or objective", "workers over time"),
         *("retired", "lost", "absent", "closed after (s)"),
     )
-    for name, job in jobs().items():
-        for kind, phases in kinds.items() if options.only in (None, name) else ():
+    for name in ("cocoa", "batch"):
+        for kind, phases in kinds.items():
+            if options.only not in (None, name) or options.kind not in (None, kind):
+                continue
+            job = jobs(0.1 if len(phases) > 1 else None)[name]
             run = Run(job, phases, options.interval)
             course = ", ".join(f"{count} at {at_s:.1f}" for at_s, count in run.course)
             end = run.last.get("gap") if name == "cocoa" else run.summary["objective"]
