@@ -71,7 +71,7 @@ def test_members_that_leave_are_closed_first_then_those_with_the_fewest_bytes():
         assert made.step(0)
     state = made.driver.state
     leaver = max(closing_costs(state), key=lambda address: closing_costs(state)[address])
-    made.mark(leaver, 600.0, negotiable=False)
+    made.mark(leaver, 20.0, negotiable=False)
     costs = closing_costs(state)
     assert min(costs, key=lambda address: costs[address]) == leaver
     ledger, members = state.ledger, state.membership
