@@ -36,6 +36,8 @@ class ElasticmlError(Exception):
         self.fields = fields
         for name, value in fields.items():
             setattr(self, name, value)
+        if fields.get("traceback"):
+            self.add_note(f"In the other process:\n{fields['traceback']}".rstrip())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.message, self.fields))
@@ -144,8 +146,4 @@ def error_from_dict(body: dict[str, Any]) -> ElasticmlError:
     kind = globals().get(body["kind"])
     if not (isinstance(kind, type) and issubclass(kind, ElasticmlError)):
         kind = ElasticmlError
-    fields = dict(body.get("fields", {}))
-    error = kind(body["message"], **fields)
-    if fields.get("traceback"):
-        error.add_note(f"In the other process:\n{fields['traceback']}".rstrip())
-    return error
+    return kind(body["message"], **body.get("fields", {}))
