@@ -198,7 +198,7 @@ def test_announced_workers_are_emptied_and_used_again(
     )
     for step, reason in ((0, "maintenance"), (2, "preempted"), (4, "preempted"), (6, "preempted")):
         course.check_drained(step, reason)
-    assert outputs == [f"announced, 60 s: {address}\n", f"withdrawn: {address}\n"]
+    assert outputs == [f"announced, 20 s: {address}\n", f"withdrawn: {address}\n"]
     assert len(workers_of(client)) == 2
     print("announced, back, command, back, SIGUSR1 x2:", [round(s, 2) for s in course.seconds])
     with pytest.raises(em.ConfigError, match=r"got 'spto' \(did you mean 'spot'\?\)"):
