@@ -17,6 +17,8 @@ from distributed import Client
 
 from elasticml.jobs.handle import workers_of
 
+#: Where workers find the functions of the tests.
+ROOT = Path(__file__).resolve().parents[1]
 START_S_MAX = 120.0
 END_S_MAX = 60.0
 #: The processes also end when pytest is killed.
@@ -115,7 +117,7 @@ class StockCluster:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, **(environment or {})},
+                env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
             )
         return self.processes[name].pid
 

@@ -71,8 +71,12 @@ class RoundScheduler:
         (which takes no time), and while a planned return is running.
         """
         chunk_moves, rounds = self.chunk_moves, self.rounds
-        returning = rounds.expected is not None and (rounds.expected > 0 or chunk_moves.loading)
-        if rounds.expected == 0 and not chunk_moves.loading:
+        returning = rounds.expected is not None and (
+            rounds.expected > 0
+            or bool(chunk_moves.loading)
+            or any(not record.configured for record in self.state.membership.stage("spare"))
+        )
+        if rounds.expected == 0 and not returning:
             rounds.expected = None
         busy = chunk_moves.moves or chunk_moves.rereading or chunk_moves.at_hand
         if not busy and not returning:
