@@ -43,6 +43,12 @@ def test_half_of_the_members_are_killed_and_come_back():
     assert set(column(result, "absent_examples")[10:20]) == {120}
 
 
+def test_a_planned_return_waits_until_the_members_have_compiled_their_kernels():
+    faults = [{"round": 10, "lose": 3}, {"round": 20, "return": 3}]
+    result = play({"warm_up_s": 30.0}, faults=faults, stop={"rounds": 31})
+    assert column(result, "stand_ins") == [0] * 10 + [1] * 10 + [0] * 11
+
+
 def test_stand_ins_bring_the_model_near_the_optimum_that_includes_the_absent_examples():
     faults = [{"round": 4, "lose": 3}]
     taylor = play(faults=faults, stop={"rounds": 40}).arrays["coef"]
