@@ -1,27 +1,25 @@
-"""Turn what users have (frames, arrays, files, Dask collections) into the rows of a model."""
+"""Turn what users have (frames, arrays, files, Dask collections) into the rows of a model.
+
+Arrow and the readers of tables are imported when they are needed, not by every job.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow
 import scipy.sparse
 from numpy.typing import NDArray
 
 from elasticml.data.chunks.rows import rows_of_chunk
-from elasticml.data.readers.table_encoding import (
-    TableEncoder,
-    encoder_from_json,
-    matrix_of,
-    numbers,
-)
-from elasticml.data.readers.tabular import TableSource, feature_tables
 from elasticml.data.source import Source, infer_format, read_block, source_from_spec
 from elasticml.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from elasticml.data.readers.table_encoding import TableEncoder
 
 _TABLES = ("csv", "parquet")
 
@@ -73,6 +71,8 @@ class RowInput:
         DataError
             When columns are missing or of another number or type than in training.
         """
+        import pyarrow
+
         if scipy.sparse.issparse(X):
             rows = X.tocsr()
         elif is_table(X):
@@ -112,6 +112,8 @@ class RowInput:
         ConfigError, DataError
             When it cannot be read, or does not fit the model.
         """
+        from elasticml.data.readers.tabular import TableSource
+
         if isinstance(data, TableSource):
             data = data.path
         name = os.fspath(data) if isinstance(data, str | os.PathLike) else ""
@@ -130,6 +132,8 @@ class RowInput:
         yield from self._source_batches(data if not name else _source_named(name))
 
     def _table_batches(self, path: str, keep: Sequence[str], labelled: bool) -> Iterator[Batch]:
+        from elasticml.data.readers.tabular import feature_tables
+
         encoder = self.encoder
         if encoder is None:
             raise ConfigError(
@@ -146,6 +150,8 @@ class RowInput:
             yield Batch(X=self._of_table(table, path, place), labels=labels, kept=kept)
 
     def _source_batches(self, source: Source) -> Iterator[Batch]:
+        from elasticml.data.readers.table_encoding import matrix_of
+
         if self.index_base is not None and source.spec().get("format") == "svmlight":
             source = source_from_spec({**source.spec(), "zero_based": self.index_base == 0})
         source = source.with_columns(self.n_columns)
@@ -167,6 +173,8 @@ class RowInput:
     def _of_table(
         self, table: Any, what: str, place: Callable[[int], str] = "row {}".format
     ) -> Any:
+        from elasticml.data.readers.table_encoding import matrix_of, numbers
+
         encoder = self.encoder
         if encoder is not None:
             encoder.check_names(table.column_names, what)
@@ -200,6 +208,8 @@ class RowInput:
 
 def row_input_from_json(record: Mapping[str, Any]) -> RowInput:
     """Rebuild the description from ``to_json()``."""
+    from elasticml.data.readers.table_encoding import encoder_from_json
+
     encoder = record["encoder"]
     return RowInput(
         n_columns=int(record["n_columns"]),
@@ -216,6 +226,8 @@ def is_file(X: Any) -> bool:
 
 def is_table(X: Any) -> bool:
     """Whether X is a frame or an Arrow table: its columns have names."""
+    import pyarrow
+
     return isinstance(X, pyarrow.RecordBatch) or hasattr(X, "__arrow_c_stream__")
 
 
@@ -227,6 +239,8 @@ def arrow_table(X: Any) -> Any:
     DataError
         When a column has no common type.
     """
+    import pyarrow
+
     if isinstance(X, pyarrow.Table):
         return X
     if isinstance(X, pyarrow.RecordBatch):
