@@ -136,7 +136,9 @@ def test_a_scheduler_killed_outright_is_one_line_that_names_what_exists(
     assert "Traceback" not in err
     message = err.splitlines()[-1]
     assert message.startswith("elasticml: the scheduler of job small-")
-    assert "; partial results of the run are in run; resume it: elasticml run --resume run" in message
+    assert (
+        "; partial results of the run are in run; resume it: elasticml run --resume run" in message
+    )
     logs = Path(message.split("; see ")[-1])
     assert (logs / "scheduler.log").exists()
     shutil.rmtree(logs)

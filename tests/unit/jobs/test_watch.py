@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,7 +55,8 @@ class Scheduler:
     def __init__(self, *parts: Any) -> None:
         self.parts = list(parts)
 
-    def sync(self, call: Any, **arguments: Any) -> Any:
+    def sync(self, reply: Any, client: Any, ask: Callable[[], dict[str, Any]]) -> Any:
+        arguments = ask()
         if not self.parts:
             return {"records": [], "done": True, "next": 0, "told": 0}
         part = self.parts.pop(0)
@@ -65,7 +67,7 @@ class Scheduler:
 
     @property
     def scheduler(self) -> Any:
-        return SimpleNamespace(em_poll=None)
+        return SimpleNamespace(em_poll=lambda **arguments: arguments)
 
 
 def handle(*parts: Any) -> Handle:
