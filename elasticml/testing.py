@@ -266,7 +266,7 @@ class _Bench:
             if isinstance(end, Model):
                 return LocalRun(model=end, arrays=end.arrays, history=history, facts=self.facts)
             history.append({"round": len(history), "objective": end.objective, **end.extra})
-            self._go_on = len(history) < rounds  # a trainer that is told to stop returns its model
+            self._go_on = len(history) < rounds  # a trainer that stops returns its model
         return LocalRun(model=None, arrays=self.arrays, history=history, facts=self.facts)
 
     def rounds(self) -> Iterator[RoundEnd | Model]:

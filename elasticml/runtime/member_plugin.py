@@ -126,7 +126,7 @@ class MemberPlugin(WorkerPlugin):
         return "OK"
 
     async def _drain_closing(self, worker: Worker) -> None:
-        """Drain a worker that is being closed, unless nobody is left to take its chunks."""
+        """Drain a worker that is being closed, unless no worker is left to take its chunks."""
         if self.host is None or not self.host.is_serving:
             return
         waits = [

@@ -1,6 +1,6 @@
 """The page ``/elasticml`` on the scheduler's HTTP server: the running jobs, live and read-only.
 
-Figures are computed when somebody asks for them, at most once a second whatever the number of
+Figures are computed on request, at most once a second whatever the number of
 viewers, and from the new records of the stories only. While no page is open, it costs nothing.
 """
 
