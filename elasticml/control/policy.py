@@ -208,6 +208,8 @@ class View:
     moving: int = 0
     #: Chunks on their way to a new owner, including those of returning groups: chunk -> owner.
     coming: Mapping[ChunkId, MemberId] = field(default_factory=dict)
+    #: False if no member is near its announced end, so that the members need not be searched.
+    has_ending: bool = True
     #: Assumed rate of chunk moves.
     move_bytes_per_s: float = 200e6
     #: The job's seed: with the round, the only source of randomness of a policy.

@@ -74,6 +74,8 @@ def _from_leavers(view: View, chunks: Chunks) -> list[Move]:
 
 def _ahead(view: View, chunks: Chunks) -> list[Replicate]:
     """Copy the bodies that only members near their end hold."""
+    if not view.has_ending:
+        return []
     ending = [m for m in (*view.working, *view.leaving) if m.is_ending]
     load = _hosts(view) if ending else {}
     if not load:
