@@ -111,9 +111,13 @@ class InitialPlacement:
 
     def unready(self) -> set[MemberId]:
         """Return members that still compile their kernels, while the first round waits for them."""
-        if self.state.stage != "dealing":
+        state = self.state
+        if state.stage != "dealing":
             return set()
-        return {m for m, record in self.state.membership.members.items() if not record.configured}
+        # A newcomer without chunks takes part later: the others do not wait for it.
+        living = state.membership.members
+        owners = [m for m, chunks in state.ledger.owned.items() if chunks]
+        return {m for m in owners if m in living and not living[m].configured}
 
     def facts_fixed(self, event: FactsFixed) -> list[Command]:
         """After the survey read the blocks; after reading place the chunks."""
