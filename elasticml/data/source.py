@@ -17,8 +17,6 @@ from elasticml.data.storage.block_cache import CacheSetting, cache_bytes_max, ca
 from elasticml.data.storage.block_file import Block
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId
-from elasticml.specification.data import DATA_SPECS
-from elasticml.specification.settings_model import read_settings, unknown_choice
 
 #: Size of a text reader's byte ranges, and of a block of in-memory rows.
 BLOCK_BYTES: Final = 8 * 2**20
@@ -122,6 +120,9 @@ def source_from_spec(spec: Mapping[str, Any]) -> Source:
     ConfigError
         When the format or a key is unknown, or a setting is out of range.
     """
+    from elasticml.specification.data import DATA_SPECS
+    from elasticml.specification.settings_model import read_settings, unknown_choice
+
     name = spec.get("format")
     if not isinstance(name, str) or name not in DATA_SPECS:
         raise unknown_choice(name, sorted(DATA_SPECS), "data.format")

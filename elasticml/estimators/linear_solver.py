@@ -18,7 +18,6 @@ from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 from elasticml.algorithms.local_runner import train_locally
 from elasticml.arrays import F64
 from elasticml.estimators.row_table import RowTable
-from elasticml.story.summary import summary_from_json
 
 #: Not looked up in the registry, which would load the code of every algorithm.
 _COCOA: Final = Algorithm(name="cocoa", trainer=make_trainer, solver=CocoaSolver)
@@ -189,6 +188,7 @@ def _as_job(
     from elasticml.data.readers.arrays import from_arrays
     from elasticml.estimators.job_backend import run_job
     from elasticml.specification.algorithms import CoCoA
+    from elasticml.story.summary import summary_from_json
 
     algorithm = CoCoA(**{key: value for key, value in section.items() if key != "name"})
     result = run_job(algorithm, from_arrays(*rows), client, problem.rounds)

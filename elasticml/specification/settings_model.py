@@ -25,6 +25,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, cast, dataclass_transform
 
 from pydantic import (
@@ -177,8 +178,14 @@ def read_settings(kind: type[S], raw: object, path: str) -> S:
             f"{', '.join(keys_of(kind)[:4])}",
             path=path,
         )
-    adapter: TypeAdapter[S] = TypeAdapter(kind)
-    return adapter.validate_python(dict(raw), context={"path": path})
+    made: S = _validator(cast(Any, kind)).validate_python(dict(raw), context={"path": path})
+    return made
+
+
+@cache
+def _validator(kind: type) -> TypeAdapter[Any]:
+    """Return the validator of a class; building it takes milliseconds, so it is built once."""
+    return TypeAdapter(kind)
 
 
 def names_by_key(kind: Any) -> dict[str, str]:
