@@ -6,16 +6,18 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
+from typing import Any
 
+import psutil
 from distributed import Client
 
 from elasticml.jobs.handle import workers_of
+from tests.waiting import until
 
 #: Where workers find the functions of the tests.
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,6 +25,33 @@ START_S_MAX = 120.0
 END_S_MAX = 60.0
 #: The processes also end when pytest is killed.
 _ENDS_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
+
+
+def kill_session(process: subprocess.Popen[Any]) -> None:
+    """Kill a process that leads a session, and all others in it; return when none is left.
+
+    The resource trackers of ``multiprocessing`` end by themselves, when they have removed the
+    semaphores of the killed ones.
+    """
+
+    def is_empty() -> bool:
+        left = [one for one in psutil.process_iter() if _is_in(one, process.pid)]
+        for one in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if not any("resource_tracker" in word for word in one.cmdline()):
+                    one.kill()
+        process.poll()
+        return not left
+
+    until(is_empty, "processes of a session that was killed", look_s=0.02)
+    process.wait()
+
+
+def _is_in(process: psutil.Process, session: int) -> bool:
+    try:
+        return os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE
+    except (OSError, psutil.Error):
+        return False
 
 
 class StockCluster:
@@ -98,9 +127,7 @@ class StockCluster:
     def close(self) -> None:
         """Kill what is left, with all children."""
         for process in self.processes.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            kill_session(process)
 
     def _start(
         self, name: str, command: list[str], environment: dict[str, str] | None = None

@@ -22,7 +22,7 @@ from distributed import Client
 import elasticml as em
 from elasticml.jobs.handle import workers_of
 from tests.http_server import serving
-from tests.stock_cluster import StockCluster, stock_cluster
+from tests.stock_cluster import StockCluster, kill_session, stock_cluster
 
 pytestmark = pytest.mark.cluster
 
@@ -231,8 +231,7 @@ def stop_like_kubernetes(cluster: StockCluster, name: str, grace_s: float) -> No
     try:
         process.wait(until_s - time.monotonic())
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        kill_session(process)
 
 
 def close_soon(dask_worker: Any) -> None:

@@ -4,8 +4,6 @@
 
 import csv
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +19,7 @@ from elasticml.clusters.yarn.jobs.submission import (
 from elasticml.job import Job
 from elasticml.jobs.job_file import parse_job
 from elasticml.protocol.job_record import job_record
+from tests.stock_cluster import kill_session
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -77,8 +76,7 @@ def start(tmp_path):
 
     yield begin
     for process in lives:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_session(process)
         process.communicate()
 
 
@@ -121,8 +119,7 @@ def test_after_a_kill_the_next_driver_resumes_from_the_last_checkpoint(submit, s
         return (place / "history.csv").exists() and len(rounds_of(place)) > 50
 
     until(is_on_its_way, "50 rounds")
-    os.killpg(first.pid, signal.SIGKILL)
-    first.wait()
+    kill_session(first)
     calls = ended(start(file))
     assert calls["end"][0] == "SUCCEEDED"
     assert read_attempt(str(place)).number == 2
