@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from elasticml.clusters.yarn.cluster import YarnCluster
     from elasticml.data.readers.arrays import from_arrays
     from elasticml.data.readers.converted import read_converted
+    from elasticml.data.readers.dask_collections import from_dask
     from elasticml.data.readers.images import read_images
     from elasticml.data.readers.sequences import read_sequences
     from elasticml.data.readers.svmlight import read_svmlight
@@ -111,6 +112,7 @@ __all__ = [
     "attach",
     "enet_path",
     "from_arrays",
+    "from_dask",
     "lasso_path",
     "load_model",
     "make_splice",
@@ -134,6 +136,7 @@ _HOMES = {
     "LocalCluster": "clusters.local.cluster",
     "YarnCluster": "clusters.yarn.cluster",
     "from_arrays": "data.readers.arrays",
+    "from_dask": "data.readers.dask_collections",
     "make_splice": "data.synthetic.splice_sites",
     "read_converted": "data.readers.converted",
     "read_csv": "data.readers.tabular",

@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from elasticml.data.readers.dask_partitions import DaskSource
 from elasticml.data.source import Source, resolve_chunk_bytes, source_from_spec
 from elasticml.data.storage.filesystem import is_url, join
 from elasticml.errors import ConfigError
@@ -242,6 +243,7 @@ class Job:
         limit = self.memory_limit or math.inf
         worker_bytes = [min(n or math.inf, limit) for n in limits_bytes or [0] * members]
         limits = [int(BODIES_SHARE * n) if n < math.inf else 0 for n in worker_bytes]
+        is_dask = isinstance(self.data, DaskSource)
         needs_size = self.holders == "auto" and 0 not in limits
         total = sum(block.nbytes for block in self.data.blocks()) if needs_size else 0
         place = run_checkpoints.checkpoint_place(self.checkpoint, run_dir)
@@ -266,8 +268,15 @@ class Job:
             "faults": [fault.entry() for fault in self.faults],
             "collective": self.collective.model_dump(),
             "partitions": self.partitions,
-            "holders": resolve_holders(self.holders, self.algorithm, total, limits),
-            "placement": resolve_placement(self.placement, self.algorithm.name),
+            # The sizes of Dask's partitions are known when they are read: the driver decides.
+            "holders": None
+            if is_dask and self.holders == "auto"
+            else resolve_holders(self.holders, self.algorithm, total, limits),
+            "placement": resolve_placement(
+                self.placement,
+                self.algorithm.name,
+                lies_on_workers=is_dask and self.partitions is None,
+            ),
             "warm_start": self.warm_start_path,
             "members": {"start": members, "min": self.members.min, "max": self.members.max},
             "evaluate": evaluate if self.evaluates else False,
@@ -329,7 +338,10 @@ class Job:
             record["resume"] = str(resume)
         prepare_scheduler(client)
         _submit(client, record, self.data)
-        return Handle(client, job_id, job_record(record), self.data, self.test)
+        sent, source = job_record(record), self.data
+        if isinstance(source, DaskSource):
+            source = source_from_spec(sent.data)  # a handle keeps no partitions
+        return Handle(client, job_id, sent, source, self.test)
 
     def run(
         self,
@@ -488,7 +500,7 @@ def _interrupted_job(client: Client, places: Sequence[str]) -> tuple[str, JobRec
 
 
 def _submit(client: Client, record: dict[str, Any], data: Source) -> None:
-    """Send a job to the scheduler, with its data if they are in memory."""
+    """Send a job to the scheduler, with its data if they are in memory, or their Dask graph."""
     extras: dict[str, Any] = {}
     if getattr(data, "is_in_memory", False):
         sent = job_record(record)
@@ -501,6 +513,8 @@ def _submit(client: Client, record: dict[str, Any], data: Source) -> None:
             "bodies": [bytes(body) for body in bodies.bodies],
             "summaries": [summary.to_json() for summary in bodies.summaries],
         }
+    elif isinstance(data, DaskSource):
+        extras = {"graph": data.pickled_graph()}
     unwrap_reply(client.sync(client.scheduler.em_submit, record=record, **extras))
     follow_demand(client)
 

@@ -128,6 +128,7 @@ class Driver:
             notices.NodeChanged: self.membership_changes.preemption.node,
             ev.BlockRead: lambda e, now: self.loading.read(e),
             ev.Ready: lambda e, now: self.placement.ready(e),
+            ev.BlocksLocated: self._quiet(self.loading.located),
             ev.FactsFixed: lambda e, now: self.placement.facts_fixed(e),
             ev.ChunksLoaded: self._loaded,
             ev.ChunksDropped: self._quiet(self.chunk_moves.dropped),

@@ -33,8 +33,9 @@ class DriverSettings:
     members_max: int | None = None
     #: Static partitions of the examples, several per member, as in the papers' layouts.
     partitions: int | None = None
-    #: Initial placement: contiguous ranges of the file, or random parts drawn from the seed.
-    placement: Literal["contiguous", "random"] = "contiguous"
+    #: Initial placement: contiguous ranges of the file, random parts drawn from the seed, or with
+    #: the members that read the blocks.
+    placement: Literal["contiguous", "random", "readers"] = "contiguous"
     #: Seed of all random choices.
     seed: int = 0
     #: Members that hold each chunk's body: with 2, a copy survives a loss. None: 2 if all bodies

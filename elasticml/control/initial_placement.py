@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable, Mapping
 
 from elasticml.control.chunk_transfers import ChunkMoves
 from elasticml.control.job_state import JobState
-from elasticml.control.placement import contiguous, scattered
+from elasticml.control.placement import contiguous, evened, scattered
 from elasticml.control.round_scheduler import RoundScheduler
 from elasticml.control.rounds import Rounds
-from elasticml.ids import MemberId
+from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.protocol.commands import Command, Configure, MergeFacts, ReadBlocks, StartTrainer
-from elasticml.protocol.events import BlockRead, FactsFixed, Ready
+from elasticml.protocol.events import BlockRead, BlocksLocated, FactsFixed, Ready
 from elasticml.story import records as story
 
 
@@ -23,6 +24,12 @@ class BlockLoading:
         #: The reader of each block that has not been reported yet; None: unassigned.
         self.pending: dict[int, MemberId | None] = {}
         self.survey = False
+        #: Addresses of the workers that hold a block in memory.
+        self._holders: Mapping[int, tuple[str, ...]] = {}
+
+    def located(self, event: BlocksLocated) -> None:
+        """Record which workers hold blocks; orders that were given stay as they are."""
+        self._holders = event.holders
 
     def start(self, survey: bool) -> list[Command]:
         """Start to survey or to read all blocks."""
@@ -31,7 +38,7 @@ class BlockLoading:
         return self.assign()
 
     def assign(self) -> list[Command]:
-        """Assign every unassigned block to the member with the fewest blocks to read."""
+        """Assign every unassigned block to a holder, else to the member with the fewest blocks."""
         waiting = [b for b, reader in self.pending.items() if reader is None]
         members = self.state.recipients() if waiting else []
         if not members:
@@ -40,18 +47,37 @@ class BlockLoading:
         for reader in self.pending.values():
             if reader in load:
                 load[reader] += 1
+        near = self._assign_to_holders(waiting, load)
         heap = [(n, m) for m, n in load.items()]
         heapq.heapify(heap)
         assigned: dict[MemberId, list[int]] = {}
         for block in waiting:
-            n, reader = heap[0]
-            heapq.heapreplace(heap, (n + 1, reader))
+            reader = near.get(block)
+            if reader is None:
+                n, reader = heap[0]
+                heapq.heapreplace(heap, (n + 1, reader))
             self.pending[block] = reader
             assigned.setdefault(reader, []).append(block)
         return [
             ReadBlocks(cause=self.state.cause, member=m, blocks=tuple(blocks), survey=self.survey)
             for m, blocks in assigned.items()
         ]
+
+    def _assign_to_holders(
+        self, blocks: Iterable[int], load: dict[MemberId, int]
+    ) -> dict[int, MemberId]:
+        """Return a reader for each block that a member holds, and count it in ``load``."""
+        if not self._holders:
+            return {}
+        records = self.state.membership.members
+        at = {records[m].address: m for m in load}
+        near: dict[int, MemberId] = {}
+        for block in blocks:
+            holders = [at[a] for a in self._holders.get(block, ()) if a in at]
+            if holders:
+                reader = near[block] = min(holders, key=lambda m: (load[m], m))
+                load[reader] += 1
+        return near
 
     def read(self, event: BlockRead) -> list[Command]:
         """Enter a block's chunks; a report by another than its reader adds copies only."""
@@ -134,13 +160,17 @@ class InitialPlacement:
         members = state.recipients()
         commands += self._rounds.due_loss("load")
         if members:
-            settings, at = state.settings, sorted(members)
-            commands += self._mobility.move(
-                scattered(chunks, at, settings.seed, settings.partitions)
-                if settings.placement == "random"
-                else contiguous(chunks, at, settings.partitions)
-            )
+            commands += self._mobility.move(self._owners(chunks, sorted(members)))
         return commands + self._mobility.reread() + self.dealt()
+
+    def _owners(self, chunks: list[ChunkInfo], members: list[MemberId]) -> dict[ChunkId, MemberId]:
+        """Return the first owner of each chunk."""
+        settings, owner = self.state.settings, self.state.ledger.owner
+        if settings.placement == "random":
+            return scattered(chunks, members, settings.seed, settings.partitions)
+        if settings.placement == "readers":
+            return evened(chunks, {c.id: owner(c.id) for c in chunks}, members)
+        return contiguous(chunks, members, settings.partitions)
 
     def dealt(self) -> list[Command]:
         """Start the trainer once every chunk is with its owner for the first round."""

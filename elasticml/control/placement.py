@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from elasticml.control.policy import Chunks
 from elasticml.control.seeded_random import shuffled
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
+
+#: Largest difference of a member's examples from the mean, as a share of the mean, with which the
+#: chunks of data that lie on members stay where they were read.
+UNEVEN_MAX: Final = 0.2
 
 
 def contiguous(
@@ -34,6 +39,55 @@ def scattered(
     """
     order = shuffled(sorted(chunks, key=lambda c: c.id), seed)
     return _stretches(order, members, partitions)
+
+
+def evened(
+    chunks: Sequence[ChunkInfo],
+    owners: Mapping[ChunkId, MemberId | None],
+    members: Sequence[MemberId],
+) -> dict[ChunkId, MemberId]:
+    """Leave chunks with the members that read them, unless those differ much in examples.
+
+    Chunks move from the fullest to the emptiest member, the last ones first, while one of the two
+    differs from the mean by more than a fifth and the move makes their difference smaller. Chunks
+    of other owners go to the emptiest member.
+
+    Parameters
+    ----------
+    owners : mapping
+        The member that read each chunk.
+    """
+    target = {c: m for c, m in owners.items() if m is not None and m in members}
+    rows = dict.fromkeys(members, 0)
+    owned: dict[MemberId, list[ChunkInfo]] = {m: [] for m in members}
+    homeless: list[ChunkInfo] = []
+    for chunk in sorted(chunks, key=lambda c: c.id):
+        member = target.get(chunk.id)
+        if member is None:
+            homeless.append(chunk)
+            continue
+        rows[member] += chunk.rows
+        owned[member].append(chunk)
+    for chunk in homeless:
+        member = target[chunk.id] = min(members, key=lambda m: (rows[m], m))
+        rows[member] += chunk.rows
+        owned[member].append(chunk)
+    mean = sum(rows.values()) / len(members)
+    while True:
+        giver, taker = max(members, key=lambda m: (rows[m], m)), min(members, key=lambda m: rows[m])
+        if rows[giver] <= (1 + UNEVEN_MAX) * mean and rows[taker] >= (1 - UNEVEN_MAX) * mean:
+            return target
+        gap, chunks_there = rows[giver] - rows[taker], owned[giver]
+        at = next(
+            (k for k in reversed(range(len(chunks_there))) if 0 < chunks_there[k].rows < gap), None
+        )
+        if at is None:
+            return target
+        chunk = chunks_there.pop(at)
+        target[chunk.id] = taker
+        rows[giver] -= chunk.rows
+        rows[taker] += chunk.rows
+        owned[taker].insert(0, chunk)
 
 
 def _stretches(

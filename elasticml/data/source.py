@@ -30,6 +30,8 @@ _READERS: Final[dict[str, str]] = {
     "arrays": "elasticml.data.readers.arrays",
     "chunks": "elasticml.data.readers.converted",
     "csv": "elasticml.data.readers.tabular",
+    "dask": "elasticml.data.readers.dask_partitions",
+    "dask_table": "elasticml.data.readers.dask_tables",
     "images": "elasticml.data.readers.images",
     "npz": "elasticml.data.readers.npz",
     "parquet": "elasticml.data.readers.tabular",

@@ -26,7 +26,11 @@ CheckpointSetting = Checkpoint | Literal[False]
 #: Subdirectory of a run directory that holds the checkpoints.
 FOLDER = "checkpoint"
 #: How to give data again that no process but the client has, by their format.
-DATA_IN_MEMORY = {"arrays": "em.from_arrays(X, y)"}
+DATA_IN_MEMORY = {
+    "arrays": "em.from_arrays(X, y)",
+    "dask": "em.from_dask(X, y)",
+    "dask_table": "em.from_dask(frame, label=...)",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,6 +99,14 @@ class BlockRead(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlocksLocated(Event):
+    """Workers hold blocks of the source in memory: those read them if they can."""
+
+    #: Addresses of the holders of each held block.
+    holders: Mapping[int, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FactsFixed(Event):
     """The statistics of the whole data set are known: size, columns and classes."""
 

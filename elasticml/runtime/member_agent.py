@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,11 +19,12 @@ from elasticml.control import effects as fx
 from elasticml.control.member_machine import JOB_ENDED, Member
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.digests import digest_of_chunks
-from elasticml.data.dataset_stats import DatasetStats
+from elasticml.data.dataset_stats import BlockSummary, DatasetStats
+from elasticml.data.readers.dask_partitions import DaskSource
 from elasticml.data.source import Source, pin_blocks, source_from_spec
 from elasticml.data.storage.block_cache import CacheSetting, unpin
-from elasticml.errors import ElasticmlError, error_to_dict, fault_of
-from elasticml.ids import NO_EXCHANGE, ExchangeId, MemberId, chunk_id
+from elasticml.errors import ConfigError, DataError, ElasticmlError, error_to_dict, fault_of
+from elasticml.ids import NO_EXCHANGE, ChunkId, ExchangeId, MemberId, chunk_id
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.protocol.codec import decode, encode
@@ -33,6 +34,7 @@ from elasticml.runtime.chunks.chunk_links import ChunkTransport
 from elasticml.runtime.chunks.chunk_store import ChunkStore, parsed_bytes
 from elasticml.runtime.collective_agent import CollectiveAgent
 from elasticml.runtime.executors import ThreadParallel, parallel
+from elasticml.runtime.partitions import PartitionRequests
 from elasticml.runtime.peer import Peer
 from elasticml.runtime.worker_context import WorkerContext
 
@@ -379,6 +381,9 @@ class MemberAgent:
         await self._wait_for_stores()
         source, place = self._source, self._checkpoint_place()
         assert source is not None
+        if isinstance(source, DaskSource):
+            await self._read_partitions(source, order)
+            return
         try:
             if place is not None:
                 cache = self._record.cache
@@ -398,6 +403,37 @@ class MemberAgent:
             chunks, summary = await self.context.reading.run(
                 self._store.read, source, block, *self._read_settings()
             )
+        self._report_block(block, chunks, summary)
+
+    async def _read_partitions(self, source: DaskSource, order: cmd.ReadBlocks) -> None:
+        """Make chunks of Dask's partitions, in Dask's threads, as the partitions are ready."""
+        loop = asyncio.get_running_loop()
+
+        def take(block: int, parts: Sequence[Any]) -> None:
+            chunks: list[Chunk] = []
+            if order.survey:
+                summary = source.survey_of(block, parts)
+            else:
+                chunks, summary = source.chunks_of(block, parts, *self._read_settings()[:2])
+                self._store.put(chunks)
+            loop.call_soon_threadsafe(self._report_block, block, chunks, summary)
+
+        try:
+            await self._partitions().request(self.job, order.blocks, take)
+        except Exception as error:
+            self._fail(error)
+
+    def _partitions(self) -> PartitionRequests:
+        if self.context.partitions is None:
+            raise ConfigError("Dask collections can be read only by members on a Dask cluster")
+        return self.context.partitions
+
+    def _report_block(
+        self, block: int, chunks: Sequence[Chunk], summary: BlockSummary | None
+    ) -> None:
+        if self.gone.is_set():
+            return
+        assert self.me is not None
         self._summaries[block] = None if summary is None else summary.to_json()
         self.feed(
             ev.BlockRead(
@@ -425,9 +461,12 @@ class MemberAgent:
         assert source is not None and self.me is not None
         began_s = self.context.clock()
         try:
-            nbytes, parsed = await self.context.reading.run(
-                self._store.load, source, order.chunks, *self._read_settings()
-            )
+            if isinstance(source, DaskSource):
+                nbytes = parsed = await self._load_partitions(source, order.chunks)
+            else:
+                nbytes, parsed = await self.context.reading.run(
+                    self._store.load, source, order.chunks, *self._read_settings()
+                )
         except Exception as error:
             self._fail(error)
             return
@@ -441,6 +480,27 @@ class MemberAgent:
                 parsed_bytes=None if getattr(source, "is_in_memory", False) else parsed,
             )
         )
+
+    async def _load_partitions(self, source: DaskSource, ids: Sequence[ChunkId]) -> int:
+        """Make those of these chunks that are missing of their partitions; return their bytes."""
+        store = self._store
+        missing = frozenset(id for id in ids if id not in store)
+
+        def take(block: int, parts: Sequence[Any]) -> None:
+            chunks, _ = source.chunks_of(block, parts, *self._read_settings()[:2])
+            store.put([chunk for chunk in chunks if chunk.id in missing])
+
+        if missing:
+            blocks = sorted({id.block for id in missing})
+            await self._partitions().request(self.job, blocks, take)
+        for id in missing:
+            if id not in store:
+                raise DataError(
+                    f"partition {id.block} of the Dask collection no longer has the rows of chunk "
+                    f"{id}: its graph must give the same rows each time",
+                    chunk=str(id),
+                )
+        return sum(store.chunks[id].nbytes for id in missing)
 
     async def accept_child(self, link: Link) -> None:
         """Serve a link that a child in the tree has opened."""

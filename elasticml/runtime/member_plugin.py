@@ -20,6 +20,7 @@ from elasticml.ids import VERSION
 from elasticml.runtime.executors import SWITCH_INTERVAL_S, ThreadRunner, parallel
 from elasticml.runtime.fault_injection import SLOWNESS_EXTENSION, FaultSlowdown
 from elasticml.runtime.member_host import MemberHost
+from elasticml.runtime.partitions import PartitionRequests
 from elasticml.runtime.signal_drain import SignalDrain, signal_grace_s
 from elasticml.runtime.worker_context import WorkerContext
 from elasticml.runtime.worker_limits import WorkerLimits
@@ -79,6 +80,7 @@ class MemberPlugin(WorkerPlugin):
             pid=os.getpid(),
             threads=threads,
             slowness=worker.extensions.setdefault(SLOWNESS_EXTENSION, FaultSlowdown()),
+            partitions=PartitionRequests(worker),
         )
         folder = spill_folder(worker.local_directory)
         limits = WorkerLimits.of_worker(worker.memory_manager.memory_limit, folder)

@@ -22,6 +22,7 @@ from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.source import source_from_spec
 from elasticml.errors import UNKNOWN_JOB, ConfigError, ElasticmlError, error_to_dict
 from elasticml.ids import RECORD_VERSION, VERSION, chunk_id
+from elasticml.protocol.events import BlocksLocated
 from elasticml.protocol.job_record import JobRecord, job_record
 from elasticml.protocol.notices import ContainerStopping, MarkLifted, Notice
 from elasticml.runtime.block_registry import BlockRegistry, columns_that_fit
@@ -33,6 +34,7 @@ from elasticml.runtime.fault_injection import FAULT_INJECTOR_EXTENSION
 from elasticml.runtime.member_plugin import NAME as MEMBER_NAME
 from elasticml.runtime.member_plugin import MemberPlugin
 from elasticml.runtime.notice_service import NoticeService
+from elasticml.runtime.partitions import PartitionFeed
 from elasticml.runtime.preemption_board import board_of, for_job
 from elasticml.runtime.retirements import Retirements
 from elasticml.runtime.scaler import SCALER_EXTENSION
@@ -73,6 +75,8 @@ class ElasticmlScheduler(SchedulerPlugin):
             )
         self._scheduler = scheduler
         self._jobs: dict[str, DriverAgent] = {}
+        #: Of jobs whose data are Dask collections.
+        self._feeds: dict[str, PartitionFeed] = {}
         self._ready: set[str] = set()
         #: Set while no worker can serve.
         self._deserted = asyncio.Event()
@@ -82,6 +86,7 @@ class ElasticmlScheduler(SchedulerPlugin):
             "em_stopping": self.stopping,
             "em_deserted": self.deserted,
             "em_checkpoint": self.checkpoint,
+            "em_partitions": self.partitions,
             "em_submit": self.submit,
             "em_poll": self.poll,
             "em_cancel": self.cancel,
@@ -126,6 +131,8 @@ class ElasticmlScheduler(SchedulerPlugin):
             task.cancel()
         for shell in self._jobs.values():
             await shell.close()
+        for feed in self._feeds.values():
+            await feed.close()
         self._retirements.close()
 
     def _running(self) -> list[DriverAgent]:
@@ -140,6 +147,8 @@ class ElasticmlScheduler(SchedulerPlugin):
         for shell in self._jobs.values():
             if not shell.ended.is_set():
                 shell.worker_removed(worker)
+        for feed in self._feeds.values():
+            feed.removed(worker)
         self._notices.removed(worker)
 
     def _unready(self, worker: str) -> None:
@@ -197,13 +206,15 @@ class ElasticmlScheduler(SchedulerPlugin):
         ids: Sequence[str] = (),
         bodies: Sequence[Any] = (),
         summaries: Sequence[Mapping[str, Any]] = (),
+        graph: bytes | None = None,
     ) -> dict[str, Any]:
         """Start a job; return its id, or the error that prevented its start.
 
         With ``resume``, the path of its checkpoints, it continues from the last of them;
         ``reached`` may state the progress made before, ``round`` and ``seconds``.
 
-        ``ids``, ``bodies`` and ``summaries`` are those of an in-memory source.
+        ``ids``, ``bodies`` and ``summaries`` are those of an in-memory source; ``graph`` is the
+        pickled :class:`PartitionGraph` of Dask collections.
         """
         submitted = job_record(record)
         blocks: dict[int, list[tuple[str, Any]]] = {}
@@ -213,6 +224,8 @@ class ElasticmlScheduler(SchedulerPlugin):
             resumed = await asyncio.to_thread(checkpoint_of, submitted)
             known = [BlockSummary.from_json(s) for s in summaries]
             shell = self._make(submitted, BlockRegistry(blocks, known), resumed)
+            if graph is not None:
+                self._feeds[shell.job] = PartitionFeed(self._scheduler, shell.job, graph)
         except ElasticmlError as error:
             return {"error": error_to_dict(error)}
         self._jobs[shell.job] = shell
@@ -220,6 +233,9 @@ class ElasticmlScheduler(SchedulerPlugin):
         for mark in self._board.live():
             shell.feed(for_job(mark, may_choose=False))  # it has no members to choose from yet
         self._demand.started(shell.job)
+        feed = self._feeds.get(shell.job)
+        if feed is not None:
+            shell.feed(BlocksLocated(cause="Dask", holders=feed.holders()))
         self._spawn(self._drive(shell))
         for address in sorted(self._ready):
             shell.invite(address)
@@ -275,6 +291,9 @@ class ElasticmlScheduler(SchedulerPlugin):
             shell.tick()
             await asyncio.sleep(TICK_S)
         self._demand.ended(shell.job)
+        feed = self._feeds.pop(shell.job, None)
+        if feed is not None:
+            await feed.close()
         await asyncio.sleep(RESULT_KEPT_S)
         self._jobs.pop(shell.job, None)
 
@@ -286,6 +305,13 @@ class ElasticmlScheduler(SchedulerPlugin):
                 reason=UNKNOWN_JOB,
             )
         return shell
+
+    async def partitions(
+        self, job: str, address: str, blocks: Sequence[int], request: int
+    ) -> dict[str, Any]:
+        """Give a member partitions of its job's Dask collections; return when it has taken them."""
+        feed = self._feeds.get(job)
+        return {} if feed is None else await feed.fetch(address, blocks, request)
 
     async def poll(self, job: str, since: int = 0, wait_s: float = 0.0) -> dict[str, Any]:
         """Return story records from ``since`` on; wait for the next one if there is none yet.

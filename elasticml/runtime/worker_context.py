@@ -11,6 +11,7 @@ from elasticml.collective.transport import Transport
 from elasticml.runtime.executors import Runner
 from elasticml.runtime.fault_injection import FaultSlowdown
 from elasticml.runtime.numa import node_cores
+from elasticml.runtime.partitions import PartitionRequests
 from elasticml.training.fingerprint import blas_threads, cpu_class
 
 
@@ -28,6 +29,8 @@ class WorkerContext:
     host: str
     pid: int
     threads: int
+    #: Gets partitions of Dask collections; None outside Dask.
+    partitions: PartitionRequests | None = None
     #: Number of cores on each NUMA node.
     node_cores: tuple[int, ...] = field(default_factory=node_cores)
     #: The bits of results depend on the processor's class and the number of BLAS threads.

@@ -626,10 +626,17 @@ def resolve_absent(absent: str, algorithm: str) -> str:
     return "reload" if absent == "auto" and algorithm in LOCAL_TRAINING else absent
 
 
-def resolve_placement(placement: str | None, algorithm: str) -> Literal["contiguous", "random"]:
-    """Resolve "auto" and None: chunks in file order are the worst case for local training."""
-    if placement in ("contiguous", "random"):
+def resolve_placement(
+    placement: str | None, algorithm: str, *, lies_on_workers: bool = False
+) -> Literal["contiguous", "random", "readers"]:
+    """Resolve "auto" and None: chunks in file order are the worst case for local training.
+
+    Data that lie on workers already stay there: "readers".
+    """
+    if placement in ("contiguous", "random", "readers"):
         return placement  # type: ignore[return-value]
+    if lies_on_workers:
+        return "readers"
     return "random" if algorithm in LOCAL_TRAINING else "contiguous"
 
 

@@ -50,6 +50,26 @@ class ArraysSpec(DataSpec):
     by: Literal["rows", "columns"] = "rows"
 
 
+class DaskSpec(DataSpec):
+    """Partitions of Dask arrays, which stay on the workers that hold them; not for job files.
+
+    The graph of the collections is not part of the spec: the client sends it with the job.
+    """
+
+    format: ClassVar[str] = "dask"
+
+    #: Digest of the partitions' keys.
+    fingerprint: str
+    #: Rows of each partition; None: unknown until it is read.
+    rows: tuple[Index | None, ...]
+    #: Columns; None: unknown.
+    columns: Index | None = None
+    #: Type of the stored values.
+    dtype: Dtype = "float64"
+    #: Number of columns; values beyond them are dropped and counted in a note.
+    n_columns: Width = None
+
+
 class ChunksSpec(DataSpec):
     """A folder written by ``elasticml convert``, on a disk that all members can access."""
 
@@ -202,6 +222,23 @@ class CsvSpec(TableSpec):
     header: bool = True
 
 
+class DaskTableSpec(TableSpec):
+    """Partitions of Dask tables, which stay on the workers that hold them; not for job files."""
+
+    format: ClassVar[str] = "dask_table"
+
+    path: str = "the Dask collection"
+    #: Digest of the partitions' keys.
+    fingerprint: str
+    #: Number of partitions.
+    partitions: Count
+    #: Names of all columns, and their types.
+    names: tuple[str, ...]
+    types: tuple[Literal["number", "boolean", "text", "date"], ...]
+    #: Columns that come from collections of their own, such as the labels; the last of ``names``.
+    joined: tuple[str, ...] = ()
+
+
 class SyntheticSpec(DataSpec):
     """Synthetic sparse rows that imitate a data set; members generate them."""
 
@@ -270,6 +307,8 @@ DATA_SPECS: dict[str, type[DataSpec]] = {
         ArraysSpec,
         ChunksSpec,
         CsvSpec,
+        DaskSpec,
+        DaskTableSpec,
         ImagesSpec,
         NpzSpec,
         ParquetSpec,
@@ -280,5 +319,7 @@ DATA_SPECS: dict[str, type[DataSpec]] = {
         SyntheticSpliceSpec,
     )
 }
-#: Formats that a job file can name: arrays in memory have no file.
-FILE_FORMATS = tuple(name for name in sorted(DATA_SPECS) if name != ArraysSpec.format)
+#: Formats that a job file can name: arrays in memory and Dask collections have no file.
+FILE_FORMATS = tuple(
+    sorted(DATA_SPECS.keys() - {kind.format for kind in (ArraysSpec, DaskSpec, DaskTableSpec)})
+)

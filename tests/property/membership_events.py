@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
+from elasticml.protocol import events as ev
 from tests.pure_world import PureWorld
 
 CHOICES = st.integers(0, 2**20)
@@ -62,3 +63,9 @@ class MembershipEvents(RuleBasedStateMachine):
     @rule(choice=CHOICES)
     def withdraw(self, choice):
         self.world.withdraw(self.some(choice))
+
+    @precondition(has_workers)
+    @rule(choices=st.lists(CHOICES, max_size=3))
+    def locate_blocks(self, choices):
+        holders = {block: (self.some(choice), "gone") for block, choice in enumerate(choices)}
+        self.world.feed(ev.BlocksLocated(holders=holders))

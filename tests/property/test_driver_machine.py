@@ -92,7 +92,7 @@ class JobMachine(MembershipEvents):
         early=st.integers(0, 60),
         holders=st.integers(1, 2),
         copy_bytes_per_s=st.sampled_from([40.0, 50e6]),
-        placement=st.sampled_from(["contiguous", "random"]),
+        placement=st.sampled_from(["contiguous", "random", "readers"]),
         limit_bytes=st.sampled_from([None, None, 400, 1000]),
         kinds=st.lists(st.sampled_from(KINDS), max_size=4),
         seed=st.integers(0, 1000),

@@ -323,7 +323,7 @@ class TableSource:
             chunks += cut(rows, name, block, size, dtype=dtype, first_ordinal=start)
         kind = merge_layout_kinds([chunk.layout.kind for chunk in chunks])
         layout = Layout(kind=kind, dtype=dtype, n_columns=width)
-        moments = _moments(encoder, encoded)
+        moments = column_moments(encoder, encoded)
         if block:
             return chunks, summarise(block, chunks, layout, counts=counts, moments=moments)
         counts |= {note.replace("{", "(").replace("}", ")"): 1 for note in encoder.notes}
@@ -425,7 +425,7 @@ def _types_of(encoder: TableEncoder) -> dict[str, ColumnType]:
     return types
 
 
-def _moments(encoder: TableEncoder, encoded: Sequence[Rows]) -> dict[str, ColumnMoments]:
+def column_moments(encoder: TableEncoder, encoded: Sequence[Rows]) -> dict[str, ColumnMoments]:
     """Return sizes of the numeric columns, and their products with the labels, for warnings."""
     starts = np.cumsum([0, *(column.width for column in encoder.columns)])
     numeric = {

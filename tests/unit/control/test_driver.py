@@ -58,6 +58,23 @@ def test_a_job_starts_with_fewer_members_once_the_time_to_gather_is_over():
     assert reads_after(ev.Ticked(), 9.8) == 0
 
 
+def test_members_that_hold_blocks_read_and_keep_them():
+    made = world(2, n_blocks=6, placement="readers", start_members=3)
+    first, second = sorted(made.workers)
+    held = {0: (second,), 1: (second, "elsewhere"), 2: (second,), 3: (first,)}
+    made.feed(ev.BlocksLocated(holders=held))
+    third = made.join()
+    until(made, lambda: made.driver.state.stage == "reading")
+    at = {block: made.driver.state.membership.members[m].address
+          for block, m in made.driver.loading.pending.items() if m is not None}  # fmt: skip
+    # The blocks that no member holds go to those with the fewest.
+    assert at == {0: second, 1: second, 2: second, 3: first, 4: third, 5: first}
+    made.kill(second)  # its blocks are lost with it: others read them
+    made.run(lambda k: 0)
+    assert made.ended.state == "done"
+    assert {actual.deliver.absent_examples for actual in made.delivered} == {0}
+
+
 def test_newcomer_takes_over_when_all_members_are_lost_during_placement():
     made = world(n_blocks=3)
     until(made, lambda: made.driver.state.stage == "dealing")

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticml.control.placement import (
+    UNEVEN_MAX,
     contiguous,
+    evened,
     fitting,
     scattered,
     to_emptiest,
@@ -38,6 +40,30 @@ def test_stretches_are_contiguous_and_nearly_equal(rows, n):
     for chunk in chunks(rows):
         per_member[placement[chunk.id]] += chunk.rows
     assert all(abs(k - share) <= max(rows, default=0) for k in per_member.values())
+
+
+@given(ROWS, st.integers(1, 6), st.randoms(use_true_random=False))
+def test_chunks_stay_with_their_readers_unless_those_differ_much(rows, n, random):
+    some, gone = chunks(rows), MemberId(99, 1)
+    owners = {c.id: random.choice([*members(n), gone, None]) for c in some}
+    placement = evened(some, owners, members(n))
+    assert placement.keys() == owners.keys()
+    assert set(placement.values()) <= set(members(n))
+    per_member = Counter({m: 0 for m in members(n)})
+    for chunk in some:
+        per_member[placement[chunk.id]] += chunk.rows
+    mean, largest = sum(rows) / n, max(rows, default=0)
+    spread = max(per_member.values()) - min(per_member.values())
+    assert spread <= max(2 * UNEVEN_MAX * mean, largest)
+
+
+def test_readers_that_differ_little_keep_all_their_chunks():
+    some = chunks([10] * 9)
+    owners = {c.id: members(2)[k >= 5] for k, c in enumerate(some)}
+    assert evened(some, owners, members(2)) == owners
+    all_at_one = dict.fromkeys(owners, members(2)[0])
+    moved = evened(some, all_at_one, members(2))
+    assert Counter(moved.values()) == {members(2)[0]: 5, members(2)[1]: 4}
 
 
 @given(ROWS, st.lists(st.integers(0, 500), min_size=1, max_size=8))

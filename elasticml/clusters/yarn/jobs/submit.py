@@ -34,6 +34,7 @@ from elasticml.clusters.yarn.notice_stream import with_agent
 from elasticml.clusters.yarn.packing import packing_list, upload_once
 from elasticml.clusters.yarn.resource_manager import ResourceManager, check_grantable
 from elasticml.clusters.yarn.skein_client import submit
+from elasticml.data.readers.dask_partitions import DaskSource
 from elasticml.data.source import Source
 from elasticml.data.storage import filesystem
 from elasticml.data.storage.hadoop_sites import HadoopConf
@@ -269,6 +270,12 @@ def check_sources(source: Source, test: Source | None) -> None:
             raise ConfigError(
                 f"{key}: arrays in memory are lost when the client exits; write them to a file "
                 "on hdfs:// or on a path that all nodes share, and name that",
+                path=key,
+            )
+        if isinstance(given, DaskSource):
+            raise ConfigError(
+                f"{key}: Dask collections are on another cluster, which is gone when the client "
+                "exits; write them to files, such as Parquet, and name those",
                 path=key,
             )
 

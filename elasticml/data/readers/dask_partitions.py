@@ -1,0 +1,348 @@
+"""Data in Dask collections: chunks are made from partitions on the workers that hold them.
+
+The client describes the partitions and sends their graph with the job, never a row. A member asks
+for a partition (``elasticml/runtime/partitions.py``), and this module makes its chunks there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, cast
+
+import numpy as np
+import scipy.sparse
+
+from elasticml.data.chunks.chunk import Chunk, Dtype
+from elasticml.data.chunks.chunker import Rows
+from elasticml.data.chunks.rows import cut_rows, rows_of_arrays
+from elasticml.data.dataset_stats import BlockSummary, DatasetStats
+from elasticml.data.readers.files import fingerprint
+from elasticml.data.source import BLOCK_BYTES, BlockInfo, resolve_chunk_bytes
+from elasticml.errors import ConfigError, DataError
+from elasticml.specification.data import DaskSpec
+
+#: A key of Dask.
+Key = Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionGraph:
+    """The tasks that make the partitions, as the client sends them to the scheduler."""
+
+    #: Tasks by key, without those that only the scheduler has, such as the tasks of persisted data.
+    tasks: Mapping[Key, Any]
+    #: The keys of each block's parts: rows, labels, weights.
+    inputs: tuple[tuple[Key, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DaskSource:
+    """Partitions of Dask collections; a block is a partition. Made by :func:`from_dask`."""
+
+    settings: Any
+    #: In the client only.
+    graph: PartitionGraph | None = field(default=None, compare=False, repr=False)
+    #: The user's collections: persisted partitions are kept as long as the source is.
+    collections: tuple[Any, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether blocks are worth caching: no, a partition is not parsed."""
+        return False
+
+    def read(
+        self, block: int, chunk_bytes: int | None, n_members: int
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Refuse to read: chunks are made where the partition is."""
+        raise _not_here()
+
+    def survey(self, block: int) -> BlockSummary:
+        """Refuse to read: a partition is surveyed where it is."""
+        raise _not_here()
+
+    def with_columns(self, n_columns: int) -> Self:
+        """Return a source with ``n_columns`` columns; columns beyond are dropped."""
+        return replace(self, settings=self.settings.model_copy(update={"n_columns": n_columns}))
+
+    def fingerprint(self) -> str:
+        """Return 16 hex digits over the partitions' keys and the options."""
+        return fingerprint(self.spec())
+
+    def spec(self) -> dict[str, Any]:
+        """Return a JSON-able dict from which the source can be rebuilt, without its graph."""
+        return {
+            "format": self.settings.format,
+            **self.settings.model_dump(mode="json", exclude={"encoder"}),
+        }
+
+    def pickled_graph(self) -> bytes:
+        """Return the graph as the scheduler receives it.
+
+        Raises
+        ------
+        ConfigError
+            When this source was rebuilt from its spec, which does not contain the graph.
+        """
+        from distributed.protocol.pickle import dumps
+
+        if self.graph is None:
+            raise ConfigError(
+                "data: a spec of Dask collections has no graph; give em.from_dask(X, y) again"
+            )
+        pickled: bytes = dumps(self.graph)
+        return pickled
+
+    def blocks(self) -> list[BlockInfo]:
+        """Return one block for each partition."""
+        raise NotImplementedError
+
+    # --- on the worker that holds a partition -------------------------------------------------
+
+    def chunks_of(
+        self, block: int, parts: Sequence[Any], chunk_bytes: int | None, n_members: int
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Make the chunks of a partition; the same partition gives the same chunks anywhere.
+
+        Parameters
+        ----------
+        parts : sequence
+            The values of the block's keys.
+        chunk_bytes, n_members
+            As in :meth:`elasticml.data.source.Source.read`.
+
+        Raises
+        ------
+        DataError
+            When the partition has missing or invalid values.
+        """
+        raise NotImplementedError
+
+    def survey_of(self, block: int, parts: Sequence[Any]) -> BlockSummary:
+        """Return the statistics of a partition on which the encoding depends."""
+        raise NotImplementedError
+
+    def cut(
+        self, rows: Rows, block: int, chunk_bytes: int | None, n_members: int
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Partition the rows of a block into chunks."""
+        settings = self.settings
+        size = resolve_chunk_bytes(cast(Any, self), chunk_bytes, n_members)
+        name = self.fingerprint()
+        return cut_rows(rows, settings.n_columns, name, block, size, settings.dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DaskArraySource(DaskSource):
+    """Partitions of a Dask array, its labels and weights."""
+
+    settings: DaskSpec
+
+    @property
+    def needs_survey(self) -> bool:
+        """Whether blocks must be surveyed first: never."""
+        return False
+
+    def blocks(self) -> list[BlockInfo]:
+        """Return one block for each row chunk of the array."""
+        columns = self.settings.columns
+        width = (4 if self.settings.dtype == "float32" else 8) * (columns or 0) + 8
+        return [
+            BlockInfo(
+                index=i,
+                nbytes=BLOCK_BYTES if rows is None or not columns else rows * width,
+                rows=rows,
+                columns=columns,
+            )
+            for i, rows in enumerate(self.settings.rows)
+        ]
+
+    def with_stats(self, facts: DatasetStats) -> Self:
+        """Return a source with the columns of the training data."""
+        return self.with_columns(facts.n_columns)
+
+    def chunks_of(
+        self, block: int, parts: Sequence[Any], chunk_bytes: int | None, n_members: int
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Make the chunks of a partition: ``X, y, weights``, or one tuple of them."""
+        rows = _rows_of_arrays(parts, self.settings.columns, block)
+        return self.cut(rows, block, chunk_bytes, n_members)
+
+
+def partition_title(block: int) -> str:
+    """Return the name of a partition in messages."""
+    return f"partition {block} of the Dask collection"
+
+
+def _not_here() -> ConfigError:
+    return ConfigError(
+        "Dask collections are read only by the members of a job, where the partitions are; to "
+        "evaluate a model use its predict and score, which are lazy for collections"
+    )
+
+
+def _rows_of_arrays(parts: Sequence[Any], columns: int | None, block: int) -> Rows:
+    if len(parts) == 1:  # a delayed object
+        parts = parts[0]
+        if not isinstance(parts, tuple | list) or len(parts) not in (2, 3):
+            raise DataError(
+                f"{partition_title(block)} is a {type(parts).__name__}, wanted (X, y) or "
+                "(X, y, weights); name the column of the labels if it is a table"
+            )
+    X, y, weights = matrix_of_part(parts[0]), *(*parts[1:], None)[:2]
+    if X.ndim == 2 and columns is not None and X.shape[1] != columns:
+        raise DataError(f"{partition_title(block)} has {X.shape[1]} columns, wanted {columns}")
+    if X.ndim == 2 and X.shape[0] == 0 and len(y) == 0:
+        width, none = int(X.shape[1]), np.empty(0)
+        if not scipy.sparse.issparse(X):
+            return Rows(labels=none, n_columns=width, dense=np.empty((0, width)))
+        return Rows(
+            labels=none,
+            n_columns=width,
+            indptr=np.zeros(1, np.int64),
+            indices=np.empty(0, np.int32),
+            values=none,
+        )
+    return rows_of_arrays(X, np.asarray(y), weights, name=partition_title(block))
+
+
+def matrix_of_part(X: Any) -> Any:
+    """Return a partition of numbers as an array or CSR array."""
+    if hasattr(X, "tocsr"):
+        return scipy.sparse.csr_array(X.tocsr())
+    return X.to_numpy() if hasattr(X, "to_numpy") else np.asarray(X)
+
+
+def source_of(spec: DaskSpec) -> DaskArraySource:
+    """Build the source that scheduler and members have: without the graph."""
+    return DaskArraySource(settings=spec)
+
+
+# In the client: describe collections, and collect their graph.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowParts:
+    """Delayed partitions of rows, labels and weights, as many of each."""
+
+    X: Sequence[Any]
+    y: Sequence[Any]
+    weights: Sequence[Any] | None = None
+    #: Rows of each partition; None: unknown.
+    rows: tuple[int | None, ...]
+    columns: int
+
+
+def row_parts(X: Any, y: Any, sample_weight: Any) -> RowParts:
+    """Split an array or a dataframe of numbers, its labels and weights into the same partitions.
+
+    Raises
+    ------
+    ConfigError
+        When that is not possible.
+    """
+    if y is None:
+        raise ConfigError("y: Dask collections of rows need labels, give em.from_dask(X, y)")
+    if not hasattr(X, "rechunk"):
+        parts = _delayed_blocks(X)
+        vectors = [
+            None if one is None else partitions_of(one, len(parts), name)
+            for one, name in ((y, "label"), (sample_weight, "weight"))
+        ]
+        assert vectors[0] is not None
+        rows = (None,) * len(parts)
+        return RowParts(X=parts, y=vectors[0], weights=vectors[1], rows=rows, columns=X.shape[1])
+    if X.ndim != 2 or np.isnan(X.shape[1]):
+        raise ConfigError(f"X has shape {X.shape}, wanted two dimensions, and known columns")
+    if X.numblocks[1] > 1:
+        X = X.rechunk({1: -1})
+    weights = None if sample_weight is None else _vector(sample_weight, X, "sample_weight")
+    return RowParts(
+        X=_delayed_blocks(X),
+        y=_delayed_blocks(_vector(y, X, "y")),
+        weights=None if weights is None else _delayed_blocks(weights),
+        rows=tuple(None if np.isnan(n) else int(n) for n in X.chunks[0]),
+        columns=int(X.shape[1]),
+    )
+
+
+def array_source(parts: RowParts, dtype: Dtype, collections: Sequence[Any] = ()) -> DaskArraySource:
+    """Return the source of partitions of numbers.
+
+    Parameters
+    ----------
+    collections : sequence
+        What keeps persisted partitions.
+    """
+    columns = [parts.X, parts.y, *([] if parts.weights is None else [parts.weights])]
+    name, graph = partition_graph(columns)
+    settings = DaskSpec(fingerprint=name, rows=parts.rows, columns=parts.columns, dtype=dtype)
+    return DaskArraySource(settings=settings, graph=graph, collections=tuple(collections))
+
+
+def _vector(values: Any, X: Any, name: str) -> Any:
+    """Return labels or weights as a Dask array with the row chunks of X."""
+    import dask.array
+
+    if not hasattr(values, "__dask_graph__"):
+        if any(np.isnan(n) for n in X.chunks[0]):
+            raise ConfigError(
+                f"{name} is in memory and the chunks of X have unknown sizes; give a Dask array, "
+                "or call X.compute_chunk_sizes()"
+            )
+        values = dask.array.from_array(np.asarray(values), chunks=-1)
+    if hasattr(values, "to_dask_array"):
+        values = values.to_dask_array()
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise ConfigError(f"{name} has {values.ndim} dimensions, wanted 1")
+    here, there = values.chunks[0], X.chunks[0]
+    if any(np.isnan(n) for n in (*here, *there)):
+        if len(here) != len(there):
+            raise ConfigError(
+                f"{name} has {len(here)} partitions and X {len(there)}, of unknown sizes; take "
+                "both from one collection, or call compute_chunk_sizes()"
+            )
+        return values
+    if sum(here) != sum(there):
+        raise ConfigError(f"{name} has {sum(here)} rows and X {sum(there)}, wanted equal")
+    return values if here == there else values.rechunk((there,))
+
+
+def partitions_of(vector: Any, count: int, name: str) -> list[Any]:
+    """Return the delayed partitions of labels or weights.
+
+    Raises
+    ------
+    ConfigError
+        When there are not as many as those of the rows.
+    """
+    if not hasattr(vector, "__dask_graph__"):
+        raise ConfigError(f"the {name}s are in memory, wanted a Dask series or array")
+    parts = _delayed_blocks(vector)
+    if len(parts) != count:
+        raise ConfigError(
+            f"the {name}s have {len(parts)} partitions and X {count}, wanted equal; take both from "
+            "one collection"
+        )
+    return parts
+
+
+def _delayed_blocks(collection: Any) -> list[Any]:
+    return list(np.ravel(np.array(collection.to_delayed(), dtype=object)))
+
+
+def partition_graph(parts: Sequence[Sequence[Any]]) -> tuple[str, PartitionGraph]:
+    """Return a digest of the partitions' keys, and their tasks."""
+    from dask._task_spec import convert_legacy_graph
+    from dask.utils import ensure_dict
+
+    inputs = tuple(zip(*([part.key for part in column] for column in parts), strict=True))
+    name = hashlib.blake2b("\n".join(map(repr, inputs)).encode(), digest_size=8).hexdigest()
+    graphs = {id(part.dask): part.dask for column in parts for part in column}
+    tasks: dict[Key, Any] = {}
+    for graph in graphs.values():  # the partitions of a collection share one
+        tasks.update(ensure_dict(graph))
+    return name, PartitionGraph(tasks=convert_legacy_graph(tasks), inputs=inputs)
