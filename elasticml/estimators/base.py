@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +20,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from elasticml.arrays import F64
+from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client
 from elasticml.estimators.inputs import load_arrays, load_rows
+
+if TYPE_CHECKING:
+    from elasticml.estimators.dask_rows import DaskRows, LabelStatistics
 
 # Warnings of estimators, attributed to the user's line that called into the package.
 
@@ -62,6 +70,14 @@ def warn_without_penalty(gap: float, tolerance: float) -> None:
         )
 
 
+def warn_loaded_here(what: str) -> None:
+    """Warn that rows of a cluster are loaded into this process."""
+    warn(
+        f"{what} cannot be fitted where the partitions are: all rows are loaded into this process",
+        UserWarning,
+    )
+
+
 def warn_fitted_here(what: str) -> None:
     """Warn that the given client is not used for this model."""
     warn(
@@ -69,6 +85,55 @@ def warn_fitted_here(what: str) -> None:
         "is needed to compute Dask collections",
         UserWarning,
     )
+
+
+# Dask collections: predictions are lazy, partition by partition.
+
+
+def is_lazy(X: Any) -> bool:
+    """Whether X is a Dask collection."""
+    return hasattr(X, "__dask_graph__")
+
+
+def meta_of(X: Any) -> Any:
+    """Return an array or frame of one or two rows with the columns of a Dask collection."""
+    if hasattr(X, "_meta_nonempty"):
+        return X._meta_nonempty
+    return np.zeros((1, int(X.shape[1])))
+
+
+def lazily(model: BaseEstimator, method: str, X: Any, dtype: Any, width: int | None = None) -> Any:
+    """Return the results of a fitted model's method for a Dask collection, lazily.
+
+    Parameters
+    ----------
+    dtype : dtype of the result
+    width : int, optional
+        Columns of the result; None for one number per row.
+    """
+    # Imported here: it loads pyarrow, which arrays in memory do not need.
+    from elasticml.models.row_input import map_partitions
+
+    return map_partitions(part_function(model, method, dtype, width), X, dtype, width)
+
+
+def part_function(
+    model: BaseEstimator, method: str, dtype: Any, width: int | None
+) -> Callable[[Any], NDArray[Any]]:
+    """Return a function of one partition that can be sent to workers."""
+    sent = copy(model)
+    if hasattr(sent, "client"):
+        sent.client = None
+    return partial(_of_part, sent, method, dtype, width)
+
+
+def _of_part(
+    model: BaseEstimator, method: str, dtype: Any, width: int | None, part: Any
+) -> NDArray[Any]:
+    if part.shape[0] == 0:
+        return np.empty((0,) if width is None else (0, width), dtype)
+    values: NDArray[Any] = getattr(model, method)(part)
+    return values
 
 
 class LinearEstimator(BaseEstimator):
@@ -86,6 +151,35 @@ class LinearEstimator(BaseEstimator):
         X, y, sample_weight = load_arrays(X, y, sample_weight, client=getattr(self, "client", None))
         X, y = validate_data(self, X, y, **rules)
         return X, y, weights_of(sample_weight, X)
+
+    @contextmanager
+    def _collections(self, X: Any, y: Any, sample_weight: Any) -> Iterator[DaskRows | None]:
+        """Yield the rows of Dask collections if a cluster can fit the model where they are."""
+        if not is_lazy(X):
+            yield None
+            return
+        with choose_client(getattr(self, "client", None), JOB_VALUES_MIN) as client:
+            if client is None:
+                yield None
+                return
+            if getattr(y, "ndim", 1) == 2 and y.shape[1] != 1:
+                warn_loaded_here("a model of several targets")
+                yield None
+                return
+            from elasticml.estimators.dask_rows import DaskRows
+
+            self._validate_params()
+            rows = DaskRows(X, y, sample_weight, client)
+            validate_data(self, meta_of(X), skip_check_array=True)
+            yield rows
+
+    def _score_collections(self, X: Any, y: Any, weights: Any, *, classifies: bool) -> float:
+        from elasticml.estimators.dask_rows import score_collections
+
+        check_is_fitted(self)
+        with choose_client(getattr(self, "client", None), JOB_VALUES_MIN) as client:
+            predict = part_function(self, "predict", np.float64, None)
+            return score_collections(predict, X, y, weights, client, classifies=classifies)
 
     def _margins(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self)
@@ -122,6 +216,27 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):
             )
         return codes
 
+    def _classes_of(self, labels: LabelStatistics) -> None:
+        """Set ``classes_`` to the labels that were counted."""
+        found = labels.labels
+        if not found.size or (found.dtype.kind == "f" and (found % 1 != 0).any()):
+            raise ValueError("Unknown label type: continuous. wanted at most 1000 classes")
+        if found.size < 2:
+            raise ValueError(
+                f"{type(self).__name__} needs at least 2 classes, but the data contain only one "
+                f"class: {found[0]!r}"
+            )
+        self.classes_ = found
+
+    def _weights_of_counts(self, given: Any, labels: LabelStatistics) -> F64:
+        """Return the weight of each class, (n_classes,), from counts of the labels."""
+        if given is None or isinstance(given, str):
+            if given is None:
+                return np.ones(len(self.classes_))
+            balanced: F64 = labels.weights.sum() / (len(self.classes_) * labels.weights)
+            return balanced
+        return self._weights_of_classes(given, self.classes_, None)
+
     def _weights_of_classes(self, class_weight: Any, y: Any, weights: F64 | None) -> F64:
         """Return the weight of each class, (n_classes,)."""
         if class_weight is None:
@@ -137,13 +252,23 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):
                 )
         return np.asarray(of_class, np.float64)
 
-    def decision_function(self, X: Any) -> NDArray[Any]:
-        """Return the margins: (n_samples,) for two classes, else (n_samples, n_classes)."""
+    def decision_function(self, X: Any) -> Any:
+        """Return the margins: (n_samples,) for two classes, else (n_samples, n_classes).
+
+        For a Dask collection they are a lazy collection, as all predictions are.
+        """
+        if is_lazy(X):
+            check_is_fitted(self)
+            width = None if len(self.classes_) == 2 else len(self.classes_)
+            return lazily(self, "decision_function", X, np.float64, width)
         margins = self._margins(X)
         return margins.ravel() if margins.shape[1] == 1 else margins
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> Any:
         """Return the label of each row; shape (n_samples,)."""
+        if is_lazy(X):
+            check_is_fitted(self)
+            return lazily(self, "predict", X, self.classes_.dtype)
         margins = self.decision_function(X)
         codes = (margins > 0).astype(int) if margins.ndim == 1 else margins.argmax(axis=1)
         labels: NDArray[Any] = self.classes_[codes]
@@ -151,6 +276,8 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the weighted accuracy; accepts the same inputs as ``fit``."""
+        if is_lazy(X):
+            return self._score_collections(X, y, sample_weight, classifies=True)
         X, y, sample_weight = load_arrays(X, y, sample_weight, n_columns=self.n_features_in_)
         return float(super().score(X, y, sample_weight))
 
@@ -158,12 +285,18 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):
 class LinearRegressor(RegressorMixin, LinearEstimator):
     """A regressor that predicts the margin."""
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> Any:
         """Return the prediction for each row; shape (n_samples,) or (n_samples, n_targets)."""
+        if is_lazy(X):
+            check_is_fitted(self)
+            width = len(self.coef_) if self.coef_.ndim == 2 else None
+            return lazily(self, "predict", X, np.float64, width)
         return self._margins(X)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the coefficient of determination; accepts the same inputs as ``fit``."""
+        if is_lazy(X) and self.coef_.ndim == 1:
+            return self._score_collections(X, y, sample_weight, classifies=False)
         X, y, sample_weight = load_arrays(X, y, sample_weight, n_columns=self.n_features_in_)
         return float(super().score(X, y, sample_weight))
 

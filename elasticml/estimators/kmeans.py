@@ -31,7 +31,7 @@ from elasticml.algorithms.parallel import FixedPieces, runs
 from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.errors import DataError
 from elasticml.estimators.backend_choice import n_threads
-from elasticml.estimators.base import warn
+from elasticml.estimators.base import is_lazy, lazily, warn
 from elasticml.estimators.inputs import load_rows
 from elasticml.ids import ChunkId
 from elasticml.runtime.executors import parallel
@@ -179,16 +179,20 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
             self._keep(state, chunks, X.dtype, threads)
         return self
 
-    def predict(self, X: Any) -> NDArray[np.int32]:
+    def predict(self, X: Any) -> Any:
         """Return the index of each row's nearest centre; shape (n_samples,)."""
         check_is_fitted(self)
+        if is_lazy(X):
+            return lazily(self, "predict", X, np.int32)
         _, chunks = self._read(X, None, reset=False)
         with closing(parallel(n_threads(self.n_jobs))) as pool:
             return self._near(chunks, FixedPieces(pool))[0]
 
-    def transform(self, X: Any) -> NDArray[Any]:
+    def transform(self, X: Any) -> Any:
         """Return the distances of rows to all centres; shape (n_samples, n_clusters)."""
         check_is_fitted(self)
+        if is_lazy(X):
+            return lazily(self, "transform", X, self.cluster_centers_.dtype, len(self._centres()))
         X = self._validated(load_rows(X, n_columns=self.n_features_in_), reset=False)
         distances: NDArray[Any] = euclidean_distances(X, self.cluster_centers_)
         return distances

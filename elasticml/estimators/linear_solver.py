@@ -105,8 +105,10 @@ def solve(
     if client is not None and problem.is_sparse:
         return _as_column_job(problem, target_gap, table, targets, weights, client)
     if client is not None:
-        rows = (table.X, targets, weights)
-        return _as_job(problem, section, target_gap, rows, client, total)
+        from elasticml.data.readers.arrays import from_arrays
+
+        source = from_arrays(table.X, targets, weights)
+        return _as_job(problem, section, target_gap, source, client, total)
     if problem.is_primal:
         return _by_newton(problem, target_gap, table, targets, weights)
     if problem.is_sparse:
@@ -124,6 +126,32 @@ def solve(
     # If only rounding errors are left of the gap, the fit counts as converged.
     target_gap = max(target_gap, gap) if trained.model.converged else target_gap
     return _solution(trained.model.arrays, gap * total, target_gap * total, trained.rounds)
+
+
+def solve_where_held(
+    problem: LinearProblem, data: Any, total: float, client: Any
+) -> LinearSolution:
+    """Solve a classification problem as a job on rows that only the members can read.
+
+    Parameters
+    ----------
+    data : Source
+        Labels are -1 and +1.
+    total : float
+        Sum of the weights.
+
+    Raises
+    ------
+    ValueError
+        When all weights are 0.
+    JobFailedError
+        When the job fails.
+    """
+    if total <= 0.0:
+        raise ValueError("the weights of all rows are 0, wanted some above 0")
+    target_gap = problem.tol * _AT_ZERO[problem.loss]
+    section = problem.section(total, target_gap)
+    return _as_job(problem, section, target_gap, data, client, total)
 
 
 def _by_newton(
@@ -181,17 +209,16 @@ def _as_job(
     problem: LinearProblem,
     section: dict[str, Any],
     target_gap: float,
-    rows: tuple[Any, F64, F64 | None],
+    data: Any,
     client: Any,
     total: float,
 ) -> LinearSolution:
-    from elasticml.data.readers.arrays import from_arrays
     from elasticml.estimators.job_backend import run_job
     from elasticml.specification.algorithms import CoCoA
     from elasticml.story.summary import summary_from_json
 
     algorithm = CoCoA(**{key: value for key, value in section.items() if key != "name"})
-    result = run_job(algorithm, from_arrays(*rows), client, problem.rounds)
+    result = run_job(algorithm, data, client, problem.rounds)
     summary = summary_from_json(result.summary)
     gap = math.nan if summary.gap is None else summary.gap
     target_gap = max(target_gap, gap) if summary.converged else target_gap

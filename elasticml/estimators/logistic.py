@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
 
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
@@ -24,19 +25,31 @@ from elasticml.algorithms.linear.sparse_softmax import SparseSoftmax
 from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import (
     PRODUCT_VALUES_MIN,
+    Path,
     choose_client,
     stored_values,
     threads_for,
 )
 from elasticml.estimators.base import (
     LinearClassifier,
+    is_lazy,
+    lazily,
     warn_fitted_here,
+    warn_loaded_here,
     warn_of_gap,
     warn_without_minimum,
 )
-from elasticml.estimators.linear_solver import LinearProblem, LinearSolution, solve
+from elasticml.estimators.linear_solver import (
+    LinearProblem,
+    LinearSolution,
+    solve,
+    solve_where_held,
+)
 from elasticml.estimators.row_table import RowTable, by_columns
 from elasticml.runtime.executors import parallel
+
+if TYPE_CHECKING:
+    from elasticml.estimators.dask_rows import DaskRows
 
 # Logistic regression by dual coordinate ascent: when it pays, and the fit.
 
@@ -283,6 +296,11 @@ class LogisticRegression(LinearClassifier):
         ValueError
             When a parameter, the labels or the weights are invalid.
         """
+        with self._collections(X, y, sample_weight) as lazy:
+            if lazy is not None and self._fit_collections(lazy):
+                return self
+        if lazy is not None:
+            warn_loaded_here("LogisticRegression with an L1 penalty or more than two classes")
         dtype = [np.float64, np.float32] if self._may_be_dual() else np.float64
         X, y, weights = self._checked(
             X, y, sample_weight, accept_sparse="csr", dtype=dtype, order="C"
@@ -304,6 +322,45 @@ class LogisticRegression(LinearClassifier):
         finally:
             pool.close()
         return self
+
+    def _fit_collections(self, rows: DaskRows) -> bool:
+        """Fit as a job on partitions of Dask collections; return False if no job can."""
+        if self.l1_ratio > 0.0 and math.isfinite(self.C):
+            return False
+        labels = rows.labels()
+        self._classes_of(labels)
+        if len(self.classes_) != 2:
+            return False
+        of_class = self._weights_of_counts(self.class_weight, labels)
+        targets = rows.against_rest(labels, 1, of_class)
+        total = targets.total
+        if total <= 0.0:
+            raise ValueError("the weights of all rows are 0, wanted some above 0")
+        self.solver_path_ = "job"
+        if self._may_be_dual() and math.isfinite(self.C):
+            problem = LinearProblem(
+                loss="logistic",
+                strength=1.0 / self.C,
+                intercept_scaling=None,
+                tol=self.tol,
+                rounds=self.max_iter,
+                seed=0,
+            )
+            solution = solve_where_held(problem, rows.source(targets), total, rows.client)
+            warn_of_gap(solution.gap, solution.target_gap, solution.rounds)
+            self._keep_dual(solution, "job")
+            return True
+        target_gap = self.tol * math.log(2.0)
+        minimum = rows.minimise(
+            targets,
+            loss="logistic",
+            l2=1.0 / (self.C * total),
+            intercept=self.fit_intercept,
+            gap=target_gap,
+            rounds=self.max_iter,
+        )
+        self._keep(minimum, target_gap, total, 1, rows.n_columns)
+        return True
 
     def _weighted(self, y: Any, codes: NDArray[np.int64], weights: F64 | None) -> F64 | None:
         """Return the sample weights times the class weights."""
@@ -328,15 +385,15 @@ class LogisticRegression(LinearClassifier):
                 options: dict[str, Any] = {"C": self.C, "tol": self.tol, "passes": self.max_iter}
                 solution = fit(X, targets, weights, pool, **options)
                 if solution.gap <= solution.target_gap:
-                    self._keep_dual(solution)
+                    self._keep_dual(solution, "in-process")
                     return
                 start = solution.coef
             self._fit_newton(
                 X.astype(np.float64, copy=False), targets, weights, pool, start, client
             )
 
-    def _keep_dual(self, solution: LinearSolution) -> None:
-        self.solver_path_, self.method_ = "in-process", "dual"
+    def _keep_dual(self, solution: LinearSolution, path: Path) -> None:
+        self.solver_path_, self.method_ = path, "dual"
         self.coef_, self.intercept_ = solution.coef[np.newaxis], np.zeros(1)
         self.dual_gap_ = self.C * solution.gap
         self.n_iter_ = np.array([solution.rounds], np.int32)
@@ -487,16 +544,22 @@ class LogisticRegression(LinearClassifier):
             else:
                 warn_without_minimum(minimum.steps)
 
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+    def predict_proba(self, X: Any) -> Any:
         """Return the probability of each class for each row; shape (n_samples, n_classes)."""
+        if is_lazy(X):
+            check_is_fitted(self)
+            return lazily(self, "predict_proba", X, np.float64, len(self.classes_))
         margins = self.decision_function(X)
         if margins.ndim == 1:
             return np.stack([expit(-margins), expit(margins)], axis=1)
         probabilities: NDArray[np.float64] = softmax(margins, axis=1)
         return probabilities
 
-    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+    def predict_log_proba(self, X: Any) -> Any:
         """Return the logarithm of :meth:`predict_proba`, without underflow to log(0)."""
+        if is_lazy(X):
+            check_is_fitted(self)
+            return lazily(self, "predict_log_proba", X, np.float64, len(self.classes_))
         margins = self.decision_function(X)
         if margins.ndim == 1:
             return np.stack([log_expit(-margins), log_expit(margins)], axis=1)

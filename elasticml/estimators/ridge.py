@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from numbers import Integral, Real
-from typing import Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
 
 import numpy as np
 import scipy.linalg
@@ -21,7 +21,15 @@ from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.parallel import Serial
 from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import choose_client, stored_values
-from elasticml.estimators.base import LinearRegressor, warn_fitted_here, warn_of_gap
+from elasticml.estimators.base import (
+    LinearRegressor,
+    warn_fitted_here,
+    warn_loaded_here,
+    warn_of_gap,
+)
+
+if TYPE_CHECKING:
+    from elasticml.estimators.dask_rows import DaskRows
 
 SolverName = Literal["auto", "cholesky", "newton"]
 
@@ -114,6 +122,11 @@ class Ridge(LinearRegressor):
         ValueError
             When a parameter, the targets or the weights are invalid.
         """
+        with self._collections(X, y, sample_weight) as rows:
+            if rows is not None and self._fit_collections(rows):
+                return self
+        if rows is not None:
+            warn_loaded_here("Ridge with positive=True or several alphas")
         X, y, weights = self._checked(
             X,
             y,
@@ -147,6 +160,34 @@ class Ridge(LinearRegressor):
         if y.ndim == 1:
             self.intercept_ = float(self.intercept_[0])
         return self
+
+    def _fit_collections(self, rows: DaskRows) -> bool:
+        """Fit as a job on partitions of Dask collections; return False if no job can."""
+        if self.positive or np.ndim(self.alpha) > 0:
+            return False
+        labels = rows.labels()
+        targets = rows.numbers(labels)
+        total, squares, square = targets.total, float(labels.sums[3]), float(labels.sums[2]) ** 2
+        if total <= 0.0:
+            raise ValueError("the weights of all rows are 0, wanted some above 0")
+        spread = squares / total - (square / total**2 if self.fit_intercept else 0.0)
+        target_gap, steps = 0.5 * self.tol * max(spread, 0.0), self.max_iter or 100
+        minimum = rows.minimise(
+            targets,
+            loss="squared",
+            l2=float(cast(float, self.alpha)) / total,
+            intercept=self.fit_intercept,
+            gap=target_gap,
+            rounds=steps,
+        )
+        if not minimum.converged:
+            warn_of_gap(minimum.point.gap, target_gap, minimum.steps)
+        self.solver_path_, self.solver_ = "job", "newton"
+        self.coef_ = minimum.point.w[: rows.n_columns].copy()
+        self.intercept_ = float(minimum.point.w[-1]) if self.fit_intercept else 0.0
+        self.dual_gap_ = _gap_of_sum(minimum.point.gap, total)
+        self.n_iter_ = np.array([minimum.steps], np.int32)
+        return True
 
     def _fit(self, X: Any, targets: F64, weights: F64 | None, alphas: F64, client: Any) -> None:
         n, d = X.shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,10 +22,19 @@ from elasticml.estimators.backend_choice import (
     stored_values,
     threads_for,
 )
-from elasticml.estimators.base import LinearClassifier, warn_of_gap
-from elasticml.estimators.linear_solver import LinearProblem, LinearSolution, prepare, solve
+from elasticml.estimators.base import LinearClassifier, warn_loaded_here, warn_of_gap
+from elasticml.estimators.linear_solver import (
+    LinearProblem,
+    LinearSolution,
+    prepare,
+    solve,
+    solve_where_held,
+)
 from elasticml.estimators.row_table import RowTable
 from elasticml.runtime.executors import parallel
+
+if TYPE_CHECKING:
+    from elasticml.estimators.dask_rows import DaskRows
 
 
 class LinearSVC(LinearClassifier):
@@ -140,6 +149,12 @@ class LinearSVC(LinearClassifier):
         ValueError
             When a parameter, the labels or the weights are invalid.
         """
+        with self._collections(X, y, sample_weight) as rows:
+            if rows is not None and self.penalty == "l2":
+                self._fit_collections(rows)
+                return self
+        if rows is not None:
+            warn_loaded_here("LinearSVC with penalty='l1'")
         # Newton steps need float64; dual coordinate ascent also works on float32.
         is_dual = self.penalty == "l2" and (self.loss == "hinge" or self.dual is True)
         dtype = [np.float64, np.float32] if is_dual else np.float64
@@ -148,7 +163,7 @@ class LinearSVC(LinearClassifier):
         )
         codes = self._codes(y)
         of_class = self._weights_of_classes(self.class_weight, y, weights)
-        problem = self._problem(X)
+        problem = self._problem(X.shape)
         positives = [1] if len(self.classes_) == 2 else range(len(self.classes_))
 
         def task(positive: int) -> tuple[F64, F64 | None]:
@@ -165,7 +180,23 @@ class LinearSVC(LinearClassifier):
             pool.close()
         return self
 
-    def _problem(self, X: Any) -> LinearProblem:
+    def _fit_collections(self, rows: DaskRows) -> None:
+        """Fit as a job on partitions of Dask collections, where they are."""
+        labels = rows.labels()
+        self._classes_of(labels)
+        of_class = self._weights_of_counts(self.class_weight, labels)
+        problem = self._problem((2, 1))
+        n_classes = len(self.classes_)
+        solutions = []
+        for k in [1] if n_classes == 2 else range(n_classes):
+            rest = of_class[0] if n_classes == 2 else 1.0
+            targets = rows.against_rest(labels, k, np.array([rest, of_class[k]]))
+            data = rows.source(targets)
+            solutions.append(solve_where_held(problem, data, targets.total, rows.client))
+        self.solver_path_ = "job"
+        self._keep(solutions)
+
+    def _problem(self, shape: tuple[int, int]) -> LinearProblem:
         dual, is_sparse = self.dual, self.penalty == "l1"
         if is_sparse and (self.loss == "hinge" or dual is True):
             raise ValueError(
@@ -173,7 +204,7 @@ class LinearSVC(LinearClassifier):
                 "loss='squared_hinge' and dual=False or 'auto'"
             )
         if dual == "auto":
-            dual = self.loss == "hinge" or X.shape[0] < X.shape[1]
+            dual = self.loss == "hinge" or shape[0] < shape[1]
         elif not dual and self.loss == "hinge":
             raise ValueError("dual=False with loss='hinge', which has no Hessian; use dual=True")
         return LinearProblem(

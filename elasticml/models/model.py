@@ -31,7 +31,7 @@ class Model:
 
     Rows are a DataFrame (pandas, polars or any library that exports Arrow), an Arrow table, an
     array, a SciPy sparse matrix, the path or URL of a file, a source, or a Dask collection, whose
-    predictions are a lazy Dask array. A row's prediction does not depend on the other rows.
+    predictions are lazy too. A row's prediction does not depend on the other rows.
 
     Attributes
     ----------

@@ -263,7 +263,7 @@ def is_lazy(X: Any) -> bool:
 def map_partitions(
     function: Callable[[Any], NDArray[Any]], X: Any, dtype: Any, width: int | None = None
 ) -> Any:
-    """Apply a function of rows to a Dask array or frame, lazily, partition by partition.
+    """Apply a function of rows to a Dask collection, lazily, partition by partition.
 
     Parameters
     ----------
@@ -276,24 +276,34 @@ def map_partitions(
 
     Returns
     -------
-    dask.array.Array
+    dask.array.Array, or for a frame dask.dataframe.Series or DataFrame with its index
     """
     import dask
     import dask.array
 
+    if not hasattr(X, "rechunk"):
+        made = _framed(np.empty((0,) if width is None else (0, width), dtype), None)
+        return X.map_partitions(_frame_of, function, meta=made, enforce_metadata=False)
     rest = () if width is None else (width,)
-    if hasattr(X, "rechunk"):
-        X = X.rechunk({1: -1})
-        sizes, parts = X.chunks[0], [row[0] for row in X.to_delayed()]
-    else:
-        parts = X.to_delayed()
-        sizes = (np.nan,) * len(parts)
+    X = X.rechunk({1: -1})
+    sizes, parts = X.chunks[0], [row[0] for row in X.to_delayed()]
     apply = dask.delayed(function, pure=True)
     blocks = [
         dask.array.from_delayed(apply(part), shape=(size, *rest), dtype=dtype)
         for part, size in zip(parts, sizes, strict=True)
     ]
     return dask.array.concatenate(blocks, allow_unknown_chunksizes=True)
+
+
+def _frame_of(part: Any, function: Callable[[Any], NDArray[Any]]) -> Any:
+    return _framed(function(part), part.index)
+
+
+def _framed(values: NDArray[Any], index: Any) -> Any:
+    import pandas
+
+    kind = pandas.Series if values.ndim == 1 else pandas.DataFrame
+    return kind(values, index=index)
 
 
 def _source_named(name: str) -> Source:

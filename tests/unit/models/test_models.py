@@ -109,7 +109,9 @@ def test_every_container_gives_the_same_predictions(frame: pd.DataFrame, folder:
         np.testing.assert_array_equal(np.asarray(model.decision_function(X)), want)
     margins = [float(model.decision_function(frame.iloc[[i]])[0]) for i in range(0, N, 37)]
     assert margins == want[::37].tolist()
-    assert model.predict(lazy).dtype == model.predict(frame).dtype
+    predicted = model.predict(lazy).compute()
+    pd.testing.assert_index_equal(predicted.index, frame.index)
+    assert predicted.tolist() == model.predict(frame).tolist()
     assert set(model.predict(frame)) == {"no", "yes"}
     np.testing.assert_array_equal(model.predict_proba(lazy).compute(), model.predict_proba(frame))
     assert (

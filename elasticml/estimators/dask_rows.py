@@ -1,0 +1,394 @@
+"""Rows of Dask collections for estimators: statistics of labels, sources of jobs, certificates.
+
+Import this inside functions only: it loads Dask. All rows stay on the cluster; what comes here are
+labels, sums and one vector of the model's size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import dask
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.linear.newton import ROUNDED, Minimum, Point
+from elasticml.arrays import F64
+from elasticml.data.chunks.chunk import Dtype
+from elasticml.data.readers.dask_partitions import (
+    DaskArraySource,
+    RowParts,
+    array_source,
+    matrix_of_part,
+    row_parts,
+)
+from elasticml.estimators.job_backend import run_job
+from elasticml.objectives.conjugates import dual_loss_named
+from elasticml.specification.algorithms import BatchGradient
+from elasticml.story.summary import summary_from_json
+
+#: More distinct labels than this are no classes.
+CLASSES_MAX: Final = 1000
+#: Partial results that one task adds.
+_FAN_IN: Final = 8
+#: Jobs that are run to reach a gap, each with a smaller tolerance.
+_JOBS_MAX: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelStatistics:
+    """Counts and weights of labels."""
+
+    #: Labels, sorted, with their rows and weights; empty if there are more than CLASSES_MAX.
+    labels: NDArray[Any]
+    counts: NDArray[np.int64]
+    weights: F64
+    #: Sums over all rows: rows, weights, and weighted targets and squares if labels are numbers.
+    sums: F64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """What a model is fitted to: targets and weights, partition by partition."""
+
+    y: Sequence[Any]
+    #: None if all are one.
+    weights: Sequence[Any] | None
+    #: Sum of the weights.
+    total: float
+
+
+class DaskRows:
+    """Rows, labels and weights of Dask collections on a client's cluster.
+
+    Parameters
+    ----------
+    X : dask array (n, d) or dask dataframe
+    y : dask array (n,) or series, or array_like if the sizes of X's chunks are known
+    sample_weight : like y, optional
+    client : distributed.Client
+
+    Raises
+    ------
+    ConfigError
+        When partitions do not match.
+    """
+
+    def __init__(self, X: Any, y: Any, sample_weight: Any, client: Any) -> None:
+        self.client = client
+        self.parts: RowParts = row_parts(X, y, sample_weight)
+        self._collections = (X, y, sample_weight)
+        is_single = hasattr(X, "chunks") and X.dtype == np.float32
+        self.dtype: Dtype = "float32" if is_single else "float64"
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns."""
+        return self.parts.columns
+
+    def labels(self) -> LabelStatistics:
+        """Count the labels, in one pass over them."""
+        count = dask.delayed(_count_labels, pure=True)
+        weights = self.parts.weights or [None] * len(self.parts.y)
+        counted = [count(y, s) for y, s in zip(self.parts.y, weights, strict=True)]
+        return cast(LabelStatistics, self._reduced(counted, _merge_labels))
+
+    def against_rest(self, labels: LabelStatistics, positive: int, of_class: F64 | None) -> Targets:
+        """Return the targets -1 and +1 of one class, and the weights of rows.
+
+        Parameters
+        ----------
+        of_class : ndarray (2,), optional
+            Weights of the rest and of the class, by which sample weights are multiplied.
+        """
+        label = labels.labels[positive]
+        of_class = None if of_class is None or (of_class == 1.0).all() else of_class
+        target = dask.delayed(_signs, pure=True)
+        y = [target(part, label) for part in self.parts.y]
+        own, all_ = float(labels.weights[positive]), float(labels.weights.sum())
+        if of_class is None:
+            return Targets(y=y, weights=self.parts.weights, total=all_)
+        weigh = dask.delayed(_weights_of_signs, pure=True)
+        given = self.parts.weights or [None] * len(y)
+        weights = [weigh(signs, s, of_class) for signs, s in zip(y, given, strict=True)]
+        total = float(of_class[1]) * own + float(of_class[0]) * (all_ - own)
+        return Targets(y=y, weights=weights, total=total)
+
+    def numbers(self, labels: LabelStatistics) -> Targets:
+        """Return the labels as targets."""
+        return Targets(y=self.parts.y, weights=self.parts.weights, total=float(labels.sums[1]))
+
+    def source(self, targets: Targets) -> DaskArraySource:
+        """Return the data of a job."""
+        parts = RowParts(
+            X=self.parts.X,
+            y=targets.y,
+            weights=targets.weights,
+            rows=self.parts.rows,
+            columns=self.parts.columns,
+        )
+        return array_source(parts, self.dtype, self._collections)
+
+    def minimise(
+        self,
+        targets: Targets,
+        *,
+        loss: str,
+        l2: float,
+        intercept: bool,
+        gap: float,
+        rounds: int,
+    ) -> Minimum:
+        """Minimise a smooth loss with a free intercept by jobs, and certify the model.
+
+        Parameters
+        ----------
+        gap : float
+            The gap to reach, in units of the mean. The job stops by the norm of the gradient,
+            which bounds the gap up to the intercept; if the gap is larger, it is run again.
+        rounds : int
+            The most rounds.
+
+        Raises
+        ------
+        JobFailedError
+            When a job fails.
+        """
+        zero = np.zeros(self.n_columns + intercept)
+        norm = float(np.linalg.norm(self._point(targets, zero, loss, l2, intercept).gradient))
+        is_scaled = norm > 0.0 and l2 > 0.0
+        tolerance = 0.5 * math.sqrt(2.0 * l2 * gap) / norm if is_scaled else gap
+        used = 0
+        for _ in range(_JOBS_MAX):
+            algorithm = BatchGradient(
+                loss=cast(Any, loss),
+                l2=l2,
+                optimizer="tron",
+                intercept=intercept,
+                tolerance=min(tolerance, 1.0),
+            )
+            result = run_job(algorithm, self.source(targets), self.client, rounds - used)
+            model = [np.ravel(result.arrays["coef"])]
+            if intercept:
+                model.append(np.ravel(result.arrays["intercept"]))
+            summary = summary_from_json(result.summary)
+            used += summary.rounds or 0
+            w = np.concatenate(model)
+            point = self._point(targets, w, loss, l2, intercept)
+            if math.isnan(point.gap):
+                return Minimum(point=point, steps=used, converged=bool(summary.converged))
+            if point.gap <= max(gap, ROUNDED * point.value):
+                return Minimum(point=point, steps=used, converged=True)
+            if used >= rounds:
+                break
+            tolerance *= min(0.1, 0.5 * math.sqrt(gap / point.gap))
+        return Minimum(point=point, steps=used, converged=False)
+
+    def _point(self, targets: Targets, w: F64, loss: str, l2: float, intercept: bool) -> Point:
+        """Return value, gradient and certified gap of a model, in two passes over the rows."""
+        model = dask.delayed(w, pure=True)
+        weights = targets.weights or [None] * len(targets.y)
+        rows = list(zip(self.parts.X, targets.y, weights, strict=True))
+        at = dask.delayed(_sums_at, pure=True)
+        sums = self._reduced([at(X, y, s, model, loss, intercept) for X, y, s in rows], _add)
+        d, total = self.n_columns, targets.total
+        penalised = l2 * np.append(w[:d], [0.0] * intercept)
+        value = sums[0] / total + 0.5 * float(penalised @ w)
+        gradient = sums[4 : 4 + w.size] / total + penalised
+        gap = math.nan
+        if l2 > 0.0:
+            images = sums[4 + w.size :].reshape(2, d)
+            factors, shift, minus = (1.0, 1.0), 0.0, float(sums[1])
+            if intercept:
+                factors, shift = _feasible(loss, float(sums[2]), float(sums[3]), total)
+                conjugate = dask.delayed(_minus_conjugate, pure=True)
+                terms = [conjugate(X, y, s, model, loss, factors, shift) for X, y, s in rows]
+                minus = float(self._reduced(terms, _add))
+            image = factors[0] * images[0] + factors[1] * images[1]
+            if loss == "squared":
+                image = images[0] - shift * images[1]
+            image = image / total
+            gap = value - (minus / total - 0.5 / l2 * float(image @ image))
+        return Point(w=w, value=value, gradient=gradient, product=_no_product, gap=gap)
+
+    def _reduced(self, parts: Sequence[Any], add: Callable[[Sequence[Any]], Any]) -> Any:
+        """Add partial results in a tree on the cluster; return the sum."""
+        level, merge = list(parts), dask.delayed(add, pure=True)
+        while len(level) > 1:
+            level = [merge(level[k : k + _FAN_IN]) for k in range(0, len(level), _FAN_IN)]
+        return self.client.compute(level[0]).result()
+
+
+def _no_product(v: F64) -> F64:
+    raise NotImplementedError("products with the Hessian are computed by the members")
+
+
+def _vector(values: Any) -> NDArray[Any]:
+    return np.ravel(values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values))
+
+
+def _checked_weights(weights: Any, rows: int) -> F64:
+    if weights is None:
+        return np.ones(rows)
+    checked = np.asarray(_vector(weights), np.float64)
+    if checked.size != rows or not np.isfinite(checked).all() or (checked < 0.0).any():
+        raise ValueError("sample_weight: wanted a finite number not below 0 for each row")
+    return checked
+
+
+def _count_labels(y: Any, weights: Any) -> LabelStatistics:
+    values = _vector(y)
+    s = _checked_weights(weights, values.size)
+    labels, codes = np.unique(values, return_inverse=True)
+    sums = np.array([values.size, s.sum(), 0.0, 0.0])
+    if values.dtype.kind in "biuf":
+        targets = values.astype(np.float64)
+        if not np.isfinite(targets).all():
+            raise ValueError("y contains NaN or infinity")
+        sums[2:] = s @ targets, s @ (targets * targets)
+    is_cut = labels.size > CLASSES_MAX
+    return LabelStatistics(
+        labels=labels[:0] if is_cut else labels,
+        counts=np.bincount(codes, minlength=labels.size) * (not is_cut),
+        weights=np.bincount(codes, s, minlength=labels.size).astype(np.float64),
+        sums=sums,
+    )
+
+
+def _merge_labels(parts: Sequence[LabelStatistics]) -> LabelStatistics:
+    is_cut = any(part.sums[0] and not part.labels.size for part in parts)
+    filled = [part for part in parts if part.labels.size]
+    sums = np.sum([part.sums for part in parts], axis=0)
+    if is_cut or not filled:
+        none = np.empty(0)
+        return LabelStatistics(labels=none, counts=none.astype(int), weights=none, sums=sums)
+    labels, codes = np.unique(np.concatenate([p.labels for p in filled]), return_inverse=True)
+    counts = np.bincount(codes, np.concatenate([p.counts for p in filled]))
+    weights = np.bincount(codes, np.concatenate([p.weights for p in filled])).astype(np.float64)
+    if labels.size > CLASSES_MAX:
+        labels = labels[:0]
+    return LabelStatistics(
+        labels=labels, counts=counts.astype(np.int64), weights=weights, sums=sums
+    )
+
+
+def _signs(y: Any, label: Any) -> F64:
+    return np.where(_vector(y) == label, 1.0, -1.0)
+
+
+def _weights_of_signs(signs: F64, weights: Any, of_class: F64) -> F64:
+    each: F64 = np.where(signs > 0.0, of_class[1], of_class[0])
+    return each if weights is None else each * _vector(weights)
+
+
+def _add(parts: Sequence[Any]) -> Any:
+    return sum(parts[1:], start=parts[0])
+
+
+def _margins(X: Any, w: F64, intercept: bool) -> tuple[Any, F64]:
+    matrix = matrix_of_part(X)
+    d = w.size - intercept
+    margins = np.asarray(matrix @ w[:d], np.float64)
+    return matrix, margins + w[-1] if intercept else margins
+
+
+def _sums_at(X: Any, y: Any, weights: Any, w: F64, loss: str, intercept: bool) -> F64:
+    """Return a partition's sums for value, gradient and dual.
+
+    They are the losses, the conjugates, the dual variables of each class, the gradient, and the
+    images of the dual variables of each class. For the squared loss the first class is all rows,
+    and the second all rows with dual variables 1.
+    """
+    matrix, margins = _margins(X, w, intercept)
+    t = np.ascontiguousarray(_vector(y), np.float64)
+    s = None if weights is None else np.ascontiguousarray(_vector(weights), np.float64)
+    dual, slopes, alpha = dual_loss_named(loss), np.empty(t.size), np.empty(t.size)
+    value = dual.loss.value_and_slope(margins, t, s, slopes)
+    dual.alpha_from_margin(margins, t, alpha)
+    minus = dual.minus_conjugate(alpha, t, s)
+    each = np.ones(t.size) if s is None else s
+    if dual.folds_labels():
+        classes = [np.where(t > 0.0, each * alpha, 0.0), np.where(t > 0.0, 0.0, each * alpha)]
+        folded = [one * t for one in classes]
+    else:
+        classes = folded = [each * alpha, each]
+    images = [np.asarray(matrix.T @ one, np.float64) for one in (slopes, *folded)]
+    gradient = np.append(images[0], [slopes.sum()] * intercept)
+    head = [float(value), minus, float(classes[0].sum()), float(classes[1].sum())]
+    return np.concatenate([head, gradient, images[1], images[2]])
+
+
+def _feasible(
+    loss: str, first: float, second: float, total: float
+) -> tuple[tuple[float, float], float]:
+    """Return factors of the classes' dual variables, and what is subtracted from all.
+
+    With them the dual variables are feasible for a free intercept, as in ``LinearObjective``.
+    """
+    if not dual_loss_named(loss).folds_labels():
+        return (1.0, 1.0), first / total
+    least = min(first, second)
+    return (least / first if first else 0.0, least / second if second else 0.0), 0.0
+
+
+def _minus_conjugate(
+    X: Any,
+    y: Any,
+    weights: Any,
+    w: F64,
+    loss: str,
+    factors: tuple[float, float],
+    shift: float,
+) -> float:
+    _, margins = _margins(X, w, True)
+    t = np.ascontiguousarray(_vector(y), np.float64)
+    s = None if weights is None else np.ascontiguousarray(_vector(weights), np.float64)
+    dual, alpha = dual_loss_named(loss), np.empty(t.size)
+    dual.alpha_from_margin(margins, t, alpha)
+    if dual.folds_labels():
+        alpha *= np.where(t > 0.0, *factors)
+    return dual.minus_conjugate(alpha - shift, t, s)
+
+
+# Scores: sums over partitions of labels and predictions.
+
+
+def score_collections(
+    predict: Callable[[Any], Any], X: Any, y: Any, weights: Any, client: Any, *, classifies: bool
+) -> float:
+    """Return the weighted accuracy or coefficient of determination of predictions.
+
+    Parameters
+    ----------
+    predict : callable
+        Of one partition's rows.
+    client : distributed.Client or None
+        None: Dask's default scheduler.
+    """
+    parts = row_parts(X, y, weights)
+    sums = dask.delayed(_score_sums, pure=True)
+    given = parts.weights or [None] * len(parts.y)
+    each = [sums(predict, *row, classifies) for row in zip(parts.X, parts.y, given, strict=True)]
+    scheduler = {} if client is None else {"scheduler": client}
+    total = np.sum(dask.compute(*each, **scheduler), axis=0)
+    if classifies:
+        return float(total[1] / total[0])
+    spread = total[3] - total[2] ** 2 / total[0]
+    return float(1.0 - total[1] / spread) if spread > 0.0 else float(total[1] == 0.0)
+
+
+def _score_sums(
+    predict: Callable[[Any], Any], X: Any, y: Any, weights: Any, classifies: bool
+) -> F64:
+    labels = _vector(y)
+    if not labels.size:
+        return np.zeros(4)
+    s = _checked_weights(weights, labels.size)
+    predicted = _vector(predict(X))
+    if classifies:
+        return np.array([s.sum(), s @ (predicted == labels), 0.0, 0.0])
+    t = labels.astype(np.float64)
+    return np.array([s.sum(), s @ (t - predicted) ** 2, s @ t, s @ (t * t)])

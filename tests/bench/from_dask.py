@@ -1,0 +1,198 @@
+"""A job on a persisted Dask array that is larger than the client may be, and random SIGKILLs.
+
+    python tests/bench/from_dask.py [--mib 2048] [--kills 10] [--seed 0] [--json FILE]
+
+`dask scheduler` and three `dask worker` processes with nannies. The client's process gets a limit
+of a quarter of the data (``RLIMIT_DATA``, the private memory that it may allocate). Lines, and the
+last one as JSON: growth of client and scheduler (largest resident size less that before the fit)
+while ``LinearSVC.fit`` runs on the persisted array; seconds of the same job on the array and on a
+Parquet file of the same rows; and the difference of the objective when workers are killed at random
+moments from submission to the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import psutil
+from distributed import Client, wait
+
+import elasticml as em
+from elasticml.jobs.handle import workers_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.stock_cluster import stock_cluster
+
+MIB = 2**20
+COLUMNS = 64
+PARTITION_MIB = 16
+WORKERS = 3
+ALGORITHM = em.CoCoA(loss="squared_hinge", l2=1e-2)
+GAP = 1e-8
+
+
+class Growth:
+    """The largest resident size of processes less that at the beginning, in MiB."""
+
+    def __init__(self, **pids: int) -> None:
+        self._processes = {name: psutil.Process(pid) for name, pid in pids.items()}
+        self.mib = dict.fromkeys(pids, 0.0)
+
+    @contextmanager
+    def watched(self) -> Generator[None]:
+        begin = {name: p.memory_info().rss for name, p in self._processes.items()}
+        done = threading.Event()
+
+        def look() -> None:
+            while not done.wait(0.05):
+                for name, process in self._processes.items():
+                    grown = (process.memory_info().rss - begin[name]) / MIB
+                    self.mib[name] = max(self.mib[name], grown)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+
+class Kills(threading.Thread):
+    """Kills random workers; their nannies replace them."""
+
+    def __init__(self, client: Client, count: int, seed: int, pause_s: float) -> None:
+        super().__init__(daemon=True)
+        self._client, self._count, self._pause_s = client, count, pause_s
+        self._random = random.Random(seed)
+        self.killed = 0
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        while self.killed < self._count and not self.done.is_set():
+            time.sleep(self._random.uniform(0.0, 2.0 * self._pause_s))
+            workers = sorted(workers_of(self._client))
+            if len(workers) < 2 or self.done.is_set():
+                continue
+            victim = self._random.choice(workers)
+            with suppress(Exception):
+                (pid,) = self._client.run(os.getpid, workers=[victim]).values()
+                os.kill(pid, signal.SIGKILL)
+                self.killed += 1
+
+
+def collections(client: Client, mib: int, seed: int) -> tuple[Any, Any]:
+    """Return the persisted rows and labels; each of a partition's rows has a label beside it."""
+    rows = max(WORKERS, mib // PARTITION_MIB) * (PARTITION_MIB * MIB // (8 * COLUMNS))
+    size = PARTITION_MIB * MIB // (8 * COLUMNS)
+    X = da.random.default_rng(seed).normal(size=(rows, COLUMNS), chunks=(size, COLUMNS))
+    w = np.random.default_rng(seed).normal(size=COLUMNS)
+    y = X.map_blocks(_labels, w, drop_axis=1, dtype=np.float64)
+    X, y = client.persist([X, y])
+    wait([X, y])
+    return X, y
+
+
+def _labels(X: Any, w: Any) -> Any:
+    margins = X @ w
+    return np.where(margins + np.sqrt(w @ w) * np.sin(1e4 * margins) > 0.0, 1.0, -1.0)
+
+
+def write(X: Any, y: Any, folder: str) -> str:
+    """Write the rows to a Parquet file, a row group for each partition."""
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = [f"x{j}" for j in range(COLUMNS)]
+    path = f"{folder}/rows.parquet"
+    writer = None
+    for rows, labels in zip(X.to_delayed().ravel(), y.to_delayed().ravel(), strict=True):
+        table = pa.Table.from_pandas(
+            pd.DataFrame(rows.compute(), columns=names).assign(y=labels.compute())
+        )
+        writer = writer or pq.ParquetWriter(path, table.schema, compression="none")
+        writer.write_table(table, row_group_size=len(table))
+    assert writer is not None
+    writer.close()
+    return path
+
+
+def seconds_of(client: Client, data: Any) -> tuple[float, float, Any]:
+    """Return the seconds of a job to the gap, its objective, and the result."""
+    began = time.monotonic()
+    result = em.Job(ALGORITHM, data, stop=em.Stop(gap=GAP, rounds=1000), evaluate=False).run(client)
+    return time.monotonic() - began, float(result.summary["objective"]), result
+
+
+def main() -> None:
+    """Run the whole, and print its figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=2048)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    figures: dict[str, Any] = {"mib": options.mib}
+    with tempfile.TemporaryDirectory(prefix="em") as folder, stock_cluster(Path(folder)) as cluster:
+        for k in range(WORKERS):
+            cluster.worker(f"w{k}", "--memory-limit", "0")
+        with cluster.client() as client:
+            cluster.await_workers(client, WORKERS)
+            X, y = collections(client, options.mib, options.seed)
+            path = write(X, y, folder)
+            limit = options.mib * MIB // 4
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+            figures["client_limit_mib"] = limit // MIB
+            seconds_of(client, em.from_dask(X[: 100 * COLUMNS], y[: 100 * COLUMNS]))  # warm
+            growth = Growth(client=os.getpid(), scheduler=cluster.processes["scheduler"].pid)
+            with growth.watched():
+                began = time.monotonic()
+                model = em.LinearSVC(tol=1e-4, client=client).fit(X, y)
+                figures["fit_s"] = round(time.monotonic() - began, 2)
+            figures["path"] = model.solver_path_
+            figures["growth_mib"] = {name: round(mib, 1) for name, mib in growth.mib.items()}
+            print(figures, flush=True)
+            times: dict[str, list[float]] = {"dask": [], "file": []}
+            for _ in range(2):
+                seconds, objective, _result = seconds_of(client, em.from_dask(X, y))
+                times["dask"].append(round(seconds, 2))
+                seconds, at_file, _result = seconds_of(client, em.read_parquet(path, label="y"))
+                times["file"].append(round(seconds, 2))
+            figures["seconds"] = times
+            figures["ratio"] = round(min(times["dask"]) / min(times["file"]), 3)
+            figures["objective"], figures["file_difference"] = objective, objective - at_file
+            print(figures, flush=True)
+            pause_s = min(times["dask"]) / (options.kills + 1)
+            kills = Kills(client, options.kills, options.seed, pause_s)
+            kills.start()
+            seconds, killed_objective, result = seconds_of(client, em.from_dask(X, y))
+            kills.done.set()
+            kills.join()
+            figures["killed"] = kills.killed
+            figures["killed_s"] = round(seconds, 2)
+            figures["killed_difference"] = killed_objective - objective
+            figures["members_lost"] = sum(r["event"] == "MemberLost" for r in result.story)
+    print(json.dumps(figures))
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""Jobs on data in Dask collections, on a stock cluster: rows stay on the workers, which may die.
+
+``LocalCluster`` of Dask with nannies: a worker that is killed comes back. No class of ours starts a
+process here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.bag
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client, LocalCluster, wait
+
+import elasticml as em
+from elasticml.jobs.handle import workers_of
+
+pytestmark = pytest.mark.cluster
+
+N, D = 1200, 6
+_rng = np.random.default_rng(0)
+X = _rng.normal(size=(N, D))
+Y = np.where(X @ _rng.normal(size=D) + _rng.normal(size=N) > 0.0, 1.0, 0.0)
+ALGORITHM = em.CoCoA(loss="squared_hinge", l2=1e-2)
+STOP = em.Stop(gap=1e-8, rounds=2000)
+
+
+@pytest.fixture(scope="module")
+def client() -> Generator[Client]:
+    with (
+        LocalCluster(
+            n_workers=3, threads_per_worker=1, dashboard_address=None, silence_logs=50
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def optimum() -> float:
+    with em.LocalCluster(1) as cluster, Client(cluster, set_as_default=False) as client:
+        result = em.Job(ALGORITHM, em.from_arrays(X, Y), stop=STOP).run(client)
+    return float(result.summary["objective"])
+
+
+def run(client: Client, data: Any) -> Any:
+    result = em.Job(ALGORITHM, data, stop=STOP).run(client)
+    assert result.summary["converged"]
+    return result
+
+
+def held(dask_worker: Any) -> list[str]:
+    """Return the keys of Dask's data on a worker."""
+    return [str(key) for key in dask_worker.data]
+
+
+def transfers(dask_worker: Any) -> int:
+    """Return how often a worker has received data of Dask from others."""
+    return int(dask_worker.state.transfer_incoming_count_total)
+
+
+def test_persisted_partitions_become_chunks_on_their_workers(client: Client, optimum: float):
+    workers = sorted(workers_of(client))
+    rows, labels = (
+        da.concatenate(
+            [
+                da.from_delayed(
+                    client.submit(np.array, part, workers=[workers[k % 3]]), part.shape, float
+                )
+                for k, part in enumerate(np.split(whole, 12))
+            ]
+        ).persist()
+        for whole in (X, Y)
+    )
+    wait([rows, labels])
+    before = client.run(transfers)
+    result = run(client, em.from_dask(rows, labels))
+    assert result.summary["objective"] == pytest.approx(optimum, abs=2e-8)
+    assert client.run(transfers) == before
+    events = [record["event"] for record in result.story]
+    assert "ChunksGiven" not in events[: events.index("DataDealt")]
+
+
+def test_lazy_partitions_are_freed_when_their_chunks_are_made(client: Client, optimum: float):
+    rows = da.from_array(X, chunks=(100, 2)) + 0.0
+    assert run(client, em.from_dask(rows, Y)).summary["objective"] == pytest.approx(
+        optimum, abs=2e-8
+    )
+    assert not any("elasticml" in key for keys in client.run(held).values() for key in keys)
+    until(lambda: not any(client.run(held).values()))
+
+
+def test_a_killed_worker_and_released_data(client: Client, optimum: float):
+    """A partition that nobody wants any more is computed again from its graph."""
+    rows, labels = client.persist([da.from_array(X, chunks=(100, D)) + 0.0, da.from_array(Y, 100)])
+    wait([rows, labels])
+    data = em.from_dask(rows, labels)
+    job = em.Job(ALGORITHM, data, stop=em.Stop(gap=1e-9, rounds=4000))
+    handle = job.start(client)
+    handle.source = None
+    del rows, labels, data, job
+    seen = 0
+    for record in handle:
+        seen += record["event"] == "RoundEnded"
+        if seen == 1:
+            seen += 1
+            kill_one(client)
+    result = handle.result()
+    assert result.summary["converged"]
+    assert result.summary["objective"] == pytest.approx(optimum, abs=2e-8)
+    lost = [record for record in result.story if record["event"] == "MemberLost"]
+    assert lost
+    assert lost[0]["chunks"] > 0
+
+
+def test_workers_are_killed_while_they_load(client: Client, optimum: float):
+    def slow(part: Any) -> Any:
+        time.sleep(0.05)
+        return part
+
+    rows = da.from_array(X, chunks=(50, D)).map_blocks(slow, meta=np.empty((0, 0)))
+    handle = em.Job(ALGORITHM, em.from_dask(rows, Y), stop=STOP).start(client)
+    for record in handle:
+        if record["event"] == "MemberJoined" and record["member"].startswith("2."):
+            break
+    kill_one(client)
+    result = handle.result()
+    assert result.summary["objective"] == pytest.approx(optimum, abs=2e-8)
+
+
+def test_an_error_in_the_users_graph_ends_the_job(client: Client):
+    def broken(part: Any) -> Any:
+        raise RuntimeError("no such shard")
+
+    rows = da.from_array(X, chunks=(400, D)).map_blocks(broken, meta=np.empty((0, 0)))
+    with pytest.raises(em.DataError, match="could not be computed: RuntimeError: no such shard"):
+        em.Job(ALGORITHM, em.from_dask(rows, Y), stop=STOP).run(client)
+
+
+def test_frames_bags_and_delayed_objects(client: Client):
+    table = pd.DataFrame(X, columns=list("abcdef")).assign(
+        city=np.where(X[:, 0] > 0, "Rome", "Oslo"), y=Y
+    )
+    types = {**dict.fromkeys("abcdef", "number"), "city": "text", "y": "number"}
+    frame = dd.from_pandas(table, npartitions=5)
+    bag = dask.bag.from_sequence(table.to_dict("records"), npartitions=4)
+    parts = [dask.delayed(table.iloc[at : at + 400].copy)() for at in (0, 400, 800)]
+    found = [
+        run(client, data).summary["objective"]
+        for data in (
+            em.from_dask(frame, label="y"),
+            em.from_dask(frame.drop(columns="y"), frame["y"]),
+            em.from_dask(bag, label="y", types=types),
+            em.from_dask(parts, label="y", types=types),
+        )
+    ]
+    assert max(found) - min(found) <= 2e-8
+
+
+# --- estimators --------------------------------------------------------------------------------
+
+
+def test_estimators_fit_collections_where_they_are(client: Client):
+    rows, labels = da.from_array(X, chunks=(100, 3)), da.from_array(Y, chunks=77)
+    weights = np.linspace(1.0, 2.0, N)
+    lazy = da.from_array(weights, chunks=500)
+    for make in (
+        lambda: em.LinearSVC(loss="hinge", C=0.1, tol=1e-7, class_weight="balanced"),
+        lambda: em.LogisticRegression(C=0.5, tol=1e-9, class_weight={0.0: 1.0, 1.0: 3.0}),
+        lambda: em.LogisticRegression(C=0.5, tol=1e-6, fit_intercept=False),
+    ):
+        ours = make().fit(rows, labels, sample_weight=lazy)
+        here = make().set_params(client=None).fit(X, Y, sample_weight=weights)
+        assert ours.solver_path_ == "job"
+        np.testing.assert_allclose(ours.coef_, here.coef_, atol=1e-2)
+        np.testing.assert_allclose(ours.intercept_, here.intercept_, atol=1e-2)
+        assert 0.0 <= ours.dual_gap_ <= 1e-2
+        assert ours.classes_.tolist() == [0.0, 1.0]
+        predicted = ours.predict(rows)
+        assert isinstance(predicted, da.Array)
+        assert predicted.dtype == float
+        np.testing.assert_array_equal(predicted.compute(), ours.predict(X))
+        assert ours.score(rows, labels, lazy) == pytest.approx(ours.score(X, Y, weights))
+    np.testing.assert_array_equal(ours.predict_proba(rows).compute(), ours.predict_proba(X))
+    target = X @ np.arange(D) + 5.0
+    ridge = em.Ridge(2.0, tol=1e-10).fit(rows, da.from_array(target, chunks=400))
+    np.testing.assert_allclose(ridge.coef_, em.Ridge(2.0).fit(X, target).coef_, atol=1e-4)
+    assert ridge.score(rows, da.from_array(target)) == pytest.approx(ridge.score(X, target))
+    assert ridge.solver_path_ == "job"
+    assert ridge.dual_gap_ >= 0.0
+
+
+def test_words_as_classes_and_frames(client: Client):
+    table = pd.DataFrame(X, columns=list("abcdef"))
+    words = pd.Series(np.where(X[:, 0] > 0.7, "high", np.where(X[:, 1] > 0, "mid", "low")))
+    frame, labels = dd.from_pandas(table, npartitions=4), dd.from_pandas(words, npartitions=4)
+    ours = em.LinearSVC(C=0.1, client=client).fit(frame, labels)
+    here = em.LinearSVC(C=0.1).fit(table, words)
+    assert ours.classes_.tolist() == ["high", "low", "mid"]
+    assert ours.feature_names_in_.tolist() == list("abcdef")
+    np.testing.assert_allclose(ours.coef_, here.coef_, atol=0.02)
+    predicted = ours.predict(frame)
+    assert isinstance(predicted, dd.Series)
+    pd.testing.assert_index_equal(predicted.compute().index, table.index)
+    assert predicted.compute().tolist() == ours.predict(table).tolist()
+    assert ours.decision_function(frame).compute().shape == (N, 3)
+    with pytest.warns(UserWarning, match="all rows are loaded into this process"):
+        em.LogisticRegression(max_iter=5, tol=1.0).fit(frame, labels)
+
+
+# --- helpers -----------------------------------------------------------------------------------
+
+
+def kill_one(client: Client) -> None:
+    """Kill a worker, and wait until its nanny has replaced it."""
+    address = sorted(workers_of(client))[0]
+    (pid,) = client.run(os.getpid, workers=[address]).values()
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: address not in workers_of(client) and len(workers_of(client)) == 3)
+
+
+def until(is_so: Callable[[], object]) -> None:
+    until_s = time.monotonic() + 60.0
+    while not is_so():
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
