@@ -24,13 +24,14 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import dask.array as da
 import numpy as np
 import psutil
-from distributed import Client, wait
+from distributed import Client, Future, wait
 
 import elasticml as em
 from elasticml.jobs.handle import workers_of
@@ -44,7 +45,7 @@ COLUMNS = 64
 PARTITION_MIB = 16
 WORKERS = 3
 ALGORITHM = em.CoCoA(loss="squared_hinge", l2=1e-2)
-GAP = 1e-8
+GAP = 5e-8
 
 
 class Growth:
@@ -114,24 +115,22 @@ def _labels(X: Any, w: Any) -> Any:
     return np.where(margins + np.sqrt(w @ w) * np.sin(1e4 * margins) > 0.0, 1.0, -1.0)
 
 
-def write(X: Any, y: Any, folder: str) -> str:
-    """Write the rows to a Parquet file, a row group for each partition."""
+def write(address: str, keys: list[tuple[Any, Any]], path: str) -> None:
+    """Write the rows to a Parquet file, a row group for each partition; in a process of its own."""
     import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     names = [f"x{j}" for j in range(COLUMNS)]
-    path = f"{folder}/rows.parquet"
     writer = None
-    for rows, labels in zip(X.to_delayed().ravel(), y.to_delayed().ravel(), strict=True):
-        table = pa.Table.from_pandas(
-            pd.DataFrame(rows.compute(), columns=names).assign(y=labels.compute())
-        )
-        writer = writer or pq.ParquetWriter(path, table.schema, compression="none")
-        writer.write_table(table, row_group_size=len(table))
+    with Client(address) as client:
+        for pair in keys:
+            rows, labels = client.gather([Future(key, client) for key in pair])
+            table = pa.Table.from_pandas(pd.DataFrame(rows, columns=names).assign(y=labels))
+            writer = writer or pq.ParquetWriter(path, table.schema, compression="none")
+            writer.write_table(table, row_group_size=len(table))
     assert writer is not None
     writer.close()
-    return path
 
 
 def seconds_of(client: Client, data: Any) -> tuple[float, float, Any]:
@@ -153,14 +152,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="em") as folder, stock_cluster(Path(folder)) as cluster:
         for k in range(WORKERS):
             cluster.worker(f"w{k}", "--memory-limit", "0")
-        with cluster.client() as client:
+        with cluster.client() as client, client.as_current():
             cluster.await_workers(client, WORKERS)
             X, y = collections(client, options.mib, options.seed)
-            path = write(X, y, folder)
+            path = f"{folder}/rows.parquet"
+            keys = [(a[0], b) for a, b in zip(X.__dask_keys__(), y.__dask_keys__(), strict=True)]
+            process = get_context("spawn").Process(
+                target=write, args=(client.scheduler.address, keys, path)
+            )
+            process.start()
+            process.join()
+            seconds_of(client, em.from_dask(X[: 100 * COLUMNS], y[: 100 * COLUMNS]))  # imports
             limit = options.mib * MIB // 4
             resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
             figures["client_limit_mib"] = limit // MIB
-            seconds_of(client, em.from_dask(X[: 100 * COLUMNS], y[: 100 * COLUMNS]))  # warm
             growth = Growth(client=os.getpid(), scheduler=cluster.processes["scheduler"].pid)
             with growth.watched():
                 began = time.monotonic()
