@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 import dask
@@ -23,6 +23,7 @@ from distributed import Client, LocalCluster, wait
 
 import elasticml as em
 from elasticml.jobs.handle import workers_of
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -95,8 +96,7 @@ def test_lazy_partitions_are_freed_when_their_chunks_are_made(client: Client, op
     assert run(client, em.from_dask(rows, Y)).summary["objective"] == pytest.approx(
         optimum, abs=2e-8
     )
-    assert not any("elasticml" in key for keys in client.run(held).values() for key in keys)
-    until(lambda: not any(client.run(held).values()))
+    until(lambda: not any(client.run(held).values()), "workers without Dask's data")
 
 
 def test_a_killed_worker_and_released_data(client: Client, optimum: float):
@@ -225,11 +225,7 @@ def kill_one(client: Client) -> None:
     address = sorted(workers_of(client))[0]
     (pid,) = client.run(os.getpid, workers=[address]).values()
     os.kill(pid, signal.SIGKILL)
-    until(lambda: address not in workers_of(client) and len(workers_of(client)) == 3)
-
-
-def until(is_so: Callable[[], object]) -> None:
-    until_s = time.monotonic() + 60.0
-    while not is_so():
-        assert time.monotonic() < until_s
-        time.sleep(0.05)
+    until(
+        lambda: address not in workers_of(client) and len(workers_of(client)) == 3,
+        "a worker in place of the killed one",
+    )
