@@ -28,10 +28,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array as da
 import numpy as np
 import psutil
-from distributed import Client, Future, wait
+from distributed import Client, wait
 
 import elasticml as em
 from elasticml.jobs.handle import workers_of
@@ -115,22 +116,24 @@ def _labels(X: Any, w: Any) -> Any:
     return np.where(margins + np.sqrt(w @ w) * np.sin(1e4 * margins) > 0.0, 1.0, -1.0)
 
 
-def write(address: str, keys: list[tuple[Any, Any]], path: str) -> None:
-    """Write the rows to a Parquet file, a row group for each partition; in a process of its own."""
+def write(rows: Any, labels: Any, path: str) -> None:
+    """Write a partition to a Parquet file of its own, on the worker that holds it."""
     import pandas as pd
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     names = [f"x{j}" for j in range(COLUMNS)]
-    writer = None
-    with Client(address) as client:
-        for pair in keys:
-            rows, labels = client.gather([Future(key, client) for key in pair])
-            table = pa.Table.from_pandas(pd.DataFrame(rows, columns=names).assign(y=labels))
-            writer = writer or pq.ParquetWriter(path, table.schema, compression="none")
+    pd.DataFrame(rows, columns=names).assign(y=labels).to_parquet(path, compression=None)
+
+
+def join(folder: str, path: str) -> None:
+    """Write the partitions' files to one, a row group for each; in a process of its own."""
+    import pyarrow.parquet as pq
+
+    files = sorted(Path(folder).iterdir())
+    with pq.ParquetWriter(path, pq.read_schema(files[0]), compression="none") as writer:
+        for file in files:
+            table = pq.read_table(file)
             writer.write_table(table, row_group_size=len(table))
-    assert writer is not None
-    writer.close()
+            file.unlink()
 
 
 def seconds_of(client: Client, data: Any) -> tuple[float, float, Any]:
@@ -155,11 +158,13 @@ def main() -> None:
         with cluster.client() as client, client.as_current():
             cluster.await_workers(client, WORKERS)
             X, y = collections(client, options.mib, options.seed)
-            path = f"{folder}/rows.parquet"
-            keys = [(a[0], b) for a, b in zip(X.__dask_keys__(), y.__dask_keys__(), strict=True)]
-            process = get_context("spawn").Process(
-                target=write, args=(client.scheduler.address, keys, path)
-            )
+            path, parts_at = f"{folder}/rows.parquet", f"{folder}/parts"
+            os.mkdir(parts_at)
+            parts = zip(X.to_delayed().ravel(), y.to_delayed().ravel(), strict=True)
+            file = dask.delayed(write)
+            files = [file(*part, f"{parts_at}/{k:05}.parquet") for k, part in enumerate(parts)]
+            wait(client.compute(files))
+            process = get_context("spawn").Process(target=join, args=(parts_at, path))
             process.start()
             process.join()
             seconds_of(client, em.from_dask(X[: 100 * COLUMNS], y[: 100 * COLUMNS]))  # imports
