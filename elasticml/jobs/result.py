@@ -23,6 +23,7 @@ from elasticml.models.model import KMeansModel, Model
 from elasticml.protocol.job_record import JobRecord
 from elasticml.report.markup import esc
 from elasticml.report.preemptions import preemptions
+from elasticml.report.waiting import time_use
 from elasticml.story.history import HistoryRow
 from elasticml.story.records import DataLoaded, record_from_json, records_of
 from elasticml.story.summary import summary_from_json
@@ -107,11 +108,12 @@ def make_result(
 ) -> Result:
     """Assemble the result from the scheduler's data, without evaluating the models."""
     loaded = next(records_of(DataLoaded, story), None)
-    notes = [] if loaded is None else list(loaded.notes)
+    records = [record_from_json(record) for record in story]
+    notes = [*([] if loaded is None else loaded.notes), *time_use(records).advice()]
     summary = {**outcome.summary, "notes": notes, "train": {}, "test": {}}
     if outcome.error is not None:
         summary["error"] = outcome.error.get("message")
-    preempted = preemptions(map(record_from_json, story))
+    preempted = preemptions(records)
     if preempted is not None:
         summary["preemptions"] = preempted
     if run_dir is not None:

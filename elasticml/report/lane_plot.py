@@ -26,7 +26,8 @@ KIND_COLOURS: dict[Kind, str] = {
 #: Colour and opacity in the overview, an image that cannot follow the page's colour scheme: a
 #: translucent grey for light and dark pages.
 _SHARE_COLOURS: dict[Kind, tuple[str, float]] = {"wait": ("#7d8894", 0.42)}
-_KIND_WORDS: dict[Kind, str] = {
+#: What a member does, in words.
+KIND_WORDS: dict[Kind, str] = {
     "compute": "computing",
     "wait": "waiting",
     "load": "loading",
@@ -49,7 +50,7 @@ def lanes_picture(run: RunData) -> Picture | None:
         return None
     times = clock(run)
     long = len(times.rounds) > _SHORT_ROUNDS
-    close = _close_ups(run, lanes, times) if long else []
+    close = close_ups(run, lanes, times) if long else []
     height = min(0.19 * len(lanes.slots), 5.0) + 0.25
     tall = height * (2 if close else 1) + 1.30 + (1.0 if close else 0)
     figure = new_figure(9.6, tall)
@@ -71,7 +72,7 @@ def lanes_picture(run: RunData) -> Picture | None:
     busy = occupancy(lanes, np.array([lanes.start_s, lanes.end_s]))[:, 0, :].mean(axis=0)
     shares = ", ".join(
         f"{_percent(busy[KINDS.index(kind)])} {words}"
-        for kind, words in _KIND_WORDS.items()
+        for kind, words in KIND_WORDS.items()
         if _any(lanes, kind)
     )
     return Picture(
@@ -102,7 +103,7 @@ def _any(lanes: Lanes, kind: Kind) -> bool:
     return any(v.kind == kind for lane in lanes.intervals.values() for v in lane)
 
 
-def _close_ups(run: RunData, lanes: Lanes, times: Clock) -> list[tuple[str, float, float]]:
+def close_ups(run: RunData, lanes: Lanes, times: Clock) -> list[tuple[str, float, float]]:
     """Choose the close-ups: the first loss and the first return, or else the middle of the run.
 
     Returns
@@ -245,7 +246,7 @@ def _draw_key(ax: Axes, kinds: list[Kind]) -> None:
     """Draw the colour legend at the upper right."""
     x = 1.0
     for kind in reversed(kinds):
-        words = _KIND_WORDS[kind]
+        words = KIND_WORDS[kind]
         x -= 0.0098 * len(words) + 0.042
         ax.annotate(
             "━" if kind == "gone" else "■", (x, 1), xycoords="axes fraction", xytext=(0, 24),

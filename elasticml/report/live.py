@@ -20,6 +20,7 @@ from elasticml.report.markup import lead_text, number
 from elasticml.report.series import TEST_METRICS, metric_name
 from elasticml.report.status import JobStatus
 from elasticml.report.timeline import FORMATTED, count, seconds_text, timeline
+from elasticml.report.waiting import RoundTimes
 from elasticml.story.history import HistoryRow
 from elasticml.story.json_fields import finite
 from elasticml.story.records import (
@@ -153,37 +154,6 @@ class Card:
 
 
 @dataclass(slots=True)
-class _RoundTimes:
-    """Where the time of the round under way has gone so far, in seconds."""
-
-    started_s: float
-    computing: float = 0.0
-    waiting: float = 0.0
-    links: float = 0.0
-    has_exchange: bool = False
-
-    def add(self, record: ExchangeEnded) -> None:
-        """Add an exchange: mean and longest computation, and the rest of its duration."""
-        self.has_exchange = True
-        times = record.compute_s.values()
-        mean = sum(times) / len(times) if times else 0.0
-        longest = max(times, default=0.0)
-        start_s = record.t if record.start_t is None else record.start_t
-        self.computing += mean
-        self.waiting += longest - mean
-        self.links += max(0.0, record.t - start_s - longest)
-
-    def shares(self, end_s: float) -> tuple[float, ...]:
-        """Return the seconds of computing, waiting, links and driver; they add up to the round."""
-        whole = max(0.0, end_s - self.started_s)
-        spent = self.computing + self.waiting + self.links
-        # Exchanges of asynchronous algorithms overlap.
-        scale = whole / spent if spent > whole > 0 else 1.0
-        parts = (self.computing * scale, self.waiting * scale, self.links * scale)
-        return (*parts, max(0.0, whole - sum(parts)))
-
-
-@dataclass(slots=True)
 class LiveJob:
     """The figures of one job."""
 
@@ -215,7 +185,7 @@ class LiveJob:
     #: Compute seconds of the last exchange, by slot.
     compute_s: Mapping[str, float] = field(default_factory=dict)
     _speeds: str = ""
-    _times: _RoundTimes | None = None
+    _times: RoundTimes | None = None
     _row_s: float = 0.0
     _has_begun: bool = False
     _spacing_s: float = 0.0
@@ -249,7 +219,7 @@ class LiveJob:
                 self._row_s = record.t
             case RoundStarted():
                 self._has_begun = True
-                self._times = _RoundTimes(record.t)
+                self._times = RoundTimes(record.t)
                 for name, examples in (record.rows or {}).items():
                     self._own(name, examples)
                 if not self.kept or record.rows is not None:

@@ -58,16 +58,20 @@ def table_html(
     )
 
 
-def figure(picture: Picture, heading: str | None = None) -> str:
-    """Return a section with a picture as inline SVG below its heading."""
+def drawing(picture: Picture) -> str:
+    """Return a picture as inline SVG with its caption."""
     from elasticml.report.style import svg_markup  # loads matplotlib, which tables do not need
 
     drawn = svg_markup(picture.figure, picture.name, picture.title, picture.alt)
-    title = esc(heading or picture.title)
     return (
-        f"<section><h2>{title}</h2>\n<figure>{drawn}"
-        f"<figcaption>{esc(picture.caption)}</figcaption></figure></section>"
+        f'<figure><div class="scroll">{drawn}</div>'
+        f"<figcaption>{esc(picture.caption)}</figcaption></figure>"
     )
+
+
+def figure(picture: Picture, heading: str | None = None) -> str:
+    """Return a section with a picture below its heading."""
+    return f"<section><h2>{esc(heading or picture.title)}</h2>\n{drawing(picture)}</section>"
 
 
 def style_sheet(scope: str | None = None) -> str:

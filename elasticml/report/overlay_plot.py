@@ -17,7 +17,7 @@ from elasticml.report.load_plot import (
     make_loads,
     relative,
 )
-from elasticml.report.plots import Floats, focus, split_exact
+from elasticml.report.plots import Floats, split_exact
 from elasticml.report.run_reader import RunData
 from elasticml.report.series import (
     Clock,
@@ -27,6 +27,7 @@ from elasticml.report.series import (
     metric_name,
     metric_series,
     united_windows,
+    wants_log,
 )
 from elasticml.report.style import (
     ABSENCE,
@@ -165,8 +166,38 @@ def draw_lines(
             ends.append((*max(last), label, COLOURS[colour]))
     ax.margins(x=0.01)
     if xs:
-        focus(ax, np.concatenate(xs), np.concatenate(ys), after)
+        _focus(ax, np.concatenate(xs), np.concatenate(ys), after)
     _name_lines(ax, ends)
+
+
+def _focus(ax: Axes, x: Floats, y: Floats, after: float | None) -> None:
+    """Fit the y axis to the late values, note what is cut off, and choose the scale.
+
+    Late values have x >= ``after``, by default past the first tenth of the x axis.
+    """
+    valid = np.isfinite(x) & np.isfinite(y)
+    x, y = x[valid], y[valid]
+    if not len(x):
+        return
+    if after is None or not (x >= after).any():
+        after = float(x.min() + 0.1 * (x.max() - x.min()))
+    late = y[x >= after] if len(x) >= 5 else y
+    low, high = float(late.min()), float(late.max())
+    margin = 0.12 * (high - low) or 0.05 * abs(high) or 1.0
+    first = float(y[int(np.argmin(x))])
+    cut = max(low - first, first - high) > 0.6 * (high - low) > 0
+    if wants_log(late if cut else y):
+        log_ticks(ax)
+        if cut:
+            ax.set_ylim(low / 1.15, high * 1.3)
+    elif cut:
+        ax.set_ylim(low - margin, high + 2 * margin)
+    if cut:
+        side = "below" if first < low else "above"
+        ax.annotate(
+            f"begins at {first:.3g}, {side}", (1.0, 1.0), xycoords="axes fraction",
+            xytext=(0, 7), textcoords="offset points", ha="right", color=MUTED, fontsize=8,
+        )  # fmt: skip
 
 
 def _name_lines(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:

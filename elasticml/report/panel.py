@@ -9,7 +9,13 @@ from typing import Any
 
 from elasticml.report.live import COLUMNS, STATE_WORDS, Card, LiveJob, Slot, State
 from elasticml.report.markup import esc, figure, number, style_sheet
-from elasticml.report.plots import gap_picture, members_picture, metric_picture, objective_picture
+from elasticml.report.plots import (
+    gap_picture,
+    members_picture,
+    metric_picture,
+    objective_picture,
+    objective_zoom,
+)
 from elasticml.report.run_reader import RunData, history_of_rows
 from elasticml.report.series import headline_metric, metric_name, metric_series
 from elasticml.report.style import styled
@@ -94,8 +100,8 @@ def _metric_cards(live: LiveJob, run: RunData) -> list[Card]:
 def _pictures(run: RunData) -> str:
     if run.history.n_rows < 2:
         return ""
-    quality = gap_picture if run.history.has("gap") else objective_picture
-    pictures = [styled(draw, run) for draw in (quality, metric_picture, members_picture)]
+    quality = [gap_picture] if run.history.has("gap") else [objective_picture, objective_zoom]
+    pictures = [styled(draw, run) for draw in (*quality, metric_picture, members_picture)]
     return "".join(figure(picture) for picture in pictures if picture is not None)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from elasticml.report.run_reader import History, RunData
@@ -17,6 +19,7 @@ from elasticml.report.series import (
     Mark,
     absence_windows,
     clock,
+    full_objective,
     headline_metric,
     members_over_time,
     membership_marks,
@@ -48,20 +51,29 @@ _MARKS = {
 }
 
 
+#: Size of a panel in inches: two are side by side on a wide page, one below the other on a phone.
+PANEL_IN = (4.8, 3.1)
+#: The axes of a panel; the last value is written at their right, seconds above them.
+_PANEL_BOX = (0.125, 0.15, 0.73, 0.66)
+#: Fewest rows of a curve that has a zoom.
+_ZOOM_ROWS_MIN = 6
+#: A zoom begins where the curve stays within this share of its range around the last value.
+_ZOOM_SHARE = 0.1
+#: A zoom leaves out at least the first and shows at least the second share of the rounds.
+_ZOOM_ROUNDS = (0.1, 0.25)
+
+
 def objective_picture(run: RunData) -> Picture | None:
-    """Draw the objective by round and by time; None if none was recorded."""
+    """Draw the whole curve of the objective by round; None if none was recorded."""
     history = run.history
     if not (history.has("objective") or history.has("objective_full")):
         return None
-    rounds, times = history.column("round"), clock(run)
-    seconds = np.array([times.at(r) for r in rounds])
-    timed = bool(np.isfinite(seconds).any())
-    figure = new_figure(9.6, 3.4)
-
-    def draw(ax: Axes, x: Floats, labelled: bool) -> None:
-        _draw_objective(ax, run, x, labelled=labelled)
-
-    by_round_and_time(figure, run, "Objective", draw, rounds, seconds if timed else None)
+    figure, ax = _panel()
+    values = _draw_objective(ax, run)
+    is_log = wants_log(values)
+    if is_log:
+        log_ticks(ax)
+    _finish_panel(ax, run, f"Objective, the whole curve{', log axis' if is_log else ''}")
     kinds = " (dashed where it is an estimate)" if "estimated" in history.kinds else ""
     return Picture(
         "objective", figure, "Objective", _objective_alt(run),
@@ -71,37 +83,80 @@ def objective_picture(run: RunData) -> Picture | None:
     )  # fmt: skip
 
 
-def by_round_and_time(
-    figure: Figure,
-    run: RunData,
-    title: str,
-    draw: Callable[[Axes, Floats, bool], None],
-    rounds: Floats,
-    seconds: Floats | None,
-) -> None:
-    """Draw two panels side by side: by round and, if known, by time.
+def objective_zoom(run: RunData) -> Picture | None:
+    """Draw the end of the objective's curve on a scale of its own; None for a short curve."""
+    rounds, values = full_objective(run.history)
+    own = run.history.column("objective")
+    valid = np.isfinite(own)
+    if valid.sum() > len(values):
+        rounds, values = run.history.column("round")[valid], own[valid]
+    if len(values) < _ZOOM_ROWS_MIN or rounds[-1] <= rounds[0]:
+        return None
+    start = _zoom_start(rounds, values)
+    figure, ax = _panel()
+    _draw_objective(ax, run, start)
+    title = f"Zoom: from round {start:.0f} on"
+    _finish_panel(ax, run, title)
+    late = values[rounds >= start]
+    return Picture(
+        "objective-zoom", figure, f"Objective from round {start:.0f} on",
+        f"The end of the objective's curve: {late[0]:.6g} at round {start:.0f},"
+        f" {late[-1]:.6g} at round {rounds[-1]:.0f}.",
+        "The end of the same curve, on a scale of its own.",
+    )  # fmt: skip
 
-    ``draw`` receives the axes, the x values of the rows, and whether these axes carry the labels.
-    """
-    grid = figure.add_gridspec(
-        1, 1 if seconds is None else 2, wspace=0.13, left=0.065, right=0.925, top=0.88, bottom=0.135
-    )
-    ax = figure.add_subplot(grid[0, 0])
-    draw(ax, rounds, seconds is None)
-    ax.set_title(f"{title} by round")
-    ax.set_xlabel("round")
-    whole_ticks(ax)
+
+def _zoom_start(rounds: Floats, values: Floats) -> float:
+    """Return the round from which on the curve stays near its end, within bounds."""
+    far = np.abs(values - values[-1]) > _ZOOM_SHARE * np.ptp(values)
+    settled = rounds[min(int(np.flatnonzero(far)[-1]) + 1, len(rounds) - 1)] if far.any() else 0.0
+    first, least = (share * (rounds[-1] - rounds[0]) for share in _ZOOM_ROUNDS)
+    start = min(max(float(settled), rounds[0] + first), rounds[-1] - least)
+    return float(rounds[np.searchsorted(rounds, start, side="right") - 1])
+
+
+def _panel() -> tuple[Figure, Axes]:
+    figure = new_figure(*PANEL_IN)
+    return figure, figure.add_axes(_PANEL_BOX)
+
+
+def _finish_panel(ax: Axes, run: RunData, title: str, *, by_time: bool = False) -> None:
+    """Set title and x axis of a panel, by round with seconds above it, or by time."""
     ax.margins(x=0.01)
-    shade(ax, run, None)
-    if seconds is None:
-        return
-    beside = figure.add_subplot(grid[0, 1], sharey=ax)
-    draw(beside, seconds, True)
-    beside.set_title(f"{title} by time")
-    beside.set_xlabel("seconds since the job started")
-    beside.tick_params(labelleft=False)
-    beside.margins(x=0.01)
-    shade(beside, run, clock(run))
+    ax.set_xlabel("seconds since the job started" if by_time else "round")
+    if by_time:
+        ax.xaxis.set_major_locator(MaxNLocator(6))
+    else:
+        whole_ticks(ax)
+    times = clock(run)
+    shade(ax, run, times if by_time else None)
+    is_timed = not by_time and _seconds_axis(ax, times)
+    ax.set_title(title, pad=20 if is_timed else 8)
+
+
+def _seconds_axis(ax: Axes, times: Clock) -> bool:
+    """Write seconds along the top edge of an axis of rounds; false if the times are unknown."""
+    low, high = ax.get_xlim()
+    inside = (times.rounds >= low) & (times.rounds <= high)
+    rounds, seconds = times.rounds[inside], times.seconds[inside]
+    if len(rounds) < 2 or seconds[-1] <= seconds[0]:
+        return False
+    taken = -math.inf
+    for at_s in MaxNLocator(4).tick_values(float(seconds[0]), float(seconds[-1])):
+        x = float(np.interp(at_s, seconds, rounds))
+        if not seconds[0] <= at_s <= seconds[-1] or x - taken < 0.14 * (high - low):
+            continue
+        taken = x
+        ax.annotate(
+            f"{at_s:g} s", (x, 1), xycoords=("data", "axes fraction"), xytext=(0, 4),
+            textcoords="offset points", ha="center", va="bottom", color=MUTED, fontsize=8,
+        )  # fmt: skip
+        ax.plot(
+            [x, x], [1, 1.02], transform=ax.get_xaxis_transform(), color=MUTED, linewidth=0.8,
+            clip_on=False,
+        )  # fmt: skip
+    ax.set_xlim(low, high)
+    return True
 
 
 def metric_picture(run: RunData) -> Picture | None:
@@ -114,19 +169,13 @@ def metric_picture(run: RunData) -> Picture | None:
     valid = np.isfinite(values)
     x, y = rounds[valid], values[valid]
     short = metric_name(column)
-    figure = new_figure(9.6, 3.3)
-    ax = figure.add_axes((0.065, 0.15, 0.85, 0.70))
+    figure, ax = _panel()
     ax.plot(x, y, color=COLOURS["blue"], marker="o", markersize=3.2 if len(x) < 80 else 0)
-    ax.set_title(f"Test {short} by round")
-    ax.set_xlabel("round")
-    whole_ticks(ax)
-    focus(ax, x, y)
-    ax.margins(x=0.01)
     ax.annotate(
         f"{y[-1]:.4f}", (x[-1], y[-1]), xytext=(7, 0), textcoords="offset points", va="center",
         color=COLOURS["blue"], fontweight="bold", annotation_clip=False,
     )  # fmt: skip
-    shade(ax, run, None)
+    _finish_panel(ax, run, f"Test {short} by round")
     best = int(np.argmin(y) if column in ("test_rmse", "test_logloss") else np.argmax(y))
     alt = (
         f"Test {words} against the round: {y[0]:.4f} at round {x[0]:.0f}, best {y[best]:.4f} at"
@@ -144,10 +193,10 @@ def members_picture(run: RunData) -> Picture | None:
     absent = run.history.column("absent_examples")
     total = _total_examples(run)
     two = bool((absent > 0).any()) and total > 0
-    figure = new_figure(9.6, 3.6 if two else 2.4)
+    figure = new_figure(*PANEL_IN)
     grid = figure.add_gridspec(
         2 if two else 1, 1, height_ratios=[2.2, 1] if two else [1], hspace=0.62,
-        left=0.065, right=0.955, top=0.89 if two else 0.84, bottom=0.13 if two else 0.2,
+        left=0.125, right=0.955, top=0.9, bottom=0.15,
     )  # fmt: skip
     ax = figure.add_subplot(grid[0])
     ax.fill_between(seconds, counts, step="post", color=COLOURS["blue"], alpha=0.18, linewidth=0)
@@ -169,6 +218,7 @@ def members_picture(run: RunData) -> Picture | None:
         last.set_title("Examples absent, %")
         ax.tick_params(labelbottom=False)
     last.set_xlabel("seconds since the job started")
+    last.xaxis.set_major_locator(MaxNLocator(6))
     ax.set_xlim(0.0, max(float(seconds[-1]), 1e-9))
     alt = (
         f"Members taking part against time: {counts.max():.0f} at most,"
@@ -201,7 +251,8 @@ def mark_members(ax: Axes, marks: Sequence[Mark], place: Callable[[Mark], float]
     """Mark losses and returns along the top edge; labels that would overlap are omitted."""
     low, high = ax.get_xlim()
     # Width of a letter in data units, for axes of any width.
-    letter = 0.0072 / ax.get_position().width * (high - low)
+    width_in = ax.get_window_extent().width / ax.figure.dpi
+    letter = 0.069 / width_in * (high - low)
     free_from = -math.inf
     for mark in sorted(marks, key=place):
         x = place(mark)
@@ -239,29 +290,44 @@ def split_exact(history: History, x: Floats) -> tuple[tuple[Floats, Floats], ...
     return tuple((both[0], both[1]) for both in joined)
 
 
-def _draw_objective(ax: Axes, run: RunData, x: Floats, *, labelled: bool) -> None:
-    """Draw the driver's objective, dashed where not exact, and the evaluator's points."""
+def _draw_objective(ax: Axes, run: RunData, start: float = -math.inf) -> Floats:
+    """Draw the driver's objective, dashed where not exact, and the evaluator's points.
+
+    Parameters
+    ----------
+    start : float
+        The first round that is drawn.
+
+    Returns
+    -------
+    ndarray, the finite values drawn
+    """
     history = run.history
+    x = history.column("round")
     own, full = history.column("objective"), history.column("objective_full")
-    solid, dashed = split_exact(history, x)
-    ax.plot(*solid, color=COLOURS["blue"], marker="o" if history.n_rows == 1 else "")
-    ax.plot(*dashed, color=COLOURS["blue"], linestyle=(0, (2, 1.2)))
-    seen = np.isfinite(full)
+    valid = np.isfinite(x) & (x >= start)
+    for (at, values), line in zip(split_exact(history, x), ("-", (0, (2, 1.2))), strict=True):
+        shown = np.isnan(at) | (at >= start)
+        ax.plot(
+            at[shown], values[shown], color=COLOURS["blue"], linestyle=line,
+            marker="o" if line == "-" and history.n_rows == 1 else "",
+        )  # fmt: skip
+    seen = np.isfinite(full) & valid
     if seen.any():
         ax.plot(
             x[seen], full[seen], linestyle="none", marker="o", markersize=3.4,
             markerfacecolor=PAPER, markeredgecolor=INK, markeredgewidth=0.9, zorder=4,
         )  # fmt: skip
-    both = np.concatenate([own, full])
-    focus(ax, np.concatenate([x, x]), both)
     last = full if seen.any() and np.isfinite(full[-1]) else own
-    valid = np.flatnonzero(np.isfinite(last) & np.isfinite(x))
-    if labelled and len(valid):
-        i = valid[-1]
+    ends = np.flatnonzero(np.isfinite(last) & valid)
+    if len(ends):
+        i = ends[-1]
         ax.annotate(
             f"{last[i]:.5g}", (x[i], last[i]), xytext=(6, 0), textcoords="offset points",
             color=COLOURS["blue"], fontweight="bold", va="center", annotation_clip=False,
         )  # fmt: skip
+    both = np.concatenate([own[valid], full[valid]])
+    return both[np.isfinite(both)]
 
 
 def _objective_alt(run: RunData) -> str:
@@ -272,7 +338,7 @@ def _objective_alt(run: RunData) -> str:
         return "Objective over all examples, at the rounds in which it was evaluated."
     x, y = rounds[valid], own[valid]
     words = (
-        f"Objective against round and time: {y[0]:.4g} at round {x[0]:.0f},"
+        f"Objective against the round: {y[0]:.4g} at round {x[0]:.0f},"
         f" {y[-1]:.4g} at round {x[-1]:.0f}."
     )
     for window in absence_windows(run.history)[:3]:
@@ -280,36 +346,6 @@ def _objective_alt(run: RunData) -> str:
             f" Examples were absent from round {window.start_round:.0f} to {window.end_round:.0f}."
         )
     return words
-
-
-def focus(ax: Axes, x: Floats, y: Floats, after: float | None = None) -> None:
-    """Fit the y axis to the late values, note what is cut off, and choose the scale.
-
-    Late values have x >= ``after``, by default past the first tenth of the x axis.
-    """
-    valid = np.isfinite(x) & np.isfinite(y)
-    x, y = x[valid], y[valid]
-    if not len(x):
-        return
-    if after is None or not (x >= after).any():
-        after = float(x.min() + 0.1 * (x.max() - x.min()))
-    late = y[x >= after] if len(x) >= 5 else y
-    low, high = float(late.min()), float(late.max())
-    margin = 0.12 * (high - low) or 0.05 * abs(high) or 1.0
-    first = float(y[int(np.argmin(x))])
-    cut = max(low - first, first - high) > 0.6 * (high - low) > 0
-    if wants_log(late if cut else y):
-        log_ticks(ax)
-        if cut:
-            ax.set_ylim(low / 1.15, high * 1.3)
-    elif cut:
-        ax.set_ylim(low - margin, high + 2 * margin)
-    if cut:
-        side = "below" if first < low else "above"
-        ax.annotate(
-            f"begins at {first:.3g}, {side}", (1.0, 1.0), xycoords="axes fraction",
-            xytext=(0, 7), textcoords="offset points", ha="right", color=MUTED, fontsize=8,
-        )  # fmt: skip
 
 
 def _count_labels(ax: Axes, seconds: Floats, counts: Floats) -> None:
@@ -346,38 +382,41 @@ def _total_examples(run: RunData) -> float:
 _MARKERS_MAX = 80
 
 
-def gap_picture(run: RunData) -> Picture | None:
-    """Draw the gap on a logarithmic axis; None if none was certified."""
+def gap_picture(run: RunData, *, by_time: bool = False) -> Picture | None:
+    """Draw the gap on a logarithmic axis, by round or by time; None if none was certified."""
     history = run.history
     gap = history.column("gap")
     valid = np.isfinite(gap) & (gap > 0)
-    if not valid.any():
+    rounds = history.column("round")
+    times = clock(run)
+    x = np.array([times.at(r) for r in rounds]) if by_time else rounds
+    if not valid.any() or not np.isfinite(x[valid]).any():
         return None
     bound = history.gap_bounds & valid
     target = math.nan if run.job is None or run.job.stop.gap is None else run.job.stop.gap
-    times = clock(run)
-    rounds = history.column("round")
-    seconds = np.array([times.at(r) for r in rounds])
-    timed = bool(np.isfinite(seconds).any())
+    figure, ax = _panel()
+    _draw_gap(ax, x, gap, valid, bound)
+    log_ticks(ax)
+    if np.isfinite(target):
+        _draw_target(ax, target)
+    last = np.flatnonzero(valid)[-1]
+    sign = "≤" if bound[last] else ""
+    ax.annotate(
+        f"{sign}{gap[last]:.2g}", (x[last], gap[last]), xytext=(6, 0),
+        textcoords="offset points", color=COLOURS["purple"], fontweight="bold",
+        va="center", annotation_clip=False,
+    )  # fmt: skip
+    _finish_panel(ax, run, f"Gap by {'time' if by_time else 'round'}", by_time=by_time)
+    return Picture(
+        "gap-time" if by_time else "gap", figure, "Certified gap",
+        _gap_alt(rounds, gap, valid, bound), _gap_caption(bound),
+    )  # fmt: skip
 
-    def draw(ax: Axes, x: Floats, labelled: bool) -> None:
-        _draw_gap(ax, x, gap, valid, bound)
-        log_ticks(ax)
-        if np.isfinite(target):
-            _draw_target(ax, target)
-        if labelled:
-            last = np.flatnonzero(valid)[-1]
-            sign = "≤" if bound[last] else ""
-            ax.annotate(
-                f"{sign}{gap[last]:.2g}", (x[last], gap[last]), xytext=(6, 0),
-                textcoords="offset points", color=COLOURS["purple"], fontweight="bold",
-                va="center", annotation_clip=False,
-            )  # fmt: skip
 
-    figure = new_figure(9.6, 3.4)
-    by_round_and_time(figure, run, "Gap", draw, rounds, seconds if timed else None)
-    alt = _gap_alt(rounds, gap, valid, bound)
-    return Picture("gap", figure, "Certified gap", alt, _gap_caption(bound))
+def gap_time_picture(run: RunData) -> Picture | None:
+    """Draw the gap by time, with a caption of its own."""
+    picture = gap_picture(run, by_time=True)
+    return None if picture is None else replace(picture, caption="The same values over time.")
 
 
 def _draw_gap(
@@ -415,7 +454,7 @@ def _gap_alt(
 ) -> str:
     at = np.flatnonzero(valid)
     text = (
-        f"Certified duality gap against round and time, logarithmic: {gap[at[0]]:.3g} at round"
+        f"Certified duality gap against the round, logarithmic: {gap[at[0]]:.3g} at round"
         f" {rounds[at[0]]:.0f}, {gap[at[-1]]:.3g} at round {rounds[at[-1]]:.0f}."
     )
     n = int(bound.sum())

@@ -13,16 +13,32 @@ from typing import Any
 import numpy as np
 
 from elasticml.ids import format_size
-from elasticml.report.lane_plot import lanes_picture
+from elasticml.report.lane_plot import KIND_WORDS, lanes_picture
+from elasticml.report.lane_zoom import lanes_zoom
 from elasticml.report.load_plot import loads_picture
-from elasticml.report.markup import document, esc, figure, lead_text, number, table_html
-from elasticml.report.plots import gap_picture, members_picture, metric_picture, objective_picture
+from elasticml.report.markup import document, drawing, esc, lead_text, number, table_html
+from elasticml.report.plots import (
+    gap_picture,
+    gap_time_picture,
+    members_picture,
+    metric_picture,
+    objective_picture,
+    objective_zoom,
+)
 from elasticml.report.preemptions import preemptions_section
 from elasticml.report.run_reader import TEXT_COLUMNS, RunData, read_run
-from elasticml.report.series import absence_windows, membership_marks, rounds_of
+from elasticml.report.series import (
+    absence_windows,
+    headline_metric,
+    membership_marks,
+    metric_name,
+    rounds_of,
+)
 from elasticml.report.style import Picture, png_bytes, styled, write_whole
 from elasticml.report.timeline import seconds_text, timeline
+from elasticml.report.waiting import time_use
 from elasticml.report.what_if import what_if_section
+from elasticml.report.words import legend, linked
 from elasticml.story.json_fields import finite
 from elasticml.story.records import DataLoaded, JobEnded, JobStarted, PolicyDecided, StoryRecord
 from elasticml.story.summary import RunSummary
@@ -170,14 +186,16 @@ _CSV_BYTES_MAX = 2_000_000
 #: Signs before an objective that is not exact.
 _KIND_SIGNS = {"estimated": "~", "bound": "≤"}
 
-_PICTURES: tuple[tuple[Callable[[RunData], Picture | None], str], ...] = (
-    (objective_picture, "No objective was recorded."),
-    (gap_picture, ""),
-    (metric_picture, "No test set was evaluated."),
-    (members_picture, "The story names no member."),
-    (lanes_picture, "The story records no member's work."),
-    (loads_picture, ""),
-)
+#: The sections with plots: heading, plots, and what is said if there are none.
+_PICTURES: tuple[
+    tuple[str, tuple[Callable[[RunData], Picture | None], ...], str], ...
+] = (
+    ("Objective", (objective_picture, objective_zoom), "No objective was recorded."),
+    ("Certified gap", (gap_picture, gap_time_picture), ""),
+    ("Test metric and members", (metric_picture, members_picture), ""),
+    ("What every member did", (lanes_picture,), "The story records no member's work."),
+    ("Load balance of the members", (loads_picture,), ""),
+)  # fmt: skip
 
 
 def write_report(
@@ -194,8 +212,8 @@ def write_report(
         A directory of ``elasticml run``; the run may be unfinished, interrupted or without rounds.
     out : path, optional
         The page, by default ``report.html`` in the run directory. The plots ``objective.png``,
-        ``gap.png``, ``auprc.png``, ``members.png``, ``lanes.png`` and ``loads.png`` are written
-        beside it if the run has data for them.
+        ``objective-zoom.png``, ``gap.png``, ``gap-time.png``, ``auprc.png``, ``members.png``,
+        ``lanes.png`` and ``loads.png`` are written beside it if the run has data for them.
     simulated : mapping, optional
         Rule -> directory of a simulation of the same job under that rule. These are drawn over the
         run's curves, also in ``what-if.png``, ``what-if-time.png`` and ``what-if-gap.png``.
@@ -209,15 +227,7 @@ def write_report(
     """
     run = read_run(run_dir)
     page = Path(out) if out is not None else run.path / "report.html"
-    sections = []
-    for draw, missing in _PICTURES:
-        picture: Picture | None = styled(draw, run)
-        if picture is None:
-            if missing:
-                sections.append(f'<p class="note">{esc(missing)}</p>')
-            continue
-        write_whole(page.with_name(f"{picture.name}.png"), png_bytes(picture.figure))
-        sections.append(figure(picture))
+    sections = [_pictures(run, page, *section) for section in _PICTURES]
     if simulated:
         sections.append(what_if_section(run, simulated, page, notes))
     body = "\n".join(
@@ -229,11 +239,50 @@ def write_report(
             decisions_section(run.records),
             _timeline(run),
             _rounds(run, page),
+            legend(_words(run)),
             _settings(run),
             _footer(),
         ]
     )
     return write_whole(page, document(f"{run.name}: elasticml", body).encode("utf-8"))
+
+
+def _pictures(
+    run: RunData,
+    page: Path,
+    heading: str,
+    draws: Sequence[Callable[[RunData], Picture | None]],
+    missing: str,
+) -> str:
+    """Return a section with plots, and write the plots beside the page."""
+    drawings = []
+    for draw in draws:
+        picture: Picture | None = styled(draw, run)
+        if picture is None:
+            continue
+        write_whole(page.with_name(f"{picture.name}.png"), png_bytes(picture.figure))
+        shown = drawing(picture)
+        drawings.append(lanes_zoom(run, shown) if picture.name == "lanes" else shown)
+    notes = [missing] if missing and not drawings else []
+    if metric_picture in draws and headline_metric(run.history) is None:
+        notes.append("No test set was evaluated.")
+    shown = "".join(f'<p class="note">{esc(note)}</p>' for note in notes)
+    if not drawings:
+        return shown
+    body = "".join(drawings)
+    body = f'<div class="panels">{body}</div>' if len(draws) > 1 else body
+    return f"<section><h2>{esc(heading)}</h2>\n{body}{shown}</section>"
+
+
+def _words(run: RunData) -> list[str]:
+    """Return the words of the page that need an explanation."""
+    columns = [_column_words(name) for name in _table_columns(run)]
+    cards = [label for label, *_ in _cards(run)]
+    lanes = [*KIND_WORDS.values(), "slot", "notice", "load balance"] if run.records else []
+    decided = ["decided", "policy"] if decisions(run.records) else []
+    marks = ["estimate (~)"] if "estimated" in run.history.kinds else []
+    rule = ["absent rule"] if run.job is not None and run.job.absent else []
+    return [*columns, *cards, *lanes, *decided, *marks, *rule]
 
 
 def _header(run: RunData) -> str:
@@ -243,7 +292,7 @@ def _header(run: RunData) -> str:
     if loaded is not None:
         rows = loaded.rows if rows is None else rows
         columns = loaded.features if columns is None else columns
-    notes = "".join(f'<p class="warn">{esc(note)}</p>' for note in run.notes)
+    notes = "".join(f'<p class="warn">{esc(note)}</p>' for note in _warnings(run))
     if run.state == "unfinished":
         warning = "The run has not ended, or was killed: the page shows what it has written so far."
         notes += f'<p class="warn">{warning}</p>'
@@ -256,8 +305,30 @@ def _header(run: RunData) -> str:
     )
 
 
+def _warnings(run: RunData) -> list[str]:
+    """Return what a reader should know first: waits with their remedy, and notes on the data."""
+    summary, loaded = run.summary, run.last(DataLoaded)
+    notes = summary.notes or (() if loaded is None else loaded.notes)
+    test = [f"test data: {note}" for note in summary.test_notes or ()]
+    failed = [f"not evaluated: {summary.not_evaluated}"] if summary.not_evaluated else []
+    return list(
+        dict.fromkeys([*time_use(run.records).advice(), *run.notes, *notes, *test, *failed])
+    )
+
+
 def _key_figures(run: RunData) -> str:
-    """Return the cards with the key figures, from the summary or else from the history."""
+    """Return the cards with the key figures."""
+    cells = "".join(
+        f"<div><dt>{linked(label)}</dt><dd>{esc(value)}"
+        + (f"<small>{esc(small)}</small>" if small else "")
+        + "</dd></div>"
+        for label, value, small in _cards(run)
+    )
+    return f'<dl class="figures">{cells}</dl>'
+
+
+def _cards(run: RunData) -> list[tuple[str, str, str]]:
+    """Return label, value and remark of the key figures, from the summary or the history."""
     summary, history = run.summary, run.history
     marks = membership_marks(run.records)
     rounds = _known(summary.rounds, _last(run, "round"))
@@ -288,16 +359,8 @@ def _key_figures(run: RunData) -> str:
     )
     for name, value in (summary.test or {}).items():
         if math.isfinite(finite(value)):
-            label = name.upper() if name in ("auprc", "auroc", "rmse") else name
-            cards.append((f"test {label}", number(finite(value), 4), ""))
-    cells = "".join(
-        f"<div><dt>{esc(label)}</dt><dd>{esc(value)}"
-        + (f"<small>{esc(small)}</small>" if small else "")
-        + "</dd></div>"
-        for label, value, small in cards
-        if value != "–" or label in ("objective", "rounds")
-    )
-    return f'<dl class="figures">{cells}</dl>'
+            cards.append((_column_words(f"test_{name}"), number(finite(value), 4), ""))
+    return [card for card in cards if card[1] != "–" or card[0] in ("objective", "rounds")]
 
 
 def _objective(run: RunData) -> tuple[float | None, str]:
@@ -412,12 +475,23 @@ def rows_to_show(run: RunData, rows_max: int = _ROWS_MAX) -> list[int]:
     return sorted(near | set(range(0, n, step)) | {0, n - 1})
 
 
+def _table_columns(run: RunData) -> list[str]:
+    """Return the columns of the history that the table of rounds shows."""
+    history = run.history
+    return [n for n in history.names if any(history.cells[n]) and n not in TEXT_COLUMNS]
+
+
+def _column_words(name: str) -> str:
+    """Return the name of a column as the legend has it."""
+    return f"test {metric_name(name)}" if name.startswith("test_") else name.replace("_", " ")
+
+
 def _rounds(run: RunData, page: Path) -> str:
     """Return the table of rounds, folded and thinned, with a link to the whole table."""
     history = run.history
     if history.n_rows == 0:
         return '<section><h2>Rounds</h2><p class="note">No round was finished.</p></section>'
-    names = [n for n in history.names if any(history.cells[n]) and n not in TEXT_COLUMNS]
+    names = _table_columns(run)
     shown = rows_to_show(run)
     rows = [[_cell(run, name, i) for name in names] for i in shown]
     decided = decided_by_round(run.records)
@@ -434,7 +508,7 @@ def _rounds(run: RunData, page: Path) -> str:
         f"<section><h2>Rounds</h2><details{opened}><summary>Table of rounds</summary>"
         f'<p class="small">Row r is the state at the beginning of round r; {note}. Shaded rows:'
         " examples absent; ~ marks an estimate, ≤ a bound.</p>"
-        f"{table_html([n.replace('_', ' ') for n in names], rows, classes)}"
+        f"{table_html([_column_words(n) for n in names], rows, classes)}"
         "</details></section>"
     )
 

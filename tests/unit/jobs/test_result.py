@@ -76,6 +76,24 @@ def test_evaluation_fills_history_and_summary():
     assert result.history[0] == {"round": 0, "objective": 0.7}
 
 
+@pytest.mark.parametrize(
+    ("coef", "loss", "warning"),
+    [
+        ((-1.0, 1.0), "logistic", "the accuracy 0.2500 is below 0.5000, that of always predicting"),
+        ((-9.0, 9.0), "squared", "the predictions are worse than the mean of the labels (r2 -"),
+        ((1.0, -1.0), "logistic", None),
+    ],
+)
+def test_predictions_that_lose_to_a_constant_are_a_note(coef, loss, warning):
+    record = {**RECORD, "algorithm": {**RECORD["algorithm"], "loss": loss}}
+    result, outcome = result_of(answer(arrays=wire(*coef)), job=record)
+    source = from_arrays(X, Y)
+    notes = evaluate(result, outcome, record=job_record(record), source=source, test=None).summary[
+        "notes"
+    ]
+    assert [note[: len(warning or "")] for note in notes] == ([warning] if warning else [])
+
+
 def test_data_that_cannot_be_read_here_are_a_note():
     result, outcome = result_of(answer())
     elsewhere = source_from_spec(from_arrays(X, Y).spec())

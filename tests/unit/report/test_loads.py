@@ -160,10 +160,12 @@ def test_the_page_has_decisions_with_their_reasons(tmp_path):
     assert "<td>≤0.01</td>" in page
     assert ">given back<" in page
     assert sorted(p.name for p in path.glob("*.png")) == [
+        "gap-time.png",
         "gap.png",
         "lanes.png",
         "loads.png",
         "members.png",
+        "objective-zoom.png",
         "objective.png",
     ]
 

@@ -10,6 +10,8 @@ import matplotlib as mpl
 import pytest
 
 from elasticml.errors import ConfigError
+from elasticml.report import lane_zoom
+from elasticml.report.lanes import KINDS, make_lanes
 from elasticml.report.run_page import rows_to_show, write_report
 from elasticml.report.run_reader import read_run
 from tests.unit.report.fabricate import fabricate_run
@@ -58,7 +60,11 @@ def check(page):
     local |= set(re.findall(r"url\(#([^)]+)\)", text))
     assert local <= set(result.ids)
     assert "@import" not in text
-    assert "<script" not in text
+    # Scripts are inline, and only those of the lanes.
+    assert set(re.findall(r"<script[^>]*>", text)) <= {
+        "<script>",
+        '<script type="application/json" id="lanes-data">',
+    }
     for label in result.labelled:
         assert label is not None
         assert set(label.split()) <= set(result.ids)
@@ -70,7 +76,7 @@ def test_report_is_self_contained_with_its_plots_beside_it(tmp_path):
     page = write_report(path)
     result = check(page)
     words = " ".join(result.words)
-    assert len(result.labelled) == 5
+    assert len(result.labelled) == 6
     for message in (
         "14 → 7 → 14",
         "70,000 examples",
@@ -81,9 +87,62 @@ def test_report_is_self_contained_with_its_plots_beside_it(tmp_path):
         assert message in words
     assert "history.csv" in result.links
     pngs = sorted(p.name for p in path.glob("*.png"))
-    assert pngs == ["auprc.png", "lanes.png", "loads.png", "members.png", "objective.png"]
+    assert pngs == [
+        "auprc.png",
+        "lanes.png",
+        "loads.png",
+        "members.png",
+        "objective-zoom.png",
+        "objective.png",
+    ]
     assert all((path / p).read_bytes().startswith(b"\x89PNG") for p in pngs)
     assert not list(path.glob(".*"))
+
+
+def test_every_figure_and_column_is_in_the_legend(tmp_path):
+    page = write_report(fabricate_run(tmp_path / "r", rounds=15, at=5, back=10))
+    text = page.read_text()
+    labels = re.findall(r"<dt>(.*?)</dt>", text.partition('class="words"')[0])
+    assert labels
+    assert [label for label in labels if not label.startswith('<a href="#word-')] == []
+    heads = set(re.findall(r'<th scope="col">(.*?)</th>', text.partition("Table of rounds")[2]))
+    explained = set(re.findall(r'<dt id="word-[^"]*">(.*?)</dt>', text))
+    assert heads - explained == set()
+
+
+def lanes_of(page):
+    data = re.search(r'id="lanes-data">(.*?)</script>', page.read_text())[1]
+    return json.loads(data)
+
+
+def test_lanes_to_zoom_have_every_interval_or_a_bounded_number_of_them(tmp_path, monkeypatch):
+    path = fabricate_run(tmp_path / "r", members=4, lose=2, rounds=40, at=10, back=20)
+    lanes = make_lanes(read_run(path).records)
+    exact = lanes_of(write_report(path))
+    assert [len(row) // 3 for row in exact["lanes"]] == [len(lanes.intervals[k]) for k in range(4)]
+    assert {kind["name"] for kind in exact["kinds"]} == set(KINDS)
+    assert len([mark for mark in exact["marks"] if mark[2] == "×"]) == 2
+    monkeypatch.setattr(lane_zoom, "INTERVALS_MAX", 80)
+    few = lanes_of(write_report(path))
+    assert sum(len(row) // 3 for row in few["lanes"]) <= 80
+    for row in few["lanes"]:
+        assert row[::3] == sorted(row[::3])
+        assert row[-2] == pytest.approx(lanes.end_s, abs=1e-3)
+
+
+def test_warnings_of_the_summary_and_long_waits_are_at_the_top(tmp_path):
+    path = fabricate_run(tmp_path / "r", rounds=15, at=5, back=10)
+    summary = json.loads((path / "summary.json").read_text())
+    summary["notes"] = ["column 'y' is nearly <the> label"]
+    (path / "summary.json").write_text(json.dumps(summary))
+    story = [json.loads(line) for line in (path / "story.jsonl").read_text().splitlines()]
+    for record in story:
+        if record["event"] == "ExchangeEnded":
+            record["compute_s"] = {slot: 1e-4 for slot in record["compute_s"]}
+    (path / "story.jsonl").write_text("".join(json.dumps(r) + "\n" for r in story))
+    top = write_report(path).read_text().partition("</header>")[0]
+    assert "column &#x27;y&#x27; is nearly &lt;the&gt; label" in top
+    assert "About 1 member pays for these data" in top
 
 
 def test_report_is_the_same_bytes_each_time_and_leaves_no_setting_behind(tmp_path):

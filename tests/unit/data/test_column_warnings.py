@@ -1,0 +1,34 @@
+"""Warnings about columns, from moments that are merged over blocks."""
+
+import numpy as np
+import pytest
+
+from elasticml.data.column_survey import column_warnings, merge_moments, moments_of
+
+Y = np.array([0.0, 1.0, 1.0, 0.0, 1.0, 0.0])
+NOISE = np.array([0.3, -0.9, 0.5, 0.1, 0.7, -0.2])
+
+
+def merged(column):
+    return merge_moments([moments_of(column[:2], Y[:2]), moments_of(column[2:], Y[2:])])
+
+
+def test_moments_of_blocks_give_the_correlation_of_the_whole():
+    expected = np.corrcoef(NOISE, Y)[0, 1]
+    assert merged(NOISE).correlation == pytest.approx(expected)
+
+
+def test_columns_of_very_different_sizes_are_named_unless_something_scales_them():
+    moments = {"distance": merged(NOISE * 2e5), "share": merged(NOISE), "zero": merged(0 * NOISE)}
+    (warning,) = column_warnings(moments, is_scaled=False)
+    assert warning == (
+        "column 'distance' is up to 1.8e+05 and column 'share' up to 0.9, and nothing scales them: "
+        "set data.scale: maxabs"
+    )
+    assert column_warnings(moments, is_scaled=True) == []
+
+
+def test_a_column_that_is_nearly_the_label_is_named():
+    moments = {"copy": merged(3.0 - 2.0 * Y + 1e-4 * NOISE), "noise": merged(NOISE)}
+    (warning,) = column_warnings(moments, is_scaled=True)
+    assert warning.startswith("column 'copy' is nearly the label (correlation -1.0000): if it")
