@@ -69,13 +69,14 @@
     pen.fillText("round", LEFT - 16, 8);
     if (last > first) {
       let taken = LEFT + 10;
-      const wide = Math.max(1, steps(data.rounds[first], data.rounds[last], width / 60)[1]
-        - steps(data.rounds[first], data.rounds[last], width / 60)[0] || 1);
+      const [one, two] = steps(data.rounds[first], data.rounds[last], width / 60);
+      const wide = Math.max(1, Math.round(two - one) || 1);
       for (let i = first; i <= last; i++) {
-        if (data.rounds[i] % Math.round(wide) || x(data.seconds[i]) < taken) continue;
-        pen.fillText(data.rounds[i], x(data.seconds[i]), 8);
-        pen.fillRect(x(data.seconds[i]), TOP - 4, 1, 4);
-        taken = x(data.seconds[i]) + 28;
+        const at = x(data.seconds[i]);
+        if (data.rounds[i] % wide || at < taken || at > width - 14) continue;
+        pen.fillText(data.rounds[i], at, 8);
+        pen.fillRect(at, TOP - 4, 1, 4);
+        taken = at + 28;
       }
     }
     pen.font = "bold 13px sans-serif";

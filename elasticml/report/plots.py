@@ -52,7 +52,7 @@ _MARKS = {
 
 
 #: Size of a panel in inches: two are side by side on a wide page, one below the other on a phone.
-PANEL_IN = (4.8, 3.1)
+PANEL_IN = (4.4, 3.0)
 #: The axes of a panel; the last value is written at their right, seconds above them.
 _PANEL_BOX = (0.125, 0.15, 0.73, 0.66)
 #: Fewest rows of a curve that has a zoom.
@@ -171,6 +171,7 @@ def metric_picture(run: RunData) -> Picture | None:
     short = metric_name(column)
     figure, ax = _panel()
     ax.plot(x, y, color=COLOURS["blue"], marker="o", markersize=3.2 if len(x) < 80 else 0)
+    ax.margins(y=0.14)  # room for the names of the marks
     ax.annotate(
         f"{y[-1]:.4f}", (x[-1], y[-1]), xytext=(7, 0), textcoords="offset points", va="center",
         color=COLOURS["blue"], fontweight="bold", annotation_clip=False,

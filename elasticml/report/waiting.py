@@ -175,11 +175,11 @@ class TimeUse:
                 if more_work
                 else "The data are small for a cluster: more members would not make it faster."
             )
-        # In the same unit: a round of these few members, and its cost in container-seconds.
         longer = (self.work / few + fixed) / whole
+        many = f"{round(members, 1 if members < 10 else None):g}"
         text += (
             f"About {few} member{' pays' if few == 1 else 's pay'} for these data, not "
-            f"{members:.3g}: a round then takes at most {max(1.0, longer):.2g} times as long, for "
+            f"{many}: a round then takes at most {max(1.0, longer):.2g} times as long, for "
             f"{100 * longer * few / members:.0f} % of the container-seconds. Start fewer workers "
             f"(members.start, members.max: {few})"
         )

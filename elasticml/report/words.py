@@ -130,4 +130,4 @@ def legend(words: Iterable[str]) -> str:
         for word, meaning in sorted(WORDS.items(), key=lambda item: item[0].lower())
         if word in used
     )
-    return f'<section><h2>Words on this page</h2><dl class="words">{entries}</dl></section>'
+    return f'<section><h2>Words on this page</h2><dl class="legend">{entries}</dl></section>'

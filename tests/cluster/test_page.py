@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from distributed import Client
 
 import elasticml as em
 from elasticml.jobs.handle import page_url
+from elasticml.report.run_page import write_report
 from tests.browser import browser
+from tests.unit.report.fabricate import fabricate_run
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -115,3 +118,32 @@ def test_a_notebook_shows_the_same_job(client: Client) -> None:
     html = handle.result()._repr_html_()
     assert "cancelled" in html
     assert "<img" not in html
+
+
+def test_the_lanes_of_a_report_zoom_and_it_fits_a_phone(tmp_path: Path) -> None:
+    page = write_report(fabricate_run(tmp_path / "r", rounds=30, at=10, back=20))
+    picture = (
+        "const c = document.querySelector('#lanes-zoom canvas');"
+        "return c.style.height ? c.toDataURL() : ''"
+    )
+    drawn = [""]
+
+    with browser(390, 800) as phone:
+
+        def is_drawn_differently() -> bool:
+            now = phone.execute_script(picture)
+            is_new = now not in ("", drawn[-1])
+            drawn.extend([now] if is_new else [])
+            return is_new
+
+        phone.get(page.as_uri())
+        until(is_drawn_differently, "the lanes")
+        assert phone.execute_script("return document.getElementById('lanes-plot').open") is False
+        assert phone.execute_script("return document.documentElement.scrollWidth") <= 390
+        for selector in ('[data-key="+"]', "[data-from]"):
+            phone.execute_script(f"document.querySelector('{selector}').click()")
+            until(is_drawn_differently, "the lanes after a click")
+        phone.execute_script("document.querySelector('[data-key=\"0\"]').click()")
+        until(lambda: phone.execute_script(picture) == drawn[1], "the whole run")
+        errors = [entry for entry in phone.get_log("browser") if entry["level"] == "SEVERE"]
+        assert errors == []

@@ -102,7 +102,7 @@ def test_report_is_self_contained_with_its_plots_beside_it(tmp_path):
 def test_every_figure_and_column_is_in_the_legend(tmp_path):
     page = write_report(fabricate_run(tmp_path / "r", rounds=15, at=5, back=10))
     text = page.read_text()
-    labels = re.findall(r"<dt>(.*?)</dt>", text.partition('class="words"')[0])
+    labels = re.findall(r"<dt>(.*?)</dt>", text.partition('class="legend"')[0])
     assert labels
     assert [label for label in labels if not label.startswith('<a href="#word-')] == []
     heads = set(re.findall(r'<th scope="col">(.*?)</th>', text.partition("Table of rounds")[2]))
