@@ -54,7 +54,7 @@ _MARKS = {
 #: Size of a panel in inches: two are side by side on a wide page, one below the other on a phone.
 PANEL_IN = (4.4, 3.0)
 #: The axes of a panel; the last value is written at their right, seconds above them.
-_PANEL_BOX = (0.125, 0.15, 0.73, 0.66)
+_PANEL_BOX = (0.125, 0.15, 0.69, 0.66)
 #: Fewest rows of a curve that has a zoom.
 _ZOOM_ROWS_MIN = 6
 #: A zoom begins where the curve stays within this share of its range around the last value.
@@ -327,8 +327,9 @@ def _draw_objective(ax: Axes, run: RunData, start: float = -math.inf) -> Floats:
             f"{last[i]:.5g}", (x[i], last[i]), xytext=(6, 0), textcoords="offset points",
             color=COLOURS["blue"], fontweight="bold", va="center", annotation_clip=False,
         )  # fmt: skip
-    both = np.concatenate([own[valid], full[valid]])
-    return both[np.isfinite(both)]
+    drawn: Floats = np.concatenate([own[valid], full[valid]])
+    finite: Floats = drawn[np.isfinite(drawn)]
+    return finite
 
 
 def _objective_alt(run: RunData) -> str:
