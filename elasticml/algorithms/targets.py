@@ -11,6 +11,7 @@ import numpy as np
 from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError, DataError
+from elasticml.objectives.links import check_targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,10 +22,19 @@ class Targets:
     positive: float | None
     negative_weight: float = 1.0
     positive_weight: float = 1.0
+    #: The loss, whose domain labels must be in, in regression.
+    loss: str = "squared"
 
     def of(self, labels: F64) -> F64:
-        """Return the targets; new, shape (n,)."""
+        """Return the targets; new, shape (n,).
+
+        Raises
+        ------
+        DataError
+            When a label is not in the domain of the loss.
+        """
         if self.positive is None:
+            check_targets(self.loss, labels)
             return labels.copy()
         return np.where(labels == self.positive, 1.0, -1.0)
 
@@ -64,12 +74,14 @@ def targets_for(settings: HasTargets, facts: DatasetStats) -> Targets:
     Raises
     ------
     DataError
-        When the loss is for classification and the data do not have exactly two labels.
+        When the loss is for classification and the data do not have exactly two labels, or the few
+        distinct labels are not in the loss's domain.
     ConfigError
         When ``class_weight`` names labels that the data do not have.
     """
     if not settings.is_classification:
-        return Targets(positive=None)
+        check_targets(settings.loss, np.array(facts.classes or ()))
+        return Targets(positive=None, loss=settings.loss)
     classes = facts.classes
     if classes is None or len(classes) != 2:
         got = "continuous labels" if classes is None else _listed(classes)

@@ -22,6 +22,7 @@ from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import DataError
 from elasticml.evaluation.scoring import DataReader, Score, ranking
 from elasticml.ids import ExchangeId
+from elasticml.objectives.links import predictions
 from elasticml.objectives.losses import Loss, loss_named
 from elasticml.protocol.events import ExchangeHeader
 from elasticml.specification.algorithms import (
@@ -69,7 +70,7 @@ def objective_of(algorithm: Mapping[str, Any], facts: DatasetStats) -> Objective
     if algorithm.get("name") == "cocoa":
         cocoa = settings_from_section(CoCoA, algorithm)
         return Objective(
-            loss=loss_named(cocoa.loss),
+            loss=loss_named(cocoa.loss, cocoa.loss_parameters),
             l2=cocoa.l2,
             targets=targets_for(cocoa, facts),
             scale=cocoa.scale,
@@ -87,7 +88,7 @@ def objective_of(algorithm: Mapping[str, Any], facts: DatasetStats) -> Objective
         )
     settings = settings_from_section(BatchGradient, algorithm)
     return Objective(
-        loss=loss_named(settings.loss),
+        loss=loss_named(settings.loss, settings.loss_parameters),
         l2=settings.l2,
         targets=targets_for(settings, facts),
         scale=settings.scale,
@@ -201,7 +202,7 @@ class LinearScorer:
                 if loss.name == "logistic":
                     sums[2, index] = s @ np.logaddexp(0.0, -targets * z)
             else:
-                sums[3, index] = s @ (targets - z) ** 2
+                sums[3, index] = s @ (targets - predictions(loss.name, z)) ** 2
         return _Part(
             loss=sums[0],
             correct=sums[1],

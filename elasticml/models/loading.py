@@ -24,7 +24,11 @@ from elasticml.models.file_format import (
 )
 from elasticml.models.model import KMeansModel, LinearModel, Model, NetworkModel
 from elasticml.models.row_input import RowInput, row_input_from_json
-from elasticml.specification.algorithms import ALGORITHMS, settings_from_section
+from elasticml.specification.algorithms import (
+    ALGORITHMS,
+    REGRESSION_LOSSES,
+    settings_from_section,
+)
 
 
 def load_model(path: str | Path) -> Model:
@@ -110,7 +114,7 @@ def classes_of(
 ) -> list[Any] | None:
     """Return the classes of a job's model; None in regression."""
     # A regression loss has no classes, even if there are few distinct labels.
-    if algorithm.get("loss") == "squared":
+    if algorithm.get("loss") in REGRESSION_LOSSES:
         return None
     if algorithm.get("name") == "primal_cocoa":
         # The labels of its data are column numbers; the classes are in the model.

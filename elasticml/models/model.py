@@ -17,6 +17,7 @@ from elasticml.data.storage.filesystem import write_whole
 from elasticml.errors import ConfigError, DataError
 from elasticml.models.file_format import file_arrays, npz_bytes
 from elasticml.models.row_input import Batch, RowInput, is_file, is_lazy, map_partitions
+from elasticml.objectives.links import LINKS, predictions
 from elasticml.specification.algorithms import LocalSGD, settings_from_section
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Rows whose distances to centres are computed at once.
 _ROWS: int = 4096
+#: Powers of the losses that are scikit-learn's with another name.
+_POWERS = {"poisson": 1.0, "gamma": 2.0}
 
 
 class Model:
@@ -306,19 +309,21 @@ class LinearModel(Model):
 
     def settings(self) -> dict[str, Any]:
         """Return the loss, and the link from margins to predictions."""
-        links = {"logistic": "logit"}
-        link = "identity" if self.classes_ is None else links.get(str(self.loss), "sign")
-        return {"loss": self.loss, "link": link}
+        unknown = "identity" if self.classes_ is None else "sign"
+        return {"loss": self.loss, "link": LINKS.get(str(self.loss), unknown)}
 
     def _sklearn(self, order: NDArray[np.int64]) -> Any:
-        from sklearn.linear_model import LogisticRegression, Ridge
+        from sklearn.linear_model import LogisticRegression, Ridge, TweedieRegressor
         from sklearn.svm import LinearSVC
 
         if self.classes_ is None:
-            ridge = Ridge()
-            ridge.coef_, ridge.intercept_ = self.coef_[0, order], float(self.intercept_[0])
-            ridge.n_features_in_ = self.coef_.shape[1]
-            return ridge
+            regressor = Ridge()
+            if LINKS.get(str(self.loss)) == "log":
+                regressor = TweedieRegressor(power=_POWERS.get(str(self.loss), 1.5), link="log")
+                regressor._base_loss = regressor._get_loss()  # has the link; fit would set it
+            regressor.coef_, regressor.intercept_ = self.coef_[0, order], float(self.intercept_[0])
+            regressor.n_features_in_ = self.coef_.shape[1]
+            return regressor
         classifier = LogisticRegression() if self.loss == "logistic" else LinearSVC()
         classifier.coef_ = np.ascontiguousarray(self.coef_[:, order])
         classifier.intercept_ = self.intercept_.copy()
@@ -327,7 +332,8 @@ class LinearModel(Model):
 
     def _add_onnx(self, graph: Any, rows: str) -> None:
         is_logistic = self.loss == "logistic"
-        graph.linear(rows, self.coef_, self.intercept_, self.classes_, is_logistic)
+        is_log = LINKS.get(str(self.loss)) == "log"
+        graph.linear(rows, self.coef_, self.intercept_, self.classes_, is_logistic, is_log=is_log)
 
     def _margins(self, X: Any) -> F64:
         each = [products(X, w) + b for w, b in zip(self.coef_, self.intercept_, strict=True)]
@@ -344,7 +350,7 @@ class LinearModel(Model):
     def _predicted(self, X: Any) -> NDArray[Any]:
         margins = self._margins(X)
         if self.classes_ is None:
-            return margins
+            return predictions(self.loss, margins)
         is_binary = margins.ndim == 1
         labels: NDArray[Any] = self.classes_[
             (margins > 0.0).astype(int) if is_binary else margins.argmax(axis=1)

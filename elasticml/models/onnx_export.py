@@ -65,9 +65,16 @@ class OnnxGraph:
         return joined
 
     def linear(
-        self, rows: str, coef: F64, intercept: F64, classes_: Any, is_logistic: bool
+        self,
+        rows: str,
+        coef: F64,
+        intercept: F64,
+        classes_: Any,
+        is_logistic: bool,
+        *,
+        is_log: bool = False,
     ) -> None:
-        """Add margins, and labels and probabilities of classifiers."""
+        """Add margins, or means if the link is log; labels and probabilities of classifiers."""
         margins = self._add(
             "Add",
             [
@@ -76,7 +83,8 @@ class OnnxGraph:
             ],
         )
         if classes_ is None:
-            self._output(margins, "value", "DOUBLE", [None, 1])
+            value = self._add("Exp", [margins]) if is_log else margins
+            self._output(value, "value", "DOUBLE", [None, 1])
             return
         k = len(classes_)
         if len(coef) == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,13 +12,20 @@ import numpy as np
 from elasticml.arrays import F64
 from elasticml.errors import ConfigError
 from elasticml.objectives import dual_kernels as kernels
+from elasticml.objectives import loss_kernels
 from elasticml.objectives.losses import (
+    GAMMA,
     HINGE,
     LOGISTIC,
+    POISSON,
     SMOOTHED_HINGE,
     SQUARED,
     SQUARED_HINGE,
     MarginLoss,
+    huber,
+    loss_named,
+    quantile,
+    tweedie,
 )
 
 #: Replaces ``None`` for unit weights in kernels.
@@ -29,7 +37,9 @@ class DualLoss:
     """A loss's conjugate ``minus(a) = -conj(-a)``, concave in the dual variable of one example.
 
     In classification ``a`` refers to the label-folded margin ``y z`` and is feasible on
-    ``[0, 1]`` or ``[0, inf)``; the squared loss has ``a = y - z`` on the whole line.
+    ``[0, 1]`` or ``[0, inf)``; the squared loss has ``a = y - z`` on the whole line, Huber's and
+    the quantile loss limit it. Half deviances have another interval for each target; their
+    conjugates serve certificates only, since ``a`` has no closed step.
     """
 
     loss: MarginLoss
@@ -49,6 +59,13 @@ class DualLoss:
         """Code of the loss in the kernels."""
         return self.loss.code
 
+    @property
+    def box(self) -> loss_kernels.Shape:
+        """The interval and the curvature for the kernels; the shape of a half deviance."""
+        if self.code == loss_kernels.TWEEDIE:
+            return self.loss.shape
+        return self.low, self.high, self.curvature
+
     def minus_conjugate(self, alpha: F64, targets: F64, weights: F64 | None) -> float:
         """Return the sum of ``s_i minus(a_i)``; minus infinity if one is infeasible.
 
@@ -59,7 +76,7 @@ class DualLoss:
             None for ones.
         """
         s = _NO_WEIGHTS if weights is None else weights
-        return float(kernels.minus_conjugate(self.code, alpha, targets, s))
+        return float(kernels.minus_conjugate(self.code, self.box, alpha, targets, s))
 
     def alpha_from_margin(self, margins: F64, targets: F64, out: F64) -> None:
         """Write the dual variables of margins: ``-loss'``, label-folded.
@@ -74,13 +91,23 @@ class DualLoss:
         out : ndarray (n,)
             Overwritten.
         """
-        kernels.alpha_from_margin(self.code, margins, targets, out)
+        kernels.alpha_from_margin(self.code, self.box, margins, targets, out)
 
     def folds_labels(self) -> bool:
         """Whether an example's row is multiplied by its label, so that every target is 1."""
         return self.loss.is_classification
 
 
+def _box(loss: MarginLoss) -> DualLoss:
+    low, high, curvature = loss.shape
+    return DualLoss(loss=loss, low=low, high=high, curvature=curvature)
+
+
+def _deviance(loss: MarginLoss) -> DualLoss:
+    return DualLoss(loss=loss, low=-math.inf, high=math.inf, curvature=0.0)
+
+
+#: Losses whose dual variables have a coordinate step; those with parameters at their defaults.
 DUAL_LOSSES: Final[dict[str, DualLoss]] = {
     dual.name: dual
     for dual in (
@@ -89,24 +116,38 @@ DUAL_LOSSES: Final[dict[str, DualLoss]] = {
         DualLoss(loss=SMOOTHED_HINGE, low=0.0, high=1.0, curvature=1.0),
         DualLoss(loss=LOGISTIC, low=0.0, high=1.0, curvature=0.0),
         DualLoss(loss=SQUARED, low=-math.inf, high=math.inf, curvature=1.0),
+        _box(huber()),
+        _box(quantile()),
     )
 }
+#: Losses with a conjugate only.
+_DEVIANCES: Final = {loss.name: _deviance(loss) for loss in (POISSON, GAMMA, tweedie())}
 
 
-def dual_loss_named(name: str) -> DualLoss:
+def dual_loss_named(name: str, parameters: Mapping[str, float] = {}) -> DualLoss:
     """Return the dual loss with this name in a job file.
+
+    Parameters
+    ----------
+    name : str
+    parameters : mapping
+        See :func:`elasticml.objectives.losses.loss_named`.
 
     Raises
     ------
     ConfigError
         When there is no such loss.
     """
-    if name not in DUAL_LOSSES:
+    known = DUAL_LOSSES | _DEVIANCES
+    if name not in known:
         raise ConfigError(
             f"algorithm.loss is {name!r}, wanted one of {', '.join(DUAL_LOSSES)}",
             key="algorithm.loss",
         )
-    return DUAL_LOSSES[name]
+    if not parameters:
+        return known[name]
+    loss = loss_named(name, parameters)
+    return _box(loss) if loss.code == loss_kernels.BOX else _deviance(loss)
 
 
 def warm_kernels() -> None:

@@ -2,7 +2,8 @@
 
 In classification a dual variable ``a`` refers to the label-folded margin ``m = y z``:
 ``a = -loss'(m)`` at the optimum, and ``minus(a) = -conj(-a)`` is its concave term in the dual
-problem. The squared loss keeps its target: ``a = y - z``.
+problem. Losses of regression keep their target: ``a`` is ``y - z`` for the squared loss, and in
+``[low, high]`` for box losses, with ``minus(a) = a y - c/2 a^2`` and box (low, high, c).
 
 A step maximises ``minus(a') - (a' - a) m - q/2 (a' - a)^2`` over the feasible interval; ``q >= 0``
 is the derivative of the example's margin with respect to its dual variable.
@@ -17,6 +18,7 @@ from typing import Any, Final, TypeVar, cast
 from numba import njit
 
 from elasticml.arrays import F64
+from elasticml.objectives.loss_kernels import Shape, box_dual, tweedie_conjugate
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -117,8 +119,17 @@ def logistic_newton_step(a: float, m: float, q: float) -> float:
 
 
 @_inlined
-def stepped(code: int, a: float, m: float, y: float, q: float) -> float:
-    """Return the new dual variable; ``y`` is used by the squared loss only."""
+def stepped(code: int, a: float, m: float, y: float, q: float, box: Shape) -> float:
+    """Return the new dual variable; ``y`` is used by losses of regression, ``box`` by box losses.
+
+    Half deviances have no such step.
+    """
+    if code == 5:
+        low, high, c = box
+        if c + q > 0.0:
+            return min(max(a + (y - m - c * a) / (c + q), low), high)
+        # An empty row and a loss without curvature: its slope at the constant margin.
+        return box_dual(y - m, box) if y != m else a
     if code == 4:
         room = 1.0 - m
         # With q = 0 the row is empty and its loss constant: the best dual variable is 1.
@@ -133,8 +144,15 @@ def stepped(code: int, a: float, m: float, y: float, q: float) -> float:
 
 
 @_inlined
-def minus_conjugate_of(code: int, a: float, y: float) -> float:
-    """Return ``-conj(-a)`` of one example; minus infinity outside the feasible interval."""
+def minus_conjugate_of(code: int, a: float, y: float, box: Shape) -> float:
+    """Return ``-conj(-a)`` of one example; minus infinity outside the feasible interval.
+
+    Not of half deviances, which have no steps.
+    """
+    if code == 5:
+        if a < box[0] or a > box[1]:
+            return -math.inf
+        return a * y - 0.5 * box[2] * a * a
     if code == 1:
         return a * y - 0.5 * a * a
     if a < 0.0 or (a > 1.0 and code != 3):
@@ -151,12 +169,15 @@ def minus_conjugate_of(code: int, a: float, y: float) -> float:
 
 
 @_inlined
-def gap_of(code: int, a: float, m: float, y: float) -> float:
+def gap_of(code: int, a: float, m: float, y: float, box: Shape) -> float:
     """Return one example's share of the duality gap: ``loss(m) - minus(a) + a m``, at least 0.
 
     If the model is the sum of ``a_i x_i``, the shares add up to the gap. ``m`` is label-folded,
-    except for the squared loss.
+    except in regression.
     """
+    if code == 5:
+        best, c = box_dual(y - m, box), box[2]
+        return (best - a) * (y - m) - 0.5 * c * (best * best - a * a)
     if code == 1:
         return 0.5 * (y - m - a) * (y - m - a)
     if code == 4:
@@ -168,12 +189,17 @@ def gap_of(code: int, a: float, m: float, y: float) -> float:
     else:
         room = max(1.0 - m, 0.0)
         loss = 0.5 * room * room if room < 1.0 else room - 0.5
-    return loss - minus_conjugate_of(code, a, y) + a * m
+    return loss - minus_conjugate_of(code, a, y, box) + a * m
 
 
 @_inlined
-def alpha_of_margin(code: int, z: float, y: float) -> float:
-    """Return ``-loss'`` with respect to the label-folded margin, or for the squared loss to z."""
+def alpha_of_margin(code: int, z: float, y: float, box: Shape) -> float:
+    """Return ``-loss'`` with respect to the label-folded margin, or in regression to z."""
+    if code == 5:
+        return box_dual(y - z, box)
+    if code == 6:
+        below = y * math.exp((1.0 - box[0]) * z) if y > 0.0 else 0.0
+        return below - math.exp((2.0 - box[0]) * z)
     if code == 1:
         return y - z
     m = y * z
@@ -188,18 +214,24 @@ def alpha_of_margin(code: int, z: float, y: float) -> float:
 
 
 @_kernel
-def minus_conjugate(code: int, duals: F64, targets: F64, weights: F64) -> float:
-    """Return the sum of ``s_i minus(a_i)``; ``weights`` (0,) means ones."""
+def minus_conjugate(code: int, box: Shape, duals: F64, targets: F64, weights: F64) -> float:
+    """Return the sum of ``s_i minus(a_i)``; ``weights`` (0,) means ones.
+
+    ``box`` of half deviances has their power first.
+    """
     weighted = weights.size > 0
     total = 0.0
     for i in range(duals.size):
         s = weights[i] if weighted else 1.0
-        total += s * minus_conjugate_of(code, duals[i], targets[i])
+        if code == 6:
+            total -= s * tweedie_conjugate(box[0], -duals[i], targets[i]) if s > 0.0 else 0.0
+        else:
+            total += s * minus_conjugate_of(code, duals[i], targets[i], box)
     return total
 
 
 @_kernel
-def alpha_from_margin(code: int, margins: F64, targets: F64, out: F64) -> None:
+def alpha_from_margin(code: int, box: Shape, margins: F64, targets: F64, out: F64) -> None:
     """Write each example's ``-loss'`` at its margin into ``out``."""
     for i in range(margins.size):
-        out[i] = alpha_of_margin(code, margins[i], targets[i])
+        out[i] = alpha_of_margin(code, margins[i], targets[i], box)

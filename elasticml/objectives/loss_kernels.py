@@ -4,6 +4,11 @@ The loops are single-threaded, release the GIL and sum in float64 in row order. 
 within a call, so that the branch on it costs nothing. The logistic loss has its own loops
 (:mod:`elasticml.objectives.logistic_kernels`); its ``along`` sums by tiles of rows. A million
 rows take 2 to 5 ms per step length; a chunk has at most about ten thousand.
+
+``shape`` has a loss's three parameters. Box losses are ``max_a a (y - z) - c/2 a^2`` over ``a`` in
+``[low, high]``, with shape (low, high, c): Huber's loss and the quantile loss. The half deviances
+of Tweedie distributions with the link log have shape (power, 0, 0): Poisson's has power 1, gamma's
+2.
 """
 
 from __future__ import annotations
@@ -25,6 +30,13 @@ SQUARED: Final = 1
 SMOOTHED_HINGE: Final = 2
 SQUARED_HINGE: Final = 3
 HINGE: Final = 4
+BOX: Final = 5
+TWEEDIE: Final = 6
+
+#: Parameters of a loss, see above; zeros for losses without.
+Shape = tuple[float, float, float]
+#: Most Newton steps, or bisections, for the margin of a slope.
+_STEPS_MAX: Final = 200
 
 
 def _kernel(function: _Function) -> _Function:
@@ -36,7 +48,98 @@ def _inlined(function: _Function) -> _Function:
 
 
 @_inlined
-def _value(code: int, z: float, y: float) -> float:
+def box_dual(r: float, shape: Shape) -> float:
+    """Return the maximising ``a`` of a box loss at the residual ``r = y - z``; 0 at a kink."""
+    low, high, c = shape
+    if c > 0.0:
+        return min(max(r / c, low), high)
+    return high if r > 0.0 else low if r < 0.0 else 0.0
+
+
+@_kernel
+def tweedie_value(power: float, z: float, y: float) -> float:
+    """Return the half deviance of a target and the mean ``exp(z)``; at least 0."""
+    if power == 1.0:
+        return math.exp(z) - y + (y * (math.log(y) - z) if y > 0.0 else 0.0)
+    if power == 2.0:
+        return z - math.log(y) + y * math.exp(-z) - 1.0
+    value = math.exp((2.0 - power) * z) / (2.0 - power)
+    if y > 0.0:
+        value += y * math.exp((1.0 - power) * z) / (power - 1.0)
+        value -= y ** (2.0 - power) / ((power - 1.0) * (2.0 - power))
+    return value
+
+
+@_kernel
+def _tweedie_slope(power: float, z: float, y: float) -> float:
+    below = y * math.exp((1.0 - power) * z) if y > 0.0 else 0.0
+    return math.exp((2.0 - power) * z) - below
+
+
+@_kernel
+def _tweedie_curvature(power: float, z: float, y: float) -> float:
+    below = y * math.exp((1.0 - power) * z) if y > 0.0 else 0.0
+    return (2.0 - power) * math.exp((2.0 - power) * z) + (power - 1.0) * below
+
+
+@_kernel
+def _tweedie_margin(power: float, u: float, y: float) -> float:
+    """Return the margin with slope ``u``, for a power between 1 and 2 and a positive target.
+
+    Newton steps, kept in a bracket: the slope is 0 at ``log(y)`` and grows with the margin.
+    """
+    centre = math.log(y)
+    half = math.exp((2.0 - power) * centre)  # both terms of the slope at the centre
+    low, high = centre, centre
+    if u > 0.0:
+        high = math.log(u + half) / (2.0 - power)
+    else:
+        low = math.log((half - u) / y) / (1.0 - power)
+    z = 0.5 * (low + high)
+    for _ in range(_STEPS_MAX):
+        excess = _tweedie_slope(power, z, y) - u
+        if excess > 0.0:
+            high = z
+        else:
+            low = z
+        new = z - excess / _tweedie_curvature(power, z, y)
+        if not low <= new <= high:
+            new = 0.5 * (low + high)
+        if abs(new - z) <= 1e-16 * (1.0 + abs(z)):
+            return new
+        z = new
+    return z
+
+
+@_kernel
+def tweedie_conjugate(power: float, u: float, y: float) -> float:
+    """Return ``sup_z (u z - loss(z, y))`` of a half deviance; infinity outside its domain."""
+    if power == 1.0:
+        t = u + y
+        if t < 0.0:
+            return math.inf
+        return (t * math.log(t) - t if t > 0.0 else 0.0) + (y - y * math.log(y) if y > 0.0 else 0.0)
+    if power == 2.0:
+        t = 1.0 - u
+        if t < 0.0:
+            return math.inf
+        return (t * math.log(t / y) - t if t > 0.0 else 0.0) + math.log(y) + 1.0
+    if y == 0.0:
+        if u <= 0.0:
+            return 0.0 if u == 0.0 else math.inf
+        z = math.log(u) / (2.0 - power)
+    else:
+        z = _tweedie_margin(power, u, y)
+    return u * z - tweedie_value(power, z, y)
+
+
+@_inlined
+def _value(code: int, shape: Shape, z: float, y: float) -> float:
+    if code == 5:
+        a = box_dual(y - z, shape)
+        return a * (y - z) - 0.5 * shape[2] * a * a
+    if code == 6:
+        return tweedie_value(shape[0], z, y)
     if code == 1:
         return 0.5 * (z - y) * (z - y)
     m = z * y
@@ -47,7 +150,11 @@ def _value(code: int, z: float, y: float) -> float:
 
 
 @_inlined
-def _slope(code: int, z: float, y: float) -> float:
+def _slope(code: int, shape: Shape, z: float, y: float) -> float:
+    if code == 5:
+        return -box_dual(y - z, shape)
+    if code == 6:
+        return _tweedie_slope(shape[0], z, y)
     if code == 1:
         return z - y
     m = z * y
@@ -60,7 +167,12 @@ def _slope(code: int, z: float, y: float) -> float:
 
 
 @_inlined
-def _curvature(code: int, z: float, y: float) -> float:
+def _curvature(code: int, shape: Shape, z: float, y: float) -> float:
+    if code == 5:
+        low, high, c = shape
+        return 1.0 / c if c > 0.0 and low * c < y - z < high * c else 0.0
+    if code == 6:
+        return _tweedie_curvature(shape[0], z, y)
     if code == 1:
         return 1.0
     m = z * y
@@ -70,7 +182,9 @@ def _curvature(code: int, z: float, y: float) -> float:
 
 
 @_kernel
-def value_and_slope(code: int, margins: F64, targets: F64, weights: F64, slope_out: F64) -> float:
+def value_and_slope(
+    code: int, shape: Shape, margins: F64, targets: F64, weights: F64, slope_out: F64
+) -> float:
     """Return the sum of weighted losses, and write each row's weighted slope.
 
     ``weights`` (0,) means ones.
@@ -81,14 +195,15 @@ def value_and_slope(code: int, margins: F64, targets: F64, weights: F64, slope_o
     weighted = weights.size > 0
     for i in range(margins.size):
         s = weights[i] if weighted else 1.0
-        total += s * _value(code, margins[i], targets[i])
-        slope_out[i] = s * _slope(code, margins[i], targets[i])
+        total += s * _value(code, shape, margins[i], targets[i])
+        slope_out[i] = s * _slope(code, shape, margins[i], targets[i])
     return total
 
 
 @_kernel
 def along(
     code: int,
+    shape: Shape,
     margins: F64,
     directions: F64,
     targets: F64,
@@ -111,14 +226,14 @@ def along(
         for i in range(margins.size):
             s = weights[i] if weighted else 1.0
             z = margins[i] + t * directions[i]
-            value += s * _value(code, z, targets[i])
-            slope += s * directions[i] * _slope(code, z, targets[i])
+            value += s * _value(code, shape, z, targets[i])
+            slope += s * directions[i] * _slope(code, shape, z, targets[i])
         values_out[j] += value
         slopes_out[j] += slope
 
 
 @_kernel
-def curvature(code: int, margins: F64, targets: F64, weights: F64, out: F64) -> None:
+def curvature(code: int, shape: Shape, margins: F64, targets: F64, weights: F64, out: F64) -> None:
     """Write each row's weighted second derivative."""
     if code == 0:
         logistic_kernels.curvature(margins, targets, weights, out)
@@ -126,11 +241,13 @@ def curvature(code: int, margins: F64, targets: F64, weights: F64, out: F64) -> 
     weighted = weights.size > 0
     for i in range(margins.size):
         s = weights[i] if weighted else 1.0
-        out[i] = s * _curvature(code, margins[i], targets[i])
+        out[i] = s * _curvature(code, shape, margins[i], targets[i])
 
 
 @_kernel
-def curvature_along(code: int, margins: F64, directions: F64, targets: F64, weights: F64) -> float:
+def curvature_along(
+    code: int, shape: Shape, margins: F64, directions: F64, targets: F64, weights: F64
+) -> float:
     """Return the sum of ``s_i loss''(z_i, y_i) u_i^2``: the curvature along a direction."""
     if code == 0:
         return logistic_kernels.curvature_along(margins, directions, targets, weights)
@@ -138,17 +255,24 @@ def curvature_along(code: int, margins: F64, directions: F64, targets: F64, weig
     total = 0.0
     for i in range(margins.size):
         s = weights[i] if weighted else 1.0
-        total += s * _curvature(code, margins[i], targets[i]) * directions[i] * directions[i]
+        total += s * _curvature(code, shape, margins[i], targets[i]) * directions[i] * directions[i]
     return total
 
 
 @_kernel
-def conjugate(code: int, duals: F64, targets: F64, out: F64) -> None:
+def conjugate(code: int, shape: Shape, duals: F64, targets: F64, out: F64) -> None:
     """Write ``loss*(u, y) = sup_z (u z - loss(z, y))``; infinity outside its domain."""
     for i in range(duals.size):
         u, y = duals[i], targets[i]
         if code == 1:
             out[i] = 0.5 * u * u + u * y
+            continue
+        if code == 5:
+            is_feasible = shape[0] <= -u <= shape[1]
+            out[i] = 0.5 * shape[2] * u * u + u * y if is_feasible else math.inf
+            continue
+        if code == 6:
+            out[i] = tweedie_conjugate(shape[0], u, y)
             continue
         a = -u * y
         if a < 0.0 or (a > 1.0 and code != 3):

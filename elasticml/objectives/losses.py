@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -11,6 +12,7 @@ import numpy as np
 from elasticml.arrays import F64
 from elasticml.errors import ConfigError
 from elasticml.objectives import loss_kernels
+from elasticml.objectives.links import LINKS, Link
 
 #: Replaces ``None`` for unit weights in kernels.
 _NO_WEIGHTS: Final = np.empty(0)
@@ -35,6 +37,11 @@ class Loss(Protocol):
     @property
     def is_classification(self) -> bool:
         """Whether targets are -1 and +1."""
+        ...
+
+    @property
+    def link(self) -> Link:
+        """How a margin becomes a prediction."""
         ...
 
     def value_and_slope(
@@ -101,13 +108,22 @@ class MarginLoss:
     code: int
     smoothness: float
     is_classification: bool
+    #: Parameters, see :mod:`elasticml.objectives.loss_kernels`.
+    shape: loss_kernels.Shape = (0.0, 0.0, 0.0)
+
+    @property
+    def link(self) -> Link:
+        """See :class:`Loss`."""
+        return LINKS[self.name]
 
     def value_and_slope(
         self, margins: F64, targets: F64, weights: F64 | None, slope_out: F64
     ) -> float:
         """See :class:`Loss`."""
         s = _NO_WEIGHTS if weights is None else weights
-        return float(loss_kernels.value_and_slope(self.code, margins, targets, s, slope_out))
+        return float(
+            loss_kernels.value_and_slope(self.code, self.shape, margins, targets, s, slope_out)
+        )
 
     def along(
         self,
@@ -122,24 +138,26 @@ class MarginLoss:
         """See :class:`Loss`."""
         s = _NO_WEIGHTS if weights is None else weights
         loss_kernels.along(
-            self.code, margins, directions, targets, s, steps, values_out, slopes_out
+            self.code, self.shape, margins, directions, targets, s, steps, values_out, slopes_out
         )
 
     def curvature(self, margins: F64, targets: F64, weights: F64 | None, out: F64) -> None:
         """See :class:`Loss`."""
         s = _NO_WEIGHTS if weights is None else weights
-        loss_kernels.curvature(self.code, margins, targets, s, out)
+        loss_kernels.curvature(self.code, self.shape, margins, targets, s, out)
 
     def curvature_along(
         self, margins: F64, directions: F64, targets: F64, weights: F64 | None
     ) -> float:
         """See :class:`Loss`."""
         s = _NO_WEIGHTS if weights is None else weights
-        return float(loss_kernels.curvature_along(self.code, margins, directions, targets, s))
+        return float(
+            loss_kernels.curvature_along(self.code, self.shape, margins, directions, targets, s)
+        )
 
     def conjugate(self, duals: F64, targets: F64, out: F64) -> None:
         """See :class:`Loss`."""
-        loss_kernels.conjugate(self.code, duals, targets, out)
+        loss_kernels.conjugate(self.code, self.shape, duals, targets, out)
 
 
 #: ``log(1 + exp(-y z))``.
@@ -163,13 +181,79 @@ HINGE: Final = MarginLoss(
     name="hinge", code=loss_kernels.HINGE, smoothness=math.inf, is_classification=True
 )
 
-LOSSES: Final[dict[str, Loss]] = {
-    loss.name: loss for loss in (LOGISTIC, SQUARED, SMOOTHED_HINGE, SQUARED_HINGE, HINGE)
+
+def huber(delta: float = 1.0) -> MarginLoss:
+    """Return Huber's loss: ``r^2 / 2`` for ``|r| <= delta``, else ``delta |r| - delta^2 / 2``.
+
+    ``r = y - z``; ``delta`` is in units of the target, above 0.
+    """
+    return MarginLoss(
+        name="huber",
+        code=loss_kernels.BOX,
+        smoothness=1.0,
+        is_classification=False,
+        shape=(-delta, delta, 1.0),
+    )
+
+
+def quantile(quantile: float = 0.5, smoothing: float = 0.0) -> MarginLoss:
+    """Return the quantile loss: ``q r`` for ``r = y - z >= 0``, else ``(q - 1) r``.
+
+    With ``smoothing`` c above 0 it is ``max_a (a r - c/2 a^2)`` over ``q - 1 <= a <= q``: a
+    parabola for ``c (q - 1) <= r <= c q``, and at most ``c max(q, 1 - q)^2 / 2`` lower.
+    """
+    return MarginLoss(
+        name="quantile",
+        code=loss_kernels.BOX,
+        smoothness=1.0 / smoothing if smoothing > 0.0 else math.inf,
+        is_classification=False,
+        shape=(quantile - 1.0, quantile, smoothing),
+    )
+
+
+def tweedie(power: float = 1.5, name: str = "tweedie") -> MarginLoss:
+    """Return half the deviance of a Tweedie distribution, whose mean is ``exp(z)``.
+
+    Its variance is proportional to the mean to the ``power``, from 1 (Poisson) to 2 (gamma).
+    Targets are nonnegative, for power 2 positive. As in scikit-learn's generalised linear models.
+    """
+    return MarginLoss(
+        name=name,
+        code=loss_kernels.TWEEDIE,
+        smoothness=math.inf,
+        is_classification=False,
+        shape=(power, 0.0, 0.0),
+    )
+
+
+#: ``exp(z) - y z``, plus what makes it 0 at ``exp(z) = y``.
+POISSON: Final = tweedie(1.0, "poisson")
+#: ``y exp(-z) + z``, plus what makes it 0 at ``exp(z) = y``.
+GAMMA: Final = tweedie(2.0, "gamma")
+
+#: By their names in job files; those with parameters at their defaults.
+LOSSES: Final[dict[str, MarginLoss]] = {
+    loss.name: loss
+    for loss in (
+        *(LOGISTIC, SQUARED, SMOOTHED_HINGE, SQUARED_HINGE, HINGE),
+        *(huber(), quantile(), POISSON, GAMMA, tweedie()),
+    )
+}
+_WITH_PARAMETERS: Final[dict[str, Callable[..., MarginLoss]]] = {
+    "huber": huber,
+    "quantile": quantile,
+    "tweedie": tweedie,
 }
 
 
-def loss_named(name: str) -> Loss:
+def loss_named(name: str, parameters: Mapping[str, float] = {}) -> MarginLoss:
     """Return the loss with this name in a job file.
+
+    Parameters
+    ----------
+    name : str
+    parameters : mapping
+        Keyword arguments of :func:`huber`, :func:`quantile` or :func:`tweedie`.
 
     Raises
     ------
@@ -180,7 +264,7 @@ def loss_named(name: str) -> Loss:
         raise ConfigError(
             f"algorithm.loss is {name!r}, wanted one of {', '.join(LOSSES)}", key="algorithm.loss"
         )
-    return LOSSES[name]
+    return _WITH_PARAMETERS[name](**parameters) if parameters else LOSSES[name]
 
 
 def warm_kernels() -> None:

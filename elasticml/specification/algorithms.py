@@ -32,6 +32,38 @@ ImportPath = Annotated[str | Callable[..., Any], WithJsonSchema({"type": "string
 #: Maximum groups of a member: more than machines have NUMA nodes or GPUs.
 GROUPS_MAX = 64
 
+#: Losses of regression; the others classify.
+REGRESSION_LOSSES = ("squared", "huber", "quantile", "poisson", "gamma", "tweedie")
+#: The parameters of losses, and the loss that each belongs to.
+_LOSS_PARAMETERS = {
+    "delta": "huber",
+    "quantile": "quantile",
+    "smoothing": "quantile",
+    "power": "tweedie",
+}
+
+
+class _WithLoss(SettingsModel):
+    """An algorithm for a loss that may have parameters."""
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether targets are -1 and +1."""
+        return getattr(self, "loss", None) not in REGRESSION_LOSSES
+
+    @property
+    def loss_parameters(self) -> dict[str, float]:
+        """The given parameters of the loss, by name; others have the loss's defaults."""
+        given = {key: getattr(self, key) for key in _LOSS_PARAMETERS if hasattr(self, key)}
+        return {key: value for key, value in given.items() if value is not None}
+
+    def _check_loss(self) -> None:
+        loss = getattr(self, "loss", "")
+        for key in self.loss_parameters:
+            if loss != _LOSS_PARAMETERS[key]:
+                raise ValueError(f"{key}: belongs to loss: {_LOSS_PARAMETERS[key]}, not {loss}")
+
+
 # The settings of asynchronous SGD.
 
 
@@ -191,7 +223,7 @@ class AsyncSGD(_Seeded):
         return section
 
 
-class BatchGradient(SettingsModel):
+class BatchGradient(_WithLoss):
     """Full-batch training of a smooth loss with an L2 penalty; stand-ins replace lost partials.
 
     The objective is ``sum_i s_i loss_i / sum_i s_i + l2/2 ||w||^2``, with ``s`` the sample weight
@@ -207,7 +239,17 @@ class BatchGradient(SettingsModel):
     name: ClassVar[str] = "batch_gradient"
 
     #: Loss of an example.
-    loss: Literal["logistic", "squared", "squared_hinge", "smoothed_hinge"] = "logistic"
+    loss: Literal[
+        "logistic",
+        "squared",
+        "squared_hinge",
+        "smoothed_hinge",
+        "huber",
+        "quantile",
+        "poisson",
+        "gamma",
+        "tweedie",
+    ] = "logistic"
     #: L2 penalty.
     l2: float = Field(default=1e-4, ge=0)
     #: None: "lbfgs", in ``mode="paper"`` "gd".
@@ -231,10 +273,28 @@ class BatchGradient(SettingsModel):
     roll_back: Literal[0, 1, 2] | None = None
     #: Scaling of the columns.
     scale: Scale = "none"
+    #: Loss huber: residuals up to this are squared, in units of the labels; by default 1.
+    delta: float | None = Field(default=None, gt=0)
+    #: Loss quantile: the quantile to predict, by default 0.5, the median.
+    quantile: float | None = Field(default=None, gt=0, lt=1)
+    #: Loss quantile: rounds the kink to a parabola between ``quantile - 1`` and ``quantile`` times
+    #: this, in units of the labels.
+    smoothing: float | None = Field(default=None, gt=0)
+    #: Loss tweedie: the variance is proportional to the mean to this power.
+    power: float | None = Field(default=None, ge=1, le=2)
 
     def check(self) -> None:
         """Check constraints between fields."""
+        self._check_loss()
         _check_class_weight(self.class_weight, self.loss)
+        if self.loss == "quantile" and self.smoothing is None:
+            raise ValueError(
+                "smoothing: is missing, wanted a width above 0: batch_gradient needs a smooth "
+                "loss; algorithm cocoa has the quantile loss itself"
+            )
+        has_safe_step = self.loss not in ("poisson", "gamma", "tweedie")
+        if self.step != "line_search" and self.step_size is None and not has_safe_step:
+            raise ValueError(f"step_size: is missing: loss: {self.loss} has no safe step")
         if self.chosen_optimizer != "gd" and self.step != "line_search":
             raise ValueError(
                 f"step: {self.step} goes with optimizer: gd, not {self.chosen_optimizer}"
@@ -255,17 +315,15 @@ class BatchGradient(SettingsModel):
         """
         return int(self.mode == "paper") if self.roll_back is None else self.roll_back
 
-    @property
-    def is_classification(self) -> bool:
-        """Whether targets are -1 and +1."""
-        return self.loss != "squared"
-
     def section(self) -> dict[str, Any]:
         """Return the settings as the ``algorithm`` section of a job record."""
-        return _section(self.name, {**self.model_dump(), "optimizer": self.chosen_optimizer})
+        values = self.model_dump()
+        for key in _LOSS_PARAMETERS.keys() - self.loss_parameters.keys():
+            del values[key]
+        return _section(self.name, {**values, "optimizer": self.chosen_optimizer})
 
 
-class CoCoA(_Seeded):
+class CoCoA(_Seeded, _WithLoss):
     """Communication-efficient distributed dual coordinate ascent with a certified duality gap.
 
     The objective is that of :class:`BatchGradient`. An intercept is an extra column of value
@@ -280,7 +338,7 @@ class CoCoA(_Seeded):
     name: ClassVar[str] = "cocoa"
 
     #: Loss of an example.
-    loss: Literal["hinge", "squared_hinge", "logistic", "squared"] = "hinge"
+    loss: Literal["hinge", "squared_hinge", "logistic", "squared", "huber", "quantile"] = "hinge"
     #: L2 penalty.
     l2: float = Field(default=1e-4, gt=0)
     #: "paper" follows the papers literally.
@@ -304,6 +362,13 @@ class CoCoA(_Seeded):
     class_weight: ClassWeight = None
     #: Scaling of the columns.
     scale: Scale = "none"
+    #: Loss huber: residuals up to this are squared, in units of the labels; by default 1.
+    delta: float | None = Field(default=None, gt=0)
+    #: Loss quantile: the quantile to predict, by default 0.5, the median.
+    quantile: float | None = Field(default=None, gt=0, lt=1)
+    #: Loss quantile: rounds the kink to a parabola between ``quantile - 1`` and ``quantile`` times
+    #: this, in units of the labels; by default 0, the quantile loss itself.
+    smoothing: float | None = Field(default=None, ge=0)
     #: Rows per bucket: they are visited consecutively, for cache locality.
     bucket: Count | Literal["auto"] = "auto"
     #: Shrinking: skip rows for a while that cannot change soon; None: unless ``mode="paper"``.
@@ -322,6 +387,7 @@ class CoCoA(_Seeded):
 
     def check(self) -> None:
         """Check constraints between fields."""
+        self._check_loss()
         _check_class_weight(self.class_weight, self.loss)
         if self.mode == "paper" and self.aggregation == "line_search":
             raise ValueError("aggregation: mode: paper adds with a fixed gamma; use mode: default")
@@ -347,11 +413,6 @@ class CoCoA(_Seeded):
     def skips(self) -> bool:
         """Whether chunks with almost nothing of the gap are skipped; by default as above."""
         return not self.is_paper if self.skip is None else self.skip
-
-    @property
-    def is_classification(self) -> bool:
-        """Whether targets are -1 and +1."""
-        return self.loss != "squared"
 
     @property
     def given_sigma(self) -> float | None:
@@ -714,8 +775,8 @@ def import_path(function: Any) -> str:
 def _check_class_weight(class_weight: ClassWeight, loss: str) -> None:
     if isinstance(class_weight, dict) and min(class_weight.values(), default=1) <= 0:
         raise ValueError("class_weight: every weight must be more than 0")
-    if class_weight is not None and loss == "squared":
-        raise ValueError("class_weight: loss: squared has no classes; weigh the samples")
+    if class_weight is not None and loss in REGRESSION_LOSSES:
+        raise ValueError(f"class_weight: loss: {loss} has no classes; weigh the samples")
 
 
 def _section(name: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ their Hessians are sketched from time to time: that is impossible once examples 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -93,7 +94,7 @@ def curvatures_for(settings: BatchGradient, columns: Columns) -> Curvatures:
     """Return the initial, empty estimates of a job."""
     return Curvatures(
         columns=columns,
-        smoothness=loss_named(settings.loss).smoothness,
+        smoothness=loss_named(settings.loss, settings.loss_parameters).smoothness,
         sketch_rounds=SKETCH_ROUNDS[settings.chosen_optimizer],
         rank=rank_for(columns.n_model),
     )
@@ -110,7 +111,7 @@ class Curvatures:
     """Estimates over exactly the present examples, and what earlier losses have shown."""
 
     columns: Columns
-    #: Upper bound of the loss's second derivative.
+    #: Upper bound of the loss's second derivative; if it is infinite, there is no majorant.
     smoothness: float
     #: Minimum rounds between two sketches.
     sketch_rounds: int
@@ -178,7 +179,7 @@ class Curvatures:
         If the members' data differ, the Hessian is sketched again after enough rounds if the model
         has moved, and at once after a return. A sketch's products span the basis of the next one.
         """
-        wants_majorant = self.majorant is None and is_whole
+        wants_majorant = self.majorant is None and is_whole and math.isfinite(self.smoothness)
         probes = self._next_probes(w)
         if probes is None and not wants_majorant:
             return None

@@ -146,6 +146,7 @@ def fix_step(
         outcome = yield moments_exchange(columns.n_columns, weighted=True)
         count, total, squares = (outcome.arrays[name] for name in ("count", "total", "squares"))
         norm = mean_square_norm(columns, float(count), total, squares)
-        first = safe_step(loss_named(settings.loss).smoothness, norm, settings.l2)
+        loss = loss_named(settings.loss, settings.loss_parameters)
+        first = safe_step(loss.smoothness, norm, settings.l2)
     decay = 1.0 / DECAY_ROUNDS if settings.step == "decay" else 0.0
     return StepRule(first=first, decay=decay)

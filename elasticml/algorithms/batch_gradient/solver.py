@@ -55,7 +55,7 @@ class BatchGradientSolver:
 
     def __init__(self, settings: Mapping[str, Any], facts: DatasetStats) -> None:
         checked = settings_from_section(BatchGradient, settings)
-        self._loss = loss_named(checked.loss)
+        self._loss = loss_named(checked.loss, checked.loss_parameters)
         self._facts = facts
         self._targets: Targets = targets_for(checked, facts)
         self._caches: dict[ChunkId, _Cache] = {}

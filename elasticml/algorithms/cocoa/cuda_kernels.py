@@ -68,7 +68,7 @@ def ascend(
     norms: Any,
     alpha: Any,
     code: int,
-    quadratic: float,
+    box: Any,
     unit: float,
     intercept: float,
     share: float,
@@ -91,7 +91,8 @@ def ascend(
         Empty means ones.
     code : int
         Code of the loss; the logistic loss takes one Newton step.
-    quadratic, unit, intercept : float
+    box : tuple of 3 floats
+    unit, intercept : float
         As in :func:`elasticml.algorithms.cocoa.sdca_kernels.visit`.
     share : float
         The damping: the share of each step that is taken.
@@ -115,17 +116,21 @@ def ascend(
         if lane == 0:
             y, old = targets[i], alpha[i]
             s = weights[i] if weights.size > 0 else 1.0
-            fold = y if code != 1 else 1.0
+            fold = y if code != 1 and code != 5 else 1.0
             z = fold * (partial[0] + intercept * float64(r[last]))
             q = unit * s * (norms[i] + intercept * intercept)
             new = old
             if s > 0.0:
-                new = logistic_newton_step(old, z, q) if code == 0 else stepped(code, old, z, y, q)
+                if code == 0:
+                    new = logistic_newton_step(old, z, q)
+                else:
+                    new = stepped(code, old, z, y, q, box)
                 new = old + share * (new - old) if share < 1.0 else new
             alpha[i] = new
             scaled_step[0] = unit * s * fold * (new - old)
-            dual += s * (minus_conjugate_of(code, new, y) - minus_conjugate_of(code, old, y))
-            curvature += 0.5 * quadratic * s * (new - old) * (new - old)
+            gain = minus_conjugate_of(code, new, y, box) - minus_conjugate_of(code, old, y, box)
+            dual += s * gain
+            curvature += 0.5 * box[2] * s * (new - old) * (new - old)
             visited += 1.0
             stored += float64(end - begin)
             if intercept != 0.0 and new != old:

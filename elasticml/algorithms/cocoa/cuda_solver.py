@@ -10,7 +10,7 @@ Source: Snap ML, section 3.1, and section 3.2, "Asynchronous Data Streaming", wi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -250,6 +250,8 @@ class CudaSolver:
         device and the rows. One block visits rows one after another, as a processor does.
     room_bytes : float, optional
         Device memory available for rows; by default four fifths of the free memory.
+    parameters : mapping
+        Of the loss, see :func:`elasticml.objectives.losses.loss_named`.
 
     Source: Snap ML, section 3.1.
     """
@@ -263,8 +265,9 @@ class CudaSolver:
         blocks: int | None = None,
         threads: int | None = None,
         room_bytes: float | None = None,
+        parameters: Mapping[str, float] = {},
     ) -> None:
-        self._loss = dual_loss_named(loss)
+        self._loss = dual_loss_named(loss, parameters)
         self._dtype = np.dtype(dtype)
         self._intercept = 0.0 if intercept_scaling is None else intercept_scaling
         self._blocks_wanted, self._threads_wanted = blocks, threads
@@ -412,7 +415,7 @@ class CudaSolver:
             rows.norms,
             rows.alpha,
             self._loss.code,
-            self._loss.curvature,
+            self._loss.box,
             plan.whole / plan.request.l2_total,
             self._intercept,
             self._damping.share,
@@ -512,6 +515,7 @@ def cuda_solvers(
     intercept_scaling: float | None,
     blocks: int | None = None,
     threads: int | None = None,
+    parameters: Mapping[str, float] = {},
 ) -> list[DualSolver]:
     """Return a solver for each group, assigned to the devices in turn; one per device by default.
 
@@ -526,6 +530,7 @@ def cuda_solvers(
             intercept_scaling=intercept_scaling,
             blocks=blocks,
             threads=threads,
+            parameters=parameters,
         )
         for _ in range(n)
     ]

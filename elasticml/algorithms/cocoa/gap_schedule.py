@@ -70,15 +70,16 @@ class Certificate:
 def smoothed_model(loss: str, v: F64, before: F64 | None) -> F64:
     """Return the model at which to take the primal objective: any is valid, some are better.
 
-    Margins near the kink of the hinge loss oscillate around it from pass to pass. The mean of two
-    models is as good as the model of one or two passes later. For other losses the last is best.
+    Margins near the kink of the hinge or the quantile loss oscillate around it from pass to pass.
+    The mean of two models is as good as the model of one or two passes later. For other losses the
+    last is best.
 
     Parameters
     ----------
     v, before : ndarray (D,)
         The models after and before the last pass; ``before`` is None where it is not known.
     """
-    if loss != "hinge" or before is None:
+    if loss not in ("hinge", "quantile") or before is None:
         return v
     return (1.0 - SMOOTHING) * v + SMOOTHING * before
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 from elasticml.arrays import F64
 from elasticml.data.chunks.kernels import kernel
 from elasticml.objectives.dual_kernels import minus_conjugate_of
+from elasticml.objectives.loss_kernels import Shape
 from elasticml.specification.algorithms import CoCoA
 
 # Compiled loops over the steps of dual variables: the sums of the line search.
@@ -43,7 +44,7 @@ def products(v: F64, dv: F64) -> Any:
 @kernel
 def sum_steps(
     code: int,
-    curvature: float,
+    box: Shape,
     alpha: F64,
     new: F64,
     targets: F64,
@@ -55,9 +56,10 @@ def sum_steps(
 
     Parameters
     ----------
-    curvature : float
-        Minus the second derivative of ``-loss*`` where it is constant. The logistic loss uses its
-        minimum between both ends: ``1/(a (1 - a))`` at the point nearest to 1/2.
+    box : tuple of 3 floats
+        Interval of dual variables, and minus the second derivative of ``-loss*`` where it is
+        constant. The logistic loss uses its minimum between both ends: ``1/(a (1 - a))`` at the
+        point nearest to 1/2.
     weights : ndarray (n,) or (0,)
         Empty means ones.
     sums : ndarray (2,)
@@ -70,13 +72,13 @@ def sum_steps(
         if u == 0.0:
             continue
         s = weights[i] if weights.size > 0 else 1.0
-        c = curvature
+        c = box[2]
         if code == 0:
             low, high = min(a, b), max(a, b)
             middle = min(max(0.5, low), high)
             c = 1.0 / (middle * (1.0 - middle)) if 0.0 < middle < 1.0 else 4.0
         y = targets[i]
-        sums[0] += s * (minus_conjugate_of(code, b, y) - minus_conjugate_of(code, a, y))
+        sums[0] += s * (minus_conjugate_of(code, b, y, box) - minus_conjugate_of(code, a, y, box))
         sums[1] += 0.5 * s * c * u * u
 
 

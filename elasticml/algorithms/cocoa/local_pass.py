@@ -7,7 +7,7 @@ runs on CPUs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -252,6 +252,8 @@ class LocalSolver:
     intercept_scaling : float, optional
         Value of the constant column that belongs to the model's last coordinate; None for none.
     options : PassOptions
+    parameters : mapping
+        Of the loss, see :func:`elasticml.objectives.losses.loss_named`.
     caches : mapping, optional
         Shared with the solvers of other groups, which take turns with the chunks.
     """
@@ -263,12 +265,13 @@ class LocalSolver:
         dtype: str,
         intercept_scaling: float | None,
         options: PassOptions = PassOptions(),
+        parameters: Mapping[str, float] = {},
         caches: ChunkCaches | None = None,
     ) -> None:
         bucket = options.bucket
         if bucket is not None and bucket < 1:
             raise ValueError(f"bucket is {bucket}, wanted at least 1")
-        self._loss = dual_loss_named(loss)
+        self._loss = dual_loss_named(loss, parameters)
         self._dtype = np.dtype(dtype)
         self._like: NDArray[Any] = np.empty(0, self._dtype)
         self._bucket_wanted = bucket
@@ -456,7 +459,7 @@ class LocalSolver:
         rows = sdca_kernels.ChunkRows(self._table, self._grams, self._like, self._bucket)
         dual = sdca_kernels.LocalDual(
             code=self._loss.code,
-            quadratic=self._loss.curvature,
+            box=self._loss.box,
             l2_total=plan.request.l2_total,
             intercept=self._intercept,
             reach=plan.reach,

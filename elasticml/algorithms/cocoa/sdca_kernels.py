@@ -19,6 +19,7 @@ from elasticml.algorithms.cocoa.row_kernels import Reals, pointer, prefetch
 from elasticml.arrays import F64, I64
 from elasticml.data.chunks.kernels import unchecked_kernel
 from elasticml.objectives.dual_kernels import gap_of, minus_conjugate_of, stepped
+from elasticml.objectives.loss_kernels import Shape
 
 #: Sums that a visit adds to: change of the dual, curvature, visited rows, visited stored values,
 #: the rows' contributions to the duality gap as they are visited, and the weight seen.
@@ -50,8 +51,8 @@ class LocalDual(NamedTuple):
 
     #: Code of the loss.
     code: int
-    #: ``-minus''`` where it is constant, else 0.
-    quadratic: float
+    #: Interval of dual variables, and ``-minus''`` where it is constant, else 0.
+    box: Shape
     l2_total: float
     #: Value of the constant column that the model's last coordinate belongs to; 0 for none.
     intercept: float
@@ -217,8 +218,8 @@ def visit(
         Added to.
     """
     table, grams, like, bucket = rows
-    code, quadratic, _, intercept, reach = dual
-    itemsize, last, end = like.itemsize, r.size - 1, visits.size
+    code, box, _, intercept, reach = dual
+    quadratic, itemsize, last, end = box[2], like.itemsize, r.size - 1, visits.size
     rise, curvature, visited, stored, gap, seen = 0.0, 0.0, 0, 0, 0.0, sums[5]
     for k in range(end):
         c, first = visits[k] >> 32, visits[k] & 0xFFFFFFFF
@@ -251,21 +252,22 @@ def visit(
             )
             z = float(row_kernels.dot(kind, at, values_at, count, grams, like, r))
             y, s, old = targets[i], weights[i] if is_weighted else 1.0, alpha[i]
-            fold = y if code != 1 else 1.0
+            fold = y if code != 1 and code != 5 else 1.0
             seen += s
             swell = share / seen if share > 0.0 and seen > 0.0 else 1.0
             z = swell * fold * (z + intercept * float(r[last]))
             norm = float(norms[i]) + intercept * intercept
             q = swell * unit * s * norm
-            new = stepped(code, old, z, y, q) if s > 0.0 else old
+            new = stepped(code, old, z, y, q, box) if s > 0.0 else old
             visited, stored = visited + 1, stored + count
-            gap += s * gap_of(code, old, z, y)
+            gap += s * gap_of(code, old, z, y, box)
             if new == old:
                 if reach > 0.0:
                     skips[i] = _epochs_to_skip(code, old, z, reach, norm)
                 continue
             alpha[i] = new
-            rise += s * (minus_conjugate_of(code, new, y) - minus_conjugate_of(code, old, y))
+            gain = minus_conjugate_of(code, new, y, box) - minus_conjugate_of(code, old, y, box)
+            rise += s * gain
             curvature += 0.5 * quadratic * s * (new - old) * (new - old)
             change = r.dtype.type(unit * s * fold * (new - old))
             row_kernels.add(kind, at, values_at, count, grams, like, change, r)
@@ -292,7 +294,7 @@ def _epochs_to_skip(code: int, a: float, m: float, reach: float, norm: float) ->
     model moves as far per epoch as it did in the last one, the margin changes by at most ``|x|``
     times that, and usually by much less.
     """
-    if code < 2:
+    if code < 2 or code > 4:
         return np.uint8(0)
     slack = m - 1.0 if a <= 0.0 else 1.0 - m if code == 4 else -m
     if slack <= 0.0 or (a > 0.0 and (a < 1.0 or code == 3)):

@@ -114,7 +114,7 @@ class CocoaSolver:
         self._settings = settings_from_section(CoCoA, settings)
         self._facts = facts
         self._targets: Targets = targets_for(self._settings, facts)
-        self._loss = dual_loss_named(self._settings.loss)
+        self._loss = dual_loss_named(self._settings.loss, self._settings.loss_parameters)
         self._constant = self._settings.intercept_scaling if self._settings.intercept else 0.0
         self._held: dict[ChunkId, _Held] = {}
         check_driver(self._settings.device)
@@ -143,6 +143,7 @@ class CocoaSolver:
                 loss=self._loss.name,
                 dtype=dtype,
                 intercept_scaling=scaling,
+                parameters=self._settings.loss_parameters,
             )
             if len(solvers) == 1:
                 return solvers[0]
@@ -160,11 +161,18 @@ class CocoaSolver:
                     intercept_scaling=scaling,
                     options=options,
                     caches=caches,
+                    parameters=self._settings.loss_parameters,
                 )
                 for _ in range(self._settings.given_groups or n_nodes)
             ]
         searches = self._settings.searches_line
-        return GroupedSolver(solvers, loss=self._loss.name, searches=searches, caches=caches)
+        return GroupedSolver(
+            solvers,
+            loss=self._loss.name,
+            searches=searches,
+            caches=caches,
+            parameters=self._settings.loss_parameters,
+        )
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the arrays named in ``work.returns``, over exactly these chunks.
@@ -260,7 +268,7 @@ class CocoaSolver:
         assert piece is not None
         sum_steps(
             self._loss.code,
-            self._loss.curvature,
+            self._loss.box,
             chunk.state[ALPHA],
             piece.alpha,
             piece.targets,

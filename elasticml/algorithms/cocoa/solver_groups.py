@@ -21,7 +21,7 @@ Ours: groups are damped as the line search along their steps requires, at most a
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -147,7 +147,7 @@ class _Group:
         for own in self.rows:
             sum_steps(
                 loss.code,
-                loss.curvature,
+                loss.box,
                 own.before,
                 own.piece.alpha,
                 own.piece.targets,
@@ -211,6 +211,8 @@ class GroupedSolver:
         The solvers' shared caches of all chunks. With it, chunks are reassigned in each pass, as to
         members with two holders: groups that always have the same rows take many more passes.
         Without it, a chunk stays in its group.
+    parameters : mapping
+        Of the loss, see :func:`elasticml.objectives.losses.loss_named`.
     """
 
     def __init__(
@@ -220,8 +222,9 @@ class GroupedSolver:
         loss: str,
         searches: bool,
         caches: ChunkCaches | None = None,
+        parameters: Mapping[str, float] = {},
     ) -> None:
-        self._loss = dual_loss_named(loss)
+        self._loss = dual_loss_named(loss, parameters)
         self._groups = [_Group(solver) for solver in solvers]
         self._caches = caches
         self._rows: list[_Rows] = []

@@ -3,14 +3,14 @@
 ``F(w) = 1/S sum_i s_i loss(z_i, y_i) + l2/2 |w|^2`` with ``z = X w + c b``. The intercept b is not
 penalised, or penalised as the weight of a column of value c. The dual variables of a model are
 ``a_i = -loss'``. If b is not penalised they are made feasible, ``sum_i s_i a_i y_i = 0``: those of
-the heavier class are scaled down or, for the squared loss, their mean is subtracted. This changes
-nothing at the optimum, so the gap converges to zero.
+the heavier class, in regression of the heavier sign, are scaled down or, for the squared loss,
+their mean is subtracted. This changes nothing at the optimum, so the gap converges to zero.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
@@ -35,13 +35,15 @@ class LinearObjective:
     weights : ndarray (n,), optional
         None for ones.
     loss : str
-        A smooth loss with a dual.
+        A smooth loss with a conjugate.
     l2 : float, not negative
         With 0, points have no gap.
     intercept_scaling : float, optional
         c; None for a model without intercept. Otherwise the model's last coordinate is b.
     is_free : bool
         The intercept is not penalised.
+    parameters : mapping
+        Of the loss, see :func:`elasticml.objectives.losses.loss_named`.
     """
 
     def __init__(
@@ -54,12 +56,13 @@ class LinearObjective:
         l2: float,
         intercept_scaling: float | None,
         is_free: bool,
+        parameters: Mapping[str, float] = {},
     ) -> None:
         self._rows = rows
         self._targets = np.ascontiguousarray(targets, np.float64)
         self._weights = weights
         self._total = float(targets.size if weights is None else weights.sum())
-        self._loss = dual_loss_named(loss)
+        self._loss = dual_loss_named(loss, parameters)
         self._d = rows.d
         self._constant = intercept_scaling or 0.0
         self._n_model = self._d + (intercept_scaling is not None)
@@ -85,8 +88,13 @@ class LinearObjective:
         margins = self._forward(w)
         slopes = np.empty(margins.size)
         loss = self._loss.loss.value_and_slope(margins, self._targets, self._weights, slopes)
-        slopes /= self._total
         penalised = self._penalty * w
+        if not math.isfinite(loss):  # a trial step too far for a loss with the link log
+            none = np.full(self._n_model, math.nan)
+            return Point(
+                w=w, value=math.inf, gradient=none, product=self._product(margins), gap=math.inf
+            )
+        slopes /= self._total
         value = loss / self._total + 0.5 * float(penalised @ w)
         image = self._adjoint(slopes)
         return Point(
@@ -100,9 +108,15 @@ class LinearObjective:
 
     def diagonal(self) -> F64:
         """See :class:`elasticml.algorithms.linear.newton.Smooth`."""
-        each = np.full(self._rows.n, self._loss.loss.smoothness / self._total)
-        if self._weights is not None:
-            each *= self._weights
+        smoothness = self._loss.loss.smoothness
+        if math.isfinite(smoothness):
+            each = np.full(self._rows.n, smoothness / self._total)
+            if self._weights is not None:
+                each *= self._weights
+        else:
+            each = np.empty(self._rows.n)
+            self._loss.loss.curvature(np.zeros(each.size), self._targets, self._weights, each)
+            each /= self._total
         diagonal = np.empty(self._n_model)
         diagonal[: self._d] = self._rows.squares(each)
         diagonal[self._d :] = self._constant**2 * each.sum()
@@ -159,10 +173,11 @@ class LinearObjective:
 
     def _feasible(self, alpha: F64) -> F64:
         s = alpha if self._weights is None else alpha * self._weights
-        if not self._loss.folds_labels():
+        if self._loss.name == "squared":
             return alpha - float(s.sum()) / self._total
-        is_positive = self._targets > 0.0
-        positive, negative = float(s[is_positive].sum()), float(s[~is_positive].sum())
+        # Classes, or the signs of the residuals: zero is feasible, and so is all between.
+        is_positive = (self._targets if self._loss.folds_labels() else alpha) > 0.0
+        positive, negative = abs(float(s[is_positive].sum())), abs(float(s[~is_positive].sum()))
         least = min(positive, negative)
         of_class = (least / positive if positive else 0.0, least / negative if negative else 0.0)
         return alpha * np.where(is_positive, *of_class)

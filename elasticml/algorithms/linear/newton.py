@@ -100,7 +100,8 @@ def minimise(function: Smooth, start: F64, *, gap: float, steps: int) -> Minimum
         there = function.at(here.w + scale * newton.step)
         change, slope = there.value - here.value, float(gradient @ newton.step)
         after = float(np.linalg.norm(scale * there.gradient))
-        if newton.promised <= HIDDEN * max(abs(here.value), abs(there.value)):
+        is_finite = math.isfinite(there.value)
+        if is_finite and newton.promised <= HIDDEN * max(abs(here.value), abs(there.value)):
             # Values are equal up to rounding: judge the step by the norm of the gradient.
             stalled = not after < 0.5 * norm
             here = there if after < norm else here

@@ -79,7 +79,9 @@ def test_a_step_maximises_the_dual_of_one_row(dual: DualLoss, q: float) -> None:
     )
     y = 1.0 if dual.folds_labels() else 0.7
     # The logistic step is a few Newton steps: repeated, it ends in the maximum.
-    new = np.array([dual_kernels.stepped(dual.code, a[i], m[i], y, q) for i in range(a.size)])
+    new = np.array(
+        [dual_kernels.stepped(dual.code, a[i], m[i], y, q, dual.box) for i in range(a.size)]
+    )
     fine = np.linspace(max(dual.low, -60.0), min(dual.high, 60.0), 240_001)
     values = minus_grid(dual, fine, y)
     for i in range(a.size):

@@ -6,10 +6,13 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.metrics import mean_pinball_loss, mean_tweedie_deviance
 
 from elasticml.errors import ConfigError
-from elasticml.objectives.losses import LOSSES, Loss, loss_named
+from elasticml.objectives.links import LINKS
+from elasticml.objectives.losses import LOSSES, Loss, huber, loss_named, quantile, tweedie
 from elasticml.objectives.penalties import L2
+from elasticml.specification.algorithms import REGRESSION_LOSSES
 
 ALL = pytest.mark.parametrize("loss", list(LOSSES.values()), ids=list(LOSSES))
 
@@ -18,6 +21,8 @@ def grid(loss: Loss) -> tuple[np.ndarray, np.ndarray]:
     """Margins on both sides of every kink, with both labels (or real targets)."""
     z = np.concatenate([np.linspace(-3.03, 3.07, 41), [-600.0, 600.0]])
     y = np.where(np.arange(z.size) % 2, 1.0, -1.0)
+    if loss.link == "log":  # nonnegative targets, and zero where it is allowed
+        return z, np.where(y > 0.0, 1.4, 0.3 if loss.name == "gamma" else 0.0)
     return z, y if loss.is_classification else y * 0.7
 
 
@@ -44,8 +49,9 @@ def test_slope_and_curvature_are_the_derivatives(loss: Loss) -> None:
     assert curvature.max() <= loss.smoothness
 
 
-@ALL
-def test_far_margins_neither_overflow_nor_vanish(loss: Loss) -> None:
+@pytest.mark.parametrize("name", [name for name, link in LINKS.items() if link != "log"])
+def test_far_margins_neither_overflow_nor_vanish(name: str) -> None:
+    loss = LOSSES[name]
     z, y = np.array([-800.0, 800.0]), np.array([1.0, 1.0])
     slope = np.empty(2)
     assert np.isfinite(loss.value_and_slope(z, y, None, slope))
@@ -162,3 +168,37 @@ def test_the_logistic_loss_of_nan_is_nan() -> None:
     value = LOSSES["logistic"].value_and_slope(np.array([1.0, np.nan]), np.ones(2), None, slope)
     assert math.isnan(value)
     assert list(np.isnan(slope)) == [False, True]
+
+
+def test_losses_are_named_alike_everywhere() -> None:
+    assert set(REGRESSION_LOSSES) == {n for n, one in LOSSES.items() if not one.is_classification}
+    assert LINKS.keys() == LOSSES.keys()
+
+
+@pytest.mark.parametrize("power", [1.0, 1.1, 1.5, 1.95, 2.0])
+def test_half_deviances_are_scikit_learns_and_their_conjugates_theirs(power: float) -> None:
+    loss = tweedie(power)
+    z, y = np.linspace(-4.0, 4.0, 60), np.random.default_rng(0).gamma(1.0, 3.0, 60) + 1e-3
+    slope, conjugate = np.empty(60), np.empty(60)
+    total = loss.value_and_slope(z, y, None, slope)
+    expected = 30.0 * mean_tweedie_deviance(y, np.exp(z), power=power)
+    assert total == pytest.approx(expected, rel=1e-12)
+    loss.conjugate(slope, y, conjugate)
+    np.testing.assert_allclose(values(loss, z, y) + conjugate, slope * z, atol=1e-9)
+
+
+def test_a_quantile_loss_is_scikit_learns_and_smoothing_lowers_it_by_no_more_than_it_says() -> None:
+    z, y = np.linspace(-3.0, 3.0, 50), np.zeros(50)
+    exact, smooth = values(quantile(0.8), z, y), values(quantile(0.8, 0.5), z, y)
+    expected = [mean_pinball_loss([0.0], [margin], alpha=0.8) for margin in z]
+    np.testing.assert_allclose(exact, expected, atol=1e-15)
+    assert np.all(exact - smooth >= -1e-15)
+    assert np.all(exact - smooth <= 0.5 * 0.5 * 0.8**2 + 1e-15)
+
+
+def test_hubers_loss_with_a_large_delta_is_the_squared_loss() -> None:
+    z, y = grid(LOSSES["squared"])
+    np.testing.assert_allclose(
+        values(huber(1e4), z, y), values(LOSSES["squared"], z, y), rtol=1e-15
+    )
+    assert loss_named("huber", {"delta": 2.0}) == huber(2.0)

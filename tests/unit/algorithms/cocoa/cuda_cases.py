@@ -286,7 +286,8 @@ def test_a_sub_epoch_that_lowers_the_dual_is_undone_and_steps_are_halved(
     p.run(solver, v, 2, epochs=1 / 70)
     unit = p.s[first] / (p.l2 * p.s.sum())
     x = p.X[first]
-    whole = stepped(1, known[first], float(x @ v), p.y[first], unit * float(x @ x)) - known[first]
+    q, box = unit * float(x @ x), DUAL_LOSSES["squared"].box
+    whole = stepped(1, known[first], float(x @ v), p.y[first], q, box) - known[first]
     step = p.alpha - known
     np.testing.assert_allclose(step[first], 0.5 * whole, rtol=1e-10)
     assert np.count_nonzero(step) == 1
@@ -306,7 +307,7 @@ def test_other_rows_start_with_whole_steps_again(monkeypatch: pytest.MonkeyPatch
 
 def blind(*given: Any) -> None:
     """Ascend like this many concurrent blocks of which none sees another's steps."""
-    order, indptr, _, values, targets, weights, norms, alpha, code, _, unit, *rest = given
+    order, indptr, _, values, targets, weights, norms, alpha, code, box, unit, *rest = given
     intercept, share, r, sums = rest
     stale = r.copy()
     for i in order:
@@ -315,7 +316,7 @@ def blind(*given: Any) -> None:
         fold = targets[i] if code != 1 else 1.0
         z = fold * (float(x @ stale[: x.size]) + intercept * stale[-1])
         q = unit * s * (norms[i] + intercept * intercept)
-        step = share * (stepped(code, alpha[i], z, targets[i], q) - alpha[i])
+        step = share * (stepped(code, alpha[i], z, targets[i], q, box) - alpha[i])
         loss = DUAL_LOSSES["squared"]
         sums[0] -= loss.minus_conjugate(alpha[[i]], targets[[i]], np.array([s]))
         alpha[i] += step

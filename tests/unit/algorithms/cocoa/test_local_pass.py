@@ -51,9 +51,9 @@ def test_row_contributions_sum_to_the_gap(loss: str) -> None:
     p.run(p.solver(), np.zeros(p.X.shape[1]), 0)
     v, folds = p.image(), loss != "squared"
     margins = p.X @ v * (p.y if folds else 1.0)
-    code = DUAL_LOSSES[loss].code
+    dual = DUAL_LOSSES[loss]
     rows = zip(p.s, p.alpha, margins, p.y, strict=True)
-    added = sum(s * gap_of(code, a, m, y) for s, a, m, y in rows)
+    added = sum(s * gap_of(dual.code, a, m, y, dual.box) for s, a, m, y in rows)
     np.testing.assert_allclose(added / p.s.sum(), p.primal(v) - p.dual(), rtol=1e-9)
 
 

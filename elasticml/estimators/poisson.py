@@ -1,0 +1,164 @@
+"""Poisson regression with scikit-learn's interface."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import d2_tweedie_score
+from sklearn.utils._param_validation import Interval
+
+from elasticml.algorithms.linear.linear_objective import LinearObjective
+from elasticml.algorithms.linear.newton import minimise
+from elasticml.algorithms.linear.row_blocks import RowBlocks
+from elasticml.algorithms.parallel import Serial
+from elasticml.estimators.backend_choice import choose_client, stored_values
+from elasticml.estimators.base import LinearRegressor, warn_of_gap
+from elasticml.estimators.inputs import load_arrays
+from elasticml.objectives.links import predictions
+
+
+class PoissonRegressor(LinearRegressor):
+    """Regression of counts: ``exp(w.x + b)`` is their mean; L2 penalty, certified gap.
+
+    Minimises ``1/(2 S) sum_i s_i deviance_i + alpha/2 |w|^2`` with an unpenalised intercept.
+
+    Parameters
+    ----------
+    alpha : float, not negative
+    fit_intercept : bool
+    max_iter : int
+        The most Newton steps; each is solved by conjugate gradients.
+    tol : float
+        Newton steps end when the duality gap is at most ``tol`` times the objective of the constant
+        model, or without an intercept of the zero model.
+    warm_start : bool
+        Start from the last fit's model, in this process.
+    client : distributed.Client or address, optional
+        Fit as an elastic job on this cluster; for the default see ``solver_path_``.
+
+    Attributes
+    ----------
+    coef_ : ndarray (n_features,)
+    intercept_ : float
+    dual_gap_ : float
+        A certified bound of the suboptimality of the objective. NaN with alpha 0.
+    n_iter_ : int
+    solver_path_ : "in-process" or "job"
+        How it was fitted: as a job if ``client`` is given, or if there is a default client and at
+        least 50 million stored values; otherwise in this process.
+    n_features_in_ : int
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "fit_intercept": ["boolean"],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "warm_start": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        *,
+        alpha: float = 1.0,
+        fit_intercept: bool = True,
+        max_iter: int = 100,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        client: Any = None,
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.tol = tol
+        self.warm_start = warm_start
+        self.client = client
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> PoissonRegressor:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
+            See :func:`elasticml.estimators.inputs.load_arrays`.
+        y : array_like (n_samples,), optional if X contains it
+            Nonnegative.
+        sample_weight : array_like (n_samples,), optional
+            Nonnegative. With an exposure, fit rates: y / exposure with weights of the exposure.
+
+        Raises
+        ------
+        ValueError
+            When a parameter, the targets or the weights are invalid.
+        """
+        X, y, weights = self._checked(
+            X, y, sample_weight, accept_sparse=["csr", "csc"], dtype=np.float64, y_numeric=True
+        )
+        y = np.asarray(y, np.float64)
+        if y.min() < 0.0:
+            raise ValueError(
+                f"y has the value {y.min():g}, out of the valid range of PoissonRegressor: "
+                "wanted counts, at least 0"
+            )
+        total = float(y.size if weights is None else weights.sum())
+        if total <= 0.0:
+            raise ValueError("the weights of all rows are 0, wanted some above 0")
+        function = LinearObjective(
+            RowBlocks(X, Serial()),
+            y,
+            weights,
+            loss="poisson",
+            l2=float(self.alpha),
+            intercept_scaling=1.0 if self.fit_intercept else None,
+            is_free=True,
+        )
+        constant = np.zeros(function.n_model)
+        mean = float(np.average(y, weights=weights))
+        if self.fit_intercept and mean > 0.0:
+            constant[-1] = math.log(mean)
+        target = self.tol * function.at(constant).value
+        with choose_client(self.client, stored_values(X)) as client:
+            self.solver_path_ = "in-process" if client is None else "job"
+            if client is None:
+                start = self._start(constant)
+                minimum = minimise(function, start, gap=target, steps=self.max_iter)
+            else:
+                # Imported here: loading what jobs need takes longer than most fits.
+                from elasticml.estimators.job_backend import fit_primal_as_job
+
+                rows = (X, y, weights)
+                minimum = fit_primal_as_job(
+                    function, rows, client, gap=target, rounds=self.max_iter
+                )
+        w = minimum.point.w
+        self.coef_ = w[: X.shape[1]].copy()
+        self.intercept_ = float(w[-1]) if self.fit_intercept else 0.0
+        self.dual_gap_ = float(np.maximum(minimum.point.gap, 0.0))
+        self.n_iter_ = minimum.steps
+        if not minimum.converged:
+            warn_of_gap(minimum.point.gap, target, minimum.steps)
+        return self
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the expected count of each row, (n_samples,)."""
+        return predictions("poisson", self._margins(X))
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return D2, the share of the deviance that the model explains."""
+        X, y, sample_weight = load_arrays(X, y, sample_weight, n_columns=self.n_features_in_)
+        return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
+
+    def _start(self, constant: NDArray[np.float64]) -> NDArray[np.float64]:
+        if not (self.warm_start and hasattr(self, "coef_")):
+            return constant
+        last = np.append(self.coef_, self.intercept_)
+        return last[: constant.size]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags

@@ -1,0 +1,111 @@
+"""Quantile regression with scikit-learn's interface."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.utils._param_validation import Interval
+
+from elasticml.algorithms.linear.quantile_program import QuantileProgram
+from elasticml.estimators.base import LinearRegressor, warn_of_gap
+
+
+class QuantileRegressor(LinearRegressor):
+    """Predict a conditional quantile by a linear model with an L1 penalty and a certified gap.
+
+    Minimises ``1/S sum_i s_i rho(y_i - w.x_i - b) + alpha |w|_1`` with the quantile loss
+    ``rho(r) = q r`` for ``r >= 0``, else ``(q - 1) r``, and an unpenalised intercept, by an
+    interior-point method. A step takes ``n d^2`` operations. Always fitted in this process; for
+    data on a cluster see the loss ``quantile`` of :class:`elasticml.CoCoA`, with an L2 penalty.
+
+    Parameters
+    ----------
+    quantile : float, between 0 and 1
+    alpha : float, not negative
+    fit_intercept : bool
+    max_iter : int
+        The most steps.
+    tol : float
+        Steps end when the duality gap is at most ``tol`` times the objective of the zero model.
+
+    Attributes
+    ----------
+    coef_ : ndarray (n_features,)
+    intercept_ : float
+    dual_gap_ : float
+        A certified bound of the suboptimality of the objective.
+    n_iter_ : int
+    n_features_in_ : int
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "quantile": [Interval(Real, 0, 1, closed="neither")],
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "fit_intercept": ["boolean"],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        *,
+        quantile: float = 0.5,
+        alpha: float = 1.0,
+        fit_intercept: bool = True,
+        max_iter: int = 200,
+        tol: float = 1e-9,
+    ) -> None:
+        self.quantile = quantile
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.tol = tol
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> QuantileRegressor:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
+            See :func:`elasticml.estimators.inputs.load_arrays`.
+        y : array_like (n_samples,), optional if X contains it
+        sample_weight : array_like (n_samples,), optional
+            Nonnegative.
+
+        Raises
+        ------
+        ValueError
+            When a parameter, the targets or the weights are invalid.
+        """
+        X, y, weights = self._checked(
+            X, y, sample_weight, accept_sparse="csr", dtype=np.float64, y_numeric=True
+        )
+        y = np.asarray(y, np.float64)
+        if weights is not None:
+            counted = weights > 0.0
+            if not counted.any():
+                raise ValueError("the weights of all rows are 0, wanted some above 0")
+            X, y, weights = X[counted], y[counted], weights[counted]
+        weights = np.ones(y.size) if weights is None else weights
+        total, q = float(weights.sum()), float(self.quantile)
+        # In units of a mean residual, so that rows of any scale are solved alike.
+        centre = float(np.median(y)) if self.fit_intercept else 0.0
+        unit = float(np.average(np.abs(y - centre), weights=weights)) or 1.0
+        program = QuantileProgram(
+            X,
+            (y - centre) / unit,
+            weights / total,
+            quantile=q,
+            alpha=float(self.alpha),
+            intercept=self.fit_intercept,
+        )
+        at_zero = float(np.average(np.maximum(q * y, (q - 1.0) * y), weights=weights)) / unit
+        fit = program.solve(self.tol * at_zero, self.max_iter)
+        self.coef_ = unit * fit.w
+        self.intercept_ = centre + unit * fit.intercept
+        self.dual_gap_ = unit * fit.gap
+        self.n_iter_ = fit.steps
+        warn_of_gap(fit.gap, max(self.tol * at_zero, 1e-13), fit.steps)
+        return self

@@ -1,0 +1,69 @@
+"""The losses of regression on real processes: three of four workers are killed in every job."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import elasticml as em
+from tests.unit.algorithms.linear.test_losses_of_jobs import CASES, L2, X
+
+pytestmark = pytest.mark.cluster
+
+MEMBERS = 4
+#: The workers that are killed come back before the job may end.
+FAULTS = [
+    {"round": 1, "lose": 1, "how": "kill", "phase": "compute"},
+    {"round": 2, "lose": 1, "how": "kill", "phase": "reduce"},
+    {"round": 3, "lose": 1, "how": "kill", "phase": "compute"},
+    {"round": 4, "return": 3},
+]
+
+
+@pytest.fixture(scope="module")
+def client() -> Generator[Client]:
+    with em.LocalCluster(MEMBERS) as cluster, Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [
+        ("huber", "cocoa"),
+        ("quantile", "cocoa"),
+        ("huber", "tron"),
+        ("quantile", "lbfgs"),
+        ("poisson", "lbfgs"),
+        ("gamma", "tron"),
+        ("tweedie", "lbfgs"),
+    ],
+)
+def test_three_kills_do_not_change_the_optimum(client: Client, name: str, algorithm: Any) -> None:
+    settings, y, reference = CASES[name]
+    made: Any
+    if algorithm == "cocoa":
+        made = em.CoCoA(**settings, l2=L2, tolerance=1e-12)
+    else:
+        made = em.BatchGradient(**settings, l2=L2, optimizer=algorithm, tolerance=1e-10)
+    job = em.Job(
+        made,
+        em.from_arrays(X, y),
+        name=f"{name}-{algorithm}",
+        stop=em.Stop(rounds=2000),
+        faults=FAULTS,
+        chunk_size="1 KiB",
+    )
+    handle = job.start(client)
+    lost = [record for record in handle if record["event"] == "MemberLost"]
+    result = handle.result()
+    w, objective = reference()
+    assert len(lost) == 3
+    assert result.summary["converged"], result.summary
+    assert abs(result.summary["objective"] / objective - 1.0) < 1e-8
+    np.testing.assert_allclose(result.arrays["coef"][0], w, atol=1e-6)
+    if algorithm == "cocoa":
+        assert 0.0 <= result.summary["gap"] <= 1e-12

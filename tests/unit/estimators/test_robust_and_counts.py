@@ -1,0 +1,145 @@
+"""Huber, quantile and Poisson regression: scikit-learn's contract and models, certified."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import HuberRegressor, PoissonRegressor, QuantileRegressor
+
+import elasticml as em
+from tests.unit.estimators.contract import assert_contract
+
+ROWS, COLUMNS = 300, 4
+
+
+def data(seed=0):
+    """Make a linear target with heavy tails, counts, and weights, some of them zero."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(ROWS, COLUMNS)) * [1.0, 3.0, 0.2, 1.0]
+    z = 0.3 + X @ [0.5, -0.1, 1.0, 0.0]
+    y = z + rng.standard_t(1.5, ROWS)
+    return X, y, rng.poisson(np.exp(z)).astype(float), rng.integers(0, 4, ROWS).astype(float)
+
+
+@pytest.mark.parametrize("model", [em.QuantileRegressor(), em.PoissonRegressor()])
+def test_it_keeps_scikit_learns_contract(model):
+    assert_contract(model)
+
+
+@pytest.mark.filterwarnings("ignore:the duality gap")
+def test_hubers_regression_keeps_it_unless_most_rows_are_fitted_exactly():
+    # These checks have 10 columns and 15 rows of integers: the best scale is 0, where the objective
+    # has kinks, and Newton steps end early with a warning of their gap.
+    why = "the best scale is 0"
+    excused = {
+        "check_sample_weight_equivalence_on_dense_data": why,
+        "check_sample_weight_equivalence_on_sparse_data": why,
+    }
+    assert_contract(em.HuberRegressor(), excused)
+
+
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_poisson_regression_is_scikit_learns(make, intercept):
+    X, _, y, s = data()
+    settings = {"alpha": 0.3, "fit_intercept": intercept}
+    theirs = PoissonRegressor(**settings, solver="newton-cholesky", tol=1e-10, max_iter=1000)
+    theirs.fit(X, y, sample_weight=s)
+    ours = em.PoissonRegressor(**settings, tol=1e-13).fit(make(X), y, sample_weight=s)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
+    assert ours.intercept_ == pytest.approx(theirs.intercept_, abs=1e-6)
+    np.testing.assert_allclose(ours.predict(X), theirs.predict(X), rtol=1e-6)
+    assert ours.score(X, y, s) == pytest.approx(theirs.score(X, y, s), abs=1e-8)
+    assert 0.0 <= ours.dual_gap_ <= 1e-12
+    assert ours.solver_path_ == "in-process"
+
+
+def test_a_rough_poisson_model_is_bounded_by_its_gap():
+    X, _, y, _ = data()
+
+    def objective(model):
+        mean = model.predict(X)
+        logs = np.log(np.where(y > 0, y, 1.0) / mean)
+        return np.mean(y * logs - y + mean) + 0.05 * model.coef_ @ model.coef_
+
+    best = em.PoissonRegressor(alpha=0.1, tol=1e-14).fit(X, y)
+    with pytest.warns(ConvergenceWarning, match="duality gap"):
+        rough = em.PoissonRegressor(alpha=0.1, tol=1e-14, max_iter=2).fit(X, y)
+    assert 0.0 < objective(rough) - objective(best) <= rough.dual_gap_
+    assert math.isnan(em.PoissonRegressor(alpha=0.0).fit(X, y).dual_gap_)
+
+
+def test_counts_far_from_one_are_reached_and_negative_ones_refused():
+    X, _, y, _ = data()
+    model = em.PoissonRegressor(alpha=0.0, tol=1e-12).fit(X, 1e6 * y)
+    assert np.mean(model.predict(X)) == pytest.approx(1e6 * y.mean(), rel=1e-6)
+    with pytest.raises(ValueError, match="wanted counts, at least 0"):
+        em.PoissonRegressor().fit(X, y - 1.0)
+
+
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize("epsilon", [1.01, 1.35, 3.0])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_hubers_regression_is_scikit_learns(make, epsilon, intercept):
+    X, y, _, s = data()
+    settings = {"alpha": 0.5, "epsilon": epsilon, "fit_intercept": intercept}
+    theirs = HuberRegressor(**settings, tol=1e-9, max_iter=10_000).fit(X, y, sample_weight=s)
+    ours = em.HuberRegressor(**settings, tol=1e-13).fit(make(X), y, sample_weight=s)
+
+    def objective(model):
+        r, sigma = np.abs(y - model.predict(X)), model.scale_
+        each = np.where(
+            r < epsilon * sigma, r * r / sigma, 2 * epsilon * r - sigma * epsilon * epsilon
+        )
+        return s @ (sigma + each) + 0.5 * model.coef_ @ model.coef_
+
+    # scikit-learn's L-BFGS ends at about this distance.
+    assert objective(ours) <= objective(theirs) * (1.0 + 1e-12)
+    assert objective(ours) == pytest.approx(objective(theirs), rel=1e-8)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-4)
+    assert objective(theirs) - objective(ours) <= objective(theirs) * 1e-8
+    assert 0.0 <= ours.dual_gap_ <= 1e-10 * objective(ours)
+    np.testing.assert_array_equal(
+        ours.outliers_, np.abs(y - ours.predict(X)) > epsilon * ours.scale_
+    )
+
+
+def test_a_rough_huber_model_is_bounded_by_its_gap():
+    X, y, _, _ = data()
+    best = em.HuberRegressor(tol=1e-14).fit(X, y)
+    with pytest.warns(ConvergenceWarning, match="duality gap"):
+        rough = em.HuberRegressor(tol=1e-14, max_iter=1).fit(X, y)
+    assert rough.dual_gap_ > best.dual_gap_ >= 0.0
+    assert math.isnan(em.HuberRegressor(alpha=0.0).fit(X, y).dual_gap_)
+
+
+def test_an_exact_fit_has_the_least_scale():
+    X, *_ = data()
+    model = em.HuberRegressor(alpha=0.0).fit(X, X @ [1.0, 2.0, 3.0, 4.0] + 5.0)
+    np.testing.assert_allclose(model.coef_, [1.0, 2.0, 3.0, 4.0], atol=1e-8)
+    assert model.scale_ < 1e-8
+
+
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize("alpha", [0.0, 0.02, 5.0])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_quantile_regression_is_scikit_learns(make, alpha, intercept):
+    X, y, _, s = data()
+    settings = {"quantile": 0.7, "alpha": alpha, "fit_intercept": intercept}
+    theirs = QuantileRegressor(**settings, solver="highs").fit(X, y, sample_weight=s)
+    ours = em.QuantileRegressor(**settings, tol=1e-11).fit(make(X), y, sample_weight=s)
+
+    def objective(model):
+        r = y - model.predict(X)
+        loss = np.average(np.maximum(0.7 * r, -0.3 * r), weights=s)
+        return loss + alpha * np.abs(model.coef_).sum()
+
+    assert objective(ours) == pytest.approx(objective(theirs), rel=1e-8)
+    assert 0.0 <= ours.dual_gap_ <= 1e-9 * objective(ours)
+    if intercept is False or alpha < 5.0:  # otherwise the best intercepts are an interval
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
+        assert ours.intercept_ == pytest.approx(theirs.intercept_, abs=1e-6)
