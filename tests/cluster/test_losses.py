@@ -67,3 +67,21 @@ def test_three_kills_do_not_change_the_optimum(client: Client, name: str, algori
     np.testing.assert_allclose(result.arrays["coef"][0], w, atol=1e-6)
     if algorithm == "cocoa":
         assert 0.0 <= result.summary["gap"] <= 1e-12
+
+
+def test_poisson_regression_as_a_job_is_the_one_in_process(client: Client) -> None:
+    y = CASES["poisson"][1]
+    here = em.PoissonRegressor(alpha=L2, tol=1e-12).fit(X, y)
+    there = em.PoissonRegressor(alpha=L2, tol=1e-12, client=client).fit(X, y)
+    assert (here.solver_path_, there.solver_path_) == ("in-process", "job")
+    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-6)
+    assert 0.0 <= there.dual_gap_ <= 1e-10
+
+
+def test_a_member_that_reads_a_label_out_of_the_domain_ends_the_job_with_the_reason(
+    client: Client,
+) -> None:
+    y = np.linspace(-1.0, 3.0, 1500)  # too many distinct labels for the statistics
+    job = em.Job(em.BatchGradient(loss="poisson"), em.from_arrays(y[:, None], y), name="negative")
+    with pytest.raises(em.ElasticmlError, match="loss: poisson found the label -1"):
+        job.run(client)

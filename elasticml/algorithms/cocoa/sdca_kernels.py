@@ -266,8 +266,7 @@ def visit(
                     skips[i] = _epochs_to_skip(code, old, z, reach, norm)
                 continue
             alpha[i] = new
-            gain = minus_conjugate_of(code, new, y, box) - minus_conjugate_of(code, old, y, box)
-            rise += s * gain
+            rise += s * _gain(code, old, new, y, box)
             curvature += 0.5 * quadratic * s * (new - old) * (new - old)
             change = r.dtype.type(unit * s * fold * (new - old))
             row_kernels.add(kind, at, values_at, count, grams, like, change, r)
@@ -278,6 +277,12 @@ def visit(
     sums[3] += stored
     sums[4] += gap
     sums[5] = seen
+
+
+@unchecked_kernel
+def _gain(code: int, old: float, new: float, y: float, box: Shape) -> float:
+    """Return the change of ``-conj`` of one dual variable."""
+    return minus_conjugate_of(code, new, y, box) - minus_conjugate_of(code, old, y, box)
 
 
 @unchecked_kernel

@@ -127,7 +127,7 @@ def problem(
     rng = np.random.default_rng(5)
     X = np.round(rng.standard_normal((n, 12)) * (rng.random((n, 12)) < 0.4), 1)
     y = np.sign(X @ rng.standard_normal(12) + 0.6 * rng.standard_normal(n) + 1e-9)
-    if loss == "squared":
+    if not dual_loss_named(loss).folds_labels():
         y = y + 0.3 * rng.standard_normal(n)
     s = rng.random(n) + 0.5 if weighted else np.ones(n)
     pieces, dense = [], []

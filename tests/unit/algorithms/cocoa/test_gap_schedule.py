@@ -26,7 +26,10 @@ LOSSES = ("hinge", "squared_hinge", "logistic", "squared")
     ("settings", "message"),
     [
         ({"l2": 0}, r"algorithm\.l2: got 0, wanted more than 0"),
-        ({"loss": "smoothed_hinge"}, r"\(there is hinge, squared_hinge, logistic, squared\)"),
+        (
+            {"loss": "smoothed_hinge"},
+            r"\(there is hinge, squared_hinge, logistic, squared, huber, quantile\)",
+        ),
         ({"gama": 1.0}, r"algorithm\.gama is not a setting; did you mean 'gamma'\?"),
         ({"gamma": 1.5}, r"algorithm\.gamma: got 1\.5, wanted at most 1"),
         ({"sigma": 0}, r"algorithm\.sigma: got 0, wanted more than 0 or auto"),

@@ -49,9 +49,8 @@ def test_the_pass_reports_its_sums(kind: str, loss: str, threads: int) -> None:
 def test_row_contributions_sum_to_the_gap(loss: str) -> None:
     p = problem("csr", loss)
     p.run(p.solver(), np.zeros(p.X.shape[1]), 0)
-    v, folds = p.image(), loss != "squared"
-    margins = p.X @ v * (p.y if folds else 1.0)
-    dual = DUAL_LOSSES[loss]
+    v, dual = p.image(), DUAL_LOSSES[loss]
+    margins = p.X @ v * (p.y if dual.folds_labels() else 1.0)
     rows = zip(p.s, p.alpha, margins, p.y, strict=True)
     added = sum(s * gap_of(dual.code, a, m, y, dual.box) for s, a, m, y in rows)
     np.testing.assert_allclose(added / p.s.sum(), p.primal(v) - p.dual(), rtol=1e-9)
