@@ -26,7 +26,8 @@ def test_an_unknown_key_names_the_nearest_and_its_path():
 def test_an_unknown_word_names_the_nearest_and_all_valid_ones():
     assert message(BatchGradient, {"loss": "logistc"}, "algorithm") == (
         "algorithm.loss: got 'logistc'; did you mean 'logistic'? "
-        "(there is logistic, squared, squared_hinge, smoothed_hinge)"
+        "(there is logistic, squared, squared_hinge, smoothed_hinge, "
+        "huber, quantile, poisson, gamma, tweedie)"
     )
 
 
