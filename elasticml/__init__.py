@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from elasticml.jobs.handle import Handle
     from elasticml.jobs.job_file import JobFile, read_job_file
     from elasticml.jobs.replay import Replayed, replay
-    from elasticml.jobs.result import Result
+    from elasticml.jobs.result import Result, load_result
     from elasticml.jobs.watch import watch
     from elasticml.models.loading import load_model
     from elasticml.policies.background_shuffle import GlobalShuffle
@@ -121,6 +121,7 @@ __all__ = [
     "from_dask",
     "lasso_path",
     "load_model",
+    "load_result",
     "make_splice",
     "read_converted",
     "read_csv",
@@ -169,7 +170,7 @@ _HOMES = {
     "read_job_file": "jobs.job_file",
     "Replayed": "jobs.replay",
     "replay": "jobs.replay",
-    "Result": "jobs.result",
+    **dict.fromkeys(("Result", "load_result"), "jobs.result"),
     "watch": "jobs.watch",
     "JobStatus": "report.status",
     "load_model": "models.loading",

@@ -195,6 +195,9 @@ class Job:
         if self.members.start is not None:
             check_faults(self.faults, self.members.start)
 
+    def __repr__(self) -> str:
+        return f"Job({self.name!r}, {self.algorithm!r}, {self.data!r}, {self.stop!r})"
+
     @classmethod
     def from_file(cls, file: JobFile) -> Job:
         """Create the job that a job file describes; the caller provides the cluster.

@@ -60,7 +60,8 @@ class Handle:
         self._was_known = False
 
     def __repr__(self) -> str:
-        return f"<Handle {self.job_id}>"
+        state = f", {self._status.state}, round {self._status.round}" if self._seen else ""
+        return f"<Handle {self.job_id}{state}>"
 
     @property
     def spec(self) -> dict[str, Any]:

@@ -2,50 +2,67 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.readers.images import image_shape
-from elasticml.errors import ConfigError, ElasticmlError, prefix_errors
+from elasticml.data.storage.filesystem import exists, is_url, join, read_bytes
+from elasticml.errors import ConfigError, DataError, ElasticmlError, prefix_errors
 from elasticml.evaluation.evaluator import Evaluator
 from elasticml.evaluation.scoring import Score, check_image_shapes
+from elasticml.jobs.history import History, Row
 from elasticml.jobs.rpc import JobOutcome
-from elasticml.jobs.run_directory import Row, RunDirectory
-from elasticml.models.loading import model_of_job
+from elasticml.jobs.run_directory import FORMAT_VERSION, RunDirectory, read_history
+from elasticml.models.loading import model_of_job, read_model
 from elasticml.models.model import KMeansModel, Model
 from elasticml.protocol.job_record import JobRecord
 from elasticml.report.markup import esc
 from elasticml.report.preemptions import preemptions
 from elasticml.report.waiting import time_use
+from elasticml.story.compressed_records import CompressedRecords
 from elasticml.story.history import HistoryRow
+from elasticml.story.reader import parse_line
 from elasticml.story.records import DataLoaded, record_from_json, records_of
 from elasticml.story.summary import summary_from_json
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Result:
     """A job's result.
 
     ``model`` is None if the job ended before its first round. ``history`` has one row per round,
-    with the state at the start of the round, and a last row for the final model.
+    with the state at the start of the round, and a last row for the final model; it is a list of
+    mappings, and also a table (:class:`elasticml.jobs.history.History`).
     """
 
     model: Model | None
-    arrays: Mapping[str, NDArray[np.float64]] = field(repr=False)
-    history: list[Row] = field(repr=False)
+    arrays: Mapping[str, NDArray[np.float64]]
+    history: History
     summary: dict[str, Any]
     #: The job as the sections of a job file.
-    job: Mapping[str, Any] = field(repr=False)
-    story: Sequence[Mapping[str, Any]] = field(repr=False, default=())
+    job: Mapping[str, Any]
+    story: Sequence[Mapping[str, Any]] = ()
     #: The run directory; None if none was written.
     run_dir: Path | None = None
+
+    def __repr__(self) -> str:
+        summary = summary_from_json(self.summary)
+        numbers = {"objective": summary.objective, "gap": summary.gap, **(summary.test or {})}
+        told = [f"{name} {value:.6g}" for name, value in numbers.items() if value is not None]
+        why = summary.error or summary.stopped_by or summary.reason or "no end"
+        end = f"{summary.name or 'job'}: {summary.rounds or 0} rounds ({why})"
+        lost = [f"{summary.lost} members lost"] if summary.lost else []
+        place = [] if self.run_dir is None else [f"in {self.run_dir}"]
+        return f"<Result of {', '.join([end, *told, *lost, *place])}; model {self.model!r}>"
 
     def to_pandas(self) -> Any:
         """Return the history as a ``pandas.DataFrame``.
@@ -55,11 +72,25 @@ class Result:
         ConfigError
             When pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError:
-            raise ConfigError("pandas is not installed; pip install pandas") from None
-        return pandas.DataFrame(self.history)
+        return self.history.to_pandas()
+
+    def save(self, path: str | Path) -> Path:
+        """Write the whole result as a run directory and return its path.
+
+        ``em.load_result`` reads it: job, story, history, model, summary, and the report besides.
+
+        Raises
+        ------
+        ConfigError
+            When the directory holds another run, or cannot be written.
+        """
+        from elasticml.report.run_page import write_report
+
+        run_dir = Path(path)
+        if self.run_dir is None or not run_dir.exists() or not run_dir.samefile(self.run_dir):
+            self._write_run(run_dir)
+            write_report(run_dir)
+        return run_dir
 
     def report(self, path: str | Path = "report.html") -> Path:
         """Write the report as one HTML page and return its path.
@@ -75,10 +106,14 @@ class Result:
             return write_report(self.run_dir, Path(path))
         with tempfile.TemporaryDirectory() as folder:
             run_dir = Path(folder) / (summary_from_json(self.summary).name or "job")
-            with RunDirectory(run_dir).open(self.job) as directory:
-                directory.record(self.story)
-                self.write(directory)
+            self._write_run(run_dir)
             return write_report(run_dir, Path(path))
+
+    def _write_run(self, run_dir: Path) -> None:
+        with RunDirectory(run_dir).open(self.job) as directory:
+            directory.record(self.story)
+            summary = {**self.summary, "run_dir": str(run_dir), "story": directory.seal}
+            replace(self, summary=summary, run_dir=run_dir).write(directory)
 
     def _repr_html_(self) -> str:
         """Return the result's figures and curves, for a notebook."""
@@ -90,13 +125,71 @@ class Result:
         live = read_story(summary_from_json(self.summary).job or "", self.story)
         return panel_html(live, live.status.seconds, self.history)
 
-    def write(self, directory: RunDirectory) -> None:
-        """Write history, model and summary into a run directory."""
+    def write(self, directory: RunDirectory | str | Path) -> None:
+        """Write history, model and summary into an open run directory; :meth:`save` to a path."""
+        if not isinstance(directory, RunDirectory):
+            self.save(directory)
+            return
         directory.write_history(self.history)
         if self.arrays:
             named = {} if self.model is None else self.model.file_arrays()
             directory.write_model({**self.arrays, **named})
         directory.write_summary(self.summary)
+
+
+def load_result(path: str | Path) -> Result:
+    """Read a result from a run directory: what ``result.save`` or a run wrote.
+
+    Nothing in it is pickled. The story's seals are not verified; ``elasticml replay`` does that.
+
+    Parameters
+    ----------
+    path : path or URL
+
+    Raises
+    ------
+    ConfigError
+        When it holds no run, or one that has not ended.
+    DataError
+        When it is damaged, or was written by a later version.
+    """
+    name = str(path)
+    if not exists(join(name, "summary.json")):
+        why = "the run in it has not ended" if exists(join(name, "story.jsonl")) else "no run"
+        raise ConfigError(
+            f"{name}: holds no result, {why}; name a directory that result.save or a run wrote",
+            path=name,
+        )
+    try:
+        summary = json.loads(read_bytes(join(name, "summary.json")))
+        version = summary.pop("format_version", FORMAT_VERSION)
+        if version > FORMAT_VERSION:
+            raise DataError(
+                f"{name} has version {version} of the format of runs, wanted {FORMAT_VERSION} or "
+                "less; read it with a later elasticml",
+                path=name,
+            )
+        job = yaml.safe_load(read_bytes(join(name, "job.yaml")))
+        history = read_history(read_bytes(join(name, "history.csv")).decode())
+        lines = read_bytes(join(name, "story.jsonl")).decode().split("\n")
+        story = CompressedRecords(r for line in lines if (r := parse_line(line)) is not None)
+        model, arrays = None, {}
+        if exists(join(name, "model.npz")):
+            model, arrays = read_model(join(name, "model.npz"), job.get("algorithm") or {})
+    except (ValueError, AttributeError, TypeError, yaml.YAMLError) as error:
+        raise DataError(
+            f"{name} is damaged ({type(error).__name__}: {error}); use another copy of the run",
+            path=name,
+        ) from None
+    return Result(
+        model=model,
+        arrays=arrays,
+        history=History(history),
+        summary=summary,
+        job=job,
+        story=story,
+        run_dir=None if is_url(name) else Path(name),
+    )
 
 
 def make_result(
@@ -121,7 +214,7 @@ def make_result(
     return Result(
         model=model_of_job(job.get("algorithm") or {}, outcome.facts, outcome.arrays),
         arrays=outcome.arrays,
-        history=outcome.history,
+        history=History(outcome.history),
         summary=summary,
         job=job,
         story=story,
@@ -198,7 +291,7 @@ def evaluate(
     return Result(
         model=result.model,
         arrays=result.arrays,
-        history=history,
+        history=History(history),
         summary=summary,
         job=result.job,
         story=result.story,

@@ -32,6 +32,8 @@ from elasticml.story.records import RoundEnded, records_of
 
 Row = dict[str, Any]
 
+#: Version of the run directory's format; ``summary.json`` states it, since version 1.
+FORMAT_VERSION = 1
 #: ``reason`` of the error when the run directory cannot be written any more.
 DIRECTORY_LOST = "run directory lost"
 
@@ -73,6 +75,26 @@ def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     names = dict.fromkeys(name for row in rows for name in row)
     own = [name for name in names if name not in FIRST_COLUMNS and name not in LAST_COLUMNS]
     return [*FIRST_COLUMNS, *own, *(name for name in LAST_COLUMNS if name in names)]
+
+
+def read_history(text: str) -> list[Row]:
+    """Return the rows of a ``history.csv``, without their blank cells.
+
+    Numbers are those that were written, to the last bit.
+    """
+    rows = csv.DictReader(io.StringIO(text))
+    return [{k: _cell(v) for k, v in row.items() if v and k is not None} for row in rows]
+
+
+def _cell(text: str) -> Any:
+    if text in ("True", "False"):
+        return text == "True"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def history_row(record: RoundEnded) -> Row:
@@ -308,8 +330,8 @@ class RunDirectory:
         self._write(_MODEL, npz_bytes(arrays))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write ``summary.json``."""
-        text = json.dumps(json_safe(summary), indent=2)
+        """Write ``summary.json``, with the version of the directory's format."""
+        text = json.dumps(json_safe({"format_version": FORMAT_VERSION, **summary}), indent=2)
         self._write("summary.json", (text + "\n").encode())
 
     def _write(self, name: str, content: bytes) -> None:

@@ -55,6 +55,31 @@ def load_model(path: str | Path) -> Model:
     return _of_header(arrays, name) if HEADER in arrays else _of_older(arrays, name)
 
 
+def read_model(name: str, algorithm: Mapping[str, Any]) -> tuple[Model | None, Arrays]:
+    """Read the ``model.npz`` of a run.
+
+    Parameters
+    ----------
+    algorithm : mapping
+        The section of the job.
+
+    Returns
+    -------
+    model : Model or None
+        None if the algorithm is user-defined.
+    arrays : mapping of ndarray
+        The job's arrays.
+    """
+    arrays = read_arrays(name)
+    # The classes of column-partitioned data are an array of the job.
+    own = arrays if algorithm.get("name") == "primal_cocoa" else own_arrays(arrays)
+    named = {key: array for key, array in own.items() if key != HEADER}
+    if HEADER in arrays:
+        return _of_header(arrays, name), named
+    is_own = algorithm.get("name") not in ALGORITHMS
+    return None if is_own else _of_older(arrays, name), named
+
+
 def _of_header(arrays: Arrays, name: str) -> Model:
     try:
         header = json.loads(bytes(arrays[HEADER]))

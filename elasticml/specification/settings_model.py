@@ -23,7 +23,7 @@ These values are known only while the job runs, and stay "auto" in the record:
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, cast, dataclass_transform
@@ -123,6 +123,13 @@ class SettingsModel(Explained, BaseModel):
         populate_by_name=True,
         defer_build=True,
     )
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """Yield the settings that differ from their defaults."""
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if field.is_required() or value != field.get_default(call_default_factory=True):
+                yield name, value
 
 
 K = TypeVar("K", bound=type)

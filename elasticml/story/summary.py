@@ -82,6 +82,8 @@ class RunSummary(JsonFields):
     #: What the cluster took (``elasticml/report/preemptions.py``).
     preemptions: Mapping[str, Any] | None = field(default=None, metadata=OPTIONAL)
     run_dir: str | None = field(default=None, metadata=OPTIONAL)
+    #: Of the run directory (``elasticml/jobs/run_directory.py``).
+    format_version: int | None = field(default=None, metadata=OPTIONAL)
     story: StorySeal | None = field(default=None, metadata=OPTIONAL)
 
     def to_json(self) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def source_of(spec: ArraysSpec) -> ArraySource:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ArraySource(SinglePassSource):
     """Arrays in memory, in blocks of rows of about 8 MiB; readable only in the client process."""
 
@@ -107,6 +107,11 @@ class ArraySource(SinglePassSource):
     n_columns: int | None = None
     #: Whether the rows of chunks are examples ("rows") or features ("columns").
     by: Literal["rows", "columns"] = "rows"
+
+    def __repr__(self) -> str:
+        n_rows, columns, nbytes = self._sizes()
+        size = f"{n_rows} rows, {columns} columns, {format_size(nbytes)}"
+        return f"ArraySource({size}{', by columns' if self.by == COLUMNS else ''})"
 
     @property
     def is_in_memory(self) -> bool:

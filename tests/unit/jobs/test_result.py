@@ -1,5 +1,7 @@
 """A job's result, assembled from the scheduler's records."""
 
+import json
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -7,10 +9,12 @@ import scipy.sparse
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.source import merge_summaries, source_from_spec
 from elasticml.errors import ConfigError, DataError, error_to_dict
-from elasticml.jobs.result import evaluate, make_result
+from elasticml.jobs.history import History
+from elasticml.jobs.result import evaluate, load_result, make_result
 from elasticml.jobs.rpc import read_outcome, unwrap_reply
 from elasticml.models.model import LinearModel
 from elasticml.protocol.job_record import job_record
+from elasticml.specification.algorithms import CoCoA
 
 X = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0]])
 Y = np.array([1.0, 0.0, 0.0, 1.0])
@@ -132,3 +136,63 @@ def test_arrays_come_back_writable():
 def test_margins_have_the_intercept():
     model = LinearModel({"coef": np.ones((1, 2)), "intercept": np.array([0.5])}, None)
     assert model.decision_function(X).tolist() == [1.5, 1.5, 2.5, 2.5]
+
+
+def test_a_saved_result_is_read_back_whole(tmp_path):
+    spec = {"name": "toy", "algorithm": RECORD["algorithm"]}
+    story = [
+        {"t": 0.0, "event": "JobStarted", "round": 0, "name": "toy", "spec": spec},
+        {"t": 0.5, "event": "RoundEnded", "round": 0, "objective": 1 / 3, "gap_is_bound": False},
+    ]
+    outcome = read_outcome(answer())
+    result = make_result(outcome, job={"name": "toy", **RECORD}, story=story, run_dir=None)
+    result.history[0] |= {"objective": 1 / 3, "gap_is_bound": True, "objective_kind": "exact"}
+    saved = result.save(tmp_path / "run")
+    again = load_result(saved)
+    present = [{k: v for k, v in row.items() if v is not None} for row in result.history]
+    assert again.history == present
+    assert list(again.story) == story
+    assert again.job == dict(result.job)
+    assert again.model.predict(X).tolist() == result.model.predict(X).tolist()
+    assert {k: a.tolist() for k, a in again.arrays.items()} == {
+        k: a.tolist() for k, a in result.arrays.items()
+    }
+    added = {"run_dir", "story"}
+    assert {k: v for k, v in again.summary.items() if k not in added} == result.summary
+    assert (saved / "report.html").exists()
+    assert again.save(saved) == saved  # it is there already
+    assert load_result(again.write(tmp_path / "copy") or tmp_path / "copy").story == again.story
+
+
+def test_a_result_of_a_later_version_and_a_folder_without_one_are_refused(tmp_path):
+    result, _ = result_of(answer(), job={"name": "toy", **RECORD})
+    run = result.save(tmp_path / "run")
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps(summary | {"format_version": 2}))
+    with pytest.raises(DataError, match="has version 2 of the format of runs, wanted 1 or less"):
+        load_result(run)
+    with pytest.raises(ConfigError, match="holds no result, no run"):
+        load_result(tmp_path)
+    (run / "summary.json").unlink()
+    with pytest.raises(ConfigError, match="the run in it has not ended"):
+        load_result(run)
+
+
+def test_a_history_is_rows_and_a_table():
+    rows = [{"kind": "a", "members": 2, "test_auroc": 0.5, "round": 0, "gap": 1.0}, {"round": 1}]
+    history = History(rows)
+    assert list(history.to_pandas().columns) == ["round", "gap", "test_auroc", "members", "kind"]
+    assert (history[-1]["round"], history[:1], len(history)) == (1, rows[:1], 2)
+    assert history["round"].tolist() == [0, 1]
+    assert history[["gap"]].shape == (2, 1)
+    assert history.tail(1)["round"].tolist() == [1]
+    assert "<table" in history._repr_html_()
+    assert not hasattr(history, "nonsense")
+
+
+def test_results_models_and_settings_are_short_to_read():
+    result, _ = result_of(answer(), job={"name": "toy", **RECORD})
+    assert len(repr(result)) < 300
+    assert repr(result).startswith("<Result of toy: 0 rounds (no end); model LinearModel(")
+    assert repr(CoCoA(l2=0.1)) == "CoCoA(l2=0.1)"
+    assert repr(from_arrays(X, Y)) == "ArraySource(4 rows, 2 columns, 96 B)"

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import scipy.sparse as sp
 
@@ -88,7 +89,7 @@ def test_integers_booleans_and_lists_are_accepted_as_numbers() -> None:
         ([[1.0], [2.0]], [1, 2, 3], None, r"shape \(2, 1\) and y has 3 labels"),
         ([1.0, 2.0], [1, 2], None, r"wanted two dimensions"),
         (np.empty((0, 2)), [], None, r"at least one row"),
-        ([["a"], ["b"]], [1, 2], None, r"X is of dtype <U1, wanted numbers"),
+        ([["a"], ["b"]], [1, 2], None, r"X: column 0, row 0 holds 'a', wanted a number"),
         ([[1.0], [2.0]], [1, 2], [1, -1], r"weight of row 1 is -1\.0, wanted at least 0"),
         ([[1.0], [2.0]], [1, 2], [1], r"1 weights for 2 rows"),
     ],
@@ -162,3 +163,14 @@ def test_wrong_npz_files_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", X=X)
     with pytest.raises(DataError, match=r"b\.npz holds X; wanted y, and X or data"):
         load_all(read_npz(str(tmp_path / "b.npz")))
+
+
+def test_text_in_arrays_names_its_column():
+    frame = pandas.DataFrame({"age": [1, 2], "city": ["Bern", "Rome"]})
+    text = "X: column {}, row 0 holds 'Bern', wanted a number; write the table to a file and read "
+    with pytest.raises(DataError, match=text.format("'city'")):
+        from_arrays(frame, [0, 1])
+    with pytest.raises(DataError, match=text.format("1")):
+        from_arrays(frame.to_numpy(), [0, 1])
+    with pytest.raises(DataError, match="y of row 1 is 'yes', wanted a number; number the classes"):
+        from_arrays(np.eye(2), np.array([0, "yes"], object))
