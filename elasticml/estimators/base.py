@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from inspect import signature
+from os import PathLike
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,10 +23,12 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client
-from elasticml.estimators.inputs import load_arrays, load_rows
+from elasticml.estimators.inputs import is_named, load_arrays, load_rows, load_training
 
 if TYPE_CHECKING:
     from elasticml.estimators.dask_rows import DaskRows, LabelStatistics
+    from elasticml.models.model import Model
+    from elasticml.models.row_input import RowInput
 
 # Warnings of estimators, attributed to the user's line that called into the package.
 
@@ -136,19 +140,112 @@ def _of_part(
     return values
 
 
-class LinearEstimator(BaseEstimator):
+class ElasticEstimator(BaseEstimator):
+    """What all estimators here share: a client that is never copied, and models that are saved.
+
+    Copies for scikit-learn (``clone``) have the same client. Pickles and deep copies have the
+    address of its scheduler instead.
+    """
+
+    #: Parameters that scikit-learn's estimator has, and that have no meaning here.
+    _without_meaning: ClassVar[tuple[str, ...]] = ()
+    #: What turns tables into rows, if the model was fitted to a table in a file.
+    _rows: RowInput | None = None
+    n_features_in_: int
+
+    def __sklearn_clone__(self) -> Any:
+        """Return an unfitted copy with the same client."""
+        bare = copy(self)
+        if hasattr(bare, "client"):
+            bare.client = None
+        made = super(ElasticEstimator, bare).__sklearn_clone__()
+        if hasattr(self, "client"):
+            made.client = self.client
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state to be pickled or copied, in which a client is its address."""
+        state: dict[str, Any] = super().__getstate__()
+        scheduler = getattr(state.get("client"), "scheduler", None)
+        return state if scheduler is None else {**state, "client": scheduler.address}
+
+    def _validate_params(self) -> None:
+        """Validate the parameters, and warn of those that have no meaning here."""
+        super()._validate_params()
+        ignored = self._ignored()
+        if ignored:
+            warn(
+                f"{type(self).__name__}: without meaning here, and ignored: {', '.join(ignored)}",
+                UserWarning,
+            )
+
+    def _ignored(self) -> list[str]:
+        """Return the given parameters that have no meaning here."""
+        parameters = signature(type(self)).parameters
+        defaults = {name: parameters[name].default for name in self._without_meaning}
+        return [f"{n}={getattr(self, n)!r}" for n, d in defaults.items() if getattr(self, n) != d]
+
+    def to_model(self) -> Model:
+        """Return the fitted model as a function of rows (``elasticml/models/model.py``).
+
+        Its predictions are those of this estimator. It can be exported to scikit-learn and ONNX.
+        """
+        raise NotImplementedError
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the fitted model to a file without pickled objects; ``em.load_model`` reads it.
+
+        The file has the model and what turns rows into its numbers, not the parameters of ``fit``.
+
+        Raises
+        ------
+        ConfigError
+            When it cannot be written.
+        """
+        self.to_model().save(str(path))
+
+    def _row_input(self) -> RowInput:
+        # Imported here: it loads the readers of files, which arrays in memory do not need.
+        from elasticml.models.row_input import RowInput
+
+        if self._rows is not None:
+            return self._rows
+        names = tuple(map(str, getattr(self, "feature_names_in_", ())))
+        return RowInput(n_columns=self.n_features_in_, names=names)
+
+    def _of_table(self, X: Any) -> Any:
+        """Return the rows of a table by the names of its columns; None if X is none.
+
+        A table is a file of a known format or its source; and a frame, if the model was fitted to a
+        file, whose categories it knows.
+        """
+        check_is_fitted(self)
+        is_frame = self._rows is not None and hasattr(X, "__arrow_c_stream__")
+        if not is_frame and not is_named(X):
+            return None
+        rows = self._row_input()
+        if is_frame:
+            return rows.matrix(X)
+        from elasticml.estimators.file_inputs import read_table
+
+        return read_table(X, rows)
+
+
+class LinearEstimator(ElasticEstimator):
     """An estimator with ``coef_`` and ``intercept_``, for dense and sparse rows."""
 
+    #: The loss that ``fit`` minimises, unless a parameter says so.
+    _loss: ClassVar[str] = "squared"
     coef_: NDArray[Any]
     intercept_: Any
-    n_features_in_: int
 
     def _checked(
         self, X: Any, y: Any, sample_weight: Any, **rules: Any
     ) -> tuple[Any, Any, F64 | None]:
         """Validate parameters, rows, targets and weights; weights are None if all are one."""
         self._validate_params()
-        X, y, sample_weight = load_arrays(X, y, sample_weight, client=getattr(self, "client", None))
+        client = getattr(self, "client", None)
+        X, y, sample_weight, self._rows = load_training(X, y, sample_weight, client=client)
         X, y = validate_data(self, X, y, **rules)
         return X, y, weights_of(sample_weight, X)
 
@@ -169,7 +266,7 @@ class LinearEstimator(BaseEstimator):
             from elasticml.estimators.dask_rows import DaskRows
 
             self._validate_params()
-            rows = DaskRows(X, y, sample_weight, client)
+            rows, self._rows = DaskRows(X, y, sample_weight, client), None
             validate_data(self, meta_of(X), skip_check_array=True)
             yield rows
 
@@ -182,14 +279,37 @@ class LinearEstimator(BaseEstimator):
             return score_collections(predict, X, y, weights, client, classifies=classifies)
 
     def _margins(self, X: Any) -> NDArray[Any]:
-        check_is_fitted(self)
-        X = load_rows(X, n_columns=self.n_features_in_)
-        X = validate_data(
-            self, X, accept_sparse=["csr", "csc"], dtype=[np.float64, np.float32], reset=False
-        )
+        table = self._of_table(X)
+        if table is None:
+            X = load_rows(X, n_columns=self.n_features_in_)
+            X = validate_data(
+                self, X, accept_sparse=["csr", "csc"], dtype=[np.float64, np.float32], reset=False
+            )
+        else:
+            X = table
         products: NDArray[Any] = safe_sparse_dot(X, self.coef_.T, dense_output=True)
         margins: NDArray[Any] = products + self.intercept_
         return margins
+
+    def _loaded(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+        """Return the rows, labels and weights of ``score`` in memory."""
+        return load_arrays(X, y, sample_weight, n_columns=self.n_features_in_, rows=self._rows)
+
+    def to_model(self) -> Model:
+        """Return the fitted model as a function of rows (``elasticml/models/model.py``)."""
+        check_is_fitted(self)
+        from elasticml.models.model import LinearModel
+
+        classes = getattr(self, "classes_", None)
+        return LinearModel(
+            {
+                "coef": np.atleast_2d(np.asarray(self.coef_, np.float64)),
+                "intercept": np.atleast_1d(np.asarray(self.intercept_, np.float64)),
+            },
+            None if classes is None else classes.tolist(),
+            rows=self._row_input(),
+            loss=getattr(self, "loss", self._loss),
+        )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -278,7 +398,7 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):
         """Return the weighted accuracy; accepts the same inputs as ``fit``."""
         if is_lazy(X):
             return self._score_collections(X, y, sample_weight, classifies=True)
-        X, y, sample_weight = load_arrays(X, y, sample_weight, n_columns=self.n_features_in_)
+        X, y, sample_weight = self._loaded(X, y, sample_weight)
         return float(super().score(X, y, sample_weight))
 
 
@@ -297,7 +417,7 @@ class LinearRegressor(RegressorMixin, LinearEstimator):
         """Return the coefficient of determination; accepts the same inputs as ``fit``."""
         if is_lazy(X) and self.coef_.ndim == 1:
             return self._score_collections(X, y, sample_weight, classifies=False)
-        X, y, sample_weight = load_arrays(X, y, sample_weight, n_columns=self.n_features_in_)
+        X, y, sample_weight = self._loaded(X, y, sample_weight)
         return float(super().score(X, y, sample_weight))
 
 

@@ -48,6 +48,10 @@ class ElasticNet(LinearRegressor):
         Restrict coefficients to nonnegative values.
     client : distributed.Client or address, optional
         Fit as an elastic job on this cluster; for the default see ``solver_path_``.
+    random_state : accepted; nothing is drawn
+    precompute, copy_X, selection
+        Parameters of scikit-learn without meaning here: other values than the defaults are ignored,
+        with a warning.
 
     Attributes
     ----------
@@ -63,6 +67,7 @@ class ElasticNet(LinearRegressor):
     n_features_in_ : int
     """
 
+    _without_meaning = ("precompute", "copy_X", "selection")
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "alpha": [Interval(Real, 0, None, closed="left")],
         "l1_ratio": [Interval(Real, 0, 1, closed="both")],
@@ -84,6 +89,10 @@ class ElasticNet(LinearRegressor):
         warm_start: bool = False,
         positive: bool = False,
         client: Any = None,
+        precompute: Any = False,
+        copy_X: bool = True,
+        random_state: Any = None,
+        selection: str = "cyclic",
     ) -> None:
         self.alpha = alpha
         self.l1_ratio = l1_ratio
@@ -93,6 +102,10 @@ class ElasticNet(LinearRegressor):
         self.warm_start = warm_start
         self.positive = positive
         self.client = client
+        self.precompute = precompute
+        self.copy_X = copy_X
+        self.random_state = random_state
+        self.selection = selection
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> ElasticNet:
         """Fit the model.
@@ -233,6 +246,10 @@ class Lasso(ElasticNet):
         warm_start: bool = False,
         positive: bool = False,
         client: Any = None,
+        precompute: Any = False,
+        copy_X: bool = True,
+        random_state: Any = None,
+        selection: str = "cyclic",
     ) -> None:
         super().__init__(
             alpha,
@@ -243,6 +260,10 @@ class Lasso(ElasticNet):
             warm_start=warm_start,
             positive=positive,
             client=client,
+            precompute=precompute,
+            copy_X=copy_X,
+            random_state=random_state,
+            selection=selection,
         )
 
 

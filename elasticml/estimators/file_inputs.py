@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from elasticml.data.chunks.by_columns import is_by_columns
 from elasticml.data.chunks.rows import rows_of_chunk
 from elasticml.data.readers.files import open_binary
+from elasticml.data.readers.tabular import TableSource
 from elasticml.data.source import (
     FORMAT_BY_SUFFIX,
     Source,
@@ -22,32 +24,43 @@ from elasticml.data.source import (
 )
 from elasticml.data.storage.filesystem import local_path
 from elasticml.errors import ConfigError, DataError
+from elasticml.models.row_input import RowInput
 
 #: Formats in which a column holds the labels.
 _TABLES: Final = ("csv", "parquet")
 
 
-def read(X: Any, y: Any, sample_weight: Any, n_columns: int | None) -> tuple[Any, Any, Any]:
-    """Read files and sources; see :func:`elasticml.estimators.inputs.load_arrays`."""
+def read(
+    X: Any, y: Any, sample_weight: Any, n_columns: int | None, rows: RowInput | None
+) -> tuple[Any, Any, Any, RowInput | None]:
+    """Read files and sources; see :func:`elasticml.estimators.inputs.load_arrays`.
+
+    Returns
+    -------
+    X, y, sample_weight
+    rows : RowInput or None
+        The encoding of X if it is a table.
+    """
+    given, rows = rows, None
     if hasattr(X, "with_columns"):
-        X, labels, weights = _rows(X, n_columns)
+        X, labels, weights, rows = _rows(X, n_columns, given)
     elif not isinstance(X, str | os.PathLike):
         labels, weights = None, None
     elif os.fspath(X).endswith(".npy"):
         X, labels, weights = _array(X), None, None
     else:
         source, y = _source_named(os.fspath(X), y)
-        X, labels, weights = _rows(source, n_columns)
+        X, labels, weights, rows = _rows(source, n_columns, given)
     y = labels if y is None else y
     sample_weight = weights if sample_weight is None else sample_weight
     y, sample_weight = (
         _array(one) if isinstance(one, str | os.PathLike) else one for one in (y, sample_weight)
     )
-    return X, y, sample_weight
+    return X, y, sample_weight, rows
 
 
-def read_rows(X: Any, n_columns: int | None) -> Any:
-    """Read rows only; see :func:`elasticml.estimators.inputs.load_rows`."""
+def read_rows(X: Any, n_columns: int | None) -> tuple[Any, RowInput | None]:
+    """Read rows only, and the encoding; see :func:`elasticml.estimators.inputs.load_rows`."""
     name = os.fspath(X) if isinstance(X, str | os.PathLike) else ""
     if infer_format(name) in _TABLES:
         raise ConfigError(
@@ -55,7 +68,40 @@ def read_rows(X: Any, n_columns: int | None) -> Any:
             "em.read_csv(path, label=...)",
             path=name,
         )
-    return read(X, None, None, n_columns)[0]
+    X, _, _, rows = read(X, None, None, n_columns, None)
+    return X, rows
+
+
+def read_table(X: Any, rows: RowInput) -> Any:
+    """Read the rows of a table for a model; None if X is no table, or a source of numbers.
+
+    Parameters
+    ----------
+    X : path, URL or source
+        It may have the column of the labels, or not.
+
+    Raises
+    ------
+    ConfigError
+        When the model was fitted to an array, so that the columns' names are unknown.
+    DataError
+        When the columns do not fit the model.
+    """
+    name = os.fspath(X) if isinstance(X, str | os.PathLike) else ""
+    is_source = hasattr(X, "encoder") and rows.encoder is not None
+    if infer_format(name) not in _TABLES and not is_source:
+        return None
+    if rows.encoder is None and not rows.names:
+        raise ConfigError(
+            f"{name} is a table, and the model was fitted to rows without names: fit it to a table "
+            "or a DataFrame, or give a source that names the labels: em.read_csv(path, label=...)",
+            path=name,
+        )
+    parts = [batch.X for batch in rows.batches(X)]
+    if not parts:
+        raise DataError(f"{name} holds no rows, wanted at least one", path=name)
+    is_sparse = scipy.sparse.issparse(parts[0])
+    return scipy.sparse.vstack(parts, format="csr") if is_sparse else np.concatenate(parts)
 
 
 def _array(name: str | os.PathLike[str]) -> NDArray[Any]:
@@ -98,31 +144,18 @@ def _source_named(name: str, y: Any) -> tuple[Source, Any]:
     return source_from_spec({"format": kind, "path": name, "label": label}), None
 
 
-def _refuse_text(source: Source) -> None:
-    """Reject columns of text: an estimator keeps no categories, so it could not predict them."""
-    encoder = getattr(source, "encoder", None)
-    if encoder is None:
-        return
-    found = [c.name for c in encoder.columns if c.is_text or c.kind == "hash"]
-    listed = source.spec().get("categorical") or []
-    text = [name for name in found if name not in listed]
-    if text:
-        raise DataError(
-            f"column {text[0]!r} of {source.spec()['path']} holds text, wanted numbers: train a "
-            "job, whose model keeps the categories, or list the column in ignore",
-            column=text[0],
-        )
-
-
-def _rows(source: Source, n_columns: int | None) -> tuple[Any, NDArray[Any], NDArray[Any] | None]:
+def _rows(
+    source: Source, n_columns: int | None, given: RowInput | None
+) -> tuple[Any, NDArray[Any], NDArray[Any] | None, RowInput | None]:
     if is_by_columns(source.spec()):
         raise ConfigError(
             "the source is by columns, and estimators work on rows: leave by='columns' out, or fit "
             "it by a job of em.PrimalCoCoA",
             key="by",
         )
+    if given is not None and given.encoder is not None and isinstance(source, TableSource):
+        source = replace(source, encoder=given.encoder)
     ready = survey_all(source if n_columns is None else source.with_columns(n_columns))
-    _refuse_text(ready)
     chunks = load_all(ready)
     if not chunks:
         path = str(source.spec().get("path", "the source"))
@@ -140,11 +173,12 @@ def _rows(source: Source, n_columns: int | None) -> tuple[Any, NDArray[Any], NDA
         weights = np.concatenate(
             [np.ones(len(p.labels)) if p.weights is None else p.weights for p in rows]
         )
-    if kinds == {"dense"}:
-        return np.concatenate([part.dense for part in rows]), labels, weights
     width = n_columns or max(part.n_columns for part in rows)
+    table = None if encoder is None else RowInput(n_columns=width, encoder=encoder)
+    if kinds == {"dense"}:
+        return np.concatenate([part.dense for part in rows]), labels, weights, table
     parts = [
         scipy.sparse.csr_array((p.values, p.indices, p.indptr), shape=(len(p.labels), width))
         for p in rows
     ]
-    return scipy.sparse.vstack(parts, format="csr"), labels, weights
+    return scipy.sparse.vstack(parts, format="csr"), labels, weights, table

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from elasticml.models.row_input import RowInput
 
 
 def load_arrays(
@@ -14,6 +17,7 @@ def load_arrays(
     *,
     n_columns: int | None = None,
     client: Any = None,
+    rows: RowInput | None = None,
 ) -> tuple[Any, Any, Any]:
     """Return rows, targets and weights in this process's memory; arrays in memory are unchanged.
 
@@ -30,6 +34,8 @@ def load_arrays(
         Number of columns of the model; values of a file in further columns are dropped.
     client : distributed.Client, optional
         The client that computes Dask collections; by default Dask's default scheduler.
+    rows : RowInput, optional
+        The encoding of the table to which the model was fitted; it is applied to files too.
 
     Raises
     ------
@@ -38,31 +44,52 @@ def load_arrays(
     DataError
         When its content is invalid, or is not rows of numbers.
     """
-    if any(_is_named(one) for one in (X, y, sample_weight)):
+    return _load(X, y, sample_weight, n_columns, client, rows)[:3]
+
+
+def load_training(
+    X: Any, y: Any, sample_weight: Any, *, client: Any
+) -> tuple[Any, Any, Any, RowInput | None]:
+    """Return what :func:`load_arrays` returns, and the encoding of a table in a file, else None."""
+    return _load(X, y, sample_weight, None, client, None)
+
+
+def _load(
+    X: Any, y: Any, sample_weight: Any, n_columns: int | None, client: Any, rows: RowInput | None
+) -> tuple[Any, Any, Any, RowInput | None]:
+    if any(is_named(one) for one in (X, y, sample_weight)):
         # Imported here: loading what files need takes longer than many fits.
         from elasticml.estimators.file_inputs import read
 
-        X, y, sample_weight = read(X, y, sample_weight, n_columns)
+        X, y, sample_weight, rows = read(X, y, sample_weight, n_columns, rows)
     X, y, sample_weight = _computed([X, y, sample_weight], client)
-    return X, y, sample_weight
+    return X, y, sample_weight, rows
 
 
 def load_rows(X: Any, *, n_columns: int | None) -> Any:
-    """Return rows only, like :func:`load_arrays`; labels and weights in a file are ignored.
+    """Return rows only, like :func:`load_arrays`; labels and weights in a file are ignored."""
+    return load_training_rows(X, n_columns=n_columns)[0]
+
+
+def load_training_rows(
+    X: Any, *, n_columns: int | None = None, client: Any = None
+) -> tuple[Any, RowInput | None]:
+    """Return rows only, and the encoding of a table in a file.
 
     Raises
     ------
     ConfigError
         Also when the file does not say which column holds the labels.
     """
-    if _is_named(X):
+    rows = None
+    if is_named(X):
         from elasticml.estimators.file_inputs import read_rows
 
-        X = read_rows(X, n_columns)
-    return _computed([X], None)[0]
+        X, rows = read_rows(X, n_columns)
+    return _computed([X], client)[0], rows
 
 
-def _is_named(X: Any) -> bool:
+def is_named(X: Any) -> bool:
     """Whether X is a path, a URL or a source instead of rows."""
     return isinstance(X, str | os.PathLike) or (hasattr(X, "blocks") and hasattr(X, "with_columns"))
 

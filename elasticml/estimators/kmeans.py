@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from contextlib import closing
 from numbers import Integral, Real
-from typing import Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import (
-    BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
     ClusterMixin,
     TransformerMixin,
@@ -30,13 +29,18 @@ from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import FixedPieces, runs
 from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.errors import DataError
-from elasticml.estimators.backend_choice import n_threads
-from elasticml.estimators.base import is_lazy, lazily, warn
-from elasticml.estimators.inputs import load_rows
+from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client, n_threads
+from elasticml.estimators.base import ElasticEstimator, is_lazy, lazily, meta_of, warn
+from elasticml.estimators.inputs import load_rows, load_training_rows
 from elasticml.ids import ChunkId
 from elasticml.runtime.executors import parallel
 
+if TYPE_CHECKING:
+    from elasticml.models.model import Model
+
 _CHUNK_BYTES: Final = 2**20
+#: More rounds than a job has.
+_ROUNDS_MAX: Final = 10**9
 #: scikit-learn's names of initializations, and ours.
 _STARTS: Final[dict[str, seeding.How]] = {
     "k-means++": "kmeans++",
@@ -45,8 +49,8 @@ _STARTS: Final[dict[str, seeding.How]] = {
 }
 
 
-class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
-    """Mini-batch K-Means in this process, as on one member of an asynchronous SGD job.
+class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, ElasticEstimator):
+    """Mini-batch K-Means in this process, as on one member, or as an asynchronous SGD job.
 
     Every centre is the running mean of all examples assigned to it. Each example is visited once
     per pass, in random order. The last passes are Lloyd's algorithm.
@@ -69,6 +73,12 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         Threads; by default one, -1 for all CPUs. The result does not depend on it. Threads share
         passes over all data (k-means||, Lloyd's, labels) and mini-batches of more than 512 rows.
     random_state : int, RandomState or None
+        A job's result also depends on when its members' messages arrive.
+    client : distributed.Client or address, optional
+        Fit as an elastic job on this cluster; for the default see ``solver_path_``.
+    n_init, verbose, copy_x, algorithm
+        Parameters of scikit-learn without meaning here: other values than the defaults are ignored,
+        with a warning.
 
     Attributes
     ----------
@@ -76,11 +86,15 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     counts_ : ndarray (n_clusters,)
         Weight of the examples assigned to each centre, over all passes.
     labels_ : ndarray (n_samples,), int32
-        Labels of the data of the last ``fit`` or ``partial_fit``.
+        Labels of the data of the last ``fit`` or ``partial_fit``; a lazy collection if those were a
+        Dask collection and the model was fitted by a job.
     inertia_ : float
         Weighted sum of their squared distances to the nearest centre.
     n_iter_ : int
         Number of passes, without Lloyd's.
+    solver_path_ : "in-process" or "job"
+        How it was fitted: as a job if ``client`` is given, or if X is a Dask collection and there
+        is a default client. A job makes ``max_iter`` passes, and does not use ``tol``.
     n_features_in_ : int
 
     Notes
@@ -91,6 +105,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     If the data have fewer distinct rows than clusters, some centres coincide, and ``fit`` warns.
     """
 
+    _without_meaning = ("n_init", "verbose", "copy_x", "algorithm")
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_clusters": [Interval(Integral, 1, None, closed="left")],
         "init": [StrOptions(set(_STARTS)), "array-like"],
@@ -101,6 +116,10 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         "n_jobs": [Integral, None],
         "random_state": ["random_state"],
     }
+
+    cluster_centers_: NDArray[Any]
+    counts_: NDArray[np.float64]
+    labels_: Any
 
     def __init__(
         self,
@@ -113,6 +132,11 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         lloyd_iter: int = 1,
         n_jobs: int | None = None,
         random_state: Any = None,
+        client: Any = None,
+        n_init: Any = "auto",
+        verbose: int = 0,
+        copy_x: bool = True,
+        algorithm: str = "lloyd",
     ) -> None:
         self.n_clusters = n_clusters
         self.init = init
@@ -122,27 +146,99 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         self.lloyd_iter = lloyd_iter
         self.n_jobs = n_jobs
         self.random_state = random_state
+        self.client = client
+        self.n_init = n_init
+        self.verbose = verbose
+        self.copy_x = copy_x
+        self.algorithm = algorithm
 
     def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> KMeans:
         """Find centres.
 
         Parameters
         ----------
-        X : array_like or sparse (n_samples, n_features)
+        X : array_like or sparse (n_samples, n_features), Dask collection, file or source
+            See :func:`elasticml.estimators.inputs.load_arrays`.
         y : ignored
         sample_weight : array_like (n_samples,), optional
             Nonnegative; by default all are one.
         """
+        if is_lazy(X) and self.max_iter > 0:
+            with choose_client(self.client, JOB_VALUES_MIN) as client:
+                if client is not None:
+                    return self._fit_collection(X, sample_weight, client)
         X, chunks = self._read(X, sample_weight, reset=True)
+        if self.client is not None and self.max_iter > 0:
+            weights = None if sample_weight is None else np.concatenate([c.weights for c in chunks])
+            return self._fit_as_job(X, chunks, weights)
+        self.solver_path_ = "in-process"
         with closing(parallel(n_threads(self.n_jobs))) as pool:
             self._fit(X, chunks, FixedPieces(pool))
+        self._warn_of_few()
+        return self
+
+    def _warn_of_few(self) -> None:
         n_distinct = np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters))
         if n_distinct < self.n_clusters:
             warn(
                 f"Number of distinct clusters ({n_distinct}) found smaller than n_clusters "
                 f"({self.n_clusters}). Possibly due to duplicate points in X."
             )
+
+    def _fit_as_job(self, X: Any, chunks: list[Chunk], weights: Any) -> KMeans:
+        # Imported here: loading what jobs need takes longer than most fits.
+        from elasticml.data.readers.arrays import from_arrays
+
+        self._problem(X, is_new=True)
+        dtype = "float32" if X.dtype == np.float32 else "float64"
+        data = from_arrays(X, np.zeros(X.shape[0]), weights, dtype=dtype)
+        with choose_client(self.client, 0) as client:
+            state = self._run_job(data, client, X)
+        with closing(parallel(n_threads(self.n_jobs))) as pool:
+            self._keep(state, chunks, X.dtype, FixedPieces(pool))
+        self._warn_of_few()
         return self
+
+    def _fit_collection(self, X: Any, sample_weight: Any, client: Any) -> KMeans:
+        """Fit as a job on partitions of a Dask collection, where they are."""
+        from elasticml.data.readers.dask_partitions import array_source, row_parts
+
+        self._validate_params()
+        validate_data(self, meta_of(X), skip_check_array=True)
+        self._rows = None
+        is_array = hasattr(X, "rechunk")
+        # Jobs have labels, which K-Means does not read.
+        zeros = 0 * (X[:, 0] if is_array else X.iloc[:, 0])
+        data = array_source(row_parts(X, zeros, sample_weight), "float64", (X, sample_weight))
+        state = self._run_job(data, client, X)
+        self.cluster_centers_, self.counts_ = state["centres"], state["counts"]
+        self.labels_ = self.predict(X)
+        squares = lazily(self, "_squares", X, np.float64)
+        squares = squares if is_array else squares.to_dask_array()
+        weighted = squares if sample_weight is None else squares * sample_weight
+        self.inertia_ = float(client.compute(weighted.sum()).result())
+        return self
+
+    def _run_job(self, data: Any, client: Any, X: Any) -> Arrays:
+        """Return the centres of a job on these data, and their counts."""
+        from elasticml.estimators.job_backend import run_job
+        from elasticml.specification.algorithms import AsyncSGD
+
+        start = None if isinstance(self.init, str) else self._given(X)
+        algorithm = AsyncSGD(
+            "kmeans",
+            k=int(self.n_clusters),
+            batch=self._batch_size(),
+            start="kmeans++" if start is not None else _STARTS[str(self.init)],
+            passes=self.max_iter,
+            final_passes=self.lloyd_iter,
+            seed=self._seed(),
+        )
+        warm_start = None if start is None else {"centres": start}
+        # The passes end the job; a row of its history, a round, is a second.
+        result = run_job(algorithm, data, client, _ROUNDS_MAX, warm_start)
+        self.solver_path_, self.n_iter_ = "job", int(self.max_iter)
+        return {"centres": result.arrays["centres"], "counts": result.arrays["counts"]}
 
     def _fit(self, X: Any, chunks: list[Chunk], threads: Parallel) -> None:
         problem, seed = self._problem(X, is_new=True), self._seed()
@@ -184,16 +280,23 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         check_is_fitted(self)
         if is_lazy(X):
             return lazily(self, "predict", X, np.int32)
+        return self._nearest(X)[0]
+
+    def _squares(self, X: Any) -> NDArray[np.float64]:
+        """Return the squared distances to the nearest centres, (n_samples,)."""
+        return self._nearest(X)[1]
+
+    def _nearest(self, X: Any) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         _, chunks = self._read(X, None, reset=False)
         with closing(parallel(n_threads(self.n_jobs))) as pool:
-            return self._near(chunks, FixedPieces(pool))[0]
+            return self._near(chunks, FixedPieces(pool))
 
     def transform(self, X: Any) -> Any:
         """Return the distances of rows to all centres; shape (n_samples, n_clusters)."""
         check_is_fitted(self)
         if is_lazy(X):
             return lazily(self, "transform", X, self.cluster_centers_.dtype, len(self._centres()))
-        X = self._validated(load_rows(X, n_columns=self.n_features_in_), reset=False)
+        X = self._loaded(X)
         distances: NDArray[Any] = euclidean_distances(X, self.cluster_centers_)
         return distances
 
@@ -202,6 +305,14 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         check_is_fitted(self)
         _, chunks = self._read(X, sample_weight, reset=False)
         return -kmeans.inertia(self._centres(), chunks)
+
+    def to_model(self) -> Model:
+        """Return the centres as a function of rows (``elasticml/models/model.py``)."""
+        check_is_fitted(self)
+        from elasticml.models.model import KMeansModel
+
+        arrays = {"centres": self._centres(), "counts": np.asarray(self.counts_, np.float64)}
+        return KMeansModel(arrays, rows=self._row_input())
 
     @property
     def _n_features_out(self) -> int:
@@ -223,14 +334,24 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     def _read(
         self, X: Any, sample_weight: ArrayLike | None, *, reset: bool
     ) -> tuple[Any, list[Chunk]]:
-        X = load_rows(X, n_columns=None if reset else self.n_features_in_)
-        X = self._validated(X, reset=reset)
+        if reset:
+            X, self._rows = load_training_rows(X, client=self.client)
+            X = self._validated(X, reset=True)
+        else:
+            X = self._loaded(X)
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(
                 sample_weight, X, dtype=np.float64, ensure_non_negative=True
             )
         return X, _chunks(X, weights)
+
+    def _loaded(self, X: Any) -> Any:
+        """Return the rows to predict in memory, an array or a CSR matrix."""
+        table = self._of_table(X)
+        if table is not None:
+            return table
+        return self._validated(load_rows(X, n_columns=self.n_features_in_), reset=False)
 
     def _problem(self, X: Any, *, is_new: bool) -> kmeans.KMeans:
         self._validate_params()

@@ -228,6 +228,10 @@ class LogisticRegression(LinearClassifier):
     client : distributed.Client or address, optional
         Fit as an elastic job on this cluster; for the default see ``solver_path_``. A model that
         cannot be fitted as a job is fitted here, with a warning.
+    random_state : accepted; nothing is drawn
+    dual, intercept_scaling, solver, verbose
+        Parameters of scikit-learn without meaning here: other values than the defaults are ignored,
+        with a warning.
 
     Attributes
     ----------
@@ -245,6 +249,8 @@ class LogisticRegression(LinearClassifier):
     n_features_in_ : int
     """
 
+    _loss = "logistic"
+    _without_meaning = ("dual", "intercept_scaling", "solver", "verbose")
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "C": [Interval(Real, 0.0, None, closed="right")],
         "l1_ratio": [Interval(Real, 0.0, 1.0, closed="both")],
@@ -268,6 +274,11 @@ class LogisticRegression(LinearClassifier):
         warm_start: bool = False,
         n_jobs: int | None = None,
         client: Any = None,
+        dual: bool = False,
+        intercept_scaling: float = 1.0,
+        random_state: Any = None,
+        solver: str = "lbfgs",
+        verbose: int = 0,
     ) -> None:
         self.C = C
         self.l1_ratio = l1_ratio
@@ -278,6 +289,11 @@ class LogisticRegression(LinearClassifier):
         self.warm_start = warm_start
         self.n_jobs = n_jobs
         self.client = client
+        self.dual = dual
+        self.intercept_scaling = intercept_scaling
+        self.random_state = random_state
+        self.solver = solver
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> LogisticRegression:
         """Fit the model.

@@ -169,6 +169,10 @@ class ElasticNetCV(LinearRegressor):
         By default 5 folds.
     n_jobs : int, optional
         Threads; each computes the paths of one fold at a time.
+    random_state : accepted; nothing is drawn
+    precompute, copy_X, verbose, selection
+        Parameters of scikit-learn without meaning here: other values than the defaults are ignored,
+        with a warning.
 
     Attributes
     ----------
@@ -181,6 +185,7 @@ class ElasticNetCV(LinearRegressor):
         For the model fitted to all rows, as in :class:`ElasticNet`.
     """
 
+    _without_meaning = ("precompute", "copy_X", "verbose", "selection")
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **_PATH_RULES,
         "l1_ratio": [*_PATH_RULES["l1_ratio"], "array-like"],
@@ -201,6 +206,11 @@ class ElasticNetCV(LinearRegressor):
         cv: Any = None,
         n_jobs: int | None = None,
         positive: bool = False,
+        precompute: Any = "auto",
+        copy_X: bool = True,
+        verbose: int = 0,
+        random_state: Any = None,
+        selection: str = "cyclic",
     ) -> None:
         self.l1_ratio = l1_ratio
         self.eps = eps
@@ -211,6 +221,11 @@ class ElasticNetCV(LinearRegressor):
         self.cv = cv
         self.n_jobs = n_jobs
         self.positive = positive
+        self.precompute = precompute
+        self.copy_X = copy_X
+        self.verbose = verbose
+        self.random_state = random_state
+        self.selection = selection
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> ElasticNetCV:
         """Choose the penalty and fit all rows with it.
@@ -333,6 +348,11 @@ class LassoCV(ElasticNetCV):
         cv: Any = None,
         n_jobs: int | None = None,
         positive: bool = False,
+        precompute: Any = "auto",
+        copy_X: bool = True,
+        verbose: int = 0,
+        random_state: Any = None,
+        selection: str = "cyclic",
     ) -> None:
         self.eps = eps
         self.alphas = alphas
@@ -342,6 +362,11 @@ class LassoCV(ElasticNetCV):
         self.cv = cv
         self.n_jobs = n_jobs
         self.positive = positive
+        self.precompute = precompute
+        self.copy_X = copy_X
+        self.verbose = verbose
+        self.random_state = random_state
+        self.selection = selection
 
     def _ratio(self) -> Any:
         return 1.0

@@ -31,7 +31,11 @@ from elasticml.estimators.base import (
 if TYPE_CHECKING:
     from elasticml.estimators.dask_rows import DaskRows
 
-SolverName = Literal["auto", "cholesky", "newton"]
+SolverName = Literal[
+    "auto", "cholesky", "newton", "svd", "lsqr", "sparse_cg", "sag", "saga", "lbfgs"
+]
+#: Solvers of scikit-learn that have no counterpart here.
+_OTHER_SOLVERS: Final = ("svd", "lsqr", "sparse_cg", "sag", "saga", "lbfgs")
 
 #: The most columns or rows for which ``solver="auto"`` solves the normal equations: 32 MiB.
 _EQUATIONS_MAX: Final = 2000
@@ -53,12 +57,16 @@ class Ridge(LinearRegressor):
         the centred targets.
     solver : "auto", "cholesky" or "newton"
         "cholesky": solve the normal equations of columns or rows, whichever are fewer, exactly.
-        "newton": Newton steps. "auto": "cholesky" for at most 2000 columns or rows.
+        "newton": Newton steps. "auto": "cholesky" for at most 2000 columns or rows. scikit-learn's
+        other solvers mean "auto", with a warning.
     positive : bool
         Restrict coefficients to nonnegative values: coordinate descent with at most ``max_iter``
         sweeps (for a job, rounds), by default 10,000.
     client : distributed.Client or address, optional
         Fit as an elastic job on this cluster; for the default see ``solver_path_``.
+    random_state : accepted; nothing is drawn
+    copy_X
+        A parameter of scikit-learn without meaning here: ignored with a warning if it is not True.
 
     Attributes
     ----------
@@ -76,12 +84,13 @@ class Ridge(LinearRegressor):
     n_features_in_ : int
     """
 
+    _without_meaning = ("copy_X",)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "alpha": [Interval(Real, 0, None, closed="left"), "array-like"],
         "fit_intercept": ["boolean"],
         "max_iter": [Interval(Integral, 1, None, closed="left"), None],
         "tol": [Interval(Real, 0, None, closed="left")],
-        "solver": [StrOptions({"auto", "cholesky", "newton"})],
+        "solver": [StrOptions({"auto", "cholesky", "newton", *_OTHER_SOLVERS})],
         "positive": ["boolean"],
     }
 
@@ -97,6 +106,8 @@ class Ridge(LinearRegressor):
         solver: SolverName = "auto",
         positive: bool = False,
         client: Any = None,
+        copy_X: bool = True,
+        random_state: Any = None,
     ) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
@@ -105,6 +116,8 @@ class Ridge(LinearRegressor):
         self.solver = solver
         self.positive = positive
         self.client = client
+        self.copy_X = copy_X
+        self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Ridge:
         """Fit the model.
@@ -189,12 +202,16 @@ class Ridge(LinearRegressor):
         self.n_iter_ = np.array([minimum.steps], np.int32)
         return True
 
+    def _ignored(self) -> list[str]:
+        solver = [f"solver={self.solver!r}"] if self.solver in _OTHER_SOLVERS else []
+        return [*super()._ignored(), *solver]
+
     def _fit(self, X: Any, targets: F64, weights: F64 | None, alphas: F64, client: Any) -> None:
         n, d = X.shape
         self.solver_ = "coordinate descent" if self.positive else self.solver
         if client is not None and not self.positive:
             self.solver_ = "newton"
-        elif self.solver_ == "auto":
+        elif self.solver_ not in ("cholesky", "newton", "coordinate descent"):
             self.solver_ = "cholesky" if min(n, d) <= _EQUATIONS_MAX else "newton"
         fits = []
         for target, alpha in zip(np.ascontiguousarray(targets.T), alphas, strict=True):

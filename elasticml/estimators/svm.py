@@ -73,6 +73,10 @@ class LinearSVC(LinearClassifier):
         classes, below 8 million, and for Newton steps below 4 million.
     client : distributed.Client or address, optional
         Fit as an elastic job on this cluster; for the default see ``solver_path_``.
+    multi_class : "ovr"
+        One class against the rest.
+    verbose
+        A parameter of scikit-learn without meaning here: ignored with a warning if it is not 0.
 
     Attributes
     ----------
@@ -89,6 +93,7 @@ class LinearSVC(LinearClassifier):
     n_features_in_ : int
     """
 
+    _without_meaning = ("verbose",)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "penalty": [StrOptions({"l1", "l2"})],
         "loss": [StrOptions({"hinge", "squared_hinge"})],
@@ -101,6 +106,7 @@ class LinearSVC(LinearClassifier):
         "random_state": ["random_state"],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "n_jobs": [None, Integral],
+        "multi_class": [StrOptions({"ovr"})],
     }
 
     def __init__(
@@ -118,6 +124,8 @@ class LinearSVC(LinearClassifier):
         max_iter: int = 1000,
         n_jobs: int | None = None,
         client: Any = None,
+        multi_class: Literal["ovr"] = "ovr",
+        verbose: int = 0,
     ) -> None:
         self.penalty = penalty
         self.loss = loss
@@ -131,6 +139,8 @@ class LinearSVC(LinearClassifier):
         self.max_iter = max_iter
         self.n_jobs = n_jobs
         self.client = client
+        self.multi_class = multi_class
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> LinearSVC:
         """Fit one model, or one for each of more than two classes.

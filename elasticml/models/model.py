@@ -57,7 +57,9 @@ class Model:
             When the rows cannot be read or do not fit the model.
         """
         dtype = self._dtype()
-        return self._map(lambda rows: self._predicted(rows).astype(dtype, copy=False), X, dtype)
+        return self._map(
+            lambda rows: self._predicted(rows).astype(dtype, copy=False), X, dtype, self._width()
+        )
 
     def score(self, X: Any, y: ArrayLike | None = None, sample_weight: Any = None) -> float:
         """Return the weighted accuracy, or the coefficient of determination in regression.
@@ -170,6 +172,10 @@ class Model:
 
     def _dtype(self) -> Any:
         return np.dtype(np.float64) if self.classes_ is None else self.classes_.dtype
+
+    def _width(self) -> int | None:
+        """Return the number of columns of the predictions; None for one number per row."""
+        return None
 
     def _words(self, codes: F64 | None) -> NDArray[Any]:
         """Return the labels of codes, if classes are words; else numbers unchanged."""
@@ -292,7 +298,10 @@ class LinearModel(Model):
         """Return the prediction, and the probabilities or the margin."""
         found = super().outputs(X)
         if self.classes_ is None:
-            return found
+            targets = found["prediction"]
+            if targets.ndim == 1:
+                return found
+            return {f"prediction_{k}": column for k, column in enumerate(targets.T)}
         if self.loss == "logistic":
             each = self._probabilities(X).T
             names = [f"probability_{label}" for label in self.classes_.tolist()]
@@ -312,6 +321,9 @@ class LinearModel(Model):
         unknown = "identity" if self.classes_ is None else "sign"
         return {"loss": self.loss, "link": LINKS.get(str(self.loss), unknown)}
 
+    def _width(self) -> int | None:
+        return len(self.coef_) if self.classes_ is None and len(self.coef_) > 1 else None
+
     def _sklearn(self, order: NDArray[np.int64]) -> Any:
         from sklearn.linear_model import LogisticRegression, Ridge, TweedieRegressor
         from sklearn.svm import LinearSVC
@@ -321,7 +333,10 @@ class LinearModel(Model):
             if LINKS.get(str(self.loss)) == "log":
                 regressor = TweedieRegressor(power=_POWERS.get(str(self.loss), 1.5), link="log")
                 regressor._base_loss = regressor._get_loss()  # has the link; fit would set it
-            regressor.coef_, regressor.intercept_ = self.coef_[0, order], float(self.intercept_[0])
+            regressor.coef_, regressor.intercept_ = self.coef_[:, order], self.intercept_.copy()
+            if self._width() is None:
+                regressor.coef_ = regressor.coef_[0]
+                regressor.intercept_ = float(self.intercept_[0])
             regressor.n_features_in_ = self.coef_.shape[1]
             return regressor
         classifier = LogisticRegression() if self.loss == "logistic" else LinearSVC()

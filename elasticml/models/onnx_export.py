@@ -84,7 +84,7 @@ class OnnxGraph:
         )
         if classes_ is None:
             value = self._add("Exp", [margins]) if is_log else margins
-            self._output(value, "value", "DOUBLE", [None, 1])
+            self._output(value, "value", "DOUBLE", [None, len(coef)])
             return
         k = len(classes_)
         if len(coef) == 1:

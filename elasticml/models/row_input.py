@@ -132,9 +132,12 @@ class RowInput:
         yield from self._source_batches(data if not name else _source_named(name))
 
     def _table_batches(self, path: str, keep: Sequence[str], labelled: bool) -> Iterator[Batch]:
+        from elasticml.data.readers.table_encoding import encoder_of_numbers
         from elasticml.data.readers.tabular import feature_tables
 
         encoder = self.encoder
+        if encoder is None and self.names and not labelled:
+            encoder = encoder_of_numbers(self.names)
         if encoder is None:
             raise ConfigError(
                 f"{path} is a table, and the model was trained on numbers without names; read the "

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Generator
 
+import dask.array
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from distributed import Client
-from sklearn.datasets import make_classification
+from sklearn.datasets import make_blobs, make_classification
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import adjusted_rand_score
+from sklearn.model_selection import GridSearchCV
 
 import elasticml as em
 
@@ -168,3 +172,22 @@ def test_a_logistic_regression_without_a_penalty_has_no_certificate(client: Clie
     # Columns of these data are linearly dependent: many models have the same margins.
     margins = [model.decision_function(X) for model in (here, there)]
     np.testing.assert_allclose(margins[1], margins[0], atol=1e-2)
+
+
+def test_a_search_over_jobs_uses_the_client_itself(client: Client):
+    grid = GridSearchCV(em.LinearSVC(client=client), {"C": [0.01, 0.1]}, cv=2).fit(X, Y)
+    assert grid.best_estimator_.client is client
+    assert grid.best_estimator_.solver_path_ == "job"
+    sent = pickle.loads(pickle.dumps(grid.best_estimator_))
+    assert sent.client == client.scheduler.address
+    assert np.array_equal(sent.predict(X), grid.predict(X))
+
+
+def test_k_means_of_arrays_and_of_a_dask_collection(client: Client):
+    rows, blobs = make_blobs(1200, 3, centers=4, cluster_std=0.3, random_state=0)
+    for given in (rows, dask.array.from_array(rows, chunks=(400, 3))):
+        model = em.KMeans(4, random_state=0, client=client, max_iter=2).fit(given)
+        assert (model.solver_path_, model.n_iter_) == ("job", 2)
+        assert adjusted_rand_score(blobs, np.asarray(model.labels_)) == 1.0
+        assert model.inertia_ == pytest.approx(-model.score(rows))
+        assert np.array_equal(np.asarray(model.predict(given)), np.asarray(model.labels_))

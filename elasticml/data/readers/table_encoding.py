@@ -437,6 +437,12 @@ def encoder_from_json(fitted: Mapping[str, Any]) -> TableEncoder:
     )
 
 
+def encoder_of_numbers(names: Sequence[str]) -> TableEncoder:
+    """Return the encoder of a table whose columns are numbers, and that has no labels."""
+    columns = tuple(ColumnEncoding(name=name, kind="number") for name in names)
+    return TableEncoder(label="", classes=None, weight=None, columns=columns)
+
+
 def matrix_of(rows: Rows) -> Any:
     """Return encoded rows as an array or CSR array, (n, d)."""
     if rows.dense is not None:

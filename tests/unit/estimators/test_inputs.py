@@ -160,7 +160,6 @@ def test_paths_take_files(folder):
         (("X.npy",), ValueError, "requires y to be passed"),
         (("header.csv",), DataError, "header.csv holds no examples, wanted at least one"),
         (("words.csv",), ValueError, "could not convert string to float: .*'yes'"),
-        (("words.csv", "a"), DataError, "column 'c' of .*words.csv holds text, wanted numbers: tr"),
     ],
 )
 def test_unreadable_inputs_are_one_line_errors(value, error, message, folder):
@@ -174,9 +173,9 @@ def test_unreadable_inputs_are_one_line_errors(value, error, message, folder):
 def test_a_table_needs_the_name_of_its_label_column(folder):
     X, y, _ = data()
     model = em.Ridge().fit(X, y)
-    with pytest.raises(ConfigError, match="does not say which of its columns holds labels"):
+    with pytest.raises(ConfigError, match="was fitted to rows without names: fit it to a table"):
         model.predict(folder / "last.csv")
-    with pytest.raises(ConfigError, match="does not say which"):
+    with pytest.raises(ConfigError, match="does not say which of its columns holds labels"):
         em.KMeans(2).fit(folder / "last.csv")
 
 
