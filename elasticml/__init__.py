@@ -40,10 +40,12 @@ if TYPE_CHECKING:
     from elasticml.ids import VERSION as __version__
     from elasticml.job import Job, attach, resume
     from elasticml.jobs.announce import announce, withdraw
+    from elasticml.jobs.callbacks import Callback
     from elasticml.jobs.handle import Handle
     from elasticml.jobs.job_file import JobFile, read_job_file
     from elasticml.jobs.replay import Replayed, replay
     from elasticml.jobs.result import Result, load_result
+    from elasticml.jobs.trackers import MLflowCallback, TensorBoardCallback, WandbCallback
     from elasticml.jobs.watch import watch
     from elasticml.models.loading import load_model
     from elasticml.policies.background_shuffle import GlobalShuffle
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncSGD",
     "BatchGradient",
+    "Callback",
     "Checkpoint",
     "ChooseInnerIterations",
     "CoCoA",
@@ -96,6 +99,7 @@ __all__ = [
     "LocalCluster",
     "LocalSGD",
     "LogisticRegression",
+    "MLflowCallback",
     "Members",
     "NotEnoughMembersError",
     "PoissonRegressor",
@@ -111,7 +115,9 @@ __all__ = [
     "Stop",
     "Straggler",
     "SubmissionError",
+    "TensorBoardCallback",
     "TuneLocalWork",
+    "WandbCallback",
     "YarnCluster",
     "__version__",
     "announce",
@@ -165,6 +171,8 @@ _HOMES = {
     **dict.fromkeys(("announce", "withdraw"), "jobs.announce"),
     "resume": "job",
     "AsyncSGD": "specification.algorithms",
+    "Callback": "jobs.callbacks",
+    **dict.fromkeys(("MLflowCallback", "TensorBoardCallback", "WandbCallback"), "jobs.trackers"),
     "Handle": "jobs.handle",
     "JobFile": "jobs.job_file",
     "read_job_file": "jobs.job_file",

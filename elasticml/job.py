@@ -16,6 +16,7 @@ from elasticml.data.storage.filesystem import is_url, join
 from elasticml.errors import ConfigError
 from elasticml.ids import RECORD_VERSION, VERSION
 from elasticml.jobs import run_checkpoints
+from elasticml.jobs.callbacks import check_callbacks
 from elasticml.jobs.follow import Watcher
 from elasticml.jobs.handle import Handle, attach_handle, prepare_scheduler, workers_of
 from elasticml.jobs.job_file import JobFile, check_faults, read_faults, read_yaml_mapping
@@ -355,6 +356,7 @@ class Job:
         watchers: Sequence[Watcher] = (),
         cluster: Mapping[str, Any] | None = None,
         resume: bool = False,
+        callbacks: Sequence[Any] = (),
     ) -> Result:
         """Run the job to its end. Ctrl-C cancels it and leaves partial results in the directory.
 
@@ -371,6 +373,9 @@ class Job:
             The ``cluster`` section for ``job.yaml``.
         resume : bool
             Whether to resume the interrupted run of this job in the directory.
+        callbacks : sequence of Callback or callable
+            What to do with each round and with the result, such as :class:`MLflowCallback`; a
+            function is called with each row of the history. One that raises is not called again.
 
         Raises
         ------
@@ -379,6 +384,7 @@ class Job:
         JobFailedError
             When the job failed at run time.
         """
+        check_callbacks(callbacks)
         interrupted = None
         if resume:
             interrupted = run_checkpoints.interrupted_run(run_dir or ".", self.checkpoint)
@@ -391,6 +397,7 @@ class Job:
             cluster=cluster,
             cancels=True,
             continues=resume,
+            callbacks=callbacks,
         )
 
 

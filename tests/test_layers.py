@@ -60,6 +60,7 @@ LOGGING = ("runtime", "collective", "clusters", "cli")
 #: Projects whose modules have another name.
 MODULE_OF_PROJECT = {
     "ipython": "IPython",
+    "mlflow_skinny": "mlflow",
     "pillow": "PIL",
     "pyyaml": "yaml",
     "scikit_learn": "sklearn",

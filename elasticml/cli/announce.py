@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from elasticml.cli.cluster import CONNECT_S, quieten
-from elasticml.errors import ConfigError
+from elasticml.cli.cluster import client_at
 
 _HELP = """Tell the jobs of a Dask cluster that workers will be stopped, or that they stay.
 
@@ -48,26 +47,11 @@ def announce(
     verbose: bool,
 ) -> None:
     """Announce workers' ends."""
-    if (address is None) == (scheduler_file is None):
-        raise click.UsageError("give the scheduler: either --scheduler or --scheduler-file")
     if is_withdrawn == (grace_s is not None):
         raise click.UsageError("give either --grace SECONDS or --withdraw")
-    from distributed import Client
-
     from elasticml.jobs import announce as notices
 
-    quieten(verbose)
-    where = address or scheduler_file
-    try:
-        client = Client(
-            address, scheduler_file=scheduler_file, timeout=CONNECT_S, set_as_default=False
-        )
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"no scheduler answers at {where!r} ({type(error).__name__}); start one or correct "
-            "the address"
-        ) from error
-    with client:
+    with client_at(address, scheduler_file, verbose=verbose) as client:
         if grace_s is None:
             done = notices.withdraw(client, workers)
             click.echo(f"withdrawn: {', '.join(done) or 'none of them had a notice'}")

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from elasticml.errors import ConfigError, JobFailedError, SubmissionError
 
 if TYPE_CHECKING:
@@ -69,6 +71,37 @@ def client_of(
         if local.log_dir.exists():  # logs are kept if the scheduler did not shut down cleanly
             error = JobFailedError(f"{error.message}; see {local.log_dir}", **error.fields)
         raise error from None
+
+
+@contextmanager
+def client_at(
+    address: str | None, scheduler_file: str | None, *, verbose: bool = False
+) -> Iterator[Client]:
+    """Yield a client of a running scheduler that a command's options name.
+
+    Raises
+    ------
+    click.UsageError
+        When they name none, or two.
+    ConfigError
+        When no scheduler responds.
+    """
+    if (address is None) == (scheduler_file is None):
+        raise click.UsageError("give the scheduler: either --scheduler or --scheduler-file")
+    from distributed import Client
+
+    quieten(verbose)
+    try:
+        client = Client(
+            address, scheduler_file=scheduler_file, timeout=CONNECT_S, set_as_default=False
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"no scheduler answers at {address or scheduler_file!r} ({type(error).__name__}); "
+            "start one or correct the address"
+        ) from error
+    with client:
+        yield client
 
 
 def _connected(cluster: Address, verbose: bool) -> Client:

@@ -16,6 +16,7 @@ from elasticml.errors import (
     JobFailedError,
     error_from_dict,
 )
+from elasticml.jobs.callbacks import CallbackRunner
 from elasticml.jobs.job_record import job_file_from_record
 from elasticml.jobs.result import Result, evaluate, make_result
 from elasticml.jobs.rpc import JobOutcome
@@ -68,6 +69,7 @@ def follow(
     evaluates: bool = True,
     cancels: bool = False,
     continues: bool = False,
+    callbacks: Sequence[Any] = (),
 ) -> Result:
     """Follow a job to its end and return its result.
 
@@ -85,6 +87,8 @@ def follow(
         Whether Ctrl-C here cancels the job. Either way, the directory keeps the partial results.
     continues : bool
         Whether the directory holds the run to resume.
+    callbacks : sequence of Callback or callable
+        What to do with each round and with the result (``elasticml/jobs/callbacks.py``).
 
     Raises
     ------
@@ -97,10 +101,26 @@ def follow(
     job = job_file_from_record(handle.record) | (
         {} if cluster is None else {"cluster": dict(cluster)}
     )
-    if run_dir is None:
-        return _follow(handle, job, None, watchers, evaluates, cancels)
-    with RunDirectory(Path(run_dir)).open(job, continues=continues) as directory:
-        return _follow(handle, job, directory, [directory, *watchers], evaluates, cancels)
+    called = CallbackRunner(callbacks)
+    called.call("on_start", job)
+    watchers = [*watchers, called]
+    try:
+        if run_dir is None:
+            result = _follow(handle, job, None, watchers, evaluates, cancels)
+        else:
+            with RunDirectory(Path(run_dir)).open(job, continues=continues) as directory:
+                watchers = [directory, *watchers]
+                result = _follow(handle, job, directory, watchers, evaluates, cancels)
+    except BaseException as error:
+        called.call("on_fail", error)
+        raise
+    called.call("on_end", result)
+    if called.failures:
+        result.summary["notes"] = [*result.summary["notes"], *called.failures]
+        if result.run_dir is not None:
+            RunDirectory(result.run_dir).write_summary(result.summary)
+            _write_report(result.run_dir)
+    return result
 
 
 def _follow(
@@ -119,11 +139,15 @@ def _follow(
                 watcher.record(batch)
         result = _collect(handle, job, directory, story, evaluates)
     except KeyboardInterrupt as interrupt:
-        if directory is not None:
-            interrupt.add_note(f"partial results of the run are in {directory.path}")
         # After its end a job writes no more records, and the directory holds the final history.
         if cancels and next(records_of(JobEnded, story), None) is None:
             _last_words(handle, watchers, story)
+        has_begun = next(records_of(RoundEnded, story), None) is not None
+        if directory is not None and not has_begun and directory.discard():
+            interrupt.add_note("no round had ended, and nothing was written")
+            raise
+        if directory is not None:
+            interrupt.add_note(f"partial results of the run are in {directory.path}")
         _rescue(handle, job, directory, story, "interrupted")
         raise
     except ElasticmlError as error:

@@ -138,6 +138,7 @@ class Handle:
         cluster: Mapping[str, Any] | None = None,
         cancels: bool = False,
         continues: bool = False,
+        callbacks: Sequence[Any] = (),
     ) -> Result:
         """Wait for the job to end, evaluate its models, and return the result.
 
@@ -156,6 +157,9 @@ class Handle:
             Whether Ctrl-C cancels the job, instead of only ending the wait.
         continues : bool
             Whether the directory holds the run to resume.
+        callbacks : sequence of Callback or callable
+            What to do with each round and with the result, such as :class:`MLflowCallback`; a
+            function is called with each row of the history.
 
         Raises
         ------
@@ -169,6 +173,7 @@ class Handle:
             "evaluates": self.record.is_evaluated,
             "cancels": cancels,
             "continues": continues,
+            "callbacks": callbacks,
             **(self._interrupted if run_dir is None else {}),
         }
         if not progress:
@@ -277,6 +282,19 @@ def prepare_scheduler(client: Client) -> None:
     from elasticml.runtime.scheduler_plugin import ElasticmlScheduler
 
     client.register_plugin(ElasticmlScheduler())
+
+
+def jobs_on(client: Client) -> list[dict[str, Any]]:
+    """Return the jobs of a scheduler, newest first: id, name, algorithm, state and last figures.
+
+    Raises
+    ------
+    ConfigError
+        When the scheduler has another version of elasticml.
+    """
+    prepare_scheduler(client)
+    jobs: Mapping[str, Mapping[str, Any]] = client.sync(client.scheduler.em_jobs)
+    return [{"job": job, **figures} for job, figures in reversed(jobs.items())]
 
 
 def workers_of(client: Client) -> Mapping[str, Any]:

@@ -340,21 +340,25 @@ class RunDirectory:
                 raise FileNotFoundError(errno.ENOENT, "it has been removed", str(self.path))
             write_whole(str(self.path / name), content)
 
-    def discard(self) -> None:
+    def discard(self) -> bool:
         """Remove a run that never started, and the directories created for it.
 
-        A resumed run started before and is kept.
+        Returns
+        -------
+        bool
+            Whether it was removed. A resumed run started before and is kept.
         """
         self.close()
         if self._continues:
-            return
+            return False
         for name in _FIRST_FILES:
             (self.path / name).unlink(missing_ok=True)
         for made in self._made:
             try:
                 made.rmdir()
             except OSError:  # the directory holds other files
-                return
+                break
+        return True
 
     def close(self) -> None:
         """Close the files."""

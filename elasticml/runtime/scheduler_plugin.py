@@ -40,6 +40,7 @@ from elasticml.runtime.retirements import Retirements
 from elasticml.runtime.scaler import SCALER_EXTENSION
 from elasticml.runtime.signal_drain import NannySignals
 from elasticml.runtime.web.page import serve_page
+from elasticml.story.history import HistoryRow
 from elasticml.training.checkpoint import Checkpoint, record_to_resume
 
 logger = logging.getLogger(__name__)
@@ -368,8 +369,8 @@ class ElasticmlScheduler(SchedulerPlugin):
         }
 
     async def jobs(self) -> dict[str, Any]:
-        """Return the states of this scheduler's jobs, by id."""
-        return {job: shell.state for job, shell in self._jobs.items()}
+        """Return this scheduler's jobs by id, oldest first: their states and last figures."""
+        return {job: _figures(shell) for job, shell in self._jobs.items()}
 
     async def demand(self) -> dict[str, Any]:
         """Return what the jobs ask of a client's cluster: nothing if the cluster has a scaler."""
@@ -385,6 +386,21 @@ class ElasticmlScheduler(SchedulerPlugin):
             shell.cancel()
             await shell.close()
         return {}
+
+
+def _figures(shell: DriverAgent) -> dict[str, Any]:
+    rows, has_ended = shell.journal.rows, shell.ended.is_set()
+    last = HistoryRow(rows[-1] if len(rows) else {})
+    return {
+        "name": shell.record.name,
+        "algorithm": shell.record.algorithm_name,
+        "state": shell.state,
+        "round": last.round,
+        "objective": last.objective,
+        "gap": last.gap,
+        "members": last.members,
+        "seconds": last.seconds if has_ended else shell.now_s(),
+    }
 
 
 async def _first(event: asyncio.Event, wait_s: float) -> None:

@@ -12,6 +12,7 @@ import pytest
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError, JobFailedError
 from elasticml.jobs import follow as module
+from elasticml.jobs.callbacks import Callback
 from elasticml.jobs.rpc import JobOutcome
 from elasticml.protocol.job_record import job_record
 from elasticml.report import run_page
@@ -200,3 +201,62 @@ def test_a_run_interrupted_before_it_resumes_stays_unchanged(tmp_path):
         module.follow(StartingJob(), run_dir=path, cancels=True, continues=True)
     after = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
     assert after == before
+
+
+def test_an_interrupt_before_the_first_round_leaves_nothing(tmp_path):
+    class Loading(RunningJob):
+        def batches(self, since=0):
+            if not self.is_cancelled:
+                raise KeyboardInterrupt
+            yield []
+
+    job = Loading(lambda: None)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        module.follow(job, run_dir=tmp_path / "runs" / "first", cancels=True)
+    assert job.is_cancelled
+    assert caught.value.__notes__ == ["no round had ended, and nothing was written"]
+    assert list(tmp_path.iterdir()) == []
+
+
+class Recorder(Callback):
+    """Keeps the names of the calls and the rounds; raises in one of them."""
+
+    def __init__(self, fails_in=""):
+        self.calls, self.fails_in = [], fails_in
+
+    def on_start(self, job):
+        self.calls.append(("start", job["name"]))
+
+    def on_round(self, row):
+        self.calls.append(("round", row["round"], row["seconds"]))
+        if self.fails_in == "on_round":
+            raise OSError("the server\nis gone")
+
+    def on_end(self, result):
+        self.calls.append(("end", len(result.history)))
+
+    def on_fail(self, error):
+        self.calls.append(("fail", type(error)))
+
+
+def test_callbacks_follow_a_job_and_one_that_raises_does_not_end_it(tmp_path):
+    good, bad, rows = Recorder(), Recorder("on_round"), []
+    callbacks, run = [bad, good, rows.append], tmp_path / "run"
+    text = "callback Recorder failed in on_round: OSError: the server is gone"
+    with pytest.warns(RuntimeWarning, match=text):
+        result = module.follow(EndedJob(), run_dir=run, evaluates=False, callbacks=callbacks)
+    assert good.calls == [("start", "toy"), ("round", 0, 0.1), ("end", 1)]
+    assert bad.calls == good.calls[:2]
+    assert [row["objective"] for row in rows] == [1.0]
+    assert result.summary["notes"] == [f"{text}; it was not called again"]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["notes"] == result.summary["notes"]
+
+
+def test_callbacks_are_told_of_a_failure_and_wrong_ones_are_refused_first(tmp_path):
+    recorder = Recorder()
+    with pytest.raises(JobFailedError):
+        module.follow(LostJob(RECORD), callbacks=[recorder])
+    assert recorder.calls[-1] == ("fail", JobFailedError)
+    with pytest.raises(ConfigError, match=r"callbacks\[0\]: got 'mlflow', wanted an object"):
+        module.follow(EndedJob(), callbacks=["mlflow"])
