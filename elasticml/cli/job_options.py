@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -15,7 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def job_options(run_dir: str, verbose: str, required: bool = True) -> Callable[[F], F]:
-    """Add the argument JOB and the options ``--set --out --json --verbose`` to a command.
+    """Add the argument JOB and the options ``--set --out --json --quiet --verbose`` to a command.
 
     Parameters
     ----------
@@ -41,6 +41,14 @@ def job_options(run_dir: str, verbose: str, required: bool = True) -> Callable[[
             help=f"The run directory; default: {run_dir}.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print the summary as the last line."),
+        click.option(
+            "-q",
+            "--quiet",
+            is_flag=True,
+            expose_value=False,
+            callback=_keep_quiet,
+            help="Print errors only, and what --json prints.",
+        ),
         click.option("-v", "--verbose", is_flag=True, help=verbose),
     )
 
@@ -52,8 +60,23 @@ def job_options(run_dir: str, verbose: str, required: bool = True) -> Callable[[
     return add_options
 
 
+_QUIET: Final = "elasticml.quiet"
+
+
+def _keep_quiet(context: click.Context, option: click.Parameter, value: bool) -> None:
+    context.meta[_QUIET] = value
+
+
+def is_quiet() -> bool:
+    """Whether the command that runs was given ``--quiet``."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(_QUIET))
+
+
 def print_summary(summary: Mapping[str, Any], as_json: bool) -> None:
-    """Print a run's summary as text, or as one line of JSON."""
+    """Print a run's summary as text, or as one line of JSON; nothing as text with ``--quiet``."""
+    if is_quiet() and not as_json:
+        return
     if as_json:
         from elasticml.jobs.run_directory import json_safe
 

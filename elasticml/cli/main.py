@@ -16,6 +16,8 @@ from elasticml.cli.applications import kill, logs, result, status
 from elasticml.cli.convert import convert
 from elasticml.cli.demo import demo
 from elasticml.cli.doctor import doctor
+from elasticml.cli.init import init
+from elasticml.cli.jobs import jobs
 from elasticml.cli.mini_yarn import mini_yarn
 from elasticml.cli.predict import predict
 from elasticml.cli.replay import replay
@@ -44,10 +46,11 @@ A job file specifies the algorithm, the data, and what to do when members vanish
 
 \b
     elasticml demo                          see it survive failures, in three minutes
+    elasticml init data.csv                 write a job file for a data file
     elasticml run job.yaml                  run a job file
     elasticml submit job.yaml               run it on a Hadoop cluster; status, logs, result, kill
     elasticml simulate job.yaml             simulate it in virtual time, in seconds
-    elasticml predict RUN data.csv --out p.parquet    predict with the model of a run
+    elasticml jobs --scheduler ADDRESS      list the jobs of a Dask scheduler
     elasticml predict RUN data.csv --out p.parquet    predict with the model of a run
     elasticml report runs/first-*           compare runs
     elasticml replay runs/first-*           repeat a run's computation and compare it bit for bit
@@ -56,6 +59,9 @@ A job file specifies the algorithm, the data, and what to do when members vanish
     elasticml announce --grace 120 ...      tell jobs that workers will be stopped
     elasticml doctor                        check this machine
     elasticml mini-yarn up                  start a real Hadoop on this machine
+
+Completion of commands and options: _ELASTICML_COMPLETE=bash_source elasticml prints what bash reads
+(also zsh_source, fish_source).
 
 Exit codes: 0 success; 2 wrong job, data or command line, or refused by the cluster; 3 failed at run
 time; 130 interrupted.
@@ -70,16 +76,17 @@ def elasticml() -> None:
 
 for _command in (
     demo,
+    init,
     run,
     submit,
     status,
     logs,
     result,
     kill,
+    jobs,
     simulate,
     predict,
     report,
-    predict,
     replay,
     convert,
     schema,

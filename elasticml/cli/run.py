@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from elasticml.cli.job_options import job_options, print_summary
+from elasticml.cli.job_options import is_quiet, job_options, print_summary
 
 _HELP = """Run the job in JOB (a YAML file), and write its run directory.
 
@@ -15,12 +15,13 @@ _HELP = """Run the job in JOB (a YAML file), and write its run directory.
 Examples:
     elasticml run job.yaml
     elasticml run job.yaml --set stop.rounds=50 --set algorithm.l2=1e-3 --out runs/try
-    elasticml run job.yaml --json | tail -1
+    elasticml run job.yaml --json --quiet
     elasticml run --resume runs/job-20260801-101500
 
 The directory holds job.yaml, story.jsonl, history.csv, model.npz, summary.json and report.html.
-Story and history grow while the job runs. Ctrl-C ends the job; the directory stays usable. The run
-can be resumed with --resume, also after a crash: a checkpoint is written every 5 seconds.
+Story and history grow while the job runs. Ctrl-C ends the job; the directory stays usable, or is
+removed if no round has ended. The run can be resumed with --resume, also after a crash: a
+checkpoint is written every 5 seconds.
 
 With cluster: {kind: yarn} the job runs on a Hadoop cluster, and Ctrl-C ends it there too;
 elasticml submit -h describes the settings.
@@ -94,12 +95,17 @@ def run(
         made.check_data()
         if file.cluster.memory != "auto":
             made.check_memory(parse_size(file.cluster.memory))
-    with client_of(file.cluster, made.algorithm.name, verbose=verbose) as client:
-        result = made.run(
-            client,
-            progress=True,
-            run_dir=path,
-            resume=resume is not None,
-            cluster=file.cluster.model_dump(mode="json"),
-        )
+    try:
+        with client_of(file.cluster, made.algorithm.name, verbose=verbose) as client:
+            result = made.run(
+                client,
+                progress=not is_quiet(),
+                run_dir=path,
+                resume=resume is not None,
+                cluster=file.cluster.model_dump(mode="json"),
+            )
+    except KeyboardInterrupt as interrupt:
+        if not getattr(interrupt, "__notes__", ()):
+            interrupt.add_note("the job had not started, and nothing was written")
+        raise
     print_summary(result.summary, as_json)

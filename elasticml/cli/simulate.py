@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 
 import click
 
-from elasticml.cli.job_options import job_options, print_summary
+from elasticml.cli.job_options import is_quiet, job_options, print_summary
 from elasticml.story.summary import summary_from_json
 
 _HELP = """Simulate a job in virtual time: the same decisions, the same arithmetic, no processes.
@@ -55,17 +55,17 @@ def simulate(
     workers = 1 if isinstance(file.cluster, Address) else file.cluster.workers
     # A deterministic job id: the same file gives the same story, byte for byte.
     record = made.record(f"{file.name}-simulated", file.members.start or workers)
-    with _rare_collections(), ProgressBar() as progress:
+    with _rare_collections(), nullcontext() if is_quiet() else ProgressBar() as progress:
         result = follow(
             SimulatedJob(record, file.data if has_data else None, file.test if has_data else None),
             run_dir=out or default_run_path(f"{file.name}-simulated", datetime.now()),
-            watchers=[progress],
+            watchers=[] if progress is None else [progress],
             cluster=file.cluster.model_dump(mode="json"),
             evaluates=made.evaluates and has_data,
             cancels=True,
         )
     print_summary(result.summary, as_json)
-    if not as_json:
+    if not as_json and not is_quiet():
         click.echo(f"time        {summary_from_json(result.summary).seconds:.3f} s, virtual")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elasticml.cli.job_options import job_options, print_summary
+from elasticml.cli.job_options import is_quiet, job_options, print_summary
 from elasticml.cli.submit_flow import (
     INTERRUPTED,
     SubmissionState,
@@ -226,6 +226,8 @@ def _follow(client: Any, application: Application) -> Verdict:
     from elasticml.clusters.yarn.jobs.applications import follow_application
     from elasticml.jobs.progress_bar import ProgressBar
 
+    if is_quiet():
+        return follow_application(client, application, [], lambda text: None)
     with ProgressBar(label=application.name) as shown:
         return follow_application(client, application, [shown], shown.note)
 

@@ -172,7 +172,7 @@ def csv_columns(
     A column is text, boolean or a date if more than half of its values there are, so that a word
     among numbers is an error, with its line. ``token`` is the file's version.
     """
-    lines = csv.reader(_head(path), delimiter=delimiter)
+    lines = csv.reader(head_lines(path), delimiter=delimiter)
     first = next(lines, [])
     if not first:
         raise DataError(f"{path}, line 1 is blank, wanted columns", path=path)
@@ -183,8 +183,8 @@ def csv_columns(
     return names, types
 
 
-def _head(path: str) -> list[str]:
-    """Return the first lines of a text file."""
+def head_lines(path: str) -> list[str]:
+    """Return the first thousand lines of a text file, plain or compressed."""
     info, head = file_info(path), list[bytes]()
     for block in text_blocks(info):
         for piece in block_pieces(path, block.index, info):
@@ -218,6 +218,52 @@ def _is_number(field: str) -> bool:
 
 
 # Read CSV by byte ranges and Parquet by row groups, both with pyarrow.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableHead:
+    """The first rows of a table."""
+
+    types: Mapping[str, ColumnType]
+    #: Values by column: numbers, booleans or texts; None where they are missing.
+    columns: Mapping[str, Sequence[Any]]
+    n_rows: int
+    delimiter: str
+
+
+def read_head(path: str, delimiter: str = ",") -> TableHead:
+    """Read the first thousand rows of a CSV file with a header, or of a Parquet file.
+
+    Raises
+    ------
+    ConfigError, DataError
+        When it does not exist, or has no columns.
+    """
+    token = file_info(path).token
+    if infer_format(path) == "parquet":
+        names, types = _parquet_columns(path, token)
+        with _open_parquet(path) as file:
+            batch = next(file.iter_batches(_HEAD_LINES, columns=list(names)), None)
+        rows = {} if batch is None else batch.to_pydict()
+        columns = {name: rows.get(name, []) for name in names}
+    else:
+        names, types = csv_columns(path, token, delimiter, True)
+        lines = csv.reader(head_lines(path)[1:], delimiter=delimiter)
+        fields = list(zip(*(line for line in lines if len(line) == len(names)), strict=True))
+        columns = {
+            name: [_value(text.strip(), kind) for text in (fields[k] if fields else ())]
+            for k, (name, kind) in enumerate(zip(names, types, strict=True))
+        }
+    by_name = dict(zip(names, types, strict=True))
+    n_rows = max((len(values) for values in columns.values()), default=0)
+    return TableHead(types=by_name, columns=columns, n_rows=n_rows, delimiter=delimiter)
+
+
+def _value(text: str, kind: ColumnType) -> Any:
+    if text in MISSING:
+        return None
+    return float(text) if kind == "number" and _is_number(text) else text
+
 
 #: Name that pandas gives to the column in which it stores an unnamed index.
 _ROW_NUMBERS: Final = re.compile(r"__index_level_\d+__")

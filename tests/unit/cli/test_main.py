@@ -191,6 +191,35 @@ def test_a_simulation_with_only_costs_reads_no_data(command, tmp_path):
     assert (code, out.splitlines()[0].split()[:2]) == (0, ["rounds", "3"])
 
 
+def test_quiet_prints_nothing_and_json_one_line(command, tmp_path):
+    path = job_file(tmp_path, stop={"rounds": 2}, simulate={"costs": {"rows": 1000}})
+    assert command("simulate", path, "--quiet", "--out", tmp_path / "a") == (0, "", "")
+    code, out, err = command("simulate", path, "-q", "--json", "--out", tmp_path / "b")
+    assert (code, err, out.count("\n"), json.loads(out)["rounds"]) == (0, "", 1, 2)
+
+
+def test_an_interrupt_before_the_job_starts_says_that_nothing_was_written(
+    command, monkeypatch, tmp_path
+):
+    def interrupted(*arguments, **settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("elasticml.cli.cluster.client_of", interrupted)
+    code, _, err = command("run", job_file(tmp_path))
+    said = "elasticml: interrupted; the job had not started, and nothing was written"
+    assert (code, err.strip()) == (130, said)
+
+
+def test_completion_of_the_shell(monkeypatch, capsys):
+    monkeypatch.setenv("_ELASTICML_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "elasticml si")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    with pytest.raises(SystemExit):
+        main([])
+    assert capsys.readouterr().out == "plain,simulate\n"
+
+
 def test_an_invalid_simulation_is_exit_2(command, tmp_path):
     code, _, err = command("simulate", job_file(tmp_path, simulate={"jitter": -1}))
     assert (code, err.count("\n")) == (2, 1)

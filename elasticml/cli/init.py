@@ -1,0 +1,241 @@
+"""``elasticml init``: write a commented job file from the head of a data file."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from elasticml.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from elasticml.data.readers.tabular import TableHead
+
+_HELP = """Write a job file for a data file, with comments; only the head of the file is read.
+
+DATA is a CSV, Parquet or svmlight file. The label is a column with a usual name (label, target,
+class, y, outcome), else the last one. Two different labels make a classification, numbers a
+regression. Check what it says, then run it.
+
+\b
+Examples:
+    elasticml init flights.csv
+    elasticml init flights.parquet --label arr_delay --out delay.yaml
+    elasticml run job.yaml
+"""
+_LABELS: Final = ("label", "target", "class", "y", "outcome")
+#: Integers with at most this many different values are classes.
+_CLASSES_MAX: Final = 20
+#: Columns of numbers whose sizes differ by more than this are scaled.
+_SCALES: Final = 100.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Label:
+    """What is known about the labels."""
+
+    #: The column; None in formats without columns.
+    name: str | None
+    #: How it was found.
+    why: str
+    values: Sequence[Any]
+
+    @property
+    def counts(self) -> Counter[Any]:
+        return Counter(value for value in self.values if value is not None)
+
+    @property
+    def is_classes(self) -> bool:
+        some = list(self.counts)
+        if any(not isinstance(value, int | float) for value in some):
+            return True
+        return len(some) <= _CLASSES_MAX and all(float(value).is_integer() for value in some)
+
+    def summary(self) -> str:
+        """Return the labels in words."""
+        counts = self.counts
+        if not self.is_classes:
+            return f"numbers from {min(counts):g} to {max(counts):g}"
+        shown = ", ".join(f"{_text(value)} ({n})" for value, n in counts.most_common(4))
+        more = f" and {len(counts) - 4} more" if len(counts) > 4 else ""
+        return f"{len(counts)} classes: {shown}{more}"
+
+
+@click.command(help=_HELP, short_help="Write a job file for a data file.")
+@click.argument("data", type=click.Path(path_type=str))
+@click.option("--label", metavar="COLUMN", help="The column of the labels.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("job.yaml"),
+    show_default=True,
+    help="The job file.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
+def init(data: str, label: str | None, out: Path, verbose: bool) -> None:
+    """Write a job file."""
+    from elasticml.data.source import infer_format
+    from elasticml.data.storage.filesystem import is_url
+    from elasticml.jobs.job_file import read_job_file
+
+    if out.exists():
+        raise ConfigError(f"--out: {out} exists already; give another name or remove it")
+    kind = infer_format(data)
+    path = data if is_url(data) else os.path.relpath(data, out.parent)
+    if kind in ("csv", "parquet"):
+        found, lines = _table(data, kind, label)
+    elif kind == "svmlight" and label is None:
+        found, lines = _Label(name=None, why="", values=_svmlight_labels(data)), []
+    else:
+        wanted = "a CSV, Parquet or svmlight file" if label is None else "--label with tables only"
+        raise ConfigError(f"init: got {data!r}, wanted {wanted}; see docs/job-files.md", path=data)
+    if not found.counts:
+        raise DataError(f"{data} holds no labels in its first rows, wanted at least one", path=data)
+    text = _job_file(Path(data).name.partition(".")[0], kind, path, found, lines)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, encoding="utf-8")
+    read_job_file(out)
+    column = f"{found.name} ({found.why}): " if found.name else ""
+    click.echo(f"job file    {out}")
+    click.echo(f"label       {column}{found.summary()}")
+    click.echo(f"next        elasticml run {out}")
+    if found.is_classes and len(found.counts) > 2:
+        click.echo(f"note        {_many(found)}")
+
+
+def _table(path: str, kind: str, label: str | None) -> tuple[_Label, list[str]]:
+    """Return the labels of a table, and the lines of the data section about its columns."""
+    from elasticml.data.readers.tabular import read_head
+    from elasticml.specification.settings_model import did_you_mean
+
+    head = read_head(path, _delimiter(path) if kind == "csv" else ",")
+    names = list(head.columns)
+    if label is not None and label not in names:
+        raise ConfigError(f"--label: {path} has no column {label!r}{did_you_mean(label, names)}")
+    usual = next((name for name in names if name.lower() in _LABELS), None)
+    chosen = label or usual or names[-1]
+    why = "as given" if label else "by its name" if usual else "the last column"
+    found = _Label(name=chosen, why=why, values=head.columns[chosen])
+    features = [name for name in names if name != chosen]
+    lines = [f"  label: {_yaml(chosen)}  # {why}; {found.summary()} in the first rows"]
+    if head.delimiter != ",":
+        lines.append(f"  delimiter: {_yaml(head.delimiter)}")
+    lines += _about_features(head, features)
+    return found, lines
+
+
+def _about_features(head: TableHead, features: Sequence[str]) -> list[str]:
+    lines = [f"  # {len(features)} columns besides the label:"]
+    for kind, what in (("number", "numbers"), ("boolean", "true or false"), ("date", "dates")):
+        some = [name for name in features if head.types[name] == kind]
+        if some:
+            lines.append(f"  #   {what}: {_listed(some)}")
+    texts = {n: Counter(head.columns[n]) for n in features if head.types[n] == "text"}
+    shown = [f"{name} ({len(counts)} different)" for name, counts in texts.items()]
+    if shown:
+        lines.append(f"  #   text, which becomes categories: {_listed(shown)}")
+    ids = [name for name in features if _is_id(name, head)]
+    if ids and len(ids) < len(features):
+        lines.append(f"  ignore: {_yaml(ids)}  # a different value in every row says nothing")
+    missing = {name: sum(v is None for v in values) for name, values in head.columns.items()}
+    lacking = [f"{name} ({n})" for name, n in missing.items() if n]
+    if lacking:
+        lines.append(f"  missing: median  # of numbers, or mean, 0; missing in {_listed(lacking)}")
+    else:
+        lines.append("  # missing: median  # accepts missing values; the first rows have none")
+    numbers = [name for name in features if head.types[name] == "number" and name not in ids]
+    sizes = [
+        max(abs(v) for v in head.columns[n] if v is not None)
+        for n in numbers
+        if any(v for v in head.columns[n])
+    ]
+    has_dates = any(head.types[name] == "date" for name in features)
+    if has_dates or (sizes and max(sizes) > _SCALES * min(sizes)):
+        lines.append("  scale: maxabs  # the columns' sizes differ; the model keeps their units")
+    lines.append("  # test: other.csv  # rows like these, for test metrics")
+    return lines
+
+
+def _is_id(name: str, head: TableHead) -> bool:
+    """Whether a column tells its rows apart: texts that differ, or a number called an id."""
+    values = head.columns[name]
+    if head.n_rows < 3 or len(set(values)) < head.n_rows:
+        return False
+    is_called_id = name.lower() in ("id", "index", "key") or name.lower().endswith(("_id", " id"))
+    return head.types[name] == "text" or (head.types[name] == "number" and is_called_id)
+
+
+def _job_file(name: str, kind: str, path: str, label: _Label, lines: Sequence[str]) -> str:
+    """Return the text of the job file."""
+    if label.is_classes:
+        loss, told = "logistic", f"a classification: {len(label.counts)} different labels"
+        told = told if len(label.counts) <= 2 else _many(label)
+    else:
+        loss, told = "squared", "a regression: the labels are numbers; classes need loss: logistic"
+    return "\n".join(
+        [
+            "# Written by elasticml init from the head of the data; check it, then: elasticml run",
+            "# All settings: docs/job-files.md; for completion in an editor: elasticml schema",
+            f"name: {_yaml(name or 'job')}",
+            "data:",
+            f"  format: {kind}",
+            f"  path: {_yaml(path)}",
+            *(lines or ["  # test: other.svm  # rows like these, for test metrics"]),
+            "algorithm:",
+            "  name: batch_gradient  # or cocoa, which certifies how far it is from the optimum",
+            f"  loss: {loss}  # {told}",
+            "  l2: 1.0e-4  # penalty; more for few rows",
+            "  intercept: true",
+            "  tolerance: 1.0e-6  # ends when the gradient has fallen to this share of the first",
+            "cluster: {kind: local, workers: 2}  # or address: tcp://host:8786, kind: yarn",
+            "stop: {rounds: 200}  # at most",
+            "# absent: auto  # how to go on while members are away",
+            "",
+        ]
+    )
+
+
+def _many(label: _Label) -> str:
+    return (
+        f"{len(label.counts)} classes: the loss wants two; name one of them in another column, or "
+        "fit em.LogisticRegression or em.LinearSVC"
+    )
+
+
+def _svmlight_labels(path: str) -> list[float]:
+    from elasticml.data.readers.tabular import head_lines
+
+    fields = (line.split(None, 1) for line in head_lines(path) if not line.startswith("#"))
+    try:
+        return [float(field[0]) for field in fields if field]
+    except ValueError:
+        raise DataError(f"{path} does not begin with labels, wanted svmlight", path=path) from None
+
+
+def _delimiter(path: str) -> str:
+    """Return the most frequent of the usual delimiters in the header."""
+    from elasticml.data.readers.tabular import head_lines
+
+    first = next(iter(head_lines(path)), "")
+    return max(",;\t|", key=first.count)
+
+
+def _listed(words: Sequence[str], most: int = 8) -> str:
+    more = f", and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _yaml(value: Any) -> str:
+    import yaml
+
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
+    return text.removesuffix("...\n").strip()

@@ -1,0 +1,93 @@
+"""``elasticml init``: a job file that runs, from the head of a data file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+from click.testing import CliRunner
+
+from elasticml.cli.main import elasticml
+from elasticml.errors import ConfigError
+from elasticml.jobs.job_file import read_job_file
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    table = pandas.DataFrame(
+        {
+            "tail": [f"N{i}" for i in range(60)],
+            "carrier": rng.choice(["AA", "UA"], 60),
+            "distance": 1000.0 * rng.random(60),
+            "gate": rng.random(60),
+            "day": pandas.date_range("2013-01-01", periods=60),
+        }
+    )
+    table.loc[::9, "gate"] = np.nan
+    table["Class"] = np.where(table["distance"] > 500.0, "late", "on time")
+    table["delay"] = table["distance"] / 7.0
+    table.to_csv("flights.csv", index=False, sep=";")
+    table.to_parquet("flights.parquet", index=False)
+    (tmp_path / "rows.svm").write_text("# comment\n1 1:0.5\n-1 2:1\n")
+    return tmp_path
+
+
+def written(*arguments):
+    done = CliRunner().invoke(elasticml, ["init", *arguments, "--out", "job.yaml"])
+    assert done.exit_code == 0, done.exception
+    return read_job_file("job.yaml"), done.output, Path("job.yaml").read_text()
+
+
+@pytest.mark.parametrize("name", ["flights.csv", "flights.parquet"])
+def test_a_table_becomes_a_job_that_runs(folder, name):
+    file, output, text = written(name)
+    spec = file.data.spec()
+    assert (spec["label"], spec["missing"], spec["ignore"]) == ("Class", "median", ["tail"])
+    assert (file.algorithm.loss, file.algorithm.scale) == ("logistic", "maxabs")
+    assert "label       Class (by its name): 2 classes: " in output
+    assert "missing in gate (7)" in text
+    assert "text, which becomes categories: tail (60 different), carrier (2 different)" in text
+    run = CliRunner().invoke(
+        elasticml, ["simulate", "job.yaml", "--out", "run", "--set", "stop.rounds=20"]
+    )
+    assert "accuracy 1.0" in run.output or "accuracy 0.9" in run.output, run.output
+
+
+def test_a_number_to_predict_is_a_regression(folder):
+    file, output, _ = written("flights.csv", "--label", "delay")
+    assert (file.data.spec()["label"], file.algorithm.loss) == ("delay", "squared")
+    assert "label       delay (as given): numbers from " in output
+
+
+def test_an_svmlight_file(folder):
+    file, output, _ = written("rows.svm")
+    assert (file.data.spec()["format"], file.algorithm.loss) == ("svmlight", "logistic")
+    assert "2 classes: 1 (1), -1 (1)" in output
+
+
+def test_many_classes_are_noted(folder):
+    _, output, text = written("flights.parquet", "--label", "tail")
+    assert "note        60 classes: the loss wants two" in output
+    assert "fit em.LogisticRegression" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["flights.csv", "--label", "delai"], "has no column 'delai'; did you mean 'delay'?"),
+        (["points.npy"], "got 'points.npy', wanted a CSV, Parquet or svmlight file"),
+        (["nowhere.csv"], "nowhere.csv does not exist"),
+    ],
+)
+def test_what_cannot_be_described_is_refused_and_nothing_written(folder, arguments, message):
+    done = CliRunner().invoke(elasticml, ["init", *arguments])
+    assert isinstance(done.exception, ConfigError)
+    assert message in done.exception.message
+    assert not (folder / "job.yaml").exists()
+    (folder / "job.yaml").write_text("")
+    done = CliRunner().invoke(elasticml, ["init", "rows.svm"])
+    assert "--out: job.yaml exists already" in done.exception.message
