@@ -27,7 +27,7 @@ from elasticml.algorithms.async_sgd.sampler import Sampler
 from elasticml.algorithms.async_sgd.seeding_ops import run_locally
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import FixedPieces, runs
-from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
+from elasticml.data.chunks.chunk import Chunk, Dtype, csr_chunk, dense_chunk
 from elasticml.errors import DataError
 from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client, n_threads
 from elasticml.estimators.base import ElasticEstimator, is_lazy, lazily, meta_of, warn
@@ -190,7 +190,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         from elasticml.data.readers.arrays import from_arrays
 
         self._problem(X, is_new=True)
-        dtype = "float32" if X.dtype == np.float32 else "float64"
+        dtype: Dtype = "float32" if X.dtype == np.float32 else "float64"
         data = from_arrays(X, np.zeros(X.shape[0]), weights, dtype=dtype)
         with choose_client(self.client, 0) as client:
             state = self._run_job(data, client, X)

@@ -294,7 +294,7 @@ def jobs_on(client: Client) -> list[dict[str, Any]]:
     """
     prepare_scheduler(client)
     jobs: Mapping[str, Mapping[str, Any]] = client.sync(client.scheduler.em_jobs)
-    return [{"job": job, **figures} for job, figures in reversed(jobs.items())]
+    return [{"job": job, **figures} for job, figures in list(jobs.items())[::-1]]
 
 
 def workers_of(client: Client) -> Mapping[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, SupportsIndex, overload
 
+import numpy as np
+
 from elasticml.errors import ConfigError
 
 Row = dict[str, Any]
@@ -57,7 +59,7 @@ class History(list[Row]):
         """Return a row by its index, rows by a slice, or columns by their names."""
         if isinstance(key, slice):
             return History(super().__getitem__(key))
-        if isinstance(key, str | list) or getattr(key, "ndim", 0):
+        if isinstance(key, str | list) or np.ndim(key) > 0:
             return self.to_pandas()[key]
         return super().__getitem__(key)
 

@@ -22,6 +22,7 @@ from elasticml.evaluation.scoring import Score, check_image_shapes
 from elasticml.jobs.history import History, Row
 from elasticml.jobs.rpc import JobOutcome
 from elasticml.jobs.run_directory import FORMAT_VERSION, RunDirectory, read_history
+from elasticml.models.file_format import Arrays
 from elasticml.models.loading import model_of_job, read_model
 from elasticml.models.model import KMeansModel, Model
 from elasticml.protocol.job_record import JobRecord
@@ -162,7 +163,7 @@ def load_result(path: str | Path) -> Result:
         )
     try:
         summary = json.loads(read_bytes(join(name, "summary.json")))
-        version = summary.pop("format_version", FORMAT_VERSION)
+        version = summary.get("format_version", FORMAT_VERSION)
         if version > FORMAT_VERSION:
             raise DataError(
                 f"{name} has version {version} of the format of runs, wanted {FORMAT_VERSION} or "
@@ -173,7 +174,8 @@ def load_result(path: str | Path) -> Result:
         history = read_history(read_bytes(join(name, "history.csv")).decode())
         lines = read_bytes(join(name, "story.jsonl")).decode().split("\n")
         story = CompressedRecords(r for line in lines if (r := parse_line(line)) is not None)
-        model, arrays = None, {}
+        model: Model | None = None
+        arrays: Arrays = {}
         if exists(join(name, "model.npz")):
             model, arrays = read_model(join(name, "model.npz"), job.get("algorithm") or {})
     except (ValueError, AttributeError, TypeError, yaml.YAMLError) as error:
@@ -204,6 +206,7 @@ def make_result(
     records = [record_from_json(record) for record in story]
     notes = [*([] if loaded is None else loaded.notes), *time_use(records).advice()]
     summary = {**outcome.summary, "notes": notes, "train": {}, "test": {}}
+    summary["format_version"] = FORMAT_VERSION
     if outcome.error is not None:
         summary["error"] = outcome.error.get("message")
     preempted = preemptions(records)

@@ -32,7 +32,7 @@ from elasticml.story.records import RoundEnded, records_of
 
 Row = dict[str, Any]
 
-#: Version of the run directory's format; ``summary.json`` states it, since version 1.
+#: Version of the run directory's format; summaries state it, since version 1.
 FORMAT_VERSION = 1
 #: ``reason`` of the error when the run directory cannot be written any more.
 DIRECTORY_LOST = "run directory lost"
@@ -330,8 +330,8 @@ class RunDirectory:
         self._write(_MODEL, npz_bytes(arrays))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write ``summary.json``, with the version of the directory's format."""
-        text = json.dumps(json_safe({"format_version": FORMAT_VERSION, **summary}), indent=2)
+        """Write ``summary.json``."""
+        text = json.dumps(json_safe(summary), indent=2)
         self._write("summary.json", (text + "\n").encode())
 
     def _write(self, name: str, content: bytes) -> None:

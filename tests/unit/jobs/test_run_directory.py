@@ -100,7 +100,6 @@ def test_the_summary_is_strict_json(tmp_path):
     with RunDirectory(tmp_path).open(JOB) as directory:
         directory.write_summary({"gap": float("nan"), "rounds": np.int64(3), "at": Path("/x")})
     assert json.loads((tmp_path / "summary.json").read_text()) == {
-        "format_version": 1,
         "gap": None,
         "rounds": 3,
         "at": "/x",
