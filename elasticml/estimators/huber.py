@@ -51,6 +51,7 @@ class HuberRegressor(LinearRegressor):
     n_features_in_ : int
     """
 
+    _loss = "huber"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "epsilon": [Interval(Real, 1.0, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],

@@ -17,7 +17,6 @@ from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.parallel import Serial
 from elasticml.estimators.backend_choice import choose_client, stored_values
 from elasticml.estimators.base import LinearRegressor, warn_of_gap
-from elasticml.estimators.inputs import load_arrays
 from elasticml.objectives.links import predictions
 
 
@@ -39,6 +38,9 @@ class PoissonRegressor(LinearRegressor):
         Start from the last fit's model, in this process.
     client : distributed.Client or address, optional
         Fit as an elastic job on this cluster; for the default see ``solver_path_``.
+    solver, verbose
+        Parameters of scikit-learn without meaning here: other values than the defaults are ignored,
+        with a warning.
 
     Attributes
     ----------
@@ -53,6 +55,8 @@ class PoissonRegressor(LinearRegressor):
     n_features_in_ : int
     """
 
+    _loss = "poisson"
+    _without_meaning = ("solver", "verbose")
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "alpha": [Interval(Real, 0, None, closed="left")],
         "fit_intercept": ["boolean"],
@@ -70,6 +74,8 @@ class PoissonRegressor(LinearRegressor):
         tol: float = 1e-4,
         warm_start: bool = False,
         client: Any = None,
+        solver: str = "lbfgs",
+        verbose: int = 0,
     ) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
@@ -77,6 +83,8 @@ class PoissonRegressor(LinearRegressor):
         self.tol = tol
         self.warm_start = warm_start
         self.client = client
+        self.solver = solver
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> PoissonRegressor:
         """Fit the model.
@@ -149,7 +157,7 @@ class PoissonRegressor(LinearRegressor):
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return D2, the share of the deviance that the model explains."""
-        X, y, sample_weight = load_arrays(X, y, sample_weight, n_columns=self.n_features_in_)
+        X, y, sample_weight = self._loaded(X, y, sample_weight)
         return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
 
     def _start(self, constant: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -29,6 +29,9 @@ class QuantileRegressor(LinearRegressor):
         The most steps.
     tol : float
         Steps end when the duality gap is at most ``tol`` times the objective of the zero model.
+    solver, solver_options
+        Parameters of scikit-learn without meaning here: other values than the defaults are ignored,
+        with a warning.
 
     Attributes
     ----------
@@ -40,6 +43,8 @@ class QuantileRegressor(LinearRegressor):
     n_features_in_ : int
     """
 
+    _loss = "quantile"
+    _without_meaning = ("solver", "solver_options")
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "quantile": [Interval(Real, 0, 1, closed="neither")],
         "alpha": [Interval(Real, 0, None, closed="left")],
@@ -56,12 +61,16 @@ class QuantileRegressor(LinearRegressor):
         fit_intercept: bool = True,
         max_iter: int = 200,
         tol: float = 1e-9,
+        solver: str = "highs",
+        solver_options: Any = None,
     ) -> None:
         self.quantile = quantile
         self.alpha = alpha
         self.fit_intercept = fit_intercept
         self.max_iter = max_iter
         self.tol = tol
+        self.solver = solver
+        self.solver_options = solver_options
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> QuantileRegressor:
         """Fit the model.
