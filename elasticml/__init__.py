@@ -117,6 +117,7 @@ __all__ = [
     "SubmissionError",
     "TensorBoardCallback",
     "TuneLocalWork",
+    "Validate",
     "WandbCallback",
     "YarnCluster",
     "__version__",
@@ -187,7 +188,8 @@ _HOMES = {
         "specification.algorithms",
     ),
     **dict.fromkeys(
-        ("Checkpoint", "Collective", "Evaluate", "Members", "Stop"), "specification.sections"
+        ("Checkpoint", "Collective", "Evaluate", "Members", "Stop", "Validate"),
+        "specification.sections",
     ),
     "ChooseInnerIterations": "policies.inner_iterations",
     "ElasticScaling": "policies.elastic_scaling",

@@ -57,6 +57,15 @@ class ChunkId(NamedTuple):
         return f"{self.source}/{self.block}/{self.ordinal}"
 
 
+#: Chunks with ordinals from this one on hold validation rows.
+VALIDATION_ORDINAL: Final = 1 << 24
+
+
+def is_validation(id: ChunkId) -> bool:
+    """Whether a chunk holds validation rows, which are scored and never trained on."""
+    return id.ordinal >= VALIDATION_ORDINAL
+
+
 def chunk_id(text: str) -> ChunkId:
     """Parse a chunk id from ``str(chunk)``."""
     source, block, ordinal = text.rsplit("/", 2)
@@ -68,6 +77,7 @@ class ChunkInfo:
     """Metadata of a chunk that the ledger keeps: id, rows and bytes."""
 
     id: ChunkId
+    #: Training examples; none in a chunk of validation rows.
     rows: int
     nbytes: int
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from elasticml.data.readers.dask_partitions import DaskSource
 from elasticml.data.source import Source, resolve_chunk_bytes, source_from_spec
 from elasticml.data.storage.filesystem import is_url, join
+from elasticml.data.validation import with_validation
 from elasticml.errors import ConfigError
 from elasticml.ids import RECORD_VERSION, VERSION
 from elasticml.jobs import run_checkpoints
@@ -30,6 +31,7 @@ from elasticml.jobs.job_validation import (
     parse_memory_limit,
     policy_entries,
     resolve_holders,
+    resolve_validation,
 )
 from elasticml.jobs.preflight import preflight_data
 from elasticml.jobs.result import Result
@@ -57,6 +59,7 @@ from elasticml.specification.sections import (
     Members,
     Placement,
     Stop,
+    Validate,
 )
 
 if TYPE_CHECKING:
@@ -112,6 +115,10 @@ class Job:
     evaluate : Evaluate, None or False
         ``Evaluate(every=10)`` keeps the model of every tenth round and evaluates it after the job;
         None evaluates only the last model; False evaluates nothing.
+    validate : float, Source, Validate or mapping, optional
+        Rows that members score while the job trains: a share of the training rows, or other data.
+        ``Validate(share=0.1, metric="accuracy", patience=5)``: the job ends after five scores
+        without improvement; the result has the model with the best score.
     checkpoint : Checkpoint, path, bool or None
         Where to write checkpoints, from which another process can resume the job. True: in the run
         directory; None: no checkpoints. The scheduler writes them, so it must be able to access
@@ -148,6 +155,7 @@ class Job:
         warm_start: WarmStart | None = None,
         members: Members | None = None,
         evaluate: Evaluate | bool | None = None,
+        validate: float | Source | Validate | Mapping[str, Any] | None = None,
         checkpoint: run_checkpoints.CheckpointLike = None,
         chunk_size: int | str | None = None,
         cache: str | Path | bool | None = None,
@@ -169,7 +177,8 @@ class Job:
         )
         check_together(algorithm, options.absent, stop, self.policies)
         self.algorithm = algorithm
-        self.data = data
+        #: The training data, with the validation rows if there are any.
+        self.data, self.validate = resolve_validation(validate, algorithm, data, options.seed)
         self.test = test
         self.name = name
         self.absent = options.absent
@@ -284,6 +293,7 @@ class Job:
             "warm_start": self.warm_start_path,
             "members": {"start": members, "min": self.members.min, "max": self.members.max},
             "evaluate": evaluate if self.evaluates else False,
+            **({} if self.validate is None else {"validate": self.validate}),
             "checkpoint": None if place is None else place.fields_json(),
             "threads": self.threads,
             "memory_limit": self.memory_limit,
@@ -469,7 +479,7 @@ def resume(
         interrupted = {"run_dir": run_dir, "continues": True, "cluster": sections.get("cluster")}
     prepare_scheduler(client)
     place, former = _interrupted_job(client, places)
-    source = data if data is not None else source_from_spec(former.data)
+    source = source_from_spec(former.data) if data is None else _validated(data, former)
     again = run_checkpoints.DATA_IN_MEMORY.get(str(former.data.get("format")))
     if data is None and again is not None:
         raise ConfigError(
@@ -493,6 +503,17 @@ def resume(
     }
     _submit(client, record, source)
     return Handle(client, job_id, job_record(record), source, test, interrupted)
+
+
+def _validated(data: Source, former: JobRecord) -> Source:
+    """Return training data that were given again, with the validation rows of the former job."""
+    part = former.data.get("validation")
+    if part is None:
+        return data
+    rest, share = part.get("data"), part.get("share")
+    validation = None if rest is None else source_from_spec(rest)
+    seed = int(part.get("seed") or 0)
+    return with_validation(data, share=share, seed=seed, validation=validation)
 
 
 def _interrupted_job(client: Client, places: Sequence[str]) -> tuple[str, JobRecord]:

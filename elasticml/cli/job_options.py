@@ -99,6 +99,12 @@ def summary_lines(summary: RunSummary) -> list[str]:
     for name, metrics in (("train", summary.train), ("test", summary.test)):
         if metrics:
             lines.append(f"{name:<12}" + ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
+    if summary.validation and summary.validation.get("score") is not None:
+        kept = summary.validation
+        lines.append(
+            f"validation  {kept['metric']} {kept['score']:.6g} on {kept['rows']} rows, with the "
+            f"model of round {kept['round']}"
+        )
     if summary.lost:
         lines.append(f"members     {summary.lost} lost, {summary.returned} returned")
     if summary.retired:

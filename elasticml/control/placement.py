@@ -8,7 +8,7 @@ from typing import Final
 
 from elasticml.control.policy import Chunks
 from elasticml.control.seeded_random import shuffled
-from elasticml.ids import ChunkId, ChunkInfo, MemberId
+from elasticml.ids import ChunkId, ChunkInfo, MemberId, is_validation
 
 #: Largest difference of a member's examples from the mean, as a share of the mean, with which the
 #: chunks of data that lie on members stay where they were read.
@@ -93,15 +93,19 @@ def evened(
 def _stretches(
     order: Sequence[ChunkInfo], members: Sequence[MemberId], partitions: int | None
 ) -> dict[ChunkId, MemberId]:
-    total = sum(c.rows for c in order)
+    trained = [(c.id, c.rows) for c in order if not is_validation(c.id)]
+    # They have no training rows, and take as long to score as they are large.
+    held = [(c.id, c.nbytes) for c in order if is_validation(c.id)]
     n_parts = partitions or len(members)
     target: dict[ChunkId, MemberId] = {}
-    before = 0
-    for chunk in order:
-        middle = before + chunk.rows / 2
-        part = min(int(middle * n_parts / total), n_parts - 1) if total else 0
-        target[chunk.id] = members[part * len(members) // n_parts]
-        before += chunk.rows
+    for sized in (trained, held):
+        total = sum(size for _, size in sized)
+        before = 0
+        for id, size in sized:
+            middle = before + size / 2
+            part = min(int(middle * n_parts / total), n_parts - 1) if total else 0
+            target[id] = members[part * len(members) // n_parts]
+            before += size
     return target
 
 

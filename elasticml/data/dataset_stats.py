@@ -53,6 +53,8 @@ class BlockSummary:
     moments: Mapping[str, ColumnMoments] = field(default_factory=dict)
     #: Tables, in block 0: the fitted encoder as JSON.
     encoder: Mapping[str, Any] | None = None
+    #: Rows that are scored and not trained on; not among ``rows``.
+    validation_rows: int = 0
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -77,6 +79,7 @@ class BlockSummary:
             "columns": {name: column.to_json() for name, column in self.columns.items()},
             "moments": {name: [m.largest, *m.sums] for name, m in self.moments.items()},
             "encoder": self.encoder,
+            **({"validation_rows": self.validation_rows} if self.validation_rows else {}),
         }
 
     @staticmethod
@@ -123,6 +126,8 @@ class DatasetStats:
     moments: Mapping[str, ColumnMoments] = field(default_factory=dict)
     #: Tables: the fitted encoder as JSON.
     encoder: Mapping[str, Any] | None = None
+    #: Rows that are scored and not trained on; not among ``n_rows``.
+    validation_rows: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the statistics as a JSON-able dict."""
@@ -140,6 +145,7 @@ class DatasetStats:
             "vocabularies": {name: list(words) for name, words in self.vocabularies.items()},
             "index_base": self.index_base,
             "encoder": self.encoder,
+            **({"validation_rows": self.validation_rows} if self.validation_rows else {}),
         }
 
     @staticmethod
@@ -267,6 +273,7 @@ def merge_summaries(
         columns={column: merge_surveys(some) for column, some in columns.items()},
         moments={column: merge_moments(some) for column, some in moments.items()},
         encoder=next((s.encoder for s in ordered if s.encoder is not None), None),
+        validation_rows=sum(summary.validation_rows for summary in ordered),
     )
 
 

@@ -42,6 +42,9 @@ _READERS: Final[dict[str, str]] = {
     "synthetic_splice": "elasticml.data.synthetic.splice_sites",
 }
 
+#: Module of training data with validation rows, which is built on this one.
+_VALIDATION: Final = "elasticml.data.validation"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockInfo:
@@ -122,6 +125,9 @@ def source_from_spec(spec: Mapping[str, Any]) -> Source:
     ConfigError
         When the format or a key is unknown, or a setting is out of range.
     """
+    if spec.get("validation") is not None:
+        wrapped: Source = importlib.import_module(_VALIDATION).validated_source_of(spec)
+        return wrapped
     from elasticml.specification.data import DATA_SPECS
     from elasticml.specification.settings_model import read_settings, unknown_choice
 

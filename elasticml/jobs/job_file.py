@@ -49,6 +49,7 @@ from elasticml.specification.sections import (
     Placement,
     Stop,
     TLSFiles,
+    Validate,
 )
 from elasticml.specification.settings_model import (
     keys_of,
@@ -260,6 +261,7 @@ class JobFile:
     warm_start: Path | None
     members: Members
     evaluate: Evaluate | bool | None
+    validate: Validate | None
     checkpoint: CheckpointSetting
     threads: int | None
     memory_limit: int | str | None
@@ -347,6 +349,7 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
         warm_start=_file(raw.get("warm_start"), folder, "warm_start"),
         members=members,
         evaluate=_evaluate(raw.get("evaluate")),
+        validate=_validate(raw.get("validate"), raw["data"], folder),
         checkpoint=_checkpoint(raw.get("checkpoint"), folder, cluster),
         memory_limit=raw.get("memory_limit"),
         simulate=_world(raw.get("simulate"), folder),
@@ -403,14 +406,42 @@ def _sources(section: Mapping[str, Any], folder: Path) -> tuple[Source, Source |
     test = section.get("test")
     if test is None:
         return source_from_spec(spec), None
-    if isinstance(test, str):
-        test = {"path": test}
-    if not isinstance(test, Mapping):
-        raise ConfigError(f"data.test: got {test!r}, wanted a path or a mapping", path="data.test")
-    inherits = test.get("format", spec["format"]) == spec["format"]
-    shared = {key: value for key, value in spec.items() if inherits and key != "labels"}
-    test = {**shared, **_with_path(test, folder)}
-    return source_from_spec(spec), source_from_spec(test)
+    return source_from_spec(spec), _beside(spec, test, folder, "data.test")
+
+
+def _beside(spec: Mapping[str, Any], other: object, folder: Path, key: str) -> Source:
+    """Return a source of other data, which has the training data's options for all it leaves out.
+
+    Parameters
+    ----------
+    spec : mapping
+        The options of the training data.
+    other : str or mapping
+        A path, or options.
+    key : str
+        Its key in messages.
+    """
+    if isinstance(other, str):
+        other = {"path": other}
+    if not isinstance(other, Mapping):
+        raise ConfigError(f"{key}: got {other!r}, wanted a path or a mapping", path=key)
+    inherits = other.get("format", spec["format"]) == spec["format"]
+    shared = {name: value for name, value in spec.items() if inherits and name != "labels"}
+    return source_from_spec({**shared, **_with_path(other, folder)})
+
+
+def _validate(value: object, section: Mapping[str, Any], folder: Path) -> Validate | None:
+    """Read the section: a share, a path of the validation data, or a mapping."""
+    if value is None or isinstance(value, bool):
+        return None if value is not True else read_settings(Validate, {}, "validate")
+    if isinstance(value, int | float):
+        value = {"share": value}
+    if isinstance(value, str):
+        value = {"data": value}
+    if isinstance(value, Mapping) and value.get("data") is not None:
+        spec = _readers_part(section, folder)
+        value = {**value, "data": _beside(spec, value["data"], folder, "validate.data")}
+    return read_settings(Validate, value, "validate")
 
 
 def data_section(path: Path) -> dict[str, Any]:

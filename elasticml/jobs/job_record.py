@@ -27,6 +27,7 @@ SECTIONS = (
     "warm_start",
     "members",
     "evaluate",
+    "validate",
     "checkpoint",
     "threads",
     "memory_limit",
@@ -45,6 +46,7 @@ def job_file_from_record(record: JobRecord) -> dict[str, Any]:
         Keys whose value is None or empty are omitted.
     """
     data = _given(record.data)
+    data.pop("validation", None)  # the section validate says it
     if record.test:
         data["test"] = _given(record.test)
     if record.chunk_bytes:

@@ -31,6 +31,7 @@ from elasticml.specification.sections import (
     JobOptions,
     Members,
     Stop,
+    Validate,
 )
 from elasticml.specification.settings_model import names_by_key
 from elasticml.specification.simulator import WorldOptions
@@ -69,6 +70,7 @@ def job_schema() -> _Schema:
         "warm_start": _plain("path of the initial model, a model.npz", type=["string", "null"]),
         "members": _section(Members, definitions),
         "evaluate": _section(Evaluate, definitions, more=[{"const": False}]),
+        "validate": _section(Validate, definitions, more=[{"type": "number"}, {"type": "string"}]),
         "checkpoint": _section(
             Checkpoint, definitions, more=[{"type": "boolean"}, {"type": "string"}]
         ),

@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from elasticml.data.source import infer_format
+from elasticml.data.source import Source, infer_format
 from elasticml.data.storage.filesystem import is_url
+from elasticml.data.validation import with_validation
 from elasticml.errors import ConfigError
+from elasticml.evaluation.validation import resolve_metrics
 from elasticml.ids import format_size, parse_size
 from elasticml.runtime.worker_limits import BODIES_SHARE
 from elasticml.specification.algorithms import (
@@ -22,9 +24,11 @@ from elasticml.specification.algorithms import (
     LocalSGD,
     absent_rule,
     certifies_gap,
+    record_section,
     require_torch,
 )
-from elasticml.specification.sections import Holders, Stop
+from elasticml.specification.sections import Holders, Stop, Validate
+from elasticml.specification.settings_model import read_settings
 
 #: Policies that decide by the certified gap; without one they never act.
 NEED_GAP = ("knee", "gap_per_container_second", "tune_local_work", "inner_iterations")
@@ -160,6 +164,47 @@ def _check_stop(algorithm: AnyAlgorithm, stop: Stop) -> None:
             f"stop.epochs: local_sgd counts epochs, {algorithm.name} does not; use stop.rounds",
             path="stop.epochs",
         )
+
+
+def resolve_validation(
+    validate: Any, algorithm: AnyAlgorithm, data: Source, seed: int
+) -> tuple[Source, dict[str, Any] | None]:
+    """Resolve ``validate``: the training data with validation rows, and the record's section.
+
+    Parameters
+    ----------
+    validate : Validate, mapping, float, Source or None
+        A number is a share of the training rows.
+
+    Raises
+    ------
+    ConfigError
+        When a setting is invalid, a metric does not fit the algorithm, or the algorithm cannot be
+        validated while training.
+    """
+    if validate is None or validate is False:
+        return data, None
+    if isinstance(validate, int | float) and not isinstance(validate, bool):
+        validate = {"share": validate}
+    elif not isinstance(validate, Validate | Mapping):
+        validate = {"data": validate}
+    if not isinstance(validate, Validate):
+        validate = read_settings(Validate, validate, "validate")
+    if validate.data is not None:
+        check_source(validate.data, "validate.data")
+    metrics = resolve_metrics(record_section(algorithm, seed, None, None), validate.metrics)
+    section: dict[str, Any] = {
+        "metric": list(metrics),
+        "every": validate.every,
+        "patience": validate.patience,
+        "min_delta": validate.min_delta,
+    }
+    if validate.share is not None:
+        section["share"] = validate.share
+    else:
+        section["data"] = validate.data.spec()
+    source = with_validation(data, share=validate.share, seed=seed, validation=validate.data)
+    return source, section
 
 
 def resolve_holders(

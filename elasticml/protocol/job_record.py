@@ -142,6 +142,8 @@ class JobRecord(JsonFields):
     placement: str | None = None
     #: Path of the initial model.
     warm_start: str | None = None
+    #: Metrics and rules of the validation while training.
+    validate: Mapping[str, Any] | None = None
     members: MemberLimits = MemberLimits()
     checkpoint: CheckpointPlace | None = None
     threads: int | None = None

@@ -8,7 +8,6 @@ and models so far is compared with that of the run.
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,11 +18,11 @@ import numpy as np
 
 from elasticml.algorithms.base import Arrays, Resume, Scalar, Work
 from elasticml.algorithms.parallel import Serial
-from elasticml.algorithms.registry import algorithm
 from elasticml.data.chunks.digests import as_text
 from elasticml.data.dataset_stats import DatasetStats, merge_summaries
 from elasticml.data.source import Source, survey_all
 from elasticml.errors import ConfigError, DataError, ElasticmlError, JobFailedError
+from elasticml.evaluation.validation import make_solver, make_trainer
 from elasticml.ids import ExchangeId, GroupId, Mask
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
@@ -252,6 +251,7 @@ class Replay:
             raise DataError("the story does not begin with a job's start; nothing to replay")
         job = job_record(records[0].spec)
         self._absent = job.absent or ""
+        self._validate = job.validate
         self._blocks = BlockCache(source, job.chunk_bytes, job.members.start, job.cache)
         self._members = ReplayMembers(self._blocks, "", {})
         self._blas = BlasThreadLimit()
@@ -341,12 +341,9 @@ class Replay:
     def _make_trainer(self) -> TrainerRunner:
         if self.facts is None:
             raise DataError("the story contains an exchange before the data were loaded")
-        settings = dict(self._algorithm)
-        factory = algorithm(settings.pop("name")).trainer
-        if self._resume is None:
-            return TrainerRunner(factory(settings, self.facts, self._absent))
-        assert "resume" in inspect.signature(factory).parameters
-        return TrainerRunner(factory(settings, self.facts, self._absent, resume=self._resume))
+        return TrainerRunner(
+            make_trainer(self._algorithm, self.facts, self._absent, self._resume, self._validate)
+        )
 
     # --- the trainer ----------------------------------------------------------------------------
 
@@ -437,10 +434,9 @@ class Replay:
     def _compute(self, member: ReplayMember, work: Work) -> Vector:
         if member.solver is None:
             assert self.facts is not None
-            settings = dict(self._algorithm)
             # Through JSON, as the driver sends them.
             facts = DatasetStats.from_json(json.loads(json.dumps(self.facts.to_json())))
-            member.solver = algorithm(settings.pop("name")).solver(settings, facts)
+            member.solver = make_solver(self._algorithm, facts, self._validate)
         width = member.threads, member.nodes
         if width not in self._pools:
             self._pools[width] = parallel(*width)

@@ -17,7 +17,7 @@ from elasticml.protocol.chunk_ranges import parse_chunk_ranges
 from elasticml.protocol.job_record import JobRecord, job_record
 from elasticml.report.lanes import slot_of
 from elasticml.report.markup import lead_text, number
-from elasticml.report.series import TEST_METRICS, metric_name
+from elasticml.report.series import TEST_METRICS, is_validation_score, metric_name
 from elasticml.report.status import JobStatus
 from elasticml.report.timeline import FORMATTED, count, seconds_text, timeline
 from elasticml.report.waiting import RoundTimes
@@ -173,7 +173,7 @@ class LiveJob:
     moved_bytes: int = 0
     #: Seconds of participation, summed over members.
     container_s: float = 0.0
-    #: Name of the test metric of the points.
+    #: Name of the validation score or test metric of the points.
     metric: str = ""
     #: Number of updates, and of times at which the points were thinned.
     version: int = 0
@@ -343,7 +343,8 @@ class LiveJob:
         """Append a point of the curves, in place of the last one if that is close."""
         self.container_s += row.members * max(0.0, t - self._row_s)
         self._row_s = t
-        metric = next((name for name, _ in TEST_METRICS if name in row.columns), "")
+        tests = [name for name, _ in TEST_METRICS if name in row.columns]
+        metric = next(iter((*tests, *filter(is_validation_score, row.columns))), "")
         self.metric = metric_name(metric) if metric else self.metric
         # Idle rounds have no exchange, and of some rounds not all records are read.
         spent = self._times
@@ -389,6 +390,11 @@ class LiveJob:
         counted = Counter(map(attrgetter("state"), self.slots.values()))
         return {state: counted[state] for state in STATE_WORDS}
 
+    @property
+    def metric_label(self) -> str:
+        """Name of the score in the points: of the validation rows, or of the test data."""
+        return self.metric if self.metric.startswith("validation") else f"test {self.metric}"
+
     def cards(self) -> list[Card]:
         """Return the key figures, most important first."""
         status, counted = self.status, self.counts()
@@ -409,7 +415,7 @@ class LiveJob:
         ]
         metric = None if last is None else self._last_known(COLUMNS.index("metric"))
         if metric is not None:
-            cards.append(Card(label=f"test {self.metric}", value=number(metric, 4)))
+            cards.append(Card(label=self.metric_label, value=number(metric, 4)))
         cards += [
             Card(
                 label="members", value=number(counted["active"] + counted["leaving"]), small=small

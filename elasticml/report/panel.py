@@ -15,6 +15,7 @@ from elasticml.report.plots import (
     metric_picture,
     objective_picture,
     objective_zoom,
+    validation_picture,
 )
 from elasticml.report.run_reader import RunData, history_of_rows
 from elasticml.report.series import headline_metric, metric_name, metric_series
@@ -70,7 +71,7 @@ def run_data(
     live: LiveJob, now_s: float, evaluated: Sequence[Mapping[str, Any]] | None = None
 ) -> RunData:
     """Return the figures in the form that the report draws."""
-    metric = f"test_{live.metric.lower().replace(' ', '_')}" if live.metric else "metric"
+    metric = live.metric_label.lower().replace(" ", "_") if live.metric else "metric"
     names = {"absent": "absent_examples", "metric": metric, "gap_is_bound": "gap_is_bound"}
     rows = [] if evaluated is None else list(evaluated)
     for point in live.points if evaluated is None else ():
@@ -91,7 +92,7 @@ def run_data(
 def _metric_cards(live: LiveJob, run: RunData) -> list[Card]:
     """Return the test metric of the evaluator, which the story does not have."""
     metric = headline_metric(run.history)
-    if metric is None or live.metric:
+    if metric is None or (live.metric and live.metric_label.startswith("test ")):
         return []
     _, values = metric_series(run, metric[0])
     return [Card(label=f"test {metric_name(metric[0])}", value=number(float(values[-1]), 4))]
@@ -101,7 +102,8 @@ def _pictures(run: RunData) -> str:
     if run.history.n_rows < 2:
         return ""
     quality = [gap_picture] if run.history.has("gap") else [objective_picture, objective_zoom]
-    pictures = [styled(draw, run) for draw in (*quality, metric_picture, members_picture)]
+    drawn = (*quality, validation_picture, metric_picture, members_picture)
+    pictures = [styled(draw, run) for draw in drawn]
     return "".join(figure(picture) for picture in pictures if picture is not None)
 
 

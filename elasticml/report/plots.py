@@ -24,6 +24,8 @@ from elasticml.report.series import (
     members_over_time,
     membership_marks,
     metric_name,
+    metric_series,
+    validation_column,
     wants_log,
 )
 from elasticml.report.style import (
@@ -184,6 +186,34 @@ def metric_picture(run: RunData) -> Picture | None:
     )
     caption = f"Test set: {words}, evaluated after the run."
     return Picture("auprc", figure, f"Test {short}", alt, caption)
+
+
+def validation_picture(run: RunData) -> Picture | None:
+    """Draw the validation score by round; None if the job was not validated."""
+    column = validation_column(run.history)
+    if column is None:
+        return None
+    words = metric_name(column)
+    x, y = metric_series(run, column)
+    figure, ax = _panel()
+    ax.plot(x, y, color=COLOURS["green"], marker="o", markersize=3.2 if len(x) < 80 else 0)
+    best = int(np.argmax(y))
+    ax.plot(x[best], y[best], "o", color=COLOURS["green"], markersize=7, fillstyle="none")
+    ax.margins(y=0.14)  # room for the names of the marks
+    ax.annotate(
+        f"{y[best]:.4f}", (x[best], y[best]), xytext=(7, 4), textcoords="offset points",
+        color=COLOURS["green"], fontweight="bold", annotation_clip=False,
+    )  # fmt: skip
+    _finish_panel(ax, run, f"{words.capitalize()} by round")
+    alt = (
+        f"{words} against the round, greater is better: {y[0]:.4f} at round {x[0]:.0f}, best "
+        f"{y[best]:.4f} at round {x[best]:.0f}."
+    )
+    caption = (
+        "Validation rows, scored by the members while the job trained; the ring is the model that "
+        "the job returned. Rounds without all validation rows have no score."
+    )
+    return Picture("validation", figure, words.capitalize(), alt, caption)
 
 
 def members_picture(run: RunData) -> Picture | None:

@@ -24,6 +24,7 @@ from elasticml.report.plots import (
     metric_picture,
     objective_picture,
     objective_zoom,
+    validation_picture,
 )
 from elasticml.report.preemptions import preemptions_section
 from elasticml.report.run_reader import TEXT_COLUMNS, RunData, read_run
@@ -192,6 +193,7 @@ _PICTURES: tuple[
 ] = (
     ("Objective", (objective_picture, objective_zoom), "No objective was recorded."),
     ("Certified gap", (gap_picture, gap_time_picture), ""),
+    ("Validation score", (validation_picture,), ""),
     ("Test metric and members", (metric_picture, members_picture), ""),
     ("What every member did", (lanes_picture,), "The story records no member's work."),
     ("Load balance of the members", (loads_picture,), ""),
@@ -357,6 +359,11 @@ def _cards(run: RunData) -> list[tuple[str, str, str]]:
             f"{number(chunks)} chunks" if chunks else "between members",
         )
     )
+    kept = summary.validation or {}
+    if kept.get("score") is not None:
+        label = f"validation {kept['metric'].replace('_', ' ')}"
+        of = f"model of round {kept['round']}, {number(kept['rows'])} rows"
+        cards.append((label, number(kept["score"], 4), of))
     for name, value in (summary.test or {}).items():
         if math.isfinite(finite(value)):
             cards.append((_column_words(f"test_{name}"), number(finite(value), 4), ""))

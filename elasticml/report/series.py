@@ -190,6 +190,16 @@ def full_objective(history: History) -> tuple[NDArray[np.float64], NDArray[np.fl
     return history.column("round")[valid], values[valid]
 
 
+def validation_column(history: History) -> str | None:
+    """Return the column of the score that decides in a validated job; None in other jobs."""
+    return next((c for c in history.names if is_validation_score(c) and history.has(c)), None)
+
+
+def is_validation_score(column: str) -> bool:
+    """Whether a column of the history is a score of the validation rows."""
+    return column.startswith("validation_") and column != "validation_rows"
+
+
 def headline_metric(history: History) -> tuple[str, str] | None:
     """Return column and name of the test metric to show; None if nothing was evaluated."""
     return next(((c, words) for c, words in TEST_METRICS if history.has(c)), None)

@@ -11,7 +11,6 @@ from typing import Any
 from elasticml.algorithms.async_sgd.report_ops import ReportSolver
 from elasticml.algorithms.kernel_modules import kernel_modules, warm_up, warms_up
 from elasticml.algorithms.parallel import Serial
-from elasticml.algorithms.registry import algorithm
 from elasticml.collective.frames import Frame, Header, Kind
 from elasticml.collective.segmentation import IncomingVector
 from elasticml.collective.transport import Link
@@ -24,6 +23,7 @@ from elasticml.data.readers.dask_partitions import DaskSource
 from elasticml.data.source import Source, pin_blocks, source_from_spec
 from elasticml.data.storage.block_cache import CacheSetting, unpin
 from elasticml.errors import ConfigError, DataError, ElasticmlError, error_to_dict, fault_of
+from elasticml.evaluation.validation import make_solver
 from elasticml.ids import NO_EXCHANGE, ChunkId, ExchangeId, MemberId, chunk_id
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
@@ -219,7 +219,7 @@ class MemberAgent:
             self._source = source_from_spec(extras["spec"])
             facts = DatasetStats.from_json(extras["facts"])
             record = self._record
-            solver = algorithm(record.algorithm_name).solver(record.algorithm_settings, facts)
+            solver = make_solver(record.algorithm, facts, record.validate)
             self._welcomed().solver = solver
             if isinstance(solver, ReportSolver):
                 self._start_loop(solver)

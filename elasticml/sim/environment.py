@@ -15,10 +15,10 @@ import numpy as np
 
 from elasticml.algorithms.base import Arrays, Solver, Work
 from elasticml.algorithms.parallel import Serial
-from elasticml.algorithms.registry import algorithm
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.errors import ElasticmlError, JobFailedError
+from elasticml.evaluation.validation import make_solver
 from elasticml.ids import ExchangeId, MemberId
 from elasticml.sim.block_cache import BlockCache
 from elasticml.sim.message_sizes import SharedExchange, shared_exchange
@@ -79,9 +79,7 @@ class Environment:
         """Create a member's solver."""
         record = self.session.record
         assert self.session.facts is not None
-        return algorithm(record.algorithm_name).solver(
-            record.algorithm_settings, self.session.facts
-        )
+        return make_solver(record.algorithm, self.session.facts, record.validate)
 
     def solve(
         self, solver: Solver | None, work: Work, chunks: Sequence[Chunk]

@@ -158,6 +158,33 @@ class Evaluate(SettingsModel):
     rounds: tuple[Annotated[int, Field(ge=0)], ...] = ()
 
 
+class Validate(SettingsModel):
+    """Rows that members score while the job trains, and the job's end by their score."""
+
+    #: Share of the training rows that is held out; they are never trained on.
+    share: float | None = Field(default=None, gt=0, lt=1)
+    #: The validation data: a path, or the options that differ from the training data.
+    data: Any = None
+    #: Names as in scikit-learn's ``scoring``, or ``module:function``; the first one decides.
+    metric: str | tuple[str, ...] = ()
+    #: Rounds between two scores.
+    every: Count = 1
+    #: The job ends after this many scores without improvement; 0: never.
+    patience: Index = 10
+    #: An improvement is greater than this.
+    min_delta: float = Field(default=0.0, ge=0)
+
+    def check(self) -> None:
+        """Check constraints between fields."""
+        if (self.share is None) == (self.data is None):
+            raise ValueError("share: give exactly one of share and data")
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+        return (self.metric,) if isinstance(self.metric, str) else self.metric
+
+
 class Checkpoint(SettingsModel):
     """Where and how often checkpoints are written, from which another process can resume."""
 

@@ -73,6 +73,8 @@ class RunSummary(JsonFields):
     #: Metrics on the training and the test data.
     train: Mapping[str, Any] | None = field(default=None, metadata=OPTIONAL)
     test: Mapping[str, Any] | None = field(default=None, metadata=OPTIONAL)
+    #: The validation while training: metric, score and round of the model, rows, number of scores.
+    validation: Mapping[str, Any] | None = field(default=None, metadata=OPTIONAL)
     test_notes: tuple[str, ...] | None = field(default=None, metadata=OPTIONAL)
     #: Why the metrics are missing.
     not_evaluated: str | None = field(default=None, metadata=OPTIONAL)

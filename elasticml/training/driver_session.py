@@ -27,6 +27,7 @@ from elasticml.errors import (
     JobFailedError,
     error_to_dict,
 )
+from elasticml.evaluation.validation import make_trainer, validation_summary
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.protocol.chunk_ranges import format_chunk_ranges
@@ -217,21 +218,17 @@ class DriverSession:
 
     def make_trainer(self, absent: str) -> ev.Event | None:
         """Create the trainer without starting it; return an event only if it rejects the job."""
-        name, settings = self.record.algorithm_name, self.record.algorithm_settings
+        name, record = self.record.algorithm_name, self.record
         assert self.facts is not None
         try:
+            resume = None if self.resumed is None else self.resumed.resume_point.resume
             factory = algorithm(name).trainer
-            if self.resumed is None:
-                trainer = factory(settings, self.facts, absent)
-            elif "resume" in inspect.signature(factory).parameters:
-                trainer = factory(
-                    settings, self.facts, absent, resume=self.resumed.resume_point.resume
-                )
-            else:
+            if resume is not None and "resume" not in inspect.signature(factory).parameters:
                 raise ConfigError(
                     f"resume: algorithm {name} cannot resume from a checkpoint: its trainer has no "
                     "argument resume; run the job from its start"
                 )
+            trainer = make_trainer(record.algorithm, self.facts, absent, resume, record.validate)
         except ElasticmlError as error:
             return self.fail(error)
         self.state = "running"
@@ -311,6 +308,12 @@ class DriverSession:
             features=None if facts is None else facts.n_columns,
             members=members,
         )
+        if self.record.validate:
+            rows = [dict(row) for row in self.journal.rows]
+            n_rows = 0 if facts is None else facts.validation_rows
+            summary = replace(
+                summary, validation=validation_summary(self.record.validate, rows, n_rows)
+            )
         self.summary = summary.to_json()
 
 

@@ -29,7 +29,7 @@ from elasticml.data.chunks.body import layout_from_json as layout_from_json
 from elasticml.data.chunks.lazy_body import LazyBody
 from elasticml.data.out_of_core.buffer_pool import BufferPool
 from elasticml.errors import DataError
-from elasticml.ids import ChunkId, ChunkInfo
+from elasticml.ids import ChunkId, ChunkInfo, is_validation
 
 
 class BodyStore(Protocol):
@@ -256,8 +256,9 @@ class Chunk:
         return chunk
 
     def info(self) -> ChunkInfo:
-        """Return id, rows and bytes, for the ledger."""
-        return ChunkInfo(id=self.id, rows=self.n_rows, nbytes=self.nbytes)
+        """Return id, training rows and bytes, for the ledger."""
+        rows = 0 if is_validation(self.id) else self.n_rows
+        return ChunkInfo(id=self.id, rows=rows, nbytes=self.nbytes)
 
     def __repr__(self) -> str:
         """Name the chunk, its kind and its sizes."""

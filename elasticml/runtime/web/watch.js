@@ -172,7 +172,8 @@ function column(name) {
 function drawCharts() {
   const share = column("absent").map((n) => (shown.examples ? 100 * n / shown.examples : 0));
   const estimated = column("is_exact").map((exact) => !exact);
-  setText(byId("metric").firstChild, `Test ${shown.metric}`);
+  const isValidation = shown.metric.startsWith("validation");
+  setText(byId("metric").firstChild, isValidation ? shown.metric : `Test ${shown.metric}`);
   const curves = [
     ["gap", column("gap"), { colour: "purple", dashed: column("gap_is_bound"), target: shown.gap_target, log: true }],
     ["objective", column("objective"), { colour: "blue", dashed: estimated }],

@@ -1,0 +1,250 @@
+"""Training data with validation rows: chunks that members score and never train on.
+
+The rows are a share of the training rows or another source. Their chunks are owned, moved, copied
+and read again as all chunks are; their ids tell them apart, see
+:func:`elasticml.ids.is_validation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.arrays import I64
+from elasticml.data.chunks.body import Layout
+from elasticml.data.chunks.chunk import (
+    Chunk,
+    binary_csr_chunk,
+    csr_chunk,
+    dense_chunk,
+    sequence_chunk,
+)
+from elasticml.data.dataset_stats import BlockSummary, DatasetStats, summarise
+from elasticml.data.readers.arrays import ChunkBodies
+from elasticml.data.readers.files import fingerprint
+from elasticml.data.source import BlockInfo, Source, resolve_chunk_bytes, source_from_spec
+from elasticml.errors import ConfigError
+from elasticml.ids import VALIDATION_ORDINAL, ChunkId
+
+#: Spawn key of the random numbers that choose the held-out rows.
+_HELD_OUT: Final = 4
+
+
+def held_out_rows(seed: int, block: int, n_rows: int, share: float) -> NDArray[np.bool_]:
+    """Return a mask of a block's held-out rows, (n_rows,), bool.
+
+    It depends on the seed and the row's index in the block only: not on chunks or members.
+    """
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_HELD_OUT, block)))
+    return rng.random(n_rows) < share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidatedSource:
+    """Training data, and validation rows: a share of its rows, or the rows of another source."""
+
+    train: Source
+    #: Share of the training rows that is held out, in (0, 1).
+    share: float | None = None
+    seed: int = 0
+    #: The source of the validation rows; its blocks follow those of the training data.
+    validation: Source | None = None
+
+    @property
+    def needs_survey(self) -> bool:
+        """Whether the training data need a survey; validation rows are never surveyed."""
+        return self.train.needs_survey
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether blocks are worth caching."""
+        return self.train.is_costly
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the chunks must be sent with the job."""
+        return bool(getattr(self.train, "is_in_memory", False))
+
+    @property
+    def rows(self) -> Any:
+        """The training rows of arrays in memory; None in a placeholder."""
+        return getattr(self.train, "rows", None)
+
+    def spec(self) -> dict[str, Any]:
+        """Return the spec of the training data with an entry ``validation``."""
+        if self.validation is None:
+            part: dict[str, Any] = {"share": self.share, "seed": self.seed}
+        else:
+            part = {"data": self.validation.spec()}
+        return {**self.train.spec(), "validation": part}
+
+    def fingerprint(self) -> str:
+        """Return 16 hex digits that change with either source, the share or the seed."""
+        other = None if self.validation is None else self.validation.fingerprint()
+        parts = {"train": self.train.fingerprint(), "validation": other}
+        return fingerprint({**parts, "share": self.share, "seed": self.seed})
+
+    def blocks(self) -> list[BlockInfo]:
+        """Return the blocks of the training data, then those of the validation data."""
+        blocks = self.train.blocks()
+        if self.validation is None:
+            return blocks
+        more = self.validation.blocks()
+        return blocks + [replace(info, index=len(blocks) + info.index) for info in more]
+
+    def read(
+        self, block: int, chunk_bytes: int | None, n_members: int
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Read one block; see :class:`elasticml.data.source.Source`."""
+        size, name = resolve_chunk_bytes(self, chunk_bytes, n_members), self.fingerprint()
+        if self.validation is None:
+            chunks, summary = self.train.read(block, size, n_members)
+            return self._held_out(chunks, summary, name)
+        n_before = len(self.train.blocks())
+        if block < n_before:
+            chunks, summary = self.train.read(block, size, n_members)
+            for chunk in chunks:
+                chunk.id = ChunkId(name, block, chunk.id.ordinal)
+            return chunks, summary
+        chunks, summary = self.validation.read(block - n_before, size, n_members)
+        for chunk in chunks:
+            chunk.id = ChunkId(name, block, VALIDATION_ORDINAL + chunk.id.ordinal)
+        return chunks, _without_training_rows(block, summary)
+
+    def _held_out(
+        self, chunks: list[Chunk], summary: BlockSummary, name: str
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Cut each chunk into its training rows and its held-out rows."""
+        assert self.share is not None
+        block = summary.block
+        held = held_out_rows(self.seed, block, summary.rows, self.share)
+        trained: list[Chunk] = []
+        validation: list[Chunk] = []
+        at = 0
+        for chunk in chunks:
+            mask = held[at : at + chunk.n_rows]
+            at += chunk.n_rows
+            for into, rows, first in (
+                (trained, np.flatnonzero(~mask), 0),
+                (validation, np.flatnonzero(mask), VALIDATION_ORDINAL),
+            ):
+                if rows.size:
+                    id = ChunkId(name, block, first + chunk.id.ordinal)
+                    into.append(_take_rows(chunk, rows, id))
+        base = summarise(block, trained, summary.layout)
+        cut = trained + validation
+        return cut, replace(
+            summary,
+            rows=base.rows,
+            labels=base.labels,
+            continuous=summary.continuous or base.continuous,
+            weight_sum=base.weight_sum,
+            n_chunks=len(cut),
+            nbytes=sum(chunk.nbytes for chunk in cut),
+            validation_rows=summary.rows - base.rows,
+        )
+
+    def chunk_bodies(self, chunk_bytes: int | None, n_members: int) -> ChunkBodies:
+        """Read all blocks of data in memory, to be sent with a job."""
+        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
+        parts = [self.read(block.index, size, n_members) for block in self.blocks()]
+        chunks = [chunk for part, _ in parts for chunk in part]
+        return ChunkBodies(
+            ids=tuple(str(chunk.id) for chunk in chunks),
+            bodies=tuple(chunk.body for chunk in chunks),
+            summaries=tuple(summary for _, summary in parts),
+        )
+
+    def survey(self, block: int) -> BlockSummary:
+        """Survey a block of the training data; one of the validation data has nothing to say."""
+        if self.validation is None or block < len(self.train.blocks()):
+            return self.train.survey(block)
+        empty = Layout(kind="dense", n_columns=0)
+        return BlockSummary(block=block, rows=0, n_columns=0, layout=empty)
+
+    def with_stats(self, facts: DatasetStats) -> ValidatedSource:
+        """Return a source whose two parts have the statistics of the training data."""
+        other = None if self.validation is None else self.validation.with_stats(facts)
+        return replace(self, train=self.train.with_stats(facts), validation=other)
+
+    def with_columns(self, n_columns: int) -> ValidatedSource:
+        """Return a source whose two parts have ``n_columns`` columns."""
+        other = None if self.validation is None else self.validation.with_columns(n_columns)
+        return replace(self, train=self.train.with_columns(n_columns), validation=other)
+
+
+def validated_source_of(spec: Mapping[str, Any]) -> ValidatedSource:
+    """Build the source of a spec with an entry ``validation``."""
+    rest = {name: value for name, value in spec.items() if name != "validation"}
+    part = spec["validation"]
+    data = part.get("data")
+    return ValidatedSource(
+        train=source_from_spec(rest),
+        share=part.get("share"),
+        seed=int(part.get("seed") or 0),
+        validation=None if data is None else source_from_spec(data),
+    )
+
+
+def with_validation(
+    train: Source, *, share: float | None, seed: int, validation: Source | None
+) -> ValidatedSource:
+    """Return training data with validation rows.
+
+    Raises
+    ------
+    ConfigError
+        When the two sources cannot be read by the same members.
+    """
+    if validation is not None:
+        if getattr(validation, "is_in_memory", False) and not getattr(train, "is_in_memory", False):
+            raise ConfigError(
+                "validate.data: arrays in memory cannot validate data that members read from "
+                "files; write them to a file, or set validate.share",
+                path="validate.data",
+            )
+        if validation.needs_survey and not train.needs_survey:
+            raise ConfigError(
+                f"validate.data: format {validation.spec().get('format')} needs the encoder of a "
+                f"table, and data have format {train.spec().get('format')}; give both in one "
+                "format",
+                path="validate.data",
+            )
+    return ValidatedSource(train=train, share=share, seed=seed, validation=validation)
+
+
+def _without_training_rows(block: int, summary: BlockSummary) -> BlockSummary:
+    """Return the summary of a validation block: none of its rows is a training row."""
+    return BlockSummary(
+        block=block,
+        rows=0,
+        n_columns=0,
+        layout=summary.layout,
+        n_chunks=summary.n_chunks,
+        nbytes=summary.nbytes,
+        counts={f"validation data: {text}": n for text, n in summary.counts.items()},
+        validation_rows=summary.rows,
+    )
+
+
+def _take_rows(chunk: Chunk, rows: I64, id: ChunkId) -> Chunk:
+    """Return a new chunk with some rows of a chunk, ascending."""
+    labels, layout = chunk.labels[rows], chunk.layout
+    weights = None if chunk.weights is None else chunk.weights[rows]
+    if layout.kind == "sequence":
+        return sequence_chunk(id, labels, chunk.codes[rows], layout, weights)
+    if layout.kind == "dense":
+        return dense_chunk(id, labels, chunk.values[rows], weights, dtype=layout.dtype)
+    starts = chunk.indptr[rows].astype(np.int64)
+    counts = chunk.indptr[rows + 1].astype(np.int64) - starts
+    indptr = np.append(0, np.cumsum(counts))
+    taken = np.repeat(starts - indptr[:-1], counts) + np.arange(indptr[-1])
+    indices, d = chunk.indices[taken], layout.n_columns
+    if layout.kind == "binary_csr":
+        return binary_csr_chunk(id, labels, indptr, indices, d, weights, dtype=layout.dtype)
+    values = chunk.values[taken]
+    return csr_chunk(id, labels, indptr, indices, values, d, weights, dtype=layout.dtype)

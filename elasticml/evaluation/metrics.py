@@ -1,0 +1,375 @@
+"""Metrics of validation rows that are functions of sums over rows, by scikit-learn's names.
+
+Members add up the sums, the driver makes scores of them. As in scikit-learn's ``scoring``, greater
+is better: errors and losses have the prefix ``neg_``. Metrics that need all rows at once are
+refused; ``roc_auc`` is computed from a histogram.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from elasticml.arrays import F64
+from elasticml.errors import ConfigError, JobFailedError, fault_of
+
+#: Bins of the histograms of ``roc_auc``, by rank of the predicted probability of the larger label.
+#: Two rows in one bin count as equal; the score differs from scikit-learn's by at most half the
+#: share of pairs of a positive and a negative row that are in the same bin.
+ROC_BINS: Final = 2048
+
+#: Metrics that are no function of sums, and what to use.
+_NOT_SUMS: Final = {
+    "average_precision": "roc_auc",
+    "neg_median_absolute_error": "neg_mean_absolute_error",
+    "neg_max_error": "neg_root_mean_squared_error",
+    "max_error": "neg_root_mean_squared_error",
+    "top_k_accuracy": "accuracy",
+    "d2_absolute_error_score": "neg_mean_absolute_error",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """Predictions of some rows.
+
+    ``weights`` (n,) are the sample weights. In regression ``targets`` (n,) are the labels and
+    ``predictions`` (n,) numbers. In classification ``targets`` (n,) are class numbers, int, and
+    ``predictions`` are margins of two classes (n,), positive for the larger label, or scores of all
+    classes (n, k).
+    """
+
+    targets: Any
+    predictions: F64
+    weights: F64
+
+    def hits(self) -> Any:
+        """Return the predicted class numbers, (n,)."""
+        if self.predictions.ndim == 1:
+            return (self.predictions > 0.0).astype(np.int64)
+        return np.argmax(self.predictions, axis=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What a model predicts."""
+
+    #: 0 in regression, else the number of classes.
+    n_classes: int
+    #: The predictions are log-odds, or logits of a softmax.
+    has_probabilities: bool = False
+    #: The labels, ascending, for own metrics.
+    classes: tuple[float, ...] = ()
+
+
+# --- sums -----------------------------------------------------------------------------------------
+
+
+def _moments(rows: Scored, kind: Kind) -> F64:
+    """Sum the weights times: label, label^2, error, error^2, |error|."""
+    y, s = rows.targets, rows.weights
+    error = rows.predictions - y
+    return np.array([s @ y, s @ (y * y), s @ error, s @ (error * error), s @ np.abs(error)])
+
+
+def _confusion(rows: Scored, kind: Kind) -> F64:
+    """Sum the weights of each class: rows with the label, with the prediction, with both."""
+    y, hits, s, k = rows.targets, rows.hits(), rows.weights, kind.n_classes
+    right = hits == y
+    return np.concatenate(
+        [
+            np.bincount(y, s, minlength=k),
+            np.bincount(hits, s, minlength=k),
+            np.bincount(y[right], s[right], minlength=k),
+        ]
+    )
+
+
+def _log_loss(rows: Scored, kind: Kind) -> F64:
+    z, y, s = rows.predictions, rows.targets, rows.weights
+    if z.ndim == 1:
+        losses = np.logaddexp(0.0, np.where(y == 1, -z, z))
+    else:
+        most = z.max(axis=1)
+        logs = np.log(np.exp(z - most[:, None]).sum(axis=1)) + most
+        losses = logs - z[np.arange(y.size), y]
+    return np.array([s @ losses])
+
+
+def _brier(rows: Scored, kind: Kind) -> F64:
+    error = _probabilities(rows.predictions) - rows.targets
+    return np.array([rows.weights @ (error * error)])
+
+
+def _histograms(rows: Scored, kind: Kind) -> F64:
+    """Sum the weights of negative and positive rows by bins of their margin."""
+    # A margin has its bin by sign(z) log(1 + |z|), from -16 to 16: fine near 0, wide far away.
+    z = rows.predictions
+    if z.ndim == 2:
+        z = z[:, 1] - z[:, 0]
+    place = np.sign(z) * np.log1p(np.abs(z))
+    bins = np.clip(((place + 16.0) * (ROC_BINS / 32.0)).astype(np.int64), 0, ROC_BINS - 1)
+    return np.bincount(rows.targets * ROC_BINS + bins, rows.weights, minlength=2 * ROC_BINS)
+
+
+def _probabilities(z: F64) -> F64:
+    if z.ndim == 2:
+        z = z[:, 1] - z[:, 0]
+    return 0.5 * (1.0 + np.tanh(0.5 * z))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Sums that several metrics share: their function, and their number for a kind of model."""
+
+    add: Callable[[Scored, Kind], F64]
+    size: Callable[[Kind], int]
+
+
+_PARTS: Final[Mapping[str, _Part]] = {
+    "moments": _Part(_moments, lambda kind: 5),
+    "confusion": _Part(_confusion, lambda kind: 3 * kind.n_classes),
+    "log_loss": _Part(_log_loss, lambda kind: 1),
+    "brier": _Part(_brier, lambda kind: 1),
+    "histograms": _Part(_histograms, lambda kind: 2 * ROC_BINS),
+}
+
+
+# --- scores ---------------------------------------------------------------------------------------
+
+
+def _r2(total: float, sums: F64) -> float:
+    spread = sums[1] - sums[0] ** 2 / total
+    return float(1.0 - sums[3] / spread) if spread > 0.0 else math.nan
+
+
+def _explained_variance(total: float, sums: F64) -> float:
+    spread = sums[1] - sums[0] ** 2 / total
+    return float(1.0 - (sums[3] - sums[2] ** 2 / total) / spread) if spread > 0.0 else math.nan
+
+
+def _balanced_accuracy(total: float, sums: F64) -> float:
+    label, _, both = sums.reshape(3, -1)
+    here = label > 0.0
+    return float(np.mean(both[here] / label[here]))
+
+
+def _ratio(over: Callable[[F64, F64], F64]) -> Callable[[float, F64], F64]:
+    """Return ``both / over(label, prediction)`` of each class; 0 where it is not defined."""
+
+    def ratios(total: float, sums: F64) -> F64:
+        label, predicted, both = sums.reshape(3, -1)
+        below = over(label, predicted)
+        return np.divide(both, below, out=np.zeros_like(both), where=below > 0.0)
+
+    return ratios
+
+
+_PRECISION = _ratio(lambda label, predicted: predicted)
+_RECALL = _ratio(lambda label, predicted: label)
+_F1 = _ratio(lambda label, predicted: 0.5 * (label + predicted))
+_JACCARD = _ratio(lambda label, predicted: label + predicted)
+
+
+def _of_classes(name: str, ratios: Callable[[float, F64], F64]) -> dict[str, Any]:
+    """Return a metric of the larger of two labels, and its means over classes."""
+
+    def weighted(total: float, sums: F64) -> float:
+        label = sums.reshape(3, -1)[0]
+        return float(label @ ratios(total, sums) / total)
+
+    return {
+        name: ("confusion", lambda total, sums: float(ratios(total, sums)[1]), True),
+        f"{name}_macro": (
+            "confusion",
+            # scikit-learn averages over the labels that occur among rows or predictions.
+            lambda total, sums: float(
+                np.mean(ratios(total, sums)[sums.reshape(3, -1)[:2].sum(axis=0) > 0.0])
+            ),
+            False,
+        ),
+        f"{name}_weighted": ("confusion", weighted, False),
+    }
+
+
+def _roc_auc(total: float, sums: F64) -> float:
+    negative, positive = sums.reshape(2, -1)
+    pairs = float(negative.sum() * positive.sum())
+    below = np.cumsum(negative) - 0.5 * negative
+    return float(positive @ below / pairs) if pairs > 0.0 else math.nan
+
+
+def _minus_mean(index: int) -> Callable[[float, F64], float]:
+    return lambda total, sums: -float(sums[index]) / total
+
+
+#: By name: the part whose sums it needs, the score of the total weight and the sums, and whether it
+#: needs exactly two classes.
+_CLASSIFICATION: Final[Mapping[str, tuple[str, Callable[[float, F64], float], bool]]] = {
+    "accuracy": ("confusion", lambda t, sums: float(sums.reshape(3, -1)[2].sum()) / t, False),
+    "balanced_accuracy": ("confusion", _balanced_accuracy, False),
+    **_of_classes("precision", _PRECISION),
+    **_of_classes("recall", _RECALL),
+    **_of_classes("f1", _F1),
+    "neg_log_loss": ("log_loss", _minus_mean(0), False),
+    "neg_brier_score": ("brier", _minus_mean(0), True),
+    "roc_auc": ("histograms", _roc_auc, True),
+}
+_REGRESSION: Final[Mapping[str, tuple[str, Callable[[float, F64], float], bool]]] = {
+    "r2": ("moments", _r2, False),
+    "explained_variance": ("moments", _explained_variance, False),
+    "neg_mean_squared_error": ("moments", _minus_mean(3), False),
+    "neg_root_mean_squared_error": (
+        "moments",
+        lambda total, sums: -math.sqrt(max(0.0, float(sums[3]) / total)),
+        False,
+    ),
+    "neg_mean_absolute_error": ("moments", _minus_mean(4), False),
+}
+#: Metrics of probabilities.
+_OF_PROBABILITIES: Final = ("neg_log_loss", "neg_brier_score")
+
+
+def check_metric(name: str, *, is_classification: bool, has_probabilities: bool) -> None:
+    """Check that a metric can be computed by sums for a kind of model.
+
+    Raises
+    ------
+    ConfigError
+        When it is unknown, cannot be computed by sums, or is for other models.
+    """
+    if ":" in name:
+        return
+    table = _CLASSIFICATION if is_classification else _REGRESSION
+    if name in table:
+        if name in _OF_PROBABILITIES and not has_probabilities:
+            raise _refusal(name, "it needs probabilities, and this loss gives none; use accuracy")
+        return
+    if name in _NOT_SUMS:
+        raise _refusal(
+            name, f"it needs all rows at once, not sums over them; use {_NOT_SUMS[name]}"
+        )
+    other = _REGRESSION if is_classification else _CLASSIFICATION
+    if name in other:
+        what = "regression" if is_classification else "classification"
+        raise _refusal(name, f"it is for {what}; wanted one of {', '.join(table)}")
+    near = difflib.get_close_matches(name, [*table, f"neg_{name}"], 1, 0.5)
+    guess = f"; did you mean {near[0]}?" if near and near[0] in table else ""
+    raise _refusal(name, f"wanted module:function, or one of {', '.join(table)}{guess}")
+
+
+def default_metric(*, is_classification: bool, has_probabilities: bool) -> str:
+    """Return the metric of a job that names none."""
+    if not is_classification:
+        return "neg_mean_squared_error"
+    return "neg_log_loss" if has_probabilities else "accuracy"
+
+
+def _refusal(name: str, why: str) -> ConfigError:
+    return ConfigError(f"validate.metric: got {name!r}: {why}", path="validate.metric")
+
+
+def _imported(path: str) -> Callable[..., Any]:
+    module, _, attribute = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise _refusal(path, f"it cannot be imported ({error}); every worker must have it") from (
+            error
+        )
+    if not callable(found):
+        raise _refusal(path, f"it is a {type(found).__name__}, wanted a function")
+    function: Callable[..., Any] = found
+    return function
+
+
+class Metrics:
+    """The metrics of a job: the sums that members compute, and the scores made of them.
+
+    The first two sums are the number of rows and their weight.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of scikit-learn, or ``module:function``: a function of targets, predictions and
+        weights, (n,) each, that returns the sum over the rows of weight times value. Its score is
+        the mean; greater is better. Targets are labels, in classification too; predictions are
+        as in :class:`Scored`.
+    kind : Kind
+
+    Raises
+    ------
+    ConfigError
+        When a metric is not for this kind of model, or cannot be imported.
+    """
+
+    def __init__(self, names: Sequence[str], kind: Kind) -> None:
+        self.names = tuple(names)
+        self._kind = kind
+        table = _CLASSIFICATION if kind.n_classes else _REGRESSION
+        self._own: dict[str, Callable[..., Any]] = {}
+        self._scores: dict[str, tuple[str, Callable[[float, F64], float]]] = {}
+        self._places: dict[str, slice] = {}
+        self.n_sums = 2
+        for name in self.names:
+            is_classification = bool(kind.n_classes)
+            check_metric(
+                name,
+                is_classification=is_classification,
+                has_probabilities=kind.has_probabilities,
+            )
+            if ":" in name:
+                self._own[name] = _imported(name)
+                self._scores[name] = (name, lambda total, sums: float(sums[0]) / total)
+                self._place(name, 1)
+                continue
+            part, score, needs_two = table[name]
+            if needs_two and kind.n_classes != 2:
+                raise _refusal(name, f"it needs two classes, the data have {kind.n_classes}")
+            self._scores[name] = (part, score)
+            self._place(part, _PARTS[part].size(kind))
+
+    def _place(self, part: str, size: int) -> None:
+        if part not in self._places:
+            self._places[part] = slice(self.n_sums, self.n_sums + size)
+            self.n_sums += size
+
+    def sums(self, rows: Scored) -> F64:
+        """Return the sums over some rows, (n_sums,)."""
+        out = np.zeros(self.n_sums)
+        out[:2] = rows.weights.size, rows.weights.sum()
+        for part, place in self._places.items():
+            if part in self._own:
+                out[place] = self._own_sum(part, rows)
+            else:
+                out[place] = _PARTS[part].add(rows, self._kind)
+        return out
+
+    def _own_sum(self, name: str, rows: Scored) -> float:
+        targets = rows.targets
+        if self._kind.n_classes:
+            targets = np.asarray(self._kind.classes)[targets]
+        try:
+            value = float(self._own[name](targets, rows.predictions, rows.weights))
+        except Exception as error:
+            raise fault_of(error, name) from error
+        if not math.isfinite(value):
+            raise JobFailedError(
+                f"{name} returned {value}, wanted a finite sum over the rows of weight times value"
+            )
+        return value
+
+    def scores(self, sums: F64) -> dict[str, float | None]:
+        """Return the scores of all rows by name; None where one is not defined."""
+        total = float(sums[1])
+        scores: dict[str, float | None] = {}
+        for name, (part, score) in self._scores.items():
+            value = score(total, sums[self._places[part]]) if total > 0.0 else math.nan
+            scores[name] = value if math.isfinite(value) else None
+        return scores

@@ -1,0 +1,615 @@
+"""Validation while training: members score held-out rows in the exchanges of the rounds.
+
+The model with which a round ends travels with the next round's first exchange, and the sums of its
+metrics come back with that exchange's partials. One of the sums is the number of rows in it: a
+score counts only if it is of all validation rows. If a member vanished with its rows the score is
+withheld, and the next model is scored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+
+from elasticml.algorithms.base import (
+    Arrays,
+    Exchange,
+    Model,
+    Outcome,
+    Parallel,
+    Proceed,
+    Resume,
+    RoundEnd,
+    Solver,
+    Trainer,
+    Work,
+)
+from elasticml.algorithms.parallel import runs
+from elasticml.algorithms.registry import algorithm
+from elasticml.arrays import F64
+from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
+from elasticml.data.chunks.products import Forward, make_forward
+from elasticml.data.chunks.rows import rows_of_chunk
+from elasticml.data.dataset_stats import DatasetStats
+from elasticml.data.out_of_core.store import stream_chunks
+from elasticml.errors import ConfigError, DataError, JobFailedError, fault_of
+from elasticml.evaluation.metrics import Kind, Metrics, Scored, check_metric, default_metric
+from elasticml.ids import is_validation
+from elasticml.specification.algorithms import (
+    ALGORITHMS,
+    LocalSGD,
+    settings_from_section,
+)
+
+#: Name of the sums in a partial, and prefix of the scored model's arrays.
+SUMS: Final = "validation"
+_PREFIX: Final = "validation/"
+#: The exchange that scores the final model.
+VALIDATE: Final = "validate"
+#: Prefix of history columns.
+COLUMN: Final = "validation_"
+_CANDIDATE, _BEST = "validation/candidate/", "validation/best/"
+#: Algorithms whose members have no exchange or no whole rows to score.
+_REFUSED: Final = {
+    "async_sgd": "its members run freely, without rounds to score in",
+    "primal_cocoa": "its members own columns, and a score needs whole rows",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The section ``validate`` of a job record, without the data."""
+
+    metrics: tuple[str, ...]
+    every: int = 1
+    patience: int | None = None
+    min_delta: float = 0.0
+
+    @staticmethod
+    def of(section: Mapping[str, Any]) -> Rules:
+        """Read the section."""
+        return Rules(
+            metrics=tuple(section["metric"]),
+            every=int(section.get("every") or 1),
+            patience=int(section.get("patience") or 0) or None,
+            min_delta=float(section.get("min_delta") or 0.0),
+        )
+
+
+# --- what a model predicts ------------------------------------------------------------------------
+
+
+def resolve_metrics(section: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
+    """Return the metrics of a job, its algorithm's default if there are none.
+
+    Parameters
+    ----------
+    section : mapping
+        The ``algorithm`` section of the job record.
+
+    Raises
+    ------
+    ConfigError
+        When the algorithm cannot be validated, or a metric does not fit it.
+    """
+    name = str(section.get("name"))
+    if name in _REFUSED:
+        raise ConfigError(
+            f"validate: {name} cannot be validated while training: {_REFUSED[name]}; use test data",
+            path="validate",
+        )
+    if ":" in name:
+        if not names:
+            raise ConfigError(
+                f"validate.metric is missing: name one for algorithm {name}", path="validate.metric"
+            )
+        return tuple(names)  # checked with the data, where the algorithm is imported
+    is_classification, has_probabilities = _predicts(section)
+    fits = {"is_classification": is_classification, "has_probabilities": has_probabilities}
+    for metric in names:
+        check_metric(metric, **fits)
+    return tuple(names) or (default_metric(**fits),)
+
+
+def _predicts(section: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Return whether models classify, and whether they give probabilities."""
+    settings: Any = settings_from_section(
+        ALGORITHMS[str(section["name"])], {k: v for k, v in section.items() if k != "warm_start"}
+    )
+    return settings.is_classification, settings.loss in ("logistic", "cross_entropy")
+
+
+def _kind(section: Mapping[str, Any], facts: DatasetStats) -> Kind:
+    name = str(section["name"])
+    if ":" in name:
+        own = algorithm(name)
+        classes = () if own.is_regression or facts.classes is None else facts.classes
+        if own.predict is None:
+            raise ConfigError(
+                f"validate: algorithm {name} has no predict, which scores need; give "
+                "Algorithm(predict=...) a function",
+                path="validate",
+            )
+        return Kind(n_classes=len(classes), classes=classes)
+    is_classification, has_probabilities = _predicts(section)
+    classes = (facts.classes or ()) if is_classification else ()
+    return Kind(n_classes=len(classes), has_probabilities=has_probabilities, classes=classes)
+
+
+class _Predictor:
+    """Predicts the rows of chunks with models in the form in which users get them."""
+
+    def __init__(self, section: Mapping[str, Any], facts: DatasetStats) -> None:
+        self._section = dict(section)
+        self._facts = facts
+        self._own = algorithm(str(section["name"])) if ":" in str(section["name"]) else None
+        self._network: Any = None
+        self._coef: F64 = np.zeros(0)
+        self._offset = 0.0
+        self._forwards: dict[Any, Forward] = {}
+        self._model: Arrays = {}
+
+    def fill(self, model: Arrays) -> None:
+        """Take a model."""
+        self._model = model
+        name = self._section["name"]
+        if name == LocalSGD.name:
+            if self._network is None:
+                from elasticml.algorithms.local_sgd.network import Network
+
+                self._network = Network(settings_from_section(LocalSGD, self._section), self._facts)
+            self._network.fill_named(model)
+        elif self._own is None:
+            self._coef = np.ascontiguousarray(np.ravel(model["coef"]), np.float64)
+            self._offset = float(np.ravel(model["intercept"])[0])
+            self._forwards.clear()
+
+    def __call__(self, chunk: Chunk) -> F64:
+        """Return the predictions of a chunk's rows, see :class:`Scored`."""
+        if self._own is not None:
+            return self._own_predictions(chunk)
+        if self._network is not None:
+            return self._outputs(chunk)
+        if chunk.layout.kind != "sequence" and chunk.layout.n_columns > self._coef.size:
+            chunk = _cropped(chunk, self._coef.size)
+        layout = chunk.layout
+        if layout not in self._forwards:
+            self._forwards[layout] = make_forward(layout, self._coef)
+        margins = np.empty(chunk.n_rows)
+        self._forwards[layout](chunk, margins)
+        return margins + self._offset
+
+    def _outputs(self, chunk: Chunk) -> F64:
+        from elasticml.algorithms.local_sgd.module_factory import INPUT_MEAN, INPUT_STD
+
+        network, d = self._network, self._facts.n_columns
+        if chunk.layout.n_columns != d:
+            from elasticml.evaluation.scoring import row_length_error  # reads images, too
+
+            raise row_length_error(chunk.layout.n_columns, d)
+        mean, std = (float(np.ravel(self._model[n])[0]) for n in (INPUT_MEAN, INPUT_STD))
+        x = network.inputs(network.rows_of(chunk).clone(), mean, std)
+        out = network.outputs(x).cpu().numpy().astype(np.float64)
+        if network.classes is None:
+            return np.asarray(out.reshape(chunk.n_rows))
+        return np.asarray(out[:, : len(network.classes)])
+
+    def _own_predictions(self, chunk: Chunk) -> F64:
+        own = self._own
+        assert own is not None and own.predict is not None
+        settings = {key: value for key, value in self._section.items() if key != "name"}
+        try:
+            out = np.asarray(own.predict(settings, self._facts, self._model, chunk), np.float64)
+        except Exception as error:
+            raise fault_of(error, f"{own.name}.predict") from error
+        if out.shape[:1] != (chunk.n_rows,) or out.ndim > 2:
+            raise JobFailedError(
+                f"{own.name}.predict returned an array of shape {out.shape}, wanted "
+                f"({chunk.n_rows},) or ({chunk.n_rows}, classes): one prediction per row"
+            )
+        return out
+
+
+def _cropped(chunk: Chunk, d: int) -> Chunk:
+    """Return a chunk without the columns that the training data do not have."""
+    kept = rows_of_chunk(chunk)
+    layout, weights = chunk.layout, chunk.weights
+    if kept.dense is not None:
+        return dense_chunk(chunk.id, kept.labels, kept.dense[:, :d], weights, dtype=layout.dtype)
+    known = chunk.indices < d
+    indptr = np.append(0, np.cumsum(known))[chunk.indptr]
+    values = kept.values[known]
+    parts = (chunk.id, kept.labels, indptr, chunk.indices[known], values, d, weights)
+    return csr_chunk(*parts, dtype=layout.dtype)
+
+
+class _Scorer:
+    """The sums of a member's validation rows for one model after the other."""
+
+    def __init__(self, rules: Rules, section: Mapping[str, Any], facts: DatasetStats) -> None:
+        self._facts = facts
+        self._kind = _kind(section, facts)
+        self._metrics = Metrics(rules.metrics, self._kind)
+        self._predictor = _Predictor(section, facts)
+        self._is_network = section["name"] == LocalSGD.name
+
+    def sums(self, model: Arrays, chunks: Sequence[Chunk], parallel: Parallel) -> F64:
+        """Return the sums over all rows of these chunks, added in the order of the chunks."""
+        total = np.zeros(self._metrics.n_sums)
+        if not chunks:
+            return total
+        self._predictor.fill(model)
+        # A network has threads of its own, and is one object.
+        parts = [chunks] if self._is_network else runs(chunks, parallel.n_threads)
+        for sums in [self._of(parts[0])] if self._is_network else parallel.map(self._of, parts):
+            total += sums
+        return total
+
+    def _of(self, chunks: Sequence[Chunk]) -> F64:
+        total = np.zeros(self._metrics.n_sums)
+        for chunk in stream_chunks(chunks):
+            weights = np.ones(chunk.n_rows) if chunk.weights is None else chunk.weights
+            targets: Any = np.asarray(chunk.labels, np.float64)
+            if self._kind.n_classes:
+                targets = self._numbers(targets)
+            predictions = self._predictor(chunk)
+            total += self._metrics.sums(
+                Scored(targets=targets, predictions=predictions, weights=np.asarray(weights))
+            )
+        return total
+
+    def _numbers(self, labels: F64) -> Any:
+        """Return class numbers; raise a DataError for a label that is not in the training data."""
+        classes = np.asarray(self._kind.classes)
+        numbers = np.minimum(np.searchsorted(classes, labels), classes.size - 1)
+        unknown = np.flatnonzero(classes[numbers] != labels)
+        if unknown.size:
+            raise DataError(
+                f"validate: the validation rows have the label {labels[unknown[0]]:g}, wanted one "
+                f"of the {classes.size} labels of the training rows; correct it, or hold out a "
+                "share that leaves some rows of each label"
+            )
+        return numbers
+
+
+class _ValidatingSolver:
+    """A member's solver that trains on training chunks, and scores validation chunks."""
+
+    def __init__(self, solver: Solver, scorer: _Scorer) -> None:
+        self._solver = solver
+        self._scorer = scorer
+
+    def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        """Return the solver's arrays over the training chunks, with the sums if they are asked."""
+        trained = [chunk for chunk in chunks if not is_validation(chunk.id)]
+        if SUMS not in work.returns:
+            return self._solver.compute(work, trained, parallel)
+        model = {
+            name.removeprefix(_PREFIX): array
+            for name, array in work.model.items()
+            if name.startswith(_PREFIX)
+        }
+        out: dict[str, Any] = {}
+        if work.operation != VALIDATE:
+            inner = replace(
+                work,
+                model={k: v for k, v in work.model.items() if not k.startswith(_PREFIX)},
+                returns={k: shape for k, shape in work.returns.items() if k != SUMS},
+            )
+            out.update(self._solver.compute(inner, trained, parallel))
+        held = [chunk for chunk in chunks if is_validation(chunk.id)]
+        out[SUMS] = self._scorer.sums(model, held, parallel)
+        return out
+
+
+def make_solver(
+    section: Mapping[str, Any], facts: DatasetStats, validate: Mapping[str, Any] | None
+) -> Solver:
+    """Return a member's solver, which also scores if the job is validated.
+
+    Parameters
+    ----------
+    section : mapping
+        The ``algorithm`` section of the job record.
+    validate : mapping or None
+        The ``validate`` section of the job record.
+
+    Raises
+    ------
+    ConfigError, DataError
+        As the algorithm's solver, and when a metric does not fit.
+    """
+    settings = {name: value for name, value in section.items() if name != "name"}
+    solver = algorithm(str(section["name"])).solver(settings, facts)
+    if not validate:
+        return solver
+    return _ValidatingSolver(solver, _Scorer(Rules.of(validate), section, facts))
+
+
+# --- the trainer's half ---------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class Validation:
+    """The driver's half: which model is scored when, the best one, and when to stop.
+
+    It wraps the algorithm's trainer; its exchanges and rounds stay as they are.
+    """
+
+    rules: Rules
+    metrics: Metrics
+    #: Number of validation rows: a score of fewer is withheld.
+    n_rows: int
+    #: The model to score with the next exchange; None: no score is due.
+    candidate: Arrays | None = None
+    best: Arrays = field(default_factory=dict)
+    best_score: float | None = None
+    best_scores: dict[str, float | None] = field(default_factory=dict)
+    #: Objective and gap of the best model, where the trainer has computed them.
+    best_objective: float | None = None
+    best_gap: float | None = None
+    best_gap_is_bound: bool = False
+    #: The score from which an improvement counts, and scores since then.
+    reference: float | None = None
+    misses: int = 0
+    #: Rounds since the last scored model.
+    since: int = 0
+    #: Scores so far, and those that were withheld.
+    scored: int = 0
+    withheld: int = 0
+    #: The training ends, since the score does not improve.
+    is_stopped: bool = False
+    _columns: dict[str, float | int | None] = field(default_factory=dict)
+    #: The last scored model; it is the best one.
+    _last: Arrays = field(default_factory=dict)
+    _is_best: bool = False
+
+    @staticmethod
+    def of(
+        validate: Mapping[str, Any], section: Mapping[str, Any], facts: DatasetStats
+    ) -> Validation:
+        """Return the validation of a job before its first round.
+
+        Raises
+        ------
+        ConfigError
+            When a metric does not fit the data.
+        DataError
+            When there is no validation row.
+        """
+        if not facts.validation_rows:
+            raise DataError(
+                "validate: there are no validation rows; set a larger validate.share, or name "
+                "data that hold some"
+            )
+        rules = Rules.of(validate)
+        metrics = Metrics(rules.metrics, _kind(section, facts))
+        return Validation(rules=rules, metrics=metrics, n_rows=facts.validation_rows)
+
+    # --- the trainer ----------------------------------------------------------------------------
+
+    def run(self, trainer: Trainer) -> Trainer:
+        """Run a trainer with validation."""
+        answer: Any = None
+        while True:
+            try:
+                request = trainer.send(answer)
+            except StopIteration as end:
+                return (yield from self._finish(end.value))
+            if isinstance(request, Exchange):
+                answer = yield from self._exchange(request)
+            else:
+                answer = yield from self._round(request)
+
+    def _exchange(self, request: Exchange) -> Generator[Exchange, Outcome, Outcome]:
+        model = self.candidate if request.reduce == "sum" else None
+        if model is not None:
+            request = replace(
+                request,
+                model={**request.model, **_named(_PREFIX, model)},
+                returns={**request.returns, SUMS: (self.metrics.n_sums,)},
+            )
+        outcome = yield request
+        anchor = outcome.anchor
+        if anchor is not None and SUMS in anchor.arrays:
+            outcome = replace(outcome, anchor=replace(anchor, arrays=_without(anchor.arrays)))
+        if model is None:
+            return outcome
+        self.candidate = None
+        self._take(model, np.asarray(outcome.arrays[SUMS]))
+        return replace(outcome, arrays=_without(outcome.arrays))
+
+    def _take(self, model: Arrays, sums: F64) -> None:
+        """Take the sums of a model's metrics: a score if all validation rows are in them."""
+        n = round(float(sums[0]))
+        self._is_best, self._last = False, {}
+        if n != self.n_rows:
+            self.withheld += 1
+            self._columns = {**self._blank(), f"{COLUMN}rows": n}
+            self.since = self.rules.every  # the next model is scored, whatever the turn
+            return
+        scores = self.metrics.scores(sums)
+        self._columns = {f"{COLUMN}{name}": value for name, value in scores.items()}
+        self._columns[f"{COLUMN}rows"] = n
+        self.scored += 1
+        self._last = model
+        score = scores[self.metrics.names[0]]
+        value = -math.inf if score is None else score
+        if self.best_score is None or value > self.best_score:
+            self._is_best = True
+            self.best_score, self.best_scores = value, scores
+            self.best = {name: np.array(array) for name, array in model.items()}
+            self.best_objective, self.best_gap, self.best_gap_is_bound = None, None, False
+        if self.reference is None or value > self.reference + self.rules.min_delta:
+            self.reference, self.misses = value, 0
+        else:
+            self.misses += 1
+
+    def _blank(self) -> dict[str, float | int | None]:
+        return {f"{COLUMN}{name}": None for name in self.metrics.names}
+
+    def _round(self, end: RoundEnd) -> Generator[RoundEnd, Proceed, Proceed]:
+        if self._is_best and _are_equal(end.model, self.best):
+            # The round's objective is that of the model with which it started, which was scored.
+            if end.objective_kind == "exact":
+                self.best_objective = end.objective
+            self.best_gap, self.best_gap_is_bound = end.gap, end.gap_is_bound
+        columns, self._columns = self._columns or self._blank(), {}
+        self.since += 1
+        if self.since >= self.rules.every and end.next_model:
+            self.since = 0
+            self.candidate = {name: np.array(a, np.float64) for name, a in end.next_model.items()}
+        patience = self.rules.patience
+        self.is_stopped = patience is not None and self.misses >= patience
+        if self.is_stopped:
+            self.candidate = None
+        ended = replace(end, extra={**end.extra, **columns}, resume=self._resume(end.resume))
+        proceed: Proceed = yield ended
+        return replace(proceed, go_on=proceed.go_on and not self.is_stopped)
+
+    def _finish(self, model: Model) -> Generator[Exchange, Outcome, Model]:
+        """Score the final model, and return the best of all."""
+        if not self.is_stopped and model.arrays:
+            if not _are_equal(model.arrays, self._last):
+                outcome = yield Exchange(
+                    operation=VALIDATE,
+                    model=_named(_PREFIX, model.arrays),
+                    returns={SUMS: (self.metrics.n_sums,)},
+                )
+                self._take(model.arrays, np.asarray(outcome.arrays[SUMS]))
+            if self._is_best or self.best_score is None:
+                scores = {f"{COLUMN}{name}": value for name, value in self.best_scores.items()}
+                return replace(model, extra={**model.extra, **(scores or self._columns)})
+        if not self.best:
+            return model
+        metric = self.metrics.names[0]
+        kept = "the model is the best one on the validation rows"
+        reason = f"{model.reason}; {kept}"
+        if self.is_stopped:
+            reason = (
+                f"validation {metric} has not improved in {self.misses} scores; {kept}, "
+                f"{metric} {self.best_score:.6g}"
+            )
+        columns = {f"{COLUMN}{name}": value for name, value in self.best_scores.items()}
+        return replace(
+            model,
+            arrays=self.best,
+            reason=reason,
+            objective=self.best_objective,
+            gap=self.best_gap,
+            gap_is_bound=self.best_gap_is_bound,
+            extra={**model.extra, **columns, f"{COLUMN}rows": self.n_rows},
+        )
+
+    # --- checkpoints ----------------------------------------------------------------------------
+
+    def _resume(self, inner: Resume | None) -> Resume | None:
+        if inner is None:
+            return None
+        names = ("best_score", "best_scores", "best_objective", "best_gap", "best_gap_is_bound")
+        names += ("reference", "misses", "since", "scored", "withheld", "is_stopped")
+        own = {name: getattr(self, name) for name in names}
+        for name in ("best_score", "reference"):
+            own[name] = None if own[name] in (None, -math.inf) else own[name]
+        return replace(
+            inner,
+            arrays={
+                **inner.arrays,
+                **_named(_CANDIDATE, self.candidate or {}),
+                **_named(_BEST, self.best),
+            },
+            values={**inner.values, "validation": own},
+        )
+
+    def restore(self, resume: Resume) -> Resume:
+        """Take the validation's part of a checkpoint; return the trainer's part."""
+        values = dict(resume.values)
+        for name, value in (values.pop("validation", None) or {}).items():
+            setattr(self, name, value)
+        self.best = _part_of(resume.arrays, _BEST)
+        self.candidate = _part_of(resume.arrays, _CANDIDATE) or None
+        arrays = {k: v for k, v in resume.arrays.items() if not k.startswith(_PREFIX)}
+        return replace(resume, arrays=arrays, values=values)
+
+
+def make_trainer(
+    section: Mapping[str, Any],
+    facts: DatasetStats,
+    absent: str,
+    resume: Resume | None,
+    validate: Mapping[str, Any] | None,
+) -> Trainer:
+    """Return the trainer of a job, with validation if the job asks for it.
+
+    Parameters
+    ----------
+    section : mapping
+        The ``algorithm`` section of the job record.
+    validate : mapping or None
+        The ``validate`` section of the job record.
+
+    Raises
+    ------
+    ConfigError, DataError
+        As the algorithm's trainer, and when a metric does not fit the data.
+    """
+    settings = {name: value for name, value in section.items() if name != "name"}
+    factory = algorithm(str(section["name"])).trainer
+    validation = Validation.of(validate, section, facts) if validate else None
+    if resume is not None and validation is not None:
+        resume = validation.restore(resume)
+    more = {} if resume is None else {"resume": resume}
+    trainer = factory(settings, facts, absent, **more)
+    return trainer if validation is None else validation.run(trainer)
+
+
+def validation_summary(
+    validate: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], n_rows: int
+) -> dict[str, Any]:
+    """Return what a summary says of the validation.
+
+    Parameters
+    ----------
+    validate : mapping
+        The ``validate`` section of the job record.
+    rows : sequence of mapping
+        The history; its last row is that of the model that the job returns.
+    n_rows : int
+        Number of validation rows.
+    """
+    metrics = list(validate["metric"])
+    column = f"{COLUMN}{metrics[0]}"
+    counted = [row.get(f"{COLUMN}rows") for row in rows[:-1]]
+    last = rows[-1] if rows else {}
+    score = last.get(column)
+    scored = [row for row in rows[:-1] if row.get(column) is not None]
+    rounds = [row["round"] for row in scored if row[column] == score] or [last.get("round")]
+    return {
+        "metric": metrics[0],
+        "score": score,
+        "round": None if score is None else rounds[0],
+        "rows": n_rows,
+        "scores": len(scored),
+        "withheld": sum(n is not None and n != n_rows for n in counted),
+        "metrics": {name: last.get(f"{COLUMN}{name}") for name in metrics},
+    }
+
+
+def _named(prefix: str, arrays: Arrays) -> dict[str, Any]:
+    return {f"{prefix}{name}": array for name, array in arrays.items()}
+
+
+def _part_of(arrays: Arrays, prefix: str) -> dict[str, Any]:
+    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+
+def _are_equal(one: Arrays, other: Arrays) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[k], other[k]) for k in one)
+
+
+def _without(arrays: Arrays) -> dict[str, Any]:
+    return {name: array for name, array in arrays.items() if name != SUMS}

@@ -1,0 +1,64 @@
+"""Validation while training on real processes: SIGKILL in a round, returns, replay, the report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import elasticml as em
+
+pytestmark = pytest.mark.cluster
+
+RNG = np.random.default_rng(11)
+N, D = 1200, 60
+X = RNG.normal(size=(N, D))
+Y = np.sign(X[:, 0] + 1.5 * RNG.normal(size=N))
+DATA = em.from_arrays(X, Y)
+COLUMN = "validation_neg_log_loss"
+
+
+def scores(result: Any) -> list[float | None]:
+    return [row.get(COLUMN) for row in result.history[:-1]]
+
+
+def test_a_killed_member_costs_scores_but_never_bends_one(tmp_path):
+    def run(client: Client, name: str, **changes: Any) -> Any:
+        job = em.Job(
+            em.BatchGradient(l2=1e-8),
+            DATA,
+            name=name,
+            stop=em.Stop(rounds=30),
+            chunk_size=16384,
+            **changes,
+        )
+        return job.run(client, run_dir=tmp_path / name)
+
+    whole = em.Validate(share=0.25, patience=0)
+    with em.LocalCluster(3) as cluster, Client(cluster, set_as_default=False) as client:
+        still = run(client, "still", validate=whole)
+        faults = [
+            {"round": 4, "lose": 1, "how": "kill", "phase": "compute"},
+            {"round": 9, "return": 1},
+        ]
+        killed = run(client, "killed", validate=whole, faults=faults)
+        stopped = run(client, "stopped", validate=em.Validate(share=0.25, patience=3))
+    full, disturbed = scores(still), scores(killed)
+    total = still.summary["validation"]["rows"]
+    assert killed.summary["lost"] == 1
+    assert disturbed[1:4] == pytest.approx(full[1:4])
+    assert disturbed[5:9] == [None] * 4
+    assert killed.summary["validation"]["withheld"] >= 1
+    rows = {row["validation_rows"] for row in killed.history if row.get(COLUMN) is not None}
+    assert rows == {total}
+    assert None not in disturbed[11:]
+    # The best model is the one that is returned, also by the run that ended early.
+    best = max(score for score in full if score is not None)
+    assert still.summary["validation"]["score"] == best
+    assert stopped.summary["validation"]["score"] == pytest.approx(best)
+    assert stopped.summary["rounds"] == full.index(best) + 4 < still.summary["rounds"]
+    assert "has not improved in 3 scores" in stopped.summary["stopped_by"]
+    assert "Validation neg log loss by round" in (tmp_path / "stopped/report.html").read_text()
+    assert em.replay(tmp_path / "killed", data=DATA)

@@ -1,0 +1,120 @@
+"""A score is of all validation rows or withheld, whichever members' partials are in the sum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticml.algorithms.base import Exchange, Outcome, Proceed, RoundEnd
+from elasticml.algorithms.parallel import Serial
+from elasticml.data.dataset_stats import DatasetStats, merge_summaries
+from elasticml.data.readers.arrays import from_arrays
+from elasticml.data.validation import with_validation
+from elasticml.evaluation.validation import VALIDATE, make_solver, make_trainer
+from elasticml.ids import ExchangeId, is_validation
+from elasticml.protocol.events import ExchangeHeader
+
+ROWS, MEMBERS, ROUNDS = 200, 4, 8
+RNG = np.random.default_rng(1)
+X = RNG.normal(size=(ROWS, 3))
+Y = X @ np.array([1.0, -2.0, 0.5]) + 0.1 * RNG.normal(size=ROWS)
+SOURCE = with_validation(from_arrays(X, Y), share=0.3, seed=5, validation=None)
+READ = [SOURCE.read(block.index, 512, MEMBERS) for block in SOURCE.blocks()]
+CHUNKS = [chunk for chunks, _ in READ for chunk in chunks]
+FACTS: DatasetStats = merge_summaries([summary for _, summary in READ])
+HELD = [chunk for chunk in CHUNKS if is_validation(chunk.id)]
+SECTION = {"name": "batch_gradient", "loss": "squared", "optimizer": "gd", "step": 0.1}
+VALIDATE_SECTION = {"metric": ["r2"], "every": 1, "patience": 0}
+
+
+def test_held_out_rows_do_not_depend_on_the_size_of_chunks():
+    cut = [SOURCE.read(0, size, members)[0] for size, members in ((256, 1), (4096, 9))]
+    held = [
+        np.concatenate([chunk.labels for chunk in chunks if is_validation(chunk.id)])
+        for chunks in cut
+    ]
+    np.testing.assert_array_equal(*held)
+    assert FACTS.validation_rows == held[0].size
+    assert FACTS.n_rows == ROWS - held[0].size
+
+
+def r2(model: Any) -> float:
+    y = np.concatenate([chunk.labels for chunk in HELD])
+    z = np.concatenate([chunk.values @ model["coef"].ravel() for chunk in HELD])
+    z = z + float(np.ravel(model["intercept"])[0])
+    return 1.0 - float(((y - z) ** 2).sum() / ((y - y.mean()) ** 2).sum())
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    owners=st.lists(st.integers(0, MEMBERS - 1), min_size=len(CHUNKS), max_size=len(CHUNKS)),
+    lost=st.lists(st.sets(st.integers(0, MEMBERS - 1), max_size=2), min_size=40, max_size=40),
+)
+def test_a_score_is_of_all_validation_rows_or_withheld(owners: list[int], lost: list[set[int]]):
+    section = SECTION
+    trainer = make_trainer(section, FACTS, "ignore", None, VALIDATE_SECTION)
+    solvers = [make_solver(section, FACTS, VALIDATE_SECTION) for _ in range(MEMBERS)]
+    owned = [[c for c, m in zip(CHUNKS, owners, strict=True) if m == k] for k in range(MEMBERS)]
+    answer: Any = None
+    rounds, n = 0, 0
+    scored: dict[str, Any] = {}
+    while True:
+        try:
+            request = trainer.send(answer)
+        except StopIteration as end:
+            model = end.value
+            break
+        if isinstance(request, RoundEnd):
+            rounds += 1
+            rows = request.extra.get("validation_rows")
+            score = request.extra["validation_r2"]
+            if score is not None:
+                assert rows == FACTS.validation_rows
+                assert scored.pop("rows") == FACTS.validation_rows
+                assert abs(score - r2(request.model)) < 1e-9
+            elif rows is not None:
+                assert rows == scored.pop("rows") < FACTS.validation_rows
+            answer = Proceed(go_on=rounds < ROUNDS)
+            continue
+        assert isinstance(request, Exchange)
+        n += 1
+        gone = lost[n % len(lost)] if rounds else set()
+        answer = outcome_of(
+            request, n, [k for k in range(MEMBERS) if k not in gone], solvers, owned
+        )
+        if "validation" in request.returns:
+            scored["rows"] = answer.arrays["validation"][0]
+            assert request.operation == VALIDATE or len(request.returns) > 1
+    if scored and model.extra.get("validation_r2") is not None:
+        assert abs(model.extra["validation_r2"] - r2(model.arrays)) < 1e-9
+
+
+def outcome_of(
+    request: Exchange, n: int, present: list[int], solvers: list[Any], owned: list[Any]
+) -> Outcome:
+    work = ExchangeHeader(
+        exchange=ExchangeId(n),
+        operation=request.operation,
+        model=request.model,
+        parameters=request.parameters,
+        returns=request.returns,
+    )
+    parts = [solvers[k].compute(work, owned[k], Serial()) for k in present]
+    add = np.maximum if request.reduce == "max" else np.add
+    arrays = {}
+    for name, shape in request.returns.items():
+        total = np.zeros(shape)
+        for part in parts:
+            total = add(total, part[name])
+        arrays[name] = total
+    rows = sum(c.info().rows for k in present for c in owned[k])
+    return Outcome(
+        exchange=ExchangeId(n),
+        arrays=arrays,
+        examples=rows,
+        absent_examples=FACTS.n_rows - rows,
+        members=len(present),
+    )

@@ -1,0 +1,129 @@
+"""Validation while training, in virtual worlds: kills, returns, the end of the job, checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticml.data.readers.arrays import from_arrays
+from elasticml.data.validation import with_validation
+from elasticml.ids import is_validation
+from elasticml.sim.simulation import SimResult, simulate
+from tests.sim.small_jobs import column, record
+
+RNG = np.random.default_rng(11)
+N, D = 240, 40
+X = RNG.normal(size=(N, D))
+Y = np.sign(X[:, 0] + 1.5 * RNG.normal(size=N))
+SHARE = with_validation(from_arrays(X, Y), share=0.3, seed=0, validation=None)
+RULES = {"metric": ["neg_log_loss", "accuracy"], "every": 1, "patience": 0, "min_delta": 0.0}
+#: Overfits: 168 rows, 40 noisy columns and nearly no penalty.
+ALGORITHM = {"name": "batch_gradient", "l2": 1e-8, "optimizer": "lbfgs"}
+
+
+def play(source: Any = SHARE, rules: Any = RULES, **changes: Any) -> SimResult:
+    made = record(algorithm=ALGORITHM, validate=rules, **changes)
+    result = simulate(made, source, check_every_event=True)
+    assert result.error is None
+    return result
+
+
+def held_rows(source: Any) -> tuple[Any, Any]:
+    read = [source.read(block.index, 768, 6)[0] for block in source.blocks()]
+    held = [chunk for chunks in read for chunk in chunks if is_validation(chunk.id)]
+    return np.concatenate([c.values for c in held]), np.concatenate([c.labels for c in held])
+
+
+def neg_log_loss(arrays: Any, source: Any) -> float:
+    x, y = held_rows(source)
+    z = x @ arrays["coef"].ravel() + float(np.ravel(arrays["intercept"])[0])
+    return -float(np.logaddexp(0.0, -y * z).mean())
+
+
+def test_every_model_is_scored_in_the_first_exchange_of_the_next_round():
+    result = play()
+    scores = column(result, "validation_neg_log_loss")
+    assert scores[0] is None
+    assert None not in scores[1:]
+    first = next(number for number in range(1, 5) if number in result.snapshots)
+    expected = neg_log_loss(result.snapshots[first], SHARE)
+    assert scores[first] == pytest.approx(expected, rel=1e-12)
+    plain = simulate(record(algorithm=ALGORITHM), from_arrays(X, Y))
+    operations = {r["operation"] for r in result.story if r["event"] == "ExchangeEnded"}
+    known = {r["operation"] for r in plain.story if r["event"] == "ExchangeEnded"}
+    assert operations - known == {"validate"}  # the final model alone
+
+
+def test_held_out_rows_are_not_trained_on():
+    x, y = held_rows(SHARE)
+    is_held = (X[:, None, 0] == x[None, :, 0]).any(axis=1)
+    alone = simulate(record(algorithm=ALGORITHM), from_arrays(X[~is_held], Y[~is_held]))
+    result = play()
+    assert result.summary["examples"] == N - y.size
+    np.testing.assert_allclose(
+        column(result, "objective")[:8], column(alone, "objective")[:8], rtol=1e-9
+    )
+
+
+def test_the_job_ends_when_the_score_does_not_improve_and_returns_the_best_model():
+    full = column(play(), "validation_neg_log_loss")
+    result = play(rules={**RULES, "patience": 3})
+    scores = column(result, "validation_neg_log_loss")
+    assert scores == full[: len(scores)]
+    assert len(scores) < len(full)
+    best = max(score for score in scores if score is not None)
+    at = scores.index(best)
+    assert len(scores) == at + 4
+    assert result.summary["validation"]["round"] == at
+    assert (
+        result.summary["validation"]["score"] == best == result.rows[-1]["validation_neg_log_loss"]
+    )
+    assert neg_log_loss(result.arrays, SHARE) == pytest.approx(best, rel=1e-12)
+    assert "validation neg_log_loss has not improved in 3 scores" in result.summary["stopped_by"]
+    assert result.summary["objective"] == column(result, "objective")[at]
+
+
+def test_a_score_is_withheld_while_validation_rows_are_absent():
+    faults = [{"round": 4, "lose": 2, "phase": "compute"}, {"round": 9, "return": 2}]
+    result = play(faults=faults)
+    total = result.summary["validation"]["rows"]
+    rows = column(result, "validation_rows")
+    scores = column(result, "validation_neg_log_loss")
+    undisturbed = column(play(), "validation_neg_log_loss")
+    assert scores[:4] == pytest.approx(undisturbed[:4], nan_ok=True)
+    assert scores[4:9] == [None] * 5
+    assert all(n < total for n in rows[4:9])
+    assert None not in scores[10:]
+    assert set(rows[10:]) == {total}
+    assert result.summary["validation"]["withheld"] >= 5
+
+
+@pytest.mark.parametrize("how", ["kill", "notice"])
+@pytest.mark.parametrize("algorithm", ["batch_gradient", "cocoa"])
+def test_reloaded_and_moved_validation_rows_are_the_same(algorithm: str, how: str):
+    section = ALGORITHM if algorithm == "batch_gradient" else {"name": "cocoa", "l2": 1e-3}
+    made = record(
+        algorithm=section,
+        validate=RULES,
+        absent="reload",
+        faults=[{"round": 5, "lose": 2, "how": how, "grace": 5.0}],
+    )
+    result = simulate(made, SHARE, check_every_event=True)
+    assert result.error is None
+    total = result.summary["validation"]["rows"]
+    assert {n for n in column(result, "validation_rows")[8:] if n is not None} == {total}
+    score = result.rows[-1]["validation_neg_log_loss"]
+    assert neg_log_loss(result.arrays, SHARE) == pytest.approx(score, rel=1e-9)
+
+
+def test_another_source_validates_and_members_that_own_only_its_rows_may_be_lost():
+    more = RNG.normal(size=(60, D))
+    other = from_arrays(more, np.sign(more[:, 0]))
+    source = with_validation(from_arrays(X, Y), share=None, seed=0, validation=other)
+    result = play(source, faults=[{"round": 3, "lose": 3}, {"round": 8, "return": 3}])
+    assert result.summary["examples"] == N
+    assert result.summary["validation"]["rows"] == 60
+    score = result.rows[-1]["validation_neg_log_loss"]
+    assert neg_log_loss(result.arrays, source) == pytest.approx(score, rel=1e-9)
