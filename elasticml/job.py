@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from elasticml.data.readers.dask_partitions import DaskSource
 from elasticml.data.source import Source, resolve_chunk_bytes, source_from_spec
 from elasticml.data.storage.filesystem import is_url, join
-from elasticml.data.validation import with_validation
+from elasticml.data.validation import validated_as
 from elasticml.errors import ConfigError
 from elasticml.ids import RECORD_VERSION, VERSION
 from elasticml.jobs import run_checkpoints
@@ -479,7 +479,7 @@ def resume(
         interrupted = {"run_dir": run_dir, "continues": True, "cluster": sections.get("cluster")}
     prepare_scheduler(client)
     place, former = _interrupted_job(client, places)
-    source = source_from_spec(former.data) if data is None else _validated(data, former)
+    source = source_from_spec(former.data) if data is None else validated_as(data, former.data)
     again = run_checkpoints.DATA_IN_MEMORY.get(str(former.data.get("format")))
     if data is None and again is not None:
         raise ConfigError(
@@ -503,17 +503,6 @@ def resume(
     }
     _submit(client, record, source)
     return Handle(client, job_id, job_record(record), source, test, interrupted)
-
-
-def _validated(data: Source, former: JobRecord) -> Source:
-    """Return training data that were given again, with the validation rows of the former job."""
-    part = former.data.get("validation")
-    if part is None:
-        return data
-    rest, share = part.get("data"), part.get("share")
-    validation = None if rest is None else source_from_spec(rest)
-    seed = int(part.get("seed") or 0)
-    return with_validation(data, share=share, seed=seed, validation=validation)
 
 
 def _interrupted_job(client: Client, places: Sequence[str]) -> tuple[str, JobRecord]:

@@ -217,6 +217,16 @@ def with_validation(
     return ValidatedSource(train=train, share=share, seed=seed, validation=validation)
 
 
+def validated_as(data: Source, spec: Mapping[str, Any]) -> Source:
+    """Return training data that were given again, with the validation rows of their first spec."""
+    part = spec.get("validation")
+    if part is None:
+        return data
+    other, seed = part.get("data"), int(part.get("seed") or 0)
+    validation = None if other is None else source_from_spec(other)
+    return with_validation(data, share=part.get("share"), seed=seed, validation=validation)
+
+
 def _without_training_rows(block: int, summary: BlockSummary) -> BlockSummary:
     """Return the summary of a validation block: none of its rows is a training row."""
     return BlockSummary(

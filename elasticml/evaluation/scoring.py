@@ -19,6 +19,7 @@ from elasticml.data.readers.images import image_shape
 from elasticml.data.source import Source, read_block, resolve_chunk_bytes
 from elasticml.data.storage.block_cache import CacheSetting
 from elasticml.errors import DataError
+from elasticml.ids import is_validation
 
 #: Data up to this size stay in memory between passes.
 KEPT_BYTES_MAX = 2**28
@@ -141,7 +142,8 @@ class DataReader:
     def _take(
         self, future: Future[tuple[list[Chunk], BlockSummary]], kept: list[list[Chunk]]
     ) -> list[Chunk]:
-        chunks, summary = future.result()
+        read, summary = future.result()
+        chunks = [chunk for chunk in read if not is_validation(chunk.id)]
         self._summaries[summary.block] = summary
         if self._keeps:
             kept.append(chunks)

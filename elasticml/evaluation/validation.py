@@ -450,7 +450,7 @@ class Validation:
             self.misses += 1
 
     def _blank(self) -> dict[str, float | int | None]:
-        return {f"{COLUMN}{name}": None for name in self.metrics.names}
+        return {f"{COLUMN}{name}": None for name in (*self.metrics.names, "rows")}
 
     def _round(self, end: RoundEnd) -> Generator[RoundEnd, Proceed, Proceed]:
         if self._is_best and _are_equal(end.model, self.best):

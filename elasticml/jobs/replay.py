@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.base import Arrays
 from elasticml.data.chunks.digests import as_text, digest_of_arrays
 from elasticml.data.source import Source, source_from_spec
+from elasticml.data.validation import validated_as
 from elasticml.errors import ConfigError, DataError, JobFailedError
 from elasticml.jobs.run_directory import RunDirectory, default_run_path
 from elasticml.jobs.warm_start import WarmStart, load_warm_start

@@ -414,7 +414,7 @@ class DriverAgent(JobDriver):
         if not self._links.welcome(command.arrival, command.member):
             return False
         names = ("job", "algorithm", "absent", "chunk_bytes", "cache", "threads", "seed")
-        more = ("collective", "checkpoint")
+        more = ("collective", "checkpoint", "validate")
         extras = {
             "record": {name: self.record.json.get(name) for name in (*names, *more)},
             "spec": self.driver_session.source.spec(),

@@ -9,6 +9,7 @@ without scores. The two jobs alternate.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import sys
 from typing import Any
@@ -25,7 +26,7 @@ SHARE = 0.1
 def seconds_of_rounds(result: Any) -> list[float]:
     """Return the seconds of each round but the first three, which compile and allocate."""
     times = [row["seconds"] for row in result.history[:-1]]
-    return [after - before for before, after in zip(times[2:], times[3:], strict=False)]
+    return [after - before for before, after in itertools.pairwise(times[2:])]
 
 
 def main(rows: int = 40_000, columns: int = 200) -> None:

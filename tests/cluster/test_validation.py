@@ -55,6 +55,8 @@ def test_a_killed_member_costs_scores_but_never_bends_one(tmp_path):
     assert rows == {total}
     assert None not in disturbed[11:]
     # The best model is the one that is returned, also by the run that ended early.
+    exact = [row["objective_full"] for row in still.history if row.get("objective_full")]
+    assert still.summary["objective"] == pytest.approx(exact[-1], rel=1e-9)
     best = max(score for score in full if score is not None)
     assert still.summary["validation"]["score"] == best
     assert stopped.summary["validation"]["score"] == pytest.approx(best)

@@ -26,7 +26,7 @@ READ = [SOURCE.read(block.index, 512, MEMBERS) for block in SOURCE.blocks()]
 CHUNKS = [chunk for chunks, _ in READ for chunk in chunks]
 FACTS: DatasetStats = merge_summaries([summary for _, summary in READ])
 HELD = [chunk for chunk in CHUNKS if is_validation(chunk.id)]
-SECTION = {"name": "batch_gradient", "loss": "squared", "optimizer": "gd", "step": 0.1}
+SECTION = {"name": "batch_gradient", "loss": "squared", "optimizer": "gd"}
 VALIDATE_SECTION = {"metric": ["r2"], "every": 1, "patience": 0}
 
 
