@@ -100,7 +100,8 @@ def replay(
         raise ConfigError(f"until: got {until}, wanted 0 to {rounds}, the rounds of the run")
     job = job_record(start.spec)
     algorithm = _algorithm_of(job, start.warm_start_digest, warm_start)
-    engine = Replay(records, data or _source_of(job), algorithm)
+    source = _source_of(job) if data is None else validated_as(data, job.data)
+    engine = Replay(records, source, algorithm)
     replayed: list[StoryRecord] = []
     arrays: Arrays | None = None
     for record in engine.run():
