@@ -25,6 +25,7 @@ from elasticml.data.chunks.chunk import (
 )
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, summarise
 from elasticml.data.readers.arrays import ChunkBodies
+from elasticml.data.readers.dask_partitions import DaskSource
 from elasticml.data.readers.files import fingerprint
 from elasticml.data.source import BlockInfo, Source, resolve_chunk_bytes, source_from_spec
 from elasticml.errors import ConfigError
@@ -200,6 +201,13 @@ def with_validation(
     ConfigError
         When the two sources cannot be read by the same members.
     """
+    if isinstance(train, DaskSource) or isinstance(validation, DaskSource):
+        raise ConfigError(
+            "validate: Dask collections cannot be validated while training, since members take "
+            "their partitions whole; score them after the job with result.model.score, or give "
+            "files or arrays",
+            path="validate",
+        )
     if validation is not None:
         if getattr(validation, "is_in_memory", False) and not getattr(train, "is_in_memory", False):
             raise ConfigError(

@@ -103,7 +103,8 @@ def test_a_score_is_withheld_while_validation_rows_are_absent():
 @pytest.mark.parametrize("how", ["kill", "notice"])
 @pytest.mark.parametrize("algorithm", ["batch_gradient", "cocoa"])
 def test_reloaded_and_moved_validation_rows_are_the_same(algorithm: str, how: str):
-    section = ALGORITHM if algorithm == "batch_gradient" else {"name": "cocoa", "l2": 1e-3, "loss": "logistic"}
+    cocoa = {"name": "cocoa", "l2": 1e-3, "loss": "logistic"}
+    section = ALGORITHM if algorithm == "batch_gradient" else cocoa
     made = record(
         algorithm=section,
         validate=RULES,
