@@ -125,7 +125,7 @@ def source_from_spec(spec: Mapping[str, Any]) -> Source:
     ConfigError
         When the format or a key is unknown, or a setting is out of range.
     """
-    if spec.get("validation") is not None:
+    if spec.get("validated") is not None:
         wrapped: Source = importlib.import_module(_VALIDATION).validated_source_of(spec)
         return wrapped
     from elasticml.specification.data import DATA_SPECS

@@ -76,12 +76,12 @@ class ValidatedSource:
         return getattr(self.train, "rows", None)
 
     def spec(self) -> dict[str, Any]:
-        """Return the spec of the training data with an entry ``validation``."""
+        """Return the spec of the training data with an entry ``validated``."""
         if self.validation is None:
             part: dict[str, Any] = {"share": self.share, "seed": self.seed}
         else:
             part = {"data": self.validation.spec()}
-        return {**self.train.spec(), "validation": part}
+        return {**self.train.spec(), "validated": part}
 
     def fingerprint(self) -> str:
         """Return 16 hex digits that change with either source, the share or the seed."""
@@ -179,9 +179,9 @@ class ValidatedSource:
 
 
 def validated_source_of(spec: Mapping[str, Any]) -> ValidatedSource:
-    """Build the source of a spec with an entry ``validation``."""
-    rest = {name: value for name, value in spec.items() if name != "validation"}
-    part = spec["validation"]
+    """Build the source of a spec with an entry ``validated``."""
+    rest = {name: value for name, value in spec.items() if name != "validated"}
+    part = spec["validated"]
     data = part.get("data")
     return ValidatedSource(
         train=source_from_spec(rest),
@@ -227,7 +227,7 @@ def with_validation(
 
 def validated_as(data: Source, spec: Mapping[str, Any]) -> Source:
     """Return training data that were given again, with the validation rows of their first spec."""
-    part = spec.get("validation")
+    part = spec.get("validated")
     if part is None:
         return data
     other, seed = part.get("data"), int(part.get("seed") or 0)

@@ -44,6 +44,7 @@ from elasticml.specification.algorithms import (
     LocalSGD,
     settings_from_section,
 )
+from elasticml.story.history import HistoryRow
 
 #: Name of the sums in a partial, and prefix of the scored model's arrays.
 SUMS: Final = "validation"
@@ -587,11 +588,11 @@ def validation_summary(
     last = rows[-1] if rows else {}
     score = last.get(column)
     scored = [row for row in rows[:-1] if row.get(column) is not None]
-    rounds = [row["round"] for row in scored if row[column] == score] or [last.get("round")]
+    rounds = [HistoryRow(row).round for row in scored if row[column] == score]
     return {
         "metric": metrics[0],
         "score": score,
-        "round": None if score is None else rounds[0],
+        "round": None if score is None else next(iter(rounds), HistoryRow(last).round),
         "rows": n_rows,
         "scores": len(scored),
         "withheld": sum(n is not None and n != n_rows for n in counted),

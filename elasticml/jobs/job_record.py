@@ -46,7 +46,7 @@ def job_file_from_record(record: JobRecord) -> dict[str, Any]:
         Keys whose value is None or empty are omitted.
     """
     data = _given(record.data)
-    data.pop("validation", None)  # the section validate says it
+    data.pop("validated", None)  # the section validate says it
     if record.test:
         data["test"] = _given(record.test)
     if record.chunk_bytes:
