@@ -19,7 +19,7 @@ import numpy as np
 from elasticml.arrays import F64
 from elasticml.errors import ConfigError, JobFailedError, fault_of
 
-#: Bins of the histograms of ``roc_auc``, by rank of the predicted probability of the larger label.
+#: Bins of the histograms of ``roc_auc``, equally wide in sign(z) log(1 + |z|) of the margins z.
 #: Two rows in one bin count as equal; the score differs from scikit-learn's by at most half the
 #: share of pairs of a positive and a negative row that are in the same bin.
 ROC_BINS: Final = 2048
@@ -115,7 +115,8 @@ def _histograms(rows: Scored, kind: Kind) -> F64:
         z = z[:, 1] - z[:, 0]
     place = np.sign(z) * np.log1p(np.abs(z))
     bins = np.clip(((place + 16.0) * (ROC_BINS / 32.0)).astype(np.int64), 0, ROC_BINS - 1)
-    return np.bincount(rows.targets * ROC_BINS + bins, rows.weights, minlength=2 * ROC_BINS)
+    places = rows.targets * ROC_BINS + bins
+    return np.asarray(np.bincount(places, rows.weights, minlength=2 * ROC_BINS), np.float64)
 
 
 def _probabilities(z: F64) -> F64:

@@ -32,6 +32,7 @@ from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.registry import algorithm
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
+from elasticml.data.chunks.digests import as_text, digest_of_arrays
 from elasticml.data.chunks.products import Forward, make_forward
 from elasticml.data.chunks.rows import rows_of_chunk
 from elasticml.data.dataset_stats import DatasetStats
@@ -223,6 +224,7 @@ def _cropped(chunk: Chunk, d: int) -> Chunk:
         return dense_chunk(chunk.id, kept.labels, kept.dense[:, :d], weights, dtype=layout.dtype)
     known = chunk.indices < d
     indptr = np.append(0, np.cumsum(known))[chunk.indptr]
+    assert kept.values is not None
     values = kept.values[known]
     parts = (chunk.id, kept.labels, indptr, chunk.indices[known], values, d, weights)
     return csr_chunk(*parts, dtype=layout.dtype)
@@ -251,17 +253,26 @@ class _Scorer:
         return total
 
     def _of(self, chunks: Sequence[Chunk]) -> F64:
-        total = np.zeros(self._metrics.n_sums)
+        if not chunks:
+            return np.zeros(self._metrics.n_sums)
+        # Metrics are computed once, since chunks of validation rows are many and small.
+        labels, weights, predictions = [], [], []
         for chunk in stream_chunks(chunks):
-            weights = np.ones(chunk.n_rows) if chunk.weights is None else chunk.weights
-            targets: Any = np.asarray(chunk.labels, np.float64)
-            if self._kind.n_classes:
-                targets = self._numbers(targets)
-            predictions = self._predictor(chunk)
-            total += self._metrics.sums(
-                Scored(targets=targets, predictions=predictions, weights=np.asarray(weights))
+            labels.append(np.array(chunk.labels, np.float64))
+            weights.append(
+                np.ones(chunk.n_rows) if chunk.weights is None else np.array(chunk.weights)
             )
-        return total
+            predictions.append(self._predictor(chunk))
+        targets: Any = np.concatenate(labels)
+        if self._kind.n_classes:
+            targets = self._numbers(targets)
+        return self._metrics.sums(
+            Scored(
+                targets=targets,
+                predictions=np.concatenate(predictions),
+                weights=np.concatenate(weights),
+            )
+        )
 
     def _numbers(self, labels: F64) -> Any:
         """Return class numbers; raise a DataError for a label that is not in the training data."""
@@ -362,11 +373,12 @@ class Validation:
     #: Scores so far, and those that were withheld.
     scored: int = 0
     withheld: int = 0
+    #: Digest of the last scored model: one that has not changed is not scored again.
+    last: str = ""
     #: The training ends, since the score does not improve.
     is_stopped: bool = False
     _columns: dict[str, float | int | None] = field(default_factory=dict)
-    #: The last scored model; it is the best one.
-    _last: Arrays = field(default_factory=dict)
+    #: The scored model of this round is the best one.
     _is_best: bool = False
 
     @staticmethod
@@ -427,7 +439,7 @@ class Validation:
     def _take(self, model: Arrays, sums: F64) -> None:
         """Take the sums of a model's metrics: a score if all validation rows are in them."""
         n = round(float(sums[0]))
-        self._is_best, self._last = False, {}
+        self._is_best, self.last = False, ""
         if n != self.n_rows:
             self.withheld += 1
             self._columns = {**self._blank(), f"{COLUMN}rows": n}
@@ -437,7 +449,7 @@ class Validation:
         self._columns = {f"{COLUMN}{name}": value for name, value in scores.items()}
         self._columns[f"{COLUMN}rows"] = n
         self.scored += 1
-        self._last = model
+        self.last = _digest(model)
         score = scores[self.metrics.names[0]]
         value = -math.inf if score is None else score
         if self.best_score is None or value > self.best_score:
@@ -461,7 +473,11 @@ class Validation:
             self.best_gap, self.best_gap_is_bound = end.gap, end.gap_is_bound
         columns, self._columns = self._columns or self._blank(), {}
         self.since += 1
-        if self.since >= self.rules.every and end.next_model:
+        if (
+            self.since >= self.rules.every
+            and end.next_model
+            and _digest(end.next_model) != self.last
+        ):
             self.since = 0
             self.candidate = {name: np.array(a, np.float64) for name, a in end.next_model.items()}
         patience = self.rules.patience
@@ -475,7 +491,7 @@ class Validation:
     def _finish(self, model: Model) -> Generator[Exchange, Outcome, Model]:
         """Score the final model, and return the best of all."""
         if not self.is_stopped and model.arrays:
-            if not _are_equal(model.arrays, self._last):
+            if _digest(model.arrays) != self.last:
                 outcome = yield Exchange(
                     operation=VALIDATE,
                     model=_named(_PREFIX, model.arrays),
@@ -483,8 +499,7 @@ class Validation:
                 )
                 self._take(model.arrays, np.asarray(outcome.arrays[SUMS]))
             if self._is_best or self.best_score is None:
-                scores = {f"{COLUMN}{name}": value for name, value in self.best_scores.items()}
-                return replace(model, extra={**model.extra, **(scores or self._columns)})
+                return replace(model, extra={**model.extra, **self._best_columns()})
         if not self.best:
             return model
         metric = self.metrics.names[0]
@@ -495,7 +510,6 @@ class Validation:
                 f"validation {metric} has not improved in {self.misses} scores; {kept}, "
                 f"{metric} {self.best_score:.6g}"
             )
-        columns = {f"{COLUMN}{name}": value for name, value in self.best_scores.items()}
         return replace(
             model,
             arrays=self.best,
@@ -503,16 +517,25 @@ class Validation:
             objective=self.best_objective,
             gap=self.best_gap,
             gap_is_bound=self.best_gap_is_bound,
-            extra={**model.extra, **columns, f"{COLUMN}rows": self.n_rows},
+            extra={**model.extra, **self._best_columns()},
         )
+
+    def _best_columns(self) -> dict[str, float | int | None]:
+        """Return the columns of the returned model; those of a withheld score if there is none."""
+        if not self.best_scores:
+            return self._columns or self._blank()
+        columns = {f"{COLUMN}{name}": value for name, value in self.best_scores.items()}
+        return {**columns, f"{COLUMN}rows": self.n_rows}
 
     # --- checkpoints ----------------------------------------------------------------------------
 
     def _resume(self, inner: Resume | None) -> Resume | None:
         if inner is None:
             return None
-        names = ("best_score", "best_scores", "best_objective", "best_gap", "best_gap_is_bound")
-        names += ("reference", "misses", "since", "scored", "withheld", "is_stopped")
+        names = (
+            *("best_score", "best_scores", "best_objective", "best_gap", "best_gap_is_bound"),
+            *("last", "reference", "misses", "since", "scored", "withheld", "is_stopped"),
+        )
         own = {name: getattr(self, name) for name in names}
         for name in ("best_score", "reference"):
             own[name] = None if own[name] in (None, -math.inf) else own[name]
@@ -606,6 +629,10 @@ def _named(prefix: str, arrays: Arrays) -> dict[str, Any]:
 
 def _part_of(arrays: Arrays, prefix: str) -> dict[str, Any]:
     return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+
+def _digest(model: Arrays) -> str:
+    return as_text(digest_of_arrays(model))
 
 
 def _are_equal(one: Arrays, other: Arrays) -> bool:

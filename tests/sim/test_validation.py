@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from elasticml.algorithms.base import Resume
+from elasticml.data.dataset_stats import merge_summaries
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.validation import with_validation
+from elasticml.evaluation.validation import Validation
 from elasticml.ids import is_validation
 from elasticml.sim.simulation import SimResult, simulate
 from tests.sim.small_jobs import column, record
@@ -114,7 +117,8 @@ def test_reloaded_and_moved_validation_rows_are_the_same(algorithm: str, how: st
     result = simulate(made, SHARE, check_every_event=True)
     assert result.error is None
     total = result.summary["validation"]["rows"]
-    assert {n for n in column(result, "validation_rows")[8:] if n is not None} == {total}
+    rows = [row["validation_rows"] for row in result.rows[8:]]
+    assert {n for n in rows if n is not None} == {total}
     score = result.rows[-1]["validation_neg_log_loss"]
     assert neg_log_loss(result.arrays, SHARE) == pytest.approx(score, rel=1e-9)
 
@@ -128,3 +132,40 @@ def test_another_source_validates_and_members_that_own_only_its_rows_may_be_lost
     assert result.summary["validation"]["rows"] == 60
     score = result.rows[-1]["validation_neg_log_loss"]
     assert neg_log_loss(result.arrays, source) == pytest.approx(score, rel=1e-9)
+
+
+def test_a_model_that_has_not_changed_is_not_scored_again():
+    # Its model is that of the best certificate, and not every round has one.
+    cocoa = {"name": "cocoa", "l2": 1e-3, "loss": "logistic", "gap_every": 4}
+    made = record(algorithm=cocoa, absent="reload", validate={**RULES, "patience": 2})
+    result = simulate(made, SHARE, check_every_event=True)
+    assert result.error is None
+    scores = [s for s in column(result, "validation_neg_log_loss") if s is not None]
+    assert len(scores) == len(set(scores)) >= 2
+    assert len(scores) < len(result.rows) / 2
+
+
+def test_a_checkpoint_has_the_best_model_and_the_count_of_misses():
+    read = [SHARE.read(block.index, 768, 6) for block in SHARE.blocks()]
+    facts = merge_summaries([summary for _, summary in read])
+    section = {**ALGORITHM}
+    validation = Validation.of(RULES, section, facts)
+    model = {"coef": np.ones((1, D)), "intercept": np.zeros(1)}
+    validation.best, validation.candidate = model, {name: 2.0 * a for name, a in model.items()}
+    validation.best_score, validation.misses, validation.last = -0.5, 3, "abc"
+    inner = Resume(arrays={"w": np.zeros(2)}, values={"serial": 7})
+    kept = validation._resume(inner)
+    assert kept is not None
+    other = Validation.of(RULES, section, facts)
+    assert_same(other.restore(kept), inner)
+    assert (other.best_score, other.misses, other.last) == (-0.5, 3, "abc")
+    np.testing.assert_array_equal(other.best["coef"], model["coef"])
+    assert other.candidate is not None
+    np.testing.assert_array_equal(other.candidate["coef"], 2.0 * model["coef"])
+
+
+def assert_same(resume: Resume, expected: Resume) -> None:
+    assert resume.values == expected.values
+    assert {k: v.tolist() for k, v in resume.arrays.items()} == {
+        k: v.tolist() for k, v in expected.arrays.items()
+    }
