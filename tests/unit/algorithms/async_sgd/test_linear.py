@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -15,6 +17,7 @@ from elasticml.data.chunks.chunk import binary_csr_chunk, csr_chunk, dense_chunk
 from elasticml.errors import ConfigError
 from elasticml.ids import ChunkId
 from elasticml.objectives.losses import LOSSES
+from elasticml.specification.algorithms import AsyncSGD
 from tests.known_optima import make_linear
 
 
@@ -64,7 +67,7 @@ def test_a_step_follows_the_gradient_of_the_objective(kind, weighted, intercept,
     np.testing.assert_allclose(w - state["coef"], numeric, atol=1e-7)
 
 
-@pytest.mark.parametrize("loss", sorted(LOSSES))
+@pytest.mark.parametrize("loss", sorted(get_args(AsyncSGD.model_fields["loss"].annotation)))
 def test_members_that_exchange_states_come_near_the_optimum(loss):
     if loss == "squared":
         options = make_linear(600, 8, 0, loss="squared", l2=0.1)
