@@ -25,6 +25,7 @@ from elasticml.jobs.run_directory import DIRECTORY_LOST, RunDirectory
 from elasticml.protocol.job_record import JobRecord
 from elasticml.story.compressed_records import CompressedRecords
 from elasticml.story.records import JobEnded, RoundEnded, records_of
+from elasticml.story.summary import summary_from_json
 
 #: Seconds to wait for the last story records of an interrupted job.
 LAST_WORDS_S = 5.0
@@ -116,7 +117,8 @@ def follow(
         raise
     called.call("on_end", result)
     if called.failures:
-        result.summary["notes"] = [*result.summary["notes"], *called.failures]
+        notes = summary_from_json(result.summary).notes or ()
+        result.summary["notes"] = [*notes, *called.failures]
         if result.run_dir is not None:
             RunDirectory(result.run_dir).write_summary(result.summary)
             _write_report(result.run_dir)

@@ -163,8 +163,8 @@ def load_result(path: str | Path) -> Result:
         )
     try:
         summary = json.loads(read_bytes(join(name, "summary.json")))
-        version = summary.get("format_version", FORMAT_VERSION)
-        if version > FORMAT_VERSION:
+        version = summary_from_json(summary).format_version
+        if version is not None and version > FORMAT_VERSION:
             raise DataError(
                 f"{name} has version {version} of the format of runs, wanted {FORMAT_VERSION} or "
                 "less; read it with a later elasticml",

@@ -15,6 +15,7 @@ import yaml
 
 from elasticml.errors import ConfigError
 from elasticml.jobs.callbacks import Callback
+from elasticml.story.history import HistoryRow
 
 if TYPE_CHECKING:
     from elasticml.jobs.result import Result
@@ -86,7 +87,7 @@ class MLflowCallback(Callback):
         """Log the numbers of a row as metrics, with the round as their step."""
         from mlflow.entities import Metric
 
-        now_ms, step = int(time.time() * 1000), int(row["round"])
+        now_ms, step = int(time.time() * 1000), HistoryRow(row).round
         metrics = [Metric(name, value, now_ms, step) for name, value in numbers_in(row).items()]
         self._client.log_batch(self.run_id, metrics=metrics)
 
@@ -152,7 +153,7 @@ class TensorBoardCallback(Callback):
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         values = [Summary.Value(tag=n, simple_value=v) for n, v in numbers_in(row).items()]
-        self._write(values, int(row["round"]))
+        self._write(values, HistoryRow(row).round)
 
     def on_end(self, result: Result) -> None:
         """Write the last row and close the file."""
@@ -210,7 +211,7 @@ class WandbCallback(Callback):
     def on_round(self, row: Mapping[str, Any]) -> None:
         """Log the numbers of a row, with the round as the step."""
         values = numbers_in(row)
-        self._run.log(values, step=int(row["round"]) if self._is_ours else None)
+        self._run.log(values, step=HistoryRow(row).round if self._is_ours else None)
 
     def on_end(self, result: Result) -> None:
         """Log the last row and the summary's numbers, and finish the run."""
