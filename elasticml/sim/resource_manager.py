@@ -72,6 +72,7 @@ class ResourceManager:
                 address=worker.address,
                 grace_s=entry.grace,
                 life_s=life_s,
+                reason=entry.reason,
                 negotiable=entry.negotiable,
             )
             self._marks.add(marked, environment.clock.now_s)

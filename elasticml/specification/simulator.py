@@ -125,6 +125,8 @@ class Asked(_Options):
     grace: NumberFrom0 = 15.0
     #: Other containers than the marked ones will do.
     negotiable: Flag = True
+    #: Why: Dask retires workers, and waits until they are empty.
+    reason: Literal["preempted", "retired"] = "preempted"
     #: Seconds until the other queue gives each of them back; None: never.
     away: NumberFrom0 | None = None
 

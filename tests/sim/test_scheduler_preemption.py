@@ -51,6 +51,15 @@ def test_negotiating_moves_less_than_giving_up_the_marked_one():
     assert 0 < moved_bytes(negotiated, "3.1") < moved_bytes(strict, "0.1")
 
 
+def test_a_retired_worker_is_emptied_at_once_and_a_notice_of_that_grace_is_put_off():
+    strict = {"grace": 60.0, "negotiable": False}
+    retired, noticed = preempted(reason="retired", **strict), preempted(**strict)
+    assert losses(noticed) == []
+    assert losses(retired) == [("0.1", "retired", 0)]
+    assert records_of(retired, "ChunksAbsent") == []
+    assert records_of(retired, "MemberLost")[0]["t"] < 4.0 + 0.1 * strict["grace"]
+
+
 def test_no_round_is_lost_and_the_optimum_is_the_same():
     result, calm = preempted(), play(SLOW, **ROUNDS)
     assert [r["idle"] for r in records_of(result, "RoundEnded")] == [False] * 45
