@@ -212,8 +212,8 @@ def resolve_holders(
     algorithm: AnyAlgorithm,
     total_bytes: int,
     limits_bytes: Sequence[int],
-) -> int:
-    """Resolve how many members hold each chunk's body.
+) -> int | None:
+    """Resolve how many members hold each chunk's body; None if the driver decides.
 
     Parameters
     ----------
@@ -223,12 +223,15 @@ def resolve_holders(
     total_bytes : int
         Estimated bytes of all chunk bodies, before they are read.
     limits_bytes : sequence of int
-        Bytes that each member may use for bodies; 0 for no limit.
+        Bytes that each member may use for bodies; 0 for no limit. With fewer than two the cluster
+        may still grow, and the driver decides when it has the data.
     """
     if setting != "auto":
         return int(setting)
-    if algorithm.name not in DEALT_ANEW or len(limits_bytes) < 2:
+    if algorithm.name not in DEALT_ANEW:
         return 1
+    if len(limits_bytes) < 2:
+        return None
     fits = 0 in limits_bytes or 2 * total_bytes <= sum(limits_bytes)
     return 2 if fits else 1
 

@@ -35,7 +35,7 @@ def test_data_that_are_no_source_are_refused_at_once(given, got, wanted):
 
 @pytest.mark.parametrize(
     ("limits", "holders"),
-    [([100, 100], 2), ([100, 99], 1), ([0, 1], 2), ([1000], 1), ([50, 50, 50, 50], 2)],
+    [([100, 100], 2), ([100, 99], 1), ([0, 1], 2), ([1000], None), ([50, 50, 50, 50], 2)],
 )
 def test_every_chunk_has_two_holders_if_everything_fits_twice(limits, holders):
     assert resolve_holders("auto", CoCoA(), 100, limits) == holders
