@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elasticml.data.readers.dask_partitions import DaskSource
+from elasticml.data.readers.dask_partitions import has_partitions
 from elasticml.data.source import Source, resolve_chunk_bytes, source_from_spec
 from elasticml.data.storage.filesystem import is_url, join
 from elasticml.data.validation import validated_as
@@ -256,7 +256,7 @@ class Job:
         limit = self.memory_limit or math.inf
         worker_bytes = [min(n or math.inf, limit) for n in limits_bytes or [0] * members]
         limits = [int(BODIES_SHARE * n) if n < math.inf else 0 for n in worker_bytes]
-        is_dask = isinstance(self.data, DaskSource)
+        is_dask = has_partitions(self.data)
         needs_size = self.holders == "auto" and 0 not in limits
         total = sum(block.nbytes for block in self.data.blocks()) if needs_size else 0
         place = run_checkpoints.checkpoint_place(self.checkpoint, run_dir)
@@ -353,7 +353,7 @@ class Job:
         prepare_scheduler(client)
         _submit(client, record, self.data)
         sent, source = job_record(record), self.data
-        if isinstance(source, DaskSource):
+        if has_partitions(source):
             source = source_from_spec(sent.data)  # a handle keeps no partitions
         return Handle(client, job_id, sent, source, self.test)
 
@@ -533,8 +533,10 @@ def _submit(client: Client, record: dict[str, Any], data: Source) -> None:
             "bodies": [bytes(body) for body in bodies.bodies],
             "summaries": [summary.to_json() for summary in bodies.summaries],
         }
-    elif isinstance(data, DaskSource):
-        extras = {"graph": data.pickled_graph()}
+    elif has_partitions(data):
+        from distributed.protocol.pickle import dumps
+
+        extras = {"graph": dumps(data.partition_graph())}
     unwrap_reply(client.sync(client.scheduler.em_submit, record=record, **extras))
     follow_demand(client)
 

@@ -135,6 +135,8 @@ class RoundEnd:
     resume: Resume | None = None
     #: As in an exchange: the trainer's next step may take long.
     is_long: bool = False
+    #: The result if the job is cut short before the next round ends; None: ``next_model``.
+    best: Model | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

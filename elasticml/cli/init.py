@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _HELP = """Write a job file for a data file, with comments; only the head of the file is read.
 
 DATA is a CSV, Parquet or svmlight file. The label is a column with a usual name (label, target,
-class, y, outcome), else the last one. Two different labels make a classification, numbers a
-regression. Check what it says, then run it.
+class, y, outcome), else the last one, unless that holds dates or identifiers. Two different labels
+make a classification, numbers a regression. Check what it says, then run it.
 
 \b
 Examples:
@@ -29,6 +29,7 @@ Examples:
     elasticml run job.yaml
 """
 _LABELS: Final = ("label", "target", "class", "y", "outcome")
+_LAST: Final = "the last column"
 #: Integers with at most this many different values are classes.
 _CLASSES_MAX: Final = 20
 #: Columns of numbers whose sizes differ by more than this are scaled.
@@ -103,6 +104,8 @@ def init(data: str, label: str | None, out: Path, verbose: bool) -> None:
     column = f"{found.name} ({found.why}): " if found.name else ""
     click.echo(f"job file    {out}")
     click.echo(f"label       {column}{found.summary()}")
+    if found.why == _LAST:
+        click.echo("            another column: elasticml init DATA --label COLUMN")
     click.echo(f"next        elasticml run {out}")
     if found.is_classes and len(found.counts) > 2:
         click.echo(f"note        {_many(found)}")
@@ -119,7 +122,13 @@ def _table(path: str, kind: str, label: str | None) -> tuple[_Label, list[str]]:
         raise ConfigError(f"--label: {path} has no column {label!r}{did_you_mean(label, names)}")
     usual = next((name for name in names if name.lower() in _LABELS), None)
     chosen = label or usual or names[-1]
-    why = "as given" if label else "by its name" if usual else "the last column"
+    if label is None and usual is None and (head.types[chosen] == "date" or _is_id(chosen, head)):
+        raise ConfigError(
+            f"--label: no column of {path} is called {', '.join(_LABELS)}, and the last one, "
+            f"{chosen!r}, holds {'dates' if head.types[chosen] == 'date' else 'identifiers'}; name "
+            f"the column of the labels, one of {_listed(names, 30)}"
+        )
+    why = "as given" if label else "by its name" if usual else _LAST
     found = _Label(name=chosen, why=why, values=head.columns[chosen])
     features = [name for name in names if name != chosen]
     lines = [f"  label: {_yaml(chosen)}  # {why}; {found.summary()} in the first rows"]
@@ -157,7 +166,7 @@ def _about_features(head: TableHead, features: Sequence[str]) -> list[str]:
     has_dates = any(head.types[name] == "date" for name in features)
     if has_dates or (sizes and max(sizes) > _SCALES * min(sizes)):
         lines.append("  scale: maxabs  # the columns' sizes differ; the model keeps their units")
-    lines.append("  # test: other.csv  # rows like these, for test metrics")
+    lines.append("  # test: FILE  # rows like these, for test metrics")
     return lines
 
 
@@ -185,7 +194,7 @@ def _job_file(name: str, kind: str, path: str, label: _Label, lines: Sequence[st
             "data:",
             f"  format: {kind}",
             f"  path: {_yaml(path)}",
-            *(lines or ["  # test: other.svm  # rows like these, for test metrics"]),
+            *(lines or ["  # test: FILE  # rows like these, for test metrics"]),
             "algorithm:",
             "  name: batch_gradient  # or cocoa, which certifies how far it is from the optimum",
             f"  loss: {loss}  # {told}",
@@ -194,6 +203,7 @@ def _job_file(name: str, kind: str, path: str, label: _Label, lines: Sequence[st
             "  tolerance: 1.0e-6  # ends when the gradient has fallen to this share of the first",
             "cluster: {kind: local, workers: 2}  # or address: tcp://host:8786, kind: yarn",
             "stop: {rounds: 200}  # at most",
+            "# validate: 0.1  # holds out a tenth, and ends when its score no longer improves",
             "# absent: auto  # how to go on while members are away",
             "",
         ]

@@ -109,11 +109,14 @@ def merge_surveys(surveys: Sequence[ColumnSurvey]) -> ColumnSurvey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnMoments:
-    """Size of a numeric column, and its products with the label, for warnings."""
+    """Size of a numeric column, or of a value of a categorical one, and products with the label."""
 
+    #: 0 for a value, whose encoded column is 0 or 1.
     largest: float
     #: Sums of 1, x, x^2, y, y^2 and x y over the rows.
     sums: tuple[float, ...]
+    #: The categorical column, if the moments are those of one of its values.
+    column: str | None = None
 
     @property
     def correlation(self) -> float:
@@ -134,11 +137,34 @@ def moments_of(x: NDArray[np.float64], y: NDArray[np.float64]) -> ColumnMoments:
     )
 
 
+def moments_of_values(
+    column: str, names: Sequence[str], X: Any, y: NDArray[np.float64]
+) -> dict[str, ColumnMoments]:
+    """Return the moments of the values of a categorical column, by the encoded columns' names.
+
+    Parameters
+    ----------
+    X : array or CSR array (n, n_values)
+        Zeros and ones.
+    """
+    counts, products = np.ravel(X.sum(axis=0)), np.ravel(X.T @ y)
+    label = (float(y.sum()), float(y @ y))
+    return {
+        name: ColumnMoments(
+            largest=0.0,
+            sums=(float(y.size), float(n), float(n), *label, float(product)),
+            column=column,
+        )
+        for name, n, product in zip(names, counts, products, strict=True)
+    }
+
+
 def merge_moments(parts: Sequence[ColumnMoments]) -> ColumnMoments:
     """Merge the moments of one column in all blocks, which are in order."""
     return ColumnMoments(
         largest=max(part.largest for part in parts),
         sums=tuple(float(sum(column)) for column in zip(*(p.sums for p in parts), strict=True)),
+        column=parts[0].column,
     )
 
 
@@ -165,10 +191,15 @@ def column_warnings(moments: Mapping[str, ColumnMoments], *, is_scaled: bool) ->
                 f"column {large!r} is up to {sizes[large]:.3g} and column {small!r} up to "
                 f"{sizes[small]:.3g}, and nothing scales them: set data.scale: maxabs"
             )
+    copies: dict[str, str] = {}
     for name, one in moments.items():
         if abs(one.correlation) > CORRELATION_MAX:
-            warnings.append(
-                f"column {name!r} is nearly the label (correlation {one.correlation:.4f}): if it "
-                "is not known when the model predicts, list it in data.ignore"
+            value = "" if one.column is None else f"{name!r}: "
+            copies.setdefault(
+                one.column or name, f"({value}correlation {one.correlation:.4f}): if it "
             )
-    return warnings
+    return warnings + [
+        f"column {column!r} is nearly the label {why}is not known when the model predicts, list it "
+        "in data.ignore"
+        for column, why in copies.items()
+    ]

@@ -77,7 +77,7 @@ class BlockSummary:
             "vocabularies": {name: list(words) for name, words in self.vocabularies.items()},
             "index_base": self.index_base,
             "columns": {name: column.to_json() for name, column in self.columns.items()},
-            "moments": {name: [m.largest, *m.sums] for name, m in self.moments.items()},
+            "moments": {n: [m.column, m.largest, *m.sums] for n, m in self.moments.items()},
             "encoder": self.encoder,
             **({"validation_rows": self.validation_rows} if self.validation_rows else {}),
         }
@@ -93,8 +93,8 @@ class BlockSummary:
             "labels": labels,
             "columns": {name: survey_from_json(column) for name, column in columns.items()},
             "moments": {
-                name: ColumnMoments(largest=largest, sums=tuple(sums))
-                for name, (largest, *sums) in moments.items()
+                name: ColumnMoments(column=column, largest=largest, sums=tuple(sums))
+                for name, (column, largest, *sums) in moments.items()
             },
         }
         return BlockSummary(**{**record, **changed})

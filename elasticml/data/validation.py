@@ -7,9 +7,9 @@ and read again as all chunks are; their ids tell them apart, see
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from elasticml.data.chunks.chunk import (
 )
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, summarise
 from elasticml.data.readers.arrays import ChunkBodies
-from elasticml.data.readers.dask_partitions import DaskSource
+from elasticml.data.readers.dask_partitions import PartitionGraph, has_partitions
 from elasticml.data.readers.files import fingerprint
 from elasticml.data.source import BlockInfo, Source, resolve_chunk_bytes, source_from_spec
 from elasticml.errors import ConfigError
@@ -71,6 +71,11 @@ class ValidatedSource:
         return bool(getattr(self.train, "is_in_memory", False))
 
     @property
+    def has_partitions(self) -> bool:
+        """Whether the blocks are partitions of Dask collections."""
+        return has_partitions(self.train)
+
+    @property
     def rows(self) -> Any:
         """The training rows of arrays in memory; None in a placeholder."""
         return getattr(self.train, "rows", None)
@@ -107,11 +112,37 @@ class ValidatedSource:
             return self._held_out(chunks, summary, name)
         n_before = len(self.train.blocks())
         if block < n_before:
-            chunks, summary = self.train.read(block, size, n_members)
-            for chunk in chunks:
-                chunk.id = ChunkId(name, block, chunk.id.ordinal)
-            return chunks, summary
-        chunks, summary = self.validation.read(block - n_before, size, n_members)
+            return self._trained(*self.train.read(block, size, n_members), name)
+        validation = _encoded_as(self.validation, self.train)
+        return self._validated(block, *validation.read(block - n_before, size, n_members), name)
+
+    def chunks_of(
+        self, block: int, parts: Sequence[Any], chunk_bytes: int | None, n_members: int
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Make the chunks of a partition of a Dask collection, where it is."""
+        size, name = resolve_chunk_bytes(self, chunk_bytes, n_members), self.fingerprint()
+        train, n_before = self.train, len(self.train.blocks())
+        assert has_partitions(train)
+        if self.validation is None:
+            chunks, summary = train.chunks_of(block, parts, size, n_members)
+            return self._held_out(chunks, summary, name)
+        if block < n_before:
+            return self._trained(*train.chunks_of(block, parts, size, n_members), name)
+        validation = _encoded_as(self.validation, self.train)
+        assert has_partitions(validation)
+        made = validation.chunks_of(block - n_before, parts, size, n_members)
+        return self._validated(block, *made, name)
+
+    def _trained(
+        self, chunks: list[Chunk], summary: BlockSummary, name: str
+    ) -> tuple[list[Chunk], BlockSummary]:
+        for chunk in chunks:
+            chunk.id = ChunkId(name, summary.block, chunk.id.ordinal)
+        return chunks, summary
+
+    def _validated(
+        self, block: int, chunks: list[Chunk], summary: BlockSummary, name: str
+    ) -> tuple[list[Chunk], BlockSummary]:
         for chunk in chunks:
             chunk.id = ChunkId(name, block, VALIDATION_ORDINAL + chunk.id.ordinal)
         return chunks, _without_training_rows(block, summary)
@@ -164,12 +195,36 @@ class ValidatedSource:
         """Survey a block of the training data; one of the validation data has nothing to say."""
         if self.validation is None or block < len(self.train.blocks()):
             return self.train.survey(block)
-        empty = Layout(kind="dense", n_columns=0)
-        return BlockSummary(block=block, rows=0, n_columns=0, layout=empty)
+        return _nothing(block)
+
+    def survey_of(self, block: int, parts: Sequence[Any]) -> BlockSummary:
+        """Survey a partition of the training data, where it is."""
+        train = self.train
+        assert has_partitions(train)
+        if self.validation is None or block < len(self.train.blocks()):
+            return train.survey_of(block, parts)
+        return _nothing(block)
+
+    def partition_graph(self) -> PartitionGraph:
+        """Return the tasks that make the partitions of both parts; in the client only.
+
+        Raises
+        ------
+        ConfigError
+            When a part was rebuilt from its spec, which does not contain them.
+        """
+        parts = (self.train, self.validation)
+        graphs = [part.partition_graph() for part in parts if has_partitions(part)]
+        return PartitionGraph(
+            tasks={key: task for graph in graphs for key, task in graph.tasks.items()},
+            inputs=tuple(keys for graph in graphs for keys in graph.inputs),
+        )
 
     def with_stats(self, facts: DatasetStats) -> ValidatedSource:
         """Return a source whose two parts have the statistics of the training data."""
-        other = None if self.validation is None else self.validation.with_stats(facts)
+        other = self.validation
+        if other is not None and not _is_table(other):
+            other = other.with_stats(facts)
         return replace(self, train=self.train.with_stats(facts), validation=other)
 
     def with_columns(self, n_columns: int) -> ValidatedSource:
@@ -201,14 +256,8 @@ def with_validation(
     ConfigError
         When the two sources cannot be read by the same members.
     """
-    if isinstance(train, DaskSource) or isinstance(validation, DaskSource):
-        raise ConfigError(
-            "validate: Dask collections cannot be validated while training, since members take "
-            "their partitions whole; score them after the job with result.model.score, or give "
-            "files or arrays",
-            path="validate",
-        )
     if validation is not None:
+        _check_partitions(train, validation)
         if getattr(validation, "is_in_memory", False) and not getattr(train, "is_in_memory", False):
             raise ConfigError(
                 "validate.data: arrays in memory cannot validate data that members read from "
@@ -233,6 +282,53 @@ def validated_as(data: Source, spec: Mapping[str, Any]) -> Source:
     other, seed = part.get("data"), int(part.get("seed") or 0)
     validation = None if other is None else source_from_spec(other)
     return with_validation(data, share=part.get("share"), seed=seed, validation=validation)
+
+
+def _check_partitions(train: Source, validation: Source) -> None:
+    """Check that both or none of the two sources are Dask collections, and of the same kind."""
+    if has_partitions(train) != has_partitions(validation):
+        here, there = (
+            ("training", "validation")
+            if has_partitions(train)
+            else (
+                "validation",
+                "training",
+            )
+        )
+        raise ConfigError(
+            f"validate.data: the {here} data are Dask collections and the {there} data are not; "
+            "give both as em.from_dask(...), or set validate.share",
+            path="validate.data",
+        )
+    if not has_partitions(train):
+        return
+    formats = [source.spec()["format"] for source in (train, validation)]
+    if formats[0] != formats[1]:
+        kinds = ["arrays" if name == "dask" else "a table" for name in formats]
+        raise ConfigError(
+            f"validate.data: the validation data are {kinds[1]}, wanted {kinds[0]} as the training "
+            "data",
+            path="validate.data",
+        )
+
+
+def _is_table(source: Source) -> bool:
+    return hasattr(source, "fitted_encoder")
+
+
+def _encoded_as(validation: Source, train: Source) -> Source:
+    """Return a table with the encoding of the training table: columns are known by their names."""
+    if not _is_table(validation) or not _is_table(train):
+        return validation
+    table, training = cast(Any, validation), cast(Any, train)
+    encoded: Source = replace(table, encoder=training.fitted_encoder())
+    return encoded
+
+
+def _nothing(block: int) -> BlockSummary:
+    """Return the survey of a block that has no part in the encoding."""
+    empty = Layout(kind="dense", n_columns=0)
+    return BlockSummary(block=block, rows=0, n_columns=0, layout=empty)
 
 
 def _without_training_rows(block: int, summary: BlockSummary) -> BlockSummary:

@@ -102,22 +102,21 @@ class HuberRegressor(LinearRegressor):
         total = float(weights.sum())
         if total <= 0.0:
             raise ValueError("the weights of all rows are 0, wanted some above 0")
-        function = HuberObjective(
-            RowBlocks(X, Serial()),
-            y,
-            weights,
-            epsilon=float(self.epsilon),
-            alpha=float(self.alpha),
-            intercept=self.fit_intercept,
-        )
-        start = np.zeros(function.n_model)
-        at_zero = function.at(start).value
+        rule: dict[str, Any] = {
+            "epsilon": float(self.epsilon),
+            "alpha": float(self.alpha),
+            "intercept": self.fit_intercept,
+        }
+        rows = RowBlocks(X, Serial())
+        start = np.zeros(rows.d + self.fit_intercept)
+        target = self.tol * HuberObjective(rows, y, weights, **rule).at(start).value
+        # Half of the gap is for rows that are fitted exactly.
+        function = HuberObjective(rows, y, weights, **rule, scale_min=0.5 * target)
         if self.warm_start and hasattr(self, "coef_"):
             start[: self.coef_.size] = self.coef_
             start[self.coef_.size :] = self.intercept_
         elif self.fit_intercept:
             start[-1] = float(np.median(y))
-        target = self.tol * at_zero
         minimum = minimise(function, start, gap=target, steps=self.max_iter)
         w = minimum.point.w
         self.coef_ = w[: X.shape[1]].copy()

@@ -22,7 +22,7 @@ from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import DataError
 from elasticml.evaluation.scoring import DataReader, Score, ranking
 from elasticml.ids import ExchangeId
-from elasticml.objectives.links import predictions
+from elasticml.objectives.links import LINKS, predictions
 from elasticml.objectives.losses import Loss, loss_named
 from elasticml.protocol.events import ExchangeHeader
 from elasticml.specification.algorithms import (
@@ -112,7 +112,8 @@ class _Part:
     log_loss: F64
     square: F64
     weight: float
-    #: Sums of the sample weights, weight * label, and weight * label^2.
+    #: Sums of the sample weights, weight * label, weight * label^2, and weight * loss at margin 0,
+    #: the last one for losses with the link log.
     moments: F64
     labels: F64
     sample_weights: F64 | None
@@ -203,13 +204,17 @@ class LinearScorer:
                     sums[2, index] = s @ np.logaddexp(0.0, -targets * z)
             else:
                 sums[3, index] = s @ (targets - predictions(loss.name, z)) ** 2
+        at_zero = 0.0
+        if self._link_is_log:
+            zeros = np.zeros(labels.size)
+            at_zero = loss.value_and_slope(zeros, targets, s, slope)
         return _Part(
             loss=sums[0],
             correct=sums[1],
             log_loss=sums[2],
             square=sums[3],
             weight=float(s.sum() if weights is None else weights.sum()),
-            moments=np.array([s.sum(), s @ labels, s @ labels**2]),
+            moments=np.array([s.sum(), s @ labels, s @ labels**2, at_zero]),
             labels=np.array(labels) if ranking else labels[:0],
             sample_weights=None if sample is None or not ranking else np.array(sample),
             margins=margins if ranking else margins[:0],
@@ -230,7 +235,7 @@ class LinearScorer:
         loss = sum(float(part.loss[index]) for part in parts)
         weight = sum(part.weight for part in parts)
         objective = loss / weight + self._objective.penalty(model, self._columns)
-        total, first, second = np.sum([part.moments for part in parts], axis=0)
+        total, first, second, at_zero = np.sum([part.moments for part in parts], axis=0)
         metrics: dict[str, float] = {}
         if not self._objective.loss.is_classification:
             square = sum(float(part.square[index]) for part in parts)
@@ -238,6 +243,8 @@ class LinearScorer:
             metrics["rmse"] = float(np.sqrt(square / total))
             if variance_sum > 0.0:
                 metrics["r2"] = float(1.0 - square / variance_sum)
+                if self._link_is_log:
+                    metrics["d2"] = 1.0 - loss / self._constant_loss(total, first, at_zero)
             return Score(objective=objective, metrics=metrics)
         metrics["accuracy"] = sum(float(part.correct[index]) for part in parts) / float(total)
         if self._objective.loss.name == "logistic":
@@ -245,6 +252,27 @@ class LinearScorer:
         if parts[0].margins.shape[0]:
             metrics |= _ranking(parts, index, self._targets)
         return Score(objective=objective, metrics=metrics)
+
+    @property
+    def _link_is_log(self) -> bool:
+        return LINKS.get(self._objective.loss.name) == "log"
+
+    def _constant_loss(self, total: float, first: float, at_zero: float) -> float:
+        """Return the sum of the losses of the best constant, the mean; the link is log.
+
+        Parameters
+        ----------
+        total, first, at_zero : float
+            Sums of the weights, of weight * label, and of weight * loss at margin 0.
+        """
+        # The loss is A(z) - y B(z) + C(y), so differences between margins depend on the mean alone.
+        mean = np.full(2, first / total)
+        margins = np.array([0.0, np.log(mean[0])])
+        losses = [
+            self._objective.loss.value_and_slope(margins[k : k + 1], mean[:1], None, np.empty(1))
+            for k in (0, 1)
+        ]
+        return at_zero + total * (losses[1] - losses[0])
 
     def _scaled_columns(self, reader: DataReader) -> Columns:
         """Compute the scaling of columns by running the trainer's preparation over all data."""
@@ -269,8 +297,9 @@ class LinearScorer:
             parameters=exchange.parameters,
             returns=exchange.returns,
         )
-        # Column statistics do not depend on the loss; this solver supports smooth losses only.
-        section = {"scale": self._objective.scale}
+        # Column statistics do not depend on the loss. This solver supports smooth losses only, and
+        # this one accepts any labels.
+        section = {"scale": self._objective.scale, "loss": "squared"}
         with ThreadPoolExecutor(reader.n_threads) as pool:
             for chunks in reader.batches(pool):
                 solver = BatchGradientSolver(section, self._facts)

@@ -78,6 +78,17 @@ def _moments(rows: Scored, kind: Kind) -> F64:
     return np.array([s @ y, s @ (y * y), s @ error, s @ (error * error), s @ np.abs(error)])
 
 
+def _poisson_deviance(rows: Scored, kind: Kind) -> F64:
+    y, mean, s = rows.targets, rows.predictions, rows.weights
+    logs = np.log(np.where(y > 0.0, y, 1.0) / np.where(y > 0.0, mean, 1.0))
+    return np.array([2.0 * (s @ (y * logs - y + mean))])
+
+
+def _gamma_deviance(rows: Scored, kind: Kind) -> F64:
+    ratios = rows.targets / rows.predictions
+    return np.array([2.0 * (rows.weights @ (ratios - 1.0 - np.log(ratios)))])
+
+
 def _confusion(rows: Scored, kind: Kind) -> F64:
     """Sum the weights of each class: rows with the label, with the prediction, with both."""
     y, hits, s, k = rows.targets, rows.hits(), rows.weights, kind.n_classes
@@ -135,6 +146,8 @@ class _Part:
 
 _PARTS: Final[Mapping[str, _Part]] = {
     "moments": _Part(_moments, lambda kind: 5),
+    "poisson": _Part(_poisson_deviance, lambda kind: 1),
+    "gamma": _Part(_gamma_deviance, lambda kind: 1),
     "confusion": _Part(_confusion, lambda kind: 3 * kind.n_classes),
     "log_loss": _Part(_log_loss, lambda kind: 1),
     "brier": _Part(_brier, lambda kind: 1),
@@ -232,6 +245,8 @@ _REGRESSION: Final[Mapping[str, tuple[str, Callable[[float, F64], float], bool]]
         False,
     ),
     "neg_mean_absolute_error": ("moments", _minus_mean(4), False),
+    "neg_mean_poisson_deviance": ("poisson", _minus_mean(0), False),
+    "neg_mean_gamma_deviance": ("gamma", _minus_mean(0), False),
 }
 #: Metrics of probabilities.
 _OF_PROBABILITIES: Final = ("neg_log_loss", "neg_brier_score")

@@ -40,6 +40,7 @@ from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.errors import ConfigError, DataError, JobFailedError, fault_of
 from elasticml.evaluation.metrics import Kind, Metrics, Scored, check_metric, default_metric
 from elasticml.ids import is_validation
+from elasticml.objectives.links import predictions
 from elasticml.specification.algorithms import (
     ALGORITHMS,
     LocalSGD,
@@ -55,6 +56,8 @@ VALIDATE: Final = "validate"
 #: Prefix of history columns.
 COLUMN: Final = "validation_"
 _CANDIDATE, _BEST = "validation/candidate/", "validation/best/"
+#: What the best model is without a trainer's end.
+_CUT_SHORT: Final = Model(arrays={}, converged=False, reason="")
 #: Algorithms whose members have no exchange or no whole rows to score.
 _REFUSED: Final = {
     "async_sgd": "its members run freely, without rounds to score in",
@@ -119,10 +122,13 @@ def resolve_metrics(section: Mapping[str, Any], names: Sequence[str]) -> tuple[s
 
 def _predicts(section: Mapping[str, Any]) -> tuple[bool, bool]:
     """Return whether models classify, and whether they give probabilities."""
-    settings: Any = settings_from_section(
-        ALGORITHMS[str(section["name"])], {k: v for k, v in section.items() if k != "warm_start"}
-    )
+    settings = _settings(section)
     return settings.is_classification, settings.loss in ("logistic", "cross_entropy")
+
+
+def _settings(section: Mapping[str, Any]) -> Any:
+    kept = {key: value for key, value in section.items() if key != "warm_start"}
+    return settings_from_section(ALGORITHMS[str(section["name"])], kept)
 
 
 def _kind(section: Mapping[str, Any], facts: DatasetStats) -> Kind:
@@ -150,6 +156,7 @@ class _Predictor:
         self._facts = facts
         self._own = algorithm(str(section["name"])) if ":" in str(section["name"]) else None
         self._network: Any = None
+        self._loss = None if self._own else str(getattr(_settings(section), "loss", ""))
         self._coef: F64 = np.zeros(0)
         self._offset = 0.0
         self._forwards: dict[Any, Forward] = {}
@@ -183,7 +190,7 @@ class _Predictor:
             self._forwards[layout] = make_forward(layout, self._coef)
         margins = np.empty(chunk.n_rows)
         self._forwards[layout](chunk, margins)
-        return margins + self._offset
+        return predictions(self._loss, margins + self._offset)
 
     def _outputs(self, chunk: Chunk) -> F64:
         from elasticml.algorithms.local_sgd.module_factory import INPUT_MEAN, INPUT_STD
@@ -484,7 +491,12 @@ class Validation:
         self.is_stopped = patience is not None and self.misses >= patience
         if self.is_stopped:
             self.candidate = None
-        ended = replace(end, extra={**end.extra, **columns}, resume=self._resume(end.resume))
+        ended = replace(
+            end,
+            extra={**end.extra, **columns},
+            resume=self._resume(end.resume),
+            best=self._returned(_CUT_SHORT) if self.best else None,
+        )
         proceed: Proceed = yield ended
         return replace(proceed, go_on=proceed.go_on and not self.is_stopped)
 
@@ -510,10 +522,13 @@ class Validation:
                 f"validation {metric} has not improved in {self.misses} scores; {kept}, "
                 f"{metric} {self.best_score:.6g}"
             )
+        return replace(self._returned(model), reason=reason)
+
+    def _returned(self, model: Model) -> Model:
+        """Return the best model, with the columns of the last row of the history."""
         return replace(
             model,
             arrays=self.best,
-            reason=reason,
             objective=self.best_objective,
             gap=self.best_gap,
             gap_is_bound=self.best_gap_is_bound,

@@ -115,7 +115,7 @@ def replay(
             break
     identical = None
     if arrays is None:
-        arrays = engine.last_arrays()
+        arrays = engine.result_arrays()
         is_done = isinstance(records[-1], JobEnded) and records[-1].state == "done"
         identical = _compare(path, arrays, is_done=is_done)
     digest = coef_digest(arrays)

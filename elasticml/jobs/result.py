@@ -306,9 +306,11 @@ def _constant_warning(
     algorithm: Mapping[str, Any], facts: DatasetStats, metrics: Mapping[str, float]
 ) -> str | None:
     """Return a sentence if a constant predicts the training data better than the model."""
-    if metrics.get("r2", 0.0) < 0.0:
+    measure = "d2" if "d2" in metrics else "r2"
+    if metrics.get(measure, 0.0) < 0.0:
         return (
-            f"the predictions are worse than the mean of the labels (r2 {metrics['r2']:.4f}): let "
+            f"the predictions are worse than the mean of the labels ({measure} "
+            f"{metrics[measure]:.4f}): let "
             "the job run longer, scale the columns, or set algorithm.intercept: true"
         )
     is_weighted = facts.weight_sum != facts.n_rows or algorithm.get("class_weight") is not None

@@ -61,6 +61,7 @@ LAST_COLUMNS = (
     "test_logloss",
     "test_rmse",
     "test_r2",
+    "test_d2",
 )
 #: Files written at the end of a run; a resumed run removes them.
 _END_FILES = ("summary.json", "report.html")

@@ -93,7 +93,8 @@ def _of_header(arrays: Arrays, name: str) -> Model:
         rows, settings = row_input_from_json(header["rows"]), header["settings"]
         classes, own = header["classes"], own_arrays(arrays)
         if kind == LinearModel.kind:
-            linear = LinearModel(own, classes, rows=rows, loss=settings["loss"])
+            loss, power = settings["loss"], settings.get("power")
+            linear = LinearModel(own, classes, rows=rows, loss=loss, power=power)
             model, width = linear, linear.coef_.shape[1]
         elif kind == KMeansModel.kind:
             centres = KMeansModel(own, rows=rows)
@@ -178,9 +179,8 @@ def model_of_job(
     by_rows = None if name == "primal_cocoa" else facts
     if {"coef", "intercept"} <= arrays.keys():
         width = np.atleast_2d(arrays["coef"]).shape[1]
-        return LinearModel(
-            arrays, classes, rows=rows_of(by_rows, width), loss=_loss_of(name, algorithm)
-        )
+        rows, loss = rows_of(by_rows, width), _loss_of(name, algorithm)
+        return LinearModel(arrays, classes, rows=rows, loss=loss, power=algorithm.get("power"))
     if "centres" in arrays and name in ALGORITHMS:
         return KMeansModel(arrays, rows=rows_of(by_rows, arrays["centres"].shape[1]))
     return None

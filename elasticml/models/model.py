@@ -17,7 +17,7 @@ from elasticml.data.storage.filesystem import write_whole
 from elasticml.errors import ConfigError, DataError
 from elasticml.models.file_format import file_arrays, npz_bytes
 from elasticml.models.row_input import Batch, RowInput, is_file, is_lazy, map_partitions
-from elasticml.objectives.links import LINKS, predictions
+from elasticml.objectives.links import LINKS, TWEEDIE_POWER, predictions
 from elasticml.specification.algorithms import LocalSGD, settings_from_section
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Rows whose distances to centres are computed at once.
 _ROWS: int = 4096
-#: Powers of the losses that are scikit-learn's with another name.
+#: Power of the variance of each loss with the link log; that of ``tweedie`` is a setting.
 _POWERS = {"poisson": 1.0, "gamma": 2.0}
 
 
@@ -62,7 +62,10 @@ class Model:
         )
 
     def score(self, X: Any, y: ArrayLike | None = None, sample_weight: Any = None) -> float:
-        """Return the weighted accuracy, or the coefficient of determination in regression.
+        """Return the weighted accuracy, or in regression the coefficient of determination.
+
+        That is R2, or D2, the share of the deviance that the model explains, of the losses
+        ``poisson``, ``gamma`` and ``tweedie``, as in scikit-learn.
 
         Parameters
         ----------
@@ -71,7 +74,7 @@ class Model:
             Labels; by default those in the table or file.
         sample_weight : array_like (n,), optional
         """
-        from sklearn.metrics import accuracy_score, r2_score
+        from sklearn.metrics import accuracy_score
 
         if y is None and is_file(X):
             batches = list(self._scored(X))
@@ -82,7 +85,7 @@ class Model:
             predicted, y = self._predicted(batch.X), self._words(batch.labels)
         else:
             predicted = np.asarray(self.predict(X))
-        measure = r2_score if self.classes_ is None else accuracy_score
+        measure = self._determination if self.classes_ is None else accuracy_score
         return float(measure(y, predicted, sample_weight=sample_weight))
 
     def outputs(self, X: Any) -> dict[str, NDArray[Any]]:
@@ -162,6 +165,11 @@ class Model:
     def _predicted(self, X: Any) -> NDArray[Any]:
         raise NotImplementedError
 
+    def _determination(self, y: Any, predicted: Any, *, sample_weight: Any) -> float:
+        from sklearn.metrics import r2_score
+
+        return float(r2_score(y, predicted, sample_weight=sample_weight))
+
     def _sklearn(self, order: NDArray[np.int64]) -> Any:
         """Return a fitted estimator for the model's columns in another order."""
         raise ConfigError("to_sklearn: scikit-learn has no such network; use model.module")
@@ -231,6 +239,9 @@ class LinearModel(Model):
         Ascending; with two, a positive margin predicts the larger one. None in regression.
     loss : str or None
         The loss that was minimised.
+    power : float or None
+        Of the loss ``poisson``, ``gamma`` or ``tweedie``: the variance is proportional to the mean
+        to this power. None of other losses.
     """
 
     kind = "linear"
@@ -242,12 +253,15 @@ class LinearModel(Model):
         *,
         rows: RowInput | None = None,
         loss: str | None = None,
+        power: float | None = None,
     ) -> None:
         self.coef_: F64 = np.atleast_2d(arrays["coef"])
         self.intercept_: F64 = np.ravel(arrays["intercept"])
         self.classes_ = None if classes is None else np.array(classes)
         self.rows = rows or RowInput(n_columns=self.coef_.shape[1])
         self.loss = loss
+        is_log = LINKS.get(str(loss)) == "log"
+        self.power = _POWERS.get(str(loss), power or TWEEDIE_POWER) if is_log else None
 
     def __repr__(self) -> str:
         names, w = self.rows.feature_names(), np.abs(self.coef_).max(axis=0)
@@ -317,9 +331,17 @@ class LinearModel(Model):
         return {"coef": self.coef_, "intercept": self.intercept_}
 
     def settings(self) -> dict[str, Any]:
-        """Return the loss, and the link from margins to predictions."""
+        """Return the loss, the link from margins to predictions, and the power if it is log."""
         unknown = "identity" if self.classes_ is None else "sign"
-        return {"loss": self.loss, "link": LINKS.get(str(self.loss), unknown)}
+        power = {} if self.power is None else {"power": self.power}
+        return {"loss": self.loss, "link": LINKS.get(str(self.loss), unknown), **power}
+
+    def _determination(self, y: Any, predicted: Any, *, sample_weight: Any) -> float:
+        if self.power is None:
+            return super()._determination(y, predicted, sample_weight=sample_weight)
+        from sklearn.metrics import d2_tweedie_score
+
+        return float(d2_tweedie_score(y, predicted, sample_weight=sample_weight, power=self.power))
 
     def _width(self) -> int | None:
         return len(self.coef_) if self.classes_ is None and len(self.coef_) > 1 else None
@@ -330,8 +352,8 @@ class LinearModel(Model):
 
         if self.classes_ is None:
             regressor = Ridge()
-            if LINKS.get(str(self.loss)) == "log":
-                regressor = TweedieRegressor(power=_POWERS.get(str(self.loss), 1.5), link="log")
+            if self.power is not None:
+                regressor = TweedieRegressor(power=self.power, link="log")
                 regressor._base_loss = regressor._get_loss()  # has the link; fit would set it
             regressor.coef_, regressor.intercept_ = self.coef_[:, order], self.intercept_.copy()
             if self._width() is None:
@@ -347,7 +369,7 @@ class LinearModel(Model):
 
     def _add_onnx(self, graph: Any, rows: str) -> None:
         is_logistic = self.loss == "logistic"
-        is_log = LINKS.get(str(self.loss)) == "log"
+        is_log = self.power is not None
         graph.linear(rows, self.coef_, self.intercept_, self.classes_, is_logistic, is_log=is_log)
 
     def _margins(self, X: Any) -> F64:

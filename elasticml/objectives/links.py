@@ -26,6 +26,9 @@ LINKS: Final[dict[str, Link]] = {
     "tweedie": "log",
 }
 
+#: Power of the loss ``tweedie`` if none is given.
+TWEEDIE_POWER: Final = 1.5
+
 
 def predictions(loss: str | None, margins: F64) -> F64:
     """Return the predicted values of a regression model, (n,); ``margins`` unless the link is log.

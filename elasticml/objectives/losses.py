@@ -12,7 +12,7 @@ import numpy as np
 from elasticml.arrays import F64
 from elasticml.errors import ConfigError
 from elasticml.objectives import loss_kernels
-from elasticml.objectives.links import LINKS, Link
+from elasticml.objectives.links import LINKS, TWEEDIE_POWER, Link
 
 #: Replaces ``None`` for unit weights in kernels.
 _NO_WEIGHTS: Final = np.empty(0)
@@ -211,7 +211,7 @@ def quantile(quantile: float = 0.5, smoothing: float = 0.0) -> MarginLoss:
     )
 
 
-def tweedie(power: float = 1.5, name: str = "tweedie") -> MarginLoss:
+def tweedie(power: float = TWEEDIE_POWER, name: str = "tweedie") -> MarginLoss:
     """Return half the deviance of a Tweedie distribution, whose mean is ``exp(z)``.
 
     Its variance is proportional to the mean to the ``power``, from 1 (Poisson) to 2 (gamma).

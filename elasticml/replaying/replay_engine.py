@@ -495,9 +495,9 @@ class Replay:
                 f"model has other bits: the digest is {digest}, the run had {record.digest}"
             )
 
-    def last_arrays(self) -> Arrays:
-        """Return the newest complete model."""
-        return {} if self.training is None else self.training.last_arrays()
+    def result_arrays(self) -> Arrays:
+        """Return the model of the run's result."""
+        return {} if self.training is None else self.training.result_arrays()
 
 
 def _as_written(resume: Resume) -> Resume:

@@ -25,6 +25,7 @@ TEST_METRICS = (
     ("test_auprc", "area under the precision-recall curve"),
     ("test_auroc", "area under the ROC curve"),
     ("test_accuracy", "accuracy"),
+    ("test_d2", "share of the deviance explained"),
     ("test_r2", "coefficient of determination"),
     ("test_rmse", "root mean squared error"),
     ("test_logloss", "log loss"),

@@ -19,7 +19,7 @@ from elasticml.control.member_machine import JOB_ENDED, Member
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.digests import digest_of_chunks
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats
-from elasticml.data.readers.dask_partitions import DaskSource
+from elasticml.data.readers.dask_partitions import PartitionSource, has_partitions
 from elasticml.data.source import Source, pin_blocks, source_from_spec
 from elasticml.data.storage.block_cache import CacheSetting, unpin
 from elasticml.errors import ConfigError, DataError, ElasticmlError, error_to_dict, fault_of
@@ -381,7 +381,7 @@ class MemberAgent:
         await self._wait_for_stores()
         source, place = self._source, self._checkpoint_place()
         assert source is not None
-        if isinstance(source, DaskSource):
+        if has_partitions(source):
             await self._read_partitions(source, order)
             return
         try:
@@ -405,7 +405,7 @@ class MemberAgent:
             )
         self._report_block(block, chunks, summary)
 
-    async def _read_partitions(self, source: DaskSource, order: cmd.ReadBlocks) -> None:
+    async def _read_partitions(self, source: PartitionSource, order: cmd.ReadBlocks) -> None:
         """Make chunks of Dask's partitions, in Dask's threads, as the partitions are ready."""
         loop = asyncio.get_running_loop()
 
@@ -461,7 +461,7 @@ class MemberAgent:
         assert source is not None and self.me is not None
         began_s = self.context.clock()
         try:
-            if isinstance(source, DaskSource):
+            if has_partitions(source):
                 nbytes = parsed = await self._load_partitions(source, order.chunks)
             else:
                 nbytes, parsed = await self.context.reading.run(
@@ -481,7 +481,7 @@ class MemberAgent:
             )
         )
 
-    async def _load_partitions(self, source: DaskSource, ids: Sequence[ChunkId]) -> int:
+    async def _load_partitions(self, source: PartitionSource, ids: Sequence[ChunkId]) -> int:
         """Make those of these chunks that are missing of their partitions; return their bytes."""
         store = self._store
         missing = frozenset(id for id in ids if id not in store)

@@ -356,7 +356,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         driver_session = shell.driver_session
         training = driver_session.training
         return {
-            "arrays": _wire(training.last_arrays() if training is not None else {}),
+            "arrays": _wire(training.result_arrays() if training is not None else {}),
             "snapshots": {
                 r: _wire(arrays) for r, arrays in driver_session.journal.snapshots.items()
             },

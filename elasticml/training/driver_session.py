@@ -167,7 +167,7 @@ class DriverSession:
             round=machine.state.round,
             seconds=now_s,
             resume=resume,
-            model=self.training.last_arrays(),
+            model=self.training.result_arrays(),
             machine=snapshot(machine),
             counts=self.journal.counts(),
             story=len(self.journal.story),
@@ -272,20 +272,25 @@ class DriverSession:
         computations : mapping
             Number of computations of each member.
         """
-        model = None if self.training is None else self.training.model
+        training = self.training
+        model = None if training is None else training.result()
         self.state = command.state
         if command.state == "failed" and self.error is None:
             self.error = error_to_dict(command.error or JobFailedError(command.reason))
         rounds, members, objective = machine.state.round, machine.members_at_end, None
         if model is not None or self.journal.rows:
-            # A job that was cut short ends with the model of its last completed round.
+            # A job that was cut short ends with its best model, if it is validated, else with the
+            # model of its last completed round.
             final = final_model(model) if model is not None else machine.rounds.waiting_row()
             absent_examples = machine.state.ledger.absent_rows()
             counted = {"round": rounds, "members": members, "absent_examples": absent_examples}
             row = HistoryRow({**final, **counted})
             self.add_row(now_s, row, sent_bytes, waited=True)
             objective = row.objective
-        converged = model is not None and has_converged(model, machine.state.settings)
+        is_finished = training is not None and training.model is not None
+        converged = (
+            is_finished and model is not None and has_converged(model, machine.state.settings)
+        )
         ended = story.JobEnded(
             cause=command.cause,
             state=command.state,

@@ -180,6 +180,17 @@ class TrainerRunner:
         end = self.round_end
         return {} if end is None else end.next_model or end.model
 
+    def result(self) -> Model | None:
+        """Return the final model, or the best one of a job that was cut short; None if unknown."""
+        if self.model is not None:
+            return self.model
+        return None if self.round_end is None else self.round_end.best
+
+    def result_arrays(self) -> Arrays:
+        """Return the arrays of :meth:`result`, or the latest model."""
+        result = self.result()
+        return self.last_arrays() if result is None else result.arrays
+
     def round_arrays(self) -> Arrays:
         """Return the model with which the last round started."""
         return {} if self.round_end is None else self.round_end.model

@@ -122,6 +122,36 @@ def test_a_killed_worker_and_released_data(client: Client, optimum: float):
     assert lost[0]["chunks"] > 0
 
 
+def test_held_out_rows_of_partitions_are_scored_also_after_a_kill(client: Client):
+    rows = da.from_array(X, chunks=(100, D)) + 0.0
+    algorithm = em.BatchGradient(l2=1e-8, optimizer="gd")
+
+    def scores(validate: Any, kill_after: int | None = None) -> tuple[Any, list[Any]]:
+        data = em.from_dask(rows, Y)
+        job = em.Job(algorithm, data, validate=validate, absent="reload", stop=em.Stop(rounds=40))
+        handle, n = job.start(client), 0
+        for record in handle:
+            n += record["event"] == "RoundEnded"
+            if n == kill_after:
+                kill_after = None
+                kill_one(client)
+        result = handle.result()
+        column = result.history["validation_neg_log_loss"]
+        return result.summary["validation"], list(column)
+
+    share = em.Validate(share=0.25, patience=0)
+    still, expected = scores(share)
+    assert 200 < still["rows"] < 400
+    assert still["withheld"] == 0
+    killed, _ = scores(share, kill_after=3)
+    assert killed["rows"] == still["rows"]
+    assert killed["score"] == pytest.approx(still["score"], abs=1e-3)
+    other = em.from_dask(da.from_array(X[:300], chunks=(100, D)), Y[:300])
+    kept, _ = scores(em.Validate(data=other, patience=0))
+    assert kept["rows"] == 300
+    assert kept["score"] > expected[1]
+
+
 def test_workers_are_killed_while_they_load(client: Client, optimum: float):
     def slow(part: Any) -> Any:
         time.sleep(0.05)

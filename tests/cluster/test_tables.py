@@ -1,10 +1,11 @@
-"""A job on a table as it is, with real kills: its model predicts the table elsewhere."""
+"""A job on a table, with real kills: its model predicts every form of the table elsewhere."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ import pytest
 from distributed import Client
 
 import elasticml as em
-from elasticml.data.readers import tabular
+from tests.flights import check_identical, onnx_inputs, scikit_learns, small_flights
 
 pytestmark = pytest.mark.cluster
 
@@ -23,57 +24,79 @@ FAULTS = [
     {"round": 8, "return": 1},
     {"round": 9, "lose": [1], "how": "kill"},
 ]
+L2 = 1e-4
 
 
-def table() -> pd.DataFrame:
-    rng = np.random.default_rng(0)
-    n = 4000
-    frame = pd.DataFrame(
-        {
-            "carrier": rng.choice(["AA", "UA", "9E"], n),
-            "delay": rng.normal(size=n),
-            "when": pd.Timestamp("2013-01-01") + pd.to_timedelta(rng.integers(0, 300, n), "D"),
-            "far": rng.integers(0, 2, n).astype(bool),
-        }
-    )
-    z = 2.0 * frame["delay"] + (frame["carrier"] == "UA") + 0.3 * rng.normal(size=n)
-    frame["late"] = np.where(z > 0.3, "yes", "no")
-    frame.loc[::9, "delay"] = np.nan
-    frame.loc[::13, "carrier"] = None
-    frame.loc[::50, "late"] = None
-    return frame
-
-
-def test_a_table_is_trained_with_kills_and_predicted_in_another_process(tmp_path: Path) -> None:
-    frame = table()
-    frame.to_csv(tmp_path / "rows.csv", index=False)
-    frame.to_parquet(tmp_path / "rows.parquet", index=False, row_group_size=500)
-    sources: list[tabular.TableSource] = [
-        em.read_csv(str(tmp_path / "rows.csv"), "late", missing="mean", ignore=["when"]),
-        em.read_parquet(str(tmp_path / "rows.parquet"), "late", missing="mean", ignore=["when"]),
-    ]
-    results = []
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train on the CSV file and on the Parquet file, with kills."""
+    folder = tmp_path_factory.mktemp("flights")
+    frame = small_flights()
+    frame.to_csv(folder / "rows.csv", index=False)
+    frame.to_parquet(folder / "rows.parquet", index=False, row_group_size=500)
+    algorithm = em.BatchGradient(l2=L2, intercept=True, scale="maxabs", tolerance=1e-9)
     with em.LocalCluster(3) as cluster, Client(cluster, set_as_default=False) as client:
-        for number, source in enumerate(sources):
-            algorithm = em.BatchGradient(l2=1e-4, intercept=True, tolerance=1e-9)
+        for name, read in (("csv", em.read_csv), ("parquet", em.read_parquet)):
             job = em.Job(
                 algorithm,
-                source,
+                read(str(folder / f"rows.{name}"), "late", missing="mean"),
                 absent="reload",
                 faults=FAULTS,
                 chunk_size="16 KiB",
-                stop=em.Stop(rounds=100),
+                stop=em.Stop(rounds=1000),
             )
-            results.append(job.run(client, run_dir=tmp_path / f"run{number}"))
-    of_csv, of_parquet = (result.model for result in results)
-    assert of_csv is not None
-    assert of_parquet is not None
-    assert results[0].summary["lost"] == 3
-    np.testing.assert_allclose(of_csv.coef_, of_parquet.coef_, atol=1e-5)  # type: ignore[attr-defined]
-    labelled = frame[frame["late"].notna()]
-    score = of_csv.score(labelled)
-    assert score == results[0].summary["train"]["accuracy"] > 0.85
-    out = tmp_path / "predictions.parquet"
-    arguments = ["predict", str(tmp_path / "run0"), str(tmp_path / "rows.csv"), "--out", str(out)]
+            result = job.run(client, run_dir=folder / name)
+            assert result.summary["lost"] == 3
+            assert result.summary["converged"]
+            assert result.summary["train"]["accuracy"] == result.model.score(labelled(frame))
+    return folder
+
+
+def labelled(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[frame["late"].notna()]
+
+
+def test_csv_and_parquet_give_one_model_which_is_as_good_as_scikit_learns(folder: Path) -> None:
+    models: list[Any] = [em.load_model(folder / name) for name in ("csv", "parquet")]
+    assert models[0].rows.feature_names() == models[1].rows.feature_names()
+    rows = labelled(small_flights())
+    shares = [model.predict_proba(rows) for model in models]
+    np.testing.assert_allclose(shares[0], shares[1], atol=1e-4)
+    pipeline = scikit_learns(rows, L2, "mean")
+    score = models[0].score(rows)
+    assert score > 0.85
+    assert score == pytest.approx(pipeline.score(rows.drop(columns="late"), rows["late"]), abs=1e-3)
+
+
+def test_another_process_predicts_the_same_from_every_form_of_the_table(folder: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "tests.flights", str(folder)],
+        check=True,
+        timeout=300,
+        cwd=Path(__file__).parents[2],
+    )
+    expected = em.load_model(folder / "csv").decision_function(small_flights())
+    check_identical(folder, expected)
+    out = folder / "predictions.parquet"
+    arguments = ["predict", str(folder / "csv"), str(folder / "rows.csv"), "--out", str(out)]
     subprocess.run([sys.executable, "-m", "elasticml", *arguments], check=True, timeout=120)
-    assert pd.read_parquet(out)["prediction"].tolist() == of_csv.predict(frame).tolist()
+    predicted = em.load_model(folder / "csv").predict(small_flights())
+    assert pd.read_parquet(out)["prediction"].tolist() == predicted.tolist()
+
+
+def test_a_pipeline_of_scikit_learn_has_the_same_probabilities(folder: Path) -> None:
+    model: Any = em.load_model(folder / "csv")
+    rows = small_flights()
+    theirs = model.to_sklearn().predict_proba(rows.drop(columns="late"))
+    np.testing.assert_allclose(theirs, model.predict_proba(rows), rtol=0, atol=1e-10)
+
+
+def test_an_onnx_model_has_the_same_probabilities(folder: Path) -> None:
+    pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    model: Any = em.load_model(folder / "csv")
+    rows = small_flights()
+    session = runtime.InferenceSession(model.to_onnx().SerializeToString())
+    label, shares = session.run(None, onnx_inputs(rows, session))
+    np.testing.assert_allclose(shares, model.predict_proba(rows), rtol=0, atol=1e-10)
+    assert label.tolist() == model.predict(rows).tolist()

@@ -45,6 +45,7 @@ def test_a_killed_member_costs_scores_but_never_bends_one(tmp_path):
         ]
         killed = run(client, "killed", validate=whole, faults=faults)
         stopped = run(client, "stopped", validate=em.Validate(share=0.25, patience=3))
+        cancelled = cancel_after(client, 24)
     full, disturbed = scores(still), scores(killed)
     total = still.summary["validation"]["rows"]
     assert killed.summary["lost"] == 1
@@ -64,3 +65,17 @@ def test_a_killed_member_costs_scores_but_never_bends_one(tmp_path):
     assert "has not improved in 3 scores" in stopped.summary["stopped_by"]
     assert "Validation neg log loss by round" in (tmp_path / "stopped/report.html").read_text()
     assert em.replay(tmp_path / "killed", data=DATA)
+    kept = cancelled.summary["validation"]
+    assert kept["score"] == pytest.approx(best)
+    assert cancelled.summary["rounds"] >= 24 > kept["round"]
+    np.testing.assert_allclose(cancelled.model.coef_, stopped.model.coef_, rtol=1e-6)
+
+
+def cancel_after(client: Client, rounds: int) -> Any:
+    algorithm, rule = em.BatchGradient(l2=1e-8), em.Validate(share=0.25, patience=0)
+    stop = em.Stop(rounds=100_000)
+    handle = em.Job(algorithm, DATA, validate=rule, chunk_size=16384, stop=stop).start(client)
+    for record in handle:
+        if record["event"] == "RoundEnded" and record["round"] >= rounds:
+            handle.cancel()
+    return handle.result()

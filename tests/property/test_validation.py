@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +15,8 @@ from elasticml.algorithms.base import Exchange, Outcome, Proceed, RoundEnd
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.dataset_stats import DatasetStats, merge_summaries
 from elasticml.data.readers.arrays import from_arrays
+from elasticml.data.readers.tabular import read_csv
+from elasticml.data.source import load_all
 from elasticml.data.validation import with_validation
 from elasticml.evaluation.validation import VALIDATE, make_solver, make_trainer
 from elasticml.ids import ExchangeId, is_validation
@@ -39,6 +44,23 @@ def test_held_out_rows_do_not_depend_on_the_size_of_chunks():
     np.testing.assert_array_equal(*held)
     assert FACTS.validation_rows == held[0].size
     assert FACTS.n_rows == ROWS - held[0].size
+
+
+@pytest.mark.parametrize("has_text", [False, True])
+def test_a_table_validates_by_the_names_of_its_columns(tmp_path: Path, has_text: bool):
+    frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(y=Y)
+    if has_text:
+        frame["city"] = np.where(X[:, 0] > 0, "Rome", "Oslo")
+    frame.to_csv(tmp_path / "train.csv", index=False)
+    frame[frame.columns[::-1]].tail(50).to_csv(tmp_path / "other.csv", index=False)
+    train, other = (read_csv(str(tmp_path / f"{n}.csv"), "y") for n in ("train", "other"))
+    source = with_validation(train, share=None, seed=0, validation=other)
+    chunks = load_all(source)
+    trained, held = (
+        np.concatenate([c.values.reshape(c.n_rows, -1) for c in chunks if is_validation(c.id) == h])
+        for h in (False, True)
+    )
+    np.testing.assert_array_equal(held, trained[-50:])
 
 
 def r2(model: Any) -> float:

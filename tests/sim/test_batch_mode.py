@@ -97,7 +97,7 @@ def test_it_replays_from_its_story_bit_for_bit() -> None:
     result = play(world, mode="batch", passes=4, start="sample", warm_start=None)
     assert result.summary["lost"] == 2
     replay = replayed(result.story, SOURCE)
-    assert bits(replay.last_arrays()) == bits(result.arrays)
+    assert bits(replay.result_arrays()) == bits(result.arrays)
 
 
 def test_simu_parallel_sgd_is_a_job_without_messages() -> None:

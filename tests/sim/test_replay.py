@@ -43,7 +43,7 @@ def wide(algorithm: dict[str, Any]) -> Any:
 
 def assert_replays(result: SimResult, source: Any = None) -> Replay:
     replay = replayed(result.story, source or points())
-    assert bits(replay.last_arrays()) == bits(result.arrays)
+    assert bits(replay.result_arrays()) == bits(result.arrays)
     return replay
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.metrics import mean_tweedie_deviance
 
 from elasticml.algorithms.base import Resume
 from elasticml.data.dataset_stats import merge_summaries
@@ -13,7 +14,8 @@ from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.validation import with_validation
 from elasticml.evaluation.validation import Validation
 from elasticml.ids import is_validation
-from elasticml.sim.simulation import SimResult, simulate
+from elasticml.models.loading import model_of_job
+from elasticml.sim.simulation import SimResult, Simulation, simulate
 from tests.sim.small_jobs import column, record
 
 RNG = np.random.default_rng(11)
@@ -143,6 +145,74 @@ def test_a_model_that_has_not_changed_is_not_scored_again():
     scores = [s for s in column(result, "validation_neg_log_loss") if s is not None]
     assert len(scores) == len(set(scores)) >= 2
     assert len(scores) < len(result.rows) / 2
+
+
+def test_a_cancelled_job_returns_the_best_model():
+    full = column(play(), "validation_neg_log_loss")
+    simulation = Simulation(record(algorithm=ALGORITHM, validate=RULES), SHARE)
+    for records in simulation.run():
+        ended = [r for r in records if r["event"] == "RoundEnded"]
+        if ended and ended[-1]["round"] >= len(full) - 4:
+            simulation.cancel()
+    result = simulation.result()
+    assert result.state == "cancelled"
+    scores = [score for score in column(result, "validation_neg_log_loss")[:-1] if score]
+    kept = result.summary["validation"]
+    assert kept["score"] == max(scores) > scores[-1]
+    assert neg_log_loss(result.arrays, SHARE) == pytest.approx(kept["score"], rel=1e-12)
+    assert result.summary["objective"] == column(result, "objective")[kept["round"]]
+
+
+@pytest.mark.parametrize("loss", ["poisson", "gamma"])
+def test_models_with_the_link_log_are_scored_by_their_means(loss: str):
+    rng = np.random.default_rng(3)
+    targets = rng.poisson(np.exp(0.3 * X[:, 0])) + 1.0
+    source = with_validation(from_arrays(X, targets), share=0.3, seed=0, validation=None)
+    metric = f"neg_mean_{loss}_deviance"
+    section = {"name": "batch_gradient", "loss": loss, "intercept": True, "l2": 1e-2}
+    made = record(
+        algorithm=section, absent="reload", validate={**RULES, "metric": [metric]}, test=None
+    )
+    result = simulate(made, source)
+    assert result.error is None
+    x, y = held_rows(source)
+    z = x @ result.arrays["coef"].ravel() + float(result.arrays["intercept"][0])
+    power = 1 if loss == "poisson" else 2
+    expected = -mean_tweedie_deviance(y, np.exp(z), power=power)
+    assert result.rows[-1][f"validation_{metric}"] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.torch
+def test_a_network_is_scored_and_its_best_model_returned():
+    pytest.importorskip("torch")
+    section = {
+        "name": "local_sgd",
+        "model": "tests.networks:linear",
+        "batch": 4,
+        "local_steps": 8,
+        "learning_rate": 0.5,
+        "epochs": 8,
+    }
+    made = record(
+        algorithm=section,
+        absent="reload",
+        stop={},
+        validate={**RULES, "metric": ["neg_log_loss", "accuracy"], "patience": 4},
+        evaluate=None,
+        faults=[{"round": 2, "lose": 2}, {"round": 4, "return": 2}],
+    )
+    result = simulate(made, SHARE, check_every_event=True)
+    assert result.error is None
+    kept = result.summary["validation"]
+    scores = [s for s in column(result, "validation_neg_log_loss")[:-1] if s is not None]
+    assert kept["score"] == max(scores)
+    assert kept["scores"] >= 4
+    x, y = held_rows(SHARE)
+    model = model_of_job(section, result.facts, result.arrays)
+    assert model is not None
+    shares = model.predict_proba(x)
+    loss = np.log(shares[np.arange(y.size), np.searchsorted(model.classes_, y)]).mean()
+    assert kept["score"] == pytest.approx(float(loss), rel=1e-4)
 
 
 def test_a_checkpoint_has_the_best_model_and_the_count_of_misses():

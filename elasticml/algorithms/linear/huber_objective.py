@@ -9,6 +9,10 @@ In the dual, ``sigma H(r/sigma) = max_a (a r - sigma a^2/4)`` over ``|a| <= 2 ep
 with ``sum s_i a_i = 0`` (free intercept) and ``sum s_i a_i^2 / 4 <= S`` bounds the minimum by
 ``1/S sum s_i a_i y_i - 1/(4 alpha S) |sum s_i a_i x_i|^2``.
 
+As sigma goes to 0 the function has kinks, where most rows are fitted exactly, and Newton steps end
+early. A least sigma tau smooths them, and adds at most tau to the minimum: the derivative of F by
+sigma is at most 1. The bound of the minimum is not affected.
+
 Source: Huber and Ronchetti, Robust Statistics, concomitant scale estimates; scikit-learn's
 HuberRegressor minimises S F.
 """
@@ -41,6 +45,8 @@ class HuberObjective:
         With 0, points have no gap.
     intercept : bool
         The model's last coordinate is b.
+    scale_min : float
+        tau: the least scale of the values, derivatives and gaps.
     """
 
     def __init__(
@@ -52,11 +58,13 @@ class HuberObjective:
         epsilon: float,
         alpha: float,
         intercept: bool,
+        scale_min: float = SCALE_MIN,
     ) -> None:
         self._rows, self._targets, self._weights = rows, targets, weights
         self._total = float(weights.sum())
         self._epsilon, self._alpha = epsilon, alpha
         self._intercept = intercept
+        self._scale_min = max(scale_min, SCALE_MIN)
         self.n_model = rows.d + intercept
         self._penalty = np.full(self.n_model, 2.0 * alpha / self._total)
         self._penalty[rows.d :] = 0.0
@@ -86,7 +94,7 @@ class HuberObjective:
     def at(self, w: F64) -> Point:
         """See :class:`elasticml.algorithms.linear.newton.Smooth`."""
         r = self.residuals(w)
-        sigma, limit = self.scale(r), 2.0 * self._epsilon
+        sigma, limit = max(self.scale(r), self._scale_min), 2.0 * self._epsilon
         a = np.clip(2.0 * r / sigma, -limit, limit)
         penalised = self._penalty * w
         s = self._weights
@@ -124,7 +132,7 @@ class HuberObjective:
         curvatures = np.where(inner, 2.0 * self._weights / (sigma * self._total), 0.0)
         # Second derivatives by z and sigma, and by sigma.
         mixed = curvatures * r / sigma
-        bend = float(mixed @ r) / sigma if sigma > SCALE_MIN else 0.0
+        bend = float(mixed @ r) / sigma if sigma > self._scale_min else 0.0
         cross = self._adjoint(mixed)
 
         def product(v: F64) -> F64:

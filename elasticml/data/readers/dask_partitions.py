@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Protocol, Self, TypeGuard, cast
 
 import numpy as np
 import scipy.sparse
@@ -37,10 +37,34 @@ class PartitionGraph:
     inputs: tuple[tuple[Key, ...], ...]
 
 
+class PartitionSource(Protocol):
+    """A source whose blocks are partitions of Dask collections, read where those are."""
+
+    def chunks_of(
+        self, block: int, parts: Sequence[Any], chunk_bytes: int | None, n_members: int
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Make the chunks of a partition; see :class:`DaskSource`."""
+        ...
+
+    def survey_of(self, block: int, parts: Sequence[Any]) -> BlockSummary:
+        """Return the statistics of a partition on which the encoding depends."""
+        ...
+
+    def partition_graph(self) -> PartitionGraph:
+        """Return the tasks that make the partitions; in the client only."""
+        ...
+
+
+def has_partitions(source: object) -> TypeGuard[PartitionSource]:
+    """Whether a source's blocks are partitions of Dask collections."""
+    return bool(getattr(source, "has_partitions", False))
+
+
 @dataclass(frozen=True, kw_only=True)
 class DaskSource:
     """Partitions of Dask collections; a block is a partition. Made by :func:`from_dask`."""
 
+    has_partitions: ClassVar[bool] = True
     settings: Any
     #: In the client only.
     graph: PartitionGraph | None = field(default=None, compare=False, repr=False)
@@ -77,22 +101,19 @@ class DaskSource:
             **self.settings.model_dump(mode="json", exclude={"encoder"}),
         }
 
-    def pickled_graph(self) -> bytes:
-        """Return the graph as the scheduler receives it.
+    def partition_graph(self) -> PartitionGraph:
+        """Return the tasks that make the partitions.
 
         Raises
         ------
         ConfigError
-            When this source was rebuilt from its spec, which does not contain the graph.
+            When this source was rebuilt from its spec, which does not contain them.
         """
-        from distributed.protocol.pickle import dumps
-
         if self.graph is None:
             raise ConfigError(
                 "data: a spec of Dask collections has no graph; give em.from_dask(X, y) again"
             )
-        pickled: bytes = dumps(self.graph)
-        return pickled
+        return self.graph
 
     def blocks(self) -> list[BlockInfo]:
         """Return one block for each partition."""

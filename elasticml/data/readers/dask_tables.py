@@ -71,8 +71,8 @@ class DaskTableSource(DaskSource):
         self, block: int, parts: Sequence[Any], chunk_bytes: int | None, n_members: int
     ) -> tuple[list[Chunk], BlockSummary]:
         """Make the chunks of a partition: a table, and columns from other collections."""
-        settings, counts = self.settings, dict[str, int]()
-        encoder = self.encoder or fit_encoder(settings, self._columns(), {}, settings.path)
+        counts: dict[str, int] = {}
+        encoder = self.fitted_encoder()
         table = self._table(block, parts, encoder.used)
         rows = encoder.rows(table, partition_title(block), "row {}".format, counts)
         chunks, summary = self.cut(rows, block, chunk_bytes, n_members)
@@ -103,6 +103,11 @@ class DaskTableSource(DaskSource):
             layout=Layout(kind="dense", dtype=settings.dtype, n_columns=0),
             columns=surveys,
         )
+
+    def fitted_encoder(self) -> TableEncoder:
+        """Return the encoder; one that depends on no statistics is not kept."""
+        settings = self.settings
+        return self.encoder or fit_encoder(settings, self._columns(), {}, settings.path)
 
     def _columns(self) -> TableColumns:
         settings = self.settings
@@ -239,11 +244,22 @@ def column_types(X: Any, types: Mapping[str, ColumnType] | None) -> dict[str, Co
                 "'text'}; they are not known before the records are computed"
             )
         return dict(types)
-    schema = _arrow_table(X._meta_nonempty, 0).schema
+    schema = _arrow_table(_with_text(X._meta_nonempty), 0).schema
     found: dict[str, ColumnType] = {one.name: type_of_arrow(one.type) for one in schema}
     return {name: (types or {}).get(name, kind) for name, kind in found.items()}
 
 
+def _with_text(meta: Any) -> Any:
+    """Return an example frame whose columns of unknown objects are texts, which they mostly are."""
+    made = meta.copy()
+    for at, dtype in enumerate(meta.dtypes):
+        if dtype.kind == "O" and not hasattr(dtype, "categories"):
+            made.isetitem(at, "text")
+    return made
+
+
 def _type_of_vector(vector: Any) -> ColumnType:
     meta = vector._meta_nonempty if hasattr(vector, "_meta_nonempty") else vector._meta
+    if hasattr(meta, "to_frame"):
+        meta = _with_text(meta.to_frame()).iloc[:, 0]
     return type_of_arrow(_arrow_column(meta).type)

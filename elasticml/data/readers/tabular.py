@@ -23,7 +23,7 @@ import scipy.sparse
 from elasticml.data.chunks.chunk import Chunk, Dtype, Layout
 from elasticml.data.chunks.chunker import Rows, cut
 from elasticml.data.chunks.rows import fit_columns
-from elasticml.data.column_survey import ColumnMoments, moments_of
+from elasticml.data.column_survey import ColumnMoments, moments_of, moments_of_values
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_layout_kinds, summarise
 from elasticml.data.readers.files import (
     FileInfo,
@@ -353,7 +353,7 @@ class TableSource:
                 path=self.path,
             )
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        info, encoder = file_info(self.path), self._encoder()
+        info, encoder = file_info(self.path), self.fitted_encoder()
         name, dtype = self.fingerprint(), self.settings.dtype
         chunks: list[Chunk] = []
         counts: dict[str, int] = {}
@@ -412,7 +412,7 @@ class TableSource:
         """Return a source with ``n_columns`` columns; columns beyond are dropped."""
         return replace(self, settings=self.settings.model_copy(update={"n_columns": n_columns}))
 
-    def _encoder(self) -> TableEncoder:
+    def fitted_encoder(self) -> TableEncoder:
         """Return the encoder; one that depends on no statistics is not kept."""
         return self.encoder or fit_encoder(self.settings, self._columns(), {}, self.path)
 
@@ -453,8 +453,10 @@ class TableSource:
             )
 
 
-#: Tables with more numeric columns are not searched for columns to warn of.
+#: Tables with more columns are not searched for columns to warn of.
 _MOMENTS_MAX: Final = 1000
+#: Nor are categorical columns with more values.
+_VALUES_MAX: Final = 50
 #: Rows that are predicted at once.
 _BATCH_ROWS: Final = 65_536
 #: Options that were part of every fingerprint from the beginning.
@@ -472,20 +474,29 @@ def _types_of(encoder: TableEncoder) -> dict[str, ColumnType]:
 
 
 def column_moments(encoder: TableEncoder, encoded: Sequence[Rows]) -> dict[str, ColumnMoments]:
-    """Return sizes of the numeric columns, and their products with the labels, for warnings."""
+    """Return sizes of the columns, and their products with the labels, for warnings."""
     starts = np.cumsum([0, *(column.width for column in encoder.columns)])
-    numeric = {
-        column.name: int(start)
-        for column, start in zip(encoder.columns, starts, strict=False)
-        if column.kind in ("number", "date")
-    }
-    if not encoded or not 0 < len(numeric) <= _MOMENTS_MAX:
+    numeric: dict[str, int] = {}
+    values: dict[str, slice] = {}
+    for column, start in zip(encoder.columns, starts.tolist(), strict=False):
+        if column.kind in ("number", "date"):
+            numeric[column.name] = start
+        elif column.kind == "category" and column.width <= _VALUES_MAX:
+            values[column.name] = slice(start, start + column.width)
+    if not encoded or not 0 < len(numeric) + len(values) <= _MOMENTS_MAX:
         return {}
     y = np.concatenate([rows.labels for rows in encoded])
     # Whether rows are sparse depends on the encoding alone, so all of them are.
-    parts = [matrix_of(rows)[:, list(numeric.values())] for rows in encoded]
-    X = np.concatenate([p.toarray() if scipy.sparse.issparse(p) else p for p in parts])
-    return {name: moments_of(X[:, at].copy(), y) for at, name in enumerate(numeric)}
+    stack = scipy.sparse.vstack if encoded[0].dense is None else np.concatenate
+    X = stack([matrix_of(rows) for rows in encoded])
+    X = X.tocsc() if scipy.sparse.issparse(X) else X
+    some = X[:, list(numeric.values())]
+    dense = some.toarray() if scipy.sparse.issparse(some) else some
+    moments = {name: moments_of(dense[:, at].copy(), y) for at, name in enumerate(numeric)}
+    names = encoder.names()
+    for name, place in values.items():
+        moments |= moments_of_values(name, names[place], X[:, place], y)
+    return moments
 
 
 def feature_tables(

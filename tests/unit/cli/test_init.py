@@ -32,6 +32,7 @@ def folder(tmp_path, monkeypatch):
     table["delay"] = table["distance"] / 7.0
     table.to_csv("flights.csv", index=False, sep=";")
     table.to_parquet("flights.parquet", index=False)
+    table[["gate", "delay", "day"]].to_csv("days.csv", index=False)
     (tmp_path / "rows.svm").write_text("# comment\n1 1:0.5\n-1 2:1\n")
     return tmp_path
 
@@ -61,6 +62,14 @@ def test_a_number_to_predict_is_a_regression(folder):
     file, output, _ = written("flights.csv", "--label", "delay")
     assert (file.data.spec()["label"], file.algorithm.loss) == ("delay", "squared")
     assert "label       delay (as given): numbers from " in output
+    assert "another column" not in output
+
+
+def test_a_label_that_is_only_the_last_column_is_said_to_be_a_guess(folder):
+    pandas.read_csv("days.csv")[["gate", "delay"]].to_csv("last.csv", index=False)
+    _, output, _ = written("last.csv")
+    assert "label       delay (the last column): numbers from " in output
+    assert "another column: elasticml init DATA --label COLUMN" in output
 
 
 def test_an_svmlight_file(folder):
@@ -79,6 +88,7 @@ def test_many_classes_are_noted(folder):
     ("arguments", "message"),
     [
         (["flights.csv", "--label", "delai"], "has no column 'delai'; did you mean 'delay'?"),
+        (["days.csv"], "and the last one, 'day', holds dates; name the column of the labels, one"),
         (["points.npy"], "got 'points.npy', wanted a CSV, Parquet or svmlight file"),
         (["nowhere.csv"], "nowhere.csv does not exist"),
     ],

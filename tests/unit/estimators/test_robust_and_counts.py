@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -122,6 +123,21 @@ def test_an_exact_fit_has_the_least_scale():
     model = em.HuberRegressor(alpha=0.0).fit(X, X @ [1.0, 2.0, 3.0, 4.0] + 5.0)
     np.testing.assert_allclose(model.coef_, [1.0, 2.0, 3.0, 4.0], atol=1e-8)
     assert model.scale_ < 1e-8
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("outliers", [0, 20])
+@pytest.mark.parametrize("tol", [1e-5, 1e-7])
+def test_targets_that_are_linear_but_for_outliers_converge(intercept, outliers, tol):
+    X, *_ = data()
+    y = X @ [1.0, 2.0, 3.0, 4.0] + 5.0 * intercept
+    y[:outliers] += 50.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        model = em.HuberRegressor(fit_intercept=intercept, tol=tol).fit(X, y)
+    np.testing.assert_allclose(model.coef_, [1.0, 2.0, 3.0, 4.0], atol=1e-2)
+    assert model.dual_gap_ <= tol * np.abs(y).sum() * 3.0
+    assert model.outliers_[:outliers].all()
 
 
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])

@@ -106,6 +106,21 @@ def test_the_penalty_is_on_the_scaled_coefficients(scale):
     assert difference == pytest.approx(float(((arrays["coef"][0] * size) ** 2).sum()), rel=1e-9)
 
 
+@pytest.mark.parametrize("loss", ["squared", "poisson"])
+def test_scaled_columns_and_counts_as_labels(loss):
+    X, y, s = problem(10, weights=True, regression=True)
+    y, arrays = np.abs(np.round(y)), {"coef": model(11)["coef"] / 10.0, "intercept": np.ones(1)}
+    source = from_arrays(X, y, s)
+    evaluator = Evaluator({"loss": loss, "l2": 0.0, "scale": "maxabs"}, facts_of(source))
+    (score,) = evaluator.score_training(source, [arrays])
+    z = margins_of(arrays, X)
+    z = np.exp(z) if loss == "poisson" else z
+    assert score.metrics["r2"] == pytest.approx(metrics.r2_score(y, z, sample_weight=s))
+    if loss == "poisson":
+        expected = metrics.d2_tweedie_score(y, z, sample_weight=s, power=1)
+        assert score.metrics["d2"] == pytest.approx(expected, rel=1e-9)
+
+
 def test_many_models_in_several_passes_score_as_each_alone(monkeypatch):
     X, y, _ = problem(9)
     source = from_arrays(X, y)

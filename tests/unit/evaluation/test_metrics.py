@@ -122,3 +122,20 @@ def test_an_own_metric_is_a_function_of_sums():
     )
     share = WEIGHTS @ (abs(z - y) < 1.0) / WEIGHTS.sum()
     assert got == {path: pytest.approx(share)}
+
+
+def test_deviances_are_scikit_learns():
+    mean = np.exp(RNG.normal(size=N))
+    y, s = RNG.poisson(mean).astype(float), WEIGHTS
+    got = summed(
+        Metrics(("neg_mean_poisson_deviance",), Kind(n_classes=0)),
+        Scored(targets=y, predictions=mean, weights=s),
+    )
+    expected = -theirs.mean_poisson_deviance(y, mean, sample_weight=s)
+    assert got == pytest.approx({"neg_mean_poisson_deviance": expected}, rel=1e-12)
+    got = summed(
+        Metrics(("neg_mean_gamma_deviance",), Kind(n_classes=0)),
+        Scored(targets=y + 0.5, predictions=mean, weights=s),
+    )
+    expected = -theirs.mean_gamma_deviance(y + 0.5, mean, sample_weight=s)
+    assert got == pytest.approx({"neg_mean_gamma_deviance": expected}, rel=1e-12)

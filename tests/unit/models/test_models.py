@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.sparse
 from click.testing import CliRunner
+from sklearn.metrics import d2_tweedie_score
 
 from elasticml.cli.predict import predict
 from elasticml.data.dataset_stats import merge_summaries
@@ -206,6 +207,26 @@ def test_a_pipeline_of_scikit_learn_predicts_the_same(
     assert pipeline.score(X, frame["late"]) == model.score(frame)
 
 
+@pytest.mark.parametrize("loss", ["poisson", "gamma", "tweedie"])
+def test_models_with_the_link_log_score_and_export_as_scikit_learns(
+    frame: pd.DataFrame, folder: Path, tmp_path: Path, loss: str
+) -> None:
+    power = {"poisson": 1.0, "gamma": 2.0, "tweedie": 1.7}[loss]
+    section = {"name": "batch_gradient", "loss": loss}
+    model = trained(folder, section | ({"power": power} if loss == "tweedie" else {}))
+    y = np.random.default_rng(2).gamma(2.0, size=N)
+    expected = d2_tweedie_score(y, model.predict(frame), power=power)
+    X = frame.drop(columns="late")
+    assert model.score(X, y) == pytest.approx(expected, rel=1e-12)
+    assert model.to_sklearn().score(X, y) == pytest.approx(expected, rel=1e-9)
+    model.save(tmp_path / "m.npz")
+    assert load_model(tmp_path / "m.npz").score(X, y) == model.score(X, y)
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(model.to_onnx().SerializeToString())
+    (values,) = session.run(None, onnx_inputs(frame))
+    np.testing.assert_allclose(values[:, 0], model.predict(frame), rtol=1e-10)
+
+
 def test_pipelines_of_regression_and_centres(frame: pd.DataFrame, folder: Path) -> None:
     X = np.random.default_rng(0).normal(size=(20, 3))
     line = LinearModel({"coef": np.array([[1.0, 2.0, -1.0]]), "intercept": np.ones(1)}, None)
@@ -214,6 +235,16 @@ def test_pipelines_of_regression_and_centres(frame: pd.DataFrame, folder: Path) 
     pipeline = centres.to_sklearn()
     np.testing.assert_allclose(pipeline.transform(frame), centres.transform(frame), rtol=1e-6)
     assert pipeline.predict(frame).tolist() == centres.predict(frame).tolist()
+
+
+def onnx_inputs(frame: pd.DataFrame) -> dict[str, Any]:
+    inputs: dict[str, Any] = {}
+    for name in ("carrier", "tail", "gate"):
+        inputs[name] = frame[[name]].astype(object).fillna("").astype(str).to_numpy(object)
+    inputs["delay"] = frame[["delay"]].to_numpy()
+    days = (frame[["when"]] - pd.Timestamp("1970-01-01")) / pd.Timedelta(1, "D")
+    inputs["when"] = days.to_numpy()
+    return inputs
 
 
 @pytest.mark.parametrize("kind", ["logistic", "hinge", "kmeans"])
@@ -227,13 +258,7 @@ def test_onnx_predicts_the_same(frame: pd.DataFrame, folder: Path, kind: str) ->
     }[kind]
     model = trained(folder, algorithm)
     session = runtime.InferenceSession(model.to_onnx().SerializeToString())
-    inputs = {}
-    for name in ("carrier", "tail", "gate"):
-        inputs[name] = frame[[name]].astype(object).fillna("").astype(str).to_numpy(object)
-    inputs["delay"] = frame[["delay"]].to_numpy()
-    days = (frame[["when"]] - pd.Timestamp("1970-01-01")) / pd.Timedelta(1, "D")
-    inputs["when"] = days.to_numpy()
-    first, second = session.run(None, inputs)
+    first, second = session.run(None, onnx_inputs(frame))
     assert first.tolist() == model.predict(frame).tolist()
     if kind == "logistic":
         np.testing.assert_allclose(second, model.predict_proba(frame), atol=1e-10)

@@ -34,7 +34,7 @@ from elasticml.clusters.yarn.notice_stream import with_agent
 from elasticml.clusters.yarn.packing import packing_list, upload_once
 from elasticml.clusters.yarn.resource_manager import ResourceManager, check_grantable
 from elasticml.clusters.yarn.skein_client import submit
-from elasticml.data.readers.dask_partitions import DaskSource
+from elasticml.data.readers.dask_partitions import has_partitions
 from elasticml.data.source import Source
 from elasticml.data.storage import filesystem
 from elasticml.data.storage.hadoop_sites import HadoopConf
@@ -272,7 +272,7 @@ def check_sources(source: Source, test: Source | None) -> None:
                 "on hdfs:// or on a path that all nodes share, and name that",
                 path=key,
             )
-        if isinstance(given, DaskSource):
+        if has_partitions(given):
             raise ConfigError(
                 f"{key}: Dask collections are on another cluster, which is gone when the client "
                 "exits; write them to files, such as Parquet, and name those",

@@ -14,14 +14,15 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import scipy.sparse as sp
-from distributed.protocol.pickle import loads
 
 import elasticml as em
 from elasticml.data.chunks.rows import rows_of_chunk
-from elasticml.data.readers.dask_partitions import DaskSource
+from elasticml.data.readers.dask_partitions import DaskSource, has_partitions
 from elasticml.data.readers.table_encoding import matrix_of
 from elasticml.data.source import merge_summaries, source_from_spec
+from elasticml.data.validation import with_validation
 from elasticml.errors import ConfigError, DataError
+from elasticml.ids import is_validation
 
 N, D = 90, 5
 RNG = np.random.default_rng(0)
@@ -34,7 +35,7 @@ TYPES = {**dict.fromkeys("abcde", "number"), "city": "text", "y": "number", "s":
 
 def parts_of(source: DaskSource) -> list[list[Any]]:
     """Compute the partitions from the graph that the client sends."""
-    graph = loads(source.pickled_graph())
+    graph = source.partition_graph()
     return [list(dask.get(graph.tasks, list(keys))) for keys in graph.inputs]
 
 
@@ -193,4 +194,69 @@ def test_the_client_and_a_rebuilt_source_read_no_rows():
         source.read(0, None, 1)
     rebuilt: Any = source_from_spec(source.spec())
     with pytest.raises(ConfigError, match=r"has no graph; give em.from_dask"):
-        rebuilt.pickled_graph()
+        rebuilt.partition_graph()
+
+
+def validated(source: Any) -> tuple[Any, Any]:
+    """Return training rows and validation rows, labels last, made as a worker makes them."""
+    graph = source.partition_graph()
+    parts = [list(dask.get(graph.tasks, list(keys))) for keys in graph.inputs]
+    there: Any = source_from_spec(source.spec())
+    assert has_partitions(there)
+    if there.needs_survey:
+        surveys = [there.survey_of(block, some) for block, some in enumerate(parts)]
+        there = source_from_spec(there.with_stats(merge_summaries(surveys)).spec())
+    made = [there.chunks_of(block, some, 1000, 2) for block, some in enumerate(parts)]
+    facts = merge_summaries([summary for _, summary in made])
+    whole = []
+    for held in (False, True):
+        chunks = [c for some, _ in made for c in some if is_validation(c.id) == held]
+        rows = [matrix_of(rows_of_chunk(chunk)) for chunk in chunks]
+        rows = [m.toarray() if sp.issparse(m) else m for m in rows]
+        labels = np.concatenate([chunk.labels for chunk in chunks])
+        whole.append(np.column_stack([np.concatenate(rows), labels]))
+    assert facts.n_rows == len(whole[0])
+    assert facts.validation_rows == len(whole[1])
+    return whole[0], whole[1]
+
+
+def test_a_share_of_the_partitions_is_held_out():
+    source = em.from_dask(da.from_array(X, chunks=(20, D)), Y)
+    trained, held = validated(with_validation(source, share=0.3, seed=0, validation=None))
+    assert 10 < len(held) < 50
+    both = np.concatenate([trained, held])
+    expected = np.column_stack([X, Y])
+    np.testing.assert_array_equal(both[both[:, 0].argsort()], expected[X[:, 0].argsort()])
+
+
+def test_other_collections_validate_by_the_names_of_their_columns():
+    frame = dd.from_pandas(FRAME.drop(columns="s"), npartitions=3)
+    other = dd.from_pandas(FRAME[["y", "city", *"edcba"]].tail(30), npartitions=2)
+    for drop in ([], ["city"]):  # with a survey, and without
+        train = em.from_dask(frame.drop(columns=drop), label="y")
+        more = em.from_dask(other.drop(columns=drop), label="y")
+        trained, held = validated(with_validation(train, share=None, seed=0, validation=more))
+        np.testing.assert_array_equal(held, trained[-30:])
+
+
+def test_collections_are_not_validated_by_other_data():
+    arrays = em.from_dask(da.from_array(X, chunks=(20, D)), Y)
+    table = em.from_dask(dd.from_pandas(FRAME, npartitions=2), label="y")
+    for train, other, text in (
+        (arrays, em.from_arrays(X, Y), "the training data are Dask collections and the validation"),
+        (em.from_arrays(X, Y), arrays, "the validation data are Dask collections and the training"),
+        (arrays, table, "the validation data are a table, wanted arrays"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            with_validation(train, share=None, seed=0, validation=other)
+
+
+def test_columns_of_objects_are_texts():
+    frame = dd.from_pandas(FRAME, npartitions=2)
+    words = {1.0: "late", 0.0: "on time"}
+    late = frame["y"].map(words, meta=("late", object))
+    for source in (
+        em.from_dask(frame.assign(late=late)[["a", "late"]], label="late"),
+        em.from_dask(frame[["a"]], late),
+    ):
+        np.testing.assert_array_equal(read(source)[1], 1.0 - Y)
