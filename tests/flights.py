@@ -116,7 +116,9 @@ def main(folder: Path) -> None:
         "dask": dd.from_pandas(frame, npartitions=3),
         "dask_parquet": dd.read_parquet(folder / "rows.parquet", split_row_groups=True),
     }
-    margins = {name: np.asarray(model.decision_function(rows)) for name, rows in forms.items()}
+    margins: dict[str, Any] = {
+        name: np.asarray(model.decision_function(rows)) for name, rows in forms.items()
+    }
     np.savez(folder / "margins.npz", **margins)
 
 

@@ -168,3 +168,9 @@ def test_every_document_that_the_code_names_exists():
 def test_the_walk_finds_the_documents_and_what_they_name():
     readme = ROOT / "README.md"
     assert {"make demo", "make test"} <= set(code_in(readme))
+
+
+def test_the_page_on_own_algorithms_shows_the_example():
+    page = (ROOT / "docs/how-to/own-algorithm.md").read_text()
+    code = (ROOT / "examples/huber.py").read_text()
+    assert f"```python\n{code[code.index('import numpy') :]}```" in page

@@ -165,7 +165,7 @@ def _about_features(head: TableHead, features: Sequence[str]) -> list[str]:
     ]
     has_dates = any(head.types[name] == "date" for name in features)
     if has_dates or (sizes and max(sizes) > _SCALES * min(sizes)):
-        lines.append("  scale: maxabs  # the columns' sizes differ; the model keeps their units")
+        lines.append("  scale: standard  # the columns' sizes differ; the model keeps their units")
     lines.append("  # test: FILE  # rows like these, for test metrics")
     return lines
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -65,20 +67,22 @@ def run(
     resume: Path | None,
 ) -> None:
     """Run a job file, or resume an interrupted run."""
-    from elasticml.cli.cluster import client_of
-    from elasticml.ids import parse_size
-    from elasticml.job import Job
-    from elasticml.jobs.job_file import read_job_file
-    from elasticml.jobs.run_checkpoints import interrupted_run, job_file_of_run
-    from elasticml.jobs.run_directory import check_free, default_run_path
-    from elasticml.specification.sections import LocalWorkers, YarnContainers
+    with _nothing_written():
+        from elasticml.cli.cluster import client_of
+        from elasticml.ids import parse_size
+        from elasticml.job import Job
+        from elasticml.jobs.job_file import read_job_file
+        from elasticml.jobs.run_checkpoints import interrupted_run, job_file_of_run
+        from elasticml.jobs.run_directory import check_free, default_run_path
+        from elasticml.specification.sections import LocalWorkers, YarnContainers
 
     if (job is None) == (resume is None) or (resume is not None and out is not None):
         raise click.UsageError("give a JOB, or --resume RUN_DIR, which continues in that directory")
     if resume is not None:
         job = job_file_of_run(resume)
     assert job is not None
-    file = read_job_file(job, settings)
+    with _nothing_written():
+        file = read_job_file(job, settings)
     if isinstance(file.cluster, YarnContainers):
         from elasticml.cli.submit import run_on_yarn
 
@@ -95,17 +99,26 @@ def run(
         made.check_data()
         if file.cluster.memory != "auto":
             made.check_memory(parse_size(file.cluster.memory))
+    with (
+        _nothing_written(),
+        client_of(file.cluster, made.algorithm.name, verbose=verbose) as client,
+    ):
+        result = made.run(
+            client,
+            progress=not is_quiet(),
+            run_dir=path,
+            resume=resume is not None,
+            cluster=file.cluster.model_dump(mode="json"),
+        )
+    print_summary(result.summary, as_json)
+
+
+@contextmanager
+def _nothing_written() -> Iterator[None]:
+    """Say of an interrupt, unless it says more itself, that nothing was written."""
     try:
-        with client_of(file.cluster, made.algorithm.name, verbose=verbose) as client:
-            result = made.run(
-                client,
-                progress=not is_quiet(),
-                run_dir=path,
-                resume=resume is not None,
-                cluster=file.cluster.model_dump(mode="json"),
-            )
+        yield
     except KeyboardInterrupt as interrupt:
         if not getattr(interrupt, "__notes__", ()):
             interrupt.add_note("the job had not started, and nothing was written")
         raise
-    print_summary(result.summary, as_json)

@@ -189,7 +189,7 @@ def column_warnings(moments: Mapping[str, ColumnMoments], *, is_scaled: bool) ->
         if sizes[large] > SCALE_RATIO_MAX * sizes[small]:
             warnings.append(
                 f"column {large!r} is up to {sizes[large]:.3g} and column {small!r} up to "
-                f"{sizes[small]:.3g}, and nothing scales them: set data.scale: maxabs"
+                f"{sizes[small]:.3g}, and nothing scales them: set data.scale: standard"
             )
     copies: dict[str, str] = {}
     for name, one in moments.items():

@@ -300,10 +300,8 @@ def _check_partitions(train: Source, validation: Source) -> None:
             "give both as em.from_dask(...), or set validate.share",
             path="validate.data",
         )
-    if not has_partitions(train):
-        return
     formats = [source.spec()["format"] for source in (train, validation)]
-    if formats[0] != formats[1]:
+    if has_partitions(train) and formats[0] != formats[1]:
         kinds = ["arrays" if name == "dask" else "a table" for name in formats]
         raise ConfigError(
             f"validate.data: the validation data are {kinds[1]}, wanted {kinds[0]} as the training "

@@ -56,8 +56,10 @@ def preflight_data(
         data.blocks()
     if test is None:
         return
-    if isinstance(algorithm, ImportedAlgorithm) and reads:
-        check_can_score(algorithm_named(algorithm.name))
+    if isinstance(algorithm, ImportedAlgorithm):
+        own = _if_accessible(lambda: algorithm_named(algorithm.name), reads)
+        if own is not None:
+            check_can_score(own)
     with prefix_errors("data.test"):
         n_columns = _columns_of(test, cache, reads)
         # Linear models accept narrower rows, and wider ones with a note.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -314,14 +315,23 @@ def _constant_warning(
             "the job run longer, scale the columns, or set algorithm.intercept: true"
         )
     is_weighted = facts.weight_sum != facts.n_rows or algorithm.get("class_weight") is not None
-    most = max(facts.label_counts.values(), default=0) / max(1, facts.n_rows)
-    accuracy = metrics.get("accuracy", 1.0)
-    if is_weighted or accuracy >= most:
+    shares = [count / max(1, facts.n_rows) for count in facts.label_counts.values() if count]
+    if is_weighted or not shares:
         return None
-    return (
-        f"the accuracy {accuracy:.4f} is below {most:.4f}, that of always predicting the most "
-        "frequent class: let the job run longer, scale the columns, or set intercept: true"
-    )
+    most, entropy = max(shares), -sum(share * math.log(share) for share in shares)
+    if metrics.get("accuracy", 1.0) < most:
+        what = (
+            f"the accuracy {metrics['accuracy']:.4f} is below {most:.4f}, that of always "
+            "predicting the most frequent class"
+        )
+    elif metrics.get("logloss", 0.0) > entropy * (1.0 + 1e-9):
+        what = (
+            f"the log loss {metrics['logloss']:.4f} is above {entropy:.4f}, that of always "
+            "predicting the classes' shares"
+        )
+    else:
+        return None
+    return f"{what}: let the job run longer, scale the columns, or set intercept: true"
 
 
 def _check_test(algorithm: Mapping[str, Any], source: Any, test: Any) -> None:

@@ -17,7 +17,7 @@ from tests.flights import check_identical, onnx_inputs, scikit_learns, small_fli
 
 pytestmark = pytest.mark.cluster
 
-FAULTS = [
+FAULTS: list[dict[str, Any]] = [
     {"round": 2, "lose": 1, "how": "kill"},
     {"round": 4, "return": 1},
     {"round": 6, "lose": [0], "how": "kill"},
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 chunk_size="16 KiB",
                 stop=em.Stop(rounds=1000),
             )
-            result = job.run(client, run_dir=folder / name)
+            result: Any = job.run(client, run_dir=folder / name)
             assert result.summary["lost"] == 3
             assert result.summary["converged"]
             assert result.summary["train"]["accuracy"] == result.model.score(labelled(frame))
@@ -75,12 +75,12 @@ def test_another_process_predicts_the_same_from_every_form_of_the_table(folder: 
         timeout=300,
         cwd=Path(__file__).parents[2],
     )
-    expected = em.load_model(folder / "csv").decision_function(small_flights())
-    check_identical(folder, expected)
+    model: Any = em.load_model(folder / "csv")
+    check_identical(folder, model.decision_function(small_flights()))
     out = folder / "predictions.parquet"
     arguments = ["predict", str(folder / "csv"), str(folder / "rows.csv"), "--out", str(out)]
     subprocess.run([sys.executable, "-m", "elasticml", *arguments], check=True, timeout=120)
-    predicted = em.load_model(folder / "csv").predict(small_flights())
+    predicted = model.predict(small_flights())
     assert pd.read_parquet(out)["prediction"].tolist() == predicted.tolist()
 
 

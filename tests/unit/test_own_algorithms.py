@@ -76,8 +76,9 @@ def test_a_broken_rule_is_named(data, attribute, says):
 
 
 def test_test_data_are_refused_for_an_algorithm_that_cannot_be_scored(data):
-    with pytest.raises(em.ConfigError, match="neither predict nor evaluate"):
-        preflight_data(imported("MUTE"), data, data)
+    for reads in (True, False):
+        with pytest.raises(em.ConfigError, match="neither predict nor evaluate"):
+            preflight_data(imported("MUTE"), data, data, reads=reads)
 
 
 def test_predictions_give_the_metrics_of_a_regression(data):

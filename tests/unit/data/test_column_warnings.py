@@ -28,7 +28,7 @@ def test_columns_of_very_different_sizes_are_named_unless_something_scales_them(
     (warning,) = column_warnings(moments, is_scaled=False)
     assert warning == (
         "column 'distance' is up to 1.8e+05 and column 'share' up to 0.9, and nothing scales them: "
-        "set data.scale: maxabs"
+        "set data.scale: standard"
     )
     assert column_warnings(moments, is_scaled=True) == []
 
