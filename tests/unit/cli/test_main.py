@@ -245,7 +245,7 @@ def test_doctor_names_a_remedy_for_every_problem(command, monkeypatch):
 @pytest.mark.parametrize(
     ("notes", "report"),
     [
-        ([], "elasticml: interrupted"),
+        ([], "elasticml: interrupted; the job had not started, and nothing was written"),
         (["what there is is in a"], "elasticml: interrupted; what there is is in a"),
     ],
 )
