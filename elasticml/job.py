@@ -50,7 +50,6 @@ from elasticml.specification.algorithms import (
     resolve_placement,
 )
 from elasticml.specification.sections import (
-    DEFAULT_ROUNDS,
     Collective,
     Evaluate,
     Fault,
@@ -60,13 +59,11 @@ from elasticml.specification.sections import (
     Placement,
     Stop,
     Validate,
+    default_stop,
 )
 
 if TYPE_CHECKING:
     from distributed import Client
-
-#: The stop rule of a job that sets none.
-DEFAULT_STOP = Stop(rounds=DEFAULT_ROUNDS)
 
 
 class Job:
@@ -88,8 +85,10 @@ class Job:
         descent), else "reload" (CoCoA and primal CoCoA also support "freeze" and "stall").
     policies : sequence of policies, names or mappings
         Decisions between rounds, such as ``em.ScaleInAtKnee()`` or ``{"name": "rebalance"}``.
-    stop : Stop
-        When the job ends.
+    stop : Stop, optional
+        When the job ends, at the latest: it ends before if its model is good enough, see
+        ``tolerance`` of the algorithm. By default after 1000 rounds (local SGD and asynchronous
+        SGD: 100).
     seed : int, not negative
     faults : sequence of mappings
         Planned faults: ``{"round": 9, "lose": 7}``, ``{"round": 20, "return": 7}``; LocalCluster
@@ -145,7 +144,7 @@ class Job:
         name: str = "job",
         absent: Absent = "auto",
         policies: Sequence[Any] = (),
-        stop: Stop = DEFAULT_STOP,
+        stop: Stop | None = None,
         seed: int = 0,
         faults: Sequence[Fault | Mapping[str, Any]] = (),
         collective: Collective | None = None,
@@ -175,6 +174,7 @@ class Job:
             placement=placement,
             threads=threads,
         )
+        stop = default_stop(algorithm) if stop is None else stop
         check_together(algorithm, options.absent, stop, self.policies)
         self.algorithm = algorithm
         #: The training data, with the validation rows if there are any.
@@ -271,7 +271,11 @@ class Job:
             "chunk_bytes": self.chunk_bytes,
             "cache": self.cache,
             "algorithm": record_section(
-                self.algorithm, self.seed, self.stop.epochs, self.warm_start
+                self.algorithm,
+                self.seed,
+                epochs=self.stop.epochs,
+                has_target=self.stop.has_target,
+                warm_start=self.warm_start,
             ),
             "absent": absent_rule(self.algorithm.name, self.absent),
             "policies": [dict(entry) for entry in self.policies],

@@ -58,7 +58,14 @@ class Running:
     def __init__(self, client: Client, name: str, **changes: Any) -> None:
         settings = {"stop": em.Stop(rounds=10**6), "chunk_size": 2048, "holders": 2, **changes}
         # Steps far too short to converge: the events of the job matter, not its result.
-        slow = em.BatchGradient(loss="logistic", optimizer="gd", step="constant", step_size=1e-7)
+        slow = em.BatchGradient(
+            loss="logistic",
+            optimizer="gd",
+            step="constant",
+            step_size=1e-7,
+            intercept=False,
+            tolerance=0.0,
+        )
         job = em.Job(settings.pop("algorithm", slow), DATA, name=name, **settings)
         #: Without the records of every round.
         self.story: Story = []

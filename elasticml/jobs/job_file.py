@@ -34,7 +34,6 @@ from elasticml.specification.algorithms import (
 from elasticml.specification.data import FILE_FORMATS
 from elasticml.specification.sections import (
     CLUSTERS,
-    DEFAULT_ROUNDS,
     Address,
     Checkpoint,
     Cluster,
@@ -50,6 +49,7 @@ from elasticml.specification.sections import (
     Stop,
     TLSFiles,
     Validate,
+    default_stop,
 )
 from elasticml.specification.settings_model import (
     keys_of,
@@ -324,6 +324,7 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
         if not isinstance(raw.get(key), Mapping):
             raise ConfigError(f"{key} is missing; such as {key}: {{{_EXAMPLES[key]}}}", path=key)
     data, test = _sources(raw["data"], folder)
+    algorithm = _algorithm(raw["algorithm"], raw["data"].get("scale"))
     members = read_settings(Members, raw.get("members"), "members")
     cluster = _cluster(raw.get("cluster"), members, folder)
     options = read_settings(
@@ -340,10 +341,12 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
         test=test,
         chunk_size=raw["data"].get("chunk_size"),
         cache=parse_cache(raw["data"].get("cache"), folder),
-        algorithm=_algorithm(raw["algorithm"], raw["data"].get("scale")),
+        algorithm=algorithm,
         cluster=cluster,
         policies=tuple(policy_entries(raw.get("policies") or ())),
-        stop=read_settings(Stop, raw.get("stop") or {"rounds": DEFAULT_ROUNDS}, "stop"),
+        stop=read_settings(Stop, raw["stop"], "stop")
+        if raw.get("stop")
+        else default_stop(algorithm),
         faults=read_faults(raw.get("faults")),
         collective=read_settings(Collective, raw.get("collective"), "collective"),
         warm_start=_file(raw.get("warm_start"), folder, "warm_start"),

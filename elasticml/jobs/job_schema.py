@@ -24,6 +24,7 @@ from elasticml.specification.data import DATA_SPECS, FILE_FORMATS
 from elasticml.specification.sections import (
     CLUSTERS,
     DEFAULT_ROUNDS,
+    ROUNDS_MAX,
     Checkpoint,
     Collective,
     Evaluate,
@@ -59,7 +60,10 @@ def job_schema() -> _Schema:
         ),
         "policies": _policies(definitions),
         "stop": _section(
-            Stop, definitions, f"when the job ends; by default after {DEFAULT_ROUNDS} rounds"
+            Stop,
+            definitions,
+            "when the job ends; by default when its model is good enough (algorithm.tolerance) or "
+            f"after {ROUNDS_MAX} rounds; local_sgd and async_sgd after {DEFAULT_ROUNDS}",
         ),
         "faults": {
             "description": "planned faults; on a local cluster only",

@@ -192,7 +192,7 @@ def resolve_validation(
         validate = read_settings(Validate, validate, "validate")
     if validate.data is not None:
         check_source(validate.data, "validate.data")
-    metrics = resolve_metrics(record_section(algorithm, seed, None, None), validate.metrics)
+    metrics = resolve_metrics(record_section(algorithm, seed), validate.metrics)
     section: dict[str, Any] = {
         "metric": list(metrics),
         "every": validate.every,

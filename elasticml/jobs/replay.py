@@ -230,7 +230,7 @@ def _minimal_settings(job: JobRecord) -> AsyncSGD | CoCoA | LocalSGD | PrimalCoC
         return LocalSGD()
     if name == PrimalCoCoA.name:
         return PrimalCoCoA()
-    return CoCoA(**{key: settings[key] for key in ("loss", "l2") if key in settings})
+    return CoCoA(**{key: settings[key] for key in ("loss", "l2", "intercept") if key in settings})
 
 
 def _compare(path: Path, arrays: Arrays, *, is_done: bool) -> bool | None:

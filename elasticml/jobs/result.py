@@ -311,8 +311,7 @@ def _constant_warning(
     if metrics.get(measure, 0.0) < 0.0:
         return (
             f"the predictions are worse than the mean of the labels ({measure} "
-            f"{metrics[measure]:.4f}): let "
-            "the job run longer, scale the columns, or set algorithm.intercept: true"
+            f"{metrics[measure]:.4f}): {_remedies(algorithm)}"
         )
     is_weighted = facts.weight_sum != facts.n_rows or algorithm.get("class_weight") is not None
     shares = [count / max(1, facts.n_rows) for count in facts.label_counts.values() if count]
@@ -331,7 +330,12 @@ def _constant_warning(
         )
     else:
         return None
-    return f"{what}: let the job run longer, scale the columns, or set intercept: true"
+    return f"{what}: {_remedies(algorithm)}"
+
+
+def _remedies(algorithm: Mapping[str, Any]) -> str:
+    remedies = "let the job run longer, or scale the columns"
+    return remedies if algorithm.get("intercept") else f"{remedies}, or set intercept: true"
 
 
 def _check_test(algorithm: Mapping[str, Any], source: Any, test: Any) -> None:

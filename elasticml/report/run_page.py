@@ -394,14 +394,14 @@ def _gap_words(summary: RunSummary) -> str:
 
 
 def _ending(run: RunData) -> str:
-    """Return in a word whether the run has converged, or what stopped it."""
+    """Return whether the run has converged and why, or what stopped it."""
     converged, ended = run.summary.converged, run.last(JobEnded)
     if converged is None and ended is not None:
         converged = ended.converged
     if converged is None:
         return "so far" if run.state == "unfinished" else ""
     if converged:
-        return "converged"
+        return ": ".join(filter(None, ("converged", run.summary.stopped_by)))
     return run.summary.stopped_by or "not converged"
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
-from pydantic import ConfigDict, Field, WithJsonSchema, field_validator
+from pydantic import ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 from elasticml.errors import ConfigError
 from elasticml.specification.settings_model import (
@@ -29,6 +29,10 @@ RateRule = Literal["sqrt", "linear", "constant", "constant_global_batch"]
 Above0 = Annotated[float, Field(gt=0)]
 #: A word, or a function by its import path; in Python also the function itself.
 ImportPath = Annotated[str | Callable[..., Any], WithJsonSchema({"type": "string"})]
+#: A job ends by default when its certified gap is at most this share of its objective,
+RELATIVE_GAP = 1e-4
+#: or when the norm of its gradient is at most this share of the first one.
+RELATIVE_GRADIENT = 1e-6
 #: Maximum groups of a member: more than machines have NUMA nodes or GPUs.
 GROUPS_MAX = 64
 
@@ -64,6 +68,38 @@ class _WithLoss(SettingsModel):
                 raise ValueError(f"{key}: belongs to loss: {_LOSS_PARAMETERS[key]}, not {loss}")
 
 
+class _WithIntercept(SettingsModel):
+    """An algorithm that fits an intercept by default, but not in ``mode="paper"``."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _omit_intercept(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping) or cls._fits_intercept(values):
+            return values
+        return {"intercept": False, **values}
+
+    @classmethod
+    def _fits_intercept(cls, values: Mapping[str, Any]) -> bool:
+        """Whether these settings imply an intercept if they do not say so."""
+        return values.get("mode") != "paper"
+
+
+class _Certified(SettingsModel):
+    """An algorithm with a certified duality gap, at which it ends."""
+
+    def gap_to_reach(self, objective: float) -> float:
+        """Return the gap at which a job ends whose objective has this value."""
+        given: float | None = getattr(self, "tolerance", None)
+        return RELATIVE_GAP * abs(objective) if given is None else given
+
+    @property
+    def gap_reason(self) -> str:
+        """Why a job ends that has reached this gap."""
+        given = getattr(self, "tolerance", None)
+        default = f"{RELATIVE_GAP:g} of the objective, the default of algorithm.tolerance"
+        return f"gap <= {default if given is None else format(given, 'g')}"
+
+
 # The settings of asynchronous SGD.
 
 
@@ -80,7 +116,7 @@ class _Seeded(SettingsModel):
         return getattr(self, "seed", None) or 0
 
 
-class AsyncSGD(_Seeded):
+class AsyncSGD(_Seeded, _WithIntercept):
     """Asynchronous SGD by gossip: members never wait, and exchange states pairwise.
 
     Every member visits its own shuffled examples in mini-batches. After each mini-batch it merges
@@ -110,8 +146,8 @@ class AsyncSGD(_Seeded):
     loss: Literal["logistic", "squared", "squared_hinge", "smoothed_hinge", "hinge"] = "logistic"
     #: L2 penalty of a linear model.
     l2: float = Field(default=0.0, ge=0)
-    #: Fit an intercept, for a linear model.
-    intercept: bool = False
+    #: Fit an unpenalised intercept, for a linear model; by default yes, in ``mode="paper"`` no.
+    intercept: bool = True
     #: Weight of each label, or "balanced".
     class_weight: dict[float, float] | Literal["balanced"] | None = None
     #: "paper" follows the paper literally; "batch": synchronous rounds over all data.
@@ -156,6 +192,10 @@ class AsyncSGD(_Seeded):
 
     # Lets pydantic validate sections of job files without this __init__, with path as context.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @classmethod
+    def _fits_intercept(cls, values: Mapping[str, Any]) -> bool:
+        return values.get("problem") == "linear" and values.get("mode") != "paper"
 
     @field_validator("batch", mode="before")
     @classmethod
@@ -223,7 +263,7 @@ class AsyncSGD(_Seeded):
         return section
 
 
-class BatchGradient(_WithLoss):
+class BatchGradient(_WithLoss, _WithIntercept):
     """Full-batch training of a smooth loss with an L2 penalty; stand-ins replace lost partials.
 
     The objective is ``sum_i s_i loss_i / sum_i s_i + l2/2 ||w||^2``, with ``s`` the sample weight
@@ -260,12 +300,13 @@ class BatchGradient(_WithLoss):
     step_size: float | None = Field(default=None, gt=0)
     #: How lost members' last partials are found: kept in the tree, or by a correction exchange.
     anchor: Literal["cached", "correction"] = "cached"
-    #: Fit an intercept.
-    intercept: bool = False
+    #: Fit an unpenalised intercept; by default yes, in ``mode="paper"`` no.
+    intercept: bool = True
     #: Weight of each label, or "balanced".
     class_weight: ClassWeight = None
-    #: Stop when the gradient norm has fallen to this share of the first one.
-    tolerance: float = Field(default=0.0, ge=0)
+    #: Stop when the gradient norm has fallen to this share of the first one; by default 1e-6, or
+    #: 0 if ``stop.objective`` is given, and in ``mode="paper"``. 0: never.
+    tolerance: float | None = Field(default=None, ge=0)
     #: "paper" follows the paper literally.
     mode: Literal["default", "paper"] = "default"
     #: Rounds of progress that a loss during a gradient exchange costs; by default 0, in mode
@@ -315,6 +356,17 @@ class BatchGradient(_WithLoss):
         """
         return int(self.mode == "paper") if self.roll_back is None else self.roll_back
 
+    @property
+    def gradient_share(self) -> float:
+        """The share of the first gradient norm at which a job ends."""
+        return RELATIVE_GRADIENT if self.tolerance is None else self.tolerance
+
+    @property
+    def gradient_reason(self) -> str:
+        """Why a job ends whose gradient is small."""
+        default = ", the default of algorithm.tolerance" if self.tolerance is None else ""
+        return f"gradient norm <= {self.gradient_share:g} of the first{default}"
+
     def section(self) -> dict[str, Any]:
         """Return the settings as the ``algorithm`` section of a job record."""
         values = self.model_dump()
@@ -323,7 +375,7 @@ class BatchGradient(_WithLoss):
         return _section(self.name, {**values, "optimizer": self.chosen_optimizer})
 
 
-class CoCoA(_Seeded, _WithLoss):
+class CoCoA(_Seeded, _WithLoss, _WithIntercept, _Certified):
     """Communication-efficient distributed dual coordinate ascent with a certified duality gap.
 
     The objective is that of :class:`BatchGradient`. An intercept is an extra column of value
@@ -354,8 +406,8 @@ class CoCoA(_Seeded, _WithLoss):
     #: Rounds between two certificates; "auto": certificates take about a fifth of the work;
     #: "target": rarely, until ``tolerance`` is near.
     gap_every: Count | Literal["auto", "target"] = "auto"
-    #: Fit an intercept.
-    intercept: bool = False
+    #: Fit an intercept, penalised as the coefficients are; by default yes, in ``mode="paper"`` no.
+    intercept: bool = True
     #: Value of the intercept's column.
     intercept_scaling: float = Field(default=1.0, gt=0)
     #: Weight of each label, or "balanced".
@@ -380,8 +432,10 @@ class CoCoA(_Seeded, _WithLoss):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     #: Skip chunks on disk for a while if their share of the gap is negligible; None: as above.
     skip: bool | None = None
-    #: Stop when the certified gap is at most this; ``Stop(gap=...)`` does the same.
-    tolerance: float = Field(default=0.0, ge=0)
+    #: Stop when the certified gap is at most this; ``Stop(gap=...)`` does the same. By default 1e-4
+    #: of the objective, or 0 if ``stop.gap`` or ``stop.objective`` is given, and in
+    #: ``mode="paper"``. 0: never.
+    tolerance: float | None = Field(default=None, ge=0)
     #: By default the job's.
     seed: int | None = Field(default=None, ge=0)
 
@@ -439,7 +493,7 @@ class CoCoA(_Seeded, _WithLoss):
         return _section(self.name, self.model_dump(exclude_none=True))
 
 
-class PrimalCoCoA(_Seeded):
+class PrimalCoCoA(_Seeded, _Certified):
     """Sparse linear models on column-partitioned data, with a certified duality gap.
 
     The objective is ``sum_i s_i loss_i / S + l1 |w|_1 + l2/2 |w|^2`` with margins ``w.x_i + b``,
@@ -475,8 +529,9 @@ class PrimalCoCoA(_Seeded):
     screen: bool = True
     #: If the model is small, gather its columns on the driver and finish there.
     gather: bool = True
-    #: Stop when the certified gap is at most this; ``Stop(gap=...)`` does the same.
-    tolerance: float = Field(default=0.0, ge=0)
+    #: Stop when the certified gap is at most this; ``Stop(gap=...)`` does the same. By default 1e-4
+    #: of the objective, or 0 if ``stop.gap`` or ``stop.objective`` is given. 0: never.
+    tolerance: float | None = Field(default=None, ge=0)
     #: By default the job's.
     seed: int | None = Field(default=None, ge=0)
 
@@ -722,20 +777,38 @@ _OF_THE_JOB = ("name", "warm_start", "epochs")
 def settings_from_section(kind: type[A], section: Mapping[str, Any]) -> A:
     """Read an algorithm's settings from the ``algorithm`` section of a job record.
 
+    A record that lacks a tolerance has none, and one that lacks ``intercept`` fits none, as records
+    did when these were the defaults.
+
     Raises
     ------
     ConfigError
         When a key is unknown or a value is out of range.
     """
     own = {key: value for key, value in section.items() if key not in _OF_THE_JOB}
+    if "tolerance" in kind.model_fields:
+        own.setdefault("tolerance", 0.0)
+    if issubclass(kind, _WithIntercept):
+        own.setdefault("intercept", False)
     return read_settings(kind, own, "algorithm")
 
 
 def record_section(
-    algorithm: AnyAlgorithm, seed: int, epochs: int | None, warm_start: Any | None
+    algorithm: AnyAlgorithm,
+    seed: int,
+    *,
+    epochs: int | None = None,
+    has_target: bool = False,
+    warm_start: Any | None = None,
 ) -> dict[str, Any]:
-    """Return the ``algorithm`` section of a job record, with the job's seed, epochs and model."""
+    """Return the ``algorithm`` section of a job record, with the job's seed, epochs and model.
+
+    A default tolerance is 0 if the job has a target of its own, and in mode "paper".
+    """
     section = algorithm.section()
+    if ends_itself(algorithm) and section.get("tolerance") is None:
+        has_default = not has_target and section.get("mode") != "paper"
+        section["tolerance"] = None if has_default else 0.0
     if isinstance(algorithm, AsyncSGD | CoCoA | LocalSGD | PrimalCoCoA):
         section.setdefault("seed", seed)
     if isinstance(algorithm, LocalSGD) and epochs is not None:
@@ -748,6 +821,11 @@ def record_section(
 def certifies_gap(algorithm: AnyAlgorithm) -> bool:
     """Whether the algorithm certifies a duality gap; a user-defined one may."""
     return not isinstance(algorithm, AsyncSGD | BatchGradient | LocalSGD)
+
+
+def ends_itself(algorithm: AnyAlgorithm) -> bool:
+    """Whether jobs of an algorithm end when their model is good enough."""
+    return isinstance(algorithm, BatchGradient | CoCoA | PrimalCoCoA)
 
 
 def is_deterministic(algorithm: AnyAlgorithm) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from elasticml.ids import parse_size
-from elasticml.specification.algorithms import Absent
+from elasticml.specification.algorithms import Absent, AnyAlgorithm, ends_itself
 from elasticml.specification.settings_model import Count, Index, SettingsModel
 
 #: Least memory of a worker process; none can work with less.
@@ -16,6 +17,8 @@ CONTAINER_BYTES_MIN = 2**26
 
 #: Rounds after which a job without a stop rule ends.
 DEFAULT_ROUNDS = 100
+#: The same for algorithms that end when their model is good enough.
+ROUNDS_MAX = 1000
 Holders = Literal["auto", 1, 2]
 Placement = Literal["auto", "contiguous", "random"]
 
@@ -43,9 +46,9 @@ class JobOptions(SettingsModel):
 
 
 class Stop(SettingsModel):
-    """When a job ends: as soon as one of the rules applies."""
+    """When a job ends: as soon as one of the rules applies, or its model is good enough."""
 
-    #: Rounds.
+    #: Rounds; by default 1000 if neither seconds nor epochs are given.
     rounds: int | None = Field(default=None, ge=1)
     #: Seconds.
     seconds: float | None = Field(default=None, gt=0)
@@ -56,10 +59,23 @@ class Stop(SettingsModel):
     #: Passes over all examples, for algorithms whose rounds use only some of them.
     epochs: int | None = Field(default=None, ge=1)
 
-    def check(self) -> None:
-        """Check constraints between fields."""
-        if self.rounds is None and self.seconds is None and self.epochs is None:
-            raise ValueError("rounds is missing: give rounds or seconds, so that the job ends")
+    @model_validator(mode="before")
+    @classmethod
+    def _end(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        has_end = any(values.get(key) is not None for key in ("rounds", "seconds", "epochs"))
+        return values if has_end else {**values, "rounds": ROUNDS_MAX}
+
+    @property
+    def has_target(self) -> bool:
+        """Whether the user says how good the model is to be."""
+        return self.gap is not None or self.objective is not None
+
+
+def default_stop(algorithm: AnyAlgorithm) -> Stop:
+    """Return the stop rule of a job that gives none."""
+    return Stop(rounds=ROUNDS_MAX if ends_itself(algorithm) else DEFAULT_ROUNDS)
 
 
 class Fault(SettingsModel):

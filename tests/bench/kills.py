@@ -514,7 +514,13 @@ class RandomCocoaStudy(RealStudy):
         topology = rng.choice(["tree", "tree", "star"])
         reference = self.judge(name)
         job = em.Job(
-            em.CoCoA(loss=loss, l2=self.l2, gap_every=rng.choice([1, "auto"])),
+            em.CoCoA(
+                loss=loss,
+                l2=self.l2,
+                gap_every=rng.choice([1, "auto"]),
+                intercept=False,
+                tolerance=0.0,
+            ),
             em.from_arrays(reference.X, reference.y),
             name=f"kills-{seed}",
             absent=absent,
@@ -623,7 +629,14 @@ class PlannedCocoaStudy(RealStudy):
         """Run one job and judge it."""
         name, absent, mode, phase, lose = case
         job = em.Job(
-            em.CoCoA(loss=self.options.loss, l2=0.01, gap_every=1, mode=mode),
+            em.CoCoA(
+                loss=self.options.loss,
+                l2=0.01,
+                gap_every=1,
+                mode=mode,
+                intercept=False,
+                tolerance=0.0,
+            ),
             self.data(name),
             absent=absent,
             holders=2,
@@ -778,7 +791,8 @@ L1, L2 = 2e-3, 1e-3
 def dual(loss: Any) -> Model:
     """Dual coordinate ascent."""
     return Model(
-        make=lambda gap: em.CoCoA(loss=loss, l2=L2, tolerance=gap, gap_every=1), by_columns=False
+        make=lambda gap: em.CoCoA(loss=loss, l2=L2, tolerance=gap, gap_every=1, intercept=False),
+        by_columns=False,
     )
 
 
@@ -786,7 +800,11 @@ def newton(loss: Any) -> Model:
     """Newton steps, by the gradient's norm: the objective is ``L2``-strongly convex."""
     return Model(
         make=lambda gap: em.BatchGradient(
-            loss=loss, l2=L2, optimizer="tron", tolerance=min(1.0, np.sqrt(2.0 * L2 * gap))
+            loss=loss,
+            l2=L2,
+            optimizer="tron",
+            tolerance=min(1.0, np.sqrt(2.0 * L2 * gap)),
+            intercept=False,
         ),
         by_columns=False,
     )

@@ -250,7 +250,9 @@ def main() -> None:
         path = Path(name) / "dense.npz"
         write_dense(path, options.mib * options.members)
         job = em.Job(
-            em.BatchGradient(loss="logistic", l2=1e-4, optimizer="gd"),
+            em.BatchGradient(
+                loss="logistic", l2=1e-4, optimizer="gd", intercept=False, tolerance=0.0
+            ),
             read_npz(str(path)),
             name="retirements",
             absent="reload",

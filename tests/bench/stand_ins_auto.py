@@ -191,7 +191,9 @@ def real(data: Data) -> None:
         for optimizer, (left, back) in SPANS.items():
             with em.LocalCluster(MEMBERS) as cluster, Client(cluster) as client:
                 result = em.Job(
-                    em.BatchGradient(optimizer=optimizer, l2=data.penalty / data.n, intercept=True),
+                    em.BatchGradient(
+                        optimizer=optimizer, l2=data.penalty / data.n, intercept=True, tolerance=0.0
+                    ),
                     source,
                     absent="auto",
                     partitions=MEMBERS,

@@ -37,14 +37,21 @@ def client(cluster: em.LocalCluster) -> Generator[Client]:
 
 def job(name: str, groups: int | str = "auto", **changes: Any) -> em.Job:
     settings = {"stop": em.Stop(gap=GAP, rounds=400), "chunk_size": 2048, "holders": 2, **changes}
-    algorithm = em.CoCoA(loss="squared_hinge", l2=1e-2, groups=groups)
+    algorithm = em.CoCoA(
+        loss="squared_hinge", l2=1e-2, groups=groups, intercept=False, tolerance=0.0
+    )
     return em.Job(algorithm, DATA, name=name, **settings)
 
 
 def endless(name: str, **changes: Any) -> em.Job:
     """Make a job whose gap stays above zero during the test: noise, hardly any penalty."""
     settings = {"stop": em.Stop(rounds=100_000), "chunk_size": 2048, "holders": 2, **changes}
-    return em.Job(em.CoCoA(loss="hinge", l2=1e-9), NOISE, name=name, **settings)
+    return em.Job(
+        em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0),
+        NOISE,
+        name=name,
+        **settings,
+    )
 
 
 def owned(story: list[dict[str, Any]]) -> tuple[int, int]:
@@ -86,6 +93,14 @@ def test_members_of_two_groups_reach_the_certified_optimum_after_a_kill(
     assert rounds[0]["groups"] == 2 * MEMBERS
     assert len(of(story, "MemberLost")) == 2
     assert {record["nodes"] for record in of(story, "MemberJoined")} <= {1, 2}
+
+
+def test_a_job_without_a_stop_rule_ends_when_it_is_done(client: Client) -> None:
+    result = em.Job(em.CoCoA(loss="squared_hinge", l2=1e-2), DATA, name="done").run(client)
+    assert result.summary["converged"]
+    assert result.summary["gap"] <= 1e-4 * result.summary["objective"]
+    assert "0.0001 of the objective" in of(result.story, "JobEnded")[-1]["reason"]
+    assert result.model.intercept_[0] != 0.0
 
 
 def test_half_of_the_members_are_killed_in_two_rounds_and_replaced(client: Client) -> None:

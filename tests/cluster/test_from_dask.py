@@ -31,7 +31,7 @@ N, D = 1200, 6
 _rng = np.random.default_rng(0)
 X = _rng.normal(size=(N, D))
 Y = np.where(X @ _rng.normal(size=D) + _rng.normal(size=N) > 0.0, 1.0, 0.0)
-ALGORITHM = em.CoCoA(loss="squared_hinge", l2=1e-2)
+ALGORITHM = em.CoCoA(loss="squared_hinge", l2=1e-2, intercept=False, tolerance=0.0)
 STOP = em.Stop(gap=1e-8, rounds=2000)
 
 

@@ -56,7 +56,10 @@ def test_spill_files_have_no_name_while_they_are_used() -> None:
     with em.LocalCluster(1, memory_limit=SMALL) as cluster, Client(cluster) as client:
         # Far from its end when it is cancelled.
         job = em.Job(
-            em.CoCoA(loss="hinge", l2=1e-8), data, evaluate=False, stop=em.Stop(rounds=100_000)
+            em.CoCoA(loss="hinge", l2=1e-8, intercept=False, tolerance=0.0),
+            data,
+            evaluate=False,
+            stop=em.Stop(rounds=100_000),
         )
         handle = job.start(client)
         next(record for record in handle.events() if record["event"] == "RoundEnded")
@@ -79,7 +82,13 @@ def test_batch_gradients_are_the_same_from_disk(tmp_path: Path, kind: str) -> No
         data = convert(data, tmp_path / "made", level=-3)
     results = []
     for memory in ("auto", SMALL):
-        ran = run(em.BatchGradient(l2=1e-3), data, memory, 1, stop=em.Stop(rounds=4))
+        ran = run(
+            em.BatchGradient(l2=1e-3, intercept=False, tolerance=0.0),
+            data,
+            memory,
+            1,
+            stop=em.Stop(rounds=4),
+        )
         assert len(ran.members_out_of_core()) == (memory == SMALL)
         results.append((ran.result.summary["objective"], ran.result.model.coef_.tobytes()))
     assert results[0] == results[1]
@@ -88,7 +97,7 @@ def test_batch_gradients_are_the_same_from_disk(tmp_path: Path, kind: str) -> No
 def test_a_member_that_takes_over_too_much_streams_it() -> None:
     data = synthetic("rcv1", ROWS, seed=1, dtype="float32")
     ran = run(
-        em.CoCoA(loss="hinge", l2=1e-2),
+        em.CoCoA(loss="hinge", l2=1e-2, intercept=False, tolerance=0.0),
         data,
         LESS_THAN_ALL,
         2,

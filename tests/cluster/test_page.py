@@ -46,7 +46,9 @@ def start(client: Client, name: str) -> em.Handle:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2000, 20))
     data = em.from_arrays(X, (X[:, 0] + rng.normal(size=2000) > 0).astype(float))
-    algorithm = em.BatchGradient(l2=1e-3, optimizer="gd", step="constant")
+    algorithm = em.BatchGradient(
+        l2=1e-3, optimizer="gd", step="constant", intercept=False, tolerance=0.0
+    )
     return em.Job(algorithm, data, name=name, stop=em.Stop(rounds=1_000_000)).start(client)
 
 

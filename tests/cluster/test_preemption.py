@@ -41,7 +41,12 @@ def test_a_pre_empted_container_is_emptied_and_its_end_is_reported(
     cluster: em.LocalCluster,
 ) -> None:
     with Client(cluster, set_as_default=False) as client:
-        job = em.Job(em.CoCoA(loss="hinge", l2=1e-9), DATA, holders=2, stop=em.Stop(rounds=100_000))
+        job = em.Job(
+            em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0),
+            DATA,
+            holders=2,
+            stop=em.Stop(rounds=100_000),
+        )
         handle = job.start(client)
         address = sorted(client.nthreads())[0]
         story: list[dict[str, Any]] = []

@@ -36,7 +36,7 @@ def fitted(
 ) -> tuple[em.Result, list[dict[str, Any]]]:
     """Run a job to its gap, over chunks of a few columns."""
     job = em.Job(
-        em.PrimalCoCoA(loss=loss, l1=L1, gather=gather),
+        em.PrimalCoCoA(loss=loss, l1=L1, gather=gather, tolerance=0.0),
         em.from_arrays(X, Y if loss == "squared" else CLASSES, by="columns"),
         name=name,
         stop=em.Stop(gap=GAP, rounds=2000),
@@ -123,7 +123,7 @@ def test_with_frozen_columns_a_job_continues_until_they_return(client: Client) -
 
 def test_data_by_rows_are_refused_before_anything_starts(client: Client) -> None:
     with pytest.raises(em.ConfigError, match=r"data: format arrays is by rows.*by='columns'"):
-        em.Job(em.PrimalCoCoA(l1=L1), em.from_arrays(X, Y)).start(client)
+        em.Job(em.PrimalCoCoA(l1=L1, tolerance=0.0), em.from_arrays(X, Y)).start(client)
     columns = em.from_arrays(X, Y, by="columns")
     with pytest.raises(em.ConfigError, match="cocoa works on rows"):
-        em.Job(em.CoCoA(loss="squared"), columns).start(client)
+        em.Job(em.CoCoA(loss="squared", intercept=False, tolerance=0.0), columns).start(client)

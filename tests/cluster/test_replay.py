@@ -27,21 +27,35 @@ KILLS = [
 ]
 JOBS: dict[str, dict[str, Any]] = {
     "descent": {
-        "algorithm": {"name": "batch_gradient", "l2": 1e-3},
+        "algorithm": {"name": "batch_gradient", "l2": 1e-3, "intercept": False, "tolerance": 0},
         "collective": {"topology": "tree", "fan_out": 2},
         "absent": "taylor",
         "cluster": {"workers": 4},
         "faults": KILLS,
     },
     "hinge": {
-        "algorithm": {"name": "cocoa", "loss": "hinge", "l2": 1e-3},
+        "algorithm": {
+            "name": "cocoa",
+            "loss": "hinge",
+            "l2": 1e-3,
+            "intercept": False,
+            "tolerance": 0,
+        },
         "absent": "reload",
         "policies": ["redeal", {"name": "knee", "factor": 4}],
         "cluster": {"workers": 3, "threads": 2},
         "faults": KILLS,
     },
     "groups": {
-        "algorithm": {"name": "cocoa", "loss": "hinge", "l2": 1e-3, "groups": 2, "local_epochs": 2},
+        "algorithm": {
+            "name": "cocoa",
+            "loss": "hinge",
+            "l2": 1e-3,
+            "groups": 2,
+            "local_epochs": 2,
+            "intercept": False,
+            "tolerance": 0,
+        },
         "absent": "reload",
         "cluster": {"workers": 3, "threads": 2},
         "faults": KILLS,
@@ -111,7 +125,13 @@ def test_a_run_that_was_killed_and_resumed_replays_across_its_attempts(tmp_path:
     job = {
         "name": "cut",
         "data": DATA,
-        "algorithm": {"name": "cocoa", "loss": "logistic", "l2": 1e-3},
+        "algorithm": {
+            "name": "cocoa",
+            "loss": "logistic",
+            "l2": 1e-3,
+            "intercept": False,
+            "tolerance": 0,
+        },
         "cluster": {"workers": 2},
         "checkpoint": {"every": 0},
         "stop": {"rounds": 10**6, "gap": 1e-9},

@@ -22,14 +22,20 @@ EVERY_S = 1.0
 COCOA = {
     "name": "cut",
     "data": {"format": "synthetic_splice", "rows": 4000, "length": 30},
-    "algorithm": {"name": "cocoa", "loss": "hinge", "l2": 1e-4},
+    "algorithm": {"name": "cocoa", "loss": "hinge", "l2": 1e-4, "intercept": False, "tolerance": 0},
     "cluster": {"workers": 3},
     "checkpoint": {"every": EVERY_S},
     "stop": {"rounds": 5000, "gap": 1e-6},
 }
 DESCENT = {
     **COCOA,
-    "algorithm": {"name": "batch_gradient", "l2": 1e-3, "optimizer": "gd"},
+    "algorithm": {
+        "name": "batch_gradient",
+        "l2": 1e-3,
+        "optimizer": "gd",
+        "intercept": False,
+        "tolerance": 0,
+    },
     "stop": {"rounds": 5000},
 }
 
@@ -130,7 +136,14 @@ def test_a_run_of_other_settings_or_other_data_is_refused(tmp_path: Path) -> Non
     lines = [f"{1 if i % 3 else -1} 1:{i % 7} 2:{i % 5}" for i in range(300)]
     rows.write_text("\n".join(lines) + "\n")
     job = DESCENT | {"data": {"format": "svmlight", "path": str(rows)}}
-    job["algorithm"] = {"name": "batch_gradient", "optimizer": "gd", "l2": 1e-3, "step": "constant"}
+    job["algorithm"] = {
+        "name": "batch_gradient",
+        "optimizer": "gd",
+        "l2": 1e-3,
+        "step": "constant",
+        "intercept": False,
+        "tolerance": 0,
+    }
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job | {"stop": {"rounds": 10**6}}))
     process = start_run(tmp_path, "job.yaml", "--out", "run")
     until_written(process, tmp_path, attempt=1)

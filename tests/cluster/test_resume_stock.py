@@ -25,7 +25,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.cluster
 
 WORKERS = ("a", "b")
-ALGORITHM = {"name": "cocoa", "loss": "hinge", "l2": 1e-4}
+ALGORITHM = {"name": "cocoa", "loss": "hinge", "l2": 1e-4, "intercept": False, "tolerance": 0}
 #: A stop rule that is not reached, and one for the resumed job.
 NEVER, SOON = {"rounds": 10**6}, {"rounds": 10**6, "gap": 1e-4}
 
@@ -85,7 +85,7 @@ def test_a_job_resumes_on_a_new_scheduler_at_the_old_address(
         with cluster.client() as client:
             cluster.await_workers(client, len(WORKERS))
             data = em.read_svmlight(str(rows))
-            algorithm = em.CoCoA(loss="hinge", l2=1e-4)
+            algorithm = em.CoCoA(loss="hinge", l2=1e-4, intercept=False, tolerance=0.0)
             job = em.Job(
                 algorithm,
                 data,

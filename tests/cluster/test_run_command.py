@@ -27,7 +27,13 @@ pytestmark = pytest.mark.cluster
 JOB = {
     "name": "small",
     "data": {"format": "synthetic_splice", "rows": 600, "length": 30, "test": {"seed": 9}},
-    "algorithm": {"name": "batch_gradient", "l2": 1e-3, "optimizer": "gd"},
+    "algorithm": {
+        "name": "batch_gradient",
+        "l2": 1e-3,
+        "optimizer": "gd",
+        "intercept": False,
+        "tolerance": 0,
+    },
     "cluster": {"workers": 3},
     "stop": {"rounds": 12},
 }
@@ -148,7 +154,13 @@ def test_a_scheduler_killed_outright_is_one_line_that_names_what_exists(
 
 def test_a_job_outlives_its_client_and_another_attaches(client: Client) -> None:
     data = synthetic_splice(600, seed=0, length=30)
-    job = em.Job(em.BatchGradient(), data, test=data, stop=em.Stop(rounds=8), name="mine")
+    job = em.Job(
+        em.BatchGradient(intercept=False, tolerance=0.0),
+        data,
+        test=data,
+        stop=em.Stop(rounds=8),
+        name="mine",
+    )
     with Client(client.scheduler.address, set_as_default=False) as first:
         job_id = job.start(first).job_id
     handle = em.attach(client, job_id)
@@ -164,7 +176,7 @@ def test_a_job_outlives_its_client_and_another_attaches(client: Client) -> None:
 
 def test_a_cancelled_job_keeps_what_it_had_reached(client: Client) -> None:
     data = synthetic_splice(600, seed=0, length=30)
-    slow = em.BatchGradient(optimizer="gd")
+    slow = em.BatchGradient(optimizer="gd", intercept=False, tolerance=0.0)
     handle = em.Job(slow, data, stop=em.Stop(rounds=1_000_000)).start(client)
     for record in handle:
         if record["event"] == "RoundEnded" and record["round"] == 3:
@@ -182,7 +194,7 @@ def test_arrays_in_memory_train_to_the_optimum_of_scikit_learn(client: Client) -
     X = rng.normal(size=(300, 4))
     y = np.where(X @ [1.0, -2.0, 0.5, 0.0] + rng.normal(size=300) > 0, 1, 0)
     job = em.Job(
-        em.BatchGradient(l2=1e-2, tolerance=1e-8),
+        em.BatchGradient(l2=1e-2, tolerance=1e-8, intercept=False),
         em.from_arrays(X, y),
         stop=em.Stop(rounds=500),
         chunk_size="16 KiB",
@@ -199,7 +211,9 @@ def test_faults_on_a_cluster_of_others_are_refused() -> None:
     from distributed import LocalCluster
 
     job = em.Job(
-        em.BatchGradient(), synthetic_splice(100, length=30), faults=[{"round": 1, "lose": 1}]
+        em.BatchGradient(intercept=False, tolerance=0.0),
+        synthetic_splice(100, length=30),
+        faults=[{"round": 1, "lose": 1}],
     )
     with (
         LocalCluster(

@@ -46,7 +46,7 @@ def test_killed_workers_do_not_change_the_optimum(
         {"round": 12, "return": 2},
     ]
     job = em.Job(
-        em.BatchGradient(l2=L2, optimizer=optimizer, tolerance=1e-8),
+        em.BatchGradient(l2=L2, optimizer=optimizer, tolerance=1e-8, intercept=False),
         em.from_arrays(X, Y),
         name=f"{optimizer}-{absent}",
         absent=absent,

@@ -139,7 +139,9 @@ def test_slurm_takes_a_node_from_a_job_and_gives_it_back(slurm, tmp_path) -> Non
         )
         cluster.await_workers(client, 5)
         handle = em.Job(
-            em.CoCoA(loss="hinge", l2=1e-9), data, stop=em.Stop(rounds=10_000_000, seconds=200)
+            em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0),
+            data,
+            stop=em.Stop(rounds=10_000_000, seconds=200),
         ).start(client)
         story, began_s, high = [], 0.0, ""
         for record in handle:

@@ -40,7 +40,7 @@ def local(n_workers: int) -> LocalCluster:
 
 def endless(**changes: Any) -> em.Job:
     settings = {"stop": em.Stop(rounds=10_000_000), "chunk_size": 2048, **changes}
-    return em.Job(em.CoCoA(loss="hinge", l2=1e-9), DATA, **settings)
+    return em.Job(em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0), DATA, **settings)
 
 
 class Course:
@@ -169,7 +169,13 @@ def test_a_cluster_from_a_function_grows_for_a_policy_and_the_command_closes_it(
 ) -> None:
     job = {
         "data": {"format": "synthetic_splice", "rows": 500, "length": 60},
-        "algorithm": {"name": "cocoa", "loss": "hinge", "l2": 1e-3},
+        "algorithm": {
+            "name": "cocoa",
+            "loss": "hinge",
+            "l2": 1e-3,
+            "intercept": False,
+            "tolerance": 0,
+        },
         "cluster": {
             "kind": "factory",
             "call": "distributed:LocalCluster",

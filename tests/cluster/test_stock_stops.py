@@ -131,7 +131,11 @@ class Course:
     """
 
     def __init__(self, client: Client, steps: list[tuple[Callable[[], Any], str]]) -> None:
-        job = em.Job(em.CoCoA(loss="hinge", l2=1e-9), DATA, stop=em.Stop(rounds=10_000_000))
+        job = em.Job(
+            em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0),
+            DATA,
+            stop=em.Stop(rounds=10_000_000),
+        )
         handle = job.start(client)
         #: The records of each step.
         self.steps: list[list[Record]] = []

@@ -36,7 +36,12 @@ def submit(tmp_path):
     def write(**changes):
         raw = {
             "data": {"format": "synthetic_splice", "rows": 2000},
-            "algorithm": {"name": "batch_gradient", "optimizer": "gd"},
+            "algorithm": {
+                "name": "batch_gradient",
+                "optimizer": "gd",
+                "intercept": False,
+                "tolerance": 0,
+            },
             "stop": {"rounds": 10},
             **changes,
         }

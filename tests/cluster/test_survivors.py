@@ -37,7 +37,12 @@ def job(name: str, rounds: int, **changes: object) -> em.Job:
         "chunk_size": 2048,
         **changes,
     }
-    return em.Job(em.BatchGradient(l2=1e-3, optimizer="gd"), DATA, name=name, **settings)
+    return em.Job(
+        em.BatchGradient(l2=1e-3, optimizer="gd", intercept=False, tolerance=0.0),
+        DATA,
+        name=name,
+        **settings,
+    )
 
 
 def story(handle: em.Handle, *events: str) -> list[dict]:

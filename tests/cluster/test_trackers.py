@@ -24,7 +24,12 @@ def followed(client: Client, callbacks, **settings) -> em.Result:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 4))
     data = em.from_arrays(X, (X[:, 0] + 0.3 * rng.normal(size=200) > 0).astype(float))
-    job = em.Job(em.BatchGradient(l2=1e-2), data, name="toy", stop=em.Stop(rounds=ROUNDS))
+    job = em.Job(
+        em.BatchGradient(l2=1e-2, intercept=False, tolerance=0.0),
+        data,
+        name="toy",
+        stop=em.Stop(rounds=ROUNDS),
+    )
     return job.run(client, callbacks=callbacks, **settings)
 
 

@@ -27,7 +27,7 @@ def scores(result: Any) -> list[float | None]:
 def test_a_killed_member_costs_scores_but_never_bends_one(tmp_path):
     def run(client: Client, name: str, **changes: Any) -> Any:
         job = em.Job(
-            em.BatchGradient(l2=1e-8),
+            em.BatchGradient(l2=1e-8, intercept=False, tolerance=0.0),
             DATA,
             name=name,
             stop=em.Stop(rounds=30),

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cluster
 JOB = {
     "name": "small",
     "data": {"format": "synthetic_splice", "rows": 2000, "length": 30},
-    "algorithm": {"name": "batch_gradient", "l2": 1e-3},
+    "algorithm": {"name": "batch_gradient", "l2": 1e-3, "intercept": False, "tolerance": 0},
     "cluster": {"workers": 4},
     "absent": "taylor",
     "stop": {"rounds": 24},

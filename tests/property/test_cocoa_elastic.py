@@ -35,6 +35,7 @@ PARTS = {
     st.sampled_from([1, 3, "auto"]),
     st.sampled_from([0.0, 0.0, 0.3, 1.0]),
     st.sampled_from(["auto", 2, 3]),
+    st.sampled_from([0.0, 1.0]),
 )
 @example(
     [
@@ -48,6 +49,7 @@ PARTS = {
     1,
     0.0,
     2,
+    0.0,
 )
 def test_models_and_certificates_are_correct_under_any_schedule(
     schedule: Schedule,
@@ -57,13 +59,15 @@ def test_models_and_certificates_are_correct_under_any_schedule(
     gap_every: int | str,
     share: float,
     groups: int | str,
+    intercept: float,
 ) -> None:
     # All members are back before the end, however often a group must be waited for.
     back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
-    reference = CocoaReference.of(PARTS[loss], loss, L2)
+    reference = CocoaReference.of(PARTS[loss], loss, L2, intercept)
     world = world_of(
         reference,
         PARTS[loss],
+        intercept=intercept > 0.0,
         absent=absent,
         reloads=absent == "reload",
         schedule=[*schedule, *back],
@@ -77,7 +81,9 @@ def test_models_and_certificates_are_correct_under_any_schedule(
     reference.check_rows(run.rows)
     duals = [row.extra["dual"] for row in run.rows if row.extra["dual"] is not None]
     assert max(duals, default=0.0) <= min(reference.primals) + 1e-12
-    w = np.append(run.model.arrays["coef"][0], run.model.arrays["intercept"])[:3]
+    w = np.append(run.model.arrays["coef"][0], run.model.arrays["intercept"])[
+        : 3 + (intercept > 0.0)
+    ]
     if run.model.objective is not None:
         assert abs(run.model.objective - reference.primal(w)) <= 1e-9
     if not world.groups and not world.open:

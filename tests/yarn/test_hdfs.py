@@ -150,7 +150,11 @@ def test_members_of_a_cluster_read_it_and_train(folder, tmp_path):
     copied(folder, tmp_path / "train.svm")
     with em.LocalCluster(2) as cluster, Client(cluster) as client:
         objectives = [
-            em.Job(em.BatchGradient(), em.read_svmlight(path), stop=em.Stop(rounds=3))
+            em.Job(
+                em.BatchGradient(intercept=False, tolerance=0.0),
+                em.read_svmlight(path),
+                stop=em.Stop(rounds=3),
+            )
             .run(client)
             .history[-1]["objective"]
             for path in ("hdfs:///tmp/places/train.svm", str(tmp_path / "train.svm"))

@@ -57,7 +57,9 @@ def test_a_certificate_holds_through_preemption(
     cluster: em.YarnCluster, client: Client, prod: Any
 ) -> None:
     # Shorter steps than necessary: the containers are taken long before the target gap.
-    cocoa = em.CoCoA(loss="hinge", l2=1e-2, aggregation="fixed", sigma=60.0)
+    cocoa = em.CoCoA(
+        loss="hinge", l2=1e-2, aggregation="fixed", sigma=60.0, intercept=False, tolerance=0.0
+    )
     job = Running(client, "certified", algorithm=cocoa)
     job.until_whole(MEMBERS)
     prod.take(PROD)
@@ -114,7 +116,7 @@ def test_a_job_follows_when_the_cluster_is_scaled(cluster: em.YarnCluster, clien
 
 def test_a_policy_releases_containers_at_the_knee(cluster: em.YarnCluster, client: Client) -> None:
     knee = {"name": "knee", "gap": "linear", "to": [2], "minimum": 2}
-    cocoa = em.CoCoA(loss="squared_hinge", l2=1e-2)
+    cocoa = em.CoCoA(loss="squared_hinge", l2=1e-2, intercept=False, tolerance=0.0)
     job = Running(
         client, "knee", algorithm=cocoa, stop=em.Stop(gap=GAP, rounds=10**6), policies=[knee]
     )

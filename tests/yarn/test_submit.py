@@ -31,7 +31,7 @@ SMALL = {
     "scheduler": {"memory": "768 MiB"},
     "queue": "ml",
 }
-COCOA = {"name": "cocoa", "loss": "hinge", "l2": 1e-3}
+COCOA = {"name": "cocoa", "loss": "hinge", "l2": 1e-3, "intercept": False, "tolerance": 0}
 ENDLESS = {"rounds": 10**6}
 #: Libraries that the containers of a job do not load.
 LEFT_OUT = (
@@ -134,7 +134,7 @@ def test_run_does_the_same_on_a_shared_path(command, job_file, text, tmp_path):
     (shared / "train.svm").write_text(text)
     job = job_file(
         shared / "train.svm",
-        {"name": "batch_gradient", "optimizer": "gd"},
+        {"name": "batch_gradient", "optimizer": "gd", "intercept": False, "tolerance": 0},
         {"rounds": 10},
         result=str(shared / "result"),
     )

@@ -251,9 +251,8 @@ class _Descent:
             )
         if not self.elastic.is_whole:
             return None
-        if here.norm <= self.settings.tolerance * here.first_norm:
-            reason = f"gradient norm <= {self.settings.tolerance:g} of the first"
-            return self._model(value, converged=True, reason=reason)
+        if here.norm <= self.settings.gradient_share * here.first_norm:
+            return self._model(value, converged=True, reason=self.settings.gradient_reason)
         if self.failed_searches >= FAILED_SEARCHES_MAX:
             reason = "no step lowers the objective: the precision of float64 is reached"
             return self._model(value, converged=False, reason=reason)

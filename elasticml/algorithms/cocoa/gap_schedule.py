@@ -115,7 +115,7 @@ class GapSchedule:
 
     #: Rounds from one certificate to the next; None: by work, as the module says.
     every: int | None
-    #: The gap that the job must reach; 0 when it is not known.
+    #: The gap that the job must reach; 0 when it is not known, or not known yet.
     target: float
     #: Number of rows of the data set.
     rows: int

@@ -41,7 +41,7 @@ def gap_schedule_for(settings: CoCoA, n_rows: int) -> GapSchedule:
     every = mode_of(settings).gap_every(settings)
     return GapSchedule(
         every=None if every == "target" else every,
-        target=settings.tolerance,
+        target=settings.gap_to_reach(0.0),
         rows=n_rows,
         is_seldom=every == "target",
     )

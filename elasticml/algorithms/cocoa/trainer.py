@@ -186,6 +186,7 @@ class _Ascent:
         self.is_stale = False
         self.current = self._certificate(sent_v, arrays, self.weight - weight)
         self.best = self.current if self.best is None else self.current.better(self.best)
+        self.gap_schedule.target = self.settings.gap_to_reach(self.best.primal)
         self.gap_schedule.certified(self.best.gap)
 
     def _certificate(self, sent_v: F64, arrays: Arrays, absent_weight: float) -> Certificate:
@@ -370,8 +371,8 @@ class _Ascent:
         shown = self._shown()
         if shown is None:
             return None
-        if shown.gap <= self.settings.tolerance:
-            return self._model(converged=True, reason=f"gap <= {self.settings.tolerance:g}")
+        if shown.gap <= self.settings.gap_to_reach(shown.primal):
+            return self._model(converged=True, reason=self.settings.gap_reason)
         if shown.is_at_float64_precision:
             return self._model(converged=True, reason="gap is zero to the precision of float64")
         return None

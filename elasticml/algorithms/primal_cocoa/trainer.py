@@ -143,7 +143,7 @@ def _train(
         problem=problem,
         columns=columns,
         gap_schedule=GapSchedule(
-            every=settings.given_gap_every, target=settings.tolerance, rows=columns.d
+            every=settings.given_gap_every, target=settings.gap_to_reach(0.0), rows=columns.d
         ),
         aggregation=Aggregation(gamma=None),
         certified=CertifiedColumns(lengths=np.sqrt(columns.norms), coef=first),
@@ -247,6 +247,7 @@ class _Descent:
             )
         )
         self.best = self.current if self.best is None else self.current.better(self.best)
+        self.gap_schedule.target = self.settings.gap_to_reach(self.best.primal)
         self.gap_schedule.certified(self.best.gap)
 
     def _pass(self) -> Generator[Exchange, Outcome, Outcome]:
@@ -317,7 +318,7 @@ class _Descent:
             if not working_set.take(missing, arrays["columns"], arrays["found"]) or self.is_stale:
                 return False
         before, total = best.gap, problem.total
-        goal = max(INNER * before, 0.5 * self.settings.tolerance) * total
+        goal = max(INNER * before, 0.5 * self.settings.gap_to_reach(best.primal)) * total
         solution = working_set.lower(
             problem, features, certified.coef, self.columns.means, gap=goal,
             than=self.current.primal * total,
@@ -440,8 +441,8 @@ class _Descent:
         """Stop where the gap is small enough, or is rounding error."""
         if self.best is None:
             return None
-        if self.best.gap <= self.settings.tolerance:
-            return self._model(converged=True, reason=f"gap <= {self.settings.tolerance:g}")
+        if self.best.gap <= self.settings.gap_to_reach(self.best.primal):
+            return self._model(converged=True, reason=self.settings.gap_reason)
         if self.best.is_at_float64_precision:
             return self._model(converged=True, reason="gap is zero to the precision of float64")
         return None

@@ -58,6 +58,7 @@ def train(
             tolerance=1e-12,
             local_epochs=float(passes or 1),
             gap_every=1,
+            intercept=False,
         ),
         synthetic("criteo", rows, seed=1, columns=columns, dtype="float32"),
         stop=stop,

@@ -14,7 +14,8 @@ from elasticml.data.synthetic.clusters import synthetic_clusters
 from elasticml.data.synthetic.sparse import synthetic
 from elasticml.data.synthetic.splice_sites import synthetic_splice
 from elasticml.specification import data
-from elasticml.specification.sections import JobOptions
+from elasticml.specification.algorithms import record_section, settings_from_section
+from elasticml.specification.sections import JobOptions, default_stop
 from elasticml.specification.settings_model import default_of
 
 #: Each with the number of its defaults, so that a renamed setting is noticed.
@@ -45,3 +46,38 @@ def test_a_function_has_the_defaults_of_the_specification(
     }
     assert defaults == {name: default_of(kind, name) for name in defaults}
     assert len(defaults) == count
+
+
+@pytest.mark.parametrize("kind", [em.BatchGradient, em.CoCoA])
+def test_a_job_fits_an_intercept_and_has_a_tolerance(kind: Any) -> None:
+    section = record_section(kind(), seed=0)
+    assert (section["intercept"], section["tolerance"]) == (True, None)
+    settings = settings_from_section(kind, section)
+    assert (settings.intercept, settings.tolerance) == (True, None)
+    section = record_section(kind(mode="paper"), seed=0)
+    assert (section["intercept"], section["tolerance"]) == (False, 0.0)
+    section = record_section(kind(mode="paper", intercept=True, tolerance=0.1), seed=0)
+    assert (section["intercept"], section["tolerance"]) == (True, 0.1)
+    assert record_section(kind(), seed=0, has_target=True)["tolerance"] == 0.0
+    assert record_section(kind(tolerance=0.1), seed=0, has_target=True)["tolerance"] == 0.1
+
+
+def test_a_record_without_the_keys_means_neither() -> None:
+    for kind in (em.BatchGradient, em.CoCoA):
+        settings = settings_from_section(kind, {"name": kind.name})
+        assert (settings.intercept, settings.tolerance) == (False, 0.0)
+    primal = settings_from_section(em.PrimalCoCoA, {"name": "primal_cocoa"})
+    assert (primal.intercept, primal.tolerance) == (True, 0.0)
+
+
+def test_only_linear_models_of_asynchronous_sgd_have_an_intercept() -> None:
+    assert em.AsyncSGD("linear").intercept
+    assert not em.AsyncSGD("linear", mode="paper").intercept
+    assert not em.AsyncSGD(k=2).intercept
+
+
+def test_a_stop_rule_always_ends_the_job() -> None:
+    assert em.Stop(gap=1e-3).rounds == em.Stop().rounds == 1000
+    assert em.Stop(seconds=1.0).rounds is None
+    assert default_stop(em.CoCoA()).rounds == 1000
+    assert default_stop(em.AsyncSGD(k=2)).rounds == 100

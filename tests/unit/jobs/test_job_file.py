@@ -84,7 +84,7 @@ def test_every_section_is_read(tmp_path):
 def test_omitted_settings_have_their_defaults(tmp_path):
     file = read_job_file(write(tmp_path, SMALL))
     assert (file.name, file.absent, file.seed, file.faults) == ("job", "auto", 0, ())
-    assert file.stop == Stop(rounds=100)
+    assert file.stop == Stop(rounds=1000)
     assert file.cluster == LocalWorkers()
 
 

@@ -42,7 +42,7 @@ def test_an_unknown_word_names_the_nearest_and_all_valid_ones():
         (BatchGradient, {"step_size": 0}, "section.step_size: got 0, wanted more than 0"),
         (BatchGradient, {"intercept": "on it"}, "section.intercept: got 'on it', wanted true"),
         (Fault, {"lose": 1}, "section.round is missing: the round in which it happens"),
-        (Stop, {"gap": 1e-3}, "section.rounds is missing: give rounds or seconds"),
+        (Stop, {"rounds": 0}, "section.rounds: got 0, wanted at least 1"),
         (Stop, 14, "section: got 14, wanted a mapping with keys such as rounds, seconds"),
         (LocalWorkers, {"memory": "2 gigs"}, "section.memory: got '2 gigs': size '2 gigs' is not"),
         (LocalWorkers, {"memory": "1 MiB"}, "section.memory: got '1 MiB': a worker needs at least"),

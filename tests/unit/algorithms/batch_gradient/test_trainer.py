@@ -94,6 +94,15 @@ def test_the_default_step_size_is_safe() -> None:
         assert np.all(np.diff(objectives) < 0)
 
 
+def test_a_job_without_a_tolerance_ends_when_its_gradient_is_small() -> None:
+    run = train(tolerance=None, optimizer="lbfgs", intercept=True)
+    assert run.model.converged
+    assert len(run.rows) < 100
+    assert run.model.reason == (
+        "gradient norm <= 1e-06 of the first, the default of algorithm.tolerance"
+    )
+
+
 def test_convergence_is_declared_only_when_no_example_is_absent() -> None:
     schedule = (Vanish(round=5, members=(1,)), Return(round=1500))
     run = train(schedule=schedule, tolerance=1e-4)

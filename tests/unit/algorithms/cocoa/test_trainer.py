@@ -66,6 +66,18 @@ def w_of(run: Run) -> np.ndarray:
     return np.append(run.model.arrays["coef"][0], run.model.arrays["intercept"])
 
 
+@pytest.mark.parametrize("loss", ["hinge", "squared"])
+def test_a_job_without_a_tolerance_ends_at_a_share_of_its_objective(loss: str) -> None:
+    run, reference, _ = train(loss, tolerance=None, intercept=True)
+    assert run.model.converged
+    assert len(run.rows) < 400
+    assert run.model.reason == (
+        "gap <= 0.0001 of the objective, the default of algorithm.tolerance"
+    )
+    assert 0.0 <= run.model.gap <= 1e-4 * run.model.objective
+    assert run.model.objective == pytest.approx(reference.primal(w_of(run)), rel=1e-12)
+
+
 # --- optima ---------------------------------------------------------------------------------------
 
 

@@ -89,7 +89,7 @@ def trained(settings: Any, y: np.ndarray, rounds: int = 300) -> Any:
 @pytest.mark.parametrize("optimizer", ["lbfgs", "tron"])
 def test_batch_gradient_finds_the_second_implementations_model(name: str, optimizer: Any) -> None:
     settings, y, reference = CASES[name]
-    job = BatchGradient(**settings, l2=L2, optimizer=optimizer, tolerance=1e-10)
+    job = BatchGradient(**settings, l2=L2, optimizer=optimizer, tolerance=1e-10, intercept=False)
     model = trained(job, y).model
     w, objective = reference()
     np.testing.assert_allclose(model.arrays["coef"][0], w, atol=1e-6)
@@ -99,7 +99,7 @@ def test_batch_gradient_finds_the_second_implementations_model(name: str, optimi
 @pytest.mark.parametrize("name", ["huber", "quantile"])
 def test_cocoa_certifies_the_second_implementations_model(name: str) -> None:
     settings, y, reference = CASES[name]
-    model = trained(CoCoA(**settings, l2=L2, tolerance=1e-13, seed=1), y).model
+    model = trained(CoCoA(**settings, l2=L2, tolerance=1e-13, intercept=False, seed=1), y).model
     w, objective = reference()
     np.testing.assert_allclose(model.arrays["coef"][0], w, atol=1e-6)
     assert model.objective == pytest.approx(objective, rel=1e-8)
@@ -108,7 +108,9 @@ def test_cocoa_certifies_the_second_implementations_model(name: str) -> None:
 
 def test_cocoa_certifies_the_quantile_loss_itself() -> None:
     model = trained(
-        CoCoA(loss="quantile", quantile=0.8, l2=L2, tolerance=1e-9, seed=1), REAL, 5000
+        CoCoA(loss="quantile", quantile=0.8, l2=L2, tolerance=1e-9, intercept=False, seed=1),
+        REAL,
+        5000,
     ).model
     _, objective = boxed(-0.2, 0.8, 0.0)
     assert 0.0 <= model.gap <= 1e-9
