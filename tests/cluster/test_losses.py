@@ -46,9 +46,11 @@ def test_three_kills_do_not_change_the_optimum(client: Client, name: str, algori
     settings, y, reference = CASES[name]
     made: Any
     if algorithm == "cocoa":
-        made = em.CoCoA(**settings, l2=L2, tolerance=1e-12)
+        made = em.CoCoA(**settings, l2=L2, tolerance=1e-12, intercept=False)
     else:
-        made = em.BatchGradient(**settings, l2=L2, optimizer=algorithm, tolerance=1e-10)
+        made = em.BatchGradient(
+            **settings, l2=L2, optimizer=algorithm, tolerance=1e-10, intercept=False
+        )
     job = em.Job(
         made,
         em.from_arrays(X, y),
