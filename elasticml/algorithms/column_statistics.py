@@ -65,22 +65,24 @@ def fix_columns(
     facts: DatasetStats,
     constant: float = 1.0,
     resume: Resume | None = None,
+    models: int = 1,
 ) -> Generator[Exchange, Outcome, Columns]:
     """Determine the scaling of the columns; one exchange over all members unless it is "none".
 
     With ``resume`` there is no exchange, and the scaling is the earlier one, bit for bit.
     """
     d = facts.n_columns
+    columns = Columns(n_columns=d, intercept=intercept, constant=constant, models=models)
     if resume is not None:
-        return scaling.same_columns(d, intercept, constant, resume.arrays)
+        return scaling.same_columns(columns, resume.arrays)
     if scale == "none":
-        return Columns(n_columns=d, intercept=intercept, constant=constant)
+        return columns
     if scale == "maxabs":
         outcome = yield maxabs_exchange(d)
-        return scaling.maxabs_columns(d, intercept, outcome.arrays["maxabs"], constant)
+        return scaling.maxabs_columns(columns, outcome.arrays["maxabs"])
     outcome = yield moments_exchange(d, weighted=False)
     count, total, squares = (outcome.arrays[name] for name in ("count", "total", "squares"))
-    return scaling.standard_columns(d, intercept, float(count), total, squares, constant)
+    return scaling.standard_columns(columns, float(count), total, squares)
 
 
 def largest_values(chunks: Sequence[Chunk], facts: DatasetStats, parallel: Parallel) -> Arrays:

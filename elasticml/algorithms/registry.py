@@ -13,8 +13,8 @@ from elasticml.algorithms.base import Algorithm
 from elasticml.algorithms.batch_gradient import trainer as batch_gradient
 from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
 from elasticml.algorithms.cocoa import scaled_chunks
+from elasticml.algorithms.cocoa import solver as cocoa_solver
 from elasticml.algorithms.cocoa import trainer as cocoa
-from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.algorithms.local_sgd import trainer as local_sgd
 from elasticml.algorithms.local_sgd.solver import LocalSGDSolver
 from elasticml.algorithms.primal_cocoa import trainer as primal_cocoa
@@ -36,7 +36,7 @@ def _cocoa() -> Algorithm:
     return Algorithm(
         name="cocoa",
         trainer=cocoa.make_trainer,
-        solver=CocoaSolver,
+        solver=cocoa_solver.make_solver,
         forms=scaled_chunks.forms,
         streams=True,
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from elasticml.arrays import F64
 
@@ -26,11 +27,19 @@ class Columns:
     shift: F64 | None = None
     #: Value of the intercept's column: the last trained coordinate is multiplied by it.
     constant: float = 1.0
+    #: Number of models, one for each of several classes: the vectors have the columns'
+    #: coordinates of all models, one model after the other, and then the intercepts or offsets.
+    models: int = 1
+
+    @property
+    def n_coefficients(self) -> int:
+        """Number of coordinates before the intercepts or offsets."""
+        return self.models * self.n_columns
 
     @property
     def n_model(self) -> int:
         """Number of trained coordinates."""
-        return self.n_columns + self.intercept
+        return self.n_coefficients + self.models * self.intercept
 
     @property
     def is_identity(self) -> bool:
@@ -45,19 +54,21 @@ class Columns:
     @property
     def n_sent(self) -> int:
         """Number of coordinates that are sent and received."""
-        return self.n_columns + self.has_offset
+        return self.n_coefficients + self.models * self.has_offset
 
     def down(self, w: F64) -> F64:
         """Return the vector to send, (n_sent,), for a model or direction (n_model,)."""
         if self.is_identity:
             return w
         out = np.zeros(self.n_sent)
-        columns = out[: self.n_columns]
-        np.multiply(w[: self.n_columns], 1.0 if self.factor is None else self.factor, out=columns)
+        columns, offsets = self._parts(out)
+        own, intercepts = self._parts(w)
+        np.multiply(own, 1.0 if self.factor is None else self.factor, out=columns)
         if self.intercept:
-            out[-1] = self.constant * w[-1]
+            offsets[:] = self.constant * intercepts
         if self.shift is not None:
-            out[-1] -= columns @ self.shift
+            for k, row in enumerate(columns):
+                offsets[k] -= row @ self.shift
         return out
 
     def up(self, gradient: F64) -> F64:
@@ -65,27 +76,40 @@ class Columns:
         if self.is_identity:
             return gradient
         out = np.empty(self.n_model)
-        columns = out[: self.n_columns]
-        columns[:] = gradient[: self.n_columns]
+        columns, intercepts = self._parts(out)
+        received, offsets = self._parts(gradient)
+        columns[:] = received
         if self.shift is not None:
-            columns -= self.shift * gradient[-1]
+            columns -= self.shift * offsets[:, None]
         if self.factor is not None:
             columns *= self.factor
         if self.intercept:
-            out[-1] = self.constant * gradient[-1]
+            intercepts[:] = self.constant * offsets
         return out
 
-    def trained(self, coef: F64, intercept: float) -> F64:
+    def trained(self, coef: F64, intercept: ArrayLike) -> F64:
         """Return the trained coordinates (n_model,) of a model in the units of the data.
 
         Without a trained intercept, ``intercept`` is ignored: the shifts determine it.
+
+        Parameters
+        ----------
+        coef : ndarray of n_coefficients
+        intercept : number or (models,)
         """
         out = np.empty(self.n_model)
-        out[: self.n_columns] = coef if self.factor is None else coef / self.factor
+        columns, intercepts = self._parts(out)
+        given = coef.reshape(self.models, self.n_columns)
+        columns[:] = given if self.factor is None else given / self.factor
         if self.intercept:
-            moved = 0.0 if self.shift is None else float(coef @ self.shift)
-            out[-1] = (intercept + moved) / self.constant
+            moved = 0.0 if self.shift is None else np.array([row @ self.shift for row in given])
+            intercepts[:] = (np.asarray(intercept) + moved) / self.constant
         return out
+
+    def _parts(self, vector: F64) -> tuple[F64, F64]:
+        """Return views of a vector: coefficients (models, n_columns), and what follows them."""
+        n = self.n_coefficients
+        return vector[:n].reshape(self.models, self.n_columns), vector[n:]
 
     def state(self) -> Mapping[str, F64]:
         """Return the arrays from which :func:`same_columns` restores this map."""
@@ -93,47 +117,28 @@ class Columns:
         return {name: part for name, part in parts.items() if part is not None}
 
     def arrays(self, w: F64) -> Mapping[str, F64]:
-        """Return the model in the units of the data: ``coef`` (1, d) and ``intercept`` (1,)."""
-        sent = self.down(w)
-        coef = sent[: self.n_columns].reshape(1, self.n_columns)
-        return {"coef": coef, "intercept": sent[-1:] if self.has_offset else np.zeros(1)}
+        """Return ``coef`` (models, d) and ``intercept`` (models,) in the units of the data."""
+        coef, offsets = self._parts(self.down(w))
+        return {"coef": coef, "intercept": offsets if self.has_offset else np.zeros(self.models)}
 
 
-def same_columns(
-    n_columns: int, intercept: bool, constant: float, state: Mapping[str, F64]
-) -> Columns:
+def same_columns(columns: Columns, state: Mapping[str, F64]) -> Columns:
     """Restore the map from its :meth:`Columns.state`, bit for bit."""
-    return Columns(
-        n_columns=n_columns,
-        intercept=intercept,
-        factor=state.get("factor"),
-        shift=state.get("shift"),
-        constant=constant,
-    )
+    return replace(columns, factor=state.get("factor"), shift=state.get("shift"))
 
 
-def maxabs_columns(n_columns: int, intercept: bool, maxabs: F64, constant: float = 1.0) -> Columns:
+def maxabs_columns(columns: Columns, maxabs: F64) -> Columns:
     """Divide every column by its largest absolute value (n_columns,), except columns of zeros."""
-    return Columns(
-        n_columns=n_columns,
-        intercept=intercept,
-        factor=1.0 / _no_zero(maxabs),
-        constant=constant,
-    )
+    return replace(columns, factor=1.0 / _no_zero(maxabs))
 
 
-def standard_columns(
-    n_columns: int,
-    intercept: bool,
-    count: float,
-    total: F64,
-    squares: F64,
-    constant: float = 1.0,
-) -> Columns:
+def standard_columns(columns: Columns, count: float, total: F64, squares: F64) -> Columns:
     """Standardise columns to mean 0 and variance 1; constant columns keep their scale.
 
     Parameters
     ----------
+    columns : Columns
+        Of columns that are not scaled.
     count : float
         Number of rows.
     total, squares : ndarray (n_columns,)
@@ -148,13 +153,7 @@ def standard_columns(
     variance = np.maximum(squares / count - mean * mean, 0.0)
     # The computed variance of a constant column is rounding.
     variance[variance <= 1e-14 * squares / count] = 0.0
-    return Columns(
-        n_columns=n_columns,
-        intercept=intercept,
-        factor=1.0 / _no_zero(np.sqrt(variance)),
-        shift=mean,
-        constant=constant,
-    )
+    return replace(columns, factor=1.0 / _no_zero(np.sqrt(variance)), shift=mean)
 
 
 def mean_square_norm(columns: Columns, weight: float, total: F64, squares: F64) -> float:

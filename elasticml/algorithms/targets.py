@@ -1,4 +1,4 @@
-"""Targets and weights of examples: two classes become -1 and +1, each with its class weight."""
+"""Targets and weights of examples: signs or numbers of classes, each with its class weight."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ from elasticml.objectives.links import check_targets
 class Targets:
     """How labels and sample weights enter the loss; the same on every member."""
 
-    #: The larger of the two labels; None in regression, where labels are the targets.
+    #: The label whose target is +1, all others' being -1: of two the larger. None in regression,
+    #: where labels are the targets, and where the targets are numbers of classes.
     positive: float | None
-    negative_weight: float = 1.0
-    positive_weight: float = 1.0
+    #: The labels, ascending, where the targets are the numbers of classes; else empty.
+    numbered: tuple[float, ...] = ()
+    #: Weight of each label, by which sample weights are multiplied; empty for ones.
+    of_class: Mapping[float, float] | None = None
     #: The loss, whose domain labels must be in, in regression.
     loss: str = "squared"
 
@@ -33,6 +36,8 @@ class Targets:
         DataError
             When a label is not in the domain of the loss.
         """
+        if self.numbered:
+            return np.searchsorted(np.array(self.numbered), labels).astype(np.float64)
         if self.positive is None:
             check_targets(self.loss, labels)
             return labels.copy()
@@ -40,10 +45,12 @@ class Targets:
 
     def weights(self, labels: F64, weights: F64 | None) -> F64 | None:
         """Return sample weights times class weights, new, shape (n,); None if all are one."""
-        if self.negative_weight == self.positive_weight == 1.0:
+        if not self.of_class:
             return None if weights is None else weights.copy()
-        of_class = np.where(labels == self.positive, self.positive_weight, self.negative_weight)
-        return of_class if weights is None else of_class * weights
+        classes = np.array(list(self.of_class))
+        places = np.minimum(np.searchsorted(classes, labels), classes.size - 1)
+        each: F64 = np.array(list(self.of_class.values()))[places]
+        return each if weights is None else each * weights
 
 
 ClassWeight = Mapping[float, float] | Literal["balanced"] | None
@@ -68,50 +75,98 @@ class HasTargets(Protocol):
         ...
 
 
-def targets_for(settings: HasTargets, facts: DatasetStats) -> Targets:
-    """Determine the targets for a data set.
+def n_models(settings: HasTargets, facts: DatasetStats) -> int:
+    """Return the number of linear models of a job: one for each of more than two classes, else 1.
 
     Raises
     ------
     DataError
-        When the loss is for classification and the data do not have exactly two labels, or the few
-        distinct labels are not in the loss's domain.
+        When the loss is for classification, and the data have less than two labels or continuous
+        ones.
+    """
+    if not settings.is_classification:
+        return 1
+    classes = _classes_of(settings, facts)
+    return 1 if len(classes) == 2 else len(classes)
+
+
+def targets_for(settings: HasTargets, facts: DatasetStats, number: int | None = None) -> Targets:
+    """Determine the targets for a data set.
+
+    Parameters
+    ----------
+    number : int, optional
+        The number of the class whose target is +1, against the rest. By default, two classes have
+        the targets -1 and +1, and more than two their numbers.
+
+    Raises
+    ------
+    DataError
+        When the loss is for classification, and the data have less than two labels or continuous
+        ones; or the few distinct labels are not in the loss's domain.
     ConfigError
         When ``class_weight`` names labels that the data do not have.
     """
     if not settings.is_classification:
         check_targets(settings.loss, np.array(facts.classes or ()))
         return Targets(positive=None, loss=settings.loss)
+    classes = _classes_of(settings, facts)
+    of_class = _weights_of(settings.class_weight, classes, facts)
+    if number is None and len(classes) > 2:
+        return Targets(positive=None, numbered=classes, of_class=of_class)
+    return Targets(positive=classes[-1 if number is None else number], of_class=of_class)
+
+
+def two_class_targets(settings: HasTargets, facts: DatasetStats) -> Targets:
+    """Determine the targets for an algorithm that trains one model.
+
+    Raises
+    ------
+    DataError, ConfigError
+        As :func:`targets_for`, and when there are more than two classes.
+    """
+    targets = targets_for(settings, facts)
+    if targets.numbered:
+        raise DataError(
+            f"loss: {settings.loss} found {_listed(targets.numbered)}, wanted exactly 2 distinct "
+            "labels; use algorithm batch_gradient or cocoa, or keep two classes in the data",
+            labels=list(targets.numbered),
+        )
+    return targets
+
+
+def _classes_of(settings: HasTargets, facts: DatasetStats) -> tuple[float, ...]:
     classes = facts.classes
-    if classes is None or len(classes) != 2:
+    if classes is None or len(classes) < 2:
         got = "continuous labels" if classes is None else _listed(classes)
         raise DataError(
-            f"loss: {settings.loss} found {got}, wanted exactly 2 distinct labels; keep two "
-            "classes in the data, or use loss: squared for regression",
+            f"loss: {settings.loss} found {got}, wanted at least 2 distinct labels; add rows of "
+            "another class, or use loss: squared for regression",
             labels=None if classes is None else list(classes),
         )
-    negative, positive = classes
-    counts = facts.label_counts
-    if settings.class_weight is None:
-        return Targets(positive=positive)
-    if settings.class_weight == "balanced":
-        return Targets(
-            positive=positive,
-            negative_weight=facts.n_rows / (2.0 * counts[negative]),
-            positive_weight=facts.n_rows / (2.0 * counts[positive]),
-        )
-    unknown = sorted(set(settings.class_weight) - set(classes))
-    if unknown:
-        raise ConfigError(
-            f"algorithm.class_weight names label {unknown[0]:g}, wanted labels among {negative:g} "
-            f"and {positive:g}; correct it",
-            key="algorithm.class_weight",
-        )
-    return Targets(
-        positive=positive,
-        negative_weight=settings.class_weight.get(negative, 1.0),
-        positive_weight=settings.class_weight.get(positive, 1.0),
-    )
+    return classes
+
+
+def _weights_of(
+    given: ClassWeight, classes: tuple[float, ...], facts: DatasetStats
+) -> Mapping[float, float] | None:
+    """Return the weight of each label, or None if all are one."""
+    if given is None:
+        return None
+    if given == "balanced":
+        counts, n = facts.label_counts, float(len(classes))
+        weights = {label: facts.n_rows / (n * counts[label]) for label in classes}
+    else:
+        unknown = sorted(set(given) - set(classes))
+        if unknown:
+            named = " and ".join(f"{label:g}" for label in classes[:5])
+            raise ConfigError(
+                f"algorithm.class_weight names label {unknown[0]:g}, wanted labels among {named}"
+                f"{', ...' if len(classes) > 5 else ''}; correct it",
+                key="algorithm.class_weight",
+            )
+        weights = {label: given.get(label, 1.0) for label in classes}
+    return None if set(weights.values()) == {1.0} else weights
 
 
 def weight_of_all(facts: DatasetStats, targets: Targets) -> float:
@@ -120,12 +175,9 @@ def weight_of_all(facts: DatasetStats, targets: Targets) -> float:
     Exact with one kind of weight. With both, they are treated as independent until the first sum
     over all examples gives the exact number.
     """
-    if targets.positive is None:
+    if not targets.of_class:
         return facts.weight_sum
-    each = (
-        count * (targets.positive_weight if label == targets.positive else targets.negative_weight)
-        for label, count in facts.label_counts.items()
-    )
+    each = (count * targets.of_class[label] for label, count in facts.label_counts.items())
     return sum(each) / facts.n_rows * facts.weight_sum
 
 

@@ -72,7 +72,7 @@ class Evaluator:
         source : Source
             The job's source.
         models : sequence of mappings
-            ``coef`` (1, d) and ``intercept`` (1,), or a network's arrays by their names.
+            ``coef`` (k, d) and ``intercept`` (k,), or a network's arrays by their names.
         chunk_bytes, n_members
             As in the job, so that the blocks which its members have cached are used.
 

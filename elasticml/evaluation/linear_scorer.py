@@ -14,7 +14,7 @@ from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
 from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.scaling import Columns
-from elasticml.algorithms.targets import Targets, targets_for
+from elasticml.algorithms.targets import Targets, targets_for, two_class_targets
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import Forward, make_forward
@@ -22,8 +22,9 @@ from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import DataError
 from elasticml.evaluation.scoring import DataReader, Score, ranking
 from elasticml.ids import ExchangeId
-from elasticml.objectives.links import LINKS, predictions
+from elasticml.objectives.links import LINKS, class_scores, predictions
 from elasticml.objectives.losses import Loss, loss_named
+from elasticml.objectives.multiclass import MultiLoss, OneAgainstRest, multiclass_loss
 from elasticml.protocol.events import ExchangeHeader
 from elasticml.specification.algorithms import (
     AsyncSGD,
@@ -37,9 +38,12 @@ from elasticml.specification.algorithms import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """``sum_i s_i loss_i / sum_i s_i + l2/2 ||w||^2`` with ``w`` in scaled coordinates."""
+    """``sum_i s_i loss_i / sum_i s_i + l2/2 ||w||^2`` with ``w`` in scaled coordinates.
 
-    loss: Loss
+    With more than two classes ``w`` is the models of all classes.
+    """
+
+    loss: Loss | MultiLoss
     l2: float
     targets: Targets
     scale: str
@@ -47,15 +51,30 @@ class Objective:
     #: Value of the intercept's column; None if the intercept is not penalised.
     constant: float | None = None
 
+    @property
+    def models(self) -> int:
+        """Number of linear models: one for each of more than two classes."""
+        return len(self.targets.numbered) or 1
+
+    @property
+    def one_against_rest(self) -> bool:
+        """Whether each of several classes has a model of its own, against the rest."""
+        return isinstance(self.loss, OneAgainstRest)
+
     def columns(self, n_columns: int) -> Columns:
         """Return the map to scaled coordinates for columns that are not scaled."""
-        return Columns(n_columns=n_columns, intercept=self.intercept, constant=self.constant or 1.0)
+        return Columns(
+            n_columns=n_columns,
+            intercept=self.intercept,
+            constant=self.constant or 1.0,
+            models=self.models,
+        )
 
     def penalty(self, model: Arrays, columns: Columns) -> float:
         """Return ``l2/2 ||w||^2`` of a model in original coordinates."""
-        w = columns.trained(model["coef"].reshape(-1), float(model["intercept"][0]))
+        w = columns.trained(model["coef"].reshape(-1), model["intercept"])
         if self.constant is None:
-            w = w[: columns.n_columns]
+            w = w[: columns.n_coefficients]
         return 0.5 * self.l2 * float(w @ w)
 
 
@@ -69,10 +88,11 @@ def objective_of(algorithm: Mapping[str, Any], facts: DatasetStats) -> Objective
     """
     if algorithm.get("name") == "cocoa":
         cocoa = settings_from_section(CoCoA, algorithm)
+        dual, targets = loss_named(cocoa.loss, cocoa.loss_parameters), targets_for(cocoa, facts)
         return Objective(
-            loss=loss_named(cocoa.loss, cocoa.loss_parameters),
+            loss=OneAgainstRest(dual) if targets.numbered else dual,
             l2=cocoa.l2,
-            targets=targets_for(cocoa, facts),
+            targets=targets,
             scale=cocoa.scale,
             intercept=cocoa.intercept,
             constant=cocoa.intercept_scaling,
@@ -82,15 +102,19 @@ def objective_of(algorithm: Mapping[str, Any], facts: DatasetStats) -> Objective
         return Objective(
             loss=loss_named(async_sgd.loss),
             l2=async_sgd.l2,
-            targets=targets_for(async_sgd, facts),
+            targets=two_class_targets(async_sgd, facts),
             scale="none",
             intercept=async_sgd.intercept,
         )
     settings = settings_from_section(BatchGradient, algorithm)
+    loss, targets = (
+        loss_named(settings.loss, settings.loss_parameters),
+        targets_for(settings, facts),
+    )
     return Objective(
-        loss=loss_named(settings.loss, settings.loss_parameters),
+        loss=multiclass_loss(loss) if targets.numbered else loss,
         l2=settings.l2,
-        targets=targets_for(settings, facts),
+        targets=targets,
         scale=settings.scale,
         intercept=settings.intercept,
     )
@@ -122,7 +146,7 @@ class _Part:
 
 
 class LinearScorer:
-    """Scores models with ``coef`` (1, d) and ``intercept`` (1,).
+    """Scores models with ``coef`` (k, d) and ``intercept`` (k,); k is 1, or several classes.
 
     Scaling of columns is derived from the training data. Unless these were scored before, the
     penalty in the objective of test data is ``l2/2 ||coef||^2`` without scaling.
@@ -176,12 +200,13 @@ class LinearScorer:
             raise DataError("the weights of all examples are 0; give some of them a weight")
         return [self._merged(parts, index, model) for index, model in enumerate(models)]
 
-    def _forward(self, model: Arrays) -> tuple[Forward, float]:
-        w = np.ascontiguousarray(model["coef"].reshape(-1))
-        return make_forward(self._facts.layout, w), float(model["intercept"][0])
+    def _forward(self, model: Arrays) -> list[tuple[Forward, float]]:
+        rows = np.asarray(model["coef"]).reshape(self._objective.models, -1)
+        each = [make_forward(self._facts.layout, np.ascontiguousarray(w)) for w in rows]
+        return list(zip(each, np.ravel(model["intercept"]).tolist(), strict=True))
 
     def _part(
-        self, chunk: Chunk, forwards: Sequence[tuple[Forward, float]], ranking: bool
+        self, chunk: Chunk, forwards: Sequence[list[tuple[Forward, float]]], ranking: bool
     ) -> _Part:
         """Compute the sums of one chunk for every model, in one thread."""
         labels, sample = chunk.labels, chunk.weights
@@ -189,16 +214,23 @@ class LinearScorer:
         targets = self._targets.of(labels)
         weights = self._targets.weights(labels, sample)
         s = np.ones(labels.size) if sample is None else np.asarray(sample)
-        n_models, loss = len(forwards), self._objective.loss
+        n_models, loss, k = len(forwards), self._objective.loss, self._objective.models
+        ranking = ranking and k == 1
         sums = np.zeros((4, n_models))
-        margins = np.empty((n_models if ranking else 1, labels.size))
-        slope = np.empty(labels.size)
-        for index, (forward, intercept) in enumerate(forwards):
+        shape = labels.shape if k == 1 else (k, labels.size)
+        margins = np.empty((n_models if ranking else 1, *shape))
+        slope = np.empty(shape)
+        for index, each in enumerate(forwards):
             z = margins[index if ranking else 0]
-            forward(chunk, z)
-            z += intercept
+            for (forward, intercept), row in zip(each, z.reshape(k, -1), strict=True):
+                forward(chunk, row)
+                row += intercept
             sums[0, index] = loss.value_and_slope(z, targets, weights, slope)
-            if loss.is_classification:
+            if k > 1:
+                sums[1, index] = s @ (z.argmax(axis=0) == targets)
+                if loss.name == "logistic":
+                    sums[2, index] = s @ self._log_losses(z, targets)
+            elif loss.is_classification:
                 sums[1, index] = s @ ((z > 0.0) == (targets > 0.0))
                 if loss.name == "logistic":
                     sums[2, index] = s @ np.logaddexp(0.0, -targets * z)
@@ -220,15 +252,24 @@ class LinearScorer:
             margins=margins if ranking else margins[:0],
         )
 
+    def _log_losses(self, margins: F64, targets: F64) -> F64:
+        """Return minus the logarithms of the probabilities of the rows' classes, (n,)."""
+        against = self._objective.one_against_rest
+        scores = class_scores("logistic", margins.T, one_against_rest=against)
+        own = scores[np.arange(targets.size), targets.astype(np.int64)]
+        losses: F64 = np.logaddexp.reduce(scores, axis=1) - own
+        return losses
+
     def _check_labels(self, labels: F64) -> None:
         classes = self._facts.classes
         if not self._objective.loss.is_classification or classes is None:
             return
         unknown = labels[~np.isin(labels, classes)]
         if unknown.size:
+            *most, last = (f"{label:g}" for label in classes)
             raise DataError(
-                f"the test data have the label {unknown[0]:g}, wanted {classes[0]:g} or "
-                f"{classes[1]:g} as in the training data; name the right file"
+                f"the test data have the label {unknown[0]:g}, wanted {', '.join(most)} or "
+                f"{last} as in the training data; name the right file"
             )
 
     def _merged(self, parts: Sequence[_Part], index: int, model: Arrays) -> Score:
@@ -277,7 +318,9 @@ class LinearScorer:
     def _scaled_columns(self, reader: DataReader) -> Columns:
         """Compute the scaling of columns by running the trainer's preparation over all data."""
         rule = self._objective
-        preparation = fix_columns(rule.scale, rule.intercept, self._facts, rule.constant or 1.0)
+        preparation = fix_columns(
+            rule.scale, rule.intercept, self._facts, rule.constant or 1.0, models=rule.models
+        )
         try:
             exchange = next(preparation)
             while True:

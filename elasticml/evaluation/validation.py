@@ -40,9 +40,10 @@ from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.errors import ConfigError, DataError, JobFailedError, fault_of
 from elasticml.evaluation.metrics import Kind, Metrics, Scored, check_metric, default_metric
 from elasticml.ids import is_validation
-from elasticml.objectives.links import predictions
+from elasticml.objectives.links import class_scores, predictions
 from elasticml.specification.algorithms import (
     ALGORITHMS,
+    BatchGradient,
     LocalSGD,
     settings_from_section,
 )
@@ -157,9 +158,10 @@ class _Predictor:
         self._own = algorithm(str(section["name"])) if ":" in str(section["name"]) else None
         self._network: Any = None
         self._loss = None if self._own else str(getattr(_settings(section), "loss", ""))
-        self._coef: F64 = np.zeros(0)
-        self._offset = 0.0
-        self._forwards: dict[Any, Forward] = {}
+        #: (k, d), with one row for each of more than two classes.
+        self._coef: F64 = np.zeros((1, 0))
+        self._offsets: F64 = np.zeros(1)
+        self._forwards: dict[Any, list[Forward]] = {}
         self._model: Arrays = {}
 
     def fill(self, model: Arrays) -> None:
@@ -173,8 +175,8 @@ class _Predictor:
                 self._network = Network(settings_from_section(LocalSGD, self._section), self._facts)
             self._network.fill_named(model)
         elif self._own is None:
-            self._coef = np.ascontiguousarray(np.ravel(model["coef"]), np.float64)
-            self._offset = float(np.ravel(model["intercept"])[0])
+            self._coef = np.ascontiguousarray(np.atleast_2d(model["coef"]), np.float64)
+            self._offsets = np.array(np.ravel(model["intercept"]), np.float64)
             self._forwards.clear()
 
     def __call__(self, chunk: Chunk) -> F64:
@@ -183,14 +185,20 @@ class _Predictor:
             return self._own_predictions(chunk)
         if self._network is not None:
             return self._outputs(chunk)
-        if chunk.layout.kind != "sequence" and chunk.layout.n_columns > self._coef.size:
-            chunk = _cropped(chunk, self._coef.size)
+        d = self._coef.shape[1]
+        if chunk.layout.kind != "sequence" and chunk.layout.n_columns > d:
+            chunk = _cropped(chunk, d)
         layout = chunk.layout
         if layout not in self._forwards:
-            self._forwards[layout] = make_forward(layout, self._coef)
-        margins = np.empty(chunk.n_rows)
-        self._forwards[layout](chunk, margins)
-        return predictions(self._loss, margins + self._offset)
+            self._forwards[layout] = [make_forward(layout, w) for w in self._coef]
+        margins = np.empty((len(self._coef), chunk.n_rows))
+        for forward, row in zip(self._forwards[layout], margins, strict=True):
+            forward(chunk, row)
+        margins += self._offsets[:, None]
+        if len(margins) == 1:
+            return predictions(self._loss, margins[0])
+        against = self._section["name"] != BatchGradient.name
+        return class_scores(self._loss, margins.T, one_against_rest=against)
 
     def _outputs(self, chunk: Chunk) -> F64:
         from elasticml.algorithms.local_sgd.module_factory import INPUT_MEAN, INPUT_STD

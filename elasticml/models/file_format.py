@@ -9,7 +9,8 @@ The entry ``elasticml.model`` holds the header as UTF-8 bytes, version 1::
     classes   labels, ascending: words, booleans or numbers; null without classes
     rows      n_columns; encoder: null, or label, classes, weight, and for each column its name,
               kind, fill, indicator, categories, ...; names: of the columns of a frame; index_base
-    settings  linear: loss and link; network: algorithm and facts
+    settings  linear: loss and link, one_against_rest if each of several classes has a model of its
+              own against all others; network: algorithm and facts
 
 The other entries are arrays: ``coef`` (k, d) and ``intercept`` (k,); ``centres`` (k, d) and
 ``counts`` (k,); or a network's by parameter name. Nothing is pickled. Files of older versions have

@@ -93,8 +93,14 @@ def _of_header(arrays: Arrays, name: str) -> Model:
         rows, settings = row_input_from_json(header["rows"]), header["settings"]
         classes, own = header["classes"], own_arrays(arrays)
         if kind == LinearModel.kind:
-            loss, power = settings["loss"], settings.get("power")
-            linear = LinearModel(own, classes, rows=rows, loss=loss, power=power)
+            linear = LinearModel(
+                own,
+                classes,
+                rows=rows,
+                loss=settings["loss"],
+                power=settings.get("power"),
+                one_against_rest=bool(settings.get("one_against_rest")),
+            )
             model, width = linear, linear.coef_.shape[1]
         elif kind == KMeansModel.kind:
             centres = KMeansModel(own, rows=rows)
@@ -179,11 +185,23 @@ def model_of_job(
     by_rows = None if name == "primal_cocoa" else facts
     if {"coef", "intercept"} <= arrays.keys():
         width = np.atleast_2d(arrays["coef"]).shape[1]
-        rows, loss = rows_of(by_rows, width), _loss_of(name, algorithm)
-        return LinearModel(arrays, classes, rows=rows, loss=loss, power=algorithm.get("power"))
+        loss = _loss_of(name, algorithm)
+        return LinearModel(
+            arrays,
+            classes,
+            rows=rows_of(by_rows, width),
+            loss=loss,
+            power=algorithm.get("power"),
+            one_against_rest=is_one_against_rest(name, loss),
+        )
     if "centres" in arrays and name in ALGORITHMS:
         return KMeansModel(arrays, rows=rows_of(by_rows, arrays["centres"].shape[1]))
     return None
+
+
+def is_one_against_rest(algorithm: str, loss: str | None) -> bool:
+    """Whether a built-in algorithm trains several classes each against the rest."""
+    return algorithm in ALGORITHMS and (algorithm, loss) != ("batch_gradient", "logistic")
 
 
 #: The algorithm whose models are networks.

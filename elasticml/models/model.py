@@ -17,7 +17,7 @@ from elasticml.data.storage.filesystem import write_whole
 from elasticml.errors import ConfigError, DataError
 from elasticml.models.file_format import file_arrays, npz_bytes
 from elasticml.models.row_input import Batch, RowInput, is_file, is_lazy, map_partitions
-from elasticml.objectives.links import LINKS, TWEEDIE_POWER, predictions
+from elasticml.objectives.links import LINKS, TWEEDIE_POWER, class_scores, predictions
 from elasticml.specification.algorithms import LocalSGD, settings_from_section
 
 if TYPE_CHECKING:
@@ -242,6 +242,9 @@ class LinearModel(Model):
     power : float or None
         Of the loss ``poisson``, ``gamma`` or ``tweedie``: the variance is proportional to the mean
         to this power. None of other losses.
+    one_against_rest : bool
+        With more than two classes: each class has a model of its own, against all others;
+        otherwise, with the logistic loss, one multinomial model has all classes.
     """
 
     kind = "linear"
@@ -254,6 +257,7 @@ class LinearModel(Model):
         rows: RowInput | None = None,
         loss: str | None = None,
         power: float | None = None,
+        one_against_rest: bool = False,
     ) -> None:
         self.coef_: F64 = np.atleast_2d(arrays["coef"])
         self.intercept_: F64 = np.ravel(arrays["intercept"])
@@ -262,6 +266,7 @@ class LinearModel(Model):
         self.loss = loss
         is_log = LINKS.get(str(loss)) == "log"
         self.power = _POWERS.get(str(loss), power or TWEEDIE_POWER) if is_log else None
+        self.one_against_rest = one_against_rest and len(self.coef_) > 1
 
     def __repr__(self) -> str:
         names, w = self.rows.feature_names(), np.abs(self.coef_).max(axis=0)
@@ -331,10 +336,15 @@ class LinearModel(Model):
         return {"coef": self.coef_, "intercept": self.intercept_}
 
     def settings(self) -> dict[str, Any]:
-        """Return the loss, the link from margins to predictions, and the power if it is log."""
+        """Return the loss, the link from margins to predictions, and the power if it is log.
+
+        Models of more than two classes, each against the rest, have ``one_against_rest``.
+        """
         unknown = "identity" if self.classes_ is None else "sign"
-        power = {} if self.power is None else {"power": self.power}
-        return {"loss": self.loss, "link": LINKS.get(str(self.loss), unknown), **power}
+        more: dict[str, Any] = {} if self.power is None else {"power": self.power}
+        if self.one_against_rest:
+            more["one_against_rest"] = True
+        return {"loss": self.loss, "link": LINKS.get(str(self.loss), unknown), **more}
 
     def _determination(self, y: Any, predicted: Any, *, sample_weight: Any) -> float:
         if self.power is None:
@@ -361,16 +371,40 @@ class LinearModel(Model):
                 regressor.intercept_ = float(self.intercept_[0])
             regressor.n_features_in_ = self.coef_.shape[1]
             return regressor
-        classifier = LogisticRegression() if self.loss == "logistic" else LinearSVC()
-        classifier.coef_ = np.ascontiguousarray(self.coef_[:, order])
-        classifier.intercept_ = self.intercept_.copy()
-        classifier.classes_, classifier.n_features_in_ = self.classes_, self.coef_.shape[1]
-        return classifier
+        coef = np.ascontiguousarray(self.coef_[:, order])
+
+        def fitted(coef: F64, intercept: F64, classes: NDArray[Any]) -> Any:
+            classifier = LogisticRegression() if self.loss == "logistic" else LinearSVC()
+            classifier.coef_, classifier.intercept_ = coef, intercept
+            classifier.classes_, classifier.n_features_in_ = classes, self.coef_.shape[1]
+            return classifier
+
+        if not self.one_against_rest or self.loss != "logistic":
+            return fitted(coef, self.intercept_.copy(), self.classes_)
+        from sklearn.multiclass import OneVsRestClassifier
+        from sklearn.preprocessing import LabelBinarizer
+
+        rest = OneVsRestClassifier(LogisticRegression())
+        rest.estimators_ = [
+            fitted(coef[k : k + 1], self.intercept_[k : k + 1], np.array([0, 1]))
+            for k in range(len(coef))
+        ]
+        rest.label_binarizer_ = LabelBinarizer(sparse_output=True).fit(self.classes_)
+        rest.classes_, rest.n_features_in_ = self.classes_, self.coef_.shape[1]
+        return rest
 
     def _add_onnx(self, graph: Any, rows: str) -> None:
         is_logistic = self.loss == "logistic"
         is_log = self.power is not None
-        graph.linear(rows, self.coef_, self.intercept_, self.classes_, is_logistic, is_log=is_log)
+        graph.linear(
+            rows,
+            self.coef_,
+            self.intercept_,
+            self.classes_,
+            is_logistic,
+            is_log=is_log,
+            one_against_rest=self.one_against_rest,
+        )
 
     def _margins(self, X: Any) -> F64:
         each = [products(X, w) + b for w, b in zip(self.coef_, self.intercept_, strict=True)]
@@ -380,6 +414,7 @@ class LinearModel(Model):
         margins = self._margins(X)
         if margins.ndim == 1:
             margins = np.column_stack([np.zeros(len(margins)), margins])
+        margins = class_scores(self.loss, margins, one_against_rest=self.one_against_rest)
         powers = np.exp(margins - margins.max(axis=1, keepdims=True))
         shares: F64 = powers / powers.sum(axis=1, keepdims=True)
         return shares

@@ -73,6 +73,7 @@ class OnnxGraph:
         is_logistic: bool,
         *,
         is_log: bool = False,
+        one_against_rest: bool = False,
     ) -> None:
         """Add margins, or means if the link is log; labels and probabilities of classifiers."""
         margins = self._add(
@@ -106,7 +107,11 @@ class OnnxGraph:
             name = self._constant(classes)
         label = self._add("Gather", [name, codes])
         self._output(label, "label", "STRING" if is_text else "DOUBLE", [None])
-        if is_logistic:
+        if is_logistic and one_against_rest:
+            each = self._add("Sigmoid", [margins])
+            total = self._add("ReduceSum", [each, self._constant(np.array([1]))], keepdims=1)
+            self._output(self._add("Div", [each, total]), "probabilities", "DOUBLE", [None, k])
+        elif is_logistic:
             shares = self._add("Softmax", [margins], axis=1)
             self._output(shares, "probabilities", "DOUBLE", [None, k])
         else:

@@ -42,6 +42,23 @@ def predictions(loss: str | None, margins: F64) -> F64:
     return values
 
 
+def class_scores(loss: str | None, margins: F64, *, one_against_rest: bool) -> F64:
+    """Return scores of more than two classes whose softmax gives the classes' probabilities.
+
+    Parameters
+    ----------
+    margins : ndarray (n, classes)
+    one_against_rest : bool
+        The margins are of one logistic model for each class. The probabilities are then
+        ``1 / (1 + exp(-z_k))`` divided by their sum, as scikit-learn's; the largest margin has the
+        largest score. Otherwise, and for other losses, margins are returned.
+    """
+    if not one_against_rest or loss != "logistic":
+        return margins
+    logarithms: F64 = -np.logaddexp(0.0, -margins)
+    return logarithms
+
+
 def check_targets(loss: str, labels: F64) -> None:
     """Check that labels are in the domain of a regression loss.
 

@@ -13,7 +13,7 @@ from elasticml.arrays import F64
 class L2:
     """``strength / 2 * sum_j w_j^2`` over the first ``n_penalised`` coordinates.
 
-    The remaining coordinate, if any, is the intercept, which is not penalised.
+    The remaining coordinates, if any, are intercepts, which are not penalised.
     """
 
     strength: float

@@ -1,4 +1,4 @@
-"""The losses of regression on real processes: three of four workers are killed in every job."""
+"""Losses of jobs on real processes: three of four workers are killed in every job."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from distributed import Client
 
 import elasticml as em
+from tests.unit.algorithms.linear import test_classes_of_jobs as classes
 from tests.unit.algorithms.linear.test_losses_of_jobs import CASES, L2, X
 
 pytestmark = pytest.mark.cluster
@@ -69,6 +70,55 @@ def test_three_kills_do_not_change_the_optimum(client: Client, name: str, algori
     np.testing.assert_allclose(result.arrays["coef"][0], w, atol=1e-6)
     if algorithm == "cocoa":
         assert 0.0 <= result.summary["gap"] <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("loss", "algorithm"),
+    [
+        ("logistic", "lbfgs"),
+        ("logistic", "tron"),
+        ("squared_hinge", "tron"),
+        ("logistic", "cocoa"),
+        ("hinge", "cocoa"),
+    ],
+)
+def test_three_kills_do_not_change_the_optimum_of_several_classes(
+    client: Client, loss: Any, algorithm: Any
+) -> None:
+    made: Any
+    settings = {"loss": loss, "l2": L2, "class_weight": classes.WEIGHTS, "intercept": False}
+    if algorithm == "cocoa":
+        made = em.CoCoA(**settings, tolerance=1e-3 if loss == "hinge" else 4e-12)
+    else:
+        made = em.BatchGradient(**settings, optimizer=algorithm, tolerance=1e-10)
+    job = em.Job(
+        made,
+        em.from_arrays(classes.X, classes.Y, classes.S),
+        name=f"{loss}-{algorithm}-classes",
+        stop=em.Stop(rounds=3000),
+        faults=FAULTS,
+        chunk_size="1 KiB",
+    )
+    handle = job.start(client)
+    lost = [record for record in handle if record["event"] == "MemberLost"]
+    result = handle.result()
+    assert len(lost) == 3
+    assert result.summary["converged"], result.summary
+    if algorithm == "cocoa":
+        assert 0.0 <= result.summary["gap"] <= made.tolerance
+    if loss == "hinge":
+        return
+    if loss == "logistic" and algorithm != "cocoa":
+        reference = classes.multinomial(fit_intercept=False)
+        coef, objective = reference.coef_, classes.objective_of(reference)
+    else:
+        coef, objective = classes.each_against_rest(loss)
+    assert abs(result.summary["objective"] / objective - 1.0) < 1e-8
+    np.testing.assert_allclose(result.arrays["coef"], coef, atol=1e-6)
+    margins = classes.X @ coef.T
+    np.testing.assert_array_equal(
+        result.model.predict(classes.X), classes.LABELS[margins.argmax(axis=1)]
+    )
 
 
 def test_poisson_regression_as_a_job_is_the_one_in_process(client: Client) -> None:

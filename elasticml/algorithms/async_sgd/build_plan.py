@@ -16,7 +16,7 @@ from elasticml.algorithms.async_sgd.loop_config import make_loop
 from elasticml.algorithms.async_sgd.seeding_ops import answer
 from elasticml.algorithms.base import Exchange, Outcome
 from elasticml.algorithms.initial_model import initial_model
-from elasticml.algorithms.targets import targets_for, weight_of_all
+from elasticml.algorithms.targets import two_class_targets, weight_of_all
 from elasticml.data.source import DatasetStats
 from elasticml.specification.algorithms import AsyncSGD, settings_from_section
 
@@ -58,7 +58,7 @@ def _weight(settings: AsyncSGD, facts: DatasetStats) -> float:
     """Return the sum of the examples' weights, including class weights."""
     if settings.problem == "kmeans":
         return float(facts.weight_sum)
-    return weight_of_all(facts, targets_for(settings, facts))
+    return weight_of_all(facts, two_class_targets(settings, facts))
 
 
 def _start(

@@ -10,7 +10,7 @@ from elasticml.algorithms.async_sgd.batch_controllers import AdaptiveB, Fixed, L
 from elasticml.algorithms.async_sgd.kmeans import KMeans
 from elasticml.algorithms.async_sgd.linear import Linear
 from elasticml.algorithms.async_sgd.paper import PAPER_LOOP, as_printed
-from elasticml.algorithms.targets import targets_for
+from elasticml.algorithms.targets import two_class_targets
 from elasticml.data.source import DatasetStats
 from elasticml.objectives.losses import loss_named
 from elasticml.specification.algorithms import AsyncSGD
@@ -37,7 +37,7 @@ def make_problem(settings: AsyncSGD, facts: DatasetStats) -> Problem:
     if settings.problem == "linear":
         problem = Linear(
             loss=loss_named(settings.loss),
-            targets=targets_for(settings, facts),
+            targets=two_class_targets(settings, facts),
             columns=facts.n_columns,
             l2=settings.l2,
             intercept=settings.intercept,

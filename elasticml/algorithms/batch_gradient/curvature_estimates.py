@@ -21,6 +21,7 @@ from elasticml.algorithms.batch_gradient.stand_ins import LossBound, StandIn, Su
 from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
 from elasticml.objectives.losses import loss_named
+from elasticml.objectives.multiclass import multiclass_loss
 from elasticml.specification.algorithms import BatchGradient
 
 # Similarity of the curvature of absent and present examples: rho.
@@ -92,9 +93,11 @@ SKETCH_ROUNDS: Final[Mapping[str, int]] = {"gd": 20, "lbfgs": 5, "tron": 1}
 
 def curvatures_for(settings: BatchGradient, columns: Columns) -> Curvatures:
     """Return the initial, empty estimates of a job."""
+    loss = loss_named(settings.loss, settings.loss_parameters)
+    smoothness = (loss if columns.models == 1 else multiclass_loss(loss)).smoothness
     return Curvatures(
         columns=columns,
-        smoothness=loss_named(settings.loss, settings.loss_parameters).smoothness,
+        smoothness=smoothness,
         sketch_rounds=SKETCH_ROUNDS[settings.chosen_optimizer],
         rank=rank_for(columns.n_model),
     )

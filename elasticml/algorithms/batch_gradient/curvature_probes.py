@@ -6,8 +6,8 @@
 ``sketch``
     The same, and with ``basis`` (k, n_sent) the Hessian H at the model ``at``: ``products``
     (k, n_sent), its products with each row of the basis; ``squares`` (d,), ``total`` (d,) and
-    ``mass`` (), sums of ``h_i x_ij^2``, ``h_i x_ij`` and ``h_i`` over rows, h the losses' second
-    derivatives.
+    ``mass`` (1,), sums of ``h_i x_ij^2``, ``h_i x_ij`` and ``h_i`` over rows, h the losses' second
+    derivatives; with several classes one after the other, (classes d,) and (classes,).
 
 A survey takes one to three passes over the rows, a sketch about sixty. They have different
 operation names because a member that takes far longer than the median of the operation is treated
@@ -25,15 +25,13 @@ from typing import Final
 
 import numpy as np
 
-from elasticml.algorithms.base import Arrays, Exchange, Parallel, Work
+from elasticml.algorithms.base import Arrays, Exchange, Parallel
 from elasticml.algorithms.batch_gradient.stand_ins import Curvature, nystrom
 from elasticml.algorithms.cocoa.second_moment_bounds import add_diagonals
-from elasticml.algorithms.column_statistics import add_moments
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.data.chunks.products import Adjoint, make_adjoint, make_forward
 from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.data.source import DatasetStats
 from elasticml.ids import ChunkId
@@ -82,7 +80,7 @@ def survey_exchange(
     correct: bool = False,
 ) -> Exchange:
     """Return the exchange for a gradient at an earlier model, a Hessian sketch, or the majorant."""
-    n, d = columns.n_sent, columns.n_columns
+    n, d = columns.n_sent, columns.n_coefficients
     model: dict[str, F64] = {}
     returns: dict[str, tuple[int, ...]] = {}
     parameters: dict[str, int | bool] = {"scratch": True, "point": point}
@@ -95,7 +93,12 @@ def survey_exchange(
         model["at"] = columns.down(probes.w)
         model["basis"] = np.array([columns.down(row) for row in probes.basis])
         parameters["sketch"] = probes.serial
-        returns |= {"products": model["basis"].shape, "squares": (d,), "total": (d,), "mass": ()}
+        returns |= {
+            "products": model["basis"].shape,
+            "squares": (d,),
+            "total": (d,),
+            "mass": (columns.models,),
+        }
     return Exchange(
         operation=SURVEY if probes is None else SKETCH,
         model=model,
@@ -107,16 +110,18 @@ def survey_exchange(
 
 def read_sketch(columns: Columns, arrays: Arrays) -> Sketch:
     """Convert received arrays to a sketch in the coordinates of the trained model."""
-    mass = float(arrays["mass"])
+    mass = np.asarray(arrays["mass"])
     diagonal = np.empty(columns.n_model)
-    each = diagonal[: columns.n_columns]
-    each[:] = arrays["squares"]
+    shape = (columns.models, columns.n_columns)
+    each = diagonal[: columns.n_coefficients].reshape(shape)
+    each[:] = np.asarray(arrays["squares"]).reshape(shape)
     if columns.shift is not None:
-        each += columns.shift * (columns.shift * mass - 2.0 * arrays["total"])
+        total = np.asarray(arrays["total"]).reshape(shape)
+        each += columns.shift * (columns.shift * mass[:, None] - 2.0 * total)
     if columns.factor is not None:
         each *= columns.factor**2
     if columns.intercept:
-        diagonal[-1] = columns.constant**2 * mass
+        diagonal[columns.n_coefficients :] = columns.constant**2 * mass
     products = np.array([columns.up(row) for row in np.asarray(arrays["products"])])
     return Sketch(products=products, diagonal=diagonal)
 
@@ -170,58 +175,3 @@ def majorant_of(
     for part in parallel.map(run, runs(chunks, parallel.n_threads)):
         out += part
     return out
-
-
-def sketch_of(
-    work: Work,
-    chunks: Sequence[Chunk],
-    second_derivatives: Callable[[Chunk, F64], F64],
-    facts: DatasetStats,
-    parallel: Parallel,
-) -> Arrays:
-    """Multiply the Hessian at ``work.model["at"]`` by every row of the basis.
-
-    Arrays of the basis's size: one of sums per thread, their total and, for sequences, the basis
-    folded into tables.
-
-    Parameters
-    ----------
-    second_derivatives : callable
-        (chunk, margins) -> ndarray (n_rows,), weights included, new.
-    """
-    at = np.ascontiguousarray(work.model["at"], np.float64)
-    basis = np.ascontiguousarray(work.model["basis"], np.float64)
-    d, n_sent = facts.n_columns, at.size
-    forwards = [make_forward(facts.layout, row[:d]) for row in (at, *basis)]
-    offsets = [float(row[d]) if n_sent > d else 0.0 for row in (at, *basis)]
-
-    def run(part: Sequence[Chunk]) -> tuple[list[Adjoint], F64, F64, float]:
-        adjoints = [make_adjoint(facts.layout, d) for _ in basis]
-        lasts, sums = np.zeros(len(basis)), np.zeros((2, d))
-        mass = 0.0
-        curvatures = []
-        for chunk in stream_chunks(part):
-            margins = np.empty(chunk.n_rows)
-            forwards[0](chunk, margins)
-            h = second_derivatives(chunk, margins + offsets[0])
-            mass += float(h.sum())
-            curvatures.append(h)
-            for j, adjoint in enumerate(adjoints):
-                forwards[j + 1](chunk, margins)
-                weighted = h * (margins + offsets[j + 1])
-                adjoint.add(chunk, weighted)
-                if n_sent > d:
-                    lasts[j] += float(weighted.sum())
-        add_moments(part, curvatures, facts, sums[0], sums[1])
-        return adjoints, lasts, sums, mass
-
-    products, moments, mass = np.zeros(basis.shape), np.zeros((2, d)), 0.0
-    for adjoints, lasts, sums, part_mass in parallel.map(run, runs(chunks, parallel.n_threads)):
-        for j, adjoint in enumerate(adjoints):
-            adjoint.result(products[j, :d])
-        if n_sent > d:
-            products[:, d] += lasts
-        moments += sums
-        mass += part_mass
-    total, squares = moments
-    return {"products": products, "squares": squares, "total": total, "mass": np.array(mass)}

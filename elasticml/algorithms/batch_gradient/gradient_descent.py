@@ -19,6 +19,7 @@ from elasticml.algorithms.batch_gradient.optimizer import Iterate, Reevaluate, S
 from elasticml.algorithms.column_statistics import moments_exchange
 from elasticml.algorithms.scaling import Columns, mean_square_norm
 from elasticml.objectives.losses import loss_named
+from elasticml.objectives.multiclass import multiclass_loss
 from elasticml.specification.algorithms import BatchGradient
 
 # Step lengths that need no line search: constant and decaying.
@@ -147,6 +148,7 @@ def fix_step(
         count, total, squares = (outcome.arrays[name] for name in ("count", "total", "squares"))
         norm = mean_square_norm(columns, float(count), total, squares)
         loss = loss_named(settings.loss, settings.loss_parameters)
-        first = safe_step(loss.smoothness, norm, settings.l2)
+        smoothness = (loss if columns.models == 1 else multiclass_loss(loss)).smoothness
+        first = safe_step(smoothness, norm, settings.l2)
     decay = 1.0 / DECAY_ROUNDS if settings.step == "decay" else 0.0
     return StepRule(first=first, decay=decay)

@@ -12,7 +12,7 @@ from elasticml.algorithms import column_statistics
 from elasticml.algorithms.base import Arrays, Operation, Parallel, Work, operation_of
 from elasticml.algorithms.batch_gradient import curvature_probes, gradient_exchanges
 from elasticml.algorithms.parallel import runs
-from elasticml.algorithms.targets import Targets, targets_for
+from elasticml.algorithms.targets import Targets, n_models, targets_for
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import Adjoint, Forward, make_adjoint, make_forward
@@ -20,6 +20,7 @@ from elasticml.data.out_of_core.store import release, stream_chunks
 from elasticml.data.source import DatasetStats
 from elasticml.ids import ChunkId
 from elasticml.objectives.losses import loss_named
+from elasticml.objectives.multiclass import MultiLoss, multiclass_loss
 from elasticml.specification.algorithms import BatchGradient, settings_from_section
 
 #: Serial that belongs to no point or direction.
@@ -28,7 +29,10 @@ _NONE: Final = -1
 
 @dataclass(slots=True)
 class _Cache:
-    """A chunk's cached arrays between exchanges, each of shape (n_rows,)."""
+    """A chunk's cached arrays between exchanges, (n_rows,); with several classes (classes, n_rows).
+
+    Targets and weights are (n_rows,) in both cases.
+    """
 
     targets: F64
     #: Sample weight times class weight; None for ones.
@@ -40,7 +44,8 @@ class _Cache:
     directions: F64
     point: int = _NONE
     direction: int = _NONE
-    #: ``s_i loss''(z_i, y_i)`` at the point with serial ``curved``; empty before the first.
+    #: ``s_i loss''(z_i, y_i)`` at the point with serial ``curved``, or what a loss of several
+    #: classes has instead; empty before the first.
     curvatures: F64 = field(default_factory=lambda: np.empty(0))
     curved: int = _NONE
     #: Work array: slopes, or margins of a ``scratch`` exchange; never read by a later exchange.
@@ -56,6 +61,9 @@ class BatchGradientSolver:
     def __init__(self, settings: Mapping[str, Any], facts: DatasetStats) -> None:
         checked = settings_from_section(BatchGradient, settings)
         self._loss = loss_named(checked.loss, checked.loss_parameters)
+        #: Number of models; the loss of several classes replaces that of one margin then.
+        self._models = n_models(checked, facts)
+        self._multi: MultiLoss | None = multiclass_loss(self._loss) if self._models > 1 else None
         self._facts = facts
         self._targets: Targets = targets_for(checked, facts)
         self._caches: dict[ChunkId, _Cache] = {}
@@ -97,46 +105,41 @@ class BatchGradientSolver:
     def _new_cache(self, chunk: Chunk) -> _Cache:
         labels = np.asarray(chunk.labels, np.float64)
         weights = self._targets.weights(labels, chunk.weights)
+        rows = chunk.n_rows if self._multi is None else (self._models, chunk.n_rows)
         return _Cache(
             targets=self._targets.of(labels),
             weights=weights,
             weight=float(chunk.n_rows) if weights is None else float(weights.sum()),
-            margins=np.empty(chunk.n_rows),
-            directions=np.empty(chunk.n_rows),
-            slopes=np.empty(chunk.n_rows),
+            margins=np.empty(rows),
+            directions=np.empty(rows),
+            slopes=np.empty(rows),
         )
 
     # --- loss and gradient ------------------------------------------------------------------
 
     def _gradient(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         sent = np.ascontiguousarray(work.model["w"], np.float64)
-        d = self._facts.n_columns
-        offset = float(sent[d]) if sent.size > d else 0.0
         stale = [chunk for chunk in chunks if not self._is_current(chunk, work.parameters)]
-        forward = make_forward(self._facts.layout, sent[:d]) if stale else None
+        forward = _Forwards.of(self._facts, sent, self._models) if stale else None
         self.multiplied_rows += sum(chunk.n_rows for chunk in stale)
 
-        def run(part: Sequence[Chunk]) -> tuple[float, float, Adjoint]:
-            adjoint = make_adjoint(self._facts.layout, d)
-            loss, slope_sum = 0.0, 0.0
+        def run(part: Sequence[Chunk]) -> tuple[float, _Adjoints]:
+            adjoints = _Adjoints.of(self._facts, sent.size, self._models)
+            loss = 0.0
             for chunk in stream_chunks(part):
                 cache = self._caches[chunk.id]
-                margins = self._margins(chunk, work.parameters, forward, offset)
-                loss += self._loss.value_and_slope(
+                margins = self._margins(chunk, work.parameters, forward)
+                loss += (self._multi or self._loss).value_and_slope(
                     margins, cache.targets, cache.weights, cache.slopes
                 )
-                adjoint.add(chunk, cache.slopes)
-                if sent.size > d:
-                    slope_sum += float(cache.slopes.sum())
-            return loss, slope_sum, adjoint
+                adjoints.add(chunk, cache.slopes)
+            return loss, adjoints
 
         loss = 0.0
         gradient = np.zeros(sent.size)
-        for part_loss, slope_sum, adjoint in parallel.map(run, runs(chunks, parallel.n_threads)):
+        for part_loss, adjoints in parallel.map(run, runs(chunks, parallel.n_threads)):
             loss += part_loss
-            adjoint.result(gradient[:d])
-            if sent.size > d:
-                gradient[d] += slope_sum
+            adjoints.result(gradient)
         weight = float(sum(self._caches[chunk.id].weight for chunk in chunks))
         out = {"loss": np.array(loss), "gradient": gradient, "weight": np.array(weight)}
         if not work.parameters.get("scratch", False):
@@ -154,24 +157,69 @@ class BatchGradientSolver:
             weights = self._caches[chunk.id].weights
             return np.ones(chunk.n_rows) if weights is None else weights
 
-        def second_derivatives(chunk: Chunk, margins: F64) -> F64:
-            cache, out = self._caches[chunk.id], np.empty(chunk.n_rows)
-            self._loss.curvature(margins, cache.targets, cache.weights, out)
-            return out
-
         out: dict[str, F64] = {}
         if "gradient" in work.returns:
             out |= self._gradient(work, chunks, parallel)
         if "majorant" in work.returns:
             (n_sent,) = work.returns["majorant"]
-            out["majorant"] = curvature_probes.majorant_of(
-                chunks, weights_of, n_sent, self._facts, parallel
+            # The Hessian of all classes is at most the smoothness times this for each of them.
+            one = curvature_probes.majorant_of(
+                chunks, weights_of, n_sent // self._models, self._facts, parallel
+            )
+            d = self._facts.n_columns
+            out["majorant"] = np.concatenate(
+                [np.tile(one[:d], self._models), np.tile(one[d:], self._models)]
             )
         if "products" in work.returns:
-            out |= curvature_probes.sketch_of(
-                work, chunks, second_derivatives, self._facts, parallel
-            )
+            out |= self._sketch(work, chunks, parallel)
         return out
+
+    def _sketch(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        """Multiply the Hessian at ``work.model["at"]`` by every row of the basis.
+
+        Arrays of the basis's size: one of sums per thread, their total and, for sequences, the
+        basis folded into tables.
+        """
+        at = np.ascontiguousarray(work.model["at"], np.float64)
+        basis = np.ascontiguousarray(work.model["basis"], np.float64)
+        d, k = self._facts.n_columns, self._models
+        there, *forwards = (_Forwards.of(self._facts, row, k) for row in (at, *basis))
+
+        def run(part: Sequence[Chunk]) -> tuple[list[_Adjoints], F64, F64]:
+            adjoints = [_Adjoints.of(self._facts, at.size, k) for _ in basis]
+            mass = np.zeros(k)
+            diagonals: list[F64] = []
+            for chunk in stream_chunks(part):
+                cache = self._caches[chunk.id]
+                margins, curvatures = np.empty_like(cache.margins), np.empty_like(cache.margins)
+                there(chunk, margins)
+                self._write_curvatures(cache, margins, curvatures)
+                diagonal = (
+                    curvatures
+                    if self._multi is None
+                    else self._multi.diagonal(curvatures, cache.weights)
+                )
+                diagonals.append(diagonal)
+                mass += [float(row.sum()) for row in diagonal.reshape(k, -1)]
+                for forward, adjoint in zip(forwards, adjoints, strict=True):
+                    forward(chunk, margins)
+                    adjoint.add(chunk, self._times(cache, curvatures, margins))
+            sums = np.zeros((2, k * d))
+            for j in range(k):
+                own = slice(j * d, (j + 1) * d)
+                each = [diagonal.reshape(k, -1)[j] for diagonal in diagonals]
+                total, squares = sums[0, own], sums[1, own]
+                column_statistics.add_moments(part, each, self._facts, total, squares)
+            return adjoints, sums, mass
+
+        products, moments, mass = np.zeros(basis.shape), np.zeros((2, k * d)), np.zeros(k)
+        for adjoints, sums, part_mass in parallel.map(run, runs(chunks, parallel.n_threads)):
+            for j, adjoint in enumerate(adjoints):
+                adjoint.result(products[j])
+            moments += sums
+            mass += part_mass
+        total, squares = moments
+        return {"products": products, "squares": squares, "total": total, "mass": mass}
 
     def _is_current(self, chunk: Chunk, parameters: Mapping[str, Any]) -> bool:
         """Whether the chunk's margins at the point are cached, or one step from it."""
@@ -179,7 +227,7 @@ class BatchGradientSolver:
         return cache.point == parameters["point"] or _can_advance(cache, parameters)
 
     def _margins(
-        self, chunk: Chunk, parameters: Mapping[str, Any], forward: Forward | None, offset: float
+        self, chunk: Chunk, parameters: Mapping[str, Any], forward: _Forwards | None
     ) -> F64:
         cache = self._caches[chunk.id]
         if cache.point == parameters["point"]:
@@ -191,8 +239,6 @@ class BatchGradientSolver:
         else:
             assert forward is not None
             forward(chunk, margins)
-            if offset != 0.0:
-                margins += offset
         if not scratch:
             cache.point = parameters["point"]
         return margins
@@ -200,21 +246,19 @@ class BatchGradientSolver:
     # --- along a direction ------------------------------------------------------------------
 
     def _probe(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
-        d = self._facts.n_columns
         sent = work.model.get("direction")
         point, direction = work.parameters["point"], work.parameters["direction"]
         here = [chunk for chunk in chunks if self._caches[chunk.id].point == point]
-        forward, offset = None, 0.0
+        forward: _Forwards | None = None
         if sent is None:
             here = [chunk for chunk in here if self._caches[chunk.id].direction == direction]
         else:
-            sent = np.ascontiguousarray(sent, np.float64)
-            forward = make_forward(self._facts.layout, sent[:d])
-            offset = float(sent[d]) if sent.size > d else 0.0
+            forward = _Forwards.of(self._facts, sent, self._models)
             fresh = [c for c in here if self._caches[c.id].direction != direction]
             self.multiplied_rows += sum(chunk.n_rows for chunk in fresh)
         asked = work.model.get("steps")
         steps = None if asked is None else np.array(asked, np.float64)
+        loss = self._multi or self._loss
 
         def run(part: Sequence[Chunk]) -> F64:
             # Row 0: values, or the curvature; row 1: slopes.
@@ -225,14 +269,12 @@ class BatchGradientSolver:
                 if cache.direction != direction:
                     assert forward is not None
                     forward(chunk, cache.directions)
-                    if offset != 0.0:
-                        cache.directions += offset
                     cache.direction = int(direction)
                 rows = (cache.margins, cache.directions, cache.targets, cache.weights)
                 if steps is None:
-                    out[0] += self._loss.curvature_along(*rows)
+                    out[0] += loss.curvature_along(*rows)
                 else:
-                    self._loss.along(*rows, steps, out[0], out[1])
+                    loss.along(*rows, steps, out[0], out[1])
             return out
 
         total = np.zeros((2, 1 if steps is None else steps.size))
@@ -247,30 +289,27 @@ class BatchGradientSolver:
 
     def _product(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Sum ``X' D (X v)`` in one pass over the rows: margins and D are cached."""
-        d = self._facts.n_columns
         sent = np.ascontiguousarray(work.model["v"], np.float64)
-        offset = float(sent[d]) if sent.size > d else 0.0
         point = work.parameters["point"]
         here = [chunk for chunk in chunks if self._caches[chunk.id].point == point]
-        forward = make_forward(self._facts.layout, sent[:d])
+        forward = _Forwards.of(self._facts, sent, self._models)
         self.multiplied_rows += sum(chunk.n_rows for chunk in here)
 
-        def run(part: Sequence[Chunk]) -> tuple[float, Adjoint]:
-            adjoint = make_adjoint(self._facts.layout, d)
-            last = 0.0
+        def run(part: Sequence[Chunk]) -> _Adjoints:
+            adjoints = _Adjoints.of(self._facts, sent.size, self._models)
             for chunk in stream_chunks(part):
                 cache = self._caches[chunk.id]
                 curvatures = self._curvatures(cache)
-                adjoint.add_product(chunk, forward, offset, curvatures, cache.slopes)
-                if sent.size > d:
-                    last += float(cache.slopes.sum())
-            return last, adjoint
+                if self._multi is None:
+                    adjoints.add_product(chunk, forward, curvatures, cache.slopes)
+                else:
+                    forward(chunk, cache.slopes)
+                    adjoints.add(chunk, self._times(cache, curvatures, cache.slopes))
+            return adjoints
 
         hv = np.zeros(sent.size)
-        for last, adjoint in parallel.map(run, runs(here, parallel.n_threads)):
-            adjoint.result(hv[:d])
-            if sent.size > d:
-                hv[d] += last
+        for adjoints in parallel.map(run, runs(here, parallel.n_threads)):
+            adjoints.result(hv)
         uncached = sum(chunk.n_rows for chunk in chunks) - sum(chunk.n_rows for chunk in here)
         return {"hv": hv, "uncached": np.array(float(uncached))}
 
@@ -278,9 +317,20 @@ class BatchGradientSolver:
         if cache.curved != cache.point:
             if cache.curvatures.size != cache.margins.size:
                 cache.curvatures = np.empty_like(cache.margins)
-            self._loss.curvature(cache.margins, cache.targets, cache.weights, cache.curvatures)
+            self._write_curvatures(cache, cache.margins, cache.curvatures)
             cache.curved = cache.point
         return cache.curvatures
+
+    def _write_curvatures(self, cache: _Cache, margins: F64, out: F64) -> None:
+        (self._multi or self._loss).curvature(margins, cache.targets, cache.weights, out)
+
+    def _times(self, cache: _Cache, curvatures: F64, directions: F64) -> F64:
+        """Replace the margins of a direction by the losses' Hessians times them."""
+        if self._multi is None:
+            directions *= curvatures
+        else:
+            self._multi.times(curvatures, cache.weights, directions)
+        return directions
 
     # --- columns ----------------------------------------------------------------------------
 
@@ -295,6 +345,69 @@ class BatchGradientSolver:
             return weights if weighted and weights is not None else np.ones(chunk.n_rows)
 
         return column_statistics.moments(chunks, self._facts, parallel, coefficients)
+
+
+@dataclass(frozen=True, slots=True)
+class _Forwards:
+    """Products of chunks with the models of a vector as :class:`scaling.Columns` lays it out."""
+
+    each: tuple[Forward, ...]
+    offsets: tuple[float, ...]
+
+    @staticmethod
+    def of(facts: DatasetStats, sent: F64, models: int) -> _Forwards:
+        """Prepare the products with a vector (n_sent,)."""
+        sent, d = np.ascontiguousarray(sent, np.float64), facts.n_columns
+        offsets = sent[models * d :].tolist() or [0.0] * models
+        each = (make_forward(facts.layout, sent[k * d : (k + 1) * d]) for k in range(models))
+        return _Forwards(tuple(each), tuple(offsets))
+
+    def __call__(self, chunk: Chunk, out: F64) -> None:
+        """Write the margins of a chunk's rows, (n_rows,) or (models, n_rows)."""
+        rows = out.reshape(len(self.each), -1)
+        for forward, offset, row in zip(self.each, self.offsets, rows, strict=True):
+            forward(chunk, row)
+            if offset != 0.0:
+                row += offset
+
+
+@dataclass(slots=True)
+class _Adjoints:
+    """Sums of the rows of chunks, each times its slope, for every model."""
+
+    each: list[Adjoint]
+    #: Sums of the slopes, (models,), if the vector has offsets.
+    lasts: F64 | None
+
+    @staticmethod
+    def of(facts: DatasetStats, n_sent: int, models: int) -> _Adjoints:
+        """Return empty sums for a vector (n_sent,)."""
+        d = facts.n_columns
+        each = [make_adjoint(facts.layout, d) for _ in range(models)]
+        return _Adjoints(each, np.zeros(models) if n_sent > models * d else None)
+
+    def add(self, chunk: Chunk, slopes: F64) -> None:
+        """Add a chunk; slopes (n_rows,) or (models, n_rows)."""
+        for k, (adjoint, row) in enumerate(
+            zip(self.each, slopes.reshape(len(self.each), -1), strict=True)
+        ):
+            adjoint.add(chunk, row)
+            if self.lasts is not None:
+                self.lasts[k] += float(row.sum())
+
+    def add_product(self, chunk: Chunk, forward: _Forwards, curvatures: F64, scratch: F64) -> None:
+        """Add ``X' D X v`` of a chunk in one pass over its rows, for a single model."""
+        self.each[0].add_product(chunk, forward.each[0], forward.offsets[0], curvatures, scratch)
+        if self.lasts is not None:
+            self.lasts[0] += float(scratch.sum())
+
+    def result(self, out: F64) -> None:
+        """Add the sums to a vector (n_sent,)."""
+        d = (out.size - (0 if self.lasts is None else self.lasts.size)) // len(self.each)
+        for k, adjoint in enumerate(self.each):
+            adjoint.result(out[k * d : (k + 1) * d])
+        if self.lasts is not None:
+            out[len(self.each) * d :] += self.lasts
 
 
 def _can_advance(cache: _Cache, parameters: Mapping[str, Any]) -> bool:

@@ -42,7 +42,7 @@ from elasticml.algorithms.batch_gradient.stand_in_guard import StandInGuard, his
 from elasticml.algorithms.batch_gradient.tron import Tron
 from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.scaling import Columns
-from elasticml.algorithms.targets import Targets, targets_for, weight_of_all
+from elasticml.algorithms.targets import Targets, n_models, targets_for, weight_of_all
 from elasticml.data.source import DatasetStats
 from elasticml.errors import JobFailedError
 from elasticml.objectives.penalties import L2
@@ -74,7 +74,7 @@ def make_trainer(
     ConfigError
         When a setting is unknown or out of range.
     DataError
-        When the loss is for classification and the data do not have exactly two labels.
+        When the loss is for classification and the data do not have at least two labels.
     """
     checked = settings_from_section(BatchGradient, settings)
     rule = absent_rule(checked.name, absent)
@@ -102,7 +102,13 @@ def _train(
     roll_back = RollBack.of(settings)
     if roll_back is not None:
         rules = roll_back.absence(rules)
-    columns = yield from fix_columns(settings.scale, settings.intercept, facts, resume=resume)
+    columns = yield from fix_columns(
+        settings.scale,
+        settings.intercept,
+        facts,
+        resume=resume,
+        models=n_models(settings, facts),
+    )
     optimizer = yield from _make_optimizer(settings, columns, resume)
     elastic = ElasticGradient(
         columns=columns,
@@ -113,7 +119,7 @@ def _train(
     )
     # Line 4: choose w^0.
     start = Point(serial=0, w=np.zeros(columns.n_model))
-    penalty = L2(strength=settings.l2, n_penalised=columns.n_columns)
+    penalty = L2(strength=settings.l2, n_penalised=columns.n_coefficients)
     descent = _Descent(
         settings=settings,
         elastic=elastic,

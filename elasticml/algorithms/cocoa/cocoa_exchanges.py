@@ -66,14 +66,18 @@ STEP: Final = "step"
 SERIAL: Final = "serial"
 
 
-def serial_of(chunk: Chunk) -> int | None:
-    """Return the serial of the last exchange of a chunk; None if it has no such state."""
-    return int(chunk.state[SERIAL][0]) if SERIAL in chunk.state else None
+def serial_of(chunk: Chunk, prefix: str = "") -> int | None:
+    """Return the serial of the last exchange of a chunk; None if it has no such state.
+
+    ``prefix`` is that of the names in its state.
+    """
+    name = prefix + SERIAL
+    return int(chunk.state[name][0]) if name in chunk.state else None
 
 
-def is_recent(chunk: Chunk, settle: int) -> bool:
+def is_recent(chunk: Chunk, settle: int, prefix: str = "") -> bool:
     """Whether the state of a chunk that is not up to date is worth keeping."""
-    serial = serial_of(chunk)
+    serial = serial_of(chunk, prefix)
     return serial is not None and 0 <= settle - serial <= MISSED_MAX
 
 

@@ -12,26 +12,44 @@ from elasticml.algorithms.cocoa import cocoa_exchanges
 from elasticml.algorithms.cocoa.frozen_loss_bound import FrozenGroups, RowLimits, plan_statistics
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule
 from elasticml.algorithms.cocoa.mode import mode_of
+from elasticml.algorithms.initial_model import initial_model
 from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError
-from elasticml.specification.algorithms import CoCoA
+from elasticml.specification.algorithms import CoCoA, settings_from_section
 
 
-def check_warm_start(initial: Mapping[str, F64], facts: DatasetStats) -> None:
+def section_of_class(section: Mapping[str, Any], n: int, k: int) -> dict[str, Any]:
+    """Return the ``algorithm`` section for class k of n, against the rest.
+
+    The gaps of all classes sum up to the job's tolerance. Rows are neither copied to a GPU nor
+    skipped on disk, which would be done for each class by itself, unless the section says so.
+    """
+    settings = settings_from_section(CoCoA, section)
+    own = dict(section)
+    own["tolerance"] = settings.tolerance / n
+    own["device"] = "cpu" if settings.device == "auto" else settings.device
+    own["skip"] = bool(settings.skip)
+    initial = initial_model(section)
+    if initial:
+        own["warm_start"] = {name: np.split(a, n)[k].tolist() for name, a in initial.items()}
+    return own
+
+
+def check_warm_start(initial: Mapping[str, F64], facts: DatasetStats, models: int = 1) -> None:
     """Refuse a warm start from other data.
 
     Raises
     ------
     ConfigError
-        When the model has another number of features.
+        When the model has another number of features or classes.
     """
-    coef = initial.get("coef")
-    if coef is not None and coef.size != facts.n_columns:
+    coef, wanted = initial.get("coef"), models * facts.n_columns
+    if coef is not None and coef.size != wanted:
         raise ConfigError(
-            f"algorithm.warm_start.coef has {coef.size} numbers, wanted {facts.n_columns}, one for "
-            "each feature; use a model of the same features",
+            f"algorithm.warm_start.coef has {coef.size} numbers, wanted {wanted}, one for "
+            f"each feature{' and class' if models > 1 else ''}; use a model of the same features",
             key="algorithm.warm_start",
         )
 

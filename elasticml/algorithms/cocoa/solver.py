@@ -12,20 +12,30 @@ from typing import Any, Final
 import numpy as np
 
 from elasticml.algorithms import column_statistics
-from elasticml.algorithms.base import ON_CUDA, Arrays, Operation, Parallel, Work, operation_of
+from elasticml.algorithms.base import (
+    ON_CUDA,
+    Arrays,
+    Operation,
+    Parallel,
+    Solver,
+    Work,
+    operation_of,
+)
 from elasticml.algorithms.cocoa import bound_statistics, cocoa_exchanges
 from elasticml.algorithms.cocoa.bound_statistics import RowMap
 from elasticml.algorithms.cocoa.chunk_pointers import ChunkCaches, Piece, stored_of
 from elasticml.algorithms.cocoa.cocoa_exchanges import SERIAL, STEP, is_recent, serial_of
 from elasticml.algorithms.cocoa.device_selection import Device, check_driver, device_of
 from elasticml.algorithms.cocoa.frozen_loss_bound import MOMENTS, BoundPlan, plan_statistics
+from elasticml.algorithms.cocoa.initialization import section_of_class
 from elasticml.algorithms.cocoa.line_search import products, sum_steps
 from elasticml.algorithms.cocoa.local_pass import DualSolver, LocalSolver, PassOptions, PassRequest
 from elasticml.algorithms.cocoa.mode import mode_of
 from elasticml.algorithms.cocoa.scaled_chunks import scaled_chunk
 from elasticml.algorithms.cocoa.solver_groups import GroupedSolver
+from elasticml.algorithms.one_against_rest import ClassesSolver
 from elasticml.algorithms.parallel import map_chunks, runs
-from elasticml.algorithms.targets import Targets, targets_for
+from elasticml.algorithms.targets import Targets, n_models, targets_for
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import Adjoint, make_adjoint, make_forward
@@ -42,46 +52,66 @@ from elasticml.specification.algorithms import CoCoA, settings_from_section
 ALPHA: Final = "alpha"
 
 
-def settle(chunk: Chunk, loss: DualLoss, *, serial: int, settle: int, gamma: float) -> bool:
-    """Apply ``gamma`` times a chunk's last step, once; return whether the chunk is up to date.
+@dataclass(frozen=True, slots=True)
+class Duals:
+    """Dual variables in a chunk's state, with their pending step; they travel with the chunk."""
 
-    The chunk then has serial ``serial`` and no step. A chunk without state, or with the state of
-    another exchange than ``settle``, is left as it is.
-    """
-    state, own = chunk.state, serial_of(chunk)
-    if own is None or state[ALPHA].shape != (chunk.n_rows,):
-        return False
-    if own == serial:
+    #: Of their names in the state: each of several classes has its own.
+    prefix: str = ""
+
+    def settle(
+        self, chunk: Chunk, loss: DualLoss, *, serial: int, settle: int, gamma: float
+    ) -> bool:
+        """Apply ``gamma`` times a chunk's last step, once; return whether the chunk is up to date.
+
+        The chunk then has serial ``serial`` and no step. A chunk without state, or with the state
+        of another exchange than ``settle``, is left as it is.
+        """
+        own = serial_of(chunk, self.prefix)
+        if own is None or self.alpha(chunk).shape != (chunk.n_rows,):
+            return False
+        if own == serial:
+            return True
+        if own != settle:
+            return False
+        alpha = self.alpha(chunk)
+        if gamma != 0.0:
+            # Clipped: alpha + (new - alpha) may round beyond a bound that new was on.
+            moved = np.multiply(gamma, self.step(chunk), out=row_array(chunk))
+            moved += alpha
+            alpha = np.clip(moved, loss.low, loss.high, out=moved)
+        self.write_alpha(chunk, alpha, serial)
         return True
-    if own != settle:
-        return False
-    alpha = state[ALPHA]
-    if gamma != 0.0:
-        # Clipped: alpha + (new - alpha) may round beyond a bound that new was on.
-        moved = np.multiply(gamma, state[STEP], out=row_array(chunk))
-        moved += alpha
-        alpha = np.clip(moved, loss.low, loss.high, out=moved)
-    write_alpha(chunk, alpha, serial)
-    return True
 
+    def are_in(self, chunk: Chunk) -> bool:
+        """Whether a chunk has dual variables."""
+        return serial_of(chunk, self.prefix) is not None
 
-def has_recent_alpha(chunk: Chunk, settle: int) -> bool:
-    """Whether a chunk that is not up to date has dual variables worth keeping."""
-    return is_recent(chunk, settle) and chunk.state[ALPHA].shape == (chunk.n_rows,)
+    def are_recent(self, chunk: Chunk, settle: int) -> bool:
+        """Whether a chunk that is not up to date has dual variables worth keeping."""
+        recent = is_recent(chunk, settle, self.prefix)
+        return recent and self.alpha(chunk).shape == (chunk.n_rows,)
 
+    def alpha(self, chunk: Chunk) -> F64:
+        """Return a chunk's dual variables, (n_rows,)."""
+        return chunk.state[self.prefix + ALPHA]
 
-def write_alpha(chunk: Chunk, alpha: F64, serial: int) -> None:
-    """Replace a chunk's state by dual variables, which it then owns, and a zero step."""
-    step = row_array(chunk)
-    step[:] = 0.0
-    chunk.state = {ALPHA: alpha, STEP: step, SERIAL: np.array([serial], np.int64)}
-    chunk.state_version += 1
+    def step(self, chunk: Chunk) -> F64:
+        """Return the step of the exchange that the chunk is settled for, (n_rows,)."""
+        return chunk.state[self.prefix + STEP]
 
+    def write_alpha(self, chunk: Chunk, alpha: F64, serial: int) -> None:
+        """Replace a chunk's dual variables, which it then owns, with a zero step."""
+        step = row_array(chunk)
+        step[:] = 0.0
+        own = {ALPHA: alpha, STEP: step, SERIAL: np.array([serial], np.int64)}
+        chunk.state = {**chunk.state, **{self.prefix + name: a for name, a in own.items()}}
+        chunk.state_version += 1
 
-def set_step(chunk: Chunk, step: F64) -> None:
-    """Store the step of the exchange that the chunk is settled for."""
-    chunk.state[STEP] = step
-    chunk.state_version += 1
+    def set_step(self, chunk: Chunk, step: F64) -> None:
+        """Store the step of the exchange that the chunk is settled for."""
+        chunk.state[self.prefix + STEP] = step
+        chunk.state_version += 1
 
 
 # The member's half of CoCoA: steps of its dual variables, and its part of certificates.
@@ -108,12 +138,25 @@ class CocoaSolver:
     """Computes the exchanges that :mod:`elasticml.algorithms.cocoa.cocoa_exchanges` describes.
 
     Dual variables are in the chunks' state; everything kept here can be rebuilt from the chunks.
+
+    Parameters
+    ----------
+    settings : mapping
+        The job's ``algorithm`` section.
+    facts : DatasetStats
+    number : int, optional
+        The number of the class that is trained against the rest, of more than two.
     """
 
-    def __init__(self, settings: Mapping[str, Any], facts: DatasetStats) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], facts: DatasetStats, number: int | None = None
+    ) -> None:
         self._settings = settings_from_section(CoCoA, settings)
         self._facts = facts
-        self._targets: Targets = targets_for(self._settings, facts)
+        self._targets: Targets = targets_for(self._settings, facts, number)
+        self._duals = Duals("" if number is None else f"{number}/")
+        #: The solvers of all classes, which share scaled copies of chunks.
+        self.siblings: Sequence[CocoaSolver] = ()
         self._loss = dual_loss_named(self._settings.loss, self._settings.loss_parameters)
         self._constant = self._settings.intercept_scaling if self._settings.intercept else 0.0
         self._held: dict[ChunkId, _Held] = {}
@@ -210,7 +253,7 @@ class CocoaSolver:
         )
 
     def _settle(self, work: Work, chunk: Chunk) -> bool:
-        return settle(
+        return self._duals.settle(
             chunk,
             self._loss,
             serial=int(work.parameters["serial"]),
@@ -229,7 +272,7 @@ class CocoaSolver:
         ]
         pieces = [self._piece(chunk, work) for chunk in up_to_date]
         for chunk, piece in zip(up_to_date, pieces, strict=True):
-            np.copyto(piece.alpha, chunk.state[ALPHA])
+            np.copyto(piece.alpha, self._duals.alpha(chunk))
         weight = float(work.parameters["weight"])
         local = self._local_solver(pieces, parallel)
         local.bind(pieces)
@@ -269,14 +312,14 @@ class CocoaSolver:
         sum_steps(
             self._loss.code,
             self._loss.box,
-            chunk.state[ALPHA],
+            self._duals.alpha(chunk),
             piece.alpha,
             piece.targets,
             _NO_WEIGHTS if piece.weights is None else piece.weights,
             step,
             sums,
         )
-        set_step(chunk, step)
+        self._duals.set_step(chunk, step)
         return sums
 
     def _change(
@@ -287,7 +330,7 @@ class CocoaSolver:
         adjoint, out = make_adjoint(self._facts.layout, d), np.zeros(size)
         bodies = stream_chunks([piece.chunk for piece in pieces])
         for piece, chunk, _ in zip(pieces, chunks, bodies, strict=True):
-            step = chunk.state[STEP].copy()
+            step = self._duals.step(chunk).copy()
             if piece.weights is not None:
                 step *= piece.weights
             if self._loss.folds_labels():
@@ -302,12 +345,24 @@ class CocoaSolver:
     def _piece(self, chunk: Chunk, work: Work) -> Piece:
         held = self._held[chunk.id]
         if held.piece is None:
+            rows = self._scaled_by_sibling(chunk)
+            if rows is not None:
+                held.piece = Piece(rows, held.targets, held.weights, row_array(chunk))
+                return held.piece
             rows = scaled_chunk(chunk, work.model.get("factor"), work.model.get("shift"))
             if chunk.out_of_core is not None and rows is not chunk:
                 rows = chunk.out_of_core.add_form(rows)
                 release([chunk])
             held.piece = Piece(rows, held.targets, held.weights, row_array(chunk))
         return held.piece
+
+    def _scaled_by_sibling(self, chunk: Chunk) -> Chunk | None:
+        """Return the rows that the solver of another class visits for a chunk, or None."""
+        for sibling in self.siblings:
+            held = sibling._held.get(chunk.id)
+            if held is not None and held.chunk is chunk and held.piece is not None:
+                return held.piece.chunk
+        return None
 
     # --- certificates ---------------------------------------------------------------------------
 
@@ -320,7 +375,7 @@ class CocoaSolver:
         row_map = self._row_map(work)
         # A job's first certificate: all results are zero, whatever the rows are.
         is_blank = forward is None and plan is None and work.parameters["fill"] == "zero"
-        is_blank = is_blank and not any(chunk.state for chunk in chunks)
+        is_blank = is_blank and not any(self._duals.are_in(chunk) for chunk in chunks)
         #: Each chunk's contribution to the duality gap: DuHL's importance.
         importance: dict[ChunkId, float] = {}
 
@@ -377,20 +432,20 @@ class CocoaSolver:
         """Settle a chunk, or fill in its dual variables; return whether it was up to date."""
         if self._settle(work, chunk):
             return True
-        if has_recent_alpha(chunk, int(work.parameters["settle"])):
-            alpha = chunk.state[ALPHA]
+        if self._duals.are_recent(chunk, int(work.parameters["settle"])):
+            alpha = self._duals.alpha(chunk)
         else:
             alpha = row_array(chunk)
             alpha[:] = 0.0
             if work.parameters["fill"] == "map":
                 self._loss.alpha_from_margin(margins, self._held[chunk.id].targets, alpha)
         serial = int(work.parameters["serial"])
-        write_alpha(chunk, alpha, serial)
+        self._duals.write_alpha(chunk, alpha, serial)
         return False
 
     def _add_objectives(self, held: _Held, sums: F64) -> F64:
         """Add a chunk's losses, conjugates and weight; return its rows' coefficients."""
-        alpha = held.chunk.state[ALPHA]
+        alpha = self._duals.alpha(held.chunk)
         slopes = np.empty(held.chunk.n_rows)
         assert held.margins is not None
         loss = self._loss.loss.value_and_slope(held.margins, held.targets, held.weights, slopes)
@@ -441,6 +496,17 @@ class CocoaSolver:
             return np.ones(chunk.n_rows) if weights is None else weights
 
         return column_statistics.moments(chunks, self._facts, parallel, coefficients)
+
+
+def make_solver(settings: Mapping[str, Any], facts: DatasetStats) -> Solver:
+    """Return the solver of a job: with more than two classes, one for each against the rest."""
+    n = n_models(settings_from_section(CoCoA, settings), facts)
+    if n == 1:
+        return CocoaSolver(settings, facts)
+    solvers = [CocoaSolver(section_of_class(settings, n, k), facts, k) for k in range(n)]
+    for solver in solvers:
+        solver.siblings = solvers
+    return ClassesSolver(solvers)
 
 
 def _sigma(work: Work) -> float | None:

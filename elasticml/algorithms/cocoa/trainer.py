@@ -37,11 +37,12 @@ from elasticml.algorithms.cocoa.mode import mode_of
 from elasticml.algorithms.cocoa.scaled_chunks import check_scale
 from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.initial_model import initial_model
+from elasticml.algorithms.one_against_rest import train_classes
 from elasticml.algorithms.scaling import Columns
-from elasticml.algorithms.targets import Targets, targets_for, weight_of_all
+from elasticml.algorithms.targets import Targets, n_models, targets_for, weight_of_all
 from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
-from elasticml.errors import JobFailedError
+from elasticml.errors import ConfigError, JobFailedError
 from elasticml.specification.algorithms import CoCoA, absent_rule, settings_from_section
 
 #: Gap relative to the objective below which float32 members sum their steps in float64.
@@ -69,14 +70,29 @@ def make_trainer(
     ConfigError
         When a setting is unknown or out of range, or does not fit the data.
     DataError
-        When the data of a classification loss do not have exactly two labels.
+        When the data of a classification loss have less than two labels or continuous ones.
     """
     checked = settings_from_section(CoCoA, settings)
     rule, initial = absent_rule(checked.name, absent), initial_model(settings)
-    targets = targets_for(checked, facts)
+    n = n_models(checked, facts)
     check_scale(checked.scale, facts)
-    initialization.check_warm_start(initial, facts)
-    return _train(checked, facts, targets, rule, initial, resume)
+    initialization.check_warm_start(initial, facts, n)
+    if n == 1:
+        return _train(checked, facts, targets_for(checked, facts), rule, initial, resume)
+    if rule == "freeze":
+        raise ConfigError(
+            f"absent: got 'freeze' with {n} classes, which have no bound of the gap; use reload or "
+            "stall",
+            path="absent",
+        )
+
+    def of_class(k: int, own: Resume | None) -> Trainer:
+        section = initialization.section_of_class(settings, n, k)
+        each = settings_from_section(CoCoA, section)
+        targets = targets_for(each, facts, k)
+        return _train(each, facts, targets, rule, initial_model(section), own)
+
+    return train_classes(of_class, n, resume)
 
 
 def _train(

@@ -268,6 +268,20 @@ def test_onnx_predicts_the_same(frame: pd.DataFrame, folder: Path, kind: str) ->
         np.testing.assert_allclose(second, model.transform(frame), atol=1e-8)
 
 
+@pytest.mark.parametrize("one_against_rest", [False, True])
+def test_onnx_predicts_several_classes(one_against_rest: bool) -> None:
+    pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    rng = np.random.default_rng(2)
+    arrays = {"coef": rng.normal(size=(3, 4)), "intercept": rng.normal(size=3)}
+    classes, X = ["a", "b", "c"], rng.normal(size=(30, 4))
+    model = LinearModel(arrays, classes, loss="logistic", one_against_rest=one_against_rest)
+    session = runtime.InferenceSession(model.to_onnx().SerializeToString())
+    labels, probabilities = session.run(None, {"X": X})
+    assert labels.tolist() == model.predict(X).tolist()
+    np.testing.assert_allclose(probabilities, model.predict_proba(X), atol=1e-12)
+
+
 def run(*arguments: str) -> None:
     done = CliRunner().invoke(predict, list(arguments), catch_exceptions=False)
     assert done.exit_code == 0, done.output

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from elasticml.algorithms.batch_gradient import curvature_estimates, curvature_probes
+from elasticml.algorithms.batch_gradient import curvature_estimates
 from elasticml.algorithms.batch_gradient.curvature_estimates import Curvatures, curvatures_for
+from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
 from elasticml.algorithms.batch_gradient.stand_ins import Sums
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.scaling import Columns
-from elasticml.data.chunks.chunk import Chunk
 from elasticml.ids import ExchangeId
 from elasticml.protocol.events import ExchangeHeader
 from elasticml.specification.algorithms import BatchGradient
@@ -85,11 +85,10 @@ def test_a_sketch_takes_the_memory_of_its_sums_and_their_total() -> None:
         members=1,
     )
 
-    def bends(chunk: Chunk, margins: np.ndarray) -> np.ndarray:
-        return np.ones(chunk.n_rows)
+    solver = BatchGradientSolver({"loss": "squared"}, facts_of(chunks))
 
     def sketch() -> Any:
-        return curvature_probes.sketch_of(work, chunks, bends, facts_of(chunks), Serial())
+        return solver.compute(work, chunks, Serial())
 
     plain = rows.toarray()
     np.testing.assert_allclose(sketch()["products"], basis @ plain.T @ plain, atol=1e-12)

@@ -1,0 +1,307 @@
+"""Losses of several classes: one margin per class and row, and the rows' class numbers.
+
+Arrays of margins, directions and slopes have shape (classes, n): the products of one class's
+coefficients with all rows are contiguous. Sums over rows release the GIL.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar, cast
+
+import numpy as np
+from numba import njit
+
+from elasticml.arrays import F64
+from elasticml.objectives.losses import LOGISTIC, MarginLoss
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_NO_WEIGHTS: Final = np.empty(0)
+
+
+class MultiLoss(Protocol):
+    """A convex loss of the margins z (classes,) of one row and its class number, weighted by s."""
+
+    @property
+    def name(self) -> str:
+        """Name in a job file."""
+        ...
+
+    @property
+    def smoothness(self) -> float:
+        """Upper bound of the Hessian's eigenvalues with respect to a row's margins."""
+        ...
+
+    @property
+    def is_classification(self) -> bool:
+        """True."""
+        ...
+
+    def value_and_slope(
+        self, margins: F64, targets: F64, weights: F64 | None, slope_out: F64
+    ) -> float:
+        """Sum the losses and write their gradients ``s_i grad loss(z_i, y_i)``, (classes, n).
+
+        Parameters
+        ----------
+        margins : ndarray (classes, n)
+        targets : ndarray (n,)
+            Class numbers from 0.
+        weights : ndarray (n,), optional
+            None for ones.
+        slope_out : ndarray (classes, n)
+        """
+        ...
+
+    def along(
+        self,
+        margins: F64,
+        directions: F64,
+        targets: F64,
+        weights: F64 | None,
+        steps: F64,
+        values_out: F64,
+        slopes_out: F64,
+    ) -> None:
+        """Add value and slope of the summed loss along a direction, for each step length, (J,)."""
+        ...
+
+    def curvature_along(
+        self, margins: F64, directions: F64, targets: F64, weights: F64 | None
+    ) -> float:
+        """Return the sum of ``s_i u_i' H_i u_i``, H_i the Hessian with respect to z_i."""
+        ...
+
+    def curvature(self, margins: F64, targets: F64, weights: F64 | None, out: F64) -> None:
+        """Write what :meth:`times` and :meth:`diagonal` need of the Hessians, (classes, n)."""
+        ...
+
+    def times(self, curvatures: F64, weights: F64 | None, directions: F64) -> None:
+        """Replace ``directions`` u_i (classes, n) by ``s_i H_i u_i``."""
+        ...
+
+    def diagonal(self, curvatures: F64, weights: F64 | None) -> F64:
+        """Return the diagonals of ``s_i H_i``; new, (classes, n)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Softmax:
+    """``log sum_k exp z_k - z_y``: multinomial logistic regression."""
+
+    name: str = "logistic"
+    #: ``diag(p) - p p'`` has eigenvalues of at most 1/2.
+    smoothness: float = 0.5
+    is_classification: bool = True
+
+    def value_and_slope(
+        self, margins: F64, targets: F64, weights: F64 | None, slope_out: F64
+    ) -> float:
+        """See :class:`MultiLoss`."""
+        return float(_softmax_value(margins, targets, _given(weights), slope_out))
+
+    def along(
+        self,
+        margins: F64,
+        directions: F64,
+        targets: F64,
+        weights: F64 | None,
+        steps: F64,
+        values_out: F64,
+        slopes_out: F64,
+    ) -> None:
+        """See :class:`MultiLoss`."""
+        s = _given(weights)
+        _softmax_along(margins, directions, targets, s, steps, values_out, slopes_out)
+
+    def curvature_along(
+        self, margins: F64, directions: F64, targets: F64, weights: F64 | None
+    ) -> float:
+        """See :class:`MultiLoss`."""
+        return float(_softmax_curvature_along(margins, directions, _given(weights)))
+
+    def curvature(self, margins: F64, targets: F64, weights: F64 | None, out: F64) -> None:
+        """Write the probabilities of the classes."""
+        _probabilities(margins, out)
+
+    def times(self, curvatures: F64, weights: F64 | None, directions: F64) -> None:
+        """See :class:`MultiLoss`."""
+        _softmax_times(curvatures, _given(weights), directions)
+
+    def diagonal(self, curvatures: F64, weights: F64 | None) -> F64:
+        """See :class:`MultiLoss`."""
+        each: F64 = curvatures * (1.0 - curvatures)
+        return each if weights is None else each * weights
+
+
+@dataclass(frozen=True, slots=True)
+class OneAgainstRest:
+    """The sum over classes of a loss of two classes: of the class, +1, and all others, -1."""
+
+    loss: MarginLoss
+
+    @property
+    def name(self) -> str:
+        """See :class:`MultiLoss`."""
+        return self.loss.name
+
+    @property
+    def smoothness(self) -> float:
+        """See :class:`MultiLoss`."""
+        return self.loss.smoothness
+
+    @property
+    def is_classification(self) -> bool:
+        """See :class:`MultiLoss`."""
+        return True
+
+    def value_and_slope(
+        self, margins: F64, targets: F64, weights: F64 | None, slope_out: F64
+    ) -> float:
+        """See :class:`MultiLoss`."""
+        return math.fsum(
+            self.loss.value_and_slope(z, signs(targets, k), weights, slope_out[k])
+            for k, z in enumerate(margins)
+        )
+
+    def along(
+        self,
+        margins: F64,
+        directions: F64,
+        targets: F64,
+        weights: F64 | None,
+        steps: F64,
+        values_out: F64,
+        slopes_out: F64,
+    ) -> None:
+        """See :class:`MultiLoss`."""
+        for k, (z, u) in enumerate(zip(margins, directions, strict=True)):
+            self.loss.along(z, u, signs(targets, k), weights, steps, values_out, slopes_out)
+
+    def curvature_along(
+        self, margins: F64, directions: F64, targets: F64, weights: F64 | None
+    ) -> float:
+        """See :class:`MultiLoss`."""
+        return math.fsum(
+            self.loss.curvature_along(z, u, signs(targets, k), weights)
+            for k, (z, u) in enumerate(zip(margins, directions, strict=True))
+        )
+
+    def curvature(self, margins: F64, targets: F64, weights: F64 | None, out: F64) -> None:
+        """Write the weighted second derivatives."""
+        for k, z in enumerate(margins):
+            self.loss.curvature(z, signs(targets, k), weights, out[k])
+
+    def times(self, curvatures: F64, weights: F64 | None, directions: F64) -> None:
+        """See :class:`MultiLoss`."""
+        directions *= curvatures
+
+    def diagonal(self, curvatures: F64, weights: F64 | None) -> F64:
+        """See :class:`MultiLoss`."""
+        return curvatures
+
+
+def multiclass_loss(loss: MarginLoss) -> MultiLoss:
+    """Return the loss of several classes that belongs to one of two: softmax for the logistic."""
+    return Softmax() if loss is LOGISTIC else OneAgainstRest(loss)
+
+
+def signs(targets: F64, k: int) -> F64:
+    """Return +1 for rows of class number k, else -1; new, (n,)."""
+    return np.where(targets == k, 1.0, -1.0)
+
+
+def _given(weights: F64 | None) -> F64:
+    return _NO_WEIGHTS if weights is None else weights
+
+
+def _kernel(function: _Function) -> _Function:
+    return cast(_Function, njit(nogil=True, cache=True)(function))
+
+
+@_kernel
+def _softmax_value(z: F64, targets: F64, weights: F64, out: F64) -> Any:
+    total = 0.0
+    for i in range(z.shape[1]):
+        top = z[0, i]
+        for k in range(1, z.shape[0]):
+            top = max(top, z[k, i])
+        powers = 0.0
+        for k in range(z.shape[0]):
+            out[k, i] = math.exp(z[k, i] - top)
+            powers += out[k, i]
+        s = weights[i] if weights.size > 0 else 1.0
+        own = int(targets[i])
+        total += s * (math.log(powers) - (z[own, i] - top))
+        for k in range(z.shape[0]):
+            out[k, i] *= s / powers
+        out[own, i] -= s
+    return total
+
+
+@_kernel
+def _softmax_along(
+    z: F64, u: F64, targets: F64, weights: F64, steps: F64, values: F64, slopes: F64
+) -> None:
+    for i in range(z.shape[1]):
+        s = weights[i] if weights.size > 0 else 1.0
+        own = int(targets[i])
+        for j in range(steps.size):
+            t = steps[j]
+            top = z[0, i] + t * u[0, i]
+            for k in range(1, z.shape[0]):
+                top = max(top, z[k, i] + t * u[k, i])
+            powers, dot = 0.0, 0.0
+            for k in range(z.shape[0]):
+                e = math.exp(z[k, i] + t * u[k, i] - top)
+                powers += e
+                dot += e * u[k, i]
+            values[j] += s * (math.log(powers) - (z[own, i] + t * u[own, i] - top))
+            slopes[j] += s * (dot / powers - u[own, i])
+
+
+@_kernel
+def _softmax_curvature_along(z: F64, u: F64, weights: F64) -> Any:
+    total = 0.0
+    for i in range(z.shape[1]):
+        top = z[0, i]
+        for k in range(1, z.shape[0]):
+            top = max(top, z[k, i])
+        powers, dot = 0.0, 0.0
+        for k in range(z.shape[0]):
+            e = math.exp(z[k, i] - top)
+            powers += e
+            dot += e * u[k, i]
+        mean, square = dot / powers, 0.0
+        for k in range(z.shape[0]):
+            off = u[k, i] - mean
+            square += math.exp(z[k, i] - top) * off * off
+        total += (weights[i] if weights.size > 0 else 1.0) * square / powers
+    return total
+
+
+@_kernel
+def _probabilities(z: F64, out: F64) -> None:
+    for i in range(z.shape[1]):
+        top = z[0, i]
+        for k in range(1, z.shape[0]):
+            top = max(top, z[k, i])
+        powers = 0.0
+        for k in range(z.shape[0]):
+            out[k, i] = math.exp(z[k, i] - top)
+            powers += out[k, i]
+        for k in range(z.shape[0]):
+            out[k, i] /= powers
+
+
+@_kernel
+def _softmax_times(p: F64, weights: F64, u: F64) -> None:
+    for i in range(p.shape[1]):
+        dot = 0.0
+        for k in range(p.shape[0]):
+            dot += p[k, i] * u[k, i]
+        s = weights[i] if weights.size > 0 else 1.0
+        for k in range(p.shape[0]):
+            u[k, i] = s * p[k, i] * (u[k, i] - dot)
