@@ -128,7 +128,7 @@ def test_a_model_predicts_by_its_link_and_keeps_it(tmp_path: Any) -> None:
     np.testing.assert_allclose(model.predict(X), means, rtol=1e-12)
     np.testing.assert_array_equal(kept.predict(X), model.predict(X))
     np.testing.assert_allclose(model.to_sklearn().predict(X), means, rtol=1e-12)
-    assert model.settings() == {"loss": "poisson", "link": "log"}
+    assert model.settings() == {"loss": "poisson", "link": "log", "power": 1.0}
 
 
 def test_labels_outside_of_the_losss_domain_are_refused() -> None:
