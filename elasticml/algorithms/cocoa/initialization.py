@@ -23,12 +23,13 @@ from elasticml.specification.algorithms import CoCoA, settings_from_section
 def section_of_class(section: Mapping[str, Any], n: int, k: int) -> dict[str, Any]:
     """Return the ``algorithm`` section for class k of n, against the rest.
 
-    The gaps of all classes sum up to the job's tolerance. Rows are neither copied to a GPU nor
-    skipped on disk, which would be done for each class by itself, unless the section says so.
+    The gaps of all classes sum up to the job's tolerance; the default one is a share of each
+    class's objective. Rows are neither copied to a GPU nor skipped on disk, which would be done for
+    each class by itself, unless the section says so.
     """
     settings = settings_from_section(CoCoA, section)
     own = dict(section)
-    own["tolerance"] = settings.tolerance / n
+    own["tolerance"] = None if settings.tolerance is None else settings.tolerance / n
     own["device"] = "cpu" if settings.device == "auto" else settings.device
     own["skip"] = bool(settings.skip)
     initial = initial_model(section)

@@ -115,7 +115,12 @@ def test_scaled_columns_of_several_classes(scale: Any) -> None:
 @pytest.mark.parametrize("optimizer", ["lbfgs", "tron"])
 def test_other_losses_train_each_class_against_the_rest(loss: Any, optimizer: Any) -> None:
     job = BatchGradient(
-        loss=loss, l2=L2, optimizer=optimizer, class_weight=WEIGHTS, tolerance=1e-10
+        loss=loss,
+        l2=L2,
+        optimizer=optimizer,
+        class_weight=WEIGHTS,
+        tolerance=1e-10,
+        intercept=False,
     )
     model = trained(job).model
     coef, objective = each_against_rest(loss)
@@ -125,7 +130,7 @@ def test_other_losses_train_each_class_against_the_rest(loss: Any, optimizer: An
 
 @pytest.mark.parametrize("loss", ["logistic", "squared_hinge"])
 def test_cocoa_certifies_each_class_against_the_rest(loss: Any) -> None:
-    job = CoCoA(loss=loss, l2=L2, class_weight=WEIGHTS, tolerance=4e-13, seed=1)
+    job = CoCoA(loss=loss, l2=L2, class_weight=WEIGHTS, tolerance=4e-13, intercept=False, seed=1)
     model = trained(job).model
     coef, objective = each_against_rest(loss)
     np.testing.assert_allclose(model.arrays["coef"], coef, atol=1e-6)
