@@ -33,6 +33,7 @@ WORDS: Final = {
     "test RMSE": "Root of the mean squared error on test examples.",
     "test r2": "Explained share of the labels' variance on test examples; 0 is the mean, 1 is"
     " perfect.",
+    "test d2": "Explained share of the deviance on test examples; 0 is the mean, 1 is perfect.",
     # Columns of the history.
     "round": "Number of the round; a row is the state at its beginning.",
     "seconds": "When the row was written, since the job started.",
