@@ -488,7 +488,7 @@ def column_moments(encoder: TableEncoder, encoded: Sequence[Rows]) -> dict[str, 
     y = np.concatenate([rows.labels for rows in encoded])
     # Whether rows are sparse depends on the encoding alone, so all of them are.
     stack = scipy.sparse.vstack if encoded[0].dense is None else np.concatenate
-    X = stack([matrix_of(rows) for rows in encoded])
+    X: Any = stack([matrix_of(rows) for rows in encoded])
     X = X.tocsc() if scipy.sparse.issparse(X) else X
     some = X[:, list(numeric.values())]
     dense = some.toarray() if scipy.sparse.issparse(some) else some
