@@ -20,6 +20,8 @@ PACKAGE = ROOT / "elasticml"
 #: Lowest first. A file imports from strictly lower layers, and from its own part.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("ids", "errors", "arrays"),
+    ("user_cache",),
+    ("compiled",),
     ("specification", "story"),
     ("data", "objectives", "protocol"),
     ("algorithms", "control"),

@@ -10,10 +10,9 @@ The kernels are serial, release the GIL and go through the rows in order.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from elasticml.algorithms import scaling
@@ -21,6 +20,7 @@ from elasticml.algorithms.base import Arrays, Exchange, Outcome, Parallel, Resum
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
+from elasticml.compiled import kernel
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import make_adjoint
 from elasticml.data.out_of_core.store import stream_chunks
@@ -173,14 +173,8 @@ def raise_to_maxabs(chunks: Sequence[Chunk], facts: DatasetStats, out: F64) -> N
 
 # Serial compiled loops for the statistics of sparse columns; they release the GIL.
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
-
-def _kernel(function: _Function) -> _Function:
-    return cast(_Function, njit(nogil=True, cache=True)(function))
-
-
-@_kernel
+@kernel
 def add_csr_squares(
     indptr: NDArray[np.int32],
     indices: NDArray[np.int32],
@@ -195,7 +189,7 @@ def add_csr_squares(
             out[indices[k]] += coefficients[i] * x * x
 
 
-@_kernel
+@kernel
 def raise_to_csr_maxabs(indices: NDArray[np.int32], values: NDArray[Any], out: F64) -> None:
     """Raise ``out[j]`` to the largest ``|x_ij|``."""
     for k in range(indices.size):

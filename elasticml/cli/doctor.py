@@ -47,7 +47,7 @@ def doctor(
 ) -> None:
     """Check this machine, and the cluster."""
     from elasticml.cli.checks import all_checks
-    from elasticml.data.storage.block_cache import cache_directory
+    from elasticml.user_cache import cache_directory
 
     checks = all_checks(os.environ, cache_directory())
     if on_yarn:

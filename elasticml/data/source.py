@@ -13,10 +13,11 @@ from elasticml.data.dataset_stats import BlockSummary as BlockSummary
 from elasticml.data.dataset_stats import DatasetStats as DatasetStats
 from elasticml.data.dataset_stats import merge_summaries as merge_summaries
 from elasticml.data.dataset_stats import summarise as summarise
-from elasticml.data.storage.block_cache import CacheSetting, cache_bytes_max, cached, is_off, pin
+from elasticml.data.storage.block_cache import cached, pin
 from elasticml.data.storage.block_file import Block
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId
+from elasticml.user_cache import CacheSetting, cache_bytes_max, is_off
 
 #: Size of a text reader's byte ranges, and of a block of in-memory rows.
 BLOCK_BYTES: Final = 8 * 2**20

@@ -9,12 +9,12 @@ from typing import Any
 from elasticml.algorithms.base import Arrays
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.source import Source
-from elasticml.data.storage.block_cache import CacheSetting
 from elasticml.evaluation.column_scorer import ColumnScorer
 from elasticml.evaluation.imported_scorer import ImportedScorer
 from elasticml.evaluation.linear_scorer import LinearScorer
 from elasticml.evaluation.network_scorer import NetworkScorer
 from elasticml.evaluation.scoring import DataReader, Score, Scorer
+from elasticml.user_cache import CacheSetting
 
 #: Scorers by algorithm; user-defined ones have their own, all others use the linear scorer.
 _SCORERS: dict[str, Callable[[Mapping[str, Any], DatasetStats], Scorer]] = {

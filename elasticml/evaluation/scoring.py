@@ -17,9 +17,9 @@ from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.readers.images import image_shape
 from elasticml.data.source import Source, read_block, resolve_chunk_bytes
-from elasticml.data.storage.block_cache import CacheSetting
 from elasticml.errors import DataError
 from elasticml.ids import is_validation
+from elasticml.user_cache import CacheSetting
 
 #: Data up to this size stay in memory between passes.
 KEPT_BYTES_MAX = 2**28

@@ -10,7 +10,6 @@ from elasticml.algorithms.registry import algorithm as algorithm_named
 from elasticml.data.chunks.by_columns import is_by_columns
 from elasticml.data.readers.images import image_shape
 from elasticml.data.source import Source, read_block
-from elasticml.data.storage.block_cache import CacheSetting
 from elasticml.errors import ConfigError, DataError, prefix_errors
 from elasticml.evaluation.imported_scorer import check_can_score
 from elasticml.evaluation.scoring import check_image_shapes, row_length_error
@@ -20,6 +19,7 @@ from elasticml.specification.algorithms import (
     LocalSGD,
     PrimalCoCoA,
 )
+from elasticml.user_cache import CacheSetting
 
 #: Largest first block that is read.
 TRIED_BYTES_MAX: Final = 2**24

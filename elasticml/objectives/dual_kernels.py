@@ -12,16 +12,11 @@ is the derivative of the example's margin with respect to its dual variable.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
-
-from numba import njit
+from typing import Final
 
 from elasticml.arrays import F64
+from elasticml.compiled import compiled, unchecked_kernel
 from elasticml.objectives.loss_kernels import Shape, box_dual, tweedie_conjugate
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
 
 #: Newton steps for the logistic loss.
 NEWTON_STEPS: Final = 2
@@ -31,12 +26,7 @@ EDGE: Final = 1e-15
 NEWTON_MARGIN: Final = 0.05
 
 
-def _inlined(function: _Function) -> _Function:
-    return cast(_Function, njit(nogil=True, cache=True, inline="always")(function))
-
-
-def _kernel(function: _Function) -> _Function:
-    return cast(_Function, njit(nogil=True, cache=True, error_model="numpy")(function))
+_inlined = compiled(inline="always")
 
 
 @_inlined
@@ -68,7 +58,7 @@ def _newton_trial(new: float, slope: float, q: float, low: float, high: float) -
     return trial
 
 
-@_kernel
+@unchecked_kernel
 def logistic_step(a: float, m: float, q: float) -> float:
     """Return the new dual variable of the logistic loss after safeguarded Newton steps.
 
@@ -94,7 +84,7 @@ def logistic_step(a: float, m: float, q: float) -> float:
     return new
 
 
-@_kernel
+@unchecked_kernel
 def logistic_newton_step(a: float, m: float, q: float) -> float:
     """Return the new dual variable of the logistic loss after one Newton step from its old value.
 
@@ -213,7 +203,7 @@ def alpha_of_margin(code: int, z: float, y: float, box: Shape) -> float:
     return min(max(1.0 - m, 0.0), 1.0)
 
 
-@_kernel
+@unchecked_kernel
 def minus_conjugate(code: int, box: Shape, duals: F64, targets: F64, weights: F64) -> float:
     """Return the sum of ``s_i minus(a_i)``; ``weights`` (0,) means ones.
 
@@ -230,7 +220,7 @@ def minus_conjugate(code: int, box: Shape, duals: F64, targets: F64, weights: F6
     return total
 
 
-@_kernel
+@unchecked_kernel
 def alpha_from_margin(code: int, box: Shape, margins: F64, targets: F64, out: F64) -> None:
     """Write each example's ``-loss'`` at its margin into ``out``."""
     for i in range(margins.size):

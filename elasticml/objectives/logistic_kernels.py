@@ -10,16 +10,12 @@ With ``m = y z`` the loss is ``log(1 + exp(-m)) = max(-m, 0) + log(1 + e)``, ``e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Final
 
 import numpy as np
-from numba import njit
 
 from elasticml.arrays import F64
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
+from elasticml.compiled import compiled, unchecked_kernel
 
 #: Rows per tile: losses are computed for a tile, then added in row order, which is sequential.
 _TILE_ROWS: Final = 512
@@ -39,14 +35,8 @@ _ARTANH: Final = tuple(2.0 / (2 * k + 1) for k in range(11, 0, -1))
 _SQRT2_LESS_1: Final = 0.41421356
 
 
-def _kernel(function: _Function) -> _Function:
-    # NumPy's division: Python's test for zero would prevent vectorisation.
-    return cast(_Function, njit(nogil=True, cache=True, error_model="numpy")(function))
-
-
-def _inlined(function: _Function) -> _Function:
-    options = {"nogil": True, "cache": True, "error_model": "numpy", "forceinline": True}
-    return cast(_Function, njit(**options)(function))
+# NumPy's division: Python's test for zero would prevent vectorisation.
+_inlined = compiled(error_model="numpy", forceinline=True)
 
 
 @_inlined
@@ -93,7 +83,7 @@ def _second_derivative(margin: float, target: float) -> float:
     return e / ((1.0 + e) * (1.0 + e))
 
 
-@_kernel
+@unchecked_kernel
 def value_and_slope(margins: F64, targets: F64, weights: F64, slope_out: F64) -> float:
     """Return the sum of weighted losses, and write each row's weighted slope.
 
@@ -114,7 +104,7 @@ def value_and_slope(margins: F64, targets: F64, weights: F64, slope_out: F64) ->
     return total
 
 
-@_kernel
+@unchecked_kernel
 def along(
     margins: F64,
     directions: F64,
@@ -142,7 +132,7 @@ def along(
             slopes_out[j] += slope
 
 
-@_kernel
+@unchecked_kernel
 def curvature(margins: F64, targets: F64, weights: F64, out: F64) -> None:
     """Write each row's weighted second derivative."""
     for i in range(margins.size):
@@ -152,7 +142,7 @@ def curvature(margins: F64, targets: F64, weights: F64, out: F64) -> None:
             out[i] *= weights[i]
 
 
-@_kernel
+@unchecked_kernel
 def curvature_along(margins: F64, directions: F64, targets: F64, weights: F64) -> float:
     """Return the sum of ``s_i loss''(z_i, y_i) u_i^2``: the curvature along a direction."""
     second, total = np.empty(margins.size), 0.0

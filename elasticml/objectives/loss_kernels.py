@@ -14,16 +14,11 @@ of Tweedie distributions with the link log have shape (power, 0, 0): Poisson's h
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
-
-from numba import njit
+from typing import Final
 
 from elasticml.arrays import F64
+from elasticml.compiled import compiled, kernel
 from elasticml.objectives import logistic_kernels
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
 
 LOGISTIC: Final = 0
 SQUARED: Final = 1
@@ -39,12 +34,7 @@ Shape = tuple[float, float, float]
 _STEPS_MAX: Final = 200
 
 
-def _kernel(function: _Function) -> _Function:
-    return cast(_Function, njit(nogil=True, cache=True)(function))
-
-
-def _inlined(function: _Function) -> _Function:
-    return cast(_Function, njit(nogil=True, cache=True, inline="always")(function))
+_inlined = compiled(inline="always")
 
 
 @_inlined
@@ -56,7 +46,7 @@ def box_dual(r: float, shape: Shape) -> float:
     return high if r > 0.0 else low if r < 0.0 else 0.0
 
 
-@_kernel
+@kernel
 def tweedie_value(power: float, z: float, y: float) -> float:
     """Return the half deviance of a target and the mean ``exp(z)``; at least 0."""
     if power == 1.0:
@@ -70,19 +60,19 @@ def tweedie_value(power: float, z: float, y: float) -> float:
     return value
 
 
-@_kernel
+@kernel
 def _tweedie_slope(power: float, z: float, y: float) -> float:
     below = y * math.exp((1.0 - power) * z) if y > 0.0 else 0.0
     return math.exp((2.0 - power) * z) - below
 
 
-@_kernel
+@kernel
 def _tweedie_curvature(power: float, z: float, y: float) -> float:
     below = y * math.exp((1.0 - power) * z) if y > 0.0 else 0.0
     return (2.0 - power) * math.exp((2.0 - power) * z) + (power - 1.0) * below
 
 
-@_kernel
+@kernel
 def _tweedie_margin(power: float, u: float, y: float) -> float:
     """Return the margin with slope ``u``, for a power between 1 and 2 and a positive target.
 
@@ -111,7 +101,7 @@ def _tweedie_margin(power: float, u: float, y: float) -> float:
     return z
 
 
-@_kernel
+@kernel
 def tweedie_conjugate(power: float, u: float, y: float) -> float:
     """Return ``sup_z (u z - loss(z, y))`` of a half deviance; infinity outside its domain."""
     if power == 1.0:
@@ -181,7 +171,7 @@ def _curvature(code: int, shape: Shape, z: float, y: float) -> float:
     return 2.0 if m < 1.0 and code == 3 else 0.0
 
 
-@_kernel
+@kernel
 def value_and_slope(
     code: int, shape: Shape, margins: F64, targets: F64, weights: F64, slope_out: F64
 ) -> float:
@@ -200,7 +190,7 @@ def value_and_slope(
     return total
 
 
-@_kernel
+@kernel
 def along(
     code: int,
     shape: Shape,
@@ -232,7 +222,7 @@ def along(
         slopes_out[j] += slope
 
 
-@_kernel
+@kernel
 def curvature(code: int, shape: Shape, margins: F64, targets: F64, weights: F64, out: F64) -> None:
     """Write each row's weighted second derivative."""
     if code == 0:
@@ -244,7 +234,7 @@ def curvature(code: int, shape: Shape, margins: F64, targets: F64, weights: F64,
         out[i] = s * _curvature(code, shape, margins[i], targets[i])
 
 
-@_kernel
+@kernel
 def curvature_along(
     code: int, shape: Shape, margins: F64, directions: F64, targets: F64, weights: F64
 ) -> float:
@@ -259,7 +249,7 @@ def curvature_along(
     return total
 
 
-@_kernel
+@kernel
 def conjugate(code: int, shape: Shape, duals: F64, targets: F64, out: F64) -> None:
     """Write ``loss*(u, y) = sup_z (u z - loss(z, y))``; infinity outside its domain."""
     for i in range(duals.size):

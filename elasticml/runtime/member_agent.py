@@ -21,7 +21,7 @@ from elasticml.data.chunks.digests import digest_of_chunks
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats
 from elasticml.data.readers.dask_partitions import PartitionSource, has_partitions
 from elasticml.data.source import Source, pin_blocks, source_from_spec
-from elasticml.data.storage.block_cache import CacheSetting, unpin
+from elasticml.data.storage.block_cache import unpin
 from elasticml.errors import ConfigError, DataError, ElasticmlError, error_to_dict, fault_of
 from elasticml.evaluation.validation import make_solver
 from elasticml.ids import NO_EXCHANGE, ChunkId, ExchangeId, MemberId, chunk_id
@@ -37,6 +37,7 @@ from elasticml.runtime.executors import ThreadParallel, parallel
 from elasticml.runtime.partitions import PartitionRequests
 from elasticml.runtime.peer import Peer
 from elasticml.runtime.worker_context import WorkerContext
+from elasticml.user_cache import CacheSetting
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.digests import digest_of_chunks
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.source import Source, read_block, resolve_chunk_bytes
-from elasticml.data.storage.block_cache import CacheSetting
 from elasticml.ids import ChunkId
+from elasticml.user_cache import CacheSetting
 
 
 class BlockCache:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail, summed
 from elasticml.algorithms.targets import Targets
 from elasticml.arrays import F64, I32, I64
+from elasticml.compiled import kernel, regrouping_kernel
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.data.chunks.kernels import kernel, regrouping_kernel
 from elasticml.data.chunks.products import make_forward
 from elasticml.errors import ConfigError
 from elasticml.objectives.losses import Loss

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Parallel
 from elasticml.arrays import F64, I32, I64
+from elasticml.compiled import compiled, kernel
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.data.chunks.kernels import kernel
 from elasticml.errors import ConfigError
 
 # Serial compiled loops of K-Means: gather rows, find the nearest centres, sum by centre.
@@ -22,7 +21,6 @@ from elasticml.errors import ConfigError
 # centres along the vector registers and two rows at a time, so that a centre is loaded once for
 # both. The compiler may reassociate the sum of a distance; sums by centre keep the order of rows.
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 #: float64 or float32.
 Real = NDArray[np.float64] | NDArray[np.float32]
@@ -31,10 +29,8 @@ Real = NDArray[np.float64] | NDArray[np.float32]
 LANES: Final = 16
 
 
-def _comparing_kernel(function: _Function) -> _Function:
-    """Compile with reassociated sums and without NaN handling: sources reject NaN."""
-    flags = {"reassoc", "contract", "nnan", "nsz"}
-    return cast(_Function, njit(nogil=True, cache=True, fastmath=flags)(function))
+#: Reassociated sums, without NaN handling: sources reject NaN.
+_comparing_kernel = compiled(fastmath={"reassoc", "contract", "nnan", "nsz"})
 
 
 @kernel

@@ -12,11 +12,10 @@ search" (ICML 2019); Bahmani and others, "Scalable k-means++" (VLDB 2012).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping
-from typing import Any, Final, Literal, TypeVar, cast
+from collections.abc import Generator, Mapping
+from typing import Final, Literal
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd.seeding_ops import (
@@ -29,23 +28,17 @@ from elasticml.algorithms.async_sgd.seeding_ops import (
 )
 from elasticml.algorithms.base import Exchange, Outcome
 from elasticml.arrays import F64, I64
+from elasticml.compiled import regrouping_kernel
 from elasticml.errors import DataError
 
 # Serial compiled loops of k-means++: the inertia with a candidate, and local search by swaps.
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 #: Rows per tile: their distances stay in the L1 cache during the loop over columns.
 _TILE = 512
 
 
-def _kernel(function: _Function) -> _Function:
-    flags = {"reassoc", "contract"}
-    return cast(_Function, njit(nogil=True, cache=True, fastmath=flags)(function))
-
-
-@_kernel
+@regrouping_kernel
 def potential(across: F64, candidate: F64, weights: F64, closest: F64, out: F64) -> float:
     """Write ``min(closest, |x - candidate|^2)`` for every row, and return the weighted sum.
 
@@ -75,7 +68,7 @@ def potential(across: F64, candidate: F64, weights: F64, closest: F64, out: F64)
     return total
 
 
-@_kernel
+@regrouping_kernel
 def _square(x: F64, c: F64) -> float:
     total = 0.0
     for j in range(x.size):
@@ -83,7 +76,7 @@ def _square(x: F64, c: F64) -> float:
     return total
 
 
-@_kernel
+@regrouping_kernel
 def _look_up(x: F64, centres: F64, near: F64, who: I64) -> None:
     """Write the two smallest squared distances and their centres."""
     near[0], near[1], who[0], who[1] = np.inf, np.inf, -1, -1
@@ -96,7 +89,7 @@ def _look_up(x: F64, centres: F64, near: F64, who: I64) -> None:
             near[1], who[1] = square, k
 
 
-@_kernel
+@regrouping_kernel
 def swap_centres(rows: F64, weights: F64, centres: F64, uniforms: F64) -> int:
     """Improve centres by local search: swap them for rows that reduce the inertia.
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.line_search import RAISE, SHORT
-from elasticml.data.chunks.kernels import unchecked_kernel
+from elasticml.compiled import unchecked_kernel
 
 # Adaptive damping of steps that are computed in parallel.
 #

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from elasticml.arrays import F64
-from elasticml.data.chunks.kernels import kernel
+from elasticml.compiled import kernel
 from elasticml.objectives.dual_kernels import minus_conjugate_of
 from elasticml.objectives.loss_kernels import Shape
 from elasticml.specification.algorithms import CoCoA

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.cocoa.contention import adapted_contention
 from elasticml.algorithms.cocoa.sdca_kernels import N_SUMS, ChunkRows, LocalDual, visit
 from elasticml.arrays import F64, I64
-from elasticml.data.chunks.kernels import unchecked_kernel
+from elasticml.compiled import unchecked_kernel
 
 # One replica of the model per thread, merged after each slice of an epoch.
 #

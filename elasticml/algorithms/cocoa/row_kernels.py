@@ -18,7 +18,7 @@ from numba import carray, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from elasticml.data.chunks.kernels import regrouping_kernel, unchecked_kernel
+from elasticml.compiled import regrouping_kernel, unchecked_kernel
 
 # Pointers to arrays by address, for kernels that visit the rows of many chunks in one call.
 #

@@ -17,7 +17,7 @@ from numba import carray
 from elasticml.algorithms.cocoa import row_kernels
 from elasticml.algorithms.cocoa.row_kernels import Reals, pointer, prefetch
 from elasticml.arrays import F64, I64
-from elasticml.data.chunks.kernels import unchecked_kernel
+from elasticml.compiled import unchecked_kernel
 from elasticml.objectives.dual_kernels import gap_of, minus_conjugate_of, stepped
 from elasticml.objectives.loss_kernels import Shape
 

@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.arrays import F64, I32, I64
+from elasticml.compiled import kernel
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.data.chunks.kernels import kernel
 from elasticml.data.chunks.products import make_adjoint, make_forward
 
 # Compiled loops that add a chunk's rows to the sums of their bins, serially and without the GIL.

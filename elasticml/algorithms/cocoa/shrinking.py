@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.arrays import F64
-from elasticml.data.chunks.kernels import kernel
+from elasticml.compiled import kernel
 
 #: Expected change of a margin, as a share of the largest that the model's step allows. At 1/8,
 #: passes are at most an eighth more than without shrinking on the data sets tried, and equal on

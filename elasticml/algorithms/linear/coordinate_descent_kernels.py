@@ -12,7 +12,7 @@ import numpy as np
 
 from elasticml.algorithms.cocoa import row_kernels
 from elasticml.arrays import F64, I64
-from elasticml.data.chunks.kernels import inlined_kernel, kernel, regrouping_kernel
+from elasticml.compiled import inlined_kernel, kernel, regrouping_kernel
 
 
 class Penalty(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.arrays import F64, I32, I64
-from elasticml.data.chunks.kernels import kernel
+from elasticml.compiled import kernel
 
 # Explicit centring of columns whose mean is large compared with their standard deviation.
 #

@@ -16,7 +16,8 @@ import numpy as np
 
 from elasticml.algorithms.linear.gram import BLOCK_BYTES, CLOSE
 from elasticml.arrays import F64, I32
-from elasticml.data.chunks.kernels import Pointers, csr_adjoint, kernel
+from elasticml.compiled import kernel
+from elasticml.data.chunks.kernels import Pointers, csr_adjoint
 from elasticml.data.chunks.products import read_only
 
 #: Cost of a product of two sparse entries, in products of dense ones.

@@ -27,7 +27,7 @@ from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty, best
 from elasticml.algorithms.linear.elastic_net import PRODUCTS_MAX, ElasticNetSolver
 from elasticml.algorithms.linear.gram import CLOSE
 from elasticml.arrays import F64, I32, I64
-from elasticml.data.chunks.kernels import inlined_kernel, kernel
+from elasticml.compiled import inlined_kernel, kernel
 from elasticml.objectives.conjugates import DualLoss
 
 # The subproblem of a proximal Newton step: coordinate descent over sparse columns without a copy.

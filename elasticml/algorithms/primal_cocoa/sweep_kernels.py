@@ -19,7 +19,7 @@ from elasticml.algorithms.cocoa.chunk_pointers import GRAM_FIELDS
 from elasticml.algorithms.cocoa.row_kernels import pointer
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty, best
 from elasticml.arrays import F64, I64
-from elasticml.data.chunks.kernels import kernel
+from elasticml.compiled import kernel
 
 NO_GRAMS: Final = np.zeros((0, GRAM_FIELDS), np.int64)
 #: Stands for curvatures that are all one.

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from elasticml.data.storage.block_cache import cache_directory
 from elasticml.errors import ConfigError
+from elasticml.user_cache import cache_directory
 
 # Find a Java that Hadoop runs on, and the JVM options for its daemons.
 

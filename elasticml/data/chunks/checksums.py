@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.chunks.kernels import kernel
+from elasticml.compiled import kernel
 
 #: Odd multipliers, from the digits of the golden ratio and of pi.
 _ONE: Final = np.uint64(0x9E3779B97F4A7C15)

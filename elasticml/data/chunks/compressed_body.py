@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.compiled import kernel
 from elasticml.data.chunks.body import (
     ALIGNMENT,
     HEADER_BYTES,
@@ -24,7 +25,6 @@ from elasticml.data.chunks.body import (
     read_header,
 )
 from elasticml.data.chunks.checksums import checksum
-from elasticml.data.chunks.kernels import kernel
 from elasticml.errors import DataError
 
 U8 = NDArray[np.uint8]

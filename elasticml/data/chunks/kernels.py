@@ -12,17 +12,17 @@ built.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from elasticml.arrays import F64
+from elasticml.compiled import inlined_kernel, kernel, regrouping_kernel
 
 # The processor's prefetch instruction, for compiled loops.
 
@@ -51,8 +51,6 @@ _1, _2, _3, _4, _5, _6, _7, _8 = (_Place(k) for k in range(1, 9))
 #: defeat the hardware prefetcher.
 _AHEAD = _Place(384)
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
 #: float64 or float32 values of a chunk.
 Values = NDArray[np.float64] | NDArray[np.float32]
 #: int64 or int32 row pointers.
@@ -61,30 +59,6 @@ Pointers = NDArray[np.int64] | NDArray[np.int32]
 #: Sequence rows are processed in tiles of this many, so that a tile's codes stay in the L2 cache
 #: while eight of its columns at a time pass through the L1 cache.
 _TILE_ROWS = 2048
-
-
-def kernel(function: _Function) -> _Function:
-    """Compile a function with numba: serial, without the GIL, cached on disk."""
-    return cast(_Function, njit(nogil=True, cache=True)(function))
-
-
-def regrouping_kernel(function: _Function) -> _Function:
-    """Compile as :func:`kernel`, allowing reassociated sums and fused multiply-adds."""
-    return cast(_Function, njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})(function))
-
-
-def unchecked_kernel(function: _Function) -> _Function:
-    """Compile as :func:`kernel`, with NumPy's division by zero: infinite or NaN, no exception.
-
-    The test for zero and its exception would prevent optimisation, and an exception would leave the
-    other threads of a pass waiting.
-    """
-    return cast(_Function, njit(nogil=True, cache=True, error_model="numpy")(function))
-
-
-def inlined_kernel(function: _Function) -> _Function:
-    """Compile as :func:`kernel`, always inlined into callers."""
-    return cast(_Function, njit(nogil=True, cache=True, forceinline=True)(function))
 
 
 @regrouping_kernel

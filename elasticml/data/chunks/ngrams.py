@@ -25,9 +25,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.compiled import kernel
 from elasticml.data.chunks.chunk import Chunk, Layout, sequence_chunk
 from elasticml.data.chunks.chunker import Rows, cut, row_bounds
-from elasticml.data.chunks.kernels import kernel
 from elasticml.ids import ChunkId
 
 #: Hi-grams that a one-byte code can number.

@@ -22,7 +22,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from elasticml.data.chunks.kernels import inlined_kernel, kernel
+from elasticml.compiled import inlined_kernel, kernel
 
 # Read eight decimal digits at a time from a 64-bit word, and the machine instructions for it.
 #

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.chunks.kernels import inlined_kernel, kernel
+from elasticml.compiled import inlined_kernel, kernel
 from elasticml.data.readers.decimals import (
     EXACT,
     INEXACT,

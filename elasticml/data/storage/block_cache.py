@@ -19,54 +19,13 @@ from typing import Final
 
 from elasticml.data.storage.block_file import PART, SUFFIX, Block, map_block, write_block
 from elasticml.data.storage.file_limits import FREE_SHARE_MIN
-from elasticml.errors import ConfigError, DataError
-from elasticml.ids import parse_size
+from elasticml.errors import DataError
+from elasticml.user_cache import CacheSetting, cache_bytes_max, cache_directory, is_off
 
-#: The least recently used files are removed when the directory exceeds this size.
-CACHE_BYTES_MAX: Final = 4 * 2**30
 _LOCK: Final = ".lock"
 _PIN: Final = ".pin"
 #: Seconds for which blocks stay pinned if no member pins them again.
 PINNED_S_MAX: Final = 7 * 86_400
-_OFF: Final = "off"
-
-#: A directory; False for no cache; True or None for the environment's setting.
-CacheSetting = str | Path | bool | None
-
-
-def cache_directory(directory: str | Path | None = None) -> Path:
-    """Return ``directory``, else ``$ELASTICML_CACHE``, else ``~/.cache/elasticml``."""
-    if directory is not None:
-        return Path(directory).expanduser()
-    named = os.environ.get("ELASTICML_CACHE")
-    is_place = named is not None and named not in ("", _OFF)
-    return Path(str(named)) if is_place else Path.home() / ".cache" / "elasticml"
-
-
-def is_off(setting: CacheSetting = None) -> bool:
-    """Whether caching is off: by the setting, else by ``ELASTICML_CACHE=off``."""
-    if isinstance(setting, bool) or setting is None:
-        return setting is False or os.environ.get("ELASTICML_CACHE") == _OFF
-    return False
-
-
-def cache_bytes_max() -> int:
-    """Return ``$ELASTICML_CACHE_SIZE`` in bytes, else 4 GiB.
-
-    Raises
-    ------
-    ConfigError
-        When the variable is not a size.
-    """
-    named = os.environ.get("ELASTICML_CACHE_SIZE")
-    if not named:
-        return CACHE_BYTES_MAX
-    try:
-        return parse_size(named)
-    except ValueError:
-        raise ConfigError(
-            f"ELASTICML_CACHE_SIZE is {named!r}, wanted a size such as 4 GiB"
-        ) from None
 
 
 def _folder(setting: CacheSetting) -> Path:

@@ -22,9 +22,9 @@ from typing import Any, Final
 import numpy as np
 
 from elasticml.arrays import F64, I64
+from elasticml.compiled import kernel
 from elasticml.data.chunks.chunk import Chunk, Dtype
 from elasticml.data.chunks.chunker import Rows
-from elasticml.data.chunks.kernels import kernel
 from elasticml.data.chunks.rows import cut_rows, slice_rows
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.readers.files import fingerprint

@@ -21,8 +21,8 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.compiled import kernel
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.data.chunks.kernels import kernel
 from elasticml.data.chunks.ngrams import cut_letters, sequence_layout
 from elasticml.data.readers.files import fingerprint
 from elasticml.data.readers.single_pass_source import SinglePassSource

@@ -18,10 +18,10 @@ from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.out_of_core.mapped_memory import FileSlab, disk_room, padded_sum
 from elasticml.data.out_of_core.store import OutOfCoreStore
 from elasticml.data.source import Source, read_block, read_chunks
-from elasticml.data.storage.block_cache import CacheSetting
 from elasticml.data.storage.filesystem import reason_of
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId
+from elasticml.user_cache import CacheSetting
 
 #: Smaller transfers gain nothing from large pages.
 SLAB_BYTES_MIN: Final = 4 * 2**20

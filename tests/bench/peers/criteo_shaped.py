@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.compiled import kernel
 from elasticml.data.chunks.chunker import Rows
-from elasticml.data.chunks.kernels import kernel
 from elasticml.data.synthetic.sparse import hashed
 from elasticml.errors import ConfigError
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from elasticml.data.chunks.kernels import kernel
+from elasticml.compiled import kernel
 from elasticml.data.readers.svmlight_kernels import FRACTION_BYTES, fraction_at, pair_at
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from elasticml.data.chunks.kernels import kernel
+from elasticml.compiled import kernel
 from elasticml.data.readers.decimals import EXACT, INEXACT, MALFORMED, number_at
 
 

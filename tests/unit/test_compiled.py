@@ -1,0 +1,90 @@
+"""Machine code is compiled once on a machine, and again after a change of any of its sources."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elasticml import compiled
+
+#: Waits until both processes are here, compiles, and prints where the machine code came from.
+PROGRAM = """
+import pathlib, sys
+from elasticml.algorithms.cocoa.contention import adapted_contention
+print("ready", flush=True)
+sys.stdin.readline()
+adapted_contention(1.0, 2.0, 3.0, 4.0)
+stats = adapted_contention.stats
+print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()), stats.cache_path)
+"""
+
+
+def start(folder: Path | str) -> subprocess.Popen[str]:
+    environment = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment | {"ELASTICML_CACHE": str(folder)},
+    )
+
+
+def results(processes: list[subprocess.Popen[str]]) -> list[tuple[int, int, Path]]:
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    found = []
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in processes:
+        words = process.communicate()[0].split(maxsplit=2)
+        assert process.returncode == 0
+        found.append((int(words[0]), int(words[1]), Path(words[2].strip())))
+    return found
+
+
+def test_of_two_processes_one_compiles_and_the_other_loads(tmp_path: Path) -> None:
+    found = results([start(tmp_path), start(tmp_path)])
+    assert sorted(each[:2] for each in found) == [(0, 1), (1, 0)]
+    assert {each[2].parent for each in found} == {tmp_path / "kernels"}
+    assert results([start(tmp_path)])[0][:2] == (1, 0)
+
+
+def test_without_a_cache_folder_machine_code_lies_where_numba_puts_it(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    hits, misses, place = results([start(tmp_path / "file")])[0]
+    assert hits + misses == 1
+    assert place.name == "__pycache__"
+
+
+def test_the_digest_covers_every_imported_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    texts = {
+        "a.py": "from elasticml.rooms import (\n    b,\n    c,\n)\nimport os\n",
+        "rooms/b.py": "from elasticml.rooms.c import D\nfrom elasticml.a import E\n",
+        "rooms/c.py": "D = 1\n",
+        "rooms/other.py": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(compiled, "_PACKAGE", tmp_path)
+
+    def digest() -> str:
+        compiled._imports.cache_clear()
+        compiled.source_digest.cache_clear()
+        return compiled.source_digest(tmp_path / "a.py")
+
+    before = digest()
+    (tmp_path / "rooms/other.py").write_text("# changed\n")
+    assert digest() == before
+    (tmp_path / "rooms/c.py").write_text("D = 2\n")
+    assert digest() != before
