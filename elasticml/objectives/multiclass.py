@@ -7,17 +7,15 @@ coefficients with all rows are contiguous. Sums over rows release the GIL.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol
 
 import numpy as np
-from numba import njit
 
 from elasticml.arrays import F64
+from elasticml.compiled import kernel
 from elasticml.objectives.losses import LOGISTIC, MarginLoss
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 _NO_WEIGHTS: Final = np.empty(0)
 
 
@@ -217,11 +215,7 @@ def _given(weights: F64 | None) -> F64:
     return _NO_WEIGHTS if weights is None else weights
 
 
-def _kernel(function: _Function) -> _Function:
-    return cast(_Function, njit(nogil=True, cache=True)(function))
-
-
-@_kernel
+@kernel
 def _softmax_value(z: F64, targets: F64, weights: F64, out: F64) -> Any:
     total = 0.0
     for i in range(z.shape[1]):
@@ -241,7 +235,7 @@ def _softmax_value(z: F64, targets: F64, weights: F64, out: F64) -> Any:
     return total
 
 
-@_kernel
+@kernel
 def _softmax_along(
     z: F64, u: F64, targets: F64, weights: F64, steps: F64, values: F64, slopes: F64
 ) -> None:
@@ -262,7 +256,7 @@ def _softmax_along(
             slopes[j] += s * (dot / powers - u[own, i])
 
 
-@_kernel
+@kernel
 def _softmax_curvature_along(z: F64, u: F64, weights: F64) -> Any:
     total = 0.0
     for i in range(z.shape[1]):
@@ -282,7 +276,7 @@ def _softmax_curvature_along(z: F64, u: F64, weights: F64) -> Any:
     return total
 
 
-@_kernel
+@kernel
 def _probabilities(z: F64, out: F64) -> None:
     for i in range(z.shape[1]):
         top = z[0, i]
@@ -296,7 +290,7 @@ def _probabilities(z: F64, out: F64) -> None:
             out[k, i] /= powers
 
 
-@_kernel
+@kernel
 def _softmax_times(p: F64, weights: F64, u: F64) -> None:
     for i in range(p.shape[1]):
         dot = 0.0
