@@ -37,11 +37,12 @@ folder=$$(mktemp -d); TMPDIR=$$folder $(PYTEST) $(1) $(PYTEST_ARGS) && rm -rf "$
 endef
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 STUDIES ?= $(sort $(wildcard examples/papers/*.py tests/bench/*.py))
 
 YARN_ARGS ?=
 
-.PHONY: help setup setup-test torch agent agent-where-possible yarn-up yarn-down yarn-demo demo test test-all lint format types studies clean
+.PHONY: help setup setup-test torch agent agent-where-possible yarn-up yarn-down yarn-demo demo test test-all lint format types studies bench-goodput clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -147,6 +148,9 @@ studies: setup-test ## Run all studies: the papers' figures and the benchmarks; 
 		echo "== $$script"; \
 		$(BIN)/python "$$script"; \
 	done
+
+bench-goodput: setup-test ## Compare goodput under pre-emption with other frameworks: 25 minutes, 6 GB of packages.
+	@$(BIN)/python tests/bench/goodput.py $(BENCH_ARGS)
 
 clean: ## Remove the environment, caches and runs.
 	rm -rf $(VENV) $(VENV)-uv $(AGENT) yarn/agent/target build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs

@@ -1,0 +1,515 @@
+"""Goodput under pre-emption: how much of its undisturbed progress each framework keeps.
+
+    python tests/bench/goodput.py [--peers NAME ...] [--traces none steady spot] [--seconds 40]
+        [--folder KEPT] [--environment FOLDER] [--limit-s 1500] [--report]
+
+Every peer trains with four worker processes of one thread each on two cores, through one trace of
+SIGKILLs and returns. "steady" kills a worker at 5 s and every 15 s from then on, and allows a new
+one 5 s later. "spot" has the shape of an AWS spot trace (16 p2.xlarge over some hours, published
+with Bamboo), scaled to four workers and to the window. Two of four workers keep both cores busy, so
+no trace takes processor time away; whatever is lost is what the framework loses.
+
+Goodput is progress under the trace divided by progress without, both in the same time from the
+first step on: examples that the final model was trained on, for a network; passes over the
+examples, for a linear model. "repeated": examples computed and not in the model. "lost", "twice":
+examples that complete epochs of the model lack or have more than once. "target": the loss that the
+undisturbed run of the same peer has after 0.6 of the window.
+
+Results are kept in ``--folder``, one JSON file a run; a run whose file is there is not repeated. No
+run begins after ``--limit-s``; the next call continues. The table and ``goodput.png`` are of all
+files. Peers are installed once, with uv, into a virtual environment in ``--environment``: 6 GB,
+most of it PyTorch. Spark needs Java. How each peer is set up is said in ``peers/goodput_*.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench import harness
+from tests.bench.peers import goodput_run
+from tests.bench.peers.goodput_run import WORKERS
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Packages of the peers, besides elasticml's own dependencies.
+PACKAGES = ("torch", "torchft", "ray[train]", "pyspark", "xgboost-cpu", "dask-ml")
+#: Hours, and machines of 16: a part of the sizes of a spot cluster of p2.xlarge in AWS us-east-1
+#: from 2020-11-20 to 23, published in the repository of Bamboo (Thorpe et al., NSDI 2023) as
+#: aws-spot-instances-p2-xlarge-2020-11-20-to-2020-11-23.csv.
+SPOT_HOURS = (
+    (6.630, 15), (6.677, 14), (6.841, 12), (6.961, 10), (7.069, 9), (7.432, 12), (7.459, 9),
+    (7.498, 13), (7.520, 10), (7.997, 14), (8.027, 12), (8.115, 10), (8.348, 16), (8.391, 10),
+    (8.615, 16), (8.674, 14), (8.814, 16), (8.868, 14), (8.964, 16), (9.066, 15), (9.154, 14),
+    (9.188, 13), (9.218, 12), (9.298, 16),
+)  # fmt: skip
+SPOT_MACHINES, SPOT_START_H, SPOT_END_H = 16, 6.5, 9.5
+#: A run that has made no step after this time has failed.
+START_S_MAX = 120.0
+#: The environment variable by which all processes of a run are recognized.
+MARK = "GOODPUT_RUN"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """How a framework is run."""
+
+    label: str
+    task: str
+    script: str
+    options: tuple[str, ...] = ()
+    #: Whether the job continues while workers are away; others are not run on the spot trace.
+    is_elastic: bool = True
+    #: Parts of the data that always belong to one worker: an epoch is complete for each of them.
+    parts: int = 1
+
+
+def _elasticml(label: str, task: str, way: str = "elastic") -> Peer:
+    return Peer(
+        label=label,
+        task="network" if task == "network" else "linear",
+        script="goodput_elasticml.py",
+        options=("--task", task, "--way", way),
+        is_elastic=way == "elastic",
+    )
+
+
+PEERS = {
+    "elasticml-network": _elasticml("elasticml, local SGD", "network"),
+    "elasticml-network-restart": _elasticml(
+        "the same, checkpoint and restart", "network", "restart"
+    ),
+    "torchrun": Peer(label="torchrun, elastic", task="network", script="goodput_torchrun.py"),
+    "torch-restart": Peer(
+        label="PyTorch DDP, checkpoint and restart",
+        task="network",
+        script="goodput_torchrun.py",
+        options=("--way", "restart"),
+        is_elastic=False,
+    ),
+    "torchft": Peer(label="torchft", task="network", script="goodput_torchft.py", parts=WORKERS),
+    "ray": Peer(label="Ray Train, elastic", task="network", script="goodput_ray.py"),
+    "elasticml-linear": _elasticml("elasticml, L-BFGS", "linear"),
+    "elasticml-linear-restart": _elasticml("the same, checkpoint and restart", "linear", "restart"),
+    "spark": Peer(label="Spark MLlib, L-BFGS", task="linear", script="goodput_spark.py"),
+    "dask-ml": Peer(
+        label="dask-ml, L-BFGS",
+        task="linear",
+        script="goodput_dask.py",
+        options=("--way", "dask_ml"),
+        is_elastic=False,
+    ),
+    "xgboost": Peer(
+        label="xgboost.dask, trees",
+        task="linear",
+        script="goodput_dask.py",
+        options=("--way", "xgboost"),
+        is_elastic=False,
+    ),
+}
+
+
+# --- the traces -----------------------------------------------------------------------------
+
+
+def trace_of(name: str, seconds: float) -> list[tuple[float, int]]:
+    """Return the moments at which the number of workers changes, and the number from then on."""
+    if name == "none":
+        return []
+    if name == "steady":
+        kills = np.arange(5.0, seconds, 15.0).tolist()
+        return [change for t in kills for change in ((t, WORKERS - 1), (t + 5.0, WORKERS))]
+    changes, workers = list[tuple[float, int]](), WORKERS
+    for hour, machines in SPOT_HOURS:
+        n = max(1, int(WORKERS * machines / SPOT_MACHINES + 0.5))
+        if n != workers:
+            at = (hour - SPOT_START_H) / (SPOT_END_H - SPOT_START_H) * seconds
+            changes.append((round(at, 2), n))
+            workers = n
+    return changes
+
+
+# --- one run --------------------------------------------------------------------------------
+
+
+def end_marked(mark: str) -> int:
+    """SIGKILL every process of a run, by its environment; return how many there were."""
+    needle, n = f"{MARK}={mark}".encode(), 0
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            if needle in (entry / "environ").read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)
+                n += 1
+    return n
+
+
+def run_peer(
+    peer: Peer, trace: Sequence[tuple[float, int]], folder: Path, data: Path, python: str, s: float
+) -> str:
+    """Run a peer into an empty folder; return the reason why it ended early, or nothing."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    mark = f"{os.getpid()}-{time.time_ns()}"
+    environment = {**os.environ, **dict.fromkeys(harness.THREADS, "1"), MARK: mark}
+    environment |= {"NUMBA_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    command = [python, str(Path(__file__).parent / "peers" / peer.script), *peer.options]
+    command += ["--folder", str(folder), "--data", str(data), "--seconds", str(s)]
+    command += ["--trace", json.dumps(trace)]
+    with (folder / "out.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+    begin_s, reason = time.monotonic(), ""
+    try:
+        limit_s = START_S_MAX
+        has_begun = False
+        while process.poll() is None:
+            if not has_begun and (folder / "progress.jsonl").exists():
+                # The peer ends the run itself; this is for one that hangs.
+                has_begun, limit_s = True, time.monotonic() - begin_s + s + 15.0
+            if time.monotonic() - begin_s > limit_s:
+                reason = "had to be ended" if has_begun else f"no step in {START_S_MAX:g} s"
+                break
+            time.sleep(0.2)
+        if not has_begun and not (folder / "progress.jsonl").exists():
+            reason = reason or f"ended with status {process.poll()} before its first step"
+    finally:
+        for _ in range(20):
+            if not end_marked(mark):
+                break
+            time.sleep(0.2)
+        process.wait()
+    return reason
+
+
+# --- what a run did -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """The examples of all steps, and which of them became part of the model.
+
+    All arrays have an entry per step and process.
+    """
+
+    #: Seconds in which it was computed, and in which a restart from an older snapshot made it void.
+    t: np.ndarray
+    void_t: np.ndarray
+    size: np.ndarray
+    epoch: np.ndarray
+    ids: list[np.ndarray]
+
+    def examples(self, t: float) -> int:
+        """Return the number of examples in the model at a time."""
+        return int(self.size[(self.t <= t) & (self.void_t > t)].sum())
+
+
+def lineage_of(records: Iterable[tuple[float, int, int, np.ndarray | None]]) -> Lineage:
+    """Follow restarts: a process that starts with step s makes all earlier steps from s on void."""
+    steps, starts = [], []
+    for t, step, epoch, ids in records:
+        if ids is None:
+            starts.append((t, step))
+        else:
+            steps.append((t, step, epoch, ids))
+    t = np.array([each[0] for each in steps])
+    step = np.array([each[1] for each in steps])
+    void_t = np.full(t.size, np.inf)
+    for start_t, start_step in starts:
+        is_void = (t < start_t) & (step >= start_step)
+        void_t[is_void] = np.minimum(void_t[is_void], start_t)
+    return Lineage(
+        t=t,
+        void_t=void_t,
+        size=np.array([each[3].size for each in steps], int),
+        epoch=np.array([each[2] for each in steps]),
+        ids=[each[3] for each in steps],
+    )
+
+
+def counts_of(lineage: Lineage, end_t: float, examples: int, parts: int) -> dict[str, int]:
+    """Count examples that complete epochs of the final model lack or have more than once."""
+    kept = np.flatnonzero((lineage.t <= end_t) & (lineage.void_t > end_t))
+    by_epoch: defaultdict[int, np.ndarray] = defaultdict(lambda: np.zeros(examples, int))
+    for k in kept:
+        np.add.at(by_epoch[int(lineage.epoch[k])], lineage.ids[k], 1)
+    part_of, counts = np.arange(examples) % parts, {"epochs": 0, "lost": 0, "twice": 0}
+    for part in range(parts):
+        rows = part_of == part
+        mine = sorted(epoch for epoch, seen in by_epoch.items() if seen[rows].any())
+        # An epoch is complete for a part when a later one has begun.
+        for epoch in range(mine[-1] if mine else 0):
+            seen = by_epoch[epoch][rows]
+            counts["lost"] += int((seen == 0).sum())
+            counts["twice"] += int(np.maximum(seen - 1, 0).sum())
+            counts["epochs"] += part == 0
+    computed = int(lineage.size[lineage.t <= end_t].sum())
+    return {**counts, "repeated": computed - int(lineage.size[kept].sum())}
+
+
+def own_counts(folder: Path, examples: int) -> dict[str, int]:
+    """Count elasticml's examples: what its module was given, against what its rounds summed.
+
+    The steps of a killed member since the end of the last round count as void, as do all steps since
+    the last round. "unexplained" is the difference between the rest and what the rounds report; it is
+    not 0 if a killed member had already sent the sum of a round.
+    """
+    rounds = goodput_run.lines(folder, "rounds.jsonl")
+    kills = [f["t"] for f in goodput_run.lines(folder, "faults.jsonl") if f["what"] == "kill"]
+    if not rounds:
+        return {}
+    end_t, kept = rounds[-1]["at"], rounds[-1]["examples"]
+    seen, void = np.zeros(examples, int), list[np.ndarray]()
+    computed = 0
+    for path in folder.glob("seen-*.bin"):
+        steps = [(t, ids) for t, _, _, ids in goodput_run.read_seen(path) if ids is not None]
+        last_t = steps[-1][0] if steps else 0.0
+        kill_t = next((t for t in kills if 0.0 <= t - last_t < 2.0), None)
+        until_t = end_t if kill_t is None else kill_t
+        previous_t = max((r["at"] for r in rounds if r["at"] <= until_t), default=0.0)
+        for t, ids in steps:
+            computed += ids.size
+            if t > previous_t and (kill_t is not None or t > end_t):
+                void.append(ids)
+            else:
+                np.add.at(seen, ids, 1)
+    epochs, rest = divmod(kept, examples)
+    return {
+        "epochs": epochs,
+        "lost": int(np.maximum(epochs - seen, 0).sum()),
+        "twice": int(np.maximum(seen - epochs - (1 if rest else 0), 0).sum()),
+        "repeated": computed - kept,
+        "unexplained": abs(int(seen.sum()) - kept),
+    }
+
+
+def figures_of(peer: Peer, folder: Path, seconds: float, reason: str) -> dict[str, Any]:
+    """Return a run's figures from its logs."""
+    progress = goodput_run.lines(folder, "progress.jsonl")
+    faults = goodput_run.lines(folder, "faults.jsonl")
+    notes = goodput_run.lines(folder, "notes.jsonl")
+    figures: dict[str, Any] = {"reason": reason, "faults": faults, "notes": notes[:50]}
+    figures["errors"] = len(notes)
+    if not progress:
+        return {**figures, "examples": 0, "curve": [], "losses": []}
+    start_t = float(progress[0]["t"])
+    end_t = start_t + seconds
+    grid = np.linspace(start_t, end_t, 2 * int(seconds) + 1)
+    records = [r for path in folder.glob("seen-*.bin") for r in goodput_run.read_seen(path)]
+    lineage = lineage_of(records) if records and progress[-1]["examples"] is None else None
+    if lineage is not None:
+        values = [lineage.examples(t) for t in grid]
+        figures |= counts_of(lineage, end_t, goodput_run.IMAGES, peer.parts)
+    else:
+        times = np.array([line["t"] for line in progress])
+        done = np.array([line["examples"] or 0 for line in progress])
+        values = [int(done[np.searchsorted(times, t, side="right") - 1]) for t in grid]
+        if records:
+            figures |= own_counts(folder, goodput_run.IMAGES)
+    figures["examples"] = values[-1]
+    figures["curve"] = [
+        (round(t - start_t, 2), v) for t, v in zip(grid.tolist(), values, strict=True)
+    ]
+    figures["losses"] = smoothed(
+        [(line["t"] - start_t, line["loss"]) for line in progress if line["loss"] is not None],
+        2.0 if peer.task == "network" else 0.0,
+    )
+    return figures
+
+
+def smoothed(losses: Sequence[tuple[float, float]], window_s: float) -> list[tuple[float, float]]:
+    """Return the mean of each time's window."""
+    result, first = list[tuple[float, float]](), 0
+    for k, (t, _) in enumerate(losses):
+        while losses[first][0] < t - window_s:
+            first += 1
+        mean = statistics.fmean(loss for _, loss in losses[first : k + 1])
+        result.append((round(t, 2), round(mean, 6)))
+    return result
+
+
+# --- all runs -------------------------------------------------------------------------------
+
+
+def peers_python(folder: Path) -> str:
+    """Install the peers once; return their Python."""
+    python, complete = folder / "venv" / "bin" / "python", folder / "complete"
+    if complete.exists():
+        return str(python)
+    folder.mkdir(parents=True, exist_ok=True)
+    uv = shutil.which("uv")
+    if uv is None:
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--target",
+            str(folder / "uv"),
+            "uv",
+        ]
+        subprocess.run(pip, check=True)
+        uv = str(folder / "uv" / "bin" / "uv")
+    own = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (folder / "requirements.txt").write_text("\n".join([*PACKAGES, *own]) + "\n")
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder / "venv"], check=True)
+    install = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python)]
+    subprocess.run([*install, "-r", str(folder / "requirements.txt")], check=True)
+    complete.touch()
+    return str(python)
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Run what has no result yet."""
+    begin_s = time.monotonic()
+    python = peers_python(options.environment)
+    data = options.environment / "data"
+    write = "import sys, pathlib; sys.path.insert(0, sys.argv[1]); "
+    write += "from tests.bench.peers.goodput_run import write_data; "
+    write += "write_data(*map(pathlib.Path, sys.argv[2:]))"
+    sets = [str(ROOT), str(data), str(harness.DATA / "fashion_mnist")]
+    subprocess.run([python, "-c", write, *sets], check=True)
+    for trace in options.traces:
+        for name in options.peers:
+            peer, result = PEERS[name], options.folder / f"{name}-{trace}.json"
+            is_asked = peer.is_elastic or trace != "spot" or options.all
+            if result.exists() or not is_asked:
+                continue
+            if time.monotonic() - begin_s > options.limit_s:
+                print("the time is over; the same command continues", file=sys.stderr)
+                return
+            changes = trace_of(trace, options.seconds)
+            folder = options.folder / "logs" / f"{name}-{trace}"
+            date = time.strftime("%Y-%m-%d %H:%M")
+            reason = run_peer(peer, changes, folder, data, python, options.seconds)
+            figures = figures_of(peer, folder, options.seconds, reason)
+            head = {"peer": name, "trace": trace, "seconds": options.seconds, "date": date}
+            head |= {"changes": changes, "load": os.getloadavg()[1]}
+            harness.report({**head, **figures}, result)
+            print(f"{name} {trace}: {figures['examples']} examples {reason}", file=sys.stderr)
+
+
+def results_of(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the results by peer and trace."""
+    results = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return {(result["peer"], result["trace"]): result for result in results}
+
+
+def target_s(run: dict[str, Any], undisturbed: dict[str, Any]) -> float | None:
+    """Return when a run has the loss that the undisturbed one has after 0.6 of the window."""
+    reached = [loss for t, loss in undisturbed["losses"] if t <= 0.6 * undisturbed["seconds"]]
+    if not reached:
+        return None
+    return next((t for t, loss in run["losses"] if loss <= min(reached)), None)
+
+
+def print_table(results: dict[tuple[str, str], dict[str, Any]]) -> None:
+    """Print the table of all results."""
+    harness.head(
+        "task", "framework", "trace", "kills", "examples", "goodput", "repeated", "lost",
+        "twice", "s to target", "undisturbed",
+    )  # fmt: skip
+    for name, peer in PEERS.items():
+        base = results.get((name, "none"))
+        for trace in ("none", "steady", "spot"):
+            run = results.get((name, trace))
+            if run is None:
+                continue
+            share = seconds = undisturbed = None
+            if base is not None and base["examples"] and trace != "none":
+                share = run["examples"] / base["examples"]
+                seconds, undisturbed = target_s(run, base), target_s(base, base)
+            kills = sum(len(f["places"]) for f in run["faults"] if f["what"] == "kill")
+            harness.row(
+                peer.task, peer.label, trace, kills, f"{run['examples']:,}",
+                "" if share is None else f"{share:.2f}",
+                *(run.get(key, "") for key in ("repeated", "lost", "twice")),
+                "" if share is None else "-" if seconds is None else f"{seconds:.1f}",
+                "" if undisturbed is None else f"{undisturbed:.1f}",
+            )  # fmt: skip
+    for (name, trace), run in results.items():
+        errors = {note.get("error", note["what"]) for note in run["notes"]}
+        if run["reason"] or errors:
+            print(f"{name}, {trace}: {run['reason']} {sorted(errors)[:3]}")
+
+
+def draw(results: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
+    """Draw each framework's progress under a trace, as a share of its undisturbed progress."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    import matplotlib.pyplot as plt
+
+    shown = [(task, trace) for task in ("network", "linear") for trace in ("steady", "spot")]
+    figure, axes = plt.subplots(2, 2, figsize=(11, 7), sharey=True, layout="constrained")
+    for axis, (task, trace) in zip(axes.flat, shown, strict=True):
+        seconds = 0.0
+        for name, peer in PEERS.items():
+            run, base = results.get((name, trace)), results.get((name, "none"))
+            if peer.task != task or run is None or base is None or not base["examples"]:
+                continue
+            t, v = zip(*run["curve"], strict=True) if run["curve"] else ((0.0,), (0.0,))
+            is_own = name.startswith("elasticml") and peer.is_elastic
+            share = np.array(v) / base["examples"]
+            axis.plot(t, share, label=peer.label, linewidth=2.6 if is_own else 1.3)
+            seconds = run["seconds"]
+        axis.plot([0.0, seconds], [0.0, 1.0], color="0.6", linestyle=":", label="undisturbed")
+        for at_s, n in trace_of(trace, seconds):
+            axis.axvline(at_s, color="0.85" if n == WORKERS else "0.7", linewidth=0.7, zorder=0)
+        axis.set(title=f"{task}, {trace}", xlabel="seconds", ylim=(0.0, 1.1))
+        axis.legend(fontsize=7, loc="upper left")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("progress / undisturbed at the end")
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Measure what is missing; print the table and draw the picture."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elasticml"
+    parser = harness.parser(__doc__)
+    parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
+    traces = ("none", "steady", "spot")
+    parser.add_argument("--traces", nargs="+", choices=traces, default=list(traces))
+    parser.add_argument("--all", action="store_true", help="the spot trace for every peer")
+    parser.add_argument("--seconds", type=float, default=40.0, help="window of each run")
+    parser.add_argument("--folder", type=Path, default=cache / "goodput", help="keeps the results")
+    parser.add_argument(
+        "--environment",
+        type=Path,
+        default=cache / "goodput-peers",
+        help="of the peers, and the data",
+    )
+    parser.add_argument("--limit-s", type=float, default=1400.0, help="begin no run after it")
+    parser.add_argument("--report", action="store_true", help="only print and draw")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if not options.report:
+        measure(options)
+    results = results_of(options.folder)
+    print_table(results)
+    draw(results, options.folder / "goodput.png")
+    print(options.folder / "goodput.png")
+
+
+if __name__ == "__main__":
+    main()
