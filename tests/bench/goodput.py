@@ -107,6 +107,12 @@ PEERS = {
     "torchft": Peer(label="torchft", task="network", script="goodput_torchft.py", parts=WORKERS),
     "ray": Peer(label="Ray Train, elastic", task="network", script="goodput_ray.py"),
     "elasticml-linear": _elasticml("elasticml, L-BFGS", "linear"),
+    "elasticml-linear-reload": Peer(
+        label="elasticml, L-BFGS, absent: reload",
+        task="linear",
+        script="goodput_elasticml.py",
+        options=("--task", "linear", "--absent", "reload"),
+    ),
     "elasticml-linear-restart": _elasticml("the same, checkpoint and restart", "linear", "restart"),
     "spark": Peer(label="Spark MLlib, L-BFGS", task="linear", script="goodput_spark.py"),
     "dask-ml": Peer(
@@ -269,9 +275,9 @@ def counts_of(lineage: Lineage, end_t: float, examples: int, parts: int) -> dict
 def own_counts(folder: Path, examples: int) -> dict[str, int]:
     """Count elasticml's examples: what its module was given, against what its rounds summed.
 
-    The steps of a killed member since the end of the last round count as void, as do all steps since
-    the last round. "unexplained" is the difference between the rest and what the rounds report; it is
-    not 0 if a killed member had already sent the sum of a round.
+    The steps of a killed member since the end of the last round count as void, as do all steps
+    since the last round. "unexplained" is the difference between the rest and what the rounds
+    report; it is not 0 if a killed member had already sent its part of a round's sum.
     """
     rounds = goodput_run.lines(folder, "rounds.jsonl")
     kills = [f["t"] for f in goodput_run.lines(folder, "faults.jsonl") if f["what"] == "kill"]
@@ -389,8 +395,9 @@ def measure(options: argparse.Namespace) -> None:
     write += "write_data(*map(pathlib.Path, sys.argv[2:]))"
     sets = [str(ROOT), str(data), str(harness.DATA / "fashion_mnist")]
     subprocess.run([python, "-c", write, *sets], check=True)
-    for trace in options.traces:
-        for name in options.peers:
+    # A run and the undisturbed run that it is compared with are close in time.
+    for name in options.peers:
+        for trace in options.traces:
             peer, result = PEERS[name], options.folder / f"{name}-{trace}.json"
             is_asked = peer.is_elastic or trace != "spot" or options.all
             if result.exists() or not is_asked:

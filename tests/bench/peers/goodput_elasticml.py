@@ -2,7 +2,7 @@
 
 ``--task network``: local SGD, 16 steps of 32 examples a round; the module counts the examples that
 it is given. ``--task linear``: logistic regression by L-BFGS (``batch_gradient``). ``--task
-cocoa``: the same problem by CoCoA.
+cocoa``: the same problem by CoCoA. ``--absent`` is the job's rule for the examples of killed members.
 
 ``--way elastic``: the job goes on. ``--way restart``: the same job as one that cannot lose a
 member: at a kill all of its processes are killed, and when all four workers are allowed again they
@@ -98,6 +98,7 @@ def job_of(run: Run) -> Any:
         algorithms[run.arguments.task](),
         source_of(run),
         stop=em.Stop(seconds=1e6),
+        absent=run.arguments.absent,
         evaluate=False,
         **checkpoint,
     )
@@ -222,7 +223,10 @@ def start_attempt(run: Run) -> subprocess.Popen[bytes]:
 def main() -> None:
     """Run the job as the options say."""
     run = Run.from_command_line(
-        __doc__, task=("network", "linear", "cocoa"), way=("elastic", "restart")
+        __doc__,
+        task=("network", "linear", "cocoa"),
+        way=("elastic", "restart"),
+        absent=("auto", "reload"),
     )
     os.environ["GOODPUT_FOLDER"] = str(run.folder)
     # Workers import the module from here.
