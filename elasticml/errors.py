@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ _JAVA_FRAME = re.compile(
 #: Longest traceback that is kept of another process, in characters; the end says most.
 TRACEBACK_MAX: Final = 8192
 
+
+#: Longest foreign value in a message, in characters.
+SHOWN_CHARACTERS_MAX: Final = 60
 
 #: ``reason`` of the error of a scheduler that does not know a job.
 UNKNOWN_JOB = "unknown job"
@@ -89,6 +93,38 @@ def prefix_errors(what: str) -> Iterator[None]:
         yield
     except ElasticmlError as error:
         raise type(error)(f"{what}: {error.message}", **error.fields) from error
+
+
+class _ShortRepr(reprlib.Repr):
+    """Formats values for messages in bounded time and length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 3
+        self.maxdict = self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = 6
+        self.maxstring = self.maxother = self.maxlong = SHOWN_CHARACTERS_MAX
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Format an integer; Python refuses to write out very long ones."""
+        try:
+            return super().repr_int(x, level)
+        except ValueError:
+            return f"<an integer of {x.bit_length()} bits>"
+
+
+_short_repr: Final = _ShortRepr().repr
+
+
+def shown(value: object) -> str:
+    """Format a foreign value for a message: its ``repr``, cut to 60 characters.
+
+    Takes bounded time for values of any size, as ``repr`` does not.
+
+    >>> shown([[[[1]]], "a" * 100])
+    "[[[[...]]], 'aaaaaaaaaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaa..."
+    """
+    text = _short_repr(value)
+    return text if len(text) <= SHOWN_CHARACTERS_MAX else text[: SHOWN_CHARACTERS_MAX - 3] + "..."
 
 
 def one_line(what: object) -> str:

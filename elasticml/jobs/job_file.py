@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
-
 from elasticml.data.source import Source, source_from_spec
 from elasticml.data.storage.filesystem import is_url
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, shown
 from elasticml.jobs.job_record import SECTIONS
 from elasticml.jobs.job_validation import (
     check_together,
@@ -23,6 +21,7 @@ from elasticml.jobs.job_validation import (
     policy_entries,
 )
 from elasticml.jobs.run_checkpoints import CheckpointSetting, checkpoint_setting
+from elasticml.jobs.yaml_text import TEXT_BYTES_MAX, load_yaml
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.specification.algorithms import (
     ALGORITHMS,
@@ -78,7 +77,7 @@ def read_faults(raw: object, path: str = "faults") -> tuple[Fault, ...]:
         return ()
     if not isinstance(raw, Sequence) or isinstance(raw, str):
         raise ConfigError(
-            f"{path}: got {raw!r}, wanted a list such as [{{round: 100, lose: 7}}]", path=path
+            f"{path}: got {shown(raw)}, wanted a list such as [{{round: 100, lose: 7}}]", path=path
         )
     entries: list[Any] = list(raw)
     faults = [
@@ -151,7 +150,8 @@ def read_yaml_mapping(path: Path) -> dict[str, Any]:
         When the file does not exist, is not YAML, or is not a mapping.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            text = file.read(TEXT_BYTES_MAX + 1).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"job file {str(path)!r}: byte {error.start} is not UTF-8; name a YAML file",
@@ -166,13 +166,7 @@ def read_yaml_mapping(path: Path) -> dict[str, Any]:
 
 
 def _mapping(text: str, where: str) -> dict[str, Any]:
-    try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
-        problem = getattr(error, "problem", None) or "it cannot be read"
-        raise ConfigError(f"job file {where!r}{place}: not YAML: {problem}", path=where) from None
+    raw = load_yaml(text, f"job file {where!r}")
     if not isinstance(raw, dict):
         raise ConfigError(
             f"job file {where!r}: wanted sections such as data: and algorithm:, got "
@@ -199,12 +193,14 @@ def apply_override(raw: dict[str, Any], setting: str) -> None:
     keys = path.strip().split(".")
     if not sign or not all(keys):
         raise ConfigError(
-            f"--set {setting}: wanted section.key=value, such as --set stop.rounds=50"
+            f"--set {setting[:100]}: wanted section.key=value, such as --set stop.rounds=50"
         )
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"--set {setting}: the value is not YAML; quote it") from None
+        value = load_yaml(text, "the value")
+    except ConfigError as error:
+        raise ConfigError(
+            f"--set {setting[:100]}: the value is not YAML; quote it ({error.message})"
+        ) from None
     place: Any = raw
     for key in keys[:-1]:
         place = _step(place, key, setting)
@@ -214,16 +210,20 @@ def apply_override(raw: dict[str, Any], setting: str) -> None:
     elif isinstance(place, dict):
         place[keys[-1]] = value
     else:
-        raise ConfigError(f"--set {setting}: {keys[-2]} is {place!r}, which has no keys")
+        raise ConfigError(f"--set {setting[:100]}: {keys[-2]} is {shown(place)}, which has no keys")
 
 
 def _step(place: Any, key: str, setting: str) -> Any:
     if isinstance(place, list):
         if not key.isdigit() or int(key) >= len(place):
-            raise ConfigError(f"--set {setting}: wanted a number below {len(place)}, got {key!r}")
+            raise ConfigError(
+                f"--set {setting[:100]}: wanted a number below {len(place)}, got {shown(key)}"
+            )
         return place[int(key)]
     if not isinstance(place, dict):
-        raise ConfigError(f"--set {setting}: {key!r} is below {place!r}, which has no keys")
+        raise ConfigError(
+            f"--set {setting[:100]}: {shown(key)} is below {shown(place)}, which has no keys"
+        )
     if place.get(key) is None:
         place[key] = {}
     return place[key]
@@ -427,7 +427,7 @@ def _beside(spec: Mapping[str, Any], other: object, folder: Path, key: str) -> S
     if isinstance(other, str):
         other = {"path": other}
     if not isinstance(other, Mapping):
-        raise ConfigError(f"{key}: got {other!r}, wanted a path or a mapping", path=key)
+        raise ConfigError(f"{key}: got {shown(other)}, wanted a path or a mapping", path=key)
     inherits = other.get("format", spec["format"]) == spec["format"]
     shared = {name: value for name, value in spec.items() if inherits and name != "labels"}
     return source_from_spec({**shared, **_with_path(other, folder)})
@@ -458,7 +458,7 @@ def data_section(path: Path) -> dict[str, Any]:
     section = read_yaml_mapping(path).get("data")
     if not isinstance(section, Mapping):
         raise ConfigError(
-            f"job file '{path}': data is {section!r}, wanted a mapping with format and path",
+            f"job file '{path}': data is {shown(section)}, wanted a mapping with format and path",
             path=str(path),
         )
     return _readers_part(section, path.absolute().parent)
@@ -483,7 +483,7 @@ def _file(path: object, folder: Path, key: str) -> Path | None:
     """Resolve the path of a local file."""
     if path is None or isinstance(path, str):
         return None if path is None else folder / expand_path(path, key)
-    raise ConfigError(f"{key}: got {path!r}, wanted the path of a model.npz", path=key)
+    raise ConfigError(f"{key}: got {shown(path)}, wanted the path of a model.npz", path=key)
 
 
 def _algorithm(section: Mapping[str, Any], scale: object) -> AnyAlgorithm:
@@ -498,13 +498,14 @@ def _algorithm(section: Mapping[str, Any], scale: object) -> AnyAlgorithm:
             raise unknown_choice(scale, get_args(Scale), "data.scale")
         if "scale" not in ALGORITHMS[name].model_fields:
             raise ConfigError(
-                f"data.scale: got {scale!r}, and {name} does not scale columns one by one; leave "
-                "it out, and see algorithm.normalize",
+                f"data.scale: got {shown(scale)}, and {name} does not scale columns one by one; "
+                "leave it out, and see algorithm.normalize",
                 path="data.scale",
             )
         if rest.setdefault("scale", scale) != scale:
             raise ConfigError(
-                f"data.scale is {scale!r} but algorithm.scale is {rest['scale']!r}; give one",
+                f"data.scale is {shown(scale)} but algorithm.scale is {shown(rest['scale'])}; "
+                "give one",
                 path="data.scale",
             )
     return read_settings(ALGORITHMS[name], rest, "algorithm")
@@ -550,7 +551,7 @@ def _local_paths(section: Mapping[str, Any], kind: str, folder: Path) -> dict[st
 def _world(section: object, folder: Path) -> Mapping[str, Any] | None:
     if section is not None and not isinstance(section, Mapping):
         raise ConfigError(
-            f"simulate: got {section!r}, wanted a mapping such as {{latency_s: 0.001}}",
+            f"simulate: got {shown(section)}, wanted a mapping such as {{latency_s: 0.001}}",
             path="simulate",
         )
     preemption = None if section is None else section.get("preemption")

@@ -12,7 +12,7 @@ from typing import Any
 from elasticml.data.source import Source, infer_format
 from elasticml.data.storage.filesystem import is_url
 from elasticml.data.validation import with_validation
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, shown
 from elasticml.evaluation.validation import resolve_metrics
 from elasticml.ids import format_size, parse_size
 from elasticml.runtime.worker_limits import BODIES_SHARE
@@ -273,7 +273,7 @@ def parse_cache(cache: Any, folder: Path | None = None) -> str | bool | None:
     if isinstance(cache, str | Path) and str(cache) and not is_url(str(cache)):
         return str((folder or Path.cwd()) / expand_path(str(cache), "data.cache"))
     raise ConfigError(
-        f"data.cache: got {cache!r}, wanted true, false or a directory on the workers' hosts",
+        f"data.cache: got {shown(cache)}, wanted true, false or a directory on the workers' hosts",
         path="data.cache",
     )
 
@@ -296,8 +296,8 @@ def parse_memory_limit(size: int | str | None) -> int | None:
     nbytes = _bytes_of(size)
     if nbytes < MEMBER_BYTES_MIN:
         raise ConfigError(
-            f"memory_limit: got {size!r}, wanted a size from 256 MiB on, such as '1 GiB': a member "
-            "takes about 200 MiB without any data",
+            f"memory_limit: got {shown(size)}, wanted a size from 256 MiB on, such as '1 GiB': a "
+            "member takes about 200 MiB without any data",
             path="memory_limit",
         )
     return nbytes
@@ -344,7 +344,7 @@ def parse_chunk_size(size: int | str | None) -> int | None:
     nbytes = _bytes_of(size)
     if nbytes < 1:
         raise ConfigError(
-            f"data.chunk_size: got {size!r}, wanted 'auto' or a size such as '1 MiB'",
+            f"data.chunk_size: got {shown(size)}, wanted 'auto' or a size such as '1 MiB'",
             path="data.chunk_size",
         )
     return nbytes

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays
@@ -23,6 +22,7 @@ from elasticml.data.validation import validated_as
 from elasticml.errors import ConfigError, DataError, JobFailedError
 from elasticml.jobs.run_directory import RunDirectory, default_run_path
 from elasticml.jobs.warm_start import WarmStart, load_warm_start
+from elasticml.jobs.yaml_text import load_yaml
 from elasticml.models.file_format import own_arrays
 from elasticml.models.loading import model_of_job
 from elasticml.protocol.job_record import JobRecord, job_record
@@ -273,8 +273,8 @@ def _write(
 ) -> None:
     """Write the replay as a separate run directory."""
     try:
-        job = yaml.safe_load((path / "job.yaml").read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError):
+        job = load_yaml((path / "job.yaml").read_text(encoding="utf-8"), "job.yaml")
+    except (OSError, ValueError, ConfigError):
         job = {"name": start.name}
     model = model_of_job(job_record(start.spec).algorithm, engine.facts, arrays)
     with RunDirectory(out).open(job) as directory:

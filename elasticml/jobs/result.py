@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from elasticml.data.dataset_stats import DatasetStats
@@ -23,6 +22,7 @@ from elasticml.evaluation.scoring import Score, check_image_shapes
 from elasticml.jobs.history import History, Row
 from elasticml.jobs.rpc import JobOutcome
 from elasticml.jobs.run_directory import FORMAT_VERSION, RunDirectory, read_history
+from elasticml.jobs.yaml_text import load_yaml
 from elasticml.models.file_format import Arrays
 from elasticml.models.loading import model_of_job, read_model
 from elasticml.models.model import KMeansModel, Model
@@ -171,7 +171,7 @@ def load_result(path: str | Path) -> Result:
                 "less; read it with a later elasticml",
                 path=name,
             )
-        job = yaml.safe_load(read_bytes(join(name, "job.yaml")))
+        job = load_yaml(read_bytes(join(name, "job.yaml")).decode(), "its job.yaml")
         history = read_history(read_bytes(join(name, "history.csv")).decode())
         lines = read_bytes(join(name, "story.jsonl")).decode().split("\n")
         story = CompressedRecords(r for line in lines if (r := parse_line(line)) is not None)
@@ -179,7 +179,7 @@ def load_result(path: str | Path) -> Result:
         arrays: Arrays = {}
         if exists(join(name, "model.npz")):
             model, arrays = read_model(join(name, "model.npz"), job.get("algorithm") or {})
-    except (ValueError, AttributeError, TypeError, yaml.YAMLError) as error:
+    except (ValueError, AttributeError, TypeError, ConfigError) as error:
         raise DataError(
             f"{name} is damaged ({type(error).__name__}: {error}); use another copy of the run",
             path=name,

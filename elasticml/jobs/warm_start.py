@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.errors import ConfigError
+from elasticml.data.storage.untrusted_files import check_regular, read_npz_arrays
+from elasticml.errors import ConfigError, DataError, shown
 from elasticml.models.file_format import own_arrays
 from elasticml.models.model import Model
 from elasticml.specification.algorithms import AnyAlgorithm, AsyncSGD, CoCoA, LocalSGD, PrimalCoCoA
@@ -92,13 +92,14 @@ def _arrays(initial: WarmStart) -> Mapping[str, Any]:
     if isinstance(initial, Mapping):
         return initial
     if not isinstance(initial, str | Path):
-        raise ConfigError(f"warm_start: got {initial!r}; {_WANTED}", path="warm_start")
+        raise ConfigError(f"warm_start: got {shown(initial)}; {_WANTED}", path="warm_start")
     path = Path(initial)
     path = path / "model.npz" if path.is_dir() else path
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file)
-    except (OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
+        check_regular(str(path))
+        with path.open("rb") as file:
+            return read_npz_arrays(str(path), file)
+    except (OSError, DataError) as error:
         # NumPy's own message for other files suggests unpickling them.
         why = str(error.strerror) if isinstance(error, OSError) and error.strerror else "no model"
         why = "does not exist" if isinstance(error, FileNotFoundError) else why

@@ -9,7 +9,7 @@ from typing import Any
 
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.policy import Policy
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, shown
 from elasticml.policies.background_shuffle import GlobalShuffle
 from elasticml.policies.elastic_scaling import ElasticScaling
 from elasticml.policies.gap_per_container_second import GapPerContainerSecond
@@ -62,25 +62,26 @@ def kind_of(name: str, path: str = "policies") -> type:
         return POLICIES[name]
     if ":" not in name:
         raise ConfigError(
-            f"{path}: there is no policy {name!r}{choices_of(name, POLICIES)}", key=name
+            f"{path}: there is no policy {shown(name)}{choices_of(name, POLICIES)}", key=name
         )
     module, _, attribute = name.partition(":")
     try:
         kind = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"{path}: policy {name!r} cannot be imported: {error}; "
+            f"{path}: policy {shown(name)} cannot be imported: {error}; "
             "give module:Class of a class that every process can import",
             key=name,
         ) from None
     if not isinstance(kind, type) or not callable(getattr(kind, "suggest", None)):
         raise ConfigError(
-            f"{path}: {name!r} is not a class with a method suggest(view), which a policy must be",
+            f"{path}: {shown(name)} is not a class with a method suggest(view), which a policy "
+            "must be",
             key=name,
         )
     if not isinstance(getattr(kind, "name", None), str):
         raise ConfigError(
-            f"{path}: {name!r} has no name for the story; give the class one, such as "
+            f"{path}: {shown(name)} has no name for the story; give the class one, such as "
             f"name = {attribute.lower()!r}",
             key=name,
         )
@@ -102,7 +103,7 @@ def read_entry(entry: object, path: str = "policies") -> dict[str, Any]:
         entry = {NAME: entry}
     if not isinstance(entry, Mapping):
         raise ConfigError(
-            f"{path}: got {entry!r}, wanted a name or a mapping such as {{name: rebalance}}",
+            f"{path}: got {shown(entry)}, wanted a name or a mapping such as {{name: rebalance}}",
             path=path,
         )
     fields = dict(entry)
@@ -113,7 +114,8 @@ def read_entry(entry: object, path: str = "policies") -> dict[str, Any]:
             return {NAME: str(name), "off": True}
     if not isinstance(fields.get(NAME), str):
         raise ConfigError(
-            f"{path}: got {dict(entry)!r}, wanted a mapping with a name{choices_of('', POLICIES)}",
+            f"{path}: got {shown(dict(entry))}, wanted a mapping with a name"
+            f"{choices_of('', POLICIES)}",
             path=path,
         )
     if fields.get("off") is True and len(fields) == 2:
@@ -152,13 +154,13 @@ def check_entries(entries: Sequence[object], path: str = "policies") -> list[dic
     """
     if isinstance(entries, (str, Mapping)) or not isinstance(entries, Sequence):
         raise ConfigError(
-            f"{path}: got {entries!r}, wanted a list such as [{{name: rebalance}}]", path=path
+            f"{path}: got {shown(entries)}, wanted a list such as [{{name: rebalance}}]", path=path
         )
     checked = [read_entry(entry, f"{path}[{i}]") for i, entry in enumerate(entries)]
     names: list[str] = []
     for i, entry in enumerate(checked):
         if entry[NAME] in names:
-            raise ConfigError(f"{path}[{i}]: {entry[NAME]!r} is listed twice", path=path)
+            raise ConfigError(f"{path}[{i}]: {shown(entry[NAME])} is listed twice", path=path)
         names.append(entry[NAME])
         if not entry.get("off"):
             make_policy(entry, f"{path}[{i}]")

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, shown
 from elasticml.specification.settings_model import (
     Count,
     SettingsModel,
@@ -247,7 +247,7 @@ class AsyncSGD(_Seeded, _WithIntercept):
             value = getattr(self, key)
             if value != default:
                 expected = "none" if default is None else f"{default}, the default"
-                raise ValueError(f"{key}: got {value!r}, wanted {expected}: {why}")
+                raise ValueError(f"{key}: got {shown(value)}, wanted {expected}: {why}")
 
     @property
     def is_classification(self) -> bool:
@@ -624,8 +624,8 @@ class LocalSGD(_Seeded):
             value = getattr(self, key)
             if value not in words and not _is_import_path(value):
                 raise ValueError(
-                    f"{key}: got {value!r}, wanted {' or '.join(words)}, or an import path such as "
-                    "my_module:name"
+                    f"{key}: got {shown(value)}, wanted {' or '.join(words)}, or an import path "
+                    "such as my_module:name"
                 )
 
     @property
@@ -727,7 +727,7 @@ def absent_rule(algorithm: str, absent: object) -> str:
     supported = _ABSENT.get(algorithm)
     if supported is not None and absent not in supported:
         raise ConfigError(
-            f"absent: got {absent!r}, which algorithm {algorithm} cannot follow; use "
+            f"absent: got {shown(absent)}, which algorithm {algorithm} cannot follow; use "
             f"{_REMEDIES[algorithm]}",
             path="absent",
         )

@@ -40,8 +40,10 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, shown
 
+#: Longer words are not compared with valid ones.
+WORD_CHARACTERS_MAX = 100
 #: A positive integer.
 Count = Annotated[int, Field(ge=1)]
 AtLeast2 = Annotated[int, Field(ge=2)]
@@ -181,7 +183,7 @@ def read_settings(kind: type[S], raw: object, path: str) -> S:
     raw = {} if raw is None else raw
     if not isinstance(raw, Mapping):
         raise ConfigError(
-            f"{path}: got {_short(raw)}, wanted a mapping with keys such as "
+            f"{path}: got {shown(raw)}, wanted a mapping with keys such as "
             f"{', '.join(keys_of(kind)[:4])}",
             path=path,
         )
@@ -214,7 +216,10 @@ def default_of(kind: type[BaseModel], name: str) -> Any:
 
 def nearest(word: object, words: Iterable[str]) -> str | None:
     """Return the word closest to a misspelt one; None if none is close."""
-    close = difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.6)
+    text = word if isinstance(word, str) else shown(word)
+    if len(text) > WORD_CHARACTERS_MAX:
+        return None
+    close = difflib.get_close_matches(text, list(words), n=1, cutoff=0.6)
     return close[0] if close else None
 
 
@@ -227,15 +232,16 @@ def did_you_mean(word: object, words: Iterable[str]) -> str:
 def unknown_key(key: object, words: Iterable[str], path: str) -> ConfigError:
     """Return the error for a key that the section does not have."""
     words = list(words)
+    name = key if isinstance(key, str) and len(key) <= WORD_CHARACTERS_MAX else shown(key)
     return ConfigError(
-        f"{join(path, key)} is not a setting{choices_of(key, words)}", path=path, key=str(key)
+        f"{join(path, name)} is not a setting{choices_of(key, words)}", path=path, key=name
     )
 
 
 def unknown_choice(value: object, words: Iterable[str], path: str) -> ConfigError:
     """Return the error for a value that is not one of the valid words."""
     words = list(words)
-    return ConfigError(f"{path}: got {_short(value)}{choices_of(value, words)}", path=path)
+    return ConfigError(f"{path}: got {shown(value)}{choices_of(value, words)}", path=path)
 
 
 def join(path: str, key: object) -> str:
@@ -249,11 +255,6 @@ def choices_of(word: object, words: Iterable[str]) -> str:
     """Return the end of a message: the nearest valid word, and the list of all."""
     words = list(words)
     return f"{did_you_mean(word, words)} (there is {', '.join(words) or 'none yet'})"
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _explained(error: ValidationError, kind: type, path: str) -> ConfigError:
@@ -285,7 +286,7 @@ def _explained(error: ValidationError, kind: type, path: str) -> ConfigError:
         what = _description(kind, str(first["loc"][-1]))
         return ConfigError(f"{where} is missing{what}{more}", path=where)
     expected = _wanted(first) if len(kinds) == 1 else _wanted_of_several(kinds)
-    return ConfigError(f"{where}: got {_short(first['input'])}{expected}{more}", path=where)
+    return ConfigError(f"{where}: got {shown(first['input'])}{expected}{more}", path=where)
 
 
 def _description(kind: type, key: str) -> str:

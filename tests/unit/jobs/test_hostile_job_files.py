@@ -1,0 +1,88 @@
+"""Job files that attack the parser: each is one line, exit code 2, in bounded time and memory."""
+
+import pytest
+
+from elasticml.cli.main import BAD_INPUT, main
+from elasticml.errors import ConfigError, shown
+from elasticml.jobs.job_file import apply_override, read_job_file
+from elasticml.jobs.yaml_text import DEPTH_MAX, TEXT_BYTES_MAX, VALUES_MAX, load_yaml
+
+_FOLD = "[" + ", ".join(["*a{0}"] * 9) + "]"
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{k + 1}: &a{k + 1} {_FOLD.format(k)}\n" for k in range(9)
+)
+MERGES = "a0: &a0 {k: 1}\n" + "".join(
+    f"a{k + 1}: &a{k + 1} {{<<: {_FOLD.format(k)}}}\n" for k in range(9)
+)
+#: Two levels of aliases below each key: short in the file, long in a message.
+WIDE = "data: {format: [&x [" + "y, " * 1000 + "y], " + "*x, " * 40 + "*x]}\n"
+DEEP_BY_ALIASES = (
+    "a0: &a0 "
+    + "[" * 20
+    + "]" * 20
+    + "\n"
+    + "".join(f"a{k + 1}: &a{k + 1} {'[' * 20}*a{k}{']' * 20}\n" for k in range(3))
+)
+
+ATTACKS = {
+    "aliases of aliases": (BOMB, f"more than {VALUES_MAX} values"),
+    "merged aliases": (MERGES, f"more than {VALUES_MAX} values"),
+    "long lists": ("a: [" + "1, " * VALUES_MAX + "1]\n", f"more than {VALUES_MAX} values"),
+    "deep": ("a: " + "[" * 5000 + "]" * 5000 + "\n", f"nested more than {DEPTH_MAX} deep"),
+    "deep mappings": ("{a: " * 5000 + "1" + "}" * 5000, f"nested more than {DEPTH_MAX} deep"),
+    "deep by aliases": (DEEP_BY_ALIASES, f"nested more than {DEPTH_MAX} deep"),
+    "a list in itself": ("a: &a [*a]\n", "an alias stands within what it stands for"),
+    "6,000 digits": ("seed: " + "9" * 6000 + "\n", "a number of 6000 characters"),
+    "6,000 hex digits": ("seed: 0x" + "f" * 6000 + "\n", "a number of 6002 characters"),
+    "30 February": ("name: 2024-02-30\n", "'2024-02-30' cannot be read"),
+    "25 o'clock": ("name: 2024-02-03 25:00:00\n", "cannot be read"),
+    "two megabytes": ("# " + "x" * 2 * TEXT_BYTES_MAX, f"more than {TEXT_BYTES_MAX} bytes"),
+    "a tag of Python": ("a: !!python/object/apply:os.system [id]\n", "could not determine"),
+    "bad binary": ("a: !!binary 'a'\n", "failed to decode base64"),
+    "a wide value": (WIDE, "data.format: got"),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), ATTACKS.values(), ids=ATTACKS)
+def test_an_attack_is_one_short_line_that_says_where(tmp_path, text, expected):
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_job_file(path, ["algorithm.name=batch_gradient"])
+    assert expected in caught.value.message
+    assert "\n" not in caught.value.message
+    assert len(caught.value.message) < 1000
+
+
+@pytest.mark.parametrize("name", ["6,000 digits", "30 February", "deep"])
+def test_the_command_line_ends_with_exit_code_2(tmp_path, name, capsys):
+    path = tmp_path / "job.yaml"
+    path.write_text(ATTACKS[name][0])
+    with pytest.raises(SystemExit) as ended:
+        main(["run", str(path)])
+    assert ended.value.code == BAD_INPUT
+    lines = capsys.readouterr().err.strip().split("\n")
+    assert len(lines) == 1
+    assert "internal error" not in lines[0]
+
+
+def test_overrides_have_the_same_limits():
+    with pytest.raises(ConfigError, match="the value is not YAML") as caught:
+        apply_override({}, "seed=" + "9" * 6000)
+    assert len(caught.value.message) < 500
+
+
+def test_what_is_not_an_attack_is_read_as_yaml_has_it():
+    text = "a: &a {k: [1, 2.5, yes, ~, 0x10, 2024-02-29]}\nb: {<<: *a, c: *a}\n"
+    value = load_yaml(text, "text")
+    assert value["b"] == {"k": value["a"]["k"], "c": value["a"]}
+    assert value["a"]["k"][:5] == [1, 2.5, True, None, 16]
+
+
+def test_values_in_messages_are_cut_in_bounded_time():
+    nested: list = []
+    for _ in range(60):
+        nested = [nested, nested]  # 2^60 values, of which repr would write each
+    assert len(shown(nested)) <= 60
+    assert len(shown({"k" * 1000: "v" * 10**7})) <= 60
+    assert shown(16**6000) == "<an integer of 24001 bits>"
