@@ -21,6 +21,8 @@ STREAM_JOINED_BYTES_MAX: Final = 64 * 1024
 #: Longest single read or write of a stream: TLS accepts at most 2 GiB at once, and tornado refuses
 #: to read more than half of the memory.
 PART_BYTES_MAX: Final = 64 * 2**20
+#: Bytes of a prefix that are allocated and read at once.
+PREFIX_PART_BYTES: Final = 2**20
 
 
 class Channel(Protocol):
@@ -128,9 +130,12 @@ class StreamChannel:
         header = unpack(self._head)
         prefix = b""
         if header.prefix_bytes:
-            raw = bytearray(header.prefix_bytes)
-            await stream.read_into(raw)
-            prefix = bytes(raw)
+            # In parts: a header alone must not make this process allocate what it announces.
+            parts = []
+            for start in range(0, header.prefix_bytes, PREFIX_PART_BYTES):
+                parts.append(bytearray(min(PREFIX_PART_BYTES, header.prefix_bytes - start)))
+                await stream.read_into(parts[-1])
+            prefix = b"".join(parts)
         frame = decode(header, prefix, None)
         frame.payload = payload_buffer(allocate, header, frame.prefix)
         if frame.payload is not None:

@@ -19,6 +19,7 @@ import json
 import logging
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 from tornado.iostream import IOStream, SSLIOStream
 
 from elasticml.collective.comm_link import CommLink, MessageChannel, StreamChannel
-from elasticml.collective.frames import VERSION, Frame, Header, Kind
+from elasticml.collective.frames import VERSION, Frame, Header, Kind, reading_prefix
 from elasticml.collective.segmentation import PIECE_BYTES
 from elasticml.collective.shared_memory import NoSharedMemoryError, SlotPool, check_offer
 from elasticml.collective.shared_memory_link import SharedLink
@@ -48,6 +49,16 @@ logger = logging.getLogger(__name__)
 #: Names of our handler and our extension on a Dask server.
 HANDLER: Final = "em_link"
 EXTENSION: Final = "elasticml-links"
+#: Seconds in which the opener of a link sends its first frame, after the answer to its greeting.
+FIRST_FRAME_S_MAX: Final = 2 * CONNECT_S_MAX
+#: Links of one host that have not sent their first frame; further ones of that host are refused.
+UNPROVEN_MAX: Final = 128
+#: What a peer is told of memory that this process does not share with it; the log says why.
+APART: Final = "the peer shares no memory, its log says why"
+#: Longest greeting, in characters.
+GREETING_BYTES_MAX: Final = 4096
+#: Reasons for not sharing memory that are logged.
+REASONS_MAX: Final = 100
 #: Values of ``hello["transport"]``.
 CHOICES: Final = ("auto", "stream", "comm", "shm")
 
@@ -86,6 +97,8 @@ class DaskTransport:
         self._server = server
         self._on_link: OnLink | None = None
         self._links: set[AnyLink] = set()
+        #: Number of links by host that have not sent their first frame.
+        self._unproven: Counter[str] = Counter()
         self._pool = SlotPool()
         #: Reasons for not sharing memory that have been logged; each is logged once.
         self._logged_reasons: set[str] = set()
@@ -165,40 +178,74 @@ class DaskTransport:
         """Close; called by a closing Scheduler."""
         self.close()
 
-    async def accept(
-        self, comm: Any, hello: str, transport: str, protocol: int, shared: Any = None
-    ) -> Any:
+    async def accept(self, comm: Any, /, **message: Any) -> Any:
         """Take over a comm that a peer opened; the handler of the operation ``em_link``.
 
         The first parameter must be called ``comm``: only then does the server leave the comm to
-        the handler until it returns.
+        the handler until it returns. No exception leaves it: Dask would send the traceback.
         """
-        if protocol != VERSION:
-            return {"refused": f"the peer speaks version {VERSION} of the protocol, not {protocol}"}
-        on_link = self._on_link
+        try:
+            return await self._accept(comm, message)
+        except Exception:
+            logger.exception("a link from %s could not be opened", comm.peer_address)
+            comm.abort()
+            return Status.dont_reply
+
+    async def _accept(self, comm: Any, message: Mapping[str, Any]) -> Any:
+        """Check the opening message, answer it, and serve the link until it closes."""
+        theirs = message.get("protocol")
+        if theirs != VERSION:
+            number = theirs if isinstance(theirs, int) and 0 <= theirs < 1000 else "yours"
+            return {"refused": f"the peer speaks version {VERSION} of the protocol, not {number}"}
+        on_link, host = self._on_link, _host_of(comm)
         if on_link is None:
             return {"deaf": f"no listener at {self.address}"}
+        try:
+            greeting = read_greeting(message.get("hello"))
+        except RemoteProtocolError as error:
+            logger.warning("a link from %s was refused: %s", comm.peer_address, error)
+            return {"refused": "the greeting is not one of elasticml"}
+        if self._unproven[host] >= UNPROVEN_MAX:
+            logger.warning("a link from %s was refused: too many without a frame", host)
+            return {"deaf": "too many links without a first frame"}
+        shared = message.get("shared")
+        offer = None if shared is None else self._answer_offer(comm.peer_address, shared)
+        kind = "stream" if message.get("transport") == "stream" and has_stream(comm) else "comm"
+        apart = APART if shared is not None and offer is None else ""
         comm.allow_offload = False
         comm.deserialize = False
-        kind = "stream" if transport == "stream" and has_stream(comm) else "comm"
-        greeting: dict[str, Any] = json.loads(hello)
-        offer, refusal = self._answer_offer(shared) if shared is not None else (None, "")
-        await comm.write({"transport": kind, "shared": offer, "apart": refusal})
-        # No await between the last message and the link: nothing else may read the stream.
-        link: AnyLink = self._register(_link_over(comm, kind, greeting))
+        self._unproven[host] += 1
         try:
-            if (await link.receive(_no_payload)).prefix.get("shared"):
-                self._links.discard(link)
-                link = self._register(SharedLink(link, self._pool, shared))
+            await comm.write({"transport": kind, "shared": offer, "apart": apart})
+            # No await between the last message and the link: nothing else may read the stream.
+            link: AnyLink = self._register(_link_over(comm, kind, greeting))
+            first = await _first_frame(link)
+        except OSError:
+            return Status.dont_reply
+        finally:
+            self._unproven[host] -= 1
+            self._unproven += Counter()  # drops the hosts without such links
+        if first is None:
+            return Status.dont_reply
+        if first.get("shared") and offer is not None:
+            self._links.discard(link)
+            link = self._register(SharedLink(link, self._pool, shared))
+        await self._serve(link, on_link)
+        return Status.dont_reply
+
+    async def _serve(self, link: AnyLink, on_link: OnLink) -> None:
+        """Pass a link to the listener, and wait until it closes."""
+        try:
             await on_link(link)
             await link.closed.wait()
         except LinkClosedError:
             logger.debug("the link from %s is closed", link.peer)
+        except RemoteProtocolError as error:
+            logger.warning("the link from %s was closed: %s", link.peer, error)
         except Exception:
             logger.exception("the listener for the link from %s failed", link.peer)
         finally:
             link.close()
-        return Status.dont_reply
 
     async def _handshake(self, comm: Any, choice: str, hello: Mapping[str, Any]) -> Agreed:
         """Send the opening message and read the answer."""
@@ -236,10 +283,14 @@ class DaskTransport:
         except NoSharedMemoryError as fault:
             return None, str(fault)
 
-    def _answer_offer(self, theirs: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
-        """Answer an offer with our own, or with None and the reason."""
-        obstacle = _sharing_obstacle(theirs)
-        return (None, obstacle) if obstacle else self._own_offer()
+    def _answer_offer(self, peer: str, theirs: object) -> dict[str, Any] | None:
+        """Answer an offer with our own, or with None; the reason is logged and not sent."""
+        obstacle, offer = _sharing_obstacle(theirs), None
+        if not obstacle:
+            offer, obstacle = self._own_offer()
+        if offer is None:
+            self._log_unshared(peer, obstacle)
+        return offer
 
     def _explain_unshared(self, peer: str, choice: str, reason: str) -> None:
         """Log, once per reason, why a link shares no memory; raise if "shm" was requested."""
@@ -248,8 +299,11 @@ class DaskTransport:
                 f"transport 'shm' needs memory that this process and {peer} share: {reason}; "
                 "use transport: auto"
             )
+        self._log_unshared(peer, reason)
+
+    def _log_unshared(self, peer: str, reason: str) -> None:
         kind = re.sub(r"\d+", "N", reason)
-        if kind not in self._logged_reasons:
+        if kind not in self._logged_reasons and len(self._logged_reasons) < REASONS_MAX:
             self._logged_reasons.add(kind)
             logger.info("no shared memory with %s, vectors go over the stream: %s", peer, reason)
 
@@ -275,7 +329,7 @@ def has_stream(comm: Any) -> bool:
     return isinstance(getattr(comm, "stream", None), IOStream)
 
 
-def _sharing_obstacle(offer: Mapping[str, Any]) -> str:
+def _sharing_obstacle(offer: object) -> str:
     """Return why the memory of the peer with this offer cannot be read here; empty if it can."""
     try:
         check_offer(offer)
@@ -304,6 +358,45 @@ def _is_far(comm: Any) -> bool:
     except (NotImplementedError, ValueError):  # no host addresses: the same process
         return False
     return bool(here != there)
+
+
+def read_greeting(hello: object) -> dict[str, Any]:
+    """Return the greeting of a link's opener.
+
+    Raises
+    ------
+    RemoteProtocolError
+        When it is not a JSON object of at most ``GREETING_BYTES_MAX`` characters, or has a list
+        or an object in it.
+    """
+    if not isinstance(hello, str) or len(hello) > GREETING_BYTES_MAX:
+        raise RemoteProtocolError(f"its greeting is not a text of at most {GREETING_BYTES_MAX}")
+    with reading_prefix("the greeting of a link"):
+        greeting = json.loads(hello)
+        if any(isinstance(value, list | dict) for value in greeting.values()):
+            raise ValueError("a value is neither text nor a number")
+    return dict(greeting)
+
+
+async def _first_frame(link: AnyLink) -> Mapping[str, Any] | None:
+    """Return the first frame's prefix; close the link and return None if none comes in time."""
+    try:
+        async with asyncio.timeout(FIRST_FRAME_S_MAX):
+            return (await link.receive(_no_payload)).prefix
+    except TimeoutError:
+        logger.warning("the link from %s sent no frame in %g s", link.peer, FIRST_FRAME_S_MAX)
+    except (LinkClosedError, RemoteProtocolError) as error:
+        logger.debug("the link from %s ended before its first frame: %s", link.peer, error)
+    link.close()
+    return None
+
+
+def _host_of(comm: Any) -> str:
+    """Return the host of a comm's other end; comms within a process have none."""
+    try:
+        return str(get_address_host(comm.peer_address))
+    except (NotImplementedError, ValueError):
+        return ""
 
 
 def _no_payload(header: Header, prefix: Mapping[str, Any]) -> memoryview:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
@@ -33,8 +36,24 @@ class Kind(IntEnum):
     MAIL = 6  #: the state of a free-running member, or rows of it, to a peer
 
 
+#: Longest prefix of each kind, in bytes. Control messages list chunks and carry vocabularies; the
+#: first frame of a transfer lists chunks; a partial lists members, a model the arrays in it.
+PREFIX_BYTES_MAX: Final = {
+    Kind.CONTROL: 256 * 2**20,
+    Kind.MODEL: 4 * 2**20,
+    Kind.PARTIAL: 16 * 2**20,
+    Kind.CHUNK: 64 * 2**20,
+    Kind.RETURN: 0,
+    Kind.MAIL: 4 * 2**10,
+}
 #: Faster than calling ``Kind``.
 _KINDS: Final = {kind.value: kind for kind in Kind}
+#: What reading a foreign value raises if it is not as expected.
+_UNREADABLE: Final = (
+    *(LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError),
+)
+#: Memory of this host: no single payload is larger.
+_HOST_BYTES: Final = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 _dumps: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -57,7 +76,13 @@ class Header(NamedTuple):
 
 
 def unpack(raw: bytes | bytearray | memoryview) -> Header:
-    """Unpack a header; raises RemoteProtocolError on another magic, version or kind."""
+    """Unpack a header.
+
+    Raises
+    ------
+    RemoteProtocolError
+        When magic, version or kind are others, or the prefix is longer than its kind's may be.
+    """
     magic, version, kind, attempt, piece, prefix_bytes, exchange, payload_bytes = _HEADER.unpack(
         raw
     )
@@ -69,6 +94,11 @@ def unpack(raw: bytes | bytearray | memoryview) -> Header:
     named_kind = _KINDS.get(kind & ~SHARED_BIT)
     if named_kind is None:
         raise RemoteProtocolError(f"frame of unknown kind {kind}, wanted one of 1 to 6")
+    if prefix_bytes > PREFIX_BYTES_MAX[named_kind]:
+        raise RemoteProtocolError(
+            f"{named_kind.name} frame with a prefix of {prefix_bytes} bytes, wanted at most "
+            f"{PREFIX_BYTES_MAX[named_kind]}"
+        )
     is_shared = kind & SHARED_BIT != 0
     return Header(named_kind, exchange, attempt, piece, prefix_bytes, payload_bytes, is_shared)
 
@@ -133,25 +163,105 @@ def model_frame(header: ExchangeHeader[Shape], packed: memoryview | None) -> Fra
 
 
 def header_of(frame: Frame) -> ExchangeHeader[Shape]:
-    """Return the header of the exchange whose model a frame carries."""
+    """Return the header of the exchange whose model a frame carries.
+
+    Raises
+    ------
+    RemoteProtocolError
+        When the prefix is not such a header.
+    """
     prefix = frame.prefix
-    return ExchangeHeader(
-        exchange=ExchangeId(frame.exchange),
-        generation=Generation(prefix["generation"]),
-        members=prefix["members"],
-        operation=prefix["operation"],
-        model=prefix["model"],
-        returns={name: tuple(shape) for name, shape in prefix["returns"].items()},
-        parameters=prefix["parameters"],
-        reduce=prefix["reduce"],
-        keep=prefix["keep"],
+    with reading_prefix("the header of an exchange"):
+        return ExchangeHeader(
+            exchange=ExchangeId(frame.exchange),
+            generation=Generation(prefix["generation"]),
+            members=prefix["members"],
+            operation=prefix["operation"],
+            model=prefix["model"],
+            returns={name: tuple(shape) for name, shape in prefix["returns"].items()},
+            parameters=prefix["parameters"],
+            reduce=prefix["reduce"],
+            keep=prefix["keep"],
+        )
+
+
+@contextmanager
+def reading_prefix(what: str) -> Iterator[None]:
+    """Report what a peer has written wrongly as its error; enclose nothing but the reading of it.
+
+    Raises
+    ------
+    RemoteProtocolError
+        When a field is missing or of another type or range.
+    """
+    try:
+        yield
+    except _UNREADABLE as fault:
+        raise RemoteProtocolError(
+            f"{what} cannot be read from a frame: {type(fault).__name__}: {str(fault)[:200]}"
+        ) from None
+
+
+def vector_bytes(shapes: Any) -> int:
+    """Return the bytes of the doubles of all arrays, whose shapes came from a peer.
+
+    Raises
+    ------
+    RemoteProtocolError
+        When they are not shapes by name.
+    """
+    with reading_prefix("the shapes of arrays"):
+        sizes = [size for shape in shapes.values() for size in shape]
+        if not all(type(size) is int and size >= 0 for size in sizes):
+            raise ValueError("a size is not a whole number of at least 0")
+        n_values: int = sum(math.prod(shape) for shape in shapes.values())
+        return 8 * n_values
+
+
+def check_fits(nbytes: int) -> None:
+    """Check what a peer announces against this host's memory.
+
+    Raises
+    ------
+    RemoteProtocolError
+        When it is more.
+    """
+    if nbytes > _HOST_BYTES:
+        raise RemoteProtocolError(f"{nbytes} bytes announced, wanted at most {_HOST_BYTES}")
+
+
+def check_payload(header: Header, kind: Kind, nbytes: int | None) -> None:
+    """Check a header's payload before memory is allocated for it.
+
+    Parameters
+    ----------
+    kind : Kind
+        The only kind of frame that may have a payload here.
+    nbytes : int, optional
+        What its payload takes; None: at most this host's memory.
+
+    Raises
+    ------
+    RemoteProtocolError
+        When the kind or the number of bytes is another.
+    """
+    wanted = f"{nbytes} bytes" if nbytes is not None else f"at most {_HOST_BYTES} bytes"
+    is_right = (
+        header.payload_bytes == nbytes
+        if nbytes is not None
+        else (header.payload_bytes <= _HOST_BYTES)
     )
+    if header.kind is not kind or header.shared or not is_right:
+        raise RemoteProtocolError(
+            f"{header.kind.name} frame of exchange {header.exchange} with a payload of "
+            f"{header.payload_bytes} bytes, wanted {kind.name} with {wanted}"
+        )
 
 
 def _loads(prefix: bytes) -> dict[str, Any]:
     try:
         loaded = json.loads(prefix)
-    except ValueError as fault:
+    except (ValueError, RecursionError) as fault:
         raise RemoteProtocolError(f"the prefix of a frame is not JSON: {fault}") from None
     if not isinstance(loaded, dict):
         raise RemoteProtocolError(

@@ -22,12 +22,12 @@ import errno
 import fcntl
 import mmap
 import os
+import re
 import secrets
 import struct
 import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -56,8 +56,18 @@ assert DESCRIPTOR_BYTES == 8 * (NBYTES + 1)
 WHOSE: Final = slice(8 * LIFE, 8 * SEQUENCE)
 #: Exchange and bytes, at the end of a descriptor.
 _CONTENT: Final = struct.Struct("<QQ")
-#: A reused file descriptor may be a pipe without a writer, or a terminal: do not block on either.
-_OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+#: A reused file descriptor may be a pipe without a writer, a terminal or a device: opening the path
+#: alone neither blocks nor has an effect on any of them.
+_PATH_FLAGS: Final = getattr(os, "O_PATH", 0) | os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY
+_OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC
+#: Name of our memory files, and where their links in ``/proc`` lead.
+_MEMORY_NAME: Final = "elasticml"
+_LINK_NAME: Final = f"/memfd:{_MEMORY_NAME} (deleted)"
+_ALL_SEALS: Final = (
+    fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+    if hasattr(fcntl, "F_SEAL_SEAL")
+    else 0
+)
 _LOCAL_LIMITS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
@@ -115,15 +125,18 @@ def content_of(raw: bytes) -> tuple[int, int]:
 
 
 def map_slot(pid: int, fd: int) -> mmap.mmap:
-    """Map the memory behind a process's file descriptor, read-only.
+    """Map a slot of another process, read-only, by the numbers that a peer gives.
+
+    The numbers may lead to any file of this user. It is opened as a path first, which has no effect
+    on the file, and for reading only if it is a sealed memory file that elasticml has created.
 
     Raises
     ------
     NoSharedMemoryError
-        When the process is gone, or the file is not this user's private memory (mode 0600).
+        When the process is gone, or the file is not such a file of this user (mode 0600).
     """
     try:
-        own = os.open(f"/proc/{pid}/fd/{fd}", _OPEN_FLAGS)
+        path = os.open(f"/proc/{pid}/fd/{fd}", _PATH_FLAGS)
     except OSError as fault:
         raise NoSharedMemoryError(
             f"the memory of process {pid} cannot be opened: {fault}",
@@ -131,20 +144,31 @@ def map_slot(pid: int, fd: int) -> mmap.mmap:
             is_other=fault.errno not in _LOCAL_LIMITS,
         ) from None
     with contextlib.ExitStack() as stack:
-        stack.callback(os.close, own)
+        stack.callback(os.close, path)
         try:
-            status = os.fstat(own)
+            status, link = os.fstat(path), f"/proc/self/fd/{path}"
             if status.st_uid != os.geteuid() or status.st_mode & 0o177777 != 0o100600:
                 raise NoSharedMemoryError(
                     f"the memory of process {pid} belongs to user {status.st_uid}, mode "
                     f"{status.st_mode & 0o7777:o}, wanted user {os.geteuid()}, mode 600",
                     is_other=True,
                 )
+            if os.readlink(link) != _LINK_NAME:
+                raise NoSharedMemoryError(
+                    f"file {fd} of process {pid} is not memory of elasticml", is_other=True
+                )
+            own = os.open(link, _OPEN_FLAGS)
+            stack.callback(os.close, own)
+            if fcntl.fcntl(own, fcntl.F_GET_SEALS) != _ALL_SEALS or status.st_size < HEAD_BYTES:
+                raise NoSharedMemoryError(
+                    f"the memory of process {pid} is not sealed, or shorter than a slot's header",
+                    is_other=True,
+                )
             return mmap.mmap(own, status.st_size, mmap.MAP_SHARED, mmap.PROT_READ)
         except (OSError, ValueError) as fault:
-            is_empty = isinstance(fault, ValueError)
             raise NoSharedMemoryError(
-                f"the memory of process {pid}: {fault}", is_other=is_empty
+                f"the memory of process {pid}: {fault}",
+                is_other=isinstance(fault, ValueError) or fault.errno not in _LOCAL_LIMITS,
             ) from None
 
 
@@ -165,19 +189,26 @@ def slot_mismatch(memory: mmap.mmap, descriptor: bytes) -> str | None:
     return f"{owner} {got}, wanted {want}"
 
 
-def check_offer(offer: Mapping[str, Any]) -> None:
+def check_offer(offer: object) -> None:
     """Check that the memory of the peer with this offer can be read here.
 
     Raises
     ------
     NoSharedMemoryError
-        When the peer is on another host, in another container, of another user, or gone.
+        When the peer is on another host, in another container, of another user, or gone, or the
+        offer is none.
     """
-    memory = map_slot(int(offer["pid"]), int(offer["fd"]))
-    expected = Descriptor(0, 0, bytes.fromhex(offer["life"]), 0, 0, 0, 0)
+    match offer:
+        case {"pid": int() as pid, "fd": int() as fd, "life": str() as life} if (
+            pid > 0 and fd >= 0 and re.fullmatch("[0-9a-f]{32}", life)
+        ):
+            memory = map_slot(pid, fd)
+        case _:
+            raise NoSharedMemoryError("the offer is not one of elasticml", is_other=True)
+    expected = Descriptor(0, 0, bytes.fromhex(life), 0, 0, 0, 0)
     mismatch = slot_mismatch(memory, expected.pack())
     if mismatch is not None:
-        raise NoSharedMemoryError(f"process {offer['pid']} here is not the peer: {mismatch}")
+        raise NoSharedMemoryError(f"process {pid} here is not the peer: {mismatch}")
 
 
 # Vectors in shared memory that other processes of the host read in place: slots and their reuse.
@@ -197,11 +228,6 @@ SHARED_BYTES_MIN: Final = 64 * 1024
 #: Limits of a process's slots, in bytes and number. Further vectors are sent through the links.
 POOL_BYTES_MAX: Final = 1024**3
 SLOTS_MAX: Final = 64
-_ALL_SEALS: Final = (
-    fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-    if hasattr(fcntl, "F_SEAL_SEAL")
-    else 0
-)
 
 
 class Lease(Protocol):
@@ -431,7 +457,7 @@ class SlotPool:
 
 def _make_slot(number: int, life: bytes, nbytes: int) -> Slot:
     """Create a slot with all pages allocated: a page that cannot be had later is a SIGBUS."""
-    fd = os.memfd_create("elasticml", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = os.memfd_create(_MEMORY_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         size = -(-(HEAD_BYTES + nbytes) // mmap.PAGESIZE) * mmap.PAGESIZE
         os.fchmod(fd, 0o600)

@@ -53,6 +53,8 @@ SPOILT_BIT: Final = 1 << 63
 _NUMBER: Final = struct.Struct("<Q")
 #: A descriptor and the loan's number.
 _LOAN_BYTES: Final = DESCRIPTOR_BYTES + _NUMBER.size
+#: Longest frame with a loan and returned ones.
+LOAN_FRAME_BYTES_MAX: Final = _LOAN_BYTES + LOANS_MAX * _NUMBER.size
 
 
 @dataclass(slots=True, eq=False)
@@ -263,6 +265,11 @@ class SharedLink:
     def _buffer(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
         assert self._allocate is not None
         if header.shared:
+            if header.payload_bytes > LOAN_FRAME_BYTES_MAX:
+                raise RemoteProtocolError(
+                    f"{self.peer} sent a loan of {header.payload_bytes} bytes, wanted at most "
+                    f"{LOAN_FRAME_BYTES_MAX}"
+                )
             return memoryview(bytearray(header.payload_bytes))
         return self._allocate(header, prefix)
 

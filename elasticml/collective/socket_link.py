@@ -20,6 +20,8 @@ from elasticml.errors import LocalProtocolError
 
 #: Bytes requested at the start of a frame; the surplus belongs to the following frames.
 AHEAD_BYTES: Final = 4096
+#: Bytes allocated at first for a long prefix, twice as many whenever they are full.
+AHEAD_FIRST_BYTES: Final = 64 * 1024
 
 
 class FrameReader:
@@ -101,10 +103,12 @@ class FrameReader:
         n_there = self._end - self._begin
         if n_there >= nbytes:
             return True
-        if nbytes > len(self._ahead) - self._begin or n_there == 0:
+        # Memory grows with the bytes that have arrived, not with what a header announces.
+        size = min(max(nbytes, AHEAD_BYTES), max(AHEAD_FIRST_BYTES, 2 * n_there))
+        if size > len(self._ahead) - self._begin or n_there == 0:
             ahead = self._ahead
-            if len(ahead) != max(nbytes, AHEAD_BYTES):
-                ahead = memoryview(bytearray(max(nbytes, AHEAD_BYTES)))
+            if len(ahead) != size:
+                ahead = memoryview(bytearray(size))
             ahead[:n_there] = self._ahead[self._begin : self._end]
             self._ahead, self._begin, self._end = ahead, 0, n_there
         self._end += self._read(self._ahead[self._end :])

@@ -11,13 +11,23 @@ from typing import Any
 import numpy as np
 
 from elasticml.algorithms.base import Solver, Work
-from elasticml.collective.frames import Frame, Header, Kind, header_of, model_frame
+from elasticml.collective.frames import (
+    Frame,
+    Header,
+    Kind,
+    check_payload,
+    header_of,
+    model_frame,
+    reading_prefix,
+    vector_bytes,
+)
 from elasticml.collective.segmentation import IncomingVector
 from elasticml.collective.transport import Link, LinkClosedError
 from elasticml.control import effects as fx
 from elasticml.control.member_machine import Member
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.out_of_core.store import plan_residency
+from elasticml.errors import RemoteProtocolError
 from elasticml.ids import NO_EXCHANGE, ExchangeId, MemberId, member_id
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
@@ -107,22 +117,46 @@ class CollectiveAgent:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def allocate(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
-        """Return a buffer for a payload of doubles."""
-        is_relayed = header.kind == Kind.MODEL and self._children
-        take = self._buffers.take_to_send if is_relayed else self._buffers.take
+    def allocate_model(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
+        """Return a buffer for a model from the parent or the driver, as long as it says.
+
+        Raises
+        ------
+        RemoteProtocolError
+            When the payload is not the model that the prefix describes.
+        """
+        check_payload(header, Kind.MODEL, vector_bytes(prefix.get("model")))
+        take = self._buffers.take_to_send if self._children else self._buffers.take
         return take(header.payload_bytes).data.cast("B")
+
+    def _allocate_partial(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
+        """Return a buffer for a child's partial, as long as its exchange's is.
+
+        The length of a partial of an exchange that has not begun here is not known yet.
+        """
+        share = self._shares.get(ExchangeId(header.exchange))
+        nbytes = None if share is None else 8 * n_values(share.header.returns)
+        if share is None and header.payload_bytes % 8 == 0:
+            check_payload(header, Kind.PARTIAL, None)
+        else:
+            check_payload(header, Kind.PARTIAL, nbytes)
+        return self._buffers.take(header.payload_bytes).data.cast("B")
 
     # --- the collective ------------------------------------------------------------------
 
     async def accept_child(self, link: Link) -> None:
         """Serve a link that a child has opened, until it closes."""
-        child = member_id(link.hello["member"])
+        with reading_prefix("the name of a child"):
+            child = member_id(link.hello["member"])
         former = self._children.get(child)
         if former is not None:
             former.close()
         peer = Peer(
-            link, self.allocate, self._on_child_frame, self._on_peer_closed, self._on_child_piece
+            link,
+            self._allocate_partial,
+            self._on_child_frame,
+            self._on_peer_closed,
+            self._on_child_piece,
         )
         self._children[child] = peer
         await peer.run()
@@ -143,16 +177,23 @@ class CollectiveAgent:
         if child is None:
             return
         if frame.kind == Kind.PARTIAL:
+            vector = vector_of(frame)
+            event = partial_event(child, frame, handle := self._buffers.bind(vector))
             times = self._compute_s.setdefault(ExchangeId(frame.exchange), {})
-            times.update(frame.prefix.get("compute_s") or {})
-            self._sent.update(frame.prefix.get("sent") or {})
-            self._done.update(frame.prefix.get("done") or {})
-            handle = self._buffers.bind(vector_of(frame))
+            with reading_prefix("the times of a partial"):
+                times.update(frame.prefix.get("compute_s") or {})
+                self._sent.update(frame.prefix.get("sent") or {})
+                self._done.update(frame.prefix.get("done") or {})
             self._pipeline.came(child, handle, peer.arrived)
-            self._feed(partial_event(child, frame, handle))
+            self._feed(event)
             self._stream_up()
-        else:
-            self._feed(decode(frame.prefix))
+            return
+        event = decode(frame.prefix)
+        if not isinstance(event, ev.Attached):
+            raise RemoteProtocolError(
+                f"child {child} sent {type(event).__name__}, wanted its attachment or a partial"
+            )
+        self._feed(event)
 
     def _on_child_piece(self, peer: Peer, arriving: IncomingVector) -> None:
         child = self._child_of(peer)
@@ -235,7 +276,11 @@ class CollectiveAgent:
             link.close()
             return
         peer = Peer(
-            link, self.allocate, self._on_parent_frame, self._on_parent_closed, self.on_model_piece
+            link,
+            self.allocate_model,
+            self._on_parent_frame,
+            self._on_parent_closed,
+            self.on_model_piece,
         )
         self._parent = peer
         self._spawn(peer.run())

@@ -10,19 +10,27 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
+from secrets import token_hex
 from typing import Any
 
 from elasticml.algorithms.kernel_modules import warms_up
 from elasticml.algorithms.registry import forms, streams
 from elasticml.collective.emulated_network import hello_of, limited
-from elasticml.collective.frames import Frame, Header, Kind, model_frame
+from elasticml.collective.frames import (
+    Frame,
+    Header,
+    Kind,
+    check_payload,
+    model_frame,
+    reading_prefix,
+)
 from elasticml.collective.transport import Transport
 from elasticml.control.checkpoint_state import restore
 from elasticml.control.driver import Driver
 from elasticml.control.driver_settings import settings_from_record
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.source import Source
-from elasticml.errors import ElasticmlError, fault_of
+from elasticml.errors import ElasticmlError, RemoteProtocolError, fault_of
 from elasticml.ids import MemberId
 from elasticml.policies.registry import policies_of_job
 from elasticml.protocol import commands as cmd
@@ -46,7 +54,7 @@ from elasticml.story.records import (
     MemberNoticed,
     StoryRecord,
 )
-from elasticml.training.array_buffers import Buffers, Vector
+from elasticml.training.array_buffers import Buffers, Vector, n_values
 from elasticml.training.checkpoint import Checkpoint
 from elasticml.training.driver_session import DriverSession
 from elasticml.training.driving import JobDriver
@@ -223,7 +231,7 @@ class DriverAgent(JobDriver):
         links = hello_of(record.collective)
         transport = limited(context.transport, links, context.clock)
         self._buffers = Buffers(transport.lendable)
-        hello = {"job": record.job, "kind": "driver", **links}
+        hello = {"job": record.job, "key": token_hex(16), "kind": "driver", **links}
         hello["memory_limit"] = record.memory_limit
         hello |= {"forms": forms(record.algorithm), "streams": streams(record.algorithm)}
         self._links = DriverLinks(
@@ -237,6 +245,8 @@ class DriverAgent(JobDriver):
                 refused=self._on_refused,
             ),
         )
+        #: Bytes of the longest partial that members were asked for.
+        self._partial_bytes_max = 0
         self._compute_s: dict[str, float] = {}
         self._member_bytes: dict[str, int] = {}
         #: Number of computations of each member; more than its exchanges means repeated work.
@@ -302,6 +312,16 @@ class DriverAgent(JobDriver):
             self._links.invite(address)
 
     def _allocate(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
+        running = self.machine.exchanges.running
+        if running is not None and header.exchange == running.header.exchange:
+            check_payload(header, Kind.PARTIAL, 8 * n_values(running.header.returns))
+        elif header.payload_bytes > self._partial_bytes_max or header.payload_bytes % 8:
+            raise RemoteProtocolError(
+                f"payload of {header.payload_bytes} bytes of exchange {header.exchange}, wanted at "
+                f"most {self._partial_bytes_max}, the longest partial of this job"
+            )
+        else:
+            check_payload(header, Kind.PARTIAL, header.payload_bytes)
         return self._buffers.take(header.payload_bytes).data.cast("B")
 
     def _on_lost(self, member: MemberId, reason: str) -> None:
@@ -311,7 +331,8 @@ class DriverAgent(JobDriver):
         # The number of threads that the job sets, if any: the member gets it with the welcome.
         threads = self.record.threads or message.get("threads", 1)
         body = {**message, "type": "Arrived", "arrival": arrival, "threads": threads}
-        body["nodes"] = spanned(threads, message.get("nodes", ()))
+        with reading_prefix("the arrival of a worker"):
+            body["nodes"] = spanned(threads, message.get("nodes", ()))
         self.feed(decode(body))
 
     def _on_refused(self, error: ElasticmlError) -> None:
@@ -331,17 +352,19 @@ class DriverAgent(JobDriver):
             self._on_partial(member, frame)
             return
         message = frame.prefix
-        if message["type"] == "BlockRead":
-            self._blocks.note(message["summary"])
+        if message.get("type") == "BlockRead":
+            with reading_prefix("the summary of a block"):
+                self._blocks.note(message["summary"])
             message = {k: v for k, v in message.items() if k != "summary"}
-        if message["type"] == "Failed" and message.get("error"):
+        if message.get("type") == "Failed" and isinstance(message.get("error"), Mapping):
             self.driver_session.error = dict(message["error"])
             message = {k: v for k, v in message.items() if k != "error"}
         self.feed(decode(message))
 
     def _on_partial(self, member: MemberId, frame: Frame) -> None:
-        self._member_bytes.update(frame.prefix.get("sent") or {})
-        self._computations.update(frame.prefix.get("done") or {})
+        with reading_prefix("the counts of a partial"):
+            self._member_bytes.update(frame.prefix.get("sent") or {})
+            self._computations.update(frame.prefix.get("done") or {})
         event = partial_event(member, frame, self._buffers.bind(vector_of(frame)))
         if isinstance(event, ev.PartialArrived):
             self._compute_s.update({str(m.slot): s for m, s in event.compute_s.items()})
@@ -444,6 +467,8 @@ class DriverAgent(JobDriver):
         training, running = self.driver_session.training, self.machine.exchanges.running
         if training is None or running is None:
             return
+        nbytes = 8 * n_values(running.header.returns)
+        self._partial_bytes_max = max(self._partial_bytes_max, nbytes)
         self._links.send(command.to, model_frame(running.header, bytes_of(training.packed)))
 
     # --- the cluster, the end ------------------------------------------------------------

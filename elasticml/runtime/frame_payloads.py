@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from elasticml.collective.frames import Frame
+from elasticml.collective.frames import Frame, reading_prefix
 from elasticml.ids import ExchangeId, Mask, MemberId, member_id
 from elasticml.protocol import events as ev
 from elasticml.training.array_buffers import Vector
@@ -27,24 +27,31 @@ def bytes_of(array: Vector) -> memoryview | None:
 def partial_event(
     member: MemberId, frame: Frame, handle: int
 ) -> ev.PartialArrived | ev.AnchorArrived:
-    """Return the event of a partial frame: a partial of the exchange, or part of an anchor."""
+    """Return the event of a partial frame: a partial of the exchange, or part of an anchor.
+
+    Raises
+    ------
+    RemoteProtocolError
+        When the prefix is that of neither.
+    """
     prefix, exchange = frame.prefix, ExchangeId(frame.exchange)
     cause = f"link {member}"
-    if "anchor_of" in prefix:
-        sender = prefix["anchor_of"]
-        return ev.AnchorArrived(
+    with reading_prefix("a partial"):
+        if "anchor_of" in prefix:
+            sender = prefix["anchor_of"]
+            return ev.AnchorArrived(
+                cause=cause,
+                member=member,
+                exchange=exchange,
+                sender=member_id(sender) if sender else None,
+                handle=handle,
+            )
+        return ev.PartialArrived(
             cause=cause,
-            member=member,
             exchange=exchange,
-            sender=member_id(sender) if sender else None,
+            sender=member,
+            contributors=Mask(int(prefix["of"], 16)),
+            order=prefix["order"],
             handle=handle,
+            compute_s={member_id(name): s for name, s in (prefix.get("compute_s") or {}).items()},
         )
-    return ev.PartialArrived(
-        cause=cause,
-        exchange=exchange,
-        sender=member,
-        contributors=Mask(int(prefix["of"], 16)),
-        order=prefix["order"],
-        handle=handle,
-        compute_s={member_id(name): s for name, s in (prefix.get("compute_s") or {}).items()},
-    )

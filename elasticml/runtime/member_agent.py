@@ -11,7 +11,7 @@ from typing import Any
 from elasticml.algorithms.async_sgd.report_ops import ReportSolver
 from elasticml.algorithms.kernel_modules import kernel_modules, warm_up, warms_up
 from elasticml.algorithms.parallel import Serial
-from elasticml.collective.frames import Frame, Header, Kind
+from elasticml.collective.frames import Frame, Header, Kind, check_payload
 from elasticml.collective.segmentation import IncomingVector
 from elasticml.collective.transport import Link
 from elasticml.control import effects as fx
@@ -22,7 +22,14 @@ from elasticml.data.dataset_stats import BlockSummary, DatasetStats
 from elasticml.data.readers.dask_partitions import PartitionSource, has_partitions
 from elasticml.data.source import Source, pin_blocks, source_from_spec
 from elasticml.data.storage.block_cache import unpin
-from elasticml.errors import ConfigError, DataError, ElasticmlError, error_to_dict, fault_of
+from elasticml.errors import (
+    ConfigError,
+    DataError,
+    ElasticmlError,
+    RemoteProtocolError,
+    error_to_dict,
+    fault_of,
+)
 from elasticml.evaluation.validation import make_solver
 from elasticml.ids import NO_EXCHANGE, ChunkId, ExchangeId, MemberId, chunk_id
 from elasticml.protocol import commands as cmd
@@ -67,6 +74,8 @@ class MemberAgent:
         computed: ExchangeId = NO_EXCHANGE,
     ) -> None:
         self.job: str = link.hello["job"]
+        #: The job's secret, which the driver gives to its members alone: peers show it.
+        self.key = str(link.hello.get("key", ""))
         self.slot = slot
         self._computed = computed
         self.me: MemberId | None = None
@@ -166,7 +175,8 @@ class MemberAgent:
 
     def feed(self, event: ev.Event | cmd.Order) -> None:
         """Pass an event to the machine and perform its commands."""
-        assert self.machine is not None, "an order came before the welcome"
+        if self.machine is None:
+            raise RemoteProtocolError("an order came before the welcome")
         try:
             for command in self.machine.handle(event, self.context.clock()):
                 self._effects[type(command)](command)
@@ -195,9 +205,9 @@ class MemberAgent:
 
     def _allocate(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
         if header.kind == Kind.CHUNK:
+            check_payload(header, Kind.CHUNK, None)
             return self._store.buffer(header.payload_bytes)
-        assert self.collective is not None
-        return self.collective.allocate(header, prefix)
+        return self._welcomed().allocate_model(header, prefix)
 
     def _on_driver_closed(self, peer: Peer, reason: str) -> None:
         self.gone.set()
@@ -251,7 +261,7 @@ class MemberAgent:
             collective.me,
             solver,
             # States are written once and read once: shared memory would save no copy.
-            {"job": self.job, "transport": "stream"},
+            {"job": self.job, "key": self.key, "transport": "stream"},
             self._record.seed,
             self.context,
             self.feed,
@@ -288,8 +298,10 @@ class MemberAgent:
             self.context.transport,
             self.context.clock,
             self.feed,
+            self.key,
         )
-        hello = {"job": self.job, "transport": self._record.collective.transport}
+        transport = self._record.collective.transport
+        hello = {"job": self.job, "key": self.key, "transport": transport}
         self.collective = CollectiveAgent(
             machine, self._driver, hello, self.context, self.feed, self._fail
         )
@@ -352,7 +364,8 @@ class MemberAgent:
         self.close()
 
     def _welcomed(self) -> CollectiveAgent:
-        assert self.collective is not None, "an order came before the welcome"
+        if self.collective is None:
+            raise RemoteProtocolError("an order came before the welcome")
         return self.collective
 
     # --- data ----------------------------------------------------------------------------
@@ -521,5 +534,7 @@ class MemberAgent:
             return
         try:
             await self._transfers.receive(link)
+        except RemoteProtocolError:
+            raise  # closes the link; its sender reports what it could not send
         except ElasticmlError as error:
             self._fail(error)

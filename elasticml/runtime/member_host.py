@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from hmac import compare_digest
 
 from elasticml.collective.emulated_network import RateLimitedTransport, limited
 from elasticml.collective.transport import Link
@@ -48,12 +49,22 @@ class MemberHost:
         context.transport.listen(self.on_link)
 
     async def on_link(self, link: Link) -> None:
-        """Serve a link that was opened to this worker."""
-        job, kind = link.hello["job"], link.hello["kind"]
+        """Serve a link that was opened to this worker.
+
+        A link for a job that has a member here must show the key that the job's driver gave it:
+        without it a stranger could take the place of the driver or of a peer.
+        """
+        job, kind = str(link.hello.get("job")), link.hello.get("kind")
+        agent = self.agents.get(job)
+        shown = str(link.hello.get("key", "")).encode()
+        is_served = agent is not None and not agent.gone.is_set()
+        if agent is not None and is_served and not compare_digest(agent.key.encode(), shown):
+            logger.warning("a link from %s for job %s shows another key", link.peer, job)
+            link.close()
+            return
         if kind == "driver":
             await self._serve(job, link)
             return
-        agent = self.agents.get(job)
         if agent is None or agent.me is None or link.hello.get("to") != str(agent.me):
             link.close()  # meant for another incarnation
         elif kind == "child":

@@ -22,7 +22,7 @@ from elasticml.collective.segmentation import (
     is_cut,
 )
 from elasticml.collective.transport import Allocate, Link, LinkClosedError
-from elasticml.errors import ProtocolError
+from elasticml.errors import ProtocolError, RemoteProtocolError
 
 
 class Peer:
@@ -107,6 +107,8 @@ class Peer:
             del frame
 
     def _buffer_of(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
+        if header.shared:
+            raise RemoteProtocolError(f"{self.link.peer} lends memory on a link that shares none")
         if header.attempt == 0:
             return self._allocate(header, prefix)
         return self._arrivals.buffer_of(header, prefix, self._allocate)

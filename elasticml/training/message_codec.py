@@ -35,13 +35,16 @@ def unpack_message(vector: Vector, shapes: Shapes, rows: int | None) -> Mail:
     Raises
     ------
     ValueError
-        When its length does not match the shapes.
+        When its length does not match the shapes, or a row is none of theirs.
     """
     expected = message_values(shapes, rows)
     if vector.size != expected:
         raise ValueError(f"mail of {vector.size} values, wanted {expected}")
     if rows is None:
         return Mail(arrays=unpack(vector, shapes))
+    n_rows = min((shape[0] for shape in shapes.values()), default=0)
+    if not np.all((vector[:rows] >= 0) & (vector[:rows] < n_rows)):
+        raise ValueError(f"mail with a row beyond the {n_rows} of a state")
     numbers = vector[:rows].astype(np.int64)
     return Mail(arrays=unpack(vector[rows:], _of_rows(shapes, rows)), rows=numbers)
 

@@ -17,15 +17,15 @@ import numpy as np
 
 from elasticml.algorithms.async_sgd.address_book import ASK_S, ASKED_MAX, AddressBook
 from elasticml.algorithms.async_sgd.base import Mail, Mailbox
-from elasticml.collective.frames import Frame, Header, Kind
+from elasticml.collective.frames import Frame, Header, Kind, check_payload
 from elasticml.collective.transport import Link, LinkClosedError, Transport
-from elasticml.errors import ElasticmlError
+from elasticml.errors import ElasticmlError, RemoteProtocolError
 from elasticml.ids import MemberId
 from elasticml.protocol.commands import Peers
 from elasticml.runtime.frame_payloads import bytes_of, vector_of
 from elasticml.runtime.peer import Peer
 from elasticml.training.array_buffers import Vector
-from elasticml.training.message_codec import Shapes, unpack_message
+from elasticml.training.message_codec import Shapes, message_values, unpack_message
 
 
 class SendQueue:
@@ -254,7 +254,7 @@ class AsyncGossip:
                 self._drop(member)
                 self._shunned[member] = self._clock() + SHUN_S
 
-        peer = Peer(link, _allocate, self._on_frame, closed, watches=True)
+        peer = Peer(link, self._allocate, self._on_frame, closed, watches=True)
         self._links[member] = peer
         self._spawn(peer.run())
         return peer
@@ -347,9 +347,18 @@ class AsyncGossip:
 
     # --- in -------------------------------------------------------------------------------------
 
+    def _allocate(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
+        """Return a buffer for a state, or for the rows of one that the prefix announces."""
+        rows = prefix.get("rows")
+        if rows is not None and not (type(rows) is int and rows >= 0):
+            raise RemoteProtocolError(f"mail of {str(rows)[:40]} rows, wanted a number of them")
+        check_payload(header, Kind.MAIL, 8 * message_values(self._member.shapes, rows))
+        # A new array each time: a state in the mailbox is read while the next one arrives.
+        return np.empty(header.payload_bytes // 8).data.cast("B")
+
     async def accept(self, link: Link) -> None:
         """Serve a link that a peer has opened, until it closes."""
-        peer = Peer(link, _allocate, self._on_frame, lambda peer, reason: None)
+        peer = Peer(link, self._allocate, self._on_frame, lambda peer, reason: None)
         self._accepted.add(peer)
         try:
             await peer.run()
@@ -364,8 +373,7 @@ class AsyncGossip:
                     vector_of(frame), self._member.shapes, frame.prefix.get("rows")
                 )
             except ValueError as error:
-                self._member.fail(error)
-                return
+                raise RemoteProtocolError(f"{peer.link.peer} sent {error}") from None
             if frame.prefix.get("asked"):
                 self._begin(mail)
             else:
@@ -405,8 +413,3 @@ class AsyncGossip:
     def has_begun(self) -> None:
         """Stop asking for an initial state: the loop has one."""
         self._has_state.set()
-
-
-def _allocate(header: Header, prefix: Mapping[str, Any]) -> memoryview:
-    # A new array each time: a state in the mailbox is read while the next one arrives.
-    return np.empty(header.payload_bytes // 8).data.cast("B")

@@ -18,7 +18,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from elasticml.collective.frames import Frame, Kind
+from elasticml.collective.frames import (
+    Frame,
+    Header,
+    Kind,
+    check_fits,
+    check_payload,
+    reading_prefix,
+)
 from elasticml.collective.transport import Link, LinkClosedError, Transport
 from elasticml.control import effects as fx
 from elasticml.data.chunks.body import aligned_buffer
@@ -28,12 +35,17 @@ from elasticml.data.chunks.lazy_body import open_lazy_body
 from elasticml.data.out_of_core import mapped_memory
 from elasticml.data.out_of_core.mapped_memory import FileSlab
 from elasticml.data.out_of_core.store import release
-from elasticml.errors import DataError
+from elasticml.errors import DataError, RemoteProtocolError
 from elasticml.ids import ChunkId, MemberId, chunk_id, member_id
 from elasticml.protocol.commands import CopyChunks, GiveChunks
 from elasticml.protocol.events import Event
 from elasticml.runtime.chunks.chunk_store import ChunkStore, ReceiveBuffers
-from elasticml.runtime.chunks.state_codec import State, decode_states, encode_states
+from elasticml.runtime.chunks.state_codec import (
+    State,
+    decode_states,
+    encode_states,
+    states_bytes,
+)
 
 
 def prepare_to_send(chunk: Chunk) -> None:
@@ -90,6 +102,8 @@ class Delivery:
     began_s: float
     #: Chunks whose bodies have not arrived yet.
     missing: set[ChunkId]
+    #: Bytes of each body that is sent.
+    sizes: dict[ChunkId, int]
     #: Buffers for these bodies.
     slab: ReceiveBuffers | FileSlab
     states: dict[ChunkId, tuple[State, int]] = field(default_factory=dict)
@@ -112,6 +126,8 @@ class ChunkTransport:
         Seconds, monotonic.
     feed : callable
         Passes events to the member machine.
+    key : str
+        The job's secret, which opens links to its members.
     """
 
     def __init__(
@@ -122,9 +138,10 @@ class ChunkTransport:
         transport: Transport,
         clock: Callable[[], float],
         feed: Callable[[Event], None],
+        key: str = "",
     ) -> None:
         self._me = me
-        self._job = job
+        self._hello = {"job": job, "key": key, "kind": "chunks", "from": str(me)}
         self._store = store
         self._transport = transport
         self._clock = clock
@@ -171,8 +188,8 @@ class ChunkTransport:
         self._feed(done)
 
     async def _connect(self, order: GiveChunks | CopyChunks) -> Link:
-        hello = {"job": self._job, "kind": "chunks", "from": str(self._me)}
-        return await self._transport.connect(order.address, {**hello, "to": str(order.target)})
+        hello = {**self._hello, "to": str(order.target)}
+        return await self._transport.connect(order.address, hello)
 
     async def _send_move(self, order: GiveChunks, link: Link) -> None:
         chunks = [self._store.chunks[id] for id in order.chunks]
@@ -206,7 +223,8 @@ class ChunkTransport:
 
     async def receive(self, link: Link) -> None:
         """Receive chunks from another member until the link closes."""
-        source = member_id(link.hello["from"])
+        with reading_prefix("the name of a sender"):
+            source = member_id(link.hello["from"])
         self._received.append(link)
         delivery: Delivery | None = None
         try:
@@ -225,22 +243,37 @@ class ChunkTransport:
     async def _receive_bodies(self, link: Link, delivery: Delivery) -> None:
         slab = delivery.slab
         for id in [id for id in delivery.chunks if id in delivery.missing]:
-            frame = await link.receive(lambda header, _: slab.take(header.payload_bytes))
-            assert frame.payload is not None
+
+            def allocate(header: Header, prefix: Mapping[str, Any], id: ChunkId = id) -> memoryview:
+                check_payload(header, Kind.CHUNK, delivery.sizes[id])
+                return slab.take(header.payload_bytes)
+
+            frame = await link.receive(allocate)
+            if frame.payload is None:
+                raise RemoteProtocolError(f"{link.peer} sent no body of chunk {id}")
             chunk = received(id, frame.payload, is_mapped=slab.maps(frame.payload))
             delivery.bodies[id] = chunk
             delivery.missing.discard(id)
             delivery.nbytes += frame.payload.nbytes
 
     async def _receive_first(self, link: Link) -> Delivery:
-        frame = await link.receive(lambda header, _: aligned_buffer(header.payload_bytes))
+        frame = await link.receive(_buffer_for_states)
         prefix = frame.prefix
-        ids = tuple(chunk_id(text) for text in prefix["chunks"])
+        with reading_prefix("the list of a transfer"):
+            ids = tuple(chunk_id(text) for text in prefix["chunks"])
+            missing = [ids[k] for k in prefix["bodies"]]
+            sizes = dict(zip(missing, prefix["sizes"], strict=True))
+            order, body_bytes = prefix["order"], prefix["body_bytes"]
+            numbers = (order, body_bytes, *sizes.values())
+            if not all(type(number) is int and number >= 0 for number in numbers):
+                raise ValueError("a size or the order is not a whole number of at least 0")
+        check_fits(max(body_bytes, sum(sizes.values())))
         delivery = Delivery(
-            order=prefix["order"],
+            order=order,
             chunks=ids,
             began_s=self._clock(),
-            missing={ids[k] for k in prefix["bodies"]},
+            missing=set(missing),
+            sizes=sizes,
             slab=await self._slab(link, ids, prefix),
         )
         if "states" in prefix:
@@ -306,6 +339,12 @@ class ChunkTransport:
         """Close all links."""
         for link in [*self._links.values(), *self._received]:
             link.close()
+
+
+def _buffer_for_states(header: Header, prefix: Mapping[str, Any]) -> memoryview:
+    """Return a buffer for the states that a first frame's prefix describes."""
+    check_payload(header, Kind.CHUNK, states_bytes(prefix.get("states")))
+    return aligned_buffer(header.payload_bytes)
 
 
 def _prefix(order: int, chunks: Sequence[Chunk], sent_ids: Set[ChunkId]) -> dict[str, Any]:

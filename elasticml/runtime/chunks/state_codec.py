@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.collective.frames import reading_prefix
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import RemoteProtocolError
 
@@ -78,10 +79,9 @@ def decode_states(
     RemoteProtocolError
         When the payload does not have the length that the directory requires.
     """
-    looks = [[_part(*line) for line in look] for look in directory["looks"]]
-    kinds, versions = directory["kinds"], directory["versions"]
+    looks, kinds, versions = _read(directory)
     n_bytes = 0 if payload is None else payload.nbytes
-    if n_bytes != sum(sum(part.padded for part in looks[kind]) for kind in kinds):
+    if n_bytes != states_bytes(directory):
         raise RemoteProtocolError(
             f"states of {len(kinds)} chunks came in {n_bytes} bytes, which their directory "
             f"{json.dumps(directory)[:200]} does not describe"
@@ -102,6 +102,35 @@ def decode_states(
     return states
 
 
+def states_bytes(directory: Mapping[str, Any] | None) -> int:
+    """Return the bytes of the payload that a directory describes; 0 without one.
+
+    Raises
+    ------
+    RemoteProtocolError
+        When it is not a directory.
+    """
+    if directory is None:
+        return 0
+    looks, kinds, _ = _read(directory)
+    sizes = [sum(part.padded for part in look) for look in looks]
+    return sum(sizes[kind] for kind in kinds)
+
+
+def _read(directory: Mapping[str, Any]) -> tuple[list[list[ArraySlice]], list[int], list[int]]:
+    """Return looks, the look of each chunk, and its version."""
+    with reading_prefix("the directory of states"):
+        looks = [[_part(*line) for line in look] for look in directory["looks"]]
+        kinds, versions = directory["kinds"], directory["versions"]
+        if len(kinds) != len(versions) or not all(
+            type(number) is int and number >= 0 for number in (*kinds, *versions)
+        ):
+            raise ValueError("kinds and versions are not whole numbers, one of each for a chunk")
+        if kinds and max(kinds) >= len(looks):
+            raise ValueError(f"kind {max(kinds)} of {len(looks)}")
+    return looks, kinds, versions
+
+
 @dataclass(frozen=True, slots=True)
 class ArraySlice:
     """Name, dtype, shape and padded size of an array of a state."""
@@ -116,6 +145,8 @@ class ArraySlice:
 
 def _part(name: str, dtype: str, shape: Sequence[int]) -> ArraySlice:
     sent, count = np.dtype(dtype), math.prod(shape)
+    if sent.kind not in "biuf" or not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"array {name!r} of dtype {dtype!r} and shape {shape!r}")
     nbytes = count * sent.itemsize
     padded = -(-nbytes // ALIGNMENT) * ALIGNMENT
     return ArraySlice(name, sent, sent.newbyteorder("="), tuple(shape), count, padded)

@@ -178,7 +178,7 @@ def test_each_states_slot_is_free_when_it_has_been_sent_whatever_waits_behind_it
             for k in (1, 2, 3)
         ]
         for rows in (1, 2, 3):
-            post.send_queue.post(np.full(rows, 1.0), rows)
+            post.send_queue.post(np.zeros(2 * rows), rows)
         post.letters.pump()
         for gate in [None, *gates]:
             if gate is not None:
