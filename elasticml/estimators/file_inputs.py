@@ -23,6 +23,7 @@ from elasticml.data.source import (
     survey_all,
 )
 from elasticml.data.storage.filesystem import local_path
+from elasticml.data.storage.untrusted_files import check_array_header
 from elasticml.errors import ConfigError, DataError
 from elasticml.models.row_input import RowInput
 
@@ -113,8 +114,12 @@ def _array(name: str | os.PathLike[str]) -> NDArray[Any]:
         )
     try:
         with open_binary(path) as file:
+            nbytes = file.seek(0, 2)
+            file.seek(0)
+            check_array_header(path, "", file, nbytes)
+            file.seek(0)
             array: NDArray[Any] = np.load(file, allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, DataError) as error:
         raise DataError(f"{path} is not a readable .npy file ({error})", path=path) from None
     return array
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -29,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.data.storage.filesystem import read_bytes
+from elasticml.data.storage.untrusted_files import check_regular, read_npz_arrays
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import VERSION
 
@@ -84,12 +84,12 @@ def read_arrays(name: str) -> dict[str, NDArray[Any]]:
     ConfigError, DataError
         When it does not exist, or is not an ``.npz`` file without pickled objects.
     """
+    check_regular(name)
     try:
-        with np.load(io.BytesIO(read_bytes(name)), allow_pickle=False) as file:
-            return {key: file[key] for key in file.files}
+        return read_npz_arrays(name, io.BytesIO(read_bytes(name)))
     except FileNotFoundError:
         raise ConfigError(f"model {name} does not exist; name a file that save wrote") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError):
+    except DataError as error:
         raise DataError(
-            f"{name} is not a model file, or is damaged; save the model again"
+            f"{name} is not a model file, or is damaged; save the model again ({error.message})"
         ) from None

@@ -12,6 +12,7 @@ import numpy as np
 
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.storage.filesystem import join, local_path
+from elasticml.data.storage.untrusted_files import reading
 from elasticml.errors import DataError, ElasticmlError
 from elasticml.models.file_format import (
     CLASSES,
@@ -52,7 +53,8 @@ def load_model(path: str | Path) -> Model:
     if local is not None and local.is_dir():
         name = join(name, "model.npz")
     arrays = read_arrays(name)
-    return _of_header(arrays, name) if HEADER in arrays else _of_older(arrays, name)
+    with reading(name):
+        return _of_header(arrays, name) if HEADER in arrays else _of_older(arrays, name)
 
 
 def read_model(name: str, algorithm: Mapping[str, Any]) -> tuple[Model | None, Arrays]:

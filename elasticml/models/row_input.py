@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from elasticml.data.chunks.rows import rows_of_chunk
 from elasticml.data.source import Source, infer_format, read_block, source_from_spec
+from elasticml.data.storage.untrusted_files import check_regular, reading
 from elasticml.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -118,8 +119,11 @@ class RowInput:
             data = data.path
         name = os.fspath(data) if isinstance(data, str | os.PathLike) else ""
         if name.endswith(".npy"):
-            rows = np.load(name, mmap_mode="r", allow_pickle=False)
-            for start in range(0, len(rows), 65_536):
+            check_regular(name)
+            with reading(name):
+                rows = np.load(name, mmap_mode="r", allow_pickle=False)
+                n_rows = len(rows)
+            for start in range(0, n_rows, 65_536):
                 yield Batch(X=self.matrix(rows[start : start + 65_536]))
             return
         if infer_format(name) in _TABLES:

@@ -120,7 +120,7 @@ def read_header(body: memoryview, name: str, nbytes: int | None = None) -> Heade
         kind=KINDS[kind],
         dtype=DTYPES[dtype],
         n_columns=columns,
-        alphabet=letters.decode(),
+        alphabet=letters.decode(errors="replace"),
         length=length,
         ngrams=(low, high),
     )
@@ -133,14 +133,50 @@ def read_header(body: memoryview, name: str, nbytes: int | None = None) -> Heade
         nbytes=nbytes,
     )
     sizes = _section_sizes(layout, rows, stored, has_weights=header.offsets["weights"] != 0)
-    ends = [header.offsets[key] + header.sizes[key] for key in SECTIONS]
-    if total != nbytes or max(ends) > total or header.sizes != sizes:
+    if total != nbytes or header.sizes != sizes or not _is_in_order(header):
         raise DataError(
             f"chunk {name} is cut short or damaged: {nbytes} bytes, its header says {total}; "
             "remove the cached copy or send it again",
             chunk=name,
         )
     return header
+
+
+def _is_in_order(header: Header) -> bool:
+    """Whether the sections are where :func:`write_body` puts them: compiled code relies on it."""
+    end = HEADER_BYTES
+    for offset, size in zip(header.offsets.values(), header.sizes.values(), strict=True):
+        if offset == 0 and size == 0:
+            continue
+        if offset != end:
+            return False
+        end += -(-size // ALIGNMENT) * ALIGNMENT
+    return end == header.nbytes
+
+
+def check_structure(header: Header, body: memoryview) -> str:
+    """Return why compiled code must not compute on a body from a file; "" if it may.
+
+    A checksum detects damage, not forgery: row pointers, column indices and codes of sequences are
+    compared with the sizes of the arrays that they point into.
+    """
+    layout = header.layout
+    if layout.kind == "sequence":
+        codes = header.view(body, "codes")
+        n_codes = len(layout.alphabet) ** layout.ngrams[1]
+        is_right = 1 <= layout.ngrams[0] <= layout.ngrams[1] <= layout.length and n_codes <= 256
+        if not is_right or (codes.size and int(codes.max()) >= n_codes):
+            return "a code of a sequence is out of range"
+    if layout.kind not in ("csr", "binary_csr"):
+        return ""
+    indptr = header.view(body, "indptr").view("<i4")
+    indices = header.view(body, "indices").view("<i4")
+    if indptr[0] != 0 or indptr[-1] != indices.size or np.any(indptr[1:] < indptr[:-1]):
+        return "row pointers do not ascend from 0 to the number of stored values"
+    # A negative index is a large unsigned one.
+    if indices.size and int(indices.view("<u4").max()) >= layout.n_columns:
+        return f"a column index is not below {layout.n_columns}"
+    return ""
 
 
 #: Attributes of a chunk that are views of its body.

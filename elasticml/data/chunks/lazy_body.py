@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from elasticml.data.chunks.body import Header, read_header
+from elasticml.data.chunks.body import Header, check_structure, read_header
 from elasticml.errors import DataError
 
 if TYPE_CHECKING:
@@ -85,15 +85,22 @@ class LazyBody:
         """
         body = self.stored
         if self.compressed is not None:
-            body = allocate(self.compressed.nbytes)
             try:
+                body = allocate(self.compressed.nbytes)
                 self.compressed.unpack(body)
             except DataError as error:
                 raise self.damaged(error.message) from None
+            except MemoryError:
+                why = f"it announces {self.compressed.nbytes} bytes, which do not fit into memory"
+                raise self.damaged(why) from None
         from elasticml.data.chunks.checksums import checksum
 
-        if not self.is_verified and checksum(body) != self.expected:
-            raise self.damaged("its checksum is not what it was")
+        if not self.is_verified:
+            if checksum(body) != self.expected:
+                raise self.damaged("its checksum is not what it was")
+            why = check_structure(self.header, body)
+            if why:
+                raise self.damaged(why)
         self.is_verified = True
         return body.toreadonly()
 

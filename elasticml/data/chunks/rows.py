@@ -51,6 +51,12 @@ def rows_of_arrays(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, nam
         return Rows(labels=labels, weights=weights, n_columns=n_columns, dense=dense)
     if np.iscomplexobj(matrix):
         raise DataError(f"{name} is of dtype {matrix.dtype}, wanted real numbers")
+    if matrix.format in ("csr", "csc", "bsr"):
+        try:
+            # SciPy's compiled code does not check the structure.
+            matrix.check_format(full_check=True)
+        except ValueError as error:
+            raise DataError(f"{name} is no valid sparse matrix: {error}") from None
     csr = scipy.sparse.csr_array(matrix)
     if not csr.has_canonical_format or np.any(csr.data == 0):
         csr = csr.copy()
@@ -69,6 +75,8 @@ def rows_of_arrays(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, nam
 
 def _numeric(values: ArrayLike, what: str, name: str) -> NDArray[Any]:
     array = np.asarray(values)
+    if array.dtype.kind == "c":
+        raise DataError(f"{name}: {what} is of dtype {array.dtype}, wanted real numbers")
     if array.dtype.kind not in "biuf":
         try:
             array = array.astype(np.float64)

@@ -18,6 +18,7 @@ from elasticml.data.readers.single_pass_source import SinglePassSource
 from elasticml.data.source import BlockInfo
 from elasticml.data.storage.block_file import Block, map_block
 from elasticml.data.storage.filesystem import is_url
+from elasticml.data.storage.untrusted_files import check_regular, reads_untrusted_files
 from elasticml.errors import ConfigError, DataError
 from elasticml.specification.data import ChunksSpec
 
@@ -55,6 +56,7 @@ def source_of(spec: ChunksSpec) -> ConvertedSource:
     return ConvertedSource(path=absolute(spec.path), n_columns=spec.n_columns)
 
 
+@reads_untrusted_files
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertedSource(SinglePassSource):
     """A folder with one file of chunks for each block."""
@@ -174,13 +176,18 @@ class ConvertedSource(SinglePassSource):
 @functools.lru_cache(maxsize=16)
 def _read_manifest(path: Path, mtime_ns: int) -> Mapping[str, Any]:
     """Read a manifest, once per version of the file."""
+    check_regular(str(path))
     try:
         manifest = json.loads(path.read_bytes())
         version = manifest["version"]
         if version == VERSION:
             [manifest[key] for key in ("name", "counts", "vocabularies", "index_base")]
-            [(block["file"], block["nbytes"], block["rows"]) for block in manifest["blocks"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+            for block in manifest["blocks"]:
+                if min(int(block["nbytes"]), int(block["rows"])) < 0:
+                    raise ValueError("a block has a negative size")
+                if Path(block["file"]).name != block["file"]:
+                    raise ValueError("a file is not in the folder")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{path} is not a manifest of chunk files ({error!r}); convert again", path=str(path)
         ) from None

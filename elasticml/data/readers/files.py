@@ -18,6 +18,11 @@ from typing import Any, BinaryIO, Final, Literal, TypeVar, cast
 from elasticml.data.source import BLOCK_BYTES, BlockInfo
 from elasticml.data.storage.filesystem import local_path, reason_of, remedy_of, system_of
 from elasticml.data.storage.hdfs import absolute_hdfs, is_hdfs
+from elasticml.data.storage.untrusted_files import (
+    LINE_BYTES_MAX,
+    check_expansion,
+    check_regular,
+)
 from elasticml.errors import ConfigError, DataError
 
 Compression = Literal["gzip", "bzip2", "xz"]
@@ -79,7 +84,16 @@ def absolute(path: str) -> str:
 
 
 def open_binary(path: str) -> BinaryIO:
-    """Open a local or remote file for reading; raises ConfigError if it does not exist."""
+    """Open a local or remote file for reading.
+
+    Raises
+    ------
+    ConfigError
+        When it does not exist, or cannot be opened.
+    DataError
+        When it is not a regular file.
+    """
+    check_regular(path)
     try:
         system, inner = system_of(path)
         return cast(BinaryIO, system.open(inner, "rb"))
@@ -194,7 +208,7 @@ def block_pieces(path: str, block: int, info: FileInfo) -> Iterator[Piece]:
         When a compressed file is damaged or truncated.
     """
     if info.compression is not None:
-        yield from _decompressed(path, info.compression)
+        yield from _decompressed(path, info.compression, info.size)
     else:
         yield _line_range(path, block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES)
 
@@ -205,32 +219,60 @@ def _line_range(path: str, start: int, stop: int) -> Piece:
         begin = 0
         if start:
             source.seek(start - 1)
-            begin = start - 1 + len(read_line(source))
+            begin = start - 1 + len(read_line(source, path))
         if local_path(path) is not None:
             # In a local file the end of the last line is cheap to find; then one read suffices.
             source.seek(stop - 1)
-            stop += max(0, len(read_line(source)) - 1)
+            stop += max(0, len(read_line(source, path)) - 1)
             source.seek(begin)
         text = source.read(max(0, stop - begin))
         if text and not text.endswith(b"\n"):
-            text += read_line(source)
+            text += read_line(source, path)
     return Piece(text=text, first_line=None if start else 1, offset=begin)
 
 
-def read_line(source: BinaryIO) -> bytes:
-    """Read to the end of a line; on remote files in small steps, where fsspec reads megabytes."""
-    read_until: Callable[..., bytes] | None = getattr(source, "readuntil", None)
-    return source.readline() if read_until is None else read_until(b"\n", _LINE_BYTES)
+def read_line(source: BinaryIO, path: str) -> bytes:
+    """Read to the end of a line; on remote files in small steps, where fsspec reads megabytes.
+
+    Raises
+    ------
+    DataError
+        When the line is longer than ``LINE_BYTES_MAX``.
+    """
+    if not hasattr(source, "readuntil"):
+        line = source.readline(LINE_BYTES_MAX + 1)
+    else:
+        parts, start = list[bytes](), source.tell()
+        while sum(map(len, parts)) <= LINE_BYTES_MAX:
+            part = source.read(_LINE_BYTES)
+            end = part.find(b"\n") + 1
+            parts.append(part[:end] if end else part)
+            if end or not part:
+                break
+        line = b"".join(parts)
+        source.seek(start + len(line))
+    if len(line) > LINE_BYTES_MAX:
+        raise _long_line(path, f"the line around byte {source.tell() - len(line)}")
+    return line
 
 
-def _decompressed(path: str, compression: Compression) -> Iterator[Piece]:
+def _long_line(path: str, what: str) -> DataError:
+    return DataError(
+        f"{path}: {what} is longer than {LINE_BYTES_MAX} bytes, wanted lines of text; copy or "
+        "download the file again",
+        path=path,
+    )
+
+
+def _decompressed(path: str, compression: Compression, compressed_bytes: int) -> Iterator[Piece]:
     line, offset, parts, size = 1, 0, list[bytes](), 0
+    has_end = False
     with open_binary(path) as raw:
         source = decompressor(raw, compression)
         while True:
             try:
                 part = source.read(_READ_BYTES)
-            except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+            except (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
                 lines = line + sum(part.count(b"\n") for part in parts)
                 raise DataError(
                     f"{path}, line {lines}: the {compression} data end early or are damaged "
@@ -240,14 +282,18 @@ def _decompressed(path: str, compression: Compression) -> Iterator[Piece]:
                 ) from None
             parts.append(part)
             size += len(part)
-            if part and size < BLOCK_BYTES:
+            has_end = has_end or b"\n" in part
+            check_expansion(path, "the file", offset + size, compressed_bytes)
+            if size > LINE_BYTES_MAX and not has_end:
+                raise _long_line(path, f"line {line}")
+            if part and (size < BLOCK_BYTES or not has_end):
                 continue
             text = b"".join(parts)
             end = text.rfind(b"\n") + 1 if part else len(text)
             if end:
                 yield Piece(text=text[:end], first_line=line, offset=offset)
                 line, offset = line + text.count(b"\n", 0, end), offset + end
-            parts, size = [text[end:]], len(text) - end
+            parts, size, has_end = [text[end:]], len(text) - end, False
             if not part:
                 return
 

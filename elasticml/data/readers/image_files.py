@@ -17,6 +17,8 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO, Final
 
 from elasticml.data.readers.files import (
+    FileInfo,
+    decompressor,
     file_info,
     fingerprint,
     once_per_version,
@@ -24,6 +26,12 @@ from elasticml.data.readers.files import (
     version_of,
 )
 from elasticml.data.storage.filesystem import join, system_of
+from elasticml.data.storage.untrusted_files import (
+    IMAGE_BYTES_MAX,
+    LimitedReader,
+    check_member,
+    reading,
+)
 from elasticml.errors import DataError, one_line
 
 #: Suffixes of archives, and of image files.
@@ -37,7 +45,7 @@ _VALID_TIMES: Final = 3.0
 #: Exceptions raised for damaged archives.
 _DAMAGE: Final = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError),
-    *(EOFError, OSError, ValueError),
+    *(EOFError, OSError, ValueError, LookupError, NotImplementedError, OverflowError),
 )
 
 
@@ -171,8 +179,9 @@ def _folder_contents(
     versions = dict(zip(listing.names, listing.versions, strict=True))
     for name in names:
         place = join(path, name)
-        with open_binary(place) as file:
-            content = file.read()
+        with reading(place), open_binary(place) as file:
+            content = file.read(IMAGE_BYTES_MAX + 1)
+        _check_size(place, "it", len(content))
         if listing.is_versioned and _version_of(place) != versions[name]:
             raise DataError(
                 f"{place} changed while the job was reading; start a new job when all files are in "
@@ -208,19 +217,9 @@ def _zip(path: str, raw: BinaryIO) -> zipfile.ZipFile:
 
 
 def _member_of(path: str, archive: zipfile.ZipFile, name: str) -> bytes:
-    if archive.getinfo(name).flag_bits & 1:
-        raise DataError(
-            f"{path}: {name} is encrypted, wanted it readable; pack it again without a password",
-            path=path,
-        )
+    check_member(path, archive.getinfo(name), IMAGE_BYTES_MAX)
     try:
         return archive.read(name)
-    except NotImplementedError as error:
-        raise DataError(
-            f"{path}: {name} is compressed in a way that Python cannot read ({error}); pack it "
-            "again with deflate",
-            path=path,
-        ) from None
     except _DAMAGE as error:
         raise _damaged(path, f"{name}: {error}") from None
 
@@ -236,7 +235,8 @@ def tar_contents(path: str) -> Generator[tuple[str, bytes], None, None]:
     links: list[tarfile.TarInfo] = []
     names: list[str] = []
     try:
-        with open_binary(path) as raw, tarfile.open(fileobj=raw, mode="r:*") as archive:
+        info = file_info(path)
+        with open_binary(path) as raw, tarfile.open(fileobj=_tar_of(path, raw, info)) as archive:
             for member in archive:
                 is_link = member.islnk() or member.issym()
                 if not _is_image(member.name) or not (member.isfile() or is_link):
@@ -245,7 +245,7 @@ def tar_contents(path: str) -> Generator[tuple[str, bytes], None, None]:
                 if is_link:
                     links.append(member)
                 else:
-                    yield member.name, _extracted(archive, member)
+                    yield member.name, _extracted(path, archive, member)
             _refuse_doubles(path, names)
             yield from _linked(path, archive, links)
     except _DAMAGE as error:
@@ -259,7 +259,7 @@ def _linked(
     members = {member.name: member for member in archive.getmembers()} if links else {}
     ends = [(link.name, _end_of(path, members, link)) for link in links]
     for name, end in sorted(ends, key=lambda pair: (pair[1].offset_data, pair[0])):
-        yield name, _extracted(archive, end)
+        yield name, _extracted(path, archive, end)
 
 
 def _end_of(
@@ -283,10 +283,27 @@ def _end_of(
     return entry
 
 
-def _extracted(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+def _tar_of(path: str, raw: BinaryIO, info: FileInfo) -> Any:
+    """Return the tar file in an open file, decompressed with a limit if it is compressed."""
+    if info.compression is None:
+        return raw
+    return LimitedReader(path, decompressor(raw, info.compression), info.size)
+
+
+def _extracted(path: str, archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    _check_size(path, member.name, member.size)
     file = archive.extractfile(member)
     assert file is not None
     return file.read()
+
+
+def _check_size(path: str, name: str, nbytes: int) -> None:
+    if nbytes > IMAGE_BYTES_MAX:
+        raise DataError(
+            f"{path}: {name} has {nbytes} bytes or more, wanted an image of at most "
+            f"{IMAGE_BYTES_MAX}",
+            path=path,
+        )
 
 
 def _damaged(path: str, why: str) -> DataError:

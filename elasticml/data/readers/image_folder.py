@@ -41,9 +41,14 @@ from elasticml.data.readers.image_files import (
 from elasticml.data.readers.single_pass_source import SinglePassSource
 from elasticml.data.source import BLOCK_BYTES, BlockInfo, resolve_chunk_bytes
 from elasticml.data.storage.filesystem import system_of
+from elasticml.data.storage.untrusted_files import reads_untrusted_files
 from elasticml.errors import DataError, one_line
 from elasticml.specification.data import ImagesSpec
 
+#: The formats of ``IMAGE_SUFFIXES``, as Pillow names them: it would start other programs for some.
+_FORMATS: Final = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+#: Most pixels of an image; Pillow warns of images with more than half of it.
+PIXELS_MAX: Final = 2**27
 #: Rough ratio of decoded images, at one byte a value, to the size of an archive.
 _EXPANSION: Final = 10
 _CHANNELS: Final = {"L": 1, "RGB": 3}
@@ -121,6 +126,7 @@ def folder_source_of(spec: ImagesSpec) -> ImageFolderSource:
     )
 
 
+@reads_untrusted_files
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFolderSource(SinglePassSource):
     """Images in blocks that take 8 MiB as chunks; one block if they are in a tar archive."""
@@ -246,7 +252,7 @@ class ImageFolderSource(SinglePassSource):
                 first = next(images, None)
             if first is None:
                 raise self._empty()
-            return _size_of(*first)
+            return _size_of(f"{first[0]} of {self.path}", first[1])
         token = listing.token if listing.is_versioned else ""
         return _first_size(self.path, token, listing.names[0])
 
@@ -280,7 +286,7 @@ class ImageFolderSource(SinglePassSource):
         """Decode an image to (channels, height, width); another size is resized or rejected."""
         from PIL import Image
 
-        image = _read_image(name, content, self.mode)
+        image = _read_image(f"{name} of {self.path}", content, self.mode)
         own_size = (image.height, image.width)
         if self.size is not None and own_size != self.size:
             image = image.resize((self.size[1], self.size[0]), Image.Resampling.BILINEAR)
@@ -308,7 +314,8 @@ def _sorted(folders: Iterable[str]) -> tuple[str, ...]:
 @once_per_version
 def _first_size(path: str, token: str, name: str) -> Size:
     """Return height and width of one image of a folder or zip archive."""
-    return _size_of(name, next(iter(contents(path, [name], listing_of(path))))[1])
+    content = next(iter(contents(path, [name], listing_of(path))))[1]
+    return _size_of(f"{name} of {path}", content)
 
 
 def _size_of(name: str, content: bytes) -> Size:
@@ -321,9 +328,11 @@ def _read_image(name: str, content: bytes, mode: str | None = None) -> Any:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(io.BytesIO(content)) as opened:
+        with Image.open(io.BytesIO(content), formats=_FORMATS) as opened:
+            if opened.width * opened.height > PIXELS_MAX:
+                raise ValueError(f"{opened.width} x {opened.height} pixels, more than {PIXELS_MAX}")
             return opened if mode is None else opened.convert(mode)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except Exception as error:  # Pillow's decoders raise of every kind
         unknown = isinstance(error, UnidentifiedImageError)
         why = "Pillow does not know its format" if unknown else one_line(error)
         raise DataError(

@@ -44,6 +44,7 @@ from elasticml.data.source import (
     Source,
     resolve_chunk_bytes,
 )
+from elasticml.data.storage.untrusted_files import check_expansion, reads_untrusted_files
 from elasticml.errors import ConfigError, DataError
 from elasticml.specification.data import ImagesSpec
 
@@ -156,6 +157,7 @@ def source_of(spec: ImagesSpec) -> ImageSource | ImageFolderSource:
     )
 
 
+@reads_untrusted_files
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSource(SinglePassSource):
     """IDX files in blocks that take 8 MiB as chunks; one block if compressed."""
@@ -275,7 +277,9 @@ def _header(path: str, info: FileInfo) -> _Idx:
     shape = tuple(np.frombuffer(sizes, ">u4").tolist())
     header = _Idx(path=path, type=np.dtype(_TYPES[start[2]]), shape=shape)
     expected_bytes = 4 + len(sizes) + shape[0] * header.width * header.type.itemsize
-    if info.compression is None and info.size != expected_bytes:
+    if info.compression is not None:
+        check_expansion(path, "the file", expected_bytes, info.size)
+    elif info.size != expected_bytes:
         raise DataError(
             f"{path} has {info.size} bytes, wanted {expected_bytes} for dimensions {shape}; copy "
             "or download it again",
@@ -305,7 +309,7 @@ def _damage_errors(path: str) -> Iterator[None]:
     """Turn exceptions of reading damaged data into a one-line DataError."""
     try:
         yield
-    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+    except (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
         raise DataError(
             f"{path}: the data end early or are damaged ({error}); copy or download the file again",
             path=path,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import scipy.sparse
 
 from elasticml.data.chunks.chunk import Chunk, Dtype
@@ -22,7 +20,12 @@ from elasticml.data.readers.files import (
 )
 from elasticml.data.readers.single_pass_source import SinglePassSource
 from elasticml.data.source import BlockInfo, resolve_chunk_bytes
-from elasticml.errors import DataError
+from elasticml.data.storage.untrusted_files import (
+    check_csr,
+    read_npz_arrays,
+    reads_untrusted_files,
+)
+from elasticml.errors import DataError, one_line
 from elasticml.specification.data import NpzSpec
 
 
@@ -51,6 +54,7 @@ def source_of(spec: NpzSpec) -> NpzSource:
     return NpzSource(path=absolute(spec.path), dtype=spec.dtype, n_columns=spec.n_columns)
 
 
+@reads_untrusted_files
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NpzSource(SinglePassSource):
     """An ``.npz`` file, as one block."""
@@ -91,11 +95,14 @@ class NpzSource(SinglePassSource):
 
     def _load(self) -> Rows:
         try:
-            with open_binary(self.path) as file, np.load(file, allow_pickle=False) as archive:
-                arrays = {key: archive[key] for key in archive.files}
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            with open_binary(self.path) as file:
+                arrays = read_npz_arrays(self.path, file)
+        except DataError as error:
+            if error.__cause__ is None:
+                raise
+            why = one_line(error.__cause__)[:200]
             raise DataError(
-                f"{self.path} is not a readable .npz file ({error}); write it with numpy.savez",
+                f"{self.path} is not a readable .npz file ({why}); write it with numpy.savez",
                 path=self.path,
             ) from None
         sparse = ("data", "indices", "indptr", "shape")
@@ -108,10 +115,6 @@ class NpzSource(SinglePassSource):
         X: Any = arrays.get("X")
         if X is None:
             parts = (arrays["data"], arrays["indices"], arrays["indptr"])
-            try:
-                X = scipy.sparse.csr_array(parts, shape=tuple(arrays["shape"].tolist()))
-            except ValueError as error:
-                raise DataError(
-                    f"{self.path} holds no valid CSR matrix: {error}", path=self.path
-                ) from None
+            shape = check_csr(self.path, *parts, arrays["shape"])
+            X = scipy.sparse.csr_array(parts, shape=shape)
         return rows_of_arrays(X, arrays["y"], arrays.get("sample_weight"), name=self.path)

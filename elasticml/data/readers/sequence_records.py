@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from elasticml.data.chunks.ngrams import UNKNOWN, letter_table
 from elasticml.data.readers.files import FileInfo, Piece, block_pieces, open_binary, read_line
+from elasticml.data.storage.untrusted_files import LINE_BYTES_MAX
 from elasticml.errors import ConfigError, DataError
 
 # Parse records of sequence files: tab-separated lines, or FASTA with the label in the header.
@@ -244,7 +245,7 @@ def records_of(
     pieces = block_pieces(path, block, info)
     if block:
         with open_binary(path) as source:
-            first_line = read_line(source)
+            first_line = read_line(source, path)
     else:
         first = next(pieces, Piece(text=b"", first_line=1, offset=0))
         first_line = first.text.partition(b"\n")[0]
@@ -302,7 +303,17 @@ def _fasta_records(path: str, pieces: Iterator[Piece], info: FileInfo) -> Iterat
         if end:
             yield replace(rest, text=text[:end])
         rest = _from(replace(rest, text=text), end)
+        _check_record(path, len(rest.text))
     yield rest
+
+
+def _check_record(path: str, nbytes: int) -> None:
+    if nbytes > LINE_BYTES_MAX:
+        raise DataError(
+            f"{path}: a record is longer than {LINE_BYTES_MAX} bytes, wanted headers that begin "
+            "with >",
+            path=path,
+        )
 
 
 def _whole_records(path: str, piece: Piece) -> Piece:
@@ -315,8 +326,11 @@ def _whole_records(path: str, piece: Piece) -> Piece:
     tail = []
     with open_binary(path) as source:
         source.seek(piece.offset + len(piece.text))
-        while (line := read_line(source)) and not line.startswith(b">"):
+        n_tail = 0
+        while (line := read_line(source, path)) and not line.startswith(b">"):
             tail.append(line)
+            n_tail += len(line)
+            _check_record(path, n_tail)
     return replace(piece, text=piece.text + b"".join(tail))
 
 

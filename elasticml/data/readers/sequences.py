@@ -33,6 +33,7 @@ from elasticml.data.source import (
     resolve_chunk_bytes,
     summarise,
 )
+from elasticml.data.storage.untrusted_files import reads_untrusted_files
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import ChunkId
 from elasticml.specification.data import SequencesSpec
@@ -41,6 +42,7 @@ SKIPPED: Final = "{} rows with a letter outside the alphabet were skipped"
 _OPTIONS: Final = tuple(option.name for option in fields(RecordOptions))
 
 
+@reads_untrusted_files
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceSource:
     """A file of equal-length sequences; made by :func:`read_sequences`."""

@@ -32,6 +32,7 @@ from elasticml.data.source import (
     BlockInfo,
     resolve_chunk_bytes,
 )
+from elasticml.data.storage.untrusted_files import reads_untrusted_files
 from elasticml.errors import DataError
 from elasticml.specification.data import SvmlightSpec
 
@@ -81,6 +82,7 @@ def source_of(spec: SvmlightSpec) -> SvmlightSource:
     )
 
 
+@reads_untrusted_files
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SvmlightSource:
     """An svmlight file in blocks of 8 MiB; one block if it is compressed."""

@@ -53,7 +53,12 @@ from elasticml.data.readers.table_encoding import (
     type_of_arrow,
 )
 from elasticml.data.source import BlockInfo, infer_format, resolve_chunk_bytes
-from elasticml.errors import ConfigError, DataError
+from elasticml.data.storage.untrusted_files import (
+    check_expansion,
+    reading,
+    reads_untrusted_files,
+)
+from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.specification.data import CsvSpec, DatePart, Fill, ParquetSpec
 from elasticml.specification.settings_model import did_you_mean
 
@@ -239,6 +244,11 @@ def read_head(path: str, delimiter: str = ",") -> TableHead:
     ConfigError, DataError
         When it does not exist, or has no columns.
     """
+    with reading(path):
+        return _head_of(path, delimiter)
+
+
+def _head_of(path: str, delimiter: str) -> TableHead:
     token = file_info(path).token
     if infer_format(path) == "parquet":
         names, types = _parquet_columns(path, token)
@@ -269,6 +279,7 @@ def _value(text: str, kind: ColumnType) -> Any:
 _ROW_NUMBERS: Final = re.compile(r"__index_level_\d+__")
 
 
+@reads_untrusted_files
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSource:
     """A CSV file in byte ranges, or a Parquet file in row groups."""
@@ -453,6 +464,8 @@ class TableSource:
             )
 
 
+#: Row groups may expand this many times as much as other compressed data.
+_ROW_GROUP_FACTOR: Final = 8
 #: Tables with more columns are not searched for columns to warn of.
 _MOMENTS_MAX: Final = 1000
 #: Nor are categorical columns with more values.
@@ -512,6 +525,13 @@ def feature_tables(
     ConfigError, DataError
         When the file cannot be read, or its columns do not fit the model.
     """
+    with reading(path):
+        yield from _feature_tables(path, encoder, keep)
+
+
+def _feature_tables(
+    path: str, encoder: TableEncoder, keep: Sequence[str]
+) -> Iterator[tuple[Any, Place]]:
     is_csv = infer_format(path) != "parquet"
     info = file_info(path)
     if is_csv:
@@ -721,6 +741,23 @@ def _open_parquet(path: str) -> Iterator[Any]:
     with open_binary(path) as raw:
         try:
             file = pyarrow.parquet.ParquetFile(raw)
-        except (pyarrow.ArrowInvalid, OSError) as error:
-            raise DataError(f"{path} is not a readable Parquet file: {error}", path=path) from None
-        yield file
+        except Exception as error:  # of every kind, for damaged files
+            why = one_line(error)[:300]
+            raise DataError(f"{path} is not a readable Parquet file: {why}", path=path) from None
+        _check_row_groups(path, file.metadata, raw)
+        with reading(path):
+            yield file
+
+
+def _check_row_groups(path: str, meta: Any, raw: Any) -> None:
+    """Check the sizes that a Parquet file gives of its row groups, of which each is read at once.
+
+    Repeated values are stored once, so that a row group may expand far more than other data.
+    """
+    nbytes = raw.seek(0, 2)
+    for index in range(meta.num_row_groups):
+        group = meta.row_group(index)
+        table_bytes = max(group.total_byte_size, 8 * group.num_rows * meta.num_columns)
+        if group.num_rows < 0 or group.total_byte_size < 0:
+            raise DataError(f"{path}: row group {index} has a negative size", path=path)
+        check_expansion(path, f"row group {index}", table_bytes // _ROW_GROUP_FACTOR, nbytes)

@@ -62,7 +62,7 @@ def cached(
         return parse()
     try:
         folder = _folder(setting)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # read-only, a file in the way, no home directory
         return parse()
     path = folder / f"{key}{SUFFIX}"
@@ -98,7 +98,7 @@ def pin(source: str, job: str, setting: CacheSetting = None) -> None:
         return
     with contextlib.suppress(OSError, RuntimeError):
         folder = _folder(setting)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / f"{source}.{_digest(job)}{_PIN}").touch()
 
 

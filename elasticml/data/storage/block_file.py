@@ -21,7 +21,8 @@ from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.lazy_body import open_lazy_body
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.storage.file_limits import raise_open_file_limit
-from elasticml.errors import DataError
+from elasticml.data.storage.untrusted_files import check_regular
+from elasticml.errors import DataError, one_line
 from elasticml.ids import chunk_id
 
 MAGIC: Final = b"emlcache"
@@ -89,6 +90,7 @@ def map_block(path: Path) -> Block:
     DataError
         When the index is damaged. A damaged body raises when its chunk is loaded.
     """
+    check_regular(str(path))
     raise_open_file_limit()  # a mapping keeps a descriptor open while any chunk of the block exists
     with path.open("rb") as source:
         if os.fstat(source.fileno()).st_size < _FIXED.size:
@@ -110,8 +112,8 @@ def map_block(path: Path) -> Block:
         return chunks, BlockSummary.from_json(index["summary"])
     except DataError as error:
         raise _damaged(path, error.message.partition(";")[0]) from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, f"its index cannot be read: {error!r}") from None
+    except Exception as error:  # the digest of an index detects damage, and forgery does not
+        raise _damaged(path, f"its index cannot be read: {one_line(error)[:200]}") from error
 
 
 def _damaged(path: Path, why: str) -> DataError:

@@ -121,9 +121,9 @@ class Remote(AbstractBufferedFile):
 def test_the_end_of_a_line_is_found_without_reading_megabytes() -> None:
     size = len(Remote.content)
     file = Remote(None, "a", cache_type="none", size=size)
-    assert read_line(file) == b"first line\n"
+    assert read_line(file, "a") == b"first line\n"
     assert file.tell() == 11
     assert file.fetched < 100_000
-    assert len(read_line(file)) == 10_000_001
-    assert (read_line(file), read_line(file)) == (b"last", b"")
-    assert read_line(io.BytesIO(b"a\nb")) == b"a\n"
+    assert len(read_line(file, "a")) == 10_000_001
+    assert (read_line(file, "a"), read_line(file, "a")) == (b"last", b"")
+    assert read_line(io.BytesIO(b"a\nb"), "a") == b"a\n"
