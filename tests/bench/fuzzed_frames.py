@@ -1,0 +1,368 @@
+"""Attack the links of running jobs: ``python tests/bench/fuzzed_frames.py [--frames 10000]``.
+
+    --seed N        another sequence of frames (default 0)
+    --members N     workers (default 4)
+
+A job runs on a local cluster of real processes, first undisturbed, then again and again while
+another process's links are opened to the scheduler and to all workers, with
+
+openings    messages of any form: wrong types, missing fields, offers of other files as memory
+strangers   right openings in the name of a member or the driver, without the job's key
+insiders    openings with the job's key, in the name of a member that is not there
+
+and frames on them, of all kinds: right ones, and ones with bits flipped, fields overwritten by
+hostile numbers, prefixes of other JSON, parts cut off. Raw bytes go to the ports too.
+
+An effect is anything that a job shows of it: another model, in any bit, another history, a lost
+member, an error. Reported too: the memory that the processes took meanwhile, whether an answer held
+a traceback, and whether the job's key is in a log or in the saved run. Exit code 1 if there is any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import struct
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from distributed import Client
+from distributed.comm import connect
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import elasticml as em
+from elasticml.collective.frames import VERSION as PROTOCOL
+from elasticml.collective.frames import Frame, Kind
+from elasticml.data.synthetic.splice_sites import synthetic_splice
+
+NUMBERS = (0, 1, 2**15, 2**16 - 1, 2**31 - 1, 2**32 - 1, 2**40, 2**63 - 1, 2**64 - 1, 12345)
+PREFIXES: tuple[Any, ...] = (
+    *({}, [], 7, None, "x", {"type": "Arrive"}, {"type": "Failed", "reason": "x"}),
+    {"type": "Attached", "child": "99.1", "generation": 1, "has_model": 0},
+    {"type": "Dismiss", "member": "0.1", "reason": "ended"},
+    {"type": "Welcome", "member": "0.1", "arrival": 1, "record": {}, "spec": {}, "n_members": 1},
+    {"type": "Lost", "member": "0.1", "reason": "x"},
+    {"of": "0x1", "order": "0"},
+    {"of": "zz", "order": 7, "compute_s": {"a": 1}},
+    {"of": "0x" + "f" * 3000, "order": "0", "sent": [1], "done": 3},
+    {"anchor_of": "1.1"},
+    {"order": 1, "chunks": ["s.0.0"], "bodies": [0], "sizes": [64], "body_bytes": 64},
+    {"order": 1, "chunks": ["s.0.0"], "bodies": [0], "sizes": [2**62], "body_bytes": 2**62},
+    {"order": 1, "chunks": ["s.0.0"], "bodies": [7], "sizes": [1], "body_bytes": -1},
+    {"order": 1, "chunks": [], "bodies": [], "sizes": [], "body_bytes": 0, "states": {"looks": 1}},
+    {"whole": 2**40, "of": {"model": {"w": [2**37]}}},
+    {"rows": -1},
+    {"rows": 2**50, "asked": True},
+    {"model": {"w": [10]}, "returns": {"w": [10]}, "operation": "x", "generation": 1},
+    {"shared": True},
+)
+#: Frames sent on one link at most.
+LINK_FRAMES = 8
+#: Jobs are attacked until all frames are sent; each is long enough for a few thousand.
+ROUNDS = 400
+ANSWER_S_MAX = 20.0
+ENDED = ("done", "failed", "cancelled")
+
+
+def job(rounds: int) -> em.Job:
+    return em.Job(
+        em.BatchGradient(loss="logistic", l2=1e-3, optimizer="gd"),
+        synthetic_splice(rows=4000, length=40, seed=5),
+        name="attacked",
+        absent="ignore",
+        stop=em.Stop(rounds=rounds),
+        collective=em.Collective(topology="tree", fan_out=2),
+        chunk_size=4096,
+    )
+
+
+def keys_of(dask_worker: Any) -> dict[str, str]:
+    """Return the keys of a worker's jobs; runs on the worker."""
+    from elasticml.runtime.member_plugin import _plugin_of
+
+    plugin = _plugin_of(dask_worker)
+    return {} if plugin is None else {j: a.key for j, a in plugin.host.agents.items()}
+
+
+class Attack:
+    """Opens links and sends frames until it is stopped.
+
+    Parameters
+    ----------
+    seed : int
+    scheduler : str
+    workers : list of str
+        Addresses.
+    job : str
+    key : str
+        The job's.
+    """
+
+    def __init__(self, seed: int, scheduler: str, workers: list[str], job: str, key: str) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.targets = [scheduler, *workers]
+        self.workers = workers
+        self.job = job
+        self.key = key
+        self.n_frames = 0
+        self.counts: Counter[str] = Counter()
+        self.tracebacks = 0
+
+    def _pick(self, values: Any) -> Any:
+        return values[int(self.rng.integers(len(values)))]
+
+    def _hello(self, is_inside: bool) -> dict[str, Any]:
+        n = len(self.workers)
+        name = lambda: f"{self.rng.integers(n + 1)}.1"  # noqa: E731
+        hello = {
+            "job": self.job if is_inside or self.rng.random() < 0.8 else "other",
+            "kind": self._pick(
+                ["child", "chunks", "mail"]
+                if is_inside
+                else ["driver", "child", "chunks", "mail", "?"]
+            ),
+            "to": name(),
+        }
+        hello["member"] = hello["from"] = "99.1" if is_inside else name()
+        if is_inside:
+            hello["key"] = self.key
+        elif self.rng.random() < 0.3:
+            hello["key"] = "0" * 32
+        return hello
+
+    def _offer(self) -> Any:
+        pid = self._pick([1, os.getpid(), -1, 2**31, "self"])
+        fd = self._pick([0, 1, 2, 3, 10**6, -1, "../maps"])
+        return self._pick([None, {"pid": pid, "fd": fd, "life": "0" * 32}, 7, {}, {"pid": pid}])
+
+    def _any_message(self) -> dict[str, Any]:
+        """Return an opening message of any form."""
+        message: dict[str, Any] = {
+            "op": "em_link",
+            "hello": json.dumps(self._hello(False)),
+            "transport": "stream",
+            "protocol": PROTOCOL,
+            "shared": self._offer(),
+        }
+        for _ in range(int(self.rng.integers(3))):
+            key = self._pick(["hello", "transport", "protocol", "shared", "more"])
+            message[key] = self._pick(
+                [None, 0, -1, "", "[]", "{", "x" * 9000, [], {}, 2**63, b"\xff"]
+            )
+        if self.rng.random() < 0.2:
+            message.pop(self._pick(["hello", "transport", "protocol"]), None)
+        return message
+
+    def frame(self) -> bytes:
+        """Return the bytes of a frame, damaged or not."""
+        rng = self.rng
+        payload = rng.bytes(int(self._pick([0, 8, 64, 80, 4096, 7])))
+        made = Frame(
+            kind=self._pick(list(Kind)),
+            exchange=int(self._pick([0, 1, 3, int(rng.integers(2000)), 2**40])),
+            attempt=int(self._pick([0, 0, 0, 1])),
+            piece=int(self._pick([0, 1, 2**32 - 1])),
+            prefix=self._pick(PREFIXES) or {},
+            payload=memoryview(payload) if payload else None,
+            shared=bool(rng.random() < 0.15),
+        )
+        head, body = made.encode()
+        data = bytearray(head + (b"" if body is None else bytes(body)))
+        match int(rng.integers(5)):
+            case 0:
+                for _ in range(int(rng.integers(1, 6))):
+                    data[int(rng.integers(len(data)))] ^= 1 << int(rng.integers(8))
+            case 1:
+                at, form = self._pick(
+                    [(5, "<B"), (6, "<H"), (8, "<I"), (12, "<I"), (16, "<Q"), (24, "<Q")]
+                )
+                mask = 2 ** (8 * struct.calcsize(form)) - 1
+                struct.pack_into(form, data, at, int(self._pick(NUMBERS)) & mask)
+            case 2:
+                del data[int(rng.integers(len(data))) :]
+            case _:
+                pass
+        return bytes(data)
+
+    async def run(self, stopped: asyncio.Event, frames_max: int) -> None:
+        """Attack until the event or the number of frames."""
+        while not stopped.is_set() and self.n_frames < frames_max:
+            kind = self._pick(["opening", "raw", "stranger", "stranger", "stranger", "insider"])
+            try:
+                await asyncio.wait_for(getattr(self, f"_{kind}")(), 2 * ANSWER_S_MAX)
+                self.counts[kind] += 1
+            except (TimeoutError, OSError) as error:
+                self.counts[f"{kind}: {type(error).__name__}"] += 1
+
+    async def _open(self, message: dict[str, Any], address: str) -> tuple[Any, Any]:
+        comm = await connect(address, timeout=ANSWER_S_MAX)
+        try:
+            await comm.write(message)
+            answer = await asyncio.wait_for(comm.read(), ANSWER_S_MAX)
+        except BaseException:
+            comm.abort()
+            raise
+        self.tracebacks += "raceback" in str(answer)
+        return comm, answer
+
+    async def _opening(self) -> None:
+        comm, _ = await self._open(self._any_message(), self._pick(self.targets))
+        comm.abort()
+        self.n_frames += 1
+
+    async def _raw(self) -> None:
+        """Send frames to a port without an opening."""
+        host, _, port = self._pick(self.targets).removeprefix("tcp://").rpartition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(self.frame())
+        self.n_frames += 1
+        await writer.drain()
+        writer.close()
+
+    async def _link(self, is_inside: bool) -> None:
+        message = {
+            "op": "em_link",
+            "hello": json.dumps(self._hello(is_inside)),
+            "transport": self._pick(["stream", "stream", "comm"]),
+            "protocol": PROTOCOL,
+            "shared": None if is_inside else self._offer(),
+        }
+        comm, answer = await self._open(message, self._pick(self.workers))
+        try:
+            if not isinstance(answer, dict) or "transport" not in answer:
+                return
+            is_stream = answer["transport"] == "stream"
+            first = Frame(kind=Kind.CONTROL, prefix={"shared": False}).encode()[0]
+            if self.rng.random() < 0.1:
+                first = self.frame()
+            for data in (
+                first,
+                *(self.frame() for _ in range(int(self.rng.integers(LINK_FRAMES)))),
+            ):
+                if is_stream:
+                    await comm.stream.write(data)
+                else:
+                    await comm.write([data, b""])
+                self.n_frames += 1
+        finally:
+            comm.abort()
+
+    async def _stranger(self) -> None:
+        await self._link(False)
+
+    async def _insider(self) -> None:
+        await self._link(True)
+
+
+def trained(result: Any) -> dict[str, Any]:
+    """Return what must be the same to the bit."""
+    rows = [(row["round"], row["objective"]) for row in result.history]
+    model = {name: array.tobytes() for name, array in sorted(result.arrays.items())}
+    lost = [r["event"] for r in result.story if r["event"] in ("MemberLost", "Failed")]
+    return {"history": rows, "model": model, "lost": lost}
+
+
+def memory_of(cluster: em.LocalCluster) -> int:
+    """Return the resident bytes of the cluster's processes."""
+    scheduler = psutil.Process(cluster.scheduler_pid)
+    return sum(p.memory_info().rss for p in [scheduler, *scheduler.children(recursive=True)])
+
+
+def files_with(folder: Path, text: str) -> list[str]:
+    """Return the files below a folder that contain a text."""
+    places = (path for path in folder.rglob("*") if path.is_file())
+    return [str(path) for path in places if text.encode() in path.read_bytes()]
+
+
+def attack(seed: int, frames: int, n_members: int, rounds: int = ROUNDS) -> dict[str, Any]:
+    """Attack jobs until all frames are sent; return what was seen."""
+    seen: dict[str, Any] = {
+        "frames": 0,
+        "jobs": 0,
+        "effects": [],
+        "kinds": Counter(),
+        "tracebacks": 0,
+    }
+    with em.LocalCluster(n_members) as cluster, Client(cluster, set_as_default=False) as client:
+        undisturbed = trained(job(rounds).start(client).result())
+        again = trained(job(rounds).start(client).result())
+        assert undisturbed == again, "the job differs without an attack"
+        seen["before_mib"] = memory_of(cluster) >> 20
+        while seen["frames"] < frames:
+            handle = job(rounds).start(client)
+            while (status := handle.status()).round < 1 and status.state not in ENDED:
+                time.sleep(0.05)
+            known = [k for k in client.run(keys_of).values() if k]
+            name = handle.job_id
+            key = next((keys[name] for keys in known if name in keys), "")
+            workers = list(client.scheduler_info()["workers"])
+            address = client.scheduler.address
+            attacking = Attack(seed + seen["jobs"], address, workers, name, key)
+
+            async def session(attacking: Attack = attacking, handle: Any = handle) -> None:
+                stopped = asyncio.Event()
+
+                async def watch() -> None:
+                    while (await asyncio.to_thread(handle.status)).state not in ENDED:
+                        await asyncio.sleep(0.2)
+                    stopped.set()
+
+                watching = asyncio.create_task(watch())
+                await attacking.run(stopped, frames - seen["frames"])
+                watching.cancel()
+
+            asyncio.run(session())
+            try:
+                result = handle.result()
+            except em.ElasticmlError as error:
+                seen["effects"].append(f"job {seen['jobs']}: {error.message}")
+                result = None
+            if result is not None:
+                after = trained(result)
+                seen["effects"] += [
+                    f"job {seen['jobs']}: another {what}"
+                    for what in undisturbed
+                    if after[what] != undisturbed[what]
+                ]
+                with tempfile.TemporaryDirectory() as folder:
+                    result.save(Path(folder) / "run")
+                    leaks = files_with(Path(folder), key) if key else ["no key was seen"]
+                leaks += files_with(Path(cluster.log_dir), key) if key else []
+                seen["effects"] += [f"the key is in {place}" for place in leaks]
+            seen["frames"] += attacking.n_frames
+            seen["kinds"] += attacking.counts
+            seen["tracebacks"] += attacking.tracebacks
+            seen["jobs"] += 1
+        seen["after_mib"] = memory_of(cluster) >> 20
+    return seen
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--frames", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--members", type=int, default=4)
+    given = parser.parse_args()
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    seen = attack(given.seed, given.frames, given.members)
+    print(f"{seen['frames']} frames against {seen['jobs']} jobs of {given.members} members")
+    print("links: " + ", ".join(f"{k} {n}" for k, n in sorted(seen["kinds"].items())))
+    print(f"memory of all processes: {seen['before_mib']} MiB before, {seen['after_mib']} after")
+    print(f"answers with a traceback: {seen['tracebacks']}; effects: {len(seen['effects'])}")
+    for effect in seen["effects"][:20]:
+        print(effect)
+    sys.exit(1 if seen["effects"] or seen["tracebacks"] else 0)
+
+
+if __name__ == "__main__":
+    main()
