@@ -177,7 +177,7 @@ def read_table(folder: Path, name: str, make: Callable[..., Any]) -> None:
     read_head(path)
     source = make(path, "y", missing="mean")
     use(source)
-    encoder = survey_all(source)._encoder()
+    encoder = survey_all(source).fitted_encoder()
     for table, _ in feature_tables(path, encoder):
         table.num_rows
 

@@ -68,7 +68,7 @@ def reading(path: str, place: str = "") -> Iterator[None]:
 #: Methods and properties of a source that may read its file.
 _READING: Final = (
     *("blocks", "read", "survey", "fingerprint", "is_costly", "needs_survey"),
-    *("with_stats", "shape", "dimensions", "manifest"),
+    *("with_stats", "shape", "dimensions", "manifest", "fitted_encoder"),
 )
 
 
