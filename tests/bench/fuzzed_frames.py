@@ -91,7 +91,9 @@ def keys_of(dask_worker: Any) -> dict[str, str]:
     from elasticml.runtime.member_plugin import _plugin_of
 
     plugin = _plugin_of(dask_worker)
-    return {} if plugin is None else {j: a.key for j, a in plugin.host.agents.items()}
+    return (
+        {} if plugin is None else {j: getattr(a, "key", "") for j, a in plugin.host.agents.items()}
+    )
 
 
 class Attack:

@@ -19,7 +19,7 @@ from elasticml.data.source import BlockInfo
 from elasticml.data.storage.block_file import Block, map_block
 from elasticml.data.storage.filesystem import is_url
 from elasticml.data.storage.untrusted_files import check_regular, reads_untrusted_files
-from elasticml.errors import ConfigError, DataError
+from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.specification.data import ChunksSpec
 
 #: The file that describes the others; it is written last.
@@ -189,7 +189,9 @@ def _read_manifest(path: Path, mtime_ns: int) -> Mapping[str, Any]:
                     raise ValueError("a file is not in the folder")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
-            f"{path} is not a manifest of chunk files ({error!r}); convert again", path=str(path)
+            f"{path} is not a manifest of chunk files ({type(error).__name__}: "
+            f"{one_line(error)[:200]}); convert again",
+            path=str(path),
         ) from None
     if version != VERSION:
         raise DataError(

@@ -30,9 +30,10 @@ from elasticml.data.storage.untrusted_files import (
     IMAGE_BYTES_MAX,
     LimitedReader,
     check_member,
+    is_plain_name,
     reading,
 )
-from elasticml.errors import DataError, one_line
+from elasticml.errors import DataError, one_line, shown
 
 #: Suffixes of archives, and of image files.
 ZIP: Final = (".zip",)
@@ -202,11 +203,17 @@ def _listed_zip(path: str, token: str, size: int) -> Listing:
 def _refuse_doubles(path: str, names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
+        _check_name(path, name)
         if name in seen:
             raise DataError(
                 f"{path} contains {name} twice, wanted every name once; pack it again", path=path
             )
         seen.add(name)
+
+
+def _check_name(path: str, name: str) -> None:
+    if not is_plain_name(name):
+        raise DataError(f"{path} contains {shown(name)}; rename it and pack it again", path=path)
 
 
 def _zip(path: str, raw: BinaryIO) -> zipfile.ZipFile:
@@ -241,6 +248,7 @@ def tar_contents(path: str) -> Generator[tuple[str, bytes], None, None]:
                 is_link = member.islnk() or member.issym()
                 if not _is_image(member.name) or not (member.isfile() or is_link):
                     continue
+                _check_name(path, member.name)
                 names.append(member.name)
                 if is_link:
                     links.append(member)
@@ -308,7 +316,7 @@ def _check_size(path: str, name: str, nbytes: int) -> None:
 
 def _damaged(path: str, why: str) -> DataError:
     return DataError(
-        f"{path}: the archive ends early or is damaged ({one_line(why)}); copy or download it "
-        "again",
+        f"{path}: the archive ends early or is damaged ({one_line(why)[:300]}); copy or download "
+        "it again",
         path=path,
     )

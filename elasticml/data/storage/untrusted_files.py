@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.data.storage.filesystem import local_path
-from elasticml.errors import DataError, ElasticmlError, one_line
+from elasticml.errors import DataError, ElasticmlError, one_line, shown
 
 #: Longest line of a text file, and longest record of several lines, in bytes.
 LINE_BYTES_MAX: Final = 128 * 2**20
@@ -28,6 +28,8 @@ IMAGE_BYTES_MAX: Final = 256 * 2**20
 #: Compressed data may expand by this factor, and up to these bytes by any factor.
 EXPANSION_MAX: Final = 200
 EXPANDED_BYTES_FREE: Final = 256 * 2**20
+#: Longest name of a member of an archive.
+NAME_CHARACTERS_MAX: Final = 400
 #: Methods of compression in zip files that Python reads.
 _METHODS: Final = {
     zipfile.ZIP_STORED: "stored",
@@ -139,6 +141,11 @@ def check_expansion(path: str, what: str, nbytes: int, compressed_bytes: int) ->
         )
 
 
+def is_plain_name(name: str) -> bool:
+    """Whether the name of a member can stand in a message: short, without control characters."""
+    return len(name) <= NAME_CHARACTERS_MAX and not any(ord(letter) < 32 for letter in name)
+
+
 def check_member(path: str, member: zipfile.ZipInfo, bytes_max: int | None = None) -> None:
     """Check a member of a zip file before it is opened.
 
@@ -150,9 +157,11 @@ def check_member(path: str, member: zipfile.ZipInfo, bytes_max: int | None = Non
     Raises
     ------
     DataError
-        When it is encrypted, compressed by an unknown method, or too large.
+        When it is encrypted, compressed by an unknown method, too large, or has a wrong name.
     """
     name = member.filename
+    if not is_plain_name(name):
+        raise DataError(f"{path} has a member named {shown(name)}; pack it again", path=path)
     if member.flag_bits & 0x1:
         raise DataError(
             f"{path}: {name} is encrypted, wanted it readable; pack it again without a password",

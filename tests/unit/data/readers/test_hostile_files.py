@@ -22,6 +22,7 @@ from elasticml.data.chunks.ngrams import sequence_layout
 from elasticml.data.dataset_stats import summarise
 from elasticml.data.readers import files, image_files, image_folder
 from elasticml.data.readers.arrays import from_arrays
+from elasticml.data.readers.converted import read_converted
 from elasticml.data.readers.images import read_images
 from elasticml.data.readers.npz import read_npz
 from elasticml.data.readers.sequences import read_sequences
@@ -137,6 +138,15 @@ def test_encrypted_and_unknown_members_are_named(tmp_path) -> None:
     source = npz(tmp_path, X=np.eye(3), y=Y)
     patched(tmp_path / "a.npz", 10, "<H", 97)
     refused(source, "a.npz: X.npy is compressed in a way that Python cannot read (method 97)")
+
+
+def test_names_of_members_do_not_break_messages(tmp_path) -> None:
+    for name in ("c/a\nb.png", "c/" + "a" * 500 + ".png"):
+        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+            archive.writestr(name, picture())
+        assert len(refused(read_images(str(tmp_path / "a.zip")), "a.zip contains 'c/a")) < 300
+    (tmp_path / "chunks.json").write_bytes(b"\xff" * 10**5)
+    assert len(refused(read_converted(str(tmp_path)), "chunks.json")) < 600
 
 
 def test_a_bomb_of_zeros_is_refused_by_its_size_alone(tmp_path, monkeypatch) -> None:
