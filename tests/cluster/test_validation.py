@@ -72,7 +72,7 @@ def test_a_killed_member_costs_scores_but_never_bends_one(tmp_path):
 
 
 def cancel_after(client: Client, rounds: int) -> Any:
-    algorithm, rule = em.BatchGradient(l2=1e-8), em.Validate(share=0.25, patience=0)
+    algorithm, rule = em.BatchGradient(l2=1e-8, tolerance=0.0), em.Validate(share=0.25, patience=0)
     stop = em.Stop(rounds=100_000)
     handle = em.Job(algorithm, DATA, validate=rule, chunk_size=16384, stop=stop).start(client)
     for record in handle:
