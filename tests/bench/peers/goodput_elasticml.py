@@ -2,7 +2,8 @@
 
 ``--task network``: local SGD, 16 steps of 32 examples a round; the module counts the examples that
 it is given. ``--task linear``: logistic regression by L-BFGS (``batch_gradient``). ``--task
-cocoa``: the same problem by CoCoA. ``--absent`` is the job's rule for the examples of killed members.
+cocoa``: the same problem by CoCoA. ``--absent`` is the job's rule for the examples of killed
+members.
 
 ``--way elastic``: the job goes on. ``--way restart``: the same job as one that cannot lose a
 member: at a kill all of its processes are killed, and when all four workers are allowed again they
