@@ -66,13 +66,16 @@ def fix_columns(
     constant: float = 1.0,
     resume: Resume | None = None,
     models: int = 1,
+    fixed: int | None = None,
 ) -> Generator[Exchange, Outcome, Columns]:
     """Determine the scaling of the columns; one exchange over all members unless it is "none".
 
     With ``resume`` there is no exchange, and the scaling is the earlier one, bit for bit.
     """
     d = facts.n_columns
-    columns = Columns(n_columns=d, intercept=intercept, constant=constant, models=models)
+    columns = Columns(
+        n_columns=d, intercept=intercept, constant=constant, models=models, fixed=fixed
+    )
     if resume is not None:
         return scaling.same_columns(columns, resume.arrays)
     if scale == "none":

@@ -30,6 +30,16 @@ class Columns:
     #: Number of models, one for each of several classes: the vectors have the columns'
     #: coordinates of all models, one model after the other, and then the intercepts or offsets.
     models: int = 1
+    #: The column with a coefficient of 1 that is neither trained, scaled nor penalised: the offset
+    #: of a generalised linear model. Gradients are 0 there. Only with one model.
+    fixed: int | None = None
+
+    def start(self) -> F64:
+        """Return the model without features, (n_model,): zero, but for the fixed column."""
+        w = np.zeros(self.n_model)
+        if self.fixed is not None:
+            w[self.fixed] = 1.0
+        return w
 
     @property
     def n_coefficients(self) -> int:
@@ -73,7 +83,7 @@ class Columns:
 
     def up(self, gradient: F64) -> F64:
         """Return the trained model's gradient, (n_model,), for a received gradient (n_sent,)."""
-        if self.is_identity:
+        if self.is_identity and self.fixed is None:
             return gradient
         out = np.empty(self.n_model)
         columns, intercepts = self._parts(out)
@@ -85,6 +95,8 @@ class Columns:
             columns *= self.factor
         if self.intercept:
             intercepts[:] = self.constant * offsets
+        if self.fixed is not None:
+            out[self.fixed] = 0.0
         return out
 
     def trained(self, coef: F64, intercept: ArrayLike) -> F64:
@@ -129,7 +141,7 @@ def same_columns(columns: Columns, state: Mapping[str, F64]) -> Columns:
 
 def maxabs_columns(columns: Columns, maxabs: F64) -> Columns:
     """Divide every column by its largest absolute value (n_columns,), except columns of zeros."""
-    return replace(columns, factor=1.0 / _no_zero(maxabs))
+    return replace(columns, factor=_unscaled(columns, 1.0 / _no_zero(maxabs), 1.0))
 
 
 def standard_columns(columns: Columns, count: float, total: F64, squares: F64) -> Columns:
@@ -153,7 +165,10 @@ def standard_columns(columns: Columns, count: float, total: F64, squares: F64) -
     variance = np.maximum(squares / count - mean * mean, 0.0)
     # The computed variance of a constant column is rounding.
     variance[variance <= 1e-14 * squares / count] = 0.0
-    return replace(columns, factor=1.0 / _no_zero(np.sqrt(variance)), shift=mean)
+    factor = 1.0 / _no_zero(np.sqrt(variance))
+    return replace(
+        columns, factor=_unscaled(columns, factor, 1.0), shift=_unscaled(columns, mean, 0.0)
+    )
 
 
 def mean_square_norm(columns: Columns, weight: float, total: F64, squares: F64) -> float:
@@ -172,6 +187,13 @@ def mean_square_norm(columns: Columns, weight: float, total: F64, squares: F64) 
     if columns.factor is not None:
         each *= columns.factor**2
     return float(each.sum()) / weight + columns.intercept * columns.constant**2
+
+
+def _unscaled(columns: Columns, values: F64, value: float) -> F64:
+    """Return ``values`` with the one that leaves the fixed column as it is."""
+    if columns.fixed is not None:
+        values[columns.fixed] = value
+    return values
 
 
 def _no_zero(values: F64) -> F64:

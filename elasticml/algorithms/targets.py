@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from elasticml.arrays import F64
+from elasticml.data.readers.table_encoding import encoder_from_json
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError, DataError
 from elasticml.objectives.links import check_targets
@@ -88,6 +89,51 @@ def n_models(settings: HasTargets, facts: DatasetStats) -> int:
         return 1
     classes = _classes_of(settings, facts)
     return 1 if len(classes) == 2 else len(classes)
+
+
+class HasOffset(HasTargets, Protocol):
+    """Settings with an offset."""
+
+    @property
+    def offset(self) -> int | str | None:
+        """Name or number of the offset's column."""
+        ...
+
+
+def offset_column(settings: HasOffset, facts: DatasetStats) -> int | None:
+    """Return the number of the offset's column among the encoded ones, or None.
+
+    Raises
+    ------
+    ConfigError
+        When there is no such column, its values are not numbers, or there are several classes.
+    """
+    offset = settings.offset
+    if offset is None:
+        return None
+
+    def refused(got: str) -> ConfigError:
+        return ConfigError(f"algorithm.offset is {offset!r}, {got}", key="algorithm.offset")
+
+    if n_models(settings, facts) > 1:
+        raise refused("wanted none with more than two classes: all would have the same one")
+    if facts.layout.kind == "sequence":
+        raise refused("wanted none for sequences, whose columns are n-grams")
+    if facts.encoder is None:
+        if isinstance(offset, str):
+            raise refused("a name, but the data have none; give the column's number from 0")
+        if offset >= facts.n_columns:
+            raise refused(f"wanted a number below {facts.n_columns}, the columns of the data")
+        return offset
+    at, names = 0, []
+    for column in encoder_from_json(facts.encoder).columns:
+        if column.name == str(offset):
+            if column.kind != "number":
+                raise refused(f"a column of kind {column.kind}, wanted one of numbers")
+            return at
+        names.append(column.name)
+        at += column.width
+    raise refused(f"wanted the name of a column: {', '.join(names[:8])}")
 
 
 def targets_for(settings: HasTargets, facts: DatasetStats, number: int | None = None) -> Targets:

@@ -14,7 +14,12 @@ from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
 from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.scaling import Columns
-from elasticml.algorithms.targets import Targets, targets_for, two_class_targets
+from elasticml.algorithms.targets import (
+    Targets,
+    offset_column,
+    targets_for,
+    two_class_targets,
+)
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import Forward, make_forward
@@ -51,6 +56,9 @@ class Objective:
     #: Value of the intercept's column; None if the intercept is not penalised.
     constant: float | None = None
 
+    #: The offset's column, whose coefficient is 1; None without an offset.
+    fixed: int | None = None
+
     @property
     def models(self) -> int:
         """Number of linear models: one for each of more than two classes."""
@@ -68,6 +76,7 @@ class Objective:
             intercept=self.intercept,
             constant=self.constant or 1.0,
             models=self.models,
+            fixed=self.fixed,
         )
 
     def penalty(self, model: Arrays, columns: Columns) -> float:
@@ -75,6 +84,8 @@ class Objective:
         w = columns.trained(model["coef"].reshape(-1), model["intercept"])
         if self.constant is None:
             w = w[: columns.n_coefficients]
+        if self.fixed is not None:
+            w[self.fixed] = 0.0
         return 0.5 * self.l2 * float(w @ w)
 
 
@@ -113,6 +124,7 @@ def objective_of(algorithm: Mapping[str, Any], facts: DatasetStats) -> Objective
     )
     return Objective(
         loss=multiclass_loss(loss) if targets.numbered else loss,
+        fixed=offset_column(settings, facts),
         l2=settings.l2,
         targets=targets,
         scale=settings.scale,
@@ -319,7 +331,12 @@ class LinearScorer:
         """Compute the scaling of columns by running the trainer's preparation over all data."""
         rule = self._objective
         preparation = fix_columns(
-            rule.scale, rule.intercept, self._facts, rule.constant or 1.0, models=rule.models
+            rule.scale,
+            rule.intercept,
+            self._facts,
+            rule.constant or 1.0,
+            models=rule.models,
+            fixed=rule.fixed,
         )
         try:
             exchange = next(preparation)

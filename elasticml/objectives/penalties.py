@@ -18,32 +18,44 @@ class L2:
 
     strength: float
     n_penalised: int
+    #: One of the first coordinates that is not penalised either.
+    unpenalised: int | None = None
+
+    def _penalised(self, w: F64) -> F64:
+        """Return the penalised coordinates; that of ``unpenalised`` is 0."""
+        p = w[: self.n_penalised]
+        if self.unpenalised is not None:
+            p = p.copy()
+            p[self.unpenalised] = 0.0
+        return p
 
     def value(self, w: F64) -> float:
         """Return the penalty of ``w``."""
-        p = w[: self.n_penalised]
+        p = self._penalised(w)
         return 0.5 * self.strength * float(p @ p)
 
     def value_along(self, w: F64, direction: F64, steps: F64) -> F64:
         """Return the penalty of ``w + t * direction`` for each step t; new, shape (J,)."""
-        p, d = w[: self.n_penalised], direction[: self.n_penalised]
+        p, d = self._penalised(w), self._penalised(direction)
         ww, wd, dd = float(p @ p), float(p @ d), float(d @ d)
         return 0.5 * self.strength * (ww + steps * (2.0 * wd + steps * dd))
 
     def slope_along(self, w: F64, direction: F64, steps: F64) -> F64:
         """Return the derivative of :meth:`value_along` with respect to t; new, shape (J,)."""
-        p, d = w[: self.n_penalised], direction[: self.n_penalised]
+        p, d = self._penalised(w), self._penalised(direction)
         return self.strength * (float(p @ d) + steps * float(d @ d))
 
     def gradient(self, w: F64) -> F64:
         """Return ``strength * w``, zero at the intercept; new, shape of ``w``."""
         out = self.strength * w
         out[self.n_penalised :] = 0.0
+        if self.unpenalised is not None:
+            out[self.unpenalised] = 0.0
         return out
 
     def curvature_along(self, direction: F64) -> float:
         """Return the second derivative of the penalty along ``direction``."""
-        d = direction[: self.n_penalised]
+        d = self._penalised(direction)
         return self.strength * float(d @ d)
 
     def conjugate(self, v: F64) -> float:

@@ -314,6 +314,9 @@ class BatchGradient(_WithLoss, _WithIntercept):
     roll_back: Literal[0, 1, 2] | None = None
     #: Scaling of the columns.
     scale: Scale = "none"
+    #: Column that is added to every margin, by its name in a table or its number from 0: its
+    #: coefficient is 1. As in generalised linear models; with a log link the log of the exposure.
+    offset: Annotated[int, Field(ge=0, strict=True)] | str | None = None
     #: Loss huber: residuals up to this are squared, in units of the labels; by default 1.
     delta: float | None = Field(default=None, gt=0)
     #: Loss quantile: the quantile to predict, by default 0.5, the median.
@@ -372,6 +375,8 @@ class BatchGradient(_WithLoss, _WithIntercept):
         values = self.model_dump()
         for key in _LOSS_PARAMETERS.keys() - self.loss_parameters.keys():
             del values[key]
+        if self.offset is None:
+            del values["offset"]
         return _section(self.name, {**values, "optimizer": self.chosen_optimizer})
 
 

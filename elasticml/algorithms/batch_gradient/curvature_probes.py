@@ -92,6 +92,8 @@ def survey_exchange(
     if probes is not None:
         model["at"] = columns.down(probes.w)
         model["basis"] = np.array([columns.down(row) for row in probes.basis])
+        if columns.fixed is not None:
+            model["basis"][:, columns.fixed] = 0.0
         parameters["sketch"] = probes.serial
         returns |= {
             "products": model["basis"].shape,
@@ -122,6 +124,8 @@ def read_sketch(columns: Columns, arrays: Arrays) -> Sketch:
         each *= columns.factor**2
     if columns.intercept:
         diagonal[columns.n_coefficients :] = columns.constant**2 * mass
+    if columns.fixed is not None:
+        diagonal[columns.fixed] = 0.0
     products = np.array([columns.up(row) for row in np.asarray(arrays["products"])])
     return Sketch(products=products, diagonal=diagonal)
 

@@ -42,7 +42,13 @@ from elasticml.algorithms.batch_gradient.stand_in_guard import StandInGuard, his
 from elasticml.algorithms.batch_gradient.tron import Tron
 from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.scaling import Columns
-from elasticml.algorithms.targets import Targets, n_models, targets_for, weight_of_all
+from elasticml.algorithms.targets import (
+    Targets,
+    n_models,
+    offset_column,
+    targets_for,
+    weight_of_all,
+)
 from elasticml.data.source import DatasetStats
 from elasticml.errors import JobFailedError
 from elasticml.objectives.penalties import L2
@@ -79,6 +85,7 @@ def make_trainer(
     checked = settings_from_section(BatchGradient, settings)
     rule = absent_rule(checked.name, absent)
     targets = targets_for(checked, facts)
+    offset_column(checked, facts)  # refused before anything starts
     return _train(checked, facts, targets, AbsenceRules.of(rule), resume)
 
 
@@ -108,6 +115,7 @@ def _train(
         facts,
         resume=resume,
         models=n_models(settings, facts),
+        fixed=offset_column(settings, facts),
     )
     optimizer = yield from _make_optimizer(settings, columns, resume)
     elastic = ElasticGradient(
@@ -118,8 +126,10 @@ def _train(
         curvatures=curvatures_for(settings, columns) if rules.bends else None,
     )
     # Line 4: choose w^0.
-    start = Point(serial=0, w=np.zeros(columns.n_model))
-    penalty = L2(strength=settings.l2, n_penalised=columns.n_coefficients)
+    start = Point(serial=0, w=columns.start())
+    penalty = L2(
+        strength=settings.l2, n_penalised=columns.n_coefficients, unpenalised=columns.fixed
+    )
     descent = _Descent(
         settings=settings,
         elastic=elastic,
