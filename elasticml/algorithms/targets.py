@@ -9,7 +9,6 @@ from typing import Literal, Protocol
 import numpy as np
 
 from elasticml.arrays import F64
-from elasticml.data.readers.table_encoding import encoder_from_json
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError, DataError
 from elasticml.objectives.links import check_targets
@@ -125,6 +124,9 @@ def offset_column(settings: HasOffset, facts: DatasetStats) -> int | None:
         if offset >= facts.n_columns:
             raise refused(f"wanted a number below {facts.n_columns}, the columns of the data")
         return offset
+    # Imported here: it loads pyarrow, which members of other data do not need.
+    from elasticml.data.readers.table_encoding import encoder_from_json
+
     at, names = 0, []
     for column in encoder_from_json(facts.encoder).columns:
         if column.name == str(offset):

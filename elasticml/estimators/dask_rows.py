@@ -25,7 +25,7 @@ from elasticml.data.readers.dask_partitions import (
     matrix_of_part,
     row_parts,
 )
-from elasticml.estimators.job_backend import run_job
+from elasticml.estimators.job_backend import model_vector, run_job
 from elasticml.objectives.conjugates import dual_loss_named
 from elasticml.specification.algorithms import BatchGradient
 from elasticml.story.summary import summary_from_json
@@ -117,6 +117,24 @@ class DaskRows:
         total = float(of_class[1]) * own + float(of_class[0]) * (all_ - own)
         return Targets(y=y, weights=weights, total=total)
 
+    def codes(self, labels: LabelStatistics, of_class: F64) -> Targets:
+        """Return the numbers of the classes as targets, and the weights of rows.
+
+        Parameters
+        ----------
+        of_class : ndarray (classes,)
+            Weight of each class, by which sample weights are multiplied.
+        """
+        number = dask.delayed(_codes, pure=True)
+        y = [number(part, labels.labels) for part in self.parts.y]
+        total = float(of_class @ labels.weights)
+        if (of_class == 1.0).all():
+            return Targets(y=y, weights=self.parts.weights, total=total)
+        weigh = dask.delayed(_weights_of_codes, pure=True)
+        given = self.parts.weights or [None] * len(y)
+        weights = [weigh(codes, s, of_class) for codes, s in zip(y, given, strict=True)]
+        return Targets(y=y, weights=weights, total=total)
+
     def numbers(self, labels: LabelStatistics) -> Targets:
         """Return the labels as targets."""
         return Targets(y=self.parts.y, weights=self.parts.weights, total=float(labels.sums[1]))
@@ -141,11 +159,15 @@ class DaskRows:
         intercept: bool,
         gap: float,
         rounds: int,
+        of_classes: F64 | None = None,
     ) -> Minimum:
         """Minimise a smooth loss with a free intercept by jobs, and certify the model.
 
         Parameters
         ----------
+        of_classes : ndarray (classes,), optional
+            Total weight of each class's rows, if targets are the numbers of several classes: the
+            loss is softmax, and a model has each class's coefficients and intercept in turn.
         gap : float
             The gap to reach, in units of the mean. The job stops by the norm of the gradient,
             which bounds the gap up to the intercept; if the gap is larger, it is run again.
@@ -157,8 +179,15 @@ class DaskRows:
         JobFailedError
             When a job fails.
         """
-        zero = np.zeros(self.n_columns + intercept)
-        norm = float(np.linalg.norm(self._point(targets, zero, loss, l2, intercept).gradient))
+
+        def certified(w: F64) -> Point:
+            if of_classes is None:
+                return self._point(targets, w, loss, l2, intercept)
+            return self._softmax_point(targets, w, of_classes, l2, intercept)
+
+        models = 1 if of_classes is None else of_classes.size
+        zero = np.zeros(models * (self.n_columns + intercept))
+        norm = float(np.linalg.norm(certified(zero).gradient))
         is_scaled = norm > 0.0 and l2 > 0.0
         tolerance = 0.5 * math.sqrt(2.0 * l2 * gap) / norm if is_scaled else gap
         used = 0
@@ -171,13 +200,9 @@ class DaskRows:
                 tolerance=min(tolerance, 1.0),
             )
             result = run_job(algorithm, self.source(targets), self.client, rounds - used)
-            model = [np.ravel(result.arrays["coef"])]
-            if intercept:
-                model.append(np.ravel(result.arrays["intercept"]))
             summary = summary_from_json(result.summary)
             used += summary.rounds or 0
-            w = np.concatenate(model)
-            point = self._point(targets, w, loss, l2, intercept)
+            point = certified(model_vector(result.arrays, intercept))
             if math.isnan(point.gap):
                 return Minimum(point=point, steps=used, converged=bool(summary.converged))
             if point.gap <= max(gap, ROUNDED * point.value):
@@ -213,6 +238,44 @@ class DaskRows:
             image = image / total
             gap = value - (minus / total - 0.5 / l2 * float(image @ image))
         return Point(w=w, value=value, gradient=gradient, product=_no_product, gap=gap)
+
+    def _softmax_point(
+        self, targets: Targets, w: F64, of_classes: F64, l2: float, intercept: bool
+    ) -> Point:
+        """Return value, gradient and certified gap of a multinomial model, in two passes.
+
+        The dual variables are those of :mod:`elasticml.algorithms.linear.softmax_objective`.
+        """
+        k, d, total = of_classes.size, self.n_columns, targets.total
+        W = w.reshape(k, d + intercept)
+        model = dask.delayed(W, pure=True)
+        weights = targets.weights or [None] * len(targets.y)
+        rows = list(zip(self.parts.X, targets.y, weights, strict=True))
+        at = dask.delayed(_softmax_sums, pure=True)
+        sums = self._reduced([at(X, y, s, model, intercept) for X, y, s in rows], _add)
+        loss, of_model, rest = float(sums[0]), sums[1 : 1 + k], sums[1 + k :]
+        predicted, own = rest[: k * d].reshape(k, d), rest[k * d : 2 * k * d].reshape(k, d)
+        penalised = l2 * W
+        penalised[:, d:] = 0.0
+        value = loss / total + 0.5 * float((penalised * W).sum())
+        gradient = np.zeros(W.shape)
+        gradient[:, :d] = (predicted - own) / total
+        if intercept:
+            gradient[:, d] = (of_model - of_classes) / total
+        gap = math.nan
+        if l2 > 0.0:
+            kept, mixed = 1.0, np.zeros(k)
+            if intercept:
+                # As `balanced` mixes them, so that the sums by class are the classes' weights.
+                kept = min(1.0, float((of_classes / np.maximum(of_model, 1e-300)).min()))
+                mixed = (of_classes - kept * of_model) / total
+            entropy = dask.delayed(_entropies, pure=True)
+            each = [entropy(X, s, model, intercept, kept, mixed) for X, _, s in rows]
+            image = (kept * predicted + mixed[:, None] * rest[2 * k * d :] - own) / total
+            dual = float(self._reduced(each, _add)) / total
+            gap = value - (dual - 0.5 / l2 * float((image * image).sum()))
+        flat = (gradient + penalised).ravel()
+        return Point(w=w, value=value, gradient=flat, product=_no_product, gap=gap)
 
     def _reduced(self, parts: Sequence[Any], add: Callable[[Sequence[Any]], Any]) -> Any:
         """Add partial results in a tree on the cluster; return the sum."""
@@ -282,6 +345,42 @@ def _signs(y: Any, label: Any) -> F64:
 def _weights_of_signs(signs: F64, weights: Any, of_class: F64) -> F64:
     each: F64 = np.where(signs > 0.0, of_class[1], of_class[0])
     return each if weights is None else each * _vector(weights)
+
+
+def _codes(y: Any, labels: Any) -> F64:
+    return np.searchsorted(labels, _vector(y)).astype(np.float64)
+
+
+def _weights_of_codes(codes: F64, weights: Any, of_class: F64) -> F64:
+    each: F64 = of_class[codes.astype(np.int64)]
+    return each if weights is None else each * _vector(weights)
+
+
+def _distributions(X: Any, weights: Any, W: F64, intercept: bool) -> tuple[Any, F64, F64, F64]:
+    """Return a partition's rows, weights, margins and probabilities of the classes."""
+    matrix = matrix_of_part(X)
+    z = np.asarray(matrix @ W[:, : W.shape[1] - intercept].T, np.float64)
+    z = z + W[:, -1] if intercept else z
+    s = np.ones(len(z)) if weights is None else np.asarray(_vector(weights), np.float64)
+    q = np.exp(z - z.max(axis=1, keepdims=True))
+    return matrix, s, z, q / q.sum(axis=1, keepdims=True)
+
+
+def _softmax_sums(X: Any, codes: Any, weights: Any, W: F64, intercept: bool) -> F64:
+    """Return a partition's sums: losses, probabilities, and their, the classes' and all images."""
+    matrix, s, z, q = _distributions(X, weights, W, intercept)
+    own = np.zeros(q.shape)
+    own[np.arange(len(q)), codes.astype(np.int64)] = s
+    losses = np.logaddexp.reduce(z, axis=1) - z[np.arange(len(q)), codes.astype(np.int64)]
+    images = [np.asarray(matrix.T @ each, np.float64).T for each in (s[:, None] * q, own)]
+    parts = [[s @ losses], s @ q, *(image.ravel() for image in images), matrix.T @ s]
+    return np.concatenate([np.asarray(part, np.float64) for part in parts])
+
+
+def _entropies(X: Any, weights: Any, W: F64, intercept: bool, kept: float, mixed: F64) -> float:
+    _, s, _, q = _distributions(X, weights, W, intercept)
+    q = kept * q + mixed
+    return float(-s @ (q * np.log(np.maximum(q, 1e-300))).sum(axis=1))
 
 
 def _add(parts: Sequence[Any]) -> Any:

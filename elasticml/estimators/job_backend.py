@@ -15,6 +15,7 @@ import numpy as np
 
 from elasticml.algorithms.linear.linear_objective import LinearObjective
 from elasticml.algorithms.linear.newton import Minimum, minimise
+from elasticml.algorithms.linear.softmax_objective import SoftmaxObjective
 from elasticml.arrays import F64
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.source import Source
@@ -114,11 +115,17 @@ def fit_columns_as_job(
     )
 
 
+def model_vector(arrays: Mapping[str, Any], intercept: bool) -> F64:
+    """Return a job's model as one vector: each class's coefficients, then its intercept."""
+    parts = [arrays["coef"], *([np.reshape(arrays["intercept"], (-1, 1))] if intercept else [])]
+    return np.concatenate(parts, axis=1, dtype=np.float64).ravel()
+
+
 # Minimise a smooth objective with a free intercept as an elastic job, by Newton steps.
 
 
 def fit_primal_as_job(
-    function: LinearObjective,
+    function: LinearObjective | SoftmaxObjective,
     rows: tuple[Any, F64, F64 | None],
     client: Any,
     *,
@@ -130,7 +137,7 @@ def fit_primal_as_job(
     Parameters
     ----------
     rows : tuple
-        X, targets, and weights or None.
+        X, targets (of several classes their numbers), and weights or None.
     gap : float
         The gap to reach. The job stops by the norm of the gradient: the objective is
         ``l2``-strongly convex except in the intercept, so the gap is about ``|g|^2 / (2 l2)``. It
@@ -156,10 +163,7 @@ def fit_primal_as_job(
         tolerance=min(tolerance, 1.0),
     )
     result = run_job(algorithm, from_arrays(X, targets, weights), client, rounds)
-    model = [np.ravel(result.arrays["coef"])]
-    if function.has_intercept:
-        model.append(np.ravel(result.arrays["intercept"]))
-    point = function.at(np.concatenate(model))
+    point = function.at(model_vector(result.arrays, function.has_intercept))
     summary = summary_from_json(result.summary)
     used = summary.rounds or 0
     if math.isnan(point.gap):

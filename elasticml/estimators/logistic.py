@@ -49,7 +49,7 @@ from elasticml.estimators.row_table import RowTable, by_columns
 from elasticml.runtime.executors import parallel
 
 if TYPE_CHECKING:
-    from elasticml.estimators.dask_rows import DaskRows
+    from elasticml.estimators.dask_rows import DaskRows, LabelStatistics
 
 # Logistic regression by dual coordinate ascent: when it pays, and the fit.
 
@@ -245,7 +245,8 @@ class LogisticRegression(LinearClassifier):
         The method: Newton, dual coordinate ascent, or proximal Newton on working sets of columns.
     solver_path_ : "in-process" or "job"
         How it was fitted: as a job if ``client`` is given, or if there is a default client and at
-        least 50 million stored values; otherwise, and with more than two classes, in this process.
+        least 50 million stored values; otherwise, and with an L1 penalty and more than two classes,
+        in this process.
     n_features_in_ : int
     """
 
@@ -316,16 +317,18 @@ class LogisticRegression(LinearClassifier):
             if lazy is not None and self._fit_collections(lazy):
                 return self
         if lazy is not None:
-            warn_loaded_here("LogisticRegression with an L1 penalty or more than two classes")
+            warn_loaded_here("LogisticRegression with an L1 penalty")
         dtype = [np.float64, np.float32] if self._may_be_dual() else np.float64
         X, y, weights = self._checked(
             X, y, sample_weight, accept_sparse="csr", dtype=dtype, order="C"
         )
         codes = self._codes(y)
         weights = self._weighted(y, codes, weights)
-        if self.client is not None and len(self.classes_) > 2:
-            warn_fitted_here(f"LogisticRegression with {len(self.classes_)} classes")
         if self.l1_ratio > 0.0 and math.isfinite(self.C):
+            if self.client is not None and len(self.classes_) > 2:
+                warn_fitted_here(
+                    f"LogisticRegression with an L1 penalty and {len(self.classes_)} classes"
+                )
             self._fit_sparse(X, codes, weights)
             return self
         pool = parallel(threads_for(self.n_jobs, X, PRODUCT_VALUES_MIN))
@@ -333,8 +336,7 @@ class LogisticRegression(LinearClassifier):
             if len(self.classes_) == 2:
                 self._fit_binary(X, np.where(codes == 1, 1.0, -1.0), weights, pool)
             else:
-                rows = RowBlocks(X.astype(np.float64, copy=False), pool)
-                self._fit_softmax(rows, codes, weights)
+                self._fit_softmax(X.astype(np.float64, copy=False), codes, weights, pool)
         finally:
             pool.close()
         return self
@@ -345,9 +347,10 @@ class LogisticRegression(LinearClassifier):
             return False
         labels = rows.labels()
         self._classes_of(labels)
-        if len(self.classes_) != 2:
-            return False
         of_class = self._weights_of_counts(self.class_weight, labels)
+        if len(self.classes_) > 2:
+            self._fit_classes(rows, labels, of_class)
+            return True
         targets = rows.against_rest(labels, 1, of_class)
         total = targets.total
         if total <= 0.0:
@@ -377,6 +380,24 @@ class LogisticRegression(LinearClassifier):
         )
         self._keep(minimum, target_gap, total, 1, rows.n_columns)
         return True
+
+    def _fit_classes(self, rows: DaskRows, labels: LabelStatistics, of_class: F64) -> None:
+        """Fit a multinomial model as a job on partitions of Dask collections."""
+        targets, n = rows.codes(labels, of_class), len(self.classes_)
+        if targets.total <= 0.0:
+            raise ValueError("the weights of all rows are 0, wanted some above 0")
+        target_gap = self.tol * math.log(n)
+        minimum = rows.minimise(
+            targets,
+            loss="logistic",
+            l2=1.0 / (self.C * targets.total),
+            intercept=self.fit_intercept,
+            gap=target_gap,
+            rounds=self.max_iter,
+            of_classes=of_class * labels.weights,
+        )
+        self.solver_path_ = "job"
+        self._keep(minimum, target_gap, targets.total, n, rows.n_columns)
 
     def _weighted(self, y: Any, codes: NDArray[np.int64], weights: F64 | None) -> F64 | None:
         """Return the sample weights times the class weights."""
@@ -451,8 +472,10 @@ class LogisticRegression(LinearClassifier):
             )
         self._keep(minimum, target_gap, total, 1, rows.d)
 
-    def _fit_softmax(self, rows: RowBlocks, codes: NDArray[np.int64], weights: F64 | None) -> None:
-        n_classes = len(self.classes_)
+    def _fit_softmax(
+        self, X: Any, codes: NDArray[np.int64], weights: F64 | None, pool: Parallel
+    ) -> None:
+        rows, n_classes = RowBlocks(X, pool), len(self.classes_)
         total = float(rows.n if weights is None else weights.sum())
         function = SoftmaxObjective(
             rows,
@@ -463,9 +486,19 @@ class LogisticRegression(LinearClassifier):
             intercept=self.fit_intercept,
         )
         target_gap = self.tol * math.log(n_classes)
-        start = self._start(n_classes, rows.d)
-        minimum = minimise(function, start, gap=target_gap, steps=self.max_iter)
-        self.solver_path_ = "in-process"
+        with choose_client(self.client, stored_values(X)) as client:
+            self.solver_path_ = "in-process" if client is None else "job"
+            if client is None:
+                start = self._start(n_classes, rows.d)
+                minimum = minimise(function, start, gap=target_gap, steps=self.max_iter)
+            else:
+                # Imported here: loading what jobs need takes longer than most fits.
+                from elasticml.estimators.job_backend import fit_primal_as_job
+
+                labelled = (X, codes.astype(np.float64), weights)
+                minimum = fit_primal_as_job(
+                    function, labelled, client, gap=target_gap, rounds=self.max_iter
+                )
         self._keep(minimum, target_gap, total, n_classes, rows.d)
 
     def _fit_sparse(self, X: Any, codes: NDArray[np.int64], weights: F64 | None) -> None:

@@ -244,7 +244,29 @@ def test_words_as_classes_and_frames(client: Client):
     assert predicted.compute().tolist() == ours.predict(table).tolist()
     assert ours.decision_function(frame).compute().shape == (N, 3)
     with pytest.warns(UserWarning, match="all rows are loaded into this process"):
-        em.LogisticRegression(max_iter=5, tol=1.0).fit(frame, labels)
+        em.LogisticRegression(l1_ratio=1.0, max_iter=5, tol=1.0).fit(frame, labels)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_several_classes_are_one_multinomial_job(client: Client, intercept: bool):
+    words = np.where(X[:, 0] > 0.7, "high", np.where(X[:, 1] > 0, "mid", "low"))
+    weights = _rng.uniform(0.5, 2.0, N)
+    settings = {
+        "C": 0.5,
+        "tol": 1e-10,
+        "fit_intercept": intercept,
+        "class_weight": {"high": 2.0, "low": 1.0, "mid": 0.5},
+    }
+    here = em.LogisticRegression(**settings).fit(X, words, weights)
+    parts = [da.from_array(a, chunks=(400, *a.shape[1:])) for a in (X, words, weights)]
+    held_fit = em.LogisticRegression(**settings, client=client).fit(*parts)
+    sent_fit = em.LogisticRegression(**settings, client=client).fit(X, words, weights)
+    for there in (held_fit, sent_fit):
+        assert there.solver_path_ == "job"
+        np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-4)
+        np.testing.assert_allclose(there.predict_proba(X), here.predict_proba(X), atol=1e-5)
+        assert there.predict(X).tolist() == here.predict(X).tolist()
+        assert 0.0 <= there.dual_gap_ <= 1.1e-10 * np.log(3.0) * 0.5 * 4.0 * weights.sum()
 
 
 # --- helpers -----------------------------------------------------------------------------------
