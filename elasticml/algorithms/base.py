@@ -106,6 +106,17 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptModel:
+    """Says of an earlier model why a job returns it instead of its last one: the best known."""
+
+    #: The round that began with it.
+    round: int
+    #: Its objective over all examples, or an upper bound of it if examples were absent.
+    objective: float
+    is_bound: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundEnd:
     """The algorithm's part of one history row."""
 
@@ -167,6 +178,8 @@ class Model:
     gap_is_bound: bool = False
     #: Additional columns of the last history row.
     extra: Mapping[str, float | int | str | None] = field(default_factory=dict)
+    #: Where ``arrays`` come from if they are not those of the last round.
+    kept: KeptModel | None = None
 
 
 Trainer = Generator[Exchange | RoundEnd, Any, Model]

@@ -83,7 +83,16 @@ def _job(label: str, absent: Any, rows: int, rounds: int, workers: int) -> Job:
     half, back_at = workers // 2, 2 * rounds // 3
     faults = [{"round": rounds // 3, "lose": half}, {"round": back_at, "return": half}]
     return Job(
-        BatchGradient(loss="logistic", l2=L2, optimizer="gd", intercept=False, tolerance=0.0),
+        # The paper's stand-ins, without the guard of the default mode.
+        BatchGradient(
+            loss="logistic",
+            l2=L2,
+            optimizer="gd",
+            intercept=False,
+            tolerance=0.0,
+            mode="paper",
+            roll_back=0,
+        ),
         synthetic_splice(rows, seed=1, positive_share=POSITIVE_SHARE),
         test=synthetic_splice(rows // 2, seed=2, positive_share=POSITIVE_SHARE),
         name=label,

@@ -541,6 +541,7 @@ class Validation:
             gap=self.best_gap,
             gap_is_bound=self.best_gap_is_bound,
             extra={**model.extra, **self._best_columns()},
+            kept=None,
         )
 
     def _best_columns(self) -> dict[str, float | int | None]:

@@ -33,7 +33,12 @@ from elasticml.report.waiting import time_use
 from elasticml.story.compressed_records import CompressedRecords
 from elasticml.story.history import HistoryRow
 from elasticml.story.reader import parse_line
-from elasticml.story.records import DataLoaded, record_from_json, records_of
+from elasticml.story.records import (
+    DataLoaded,
+    EarlierModelKept,
+    record_from_json,
+    records_of,
+)
 from elasticml.story.summary import summary_from_json
 
 
@@ -206,6 +211,7 @@ def make_result(
     loaded = next(records_of(DataLoaded, story), None)
     records = [record_from_json(record) for record in story]
     notes = [*([] if loaded is None else loaded.notes), *time_use(records).advice()]
+    notes += [kept.text for kept in records_of(EarlierModelKept, story)]
     summary = {**outcome.summary, "notes": notes, "train": {}, "test": {}}
     summary["format_version"] = FORMAT_VERSION
     if outcome.error is not None:

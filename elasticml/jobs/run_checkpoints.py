@@ -139,7 +139,8 @@ def how_to_resume(record: JobRecord, run_dir: Path | None, *, is_command: bool) 
     if place is None:
         return "it wrote no checkpoints: set checkpoint.path to be able to resume such a job"
     with suppress(ElasticmlError):
-        if exists(place.path) and not _has_checkpoints(place.path):
+        is_here = place.in_run_dir or exists(place.path)
+        if is_here and not _has_checkpoints(place.path):
             return "it had not written a checkpoint yet: run it again"
     if run_dir is not None and is_command:
         return f"resume it: elasticml run --resume {run_dir}"
@@ -162,7 +163,8 @@ def saved_outcome(record: JobRecord, story: Sequence[Mapping[str, Any]], reason:
     rows = [history_row(ended) for ended in records_of(RoundEnded, story)]
     summary: dict[str, Any] = {"name": record.name, "rounds": len(rows), "reason": reason}
     if checkpoint is not None and checkpoint.resume_point.model:
-        summary["model_round"] = checkpoint.round
+        point = checkpoint.resume_point
+        summary["model_round"] = point.round if point.model_round is None else point.model_round
     return JobOutcome(
         state="failed",
         arrays={} if checkpoint is None else dict(checkpoint.resume_point.model),

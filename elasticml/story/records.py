@@ -564,6 +564,25 @@ class FinalModel(StoryRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierModelKept(StoryRecord):
+    """The job returns the model with which ``round`` began: the best one of which it is certain."""
+
+    #: Over all examples; an upper bound if examples were absent.
+    objective: float
+    is_bound: bool
+
+    @property
+    def text(self) -> str:
+        """The sentence for the summary."""
+        known = "is at most" if self.is_bound else "is"
+        return (
+            f"the model is that with which round {self.round} began: its objective {known} "
+            f"{self.objective:.6g} over all examples; that of the last model is higher, or nothing "
+            "certain is known of it, since members were away"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsTuned(StoryRecord):
     """Policies changed settings of the trainer."""
 

@@ -64,7 +64,7 @@ class RunSummary(JsonFields):
     moved_bytes: int | None
     #: Bytes of chunk bodies that members parsed, not taken from their hosts' caches; all attempts.
     parsed_bytes: int | None = field(default=None, metadata=OPTIONAL)
-    #: The round with which the model starts, if it is that of a checkpoint.
+    #: The round that starts with the model, if it is that of a checkpoint, or better than the last.
     model_round: int | None = field(default=None, metadata=OPTIONAL)
     #: Of a simulation.
     simulated: bool | None = field(default=None, metadata=OPTIONAL)

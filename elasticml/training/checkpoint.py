@@ -33,8 +33,11 @@ class ResumePoint:
     #: Seconds since the job started.
     seconds: float
     resume: Resume
-    #: The model with which the next round starts: that of a run whose scheduler is lost.
+    #: The model of a run whose scheduler is lost: the one with which the next round starts, or an
+    #: earlier one if that is better.
     model: Arrays = field(default_factory=dict)
+    #: The round that began with that earlier model.
+    model_round: int | None = None
     #: State of the driver machine, see :mod:`elasticml.control.checkpoint_state`.
     machine: Mapping[str, Any]
     #: Counters of the journal.

@@ -163,11 +163,13 @@ class DriverSession:
         resume = None if self.training is None else self.training.resume(tuned)
         if self.training is None or resume is None:
             return None
+        kept = self.training.kept
         return ResumePoint(
             round=machine.state.round,
             seconds=now_s,
             resume=resume,
             model=self.training.result_arrays(),
+            model_round=None if kept is None else kept.round,
             machine=snapshot(machine),
             counts=self.journal.counts(),
             story=len(self.journal.story),
@@ -291,6 +293,17 @@ class DriverSession:
         converged = (
             is_finished and model is not None and has_converged(model, machine.state.settings)
         )
+        kept = None if training is None else training.kept
+        if kept is not None:
+            self.journal.write(
+                now_s,
+                story.EarlierModelKept(
+                    cause=command.cause,
+                    round=kept.round,
+                    objective=kept.objective,
+                    is_bound=kept.is_bound,
+                ),
+            )
         ended = story.JobEnded(
             cause=command.cause,
             state=command.state,
@@ -313,6 +326,8 @@ class DriverSession:
             features=None if facts is None else facts.n_columns,
             members=members,
         )
+        if kept is not None:
+            summary = replace(summary, model_round=kept.round)
         if self.record.validate:
             rows = [dict(row) for row in self.journal.rows]
             n_rows = 0 if facts is None else facts.validation_rows

@@ -16,6 +16,7 @@ from elasticml.algorithms.base import (
     Anchor,
     Arrays,
     Exchange,
+    KeptModel,
     Model,
     Outcome,
     Parallel,
@@ -172,6 +173,12 @@ class TrainerRunner:
         """
         kept = None if self.round_end is None else self.round_end.resume
         return None if kept is None else replace(kept, tuned=dict(tuned))
+
+    @property
+    def kept(self) -> KeptModel | None:
+        """The earlier model that the job returns if it ends now; None: it returns the latest."""
+        result = self.result()
+        return None if result is None else result.kept
 
     def last_arrays(self) -> Arrays:
         """Return the latest model: the final one, or that of the last round."""

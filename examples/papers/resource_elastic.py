@@ -56,7 +56,7 @@ MODES: dict[str, tuple[Any, dict[str, Any]]] = {
     "stall": ("stall", {}),
     "ignore": ("ignore", {}),
     "ignore_rescaled": ("ignore_rescaled", {}),
-    "taylor": ("taylor", {}),
+    "taylor": ("taylor", {"mode": "paper", "roll_back": 0}),
     "taylor (paper)": ("taylor", {"mode": "paper", "anchor": "correction"}),
 }
 

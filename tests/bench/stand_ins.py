@@ -43,7 +43,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ignore": ("ignore", {}),
     "ignore_rescaled": ("ignore_rescaled", {}),
     "taylor (paper)": ("taylor", {"mode": "paper", "anchor": "correction"}),
-    "taylor": ("taylor", {}),
+    "taylor": ("taylor", {"mode": "paper", "roll_back": 0}),
     "auto": ("auto", {}),
 }
 #: Test AUPRC that Taylor gains on splice sites, while members are absent.

@@ -1,4 +1,4 @@
-"""L-BFGS and TRON on real processes: workers are killed in their exchanges, the optimum stays."""
+"""Batch gradient on real processes: workers are killed, and what that may change in the model."""
 
 from __future__ import annotations
 
@@ -61,3 +61,32 @@ def test_killed_workers_do_not_change_the_optimum(
     assert summary["converged"], summary
     assert summary["rounds"] > 12, "convergence is declared when all members are back"
     assert abs(summary["objective"] / least() - 1.0) < 1e-8
+
+
+def objective(coef: Any) -> float:
+    w = np.asarray(coef)[0]
+    return float(np.logaddexp(0.0, -(2 * Y - 1) * (X @ w)).mean() + L2 / 2 * w @ w)
+
+
+def test_four_of_five_workers_killed_for_good_leave_the_best_model_that_is_known(
+    client: Client,
+) -> None:
+    """The tangents of the absent examples alone would let the model run away."""
+    handle = em.Job(
+        em.BatchGradient(l2=L2, optimizer="gd"),
+        em.from_arrays(X, Y),
+        absent="taylor",
+        stop=em.Stop(rounds=80),
+        faults=[{"round": 5, "lose": 4, "how": "kill"}],
+        evaluate=em.Evaluate(every=1),
+        chunk_size="16 KiB",
+    ).start(client)
+    (kept,) = [record for record in handle if record["event"] == "EarlierModelKept"]
+    result = handle.result()
+    assert result.summary["lost"] == 4
+    assert result.summary["model_round"] == kept["round"]
+    assert any("the model is that with which round" in note for note in result.summary["notes"])
+    exact = {row["round"]: row["objective_full"] for row in result.history[:-1]}
+    assert result.summary["objective"] <= exact[5]
+    assert result.summary["objective"] == pytest.approx(objective(result.arrays["coef"]), rel=1e-9)
+    assert kept["objective"] >= result.summary["objective"] - 1e-12

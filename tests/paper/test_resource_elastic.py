@@ -50,6 +50,8 @@ def penalised(total: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 def train(*schedule: Vanish | Return, rounds: int = 8, absent: str = "taylor", **settings) -> Run:
     anchors = settings.pop("has_anchors", False)
+    if "mode" not in settings:
+        settings = {"mode": "paper", "roll_back": 0, **settings}
     world = World(
         settings={"l2": L2, "optimizer": "gd", "step": "constant", "step_size": STEP, **settings},
         parts=split_rows(X, Y, MEMBERS, chunk_rows=5),

@@ -57,7 +57,7 @@ def gaps(a9a: tuple[sp.csr_matrix, np.ndarray]) -> dict[str, np.ndarray]:
         "no failure": run("taylor", ()),
         "stall": run("stall", schedule),
         "ignore": run("ignore", schedule),
-        "taylor": run("taylor", schedule),
+        "taylor": run("taylor", schedule, mode="paper", roll_back=0),
         "paper": run("taylor", schedule, mode="paper", anchor="correction"),
     }
 

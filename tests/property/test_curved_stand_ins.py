@@ -1,4 +1,4 @@
-"""``absent: auto`` under any schedule of losses and returns: exact values and valid bounds."""
+"""Guarded stand-ins under any schedule of losses and returns: exact values and valid bounds."""
 
 from __future__ import annotations
 
@@ -81,6 +81,58 @@ def test_the_true_objective_and_the_true_gap_are_within_their_bounds(
         if row.extra["gap_bound"] is not None:
             assert true - LEAST[layout] <= row.extra["gap_bound"] + 1e-9
     assert run.rows[-1].objective_kind == "exact" or run.model.converged
+
+
+@settings(max_examples=100)
+@given(
+    st.sampled_from(sorted(LAYOUTS)),
+    SCHEDULES,
+    optimizers,
+    st.sampled_from([{}, {"roll_back": 1}, {"roll_back": 2}]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_guarded_job_returns_no_model_worse_than_one_that_it_knows(
+    layout: str,
+    schedule: Schedule,
+    optimizer: str,
+    roll_back: dict[str, int],
+    anchors: bool,
+    returns: bool,
+) -> None:
+    """Members that stay away, nearly all of them, let flat stand-ins fall without end."""
+    rows, labels = LAYOUTS[layout]
+    events = [e for e in schedule if returns or isinstance(e, Vanish)]
+    world = World(
+        settings={"l2": 1e-4, "optimizer": optimizer, **roll_back},
+        parts=split_rows(rows, labels, MEMBERS, chunk_rows=4),
+        absent="taylor",
+        schedule=events,
+        has_anchors=anchors,
+    )
+    run = world.run(ROUNDS + 30)
+
+    def true(w: np.ndarray) -> float:
+        return objective(layout, w) + (1e-4 - L2) / 2 * float(w[:3] @ w[:3])
+
+    known = []
+    for r, row in enumerate(run.rows):
+        error = row.extra.get("error_bound")
+        if row.objective is not None and (row.objective_kind == "exact" or error is not None):
+            known.append((true(run.w(r)), row.objective + (error or 0.0)))
+    assert all(value <= bound + 1e-9 for value, bound in known)
+    final = true(run.w(len(run.rows)))
+    kept = run.model.kept
+    if kept is not None:
+        assert final <= kept.objective + 1e-9
+        assert kept.objective <= min(bound for _, bound in known) + 1e-9
+    elif run.rows[-1].objective_kind == "exact" and run.model.objective is not None:
+        assert final <= min(bound for _, bound in known) + 1e-9
+    # What is certain to be worse than a known model is not returned.
+    last = run.rows[-1]
+    if kept is None and last.extra.get("error_bound") is not None:
+        low = last.objective - last.extra["error_bound"]
+        assert low <= min(bound for _, bound in known) + 1e-9
 
 
 @settings(max_examples=60)

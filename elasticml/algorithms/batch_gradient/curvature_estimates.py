@@ -1,4 +1,4 @@
-"""Curvature estimates for ``absent: auto``, and the choice of a stand-in from them.
+"""Curvature estimates and bounds for stand-ins, and the choice of a stand-in from them.
 
 While all members are present this costs one pass before the first step, for the majorant, and one
 number in every gradient exchange, which measures how much the members' data differ. If they differ,
@@ -71,7 +71,7 @@ def scatter(change: F64, weight: float, members: float, paired_weight: float) ->
     paired_weight : float
         Their weight. If it is not the weight of all, None is returned.
     """
-    if not (members > 0.0 and paired_weight == weight):
+    if not (0.0 < members < np.inf and paired_weight == weight):
         return None
     return float(np.sqrt(max(members - float(change @ change) / weight, 0.0) / members))
 
@@ -91,15 +91,16 @@ MOVED: Final = 0.1
 SKETCH_ROUNDS: Final[Mapping[str, int]] = {"gd": 20, "lbfgs": 5, "tron": 1}
 
 
-def curvatures_for(settings: BatchGradient, columns: Columns) -> Curvatures:
-    """Return the initial, empty estimates of a job."""
+def curvatures_for(settings: BatchGradient, columns: Columns, *, bends: bool = True) -> Curvatures:
+    """Return the initial, empty estimates of a job; for bounds only, unless stand-ins bend."""
     loss = loss_named(settings.loss, settings.loss_parameters)
     smoothness = (loss if columns.models == 1 else multiclass_loss(loss)).smoothness
     return Curvatures(
         columns=columns,
         smoothness=smoothness,
         sketch_rounds=SKETCH_ROUNDS[settings.chosen_optimizer],
-        rank=rank_for(columns.n_model),
+        rank=rank_for(columns.n_model) if bends else 0,
+        bends=bends,
     )
 
 
@@ -120,6 +121,8 @@ class Curvatures:
     sketch_rounds: int
     #: Rank of a sketch; 0: the model is too wide for one.
     rank: int
+    #: Stand-ins begin with curvature; else they get some if the guard finds that they need it.
+    bends: bool = True
     #: ``D >= X' S X`` of the present examples, (n_sent,); None if unknown.
     majorant: F64 | None = None
     #: Point and basis of the last sketch of the present examples' Hessian, and the sketch.
@@ -279,15 +282,16 @@ class Curvatures:
             self.majorant = left_majorant
         self._last = None
         taylor = StandIn(w=w, sums=lost, proof=proof)
-        is_alike = ratio is not None and self._seems_alike()
+        is_alike = self.bends and ratio is not None and self.seems_alike()
         if curvature is not None and not is_alike:
             return StandIn(w=w, sums=lost, mode="nystrom", curvature=curvature, proof=proof)
         # A stand-in without curvature is only safe where the guard has a bound to judge it by.
+        borrowed = taylor.borrowing(w, lost, present)
         if is_alike or proof is None:
-            return taylor.borrowing(w, lost, present)
-        return taylor
+            return borrowed
+        return replace(taylor, spare=borrowed)
 
-    def _seems_alike(self) -> bool:
+    def seems_alike(self) -> bool:
         """Whether the absent examples seem similar to the present ones; true if unknown."""
         rho = self.differ if self.likeness is None else self.likeness
         return rho is None or rho < ALIKE_MAX

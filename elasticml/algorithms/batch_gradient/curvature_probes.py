@@ -155,7 +155,8 @@ class OwnGradient:
         if (self._point, self._chunks) != (point, chunks) or weight <= 0.0:
             return np.zeros(2)
         change = gradient - self._gradient
-        return np.array([float(change @ change) / weight, weight])
+        with np.errstate(over="ignore"):  # a model that diverges is reported by the trainer
+            return np.array([float(change @ change) / weight, weight])
 
 
 def majorant_of(

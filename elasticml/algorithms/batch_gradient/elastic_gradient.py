@@ -55,15 +55,18 @@ class AbsenceRules:
     rescaled: bool
     #: Stand-ins have curvature, borrowed from the present examples or their own.
     bends: bool = False
+    #: The guard watches stand-ins without curvature; it needs bounds of the absent losses.
+    guarded: bool = False
 
     @staticmethod
-    def of(absent: str) -> AbsenceRules:
-        """Return the rules of an ``absent`` setting."""
+    def of(absent: str, *, is_paper: bool = False) -> AbsenceRules:
+        """Return the rules of an ``absent`` setting; the paper's stand-ins are not guarded."""
         return AbsenceRules(
             stands_in=absent in ("auto", "taylor"),
             require="everybody" if absent in ("stall", "reload") else "any",
             rescaled=absent == "ignore_rescaled",
             bends=absent == "auto",
+            guarded=absent == "auto" or (absent == "taylor" and not is_paper),
         )
 
 
@@ -81,7 +84,7 @@ class ElasticGradient:
     ) -> None:
         self.columns = columns
         self.rules = rules
-        #: Source of the stand-ins' curvature; None if they have none.
+        #: Source of the stand-ins' curvature and bounds; None if they have neither.
         self.curvatures = curvatures
         self.cached_anchors = cached_anchors
         self.stand_ins = StandIns(columns.n_model)
@@ -230,7 +233,7 @@ class ElasticGradient:
         """
         former = None if self.last_evaluated is None else self.last_evaluated.sums.weight
         dropped = self._drop(outcome.absent)
-        if not dropped or former is None or not self.stand_ins.modes()["borrowed"]:
+        if not dropped or former is None or not self.stand_ins.depends_on_present:
             return
         new = self.read(outcome.arrays)
         old = new
@@ -258,7 +261,9 @@ class ElasticGradient:
         w, present = evaluated.point.w, evaluated.sums
         entries = self.stand_ins.entries.items()
         flat = {g: e for g, e in entries if e is not None and e.mode == "taylor"}
-        self.stand_ins.swap({g: e.borrowing(w, e.own(w), present) for g, e in flat.items()})
+        self.stand_ins.swap(
+            {g: e.spare or e.borrowing(w, e.own(w), present) for g, e in flat.items()}
+        )
         self.changes += 1
         self._evaluated_changes = self.changes
 

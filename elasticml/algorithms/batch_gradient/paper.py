@@ -27,16 +27,20 @@ class RollBack:
 
     #: The other reading, ``roll_back: 2``: the next round starts at ``w^{r-1}``.
     to_previous_model: bool = False
+    #: ``mode: paper``: stand-ins are not guarded either.
+    is_paper: bool = True
 
     @staticmethod
     def of(settings: BatchGradient) -> RollBack | None:
         """Return the rule of a job; None: a loss costs no round."""
         rounds = settings.rounds_rolled_back
-        return RollBack(to_previous_model=rounds == 2) if rounds > 0 else None
+        if rounds == 0:
+            return None
+        return RollBack(to_previous_model=rounds == 2, is_paper=settings.mode == "paper")
 
     def absence(self, rules: AbsenceRules) -> AbsenceRules:
         """Return the rules for absent examples: the paper's stand-ins have no curvature."""
-        return replace(rules, bends=False)
+        return replace(rules, bends=False, guarded=rules.guarded and not self.is_paper)
 
     def next_point(self, point: Point, elastic: ElasticGradient) -> Point:
         """Return the model at which the next round starts."""

@@ -1,4 +1,4 @@
-"""How wrong the estimated objective can be, and the guard that watches stand-ins without curvature.
+"""What is certain of the objective, the best model by that, and the guard of flat stand-ins.
 
 A stand-in without curvature lets the model run away in directions that only the absent examples
 constrain. The certified interval of their loss shows when this happens: its upper end stops
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from elasticml.algorithms.batch_gradient.elastic_gradient import ElasticGradient, Evaluated, Point
+from elasticml.algorithms.batch_gradient.line_search import HIDDEN
 from elasticml.algorithms.batch_gradient.stand_ins import Interval, gap_bound
 from elasticml.objectives.penalties import L2
 
@@ -18,7 +19,10 @@ from elasticml.objectives.penalties import L2
 
 
 def interval(elastic: ElasticGradient, evaluated: Evaluated) -> Interval | None:
-    """Return an interval of ``f - f^`` at a point, mean form; None if a group has no bound."""
+    """Return an interval of ``f - f^`` at a point, mean form; None if a group has no bound.
+
+    It is zero while every example is present.
+    """
     w, present = evaluated.point.w, evaluated.sums
     total = Interval(low=0.0, high=0.0)
     for entry in elastic.stand_ins.entries.values():
@@ -34,17 +38,17 @@ def interval(elastic: ElasticGradient, evaluated: Evaluated) -> Interval | None:
 def history_columns(
     elastic: ElasticGradient, evaluated: Evaluated, penalty: L2
 ) -> dict[str, float | int | str | None]:
-    """Return the additional history columns of a job with ``absent: auto``; empty for others.
+    """Return the additional history columns of a job with guarded stand-ins; empty for others.
 
     ``curvature_from``
         The sources of the stand-ins' curvature, with their counts.
     ``likeness``
-        rho of the last loss.
+        rho of the last loss, for ``absent: auto``.
     ``error_bound``, ``gap_bound``
         Certified upper bounds of ``|f - f^|`` and ``f - min f`` at the model at the start of the
         round.
     """
-    if not elastic.rules.bends:
+    if not elastic.rules.guarded:
         return {}
     assert elastic.curvatures is not None
     if elastic.is_whole:
@@ -73,10 +77,26 @@ def _gap(elastic: ElasticGradient, evaluated: Evaluated, penalty: L2) -> float |
     return gap_bound(room / divisor, gradient, penalty.strength, penalty.n_penalised)
 
 
+# The best model that is known.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """The point with the least certain objective so far, over all examples."""
+
+    point: Point
+    #: The objective, or an upper bound of it if examples were absent.
+    value: float
+    is_bound: bool
+    #: The round that began there.
+    round: int
+
+    def is_below(self, value: float) -> bool:
+        """Whether a value is higher by more than rounding."""
+        return value - self.value > HIDDEN * abs(value)
+
+
 # The guard that watches stand-ins without curvature.
-#
-# Such a stand-in lets the model run away in directions that only the absent examples constrain. The
-# certified interval of their loss shows when this happens: its upper end stops falling.
 
 #: Rounds without a better certified value after which the model returns to the best one.
 PATIENCE: Final = 8
@@ -86,8 +106,8 @@ PATIENCE: Final = 8
 class StandInGuard:
     """Judges every point while there are stand-ins without curvature.
 
-    After ``PATIENCE`` points without progress the stand-ins borrow curvature at the best point;
-    after as many more no step is taken. A change of the set of examples resets the guard. If a
+    After ``PATIENCE`` points without progress the stand-ins borrow curvature at the best point. If
+    the absent examples are unlike the present ones, no step is taken after as many more. A change of the set of examples resets the guard. If a
     group's loss has no bound, points cannot be judged: the stand-ins borrow curvature at once, and
     the guard is off.
     """
@@ -100,11 +120,17 @@ class StandInGuard:
     switches: bool = False
     #: Take no step until examples are lost or return.
     holds: bool = False
+    #: There are stand-ins without curvature, or there were until the guard gave them some.
+    watches: bool = False
     _changes: int = -1
-    _watches: bool = False
 
     def judge(
-        self, elastic: ElasticGradient, evaluated: Evaluated, estimated: float
+        self,
+        elastic: ElasticGradient,
+        evaluated: Evaluated,
+        estimated: float,
+        error: Interval | None,
+        known: Known | None,
     ) -> Point | None:
         """Return the point to go back to, or None to continue from the evaluated one.
 
@@ -112,16 +138,26 @@ class StandInGuard:
         ----------
         estimated : float
             The estimated objective at the evaluated point.
+        error : Interval or None
+            What is certain of its error: see :func:`interval`.
+        known : Known or None
+            The best point so far, before and after changes of the set of examples.
         """
         if elastic.changes != self._changes:
-            flat = elastic.rules.bends and elastic.stand_ins.modes()["taylor"] > 0
+            flat = elastic.rules.guarded and elastic.stand_ins.modes()["taylor"] > 0
             self._begin(elastic.changes, watches=flat)
-        if not self._watches:
+            if flat and known is not None:
+                self.best, self.best_value = known.point, known.value
+        if not self.watches:
             return None
         if self.switches:
             elastic.borrow(evaluated)
             self.switches, self._changes = False, elastic.changes
-        error = interval(elastic, evaluated)
+            assert elastic.curvatures is not None
+            if elastic.curvatures.seems_alike():
+                # As if they had borrowed it from the beginning, which is not watched.
+                self._begin(elastic.changes, watches=False)
+                return None
         if error is None:
             self._give_up(elastic, evaluated)
             return None
@@ -150,5 +186,5 @@ class StandInGuard:
         self._begin(elastic.changes, watches=False)
 
     def _begin(self, changes: int, *, watches: bool) -> None:
-        self._changes, self._watches = changes, watches
+        self._changes, self.watches = changes, watches
         self.best, self.stale, self.switches, self.holds = None, 0, False, False

@@ -209,6 +209,8 @@ class StandIn:
     curvature: Curvature | None = None
     #: Certified bound of the group's true loss; None if its share was itself an estimate.
     proof: LossBound | None = None
+    #: The same group with borrowed curvature, in case it turns out to need some.
+    spare: StandIn | None = None
 
     def own(self, v: F64) -> Sums:
         """Return the contribution at ``v`` without ``theta`` times the present examples' sums."""
@@ -287,6 +289,12 @@ class StandIns:
             if entry is not None:
                 modes[entry.mode] += 1
         return modes
+
+    @property
+    def depends_on_present(self) -> bool:
+        """Whether a stand-in has the curvature of the present examples, or may get it."""
+        entries = [entry for entry in self.entries.values() if entry is not None]
+        return any(entry.mode == "borrowed" or entry.spare is not None for entry in entries)
 
     def value(self, w: F64) -> float:
         """Return the stand-ins' summed loss at ``w`` without ``theta`` times the present's."""
@@ -408,6 +416,9 @@ class StandIns:
             if entry is not None and entry.mode == "borrowed":
                 self.entries[group] = entry.borrowing(w, entry.at(w, old), new)
                 changed = True
+            elif entry is not None and entry.spare is not None:
+                spare = entry.spare.borrowing(w, entry.spare.at(w, old), new)
+                self.entries[group] = replace(entry, spare=spare)
         if changed:
             self._sum()
 

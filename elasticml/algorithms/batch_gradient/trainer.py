@@ -19,6 +19,7 @@ import numpy as np
 
 from elasticml.algorithms.base import (
     Exchange,
+    KeptModel,
     Model,
     Outcome,
     Resume,
@@ -38,7 +39,13 @@ from elasticml.algorithms.batch_gradient.gradient_exchanges import gradient_exch
 from elasticml.algorithms.batch_gradient.lbfgs import LBFGS, PAIRS_BYTES
 from elasticml.algorithms.batch_gradient.optimizer import Iterate, Optimizer, Step
 from elasticml.algorithms.batch_gradient.paper import RollBack
-from elasticml.algorithms.batch_gradient.stand_in_guard import StandInGuard, history_columns
+from elasticml.algorithms.batch_gradient.stand_in_guard import (
+    Known,
+    StandInGuard,
+    history_columns,
+    interval,
+)
+from elasticml.algorithms.batch_gradient.stand_ins import Interval
 from elasticml.algorithms.batch_gradient.tron import Tron
 from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.scaling import Columns
@@ -86,7 +93,8 @@ def make_trainer(
     rule = absent_rule(checked.name, absent)
     targets = targets_for(checked, facts)
     offset_column(checked, facts)  # refused before anything starts
-    return _train(checked, facts, targets, AbsenceRules.of(rule), resume)
+    rules = AbsenceRules.of(rule, is_paper=checked.mode == "paper")
+    return _train(checked, facts, targets, rules, resume)
 
 
 def column_bytes(section: Mapping[str, Any]) -> int:
@@ -123,7 +131,7 @@ def _train(
         rules=rules,
         cached_anchors=settings.anchor == "cached",
         total_weight=weight_of_all(facts, targets),
-        curvatures=curvatures_for(settings, columns) if rules.bends else None,
+        curvatures=curvatures_for(settings, columns, bends=rules.bends) if rules.guarded else None,
     )
     # Line 4: choose w^0.
     start = Point(serial=0, w=columns.start())
@@ -181,6 +189,10 @@ class _Descent:
     #: The objective at ``point`` over all examples, if known.
     value: float | None = None
     guard: StandInGuard = field(default_factory=StandInGuard)
+    #: The best model so far by what is certain; None in ``mode: paper``, which returns the last.
+    known: Known | None = None
+    #: The last evaluated model is certainly worse than that.
+    is_worse: bool = False
 
     def round(self) -> Generator[Exchange, Outcome, RoundEnd | Model]:
         """Lines 5 to 17: evaluate w^r, replace lost examples by stand-ins, and step."""
@@ -198,9 +210,12 @@ class _Descent:
             finished = self._check(here)
             if finished is not None:
                 return finished
-            retreat = self.guard.judge(elastic, evaluated, here.value)
+            error = interval(elastic, evaluated)
+            self._learn(evaluated.point, here.value, error)
+            retreat = self.guard.judge(elastic, evaluated, here.value, error, self.known)
             if retreat is not None:
-                self.point, self.advance = retreat, {}
+                self.points += 1
+                self.point, self.advance = Point(serial=self.points, w=retreat.w), {}
                 continue
             absence_columns = history_columns(elastic, evaluated, self.penalty)
             step = None
@@ -211,6 +226,8 @@ class _Descent:
         model = elastic.columns.arrays(self.point.w)
         self._move(step, here.value)
         self.rounds += 1
+        if self.value is not None:
+            self._learn(self.point, self.value, Interval(low=0.0, high=0.0))
         return RoundEnd(
             objective=here.value,
             objective_kind="exact" if elastic.is_whole else "estimated",
@@ -220,7 +237,44 @@ class _Descent:
             model=model,
             next_model=elastic.columns.arrays(self.point.w),
             next_objective=self.value,
+            best=self._best(),
             resume=self._resume(),
+        )
+
+    def _learn(self, point: Point, value: float, error: Interval | None) -> None:
+        """Compare an evaluated model with the best one, by what is certain of both."""
+        if self.settings.mode == "paper" or error is None:
+            self.is_worse = False
+            return
+        if self.known is None or value + error.high < self.known.value:
+            self.known = Known(
+                point=point,
+                value=value + error.high,
+                is_bound=not self.elastic.is_whole,
+                round=self.rounds,
+            )
+        self.is_worse = self.known.is_below(value + error.low)
+
+    def _best(self) -> Model | None:
+        """Return the best known model if the job would return it instead of the present one.
+
+        That is so if the present one is worse, and as long as the guard does not trust the steps.
+        """
+        known = self.known
+        if known is None:
+            return None
+        if self.elastic.is_whole:
+            keeps = self.value is not None and known.is_below(self.value)
+        else:
+            keeps = self.guard.watches or self.is_worse
+        if not keeps:
+            return None
+        return Model(
+            arrays=self.elastic.columns.arrays(known.point.w),
+            converged=False,
+            reason="stopped as asked",
+            objective=None if known.is_bound else known.value,
+            kept=KeptModel(round=known.round, objective=known.value, is_bound=known.is_bound),
         )
 
     def _watched(
@@ -305,6 +359,7 @@ class _Descent:
             extra=self._extra(None, 1),
             model=model,
             next_model=self.elastic.columns.arrays(self.point.w),
+            best=self._best(),
             resume=self._resume(),
         )
 
@@ -325,8 +380,12 @@ class _Descent:
         """
         is_whole = self.elastic.is_whole
         optimizer = self.optimizer.resume(is_whole=is_whole)
+        arrays = {"w": self.point.w, **self.elastic.columns.state(), **optimizer.arrays}
+        known = None if is_whole else self.known
+        if known is not None:
+            arrays["known_w"] = known.point.w
         return Resume(
-            arrays={"w": self.point.w, **self.elastic.columns.state(), **optimizer.arrays},
+            arrays=arrays,
             values={
                 "points": self.points,
                 "rounds": self.rounds,
@@ -334,6 +393,7 @@ class _Descent:
                 "failed_searches": self.failed_searches if is_whole else 0,
                 "value": self.value if is_whole else None,
                 "total_weight": self.elastic.total_weight,
+                **({} if known is None else {"known": [known.value, known.is_bound, known.round]}),
                 **optimizer.values,
             },
         )
@@ -347,18 +407,26 @@ class _Descent:
         self.first_norm, self.value = values["first_norm"], values["value"]
         self.failed_searches = int(values["failed_searches"])
         self.elastic.total_weight = float(values["total_weight"])
+        if "known" in values:
+            value, is_bound, round = values["known"]
+            w = np.array(resume.arrays["known_w"])
+            self.known = Known(
+                point=Point(serial=-1, w=w), value=value, is_bound=is_bound, round=round
+            )
         self.optimizer.go_on(resume, self.elastic.changes)
 
     def finish(self) -> Generator[Exchange, Outcome, Model]:
         """Return the model when the job stops; one more exchange if its objective is unknown."""
-        value = self.value
-        if value is None and self.elastic.is_whole:
+        if self.value is None and self.elastic.is_whole:
             sent = self.elastic.columns.down(self.point.w)
             outcome = yield gradient_exchange(sent, {**self.advance, "point": self.point.serial})
             if outcome.absent_examples == 0:
                 sums = self.elastic.read(outcome.arrays)
-                value = sums.loss / sums.weight + self.penalty.value(self.point.w)
-        return self._model(value, converged=False, reason="stopped as asked")
+                self.value = sums.loss / sums.weight + self.penalty.value(self.point.w)
+        best = self._best()
+        if best is not None:
+            return best
+        return self._model(self.value, converged=False, reason="stopped as asked")
 
     def _model(self, value: float | None, *, converged: bool, reason: str) -> Model:
         arrays = self.elastic.columns.arrays(self.point.w)

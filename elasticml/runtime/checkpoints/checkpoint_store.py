@@ -173,6 +173,7 @@ def write_checkpoint(
         "counts": dict(resume_point.counts),
         "journal": [asdict(part) for part in parts],
         "models": {str(round): name for round, name in models.items()},
+        "model_round": resume_point.model_round,
     }
     model = {f"{_MODEL}{name}": array for name, array in resume_point.model.items()}
     content = encode(values, {**resume.arrays, **model})
@@ -239,6 +240,7 @@ def _read(place: str, name: str, notes: tuple[str, ...]) -> Checkpoint:
         seconds=float(values["seconds"]),
         resume=Resume(arrays=arrays, values=values["values"], tuned=values["tuned"]),
         model=model,
+        model_round=values.get("model_round"),
         machine=values["machine"],
         counts=values["counts"],
         story=len(entries["story"]),

@@ -248,8 +248,9 @@ def test_a_loss_during_the_first_return_is_not_computed_as_a_difference(
     unseen = (Vanish(round=0, members=(0, 1)), Return(round=5, during=during))
     lost = Vanish(round=5, members=(2,), during=during)
     later = Vanish(round=5, members=(3,), during="gradient", nth=1)
+    literal = {"mode": "paper", "roll_back": 0} if absent == "taylor" else {}
     world = World(
-        settings={"optimizer": "gd", "l2": 0.01},
+        settings={"optimizer": "gd", "l2": 0.01, **literal},
         parts=split_rows(ROWS, LABELS, 4),
         absent=absent,
         schedule=(*unseen, lost, later) if during == "probe" else (*unseen, lost),
@@ -280,7 +281,58 @@ def test_a_job_that_rolls_back_means_the_papers_stand_ins() -> None:
     assert "curvature_from" not in auto.rows[10].extra
 
 
-def test_taylor_makes_no_new_requests() -> None:
+def test_the_papers_taylor_makes_no_new_requests_and_the_guarded_one_asks_for_bounds() -> None:
     lose = (Vanish(round=8, members=(0, 1)), Return(round=20))
+    paper = train(*lose, absent="taylor", is_sorted=True, mode="paper", roll_back=0)
+    assert {a.exchange.operation for a in paper.exchanges} == {"gradient", "probe", "curvature"}
     run = train(*lose, absent="taylor", is_sorted=True)
-    assert {a.exchange.operation for a in run.exchanges} == {"gradient", "probe", "curvature"}
+    surveys = [a for a in run.exchanges if a.exchange.operation == "survey"]
+    # One pass over the rows before the first step, two over the survivors'.
+    assert [(a.round, set(a.exchange.returns)) for a in surveys] == [
+        (0, {"majorant"}),
+        (8, {"majorant", "loss", "gradient", "weight"}),
+    ]
+
+
+def true_objective(w: np.ndarray, l2: float) -> float:
+    losses = np.logaddexp(0.0, -LABELS * (ROWS @ w[:5]))
+    return float(losses.mean() + l2 / 2 * w[:5] @ w[:5])
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+@pytest.mark.parametrize("absent", ["auto", "taylor"])
+@pytest.mark.parametrize("optimizer", ["gd", "lbfgs", "tron"])
+def test_most_examples_away_for_good_do_not_let_the_model_run_away(
+    absent: str, is_sorted: bool, optimizer: str
+) -> None:
+    """1,800 of 2,400 examples away: their tangents alone fall without end.
+
+    The estimated objective became negative, and the model of that was returned.
+    """
+    lose = Vanish(round=5, members=(1, 2, 3))
+    given: dict[str, Any] = {"is_sorted": is_sorted, "l2": 1e-6, "optimizer": optimizer}
+    run = train(lose, absent=absent, **given)
+    before, after = (true_objective(run.w(r), 1e-6) for r in (5, len(run.rows)))
+    assert after <= 1.002 * before
+    if optimizer != "tron":
+        paper = train(lose, absent="taylor", **given, mode="paper", roll_back=0)
+        assert paper.rows[-1].objective < 0.0
+        assert true_objective(paper.w(len(paper.rows)), 1e-6) > 4.0 * before
+    kept = run.model.kept
+    if kept is not None:
+        assert after <= kept.objective + 1e-12
+        np.testing.assert_array_equal(run.w(len(run.rows)), run.w(kept.round))
+    if absent == "taylor" and is_sorted:
+        assert kept is not None
+
+
+def test_a_job_that_ends_after_a_return_knows_which_model_was_the_best() -> None:
+    """The first exact objective after the return is higher than that before the loss."""
+    lose = (Vanish(round=5, members=(1, 2, 3)), Return(round=39))
+    settings = {"absent": "ignore", "is_sorted": True, "l2": 1e-6}
+    run = train(*lose, **settings)
+    exact = {r: row.objective for r, row in enumerate(run.rows) if row.objective_kind == "exact"}
+    best = min(exact, key=exact.__getitem__)
+    assert run.model.objective is not None
+    assert run.model.objective <= exact[best]
+    assert (run.model.kept is None) == (run.model.objective < exact[best])
