@@ -350,6 +350,8 @@ class Job:
         preflight_data(self.algorithm, self.data, self.test, reads=False)
         job_id = new_job_id(self.name)
         record = self.record(job_id, members, limits, run_dir)
+        if self.members.start is None and workers:
+            record["starts_with_present"] = True
         if isinstance(resume, run_checkpoints.InterruptedRun):
             record |= {"resume": resume.place, "reached": dict(resume.reached)}
         elif resume is not None:

@@ -192,8 +192,11 @@ class PureWorld:
     def kill(self, name: str, n_kept: int = 0) -> None:
         """End a worker; of its sent messages, ``n_kept`` per channel still arrive."""
         worker = self.workers.pop(name)
-        if worker.life is not None:
-            worker.life.end(n_kept)
+        life = worker.life
+        if life is not None:
+            life.end(n_kept)
+        if life is None or not self.knows(life):
+            self.feed(ev.WorkerGone(cause="scheduler", address=name))
 
     def life(self, name: str) -> Incarnation:
         life = self.workers[name].life

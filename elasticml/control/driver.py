@@ -121,9 +121,11 @@ class Driver:
             ev.Lost: lambda e, now: self.membership_changes.lost(e.member, e.reason, now),
             notices.ContainerMarked: self.membership_changes.preemption.marked,
             notices.MarkLifted: self.membership_changes.preemption.lifted,
-            notices.ContainerStopping: lambda e, now: self.membership_changes.preemption.stopping(
-                e
-            ),
+            notices.ContainerStopping: lambda e, now: [
+                *self.membership_changes.preemption.stopping(e),
+                *self.membership_changes.worker_gone(e.address),
+            ],
+            ev.WorkerGone: lambda e, now: self.membership_changes.worker_gone(e.address),
             notices.ContainerEnded: self.membership_changes.preemption.ended,
             notices.NodeChanged: self.membership_changes.preemption.node,
             ev.BlockRead: lambda e, now: self.loading.read(e),

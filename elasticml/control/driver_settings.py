@@ -25,6 +25,8 @@ class DriverSettings:
     """The driver's part of a job record."""
 
     start_members: int = 1
+    #: Those are the workers at the submission: the job does not wait for replacements.
+    starts_with_present: bool = False
     #: Seconds after the first arrival at which the job starts with fewer members; None: never.
     gather_s: float | None = None
     #: With fewer working members the job waits.
@@ -84,6 +86,7 @@ def settings_from_record(record: JobRecord, n_blocks: int, needs_survey: bool) -
     name = record.algorithm_name
     return DriverSettings(
         start_members=members.start,
+        starts_with_present=record.starts_with_present,
         gather_s=record.gather_s,
         members_min=members.min,
         members_max=members.max,

@@ -50,6 +50,15 @@ class JobState:
     members_worth: int | None = None
     #: Number of the last order that sends chunks.
     last_order: int = 0
+    #: Addresses of workers that were there at the submission and are gone, before the job starts.
+    gone: set[str] = field(default_factory=set)
+
+    @property
+    def n_start(self) -> int:
+        """Number of members with which the job starts."""
+        settings = self.settings
+        least = min(settings.start_members, max(1, settings.members_min))
+        return max(least, settings.start_members - len(self.gone))
 
     def next_order(self) -> int:
         """Return the number of a new order that sends chunks."""

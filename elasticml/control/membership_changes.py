@@ -55,6 +55,7 @@ class MembershipChanges:
         former = state.membership.at(event.address)
         if former is not None:
             commands += self.lost(former.id, "joined again", now_s)
+        state.gone.discard(event.address)
         record = state.membership.admit(event, now_s)
         self.preemption.arrived(record, now_s)
         state.ledger.hold(record.id, event.holdings)
@@ -83,7 +84,7 @@ class MembershipChanges:
             commands += self.placement.configure(record.id) + self.placement.dealt()
         elif state.stage in ("surveying", "reading"):
             commands += self.loading.assign()
-        elif len(state.membership.members) >= state.settings.start_members:
+        elif len(state.membership.members) >= state.n_start:
             commands += self._load()
         elif self.gather_until_s is None and state.settings.gather_s is not None:
             self.gather_until_s = now_s + state.settings.gather_s
@@ -98,6 +99,19 @@ class MembershipChanges:
         if state.stage != "gathering" or len(state.membership.members) < enough:
             return []
         return self._load()
+
+    def worker_gone(self, address: str) -> list[Command]:
+        """Do not wait for a worker that was there at the submission and will not come.
+
+        Its replacement may take minutes, and another worker be lost meanwhile.
+        """
+        state = self.state
+        if state.stage != "gathering" or not state.settings.starts_with_present:
+            return []
+        if state.membership.at(address) is not None:
+            return []  # it is counted, until it is lost
+        state.gone.add(address)
+        return self._load() if len(state.membership.members) >= state.n_start else []
 
     def _load(self) -> list[Command]:
         needs_survey = self.state.settings.needs_survey
@@ -188,6 +202,8 @@ class MembershipChanges:
         if member in state.parents:
             state.stale_layout = True
             commands += state.heal(member)
+        if reason != "joined again":
+            commands += self.worker_gone(record.address)
         return commands + self.chunk_copies.pump()
 
     def fence(self, member: MemberId, reason: str, now_s: float) -> list[Command]:

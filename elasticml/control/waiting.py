@@ -133,7 +133,7 @@ class WaitMonitor:
         state = self._state
         match state.stage:
             case "gathering":
-                have, start = len(state.membership.members), state.settings.start_members
+                have, start = len(state.membership.members), state.n_start
                 return self._members(have, start, "members.start")
             case "surveying" | "reading":
                 return self._blocks()

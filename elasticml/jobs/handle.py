@@ -111,7 +111,11 @@ class Handle:
         self._ask("em_cancel")
 
     def forget(self) -> None:
-        """Delete the job's results on the scheduler, which otherwise keeps them for 24 hours."""
+        """Delete the job's results on the scheduler, which otherwise keeps them for a while.
+
+        By default finished jobs are kept for 24 hours, up to 100 of them and 1 GiB: see
+        docs/how-to/dask-clusters.md.
+        """
         self._ask("em_forget")
 
     def batches(self, since: int = 0) -> Iterator[Sequence[Record]]:
@@ -202,7 +206,9 @@ class Handle:
             raise self._lost(f"cannot be reached: {error or 'it is gone'}") from error
         except ConfigError as error:
             if self._was_known and error.fields.get("reason") == UNKNOWN_JOB:
-                raise self._lost("does not know it any more: it was restarted") from error
+                raise self._lost(
+                    "does not know it any more: it was restarted, or has dropped old results"
+                ) from error
             raise
         self._was_known = True
         return answer

@@ -82,6 +82,13 @@ class Lost(Event):
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerGone(Event):
+    """A worker that is no member is gone: it will not arrive."""
+
+    address: str
+
+
 # --- data ----------------------------------------------------------------------------------------
 
 

@@ -150,6 +150,8 @@ class JobRecord(JsonFields):
     memory_limit: int | None = None
     #: Options of the simulator.
     simulate: Mapping[str, Any] | None = None
+    #: ``members.start`` is the number of workers at the submission: the job waits for no others.
+    starts_with_present: bool = field(default=False, metadata=OPTIONAL)
     #: Seconds after the first member's arrival for which the job waits for ``members.start``.
     gather_s: float | None = None
     #: Place of the checkpoints from which the job resumes.

@@ -64,6 +64,16 @@ logger = logging.getLogger(__name__)
 
 #: Threads that sum long partials: the driver's machine is otherwise idle then.
 SUM_THREADS = 2
+#: Longest wait, after a job's end, until its members have closed their links.
+LINGER_S = 10.0
+#: Planned faults that are being performed: a worker that had a notice is ended, whatever the job.
+_faults: set[asyncio.Task[Any]] = set()
+
+
+def _in_background(work: Coroutine[Any, Any, Any]) -> None:
+    task = asyncio.get_running_loop().create_task(work)
+    _faults.add(task)
+    task.add_done_callback(_faults.discard)
 
 
 class TrainerSteps:
@@ -247,6 +257,8 @@ class DriverAgent(JobDriver):
         )
         #: Bytes of the longest partial that members were asked for.
         self._partial_bytes_max = 0
+        #: The scheduler ends, or the job is forgotten: nothing more is decided.
+        self._is_closed = False
         self._compute_s: dict[str, float] = {}
         self._member_bytes: dict[str, int] = {}
         #: Number of computations of each member; more than its exchanges means repeated work.
@@ -292,6 +304,27 @@ class DriverAgent(JobDriver):
         """Return the machine's commands; if the machine fails, those that end the job."""
         messages.debug("job %s: %s", self.job, event)
         return commands_after(self.machine, event, now_s, self.job)
+
+    def _handle(self, event: ev.Event) -> None:
+        """Handle an event; an error in performing a command ends the job.
+
+        No caller awaits links and ticks: without this the job would hang, past its stop rules, too.
+        """
+        try:
+            super()._handle(event)
+        except Exception as error:
+            logger.exception("job %s: a command failed after %s", self.job, type(event).__name__)
+            failed = self.driver_session.fail(fault_of(error, "the driver"))
+            if self.machine.state.stage != "ended":
+                self._queue.append(failed)
+            elif not self.ended.is_set():
+                self.driver_session.state = "failed"
+                self.finish(cmd.EndJob(cause="driver", state="failed", reason=str(error)))
+
+    def feed(self, event: ev.Event) -> None:
+        """Let the machine handle an event, unless the scheduler has closed this job."""
+        if not self._is_closed:
+            super().feed(event)
 
     def tick(self) -> None:
         """Report the time to the machine; called every few milliseconds."""
@@ -346,6 +379,8 @@ class DriverAgent(JobDriver):
         record = self.machine.state.membership.at(address)
         if record is not None:
             self.feed(ev.Lost(cause="scheduler", member=record.id, reason="closed"))
+        else:
+            self.feed(ev.WorkerGone(cause="scheduler", address=address))
 
     def _on_frame(self, member: MemberId, frame: Frame) -> None:
         if frame.kind == Kind.PARTIAL:
@@ -493,7 +528,7 @@ class DriverAgent(JobDriver):
     async def _inject(self, command: cmd.Inject) -> None:
         living = self.machine.state.membership.members
         addresses = [living[m].address for m in command.members if m in living]
-        error = await carry_out(command, addresses, self._injector, self._spawn)
+        error = await carry_out(command, addresses, self._injector, _in_background)
         if error is not None:
             logger.warning("job %s: fault %s failed: %s", self.job, command.kind, error)
         self.feed(ev.FaultPerformed(cause="planned", kind=command.kind, error=error))
@@ -502,7 +537,7 @@ class DriverAgent(JobDriver):
         """Release what only a running job needs."""
         if self._checkpoints is not None:
             self._checkpoints.end(command.state == "done")
-        self._steps.close()  # results are kept for a day; the thread must not be
+        self._steps.close()
         self._blocks.drop_bodies()
         self.ended.set()
         self.grown.set()
@@ -512,8 +547,28 @@ class DriverAgent(JobDriver):
         if not self.ended.is_set():
             self.feed(ev.CancelRequested(cause="client"))
 
+    async def wind_down(self) -> None:
+        """Close a job that has ended, once its members and its last checkpoint are done."""
+        await self._links.drained(LINGER_S)
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=LINGER_S)
+        await self.close()
+
+    def dismantle(self) -> None:
+        """Drop everything, after the end; this object is of no use any more.
+
+        Its parts refer to each other. Their memory, models among it, would be free only after the
+        garbage collector's next look at old objects: in a scheduler, perhaps hours later.
+        """
+        self.driver_session.training = None
+        self._buffers.clear()
+        del self.machine.membership_changes.preemption
+        for part in (self.machine, self.driver_session, self):
+            vars(part).clear()
+
     async def close(self) -> None:
         """Write the last checkpoint, then close all links and end the threads."""
+        self._is_closed = True
         if self._checkpoints is not None:
             await self._checkpoints.close()
         await self._links.close()

@@ -167,15 +167,25 @@ class DriverLinks:
             peer.tell(message)
             peer.retire()
 
+    async def drained(self, seconds: float) -> None:
+        """Wait until all workers have read what was sent and closed their links, or in time."""
+        for address in list(self._invited):
+            self.uninvite(address)
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=seconds)
+
     def sent_bytes(self) -> int:
         """Return the bytes sent on all links so far."""
         return self._past_bytes + sum(p.link.sent_bytes for p in self._peers.values())
 
     async def close(self) -> None:
-        """Close all links without calling ``on_lost``."""
+        """Close all links without calling ``on_lost``; what is sent to members is dropped now."""
         self._closed = True
+        self._past_bytes = self.sent_bytes()
         for peer in [*self._peers.values(), *self._arrivals.values()]:
             peer.close()
+        # A job that is closed while it runs still gets events, and orders members.
+        self._peers, self._member_of, self._arrivals = {}, {}, {}
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -110,6 +110,8 @@ class MemberAgent:
         #: Fields that came with the current order; summaries of blocks that are to be reported.
         self._extras: Mapping[str, Any] = {}
         self._summaries: dict[int, Any] = {}
+        #: End and reason of a notice that came before the welcome.
+        self._notice: tuple[float, str] | None = None
         #: Compiles the algorithm's kernels; begins with the welcome, beside the loading.
         self._warming: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -157,6 +159,16 @@ class MemberAgent:
             task.cancel()
         self.gone.set()
 
+    def dismantle(self) -> None:
+        """Drop everything, after the job's end and :meth:`settle`.
+
+        The parts refer to each other. Without this their arrays would be free only after the
+        garbage collector's next look at old objects.
+        """
+        if self.collective is not None:
+            vars(self.collective).clear()
+        vars(self).clear()
+
     def settle(self) -> None:
         """Wait in a thread until this member, which is closed, no longer uses its chunks."""
         if self._async is not None:
@@ -170,8 +182,11 @@ class MemberAgent:
 
     def notice(self, grace_s: float, reason: str) -> None:
         """Announce the end of this worker to the driver."""
-        if self.me is not None:
-            self.feed(ev.Noticed(member=self.me, grace_s=grace_s, reason=reason))
+        if self.me is None:
+            # The driver may be about to count on this member: it is told with the welcome.
+            self._notice = (self.context.clock() + grace_s, reason)
+            return
+        self.feed(ev.Noticed(member=self.me, grace_s=grace_s, reason=reason))
 
     def feed(self, event: ev.Event | cmd.Order) -> None:
         """Pass an event to the machine and perform its commands."""
@@ -329,6 +344,9 @@ class MemberAgent:
             cmd.Peers: self._update_peers,
             cmd.Dismiss: self._dismiss,
         }
+        if self._notice is not None:
+            end_s, reason = self._notice
+            self.notice(max(0.0, end_s - self.context.clock()), reason)
 
     async def _wait(self, seconds: float) -> None:
         await self.context.pause(seconds)

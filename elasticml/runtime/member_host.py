@@ -105,6 +105,8 @@ class MemberHost:
         if agent.dismissed in FINAL:
             del self.agents[job]
             self._forget(job)
+            await self._context.compute.run(agent.settle)
+            agent.dismantle()
             return
         # Fenced, or the link broke: offer the worker again, with the chunks that it still has.
         logger.info("member %s of job %s ended early; announcing again", agent.me, job)

@@ -31,6 +31,7 @@ from elasticml.runtime.dask_demand import DaskDemand
 from elasticml.runtime.driver_agent import DriverAgent, DriverContext
 from elasticml.runtime.executors import BriefRunner, ThreadRunner
 from elasticml.runtime.fault_injection import FAULT_INJECTOR_EXTENSION
+from elasticml.runtime.finished_jobs import JOBS_KEY, FinishedJob, FinishedJobs
 from elasticml.runtime.member_plugin import NAME as MEMBER_NAME
 from elasticml.runtime.member_plugin import MemberPlugin
 from elasticml.runtime.notice_service import NoticeService
@@ -46,8 +47,6 @@ from elasticml.training.checkpoint import Checkpoint, record_to_resume
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.02
-#: Seconds for which a finished job is kept for clients that have not fetched its results.
-RESULT_KEPT_S = 24 * 3600.0
 #: Most story records in one reply: a day's story is larger than a message should be.
 POLLED_MAX = 10_000
 #: The records of this many seconds go into one reply: a reply costs this process about as much as
@@ -75,7 +74,11 @@ class ElasticmlScheduler(SchedulerPlugin):
                 "install the same version on both"
             )
         self._scheduler = scheduler
-        self._jobs: dict[str, DriverAgent] = {}
+        #: Running and finished jobs, oldest first.
+        self._jobs: dict[str, DriverAgent | FinishedJob] = {}
+        self._finished = FinishedJobs(self._drop)
+        #: What drives each running job.
+        self._drives: dict[str, asyncio.Task[None]] = {}
         #: Of jobs whose data are Dask collections.
         self._feeds: dict[str, PartitionFeed] = {}
         self._ready: set[str] = set()
@@ -130,14 +133,21 @@ class ElasticmlScheduler(SchedulerPlugin):
         self._page.close()
         for task in list(self._tasks):
             task.cancel()
-        for shell in self._jobs.values():
+        for drive in list(self._drives.values()):
+            drive.cancel()
+        for shell in self._running():
             await shell.close()
+        self._finished.close()
         for feed in self._feeds.values():
             await feed.close()
         self._retirements.close()
 
     def _running(self) -> list[DriverAgent]:
-        return [shell for shell in self._jobs.values() if not shell.ended.is_set()]
+        return [
+            shell
+            for shell in self._jobs.values()
+            if isinstance(shell, DriverAgent) and not shell.ended.is_set()
+        ]
 
     def _states(self) -> list[JobState]:
         return [shell.machine.state for shell in self._running()]
@@ -145,9 +155,8 @@ class ElasticmlScheduler(SchedulerPlugin):
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
         """Tell the jobs that a worker is gone."""
         self._unready(worker)
-        for shell in self._jobs.values():
-            if not shell.ended.is_set():
-                shell.worker_removed(worker)
+        for shell in self._running():
+            shell.worker_removed(worker)
         for feed in self._feeds.values():
             feed.removed(worker)
         self._notices.removed(worker)
@@ -177,16 +186,16 @@ class ElasticmlScheduler(SchedulerPlugin):
         """Record a worker that can serve, invite it to the running jobs, and return their ids."""
         self._ready.add(address)
         self._deserted.clear()
-        running = {job: s for job, s in self._jobs.items() if not s.ended.is_set()}
-        for shell in running.values():
+        running = self._running()
+        for shell in running:
             shell.invite(address)
-        return sorted(running)
+        return sorted(shell.job for shell in running)
 
     async def stopping(self, address: str, grace_s: float) -> None:
         """Record a worker whose process has received SIGTERM; notify the jobs."""
         self._unready(address)
         event = ContainerStopping(cause=f"SIGTERM {address}", address=address, grace_s=grace_s)
-        for shell in self._jobs.values():
+        for shell in self._running():
             shell.feed(event)
 
     async def deserted(self, wait_s: float) -> None:
@@ -237,7 +246,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         feed = self._feeds.get(shell.job)
         if feed is not None:
             shell.feed(BlocksLocated(cause="Dask", holders=feed.holders()))
-        self._spawn(self._drive(shell))
+        self._drives[shell.job] = asyncio.get_running_loop().create_task(self._drive(shell))
         for address in sorted(self._ready):
             shell.invite(address)
         return {"job": shell.job}
@@ -254,12 +263,12 @@ class ElasticmlScheduler(SchedulerPlugin):
                 f"{self.version}: install the same version on both"
             )
         place = None if record.checkpoint is None else record.checkpoint.path
-        for job, other in self._jobs.items():
+        for other in self._running():
             theirs = None if other.record.checkpoint is None else other.record.checkpoint.path
-            if place is not None and place == theirs and not other.ended.is_set():
+            if place is not None and place == theirs:
                 raise ConfigError(
-                    f"checkpoint.path: job {job}, which runs on this scheduler, writes to {place}; "
-                    "attach to that job, or cancel it",
+                    f"checkpoint.path: job {other.job}, which runs on this scheduler, writes to "
+                    f"{place}; attach to that job, or cancel it",
                     path="checkpoint.path",
                 )
         injector = self._scheduler.extensions.get(FAULT_INJECTOR_EXTENSION)
@@ -287,22 +296,35 @@ class ElasticmlScheduler(SchedulerPlugin):
         return shell
 
     async def _drive(self, shell: DriverAgent) -> None:
-        """Tick a job's driver until the job ends; then keep its results for a day."""
+        """Tick a job's driver until the job ends; then keep its results only."""
+        job = shell.job
         while not shell.ended.is_set():
             shell.tick()
             await asyncio.sleep(TICK_S)
-        self._demand.ended(shell.job)
-        feed = self._feeds.pop(shell.job, None)
+        self._demand.ended(job)
+        feed = self._feeds.pop(job, None)
         if feed is not None:
             await feed.close()
-        await asyncio.sleep(RESULT_KEPT_S)
-        self._jobs.pop(shell.job, None)
+        await shell.wind_down()
+        if self._jobs.get(job) is shell:
+            finished = FinishedJob.of(shell.record, shell.driver_session, shell.now_s())
+            self._jobs[job] = finished
+            self._finished.add(job, finished.nbytes)
+        self._drives.pop(job, None)
+        shell.dismantle()
 
-    def _shell(self, job: str) -> DriverAgent:
+    def _drop(self, job: str) -> None:
+        """Forget a finished job."""
+        self._jobs.pop(job, None)
+        self._finished.forget(job)
+        self._page.forget(job)
+
+    def _shell(self, job: str) -> DriverAgent | FinishedJob:
         shell = self._jobs.get(job)
         if shell is None:
             raise ConfigError(
-                f"no job {job!r} here, wanted one of {sorted(self._jobs)}; results are kept 24 h",
+                f"no job {job!r} here, wanted one of {sorted(self._jobs)}; finished jobs are kept "
+                f"for a time, in limits: see {JOBS_KEY} in docs/how-to/dask-clusters.md",
                 reason=UNKNOWN_JOB,
             )
         return shell
@@ -324,25 +346,32 @@ class ElasticmlScheduler(SchedulerPlugin):
         except ElasticmlError as error:
             nothing = {"done": True, "records": [], "next": since, "told": since}
             return {"error": error_to_dict(error), **nothing}
-        if len(shell.journal.story) <= since and not shell.ended.is_set() and wait_s > 0:
+        # They outlive the driver: the job may end, and be forgotten, during a wait.
+        journal, ended, state, error = shell.journal, shell.ended, shell.state, shell.error
+        if len(journal.story) <= since and not ended.is_set() and wait_s > 0:
             await _first(shell.grown, wait_s)
-            if len(shell.journal.story) > since:
-                await _first(shell.ended, GATHERED_S)
-        records = shell.journal.story[since : since + POLLED_MAX]
+            if len(journal.story) > since:
+                await _first(ended, GATHERED_S)
+            now = self._jobs.get(job)
+            if now is not None:
+                state, error = now.state, now.error
+        records = journal.story[since : since + POLLED_MAX]
         return {
             "records": records,
             "next": since + len(records),
-            "told": len(shell.journal.story),
-            "done": shell.ended.is_set(),
-            "state": shell.state,
-            "rows": len(shell.journal.rows),
-            "error": shell.error,
+            "told": len(journal.story),
+            "done": ended.is_set(),
+            "state": state,
+            "rows": len(journal.rows),
+            "error": error,
         }
 
     async def cancel(self, job: str) -> dict[str, Any]:
         """End a job now; its last model remains as its result."""
         try:
-            self._shell(job).cancel()
+            shell = self._shell(job)
+            if isinstance(shell, DriverAgent):
+                shell.cancel()
         except ElasticmlError as error:
             return {"error": error_to_dict(error)}
         return {}
@@ -353,19 +382,22 @@ class ElasticmlScheduler(SchedulerPlugin):
             shell = self._shell(job)
         except ElasticmlError as error:
             return {"error": error_to_dict(error)}
-        driver_session = shell.driver_session
-        training = driver_session.training
+        if isinstance(shell, DriverAgent):
+            session, training = shell.driver_session, shell.driver_session.training
+            arrays = {} if training is None else training.result_arrays()
+            summary, facts, data = session.summary, session.facts, session.source.spec()
+        else:
+            arrays, summary, facts, data = shell.arrays, shell.summary, shell.facts, shell.data
+            self._finished.fetched(job)
         return {
-            "arrays": _wire(training.result_arrays() if training is not None else {}),
-            "snapshots": {
-                r: _wire(arrays) for r, arrays in driver_session.journal.snapshots.items()
-            },
-            "history": list(driver_session.journal.rows),
-            "summary": driver_session.summary,
-            "facts": None if driver_session.facts is None else driver_session.facts.to_json(),
-            "data": driver_session.source.spec(),
-            "state": driver_session.state,
-            "error": driver_session.error,
+            "arrays": _wire(arrays),
+            "snapshots": {r: _wire(model) for r, model in shell.journal.snapshots.items()},
+            "history": list(shell.journal.rows),
+            "summary": dict(summary),
+            "facts": None if facts is None else facts.to_json(),
+            "data": data,
+            "state": shell.state,
+            "error": shell.error,
         }
 
     async def jobs(self) -> dict[str, Any]:
@@ -381,14 +413,16 @@ class ElasticmlScheduler(SchedulerPlugin):
 
     async def forget(self, job: str) -> dict[str, Any]:
         """Drop a finished job's results; cancel it first if it is running."""
-        shell = self._jobs.pop(job, None)
-        if shell is not None:
+        shell, drive = self._jobs.get(job), self._drives.get(job)
+        self._drop(job)
+        if isinstance(shell, DriverAgent):
             shell.cancel()
-            await shell.close()
+        if drive is not None:
+            await asyncio.wait([drive])
         return {}
 
 
-def _figures(shell: DriverAgent) -> dict[str, Any]:
+def _figures(shell: DriverAgent | FinishedJob) -> dict[str, Any]:
     rows, has_ended = shell.journal.rows, shell.ended.is_set()
     last = HistoryRow(rows[-1] if len(rows) else {})
     return {

@@ -66,6 +66,7 @@ class Worker:
         "host",
         "is_closing",
         "life",
+        "notice_before",
         "number",
         "slot",
     )
@@ -88,6 +89,8 @@ class Worker:
         self.computed = NO_EXCHANGE
         #: It is about to stop and is not offered again.
         self.is_closing = False
+        #: End and reason of a notice that came before the welcome.
+        self.notice_before: tuple[float, str] | None = None
         self._computing_until_s = 0.0
         self._reading_until_s = 0.0
 
@@ -146,6 +149,9 @@ class Worker:
         self.life = self._workers.new_life(message.member, self, port)
         self.slot = message.member.slot
         port.on_message = self.life.on_driver_message
+        if self.notice_before is not None:
+            end_s, reason = self.notice_before
+            self._tell_notice(max(0.0, end_s - self.environment.clock.now_s), reason)
 
     def connect(
         self, purpose: Purpose, source: MemberId, address: str, target: MemberId
@@ -227,9 +233,14 @@ class Worker:
         """Announce its end; kill it after the grace period."""
         self.is_closing = True
         if self.life is not None and not self.life.is_over:
-            me = self.life.me
-            self.life.feed(ev.Noticed(member=me, grace_s=grace_s, reason=reason))
+            self._tell_notice(grace_s, reason)
+        else:
+            self.notice_before = (self.environment.clock.now_s + grace_s, reason)
         self.environment.clock.after(grace_s, self.kill)
+
+    def _tell_notice(self, grace_s: float, reason: str) -> None:
+        assert self.life is not None
+        self.life.feed(ev.Noticed(member=self.life.me, grace_s=grace_s, reason=reason))
 
 
 class Workers:

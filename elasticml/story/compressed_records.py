@@ -14,6 +14,8 @@ Block = bytes | list[Record]
 
 #: Records that are compressed together; few, because this happens on an event loop.
 BLOCK: Final = 64
+#: Memory of a record as an object, about.
+RECORD_BYTES: Final = 2048
 #: The last records stay uncompressed: clients that follow a job ask for them.
 RECENT: Final = 1024
 
@@ -63,6 +65,21 @@ class CompressedRecords(Sequence[Record]):
         if len(self._recent) >= RECENT + BLOCK:
             self._blocks.append(_packed(self._recent[:BLOCK]))
             del self._recent[:BLOCK]
+
+    def compact(self) -> None:
+        """Compress the recent records too: clients ask for them seldom now."""
+        while len(self._recent) >= BLOCK:
+            self._blocks.append(_packed(self._recent[:BLOCK]))
+            del self._recent[:BLOCK]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, about."""
+        packed = sum(
+            len(block) if isinstance(block, bytes) else RECORD_BYTES * len(block)
+            for block in self._blocks
+        )
+        return packed + RECORD_BYTES * len(self._recent)
 
     def extend(self, records: Iterable[Record]) -> None:
         """Append several records."""

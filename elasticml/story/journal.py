@@ -124,6 +124,17 @@ class Journal:
         n = row.members
         self.members_min = n if self.members_min is None else min(self.members_min, n)
 
+    def compact(self, record: Mapping[str, Any]) -> None:
+        """Take less memory, after the end; ``record`` is the job record without its arrays."""
+        self.record = record
+        self.story.compact()
+        self.rows.compact()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory of story and history, about."""
+        return self.story.nbytes + self.rows.nbytes
+
     def last_row(self) -> HistoryRow:
         """Return the last row of the history; one without columns if there is none."""
         return HistoryRow(self.rows[-1] if self.rows else {})

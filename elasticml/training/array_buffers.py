@@ -160,5 +160,10 @@ class Buffers:
         if array is not None:
             self.give(array)
 
+    def clear(self) -> None:
+        """Drop all arrays."""
+        self._arrays.clear()
+        self._free.clear()
+
     def __len__(self) -> int:
         return len(self._arrays)

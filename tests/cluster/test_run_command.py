@@ -21,6 +21,7 @@ import elasticml as em
 from elasticml.data.synthetic.splice_sites import synthetic_splice
 from elasticml.report.run_reader import read_run
 from tests.run_command import WAIT_S, end_run, start_run
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -205,6 +206,41 @@ def test_arrays_in_memory_train_to_the_optimum_of_scikit_learn(client: Client) -
     assert result.model is not None
     assert result.model.coef_ == pytest.approx(reference.coef_, abs=1e-5)
     assert (result.model.predict(X) == reference.predict(X)).all()
+
+
+def alive() -> dict[str, int]:
+    """Count what a job consists of, as far as it is alive: nothing is collected before."""
+    import gc
+    from collections import Counter
+
+    counts = Counter(type(one).__name__ for one in gc.get_objects())
+    kinds = (
+        *("DriverAgent", "DriverSession", "Buffers", "TrainerRunner", "Journal", "FinishedJob"),
+        *("ArraySource", "MemberAgent", "CollectiveAgent", "ChunkStore", "BatchGradientSolver"),
+    )
+    return {kind: counts[kind] for kind in kinds}
+
+
+def test_nothing_is_left_of_forgotten_jobs_on_the_scheduler_and_the_workers(client: Client) -> None:
+    def everywhere() -> list[dict[str, int]]:
+        return [client.run_on_scheduler(alive), *client.run(alive).values()]
+
+    rng = np.random.default_rng(0)
+    before = everywhere()
+    for k in range(30):
+        X = rng.normal(size=(50, 20_000 if k % 10 == 0 else 4))
+        job = em.Job(
+            em.BatchGradient(l2=1e-2),
+            em.from_arrays(X, np.sign(X[:, 0])),
+            stop=em.Stop(rounds=2),
+            evaluate=False,
+        )
+        handle = job.start(client)
+        if k % 3:
+            handle.result()
+        handle.forget()
+    # Members are dismissed; they drop what they have on their own.
+    until(lambda: everywhere() == before, lambda: f"what was there: {everywhere()}, not {before}")
 
 
 def test_faults_on_a_cluster_of_others_are_refused() -> None:

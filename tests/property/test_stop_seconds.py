@@ -1,4 +1,4 @@
-"""``stop.seconds`` ends a job on time: without members, while it loads, and in a round."""
+"""A job begins with the workers that are left, and ``stop.seconds`` ends it in every stage."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticml.control.driver_settings import OVERTIME_S_MIN, DriverSettings
+from elasticml.protocol.notices import ContainerStopping
 from tests.pure_world import PureWorld
 
 SECONDS = 20.0
@@ -39,6 +40,49 @@ def happen(world: PureWorld, event: str, choice: int) -> None:
             world.notice(some, 5.0)
         case "time":
             world.tick(0.5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    n=st.integers(1, 4),
+    members_min=st.integers(1, 2),
+    events=st.lists(
+        st.tuples(st.sampled_from(["message", "kill", "stopping", "time"]), CHOICES), max_size=30
+    ),
+)
+def test_a_job_does_not_wait_for_replacements_of_workers_that_died_before_it_began(
+    n, members_min, events
+):
+    """One was killed, its replacement was slow, and another was killed before that had come.
+
+    The job waited for as many members as there had been workers, for as long as that went on.
+    """
+    least = min(n, members_min)
+    made = DriverSettings(
+        start_members=n,
+        members_min=least,
+        n_blocks=2,
+        topology="star",
+        starts_with_present=True,
+    )
+    world = PureWorld(made)
+    for _ in range(n):
+        world.join()
+    for event, choice in events:
+        some = sorted(world.workers)[choice % len(world.workers)] if world.workers else None
+        match event:
+            case "stopping" if some is not None and len(world.workers) > least:
+                world.feed(ContainerStopping(address=some, grace_s=25.0))
+                world.kill(some)
+            case "kill" if some is not None and len(world.workers) > least:
+                world.kill(some)
+            case "message":
+                world.step(choice)
+            case "time":
+                world.tick(0.5)
+    world.settle()
+    assert world.driver.state.stage != "gathering", world.describe()
+    world.run(lambda k: k)
 
 
 @settings(max_examples=150, deadline=None)

@@ -13,16 +13,17 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from distributed import Scheduler
 from tornado.ioloop import IOLoop
 from tornado.web import HTTPError, RedirectHandler, RequestHandler
 
+from elasticml.protocol.job_record import JobRecord
 from elasticml.report.live import LiveJob
 from elasticml.report.markup import style_sheet
-from elasticml.runtime.driver_agent import DriverAgent
 from elasticml.runtime.web.metrics import exposition, families, register_collector
+from elasticml.story.journal import Journal
 
 NAME: Final = "elasticml"
 #: Least seconds between two updates of the figures.
@@ -45,6 +46,29 @@ _HEADERS: Final = {
 }
 
 
+class ShownJob(Protocol):
+    """What the page reads of a job, running or finished."""
+
+    @property
+    def record(self) -> JobRecord:
+        """The job record."""
+        ...
+
+    @property
+    def journal(self) -> Journal:
+        """Story and history."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """Return "loading", "running", "done", "failed" or "cancelled"."""
+        ...
+
+    def now_s(self) -> float:
+        """Return the seconds since the start of the job."""
+        ...
+
+
 @dataclass(slots=True)
 class _Story:
     """A job's figures, and how far its story has been read."""
@@ -60,14 +84,14 @@ class JobsPage:
 
     Parameters
     ----------
-    jobs : mapping of str to DriverAgent
+    jobs : mapping of str to ShownJob
         The scheduler's jobs by id; it may change.
     clock : callable
         Monotonic time in seconds.
     """
 
     def __init__(
-        self, jobs: Mapping[str, DriverAgent], clock: Callable[[], float] = time.monotonic
+        self, jobs: Mapping[str, ShownJob], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._jobs = jobs
         self._clock = clock
@@ -109,6 +133,12 @@ class JobsPage:
             if NAME not in pages:
                 pages.append(NAME)
         self._unregister = register_collector(self.live_jobs)
+
+    def forget(self, job: str) -> None:
+        """Drop the figures of a job that the scheduler has forgotten."""
+        self._stories.pop(job, None)
+        self._read_s.pop(job, None)
+        self._replies = {}
 
     def close(self) -> None:
         """Withdraw the metrics."""
@@ -186,7 +216,7 @@ class JobsPage:
         return [[job, agent.record.name or job, agent.state] for job, agent in self._jobs.items()]
 
 
-def serve_page(scheduler: Scheduler, jobs: Mapping[str, DriverAgent]) -> JobsPage:
+def serve_page(scheduler: Scheduler, jobs: Mapping[str, ShownJob]) -> JobsPage:
     """Serve the page of a scheduler's jobs; ``close`` ends it."""
     page = JobsPage(jobs)
     page.start(scheduler)

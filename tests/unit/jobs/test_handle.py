@@ -56,7 +56,7 @@ UNKNOWN = {"error": error_to_dict(ConfigError("no job 'job' here", reason=UNKNOW
         # Its return would be awaited for half a minute.
         ("never", "cannot be reached: it is gone"),
         (None, "cannot be reached: another scheduler answers at its address"),
-        (UNKNOWN, "does not know it any more: it was restarted"),
+        (UNKNOWN, "does not know it any more: it was restarted, or has dropped old results"),
     ],
 )
 def test_a_lost_scheduler_is_noticed_at_once(last: Any, why: str) -> None:

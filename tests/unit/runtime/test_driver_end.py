@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
 
 from elasticml.control.policy import Retire
+from elasticml.runtime.finished_jobs import FinishedJob
 from tests.memory_world import InlineRunner, World, toy_record
 from tests.toy import ALGORITHM, ask
 
@@ -58,6 +61,74 @@ async def test_a_request_that_cannot_be_packed_ends_the_job_and_does_not_hang():
     assert world.shell.state == "failed"
     assert "the driver failed: AttributeError" in world.shell.error["message"]
     await world.close()
+
+
+@pytest.mark.parametrize("stage", ["loading", "running", "end"])
+async def test_a_command_that_cannot_be_performed_ends_the_job_and_does_not_hang(
+    stage, monkeypatch
+):
+    # The error went to whoever had fed the event. If that was the clock, it stood still from then
+    # on: the job stayed as it was, beyond stop.seconds, too.
+    world = World(toy_record())
+
+    def fail(*args, **kwargs):
+        raise KeyError("a peer")
+
+    if stage == "loading":
+        monkeypatch.setattr(world.shell, "order", fail)
+    for _ in range(6):
+        await world.add()
+    if stage == "running":
+        await world.until(lambda: len(world.shell.journal.rows) > 2)
+        monkeypatch.setattr(world.shell._links, "send", fail)
+    if stage == "end":
+        await world.until(lambda: len(world.shell.journal.rows) > 2)
+        monkeypatch.setattr(world.shell.driver_session, "close", fail)
+    await world.run()
+    assert world.shell.state == "failed"
+    assert "the driver failed: KeyError: 'a peer'" in world.shell.error["message"]
+    await world.close()
+
+
+async def test_a_job_that_the_scheduler_has_closed_takes_no_more_events():
+    world = World(toy_record())
+    for _ in range(6):
+        await world.add()
+    await world.until(lambda: len(world.shell.journal.rows) > 2)
+    await world.shell.close()
+    n_told = len(world.shell.journal.story)
+    world.shell.worker_removed("w0")
+    world.shell.cancel()
+    world.shell.tick()
+    assert (world.shell.state, len(world.shell.journal.story)) == ("running", n_told)
+    await world.close()
+
+
+async def test_nothing_of_a_dismantled_job_is_left_but_its_results():
+    world = World(toy_record())
+    for _ in range(6):
+        await world.add()
+    await world.run()
+    session, machine = world.shell.driver_session, world.shell.machine
+    finished = FinishedJob.of(world.shell.record, session, world.shell.now_s())
+    arrays = session.training.result_arrays()
+    assert {name: array.tolist() for name, array in arrays.items()} == {
+        name: array.tolist() for name, array in finished.arrays.items()
+    }
+    del arrays
+    parts = (machine.state, machine.policy_engine, session.training, world.shell._buffers)
+    left = [weakref.ref(part) for part in parts if hasattr(type(part), "__weakref__")]
+    del session, machine, parts
+    gc.disable()
+    try:
+        await world.shell.wind_down()
+        world.shell.dismantle()
+        assert [ref() for ref in left if ref() is not None] == []
+    finally:
+        gc.enable()
+    assert finished.state == "done"
+    assert len(finished.journal.rows) == 13
+    assert 0 < finished.nbytes < 100_000
 
 
 class Garbled:

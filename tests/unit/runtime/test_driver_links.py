@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from elasticml.collective.frames import Frame, Kind
 from elasticml.collective.transport import Link, LinkClosedError
 from elasticml.errors import ConfigError, ElasticmlError
+from elasticml.ids import MemberId
 from elasticml.runtime import driver_links as module
 from elasticml.runtime.driver_links import DriverLinks, LinkHandlers
 from tests.in_memory_network import FaultyNetwork
@@ -113,6 +115,26 @@ async def test_worker_that_has_ended_is_not_retried():
     await turns()
     assert transport.calls == 2
     await made.close()
+
+
+async def test_links_that_were_closed_take_no_more_orders():
+    # A scheduler that got SIGTERM while a job was loading closed the links, and its workers were
+    # removed then: KeyError(Peer), in the handler of whatever message had come.
+    transport = UnresponsiveTransport()
+    made = make_links(transport, Pauses(), [])
+    made.invite("w0")
+    await turns()
+    (link,) = transport.links
+    await link.send(Frame(kind=Kind.CONTROL, prefix={"type": "Arrive"}))
+    await turns()
+    member = MemberId(0, 1)
+    assert made.welcome(1, member)
+    sent = made.sent_bytes()
+    await made.close()
+    assert made.sent_bytes() == sent
+    made.tell(member, {"type": "Own"})
+    made.retire(member, {"type": "Dismiss"})
+    assert not made.welcome(2, member)
 
 
 async def test_worker_that_cannot_take_part_is_reported_once():
