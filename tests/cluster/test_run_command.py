@@ -215,8 +215,8 @@ def alive() -> dict[str, int]:
 
     counts = Counter(type(one).__name__ for one in gc.get_objects())
     kinds = (
-        *("DriverAgent", "DriverSession", "Buffers", "TrainerRunner", "Journal", "FinishedJob"),
-        *("ArraySource", "MemberAgent", "CollectiveAgent", "ChunkStore", "BatchGradientSolver"),
+        *("DriverSession", "Buffers", "TrainerRunner", "Journal", "FinishedJob", "ArraySource"),
+        *("ChunkStore", "Chunk", "BatchGradientSolver"),
     )
     return {kind: counts[kind] for kind in kinds}
 

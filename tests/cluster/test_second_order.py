@@ -71,10 +71,14 @@ def objective(coef: Any) -> float:
 def test_four_of_five_workers_killed_for_good_leave_the_best_model_that_is_known(
     client: Client,
 ) -> None:
-    """The tangents of the absent examples alone would let the model run away."""
+    """The tangents of the absent examples alone would let the model run away.
+
+    Each worker has other rows than the others, so that the survivor's curvature is no help.
+    """
+    order = np.argsort(np.abs(X[:, -1]))
     handle = em.Job(
         em.BatchGradient(l2=L2, optimizer="gd"),
-        em.from_arrays(X, Y),
+        em.from_arrays(X[order], Y[order]),
         absent="taylor",
         stop=em.Stop(rounds=80),
         faults=[{"round": 5, "lose": 4, "how": "kill"}],
@@ -87,6 +91,6 @@ def test_four_of_five_workers_killed_for_good_leave_the_best_model_that_is_known
     assert result.summary["model_round"] == kept["round"]
     assert any("the model is that with which round" in note for note in result.summary["notes"])
     exact = {row["round"]: row["objective_full"] for row in result.history[:-1]}
-    assert result.summary["objective"] <= exact[5]
+    assert result.summary["objective"] <= exact[5] * (1 + 1e-12)
     assert result.summary["objective"] == pytest.approx(objective(result.arrays["coef"]), rel=1e-9)
     assert kept["objective"] >= result.summary["objective"] - 1e-12
