@@ -112,8 +112,11 @@ class MemberHost:
         logger.info("member %s of job %s ended early; announcing again", agent.me, job)
         running = await self._announce()
         for ended in self._stores.keys() - set(running):
-            self.agents.pop(ended, None)
+            former = self.agents.pop(ended, None)
             self._forget(ended)
+            if former is not None:
+                await self._context.compute.run(former.settle)
+                former.dismantle()
 
     def _forget(self, job: str) -> None:
         """Release a job's chunks, in memory and on disk."""

@@ -216,7 +216,7 @@ def alive() -> dict[str, int]:
     counts = Counter(type(one).__name__ for one in gc.get_objects())
     kinds = (
         *("DriverSession", "Buffers", "TrainerRunner", "Journal", "FinishedJob", "ArraySource"),
-        *("ChunkStore", "Chunk", "BatchGradientSolver"),
+        *("Chunk", "BatchGradientSolver"),
     )
     return {kind: counts[kind] for kind in kinds}
 
@@ -227,7 +227,7 @@ def test_nothing_is_left_of_forgotten_jobs_on_the_scheduler_and_the_workers(clie
 
     rng = np.random.default_rng(0)
     before = everywhere()
-    for k in range(30):
+    for k in range(12):
         X = rng.normal(size=(50, 20_000 if k % 10 == 0 else 4))
         job = em.Job(
             em.BatchGradient(l2=1e-2),
@@ -240,7 +240,15 @@ def test_nothing_is_left_of_forgotten_jobs_on_the_scheduler_and_the_workers(clie
             handle.result()
         handle.forget()
     # Members are dismissed; they drop what they have on their own.
-    until(lambda: everywhere() == before, lambda: f"what was there: {everywhere()}, not {before}")
+    # What other tests have left may be collected meanwhile.
+    until(
+        lambda: all(
+            one[kind] <= former[kind]
+            for one, former in zip(everywhere(), before, strict=True)
+            for kind in former
+        ),
+        lambda: f"what was there: {everywhere()}, not {before}",
+    )
 
 
 def test_faults_on_a_cluster_of_others_are_refused() -> None:
