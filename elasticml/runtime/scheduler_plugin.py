@@ -343,9 +343,9 @@ class ElasticmlScheduler(SchedulerPlugin):
         """
         try:
             shell = self._shell(job)
-        except ElasticmlError as error:
+        except ElasticmlError as unknown:
             nothing = {"done": True, "records": [], "next": since, "told": since}
-            return {"error": error_to_dict(error), **nothing}
+            return {"error": error_to_dict(unknown), **nothing}
         # They outlive the driver: the job may end, and be forgotten, during a wait.
         journal, ended, state, error = shell.journal, shell.ended, shell.state, shell.error
         if len(journal.story) <= since and not ended.is_set() and wait_s > 0:
@@ -382,6 +382,7 @@ class ElasticmlScheduler(SchedulerPlugin):
             shell = self._shell(job)
         except ElasticmlError as error:
             return {"error": error_to_dict(error)}
+        data: Mapping[str, Any]
         if isinstance(shell, DriverAgent):
             session, training = shell.driver_session, shell.driver_session.training
             arrays = {} if training is None else training.result_arrays()

@@ -107,9 +107,9 @@ class StandInGuard:
     """Judges every point while there are stand-ins without curvature.
 
     After ``PATIENCE`` points without progress the stand-ins borrow curvature at the best point. If
-    the absent examples are unlike the present ones, no step is taken after as many more. A change of the set of examples resets the guard. If a
-    group's loss has no bound, points cannot be judged: the stand-ins borrow curvature at once, and
-    the guard is off.
+    the absent examples are unlike the present ones, no step is taken after as many more. A change
+    of the set of examples resets the guard. If a group's loss has no bound, points cannot be
+    judged: the stand-ins borrow curvature at once, and the guard is off.
     """
 
     best: Point | None = None
