@@ -62,7 +62,7 @@ SPOT_HOURS = (
 )  # fmt: skip
 SPOT_MACHINES, SPOT_START_H, SPOT_END_H = 16, 6.5, 9.5
 #: A run that has made no step after this time has failed.
-START_S_MAX = 120.0
+START_S_MAX = 180.0
 #: The environment variable by which all processes of a run are recognized.
 MARK = "GOODPUT_RUN"
 

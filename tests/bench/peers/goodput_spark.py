@@ -114,8 +114,7 @@ def main() -> None:
     table = spark.read.parquet(str(run.data / "linear" / "train.parquet"))
     names = [f"x{k:03d}" for k in range(COLUMNS)]
     rows = VectorAssembler(inputCols=names, outputCol="features").transform(table)
-    rows = rows.selectExpr("features", "cast(y as double) as label").persist()
-    rows.count()
+    rows = rows.selectExpr("features", "cast(y as double) as label")
 
     def fit() -> None:
         model = LogisticRegression(
@@ -137,8 +136,9 @@ def main() -> None:
             fresh = {job for job, info in infos.items() if info and info.status == "SUCCEEDED"}
             done |= fresh
             last = objectives(iterations)[-1:]
-            if fresh:
-                run.progress(len(done) * ROWS, last[0][1] if last else None)
+            # The first passes read the file and fill MLlib's cache.
+            if fresh and last:
+                run.progress(len(done) * ROWS, last[0][1])
 
     threading.Thread(target=fit, daemon=True).start()
     run.disturb(kill, start)
