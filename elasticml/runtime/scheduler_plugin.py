@@ -383,6 +383,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         except ElasticmlError as error:
             return {"error": error_to_dict(error)}
         data: Mapping[str, Any]
+        summary: Mapping[str, Any]
         if isinstance(shell, DriverAgent):
             session, training = shell.driver_session, shell.driver_session.training
             arrays = {} if training is None else training.result_arrays()
