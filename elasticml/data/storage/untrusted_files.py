@@ -18,7 +18,6 @@ from typing import Any, BinaryIO, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.storage.filesystem import local_path
 from elasticml.errors import DataError, ElasticmlError, one_line, shown
 
 #: Longest line of a text file, and longest record of several lines, in bytes.
@@ -105,6 +104,9 @@ def check_regular(path: str) -> None:
     DataError
         When it is a pipe, a socket or a device.
     """
+    # Imported here, with fsspec: a fit of arrays opens no file.
+    from elasticml.data.storage.filesystem import local_path
+
     local = local_path(path)
     if local is None:
         return
