@@ -13,8 +13,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import fsspec
-
 from elasticml.data.storage.hdfs import hdfs_system, is_hdfs
 from elasticml.errors import ConfigError, one_line
 
@@ -48,7 +46,13 @@ def system_of(place: str) -> tuple[Any, str]:
     ImportError, OSError, ValueError
         When the protocol is unknown, or its library is not installed.
     """
-    system, inner = hdfs_system(place) if is_hdfs(place) else fsspec.core.url_to_fs(place)
+    if is_hdfs(place):
+        system, inner = hdfs_system(place)
+    else:
+        # Imported here: a fit of arrays opens no file.
+        import fsspec
+
+        system, inner = fsspec.core.url_to_fs(place)
     return system, str(inner)
 
 
