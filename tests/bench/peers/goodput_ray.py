@@ -112,8 +112,8 @@ def main() -> None:
         run.over.set()
 
     threading.Thread(target=fit, daemon=True).start()
-    run.disturb(kill, start)
-    run.over.wait()
+    # Nodes are started in the main thread: Ray sets signal handlers.
+    run.play(kill, start)
     for node in [*nodes.values(), cluster.head_node]:
         kill_tree(info.process.pid for each in node.all_processes.values() for info in each)
     import shutil

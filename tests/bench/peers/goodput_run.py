@@ -201,20 +201,21 @@ class Run:
     def disturb(
         self, kill: Callable[[list[int]], Any], bring_back: Callable[[list[int]], Any]
     ) -> threading.Thread:
-        """Play the trace in a thread, which sets ``over`` at the end.
+        """Play the trace in a thread; see :meth:`play`."""
+        thread = threading.Thread(target=self.play, args=(kill, bring_back), daemon=True)
+        thread.start()
+        return thread
+
+    def play(
+        self, kill: Callable[[list[int]], Any], bring_back: Callable[[list[int]], Any]
+    ) -> None:
+        """Play the trace, and set ``over`` at the end.
 
         Parameters
         ----------
         kill, bring_back : callable of a list of int
             SIGKILL the workers in these places, or start workers there; places are 0 to 3.
         """
-        thread = threading.Thread(target=self._disturb, args=(kill, bring_back), daemon=True)
-        thread.start()
-        return thread
-
-    def _disturb(
-        self, kill: Callable[[list[int]], Any], bring_back: Callable[[list[int]], Any]
-    ) -> None:
         rng, here, away = random.Random(19), list(range(WORKERS)), list[int]()
         while (start_s := self.start_s()) is None:
             if self.over.wait(0.05):
