@@ -289,11 +289,9 @@ class DriverSession:
             row = HistoryRow({**final, **counted})
             self.add_row(now_s, row, sent_bytes, waited=True)
             objective = row.objective
-        is_finished = training is not None and training.model is not None
-        converged = (
-            is_finished and model is not None and has_converged(model, machine.state.settings)
-        )
-        kept = None if training is None else training.kept
+        converged, kept = False, None if training is None else training.kept
+        if model is not None and training is not None and training.model is not None:
+            converged = has_converged(model, machine.state.settings)
         if kept is not None:
             self.journal.write(
                 now_s,
