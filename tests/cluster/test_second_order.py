@@ -77,7 +77,7 @@ def test_four_of_five_workers_killed_for_good_leave_the_best_model_that_is_known
     """
     order = np.argsort(np.abs(X[:, -1]))
     handle = em.Job(
-        em.BatchGradient(l2=L2, optimizer="gd"),
+        em.BatchGradient(l2=L2, optimizer="gd", intercept=False, tolerance=0.0),
         em.from_arrays(X[order], Y[order]),
         absent="taylor",
         stop=em.Stop(rounds=80),
