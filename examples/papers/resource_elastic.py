@@ -205,7 +205,13 @@ def run(
     """Run one job; return its figures by round and its record of the members."""
     absent, settings = MODES[mode]
     job = em.Job(
-        em.BatchGradient(optimizer="gd", l2=experiment.penalty / facts.n, **settings),
+        em.BatchGradient(
+            optimizer="gd",
+            l2=experiment.penalty / facts.n,
+            intercept=False,
+            tolerance=0.0,
+            **settings,
+        ),
         experiment.train,
         test=experiment.test,
         name=f"{experiment.folder} {mode}",
