@@ -35,7 +35,7 @@ class Columns:
     fixed: int | None = None
 
     def start(self) -> F64:
-        """Return the model without features, (n_model,): zero, but for the fixed column."""
+        """Return the model without features, (n_model,): zero except in the fixed column."""
         w = np.zeros(self.n_model)
         if self.fixed is not None:
             w[self.fixed] = 1.0

@@ -53,7 +53,7 @@ EXTENSION: Final = "elasticml-links"
 FIRST_FRAME_S_MAX: Final = 2 * CONNECT_S_MAX
 #: Links of one host that have not sent their first frame; further ones of that host are refused.
 UNPROVEN_MAX: Final = 128
-#: What a peer is told of memory that this process does not share with it; the log says why.
+#: The answer to a peer whose memory this process does not share; the log has the reason.
 APART: Final = "the peer shares no memory, its log says why"
 #: Longest greeting, in characters.
 GREETING_BYTES_MAX: Final = 4096

@@ -18,10 +18,11 @@ from elasticml.objectives.links import LINKS, TWEEDIE_POWER, Link
 _NO_WEIGHTS: Final = np.empty(0)
 
 
-class Loss(Protocol):
-    """A convex loss of a margin z and a target y, weighted by s.
+class SmoothLoss(Protocol):
+    """A convex loss of the margins z of a row and its target y, weighted by s.
 
-    Targets are -1 or +1 if ``is_classification``, else real.
+    Shapes are those of one margin a row. With several classes, arrays of margins, directions and
+    slopes are (classes, n), see :class:`elasticml.objectives.multiclass.MultiLoss`.
     """
 
     @property
@@ -36,12 +37,7 @@ class Loss(Protocol):
 
     @property
     def is_classification(self) -> bool:
-        """Whether targets are -1 and +1."""
-        ...
-
-    @property
-    def link(self) -> Link:
-        """How a margin becomes a prediction."""
+        """Whether targets are classes: -1 and +1, or numbers from 0."""
         ...
 
     def value_and_slope(
@@ -93,6 +89,15 @@ class Loss(Protocol):
         self, margins: F64, directions: F64, targets: F64, weights: F64 | None
     ) -> float:
         """Return the sum of ``s_i loss''(z_i, y_i) u_i^2``."""
+        ...
+
+
+class Loss(SmoothLoss, Protocol):
+    """A loss of one margin a row; targets are -1 or +1 if ``is_classification``, else real."""
+
+    @property
+    def link(self) -> Link:
+        """How a margin becomes a prediction."""
         ...
 
     def conjugate(self, duals: F64, targets: F64, out: F64) -> None:

@@ -13,68 +13,19 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from elasticml.arrays import F64
-from elasticml.compiled import kernel
-from elasticml.objectives.losses import LOGISTIC, MarginLoss
+from elasticml.compiled import inlined_kernel, kernel
+from elasticml.objectives.losses import LOGISTIC, MarginLoss, SmoothLoss
 
 _NO_WEIGHTS: Final = np.empty(0)
 
 
-class MultiLoss(Protocol):
-    """A convex loss of the margins z (classes,) of one row and its class number, weighted by s."""
+class MultiLoss(SmoothLoss, Protocol):
+    """A convex loss of the margins z_i (classes,) of each row and its class number, from 0.
 
-    @property
-    def name(self) -> str:
-        """Name in a job file."""
-        ...
-
-    @property
-    def smoothness(self) -> float:
-        """Upper bound of the Hessian's eigenvalues with respect to a row's margins."""
-        ...
-
-    @property
-    def is_classification(self) -> bool:
-        """True."""
-        ...
-
-    def value_and_slope(
-        self, margins: F64, targets: F64, weights: F64 | None, slope_out: F64
-    ) -> float:
-        """Sum the losses and write their gradients ``s_i grad loss(z_i, y_i)``, (classes, n).
-
-        Parameters
-        ----------
-        margins : ndarray (classes, n)
-        targets : ndarray (n,)
-            Class numbers from 0.
-        weights : ndarray (n,), optional
-            None for ones.
-        slope_out : ndarray (classes, n)
-        """
-        ...
-
-    def along(
-        self,
-        margins: F64,
-        directions: F64,
-        targets: F64,
-        weights: F64 | None,
-        steps: F64,
-        values_out: F64,
-        slopes_out: F64,
-    ) -> None:
-        """Add value and slope of the summed loss along a direction, for each step length, (J,)."""
-        ...
-
-    def curvature_along(
-        self, margins: F64, directions: F64, targets: F64, weights: F64 | None
-    ) -> float:
-        """Return the sum of ``s_i u_i' H_i u_i``, H_i the Hessian with respect to z_i."""
-        ...
-
-    def curvature(self, margins: F64, targets: F64, weights: F64 | None, out: F64) -> None:
-        """Write what :meth:`times` and :meth:`diagonal` need of the Hessians, (classes, n)."""
-        ...
+    ``slope_out`` gets ``s_i grad loss(z_i, y_i)``, ``curvature_along`` is the sum of
+    ``s_i u_i' H_i u_i`` with the Hessians H_i, and ``smoothness`` bounds their eigenvalues.
+    ``curvature`` writes what :meth:`times` and :meth:`diagonal` need of them, (classes, n).
+    """
 
     def times(self, curvatures: F64, weights: F64 | None, directions: F64) -> None:
         """Replace ``directions`` u_i (classes, n) by ``s_i H_i u_i``."""
@@ -215,13 +166,19 @@ def _given(weights: F64 | None) -> F64:
     return _NO_WEIGHTS if weights is None else weights
 
 
+@inlined_kernel
+def _largest(z: F64, i: int) -> Any:
+    top = z[0, i]
+    for k in range(1, z.shape[0]):
+        top = max(top, z[k, i])
+    return top
+
+
 @kernel
 def _softmax_value(z: F64, targets: F64, weights: F64, out: F64) -> Any:
     total = 0.0
     for i in range(z.shape[1]):
-        top = z[0, i]
-        for k in range(1, z.shape[0]):
-            top = max(top, z[k, i])
+        top = _largest(z, i)
         powers = 0.0
         for k in range(z.shape[0]):
             out[k, i] = math.exp(z[k, i] - top)
@@ -260,9 +217,7 @@ def _softmax_along(
 def _softmax_curvature_along(z: F64, u: F64, weights: F64) -> Any:
     total = 0.0
     for i in range(z.shape[1]):
-        top = z[0, i]
-        for k in range(1, z.shape[0]):
-            top = max(top, z[k, i])
+        top = _largest(z, i)
         powers, dot = 0.0, 0.0
         for k in range(z.shape[0]):
             e = math.exp(z[k, i] - top)
@@ -279,9 +234,7 @@ def _softmax_curvature_along(z: F64, u: F64, weights: F64) -> Any:
 @kernel
 def _probabilities(z: F64, out: F64) -> None:
     for i in range(z.shape[1]):
-        top = z[0, i]
-        for k in range(1, z.shape[0]):
-            top = max(top, z[k, i])
+        top = _largest(z, i)
         powers = 0.0
         for k in range(z.shape[0]):
             out[k, i] = math.exp(z[k, i] - top)

@@ -183,7 +183,7 @@ class MemberAgent:
     def notice(self, grace_s: float, reason: str) -> None:
         """Announce the end of this worker to the driver."""
         if self.me is None:
-            # The driver may be about to count on this member: it is told with the welcome.
+            # The driver may be about to count on this member: the notice follows the welcome.
             self._notice = (self.context.clock() + grace_s, reason)
             return
         self.feed(ev.Noticed(member=self.me, grace_s=grace_s, reason=reason))

@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from elasticml.jobs.handle import workers_of
 from tests.bench import harness
+from tests.waiting import until
 
 MEMBERS = 3
 ROWS, FEATURES = 20_000, 30
@@ -88,8 +89,11 @@ class Run:
             self.summary = handle.outcome().summary
             self.last = handle.outcome().history[-1]
             ended_s = time.perf_counter()
-            while len(workers_of(self.client)) > self.minimum:
-                time.sleep(0.05)
+            until(
+                lambda: len(workers_of(self.client)) <= self.minimum,
+                "the workers of the job are closed",
+                look_s=0.05,
+            )
             self.closed_s = time.perf_counter() - ended_s
 
     def _adapt(self) -> None:

@@ -88,7 +88,7 @@ class Kills(threading.Thread):
 
     def run(self) -> None:
         while self.killed < self._count and not self.done.is_set():
-            time.sleep(self._random.uniform(0.0, 2.0 * self._pause_s))
+            self.done.wait(self._random.uniform(0.0, 2.0 * self._pause_s))
             workers = sorted(workers_of(self._client))
             if len(workers) < 2 or self.done.is_set():
                 continue

@@ -28,8 +28,8 @@ import os
 import struct
 import sys
 import tempfile
-import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ import elasticml as em
 from elasticml.collective.frames import VERSION as PROTOCOL
 from elasticml.collective.frames import Frame, Kind
 from elasticml.data.synthetic.splice_sites import synthetic_splice
+from tests.waiting import until
 
 NUMBERS = (0, 1, 2**15, 2**16 - 1, 2**31 - 1, 2**32 - 1, 2**40, 2**63 - 1, 2**64 - 1, 12345)
 PREFIXES: tuple[Any, ...] = (
@@ -72,6 +73,11 @@ LINK_FRAMES = 8
 ROUNDS = 400
 ANSWER_S_MAX = 20.0
 ENDED = ("done", "failed", "cancelled")
+
+
+def _has_begun(handle: em.Handle) -> bool:
+    status = handle.status()
+    return status.round >= 1 or status.state in ENDED
 
 
 def job(rounds: int) -> em.Job:
@@ -302,8 +308,7 @@ def attack(seed: int, frames: int, n_members: int, rounds: int = ROUNDS) -> dict
         seen["before_mib"] = memory_of(cluster) >> 20
         while seen["frames"] < frames:
             handle = job(rounds).start(client)
-            while (status := handle.status()).round < 1 and status.state not in ENDED:
-                time.sleep(0.05)
+            until(partial(_has_begun, handle), "the first round", look_s=0.05)
             known = [k for k in client.run(keys_of).values() if k]
             name = handle.job_id
             key = next((keys[name] for keys in known if name in keys), "")

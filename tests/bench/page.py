@@ -248,7 +248,10 @@ def _draw(url: str, path: Path, size: tuple[int, int], dark: bool) -> None:
     with browser(*size, dark=dark) as driver:
         driver.get(url)
         until(lambda: driver.execute_script(f"return Boolean({ready})"), "the page")
-        time.sleep(1.5)
+        # The charts are drawn in the frame after their data.
+        driver.execute_async_script(
+            "const end = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(end))"
+        )
         driver.save_screenshot(str(path))
         print(path, driver.get_log("browser"), file=sys.stderr)
 

@@ -133,6 +133,10 @@ def main() -> None:
     command += ["--no-dashboard", "--scheduler-file", str(address_file)]
     scheduler = subprocess.Popen(command, stdout=log, stderr=log)
     while not address_file.exists():
+        if scheduler.poll() is not None:
+            raise RuntimeError(
+                f"the scheduler ended with status {scheduler.returncode}: {log.name}"
+            )
         time.sleep(0.1)
     workers: dict[int, subprocess.Popen[bytes]] = {}
 

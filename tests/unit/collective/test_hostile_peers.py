@@ -1,4 +1,4 @@
-"""What a hostile peer sends: it is told fixed words, makes no memory be taken, and gets no file."""
+"""A hostile peer gets fixed words as its answer, no file, and no memory allocated for it."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ async def test_a_request_that_cannot_be_packed_ends_the_job_and_does_not_hang():
 async def test_a_command_that_cannot_be_performed_ends_the_job_and_does_not_hang(
     stage, monkeypatch
 ):
-    # The error went to whoever had fed the event. If that was the clock, it stood still from then
-    # on: the job stayed as it was, beyond stop.seconds, too.
+    # The error went to the caller that had fed the event. If that was the clock, the clock stopped:
+    # the job stayed as it was, even beyond stop.seconds.
     world = World(toy_record())
 
     def fail(*args, **kwargs):

@@ -1,4 +1,4 @@
-"""Which finished jobs a scheduler keeps: so many, so many bytes, and for how long."""
+"""A scheduler keeps finished jobs within limits of number, bytes and time."""
 
 from __future__ import annotations
 
