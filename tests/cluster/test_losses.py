@@ -31,6 +31,30 @@ def client() -> Generator[Client]:
         yield client
 
 
+def result_of_kills(client: Client, algorithm: Any, data: Any, name: str) -> em.Result:
+    """Run a job to its end while three of its four members are killed and replaced."""
+    job = em.Job(
+        algorithm,
+        data,
+        name=name,
+        stop=em.Stop(rounds=3000),
+        faults=FAULTS,
+        chunk_size="1 KiB",
+    )
+    handle = job.start(client)
+    lost = [record for record in handle if record["event"] == "MemberLost"]
+    result = handle.result()
+    assert len(lost) == 3
+    assert result.summary["converged"], result.summary
+    return result
+
+
+def distance(result: em.Result) -> float:
+    """Bound the distance to the optimum: the objective is strongly convex."""
+    gap = result.summary.get("gap") or 0.0
+    return max(1e-6, (2.0 * gap / L2) ** 0.5)
+
+
 @pytest.mark.parametrize(
     ("name", "algorithm"),
     [
@@ -52,22 +76,10 @@ def test_three_kills_do_not_change_the_optimum(client: Client, name: str, algori
         made = em.BatchGradient(
             **settings, l2=L2, optimizer=algorithm, tolerance=1e-10, intercept=False
         )
-    job = em.Job(
-        made,
-        em.from_arrays(X, y),
-        name=f"{name}-{algorithm}",
-        stop=em.Stop(rounds=2000),
-        faults=FAULTS,
-        chunk_size="1 KiB",
-    )
-    handle = job.start(client)
-    lost = [record for record in handle if record["event"] == "MemberLost"]
-    result = handle.result()
+    result = result_of_kills(client, made, em.from_arrays(X, y), f"{name}-{algorithm}")
     w, objective = reference()
-    assert len(lost) == 3
-    assert result.summary["converged"], result.summary
     assert abs(result.summary["objective"] / objective - 1.0) < 1e-8
-    np.testing.assert_allclose(result.arrays["coef"][0], w, atol=1e-6)
+    np.testing.assert_allclose(result.arrays["coef"][0], w, atol=distance(result))
     if algorithm == "cocoa":
         assert 0.0 <= result.summary["gap"] <= 1e-12
 
@@ -91,19 +103,8 @@ def test_three_kills_do_not_change_the_optimum_of_several_classes(
         made = em.CoCoA(**settings, tolerance=1e-3 if loss == "hinge" else 4e-12)
     else:
         made = em.BatchGradient(**settings, optimizer=algorithm, tolerance=1e-10)
-    job = em.Job(
-        made,
-        em.from_arrays(classes.X, classes.Y, classes.S),
-        name=f"{loss}-{algorithm}-classes",
-        stop=em.Stop(rounds=3000),
-        faults=FAULTS,
-        chunk_size="1 KiB",
-    )
-    handle = job.start(client)
-    lost = [record for record in handle if record["event"] == "MemberLost"]
-    result = handle.result()
-    assert len(lost) == 3
-    assert result.summary["converged"], result.summary
+    data = em.from_arrays(classes.X, classes.Y, classes.S)
+    result = result_of_kills(client, made, data, f"{loss}-{algorithm}-classes")
     if algorithm == "cocoa":
         assert 0.0 <= result.summary["gap"] <= made.tolerance
     if loss == "hinge":
@@ -114,7 +115,7 @@ def test_three_kills_do_not_change_the_optimum_of_several_classes(
     else:
         coef, objective = classes.each_against_rest(loss)
     assert abs(result.summary["objective"] / objective - 1.0) < 1e-8
-    np.testing.assert_allclose(result.arrays["coef"], coef, atol=1e-6)
+    np.testing.assert_allclose(result.arrays["coef"], coef, atol=distance(result))
     margins = classes.X @ coef.T
     np.testing.assert_array_equal(
         result.model.predict(classes.X), classes.LABELS[margins.argmax(axis=1)]

@@ -53,13 +53,14 @@ def test_a_job_ends_in_time_on_an_empty_cluster_and_after_all_workers_are_gone(
             cluster.worker(name, "--no-nanny")
         cluster.await_workers(client, 2)
         handle = job(2, 30.0).start(client)
+        remedies = []
         for record in handle:
             if record["event"] == "RoundEnded" and record["round"] == 3:
                 for name in ("a", "b"):
                     os.kill(cluster.processes[name].pid, signal.SIGKILL)
-            if record["event"] == "Waiting":
-                assert (record["what"], record["have"]) == ("members", 0)
-                assert "no worker is connected" in record["remedy"]
+            if record["event"] == "Waiting" and (record["what"], record["have"]) == ("members", 0):
+                remedies.append(record["remedy"])
+        assert any("no worker is connected" in remedy for remedy in remedies)
         result = handle.result()
         assert result.summary["stopped_by"] == "30 seconds"
         report("all gone", handle, 30.0)

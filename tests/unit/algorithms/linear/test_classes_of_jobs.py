@@ -26,6 +26,7 @@ from elasticml.models.loading import load_model, model_of_job
 from elasticml.objectives.losses import LOSSES
 from elasticml.objectives.multiclass import OneAgainstRest, Softmax
 from elasticml.specification.algorithms import AsyncSGD, BatchGradient, CoCoA
+from tests.unit.algorithms.linear import test_losses_of_jobs
 
 ROWS, L2 = 240, 0.05
 RNG = np.random.default_rng(17)
@@ -71,16 +72,7 @@ def each_against_rest(loss: str, l2: float = L2, weights: Any = EACH) -> tuple[A
 
 
 def trained(settings: Any, rounds: int = 2000, rows: Any = X) -> Any:
-    data = RowTable(rows).chunked.with_labels(Y, S)
-    section = settings.section()
-    return train_locally(
-        algorithm(section["name"]),
-        section,
-        data.facts,
-        data.chunks,
-        rounds=rounds,
-        parallel=Serial(),
-    )
+    return test_losses_of_jobs.trained(settings, Y, rounds, rows=rows, weights=S)
 
 
 @pytest.mark.parametrize("optimizer", ["lbfgs", "tron", "gd"])

@@ -72,8 +72,11 @@ CASES: dict[str, Any] = {
 }
 
 
-def trained(settings: Any, y: np.ndarray, rounds: int = 300) -> Any:
-    data = RowTable(X).chunked.with_labels(y, None)
+def trained(
+    settings: Any, y: np.ndarray, rounds: int = 300, *, rows: Any = X, weights: Any = None
+) -> Any:
+    """Run the rounds of a job here, over any rows."""
+    data = RowTable(rows).chunked.with_labels(y, weights)
     section = settings.section()
     return train_locally(
         algorithm(section["name"]),

@@ -22,6 +22,7 @@ from elasticml.evaluation.evaluator import Evaluator
 from elasticml.models.loading import model_of_job
 from elasticml.objectives.losses import LOSSES
 from elasticml.specification.algorithms import BatchGradient
+from tests.unit.algorithms.linear import test_losses_of_jobs
 
 ROWS, L2 = 200, 0.05
 RNG = np.random.default_rng(3)
@@ -55,10 +56,7 @@ def reference(loss: str, factor: Any = 1.0, shift: Any = 0.0) -> tuple[Any, floa
 
 
 def trained(job: Any, y: Any, rows: Any = X) -> Any:
-    data = RowTable(rows).chunked.with_labels(y, S)
-    section = job.section()
-    made = (algorithm("batch_gradient"), section, data.facts, data.chunks)
-    return train_locally(*made, rounds=500, parallel=Serial()).model
+    return test_losses_of_jobs.trained(job, y, 500, rows=rows, weights=S).model
 
 
 @pytest.mark.parametrize("loss", list(TARGETS))
