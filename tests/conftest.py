@@ -30,10 +30,17 @@ FOLDERS = ("yarn", "cluster", "paper", "faults", "property", "sim", "unit")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The time of an example depends on other load on the machine: no property test may fail for it.
-settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
-)
-settings.load_profile("any machine")
+# A change is tested with the same examples on each machine; `--hypothesis-profile fresh` draws new
+# ones, to search for defects that are there already.
+for name, is_repeatable in (("fresh", False), ("repeatable", True)):
+    settings.register_profile(
+        name,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        print_blob=True,
+        derandomize=is_repeatable,
+    )
+settings.load_profile("repeatable")
 
 # Data read by tests do not belong in the user's cache; tests of the cache name a folder.
 os.environ["ELASTICML_CACHE"] = "off"

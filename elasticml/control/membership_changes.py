@@ -83,6 +83,7 @@ class MembershipChanges:
             # During the initial placement it may be the first one alive after all were lost.
             commands += self.placement.configure(record.id) + self.placement.dealt()
         elif state.stage in ("surveying", "reading"):
+            commands += self.chunk_moves.reread() if former is not None else []
             commands += self.loading.assign()
         elif len(state.membership.members) >= state.n_start:
             commands += self._load()
@@ -197,12 +198,13 @@ class MembershipChanges:
         commands: list[Command] = [lost, *self.preemption.lost(record, reason)]
         if state.stage in ("surveying", "reading"):
             commands += self.loading.lost(member)
-        if state.stage in ("reading", "dealing"):
+        returns = reason == "joined again"  # then its next incarnation may take its chunks
+        if state.stage in ("reading", "dealing") and not returns:
             commands += self.chunk_moves.reread() + self.placement.dealt()
         if member in state.parents:
             state.stale_layout = True
             commands += state.heal(member)
-        if reason != "joined again":
+        if not returns:
             commands += self.worker_gone(record.address)
         return commands + self.chunk_copies.pump()
 

@@ -16,6 +16,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.ids import ExchangeId, Mask
 from elasticml.protocol import events as ev
+from elasticml.protocol.commands import LoadChunks
 from elasticml.protocol.notices import NodeChanged
 from tests.property.membership_events import CHOICES, MembershipEvents, has_workers
 from tests.property.random_policy import RandomPolicy
@@ -75,6 +76,25 @@ def test_partial_that_arrived_before_its_sender_was_lost_stays_in_the_sum():
     second, third = world.delivered[1].deliver, world.delivered[2].deliver
     assert (second.contributors, second.opened) == (both, None)
     assert third.opened is not None
+
+
+def test_member_that_returns_takes_its_chunks_before_a_marked_one_does():
+    world = PureWorld(job(n_blocks=3, members_min=2))
+    marked, back = world.join("a"), world.join("b")
+    turn = 0
+    while world.driver.state.stage != "dealing":
+        turn += 1
+        assert world.step(turn)  # all channels in turn, so that both members read blocks
+    world.mark(marked, 5.0, negotiable=True)
+    assert world.driver.state.membership.at(marked).is_marked
+    assert world.driver.state.ledger.owned[world.life(back).me]
+    former = world.life(back)
+    world.kill(back)
+    world.join(back)
+    returned = world.life(back)
+    world.settle(lambda key: former.name not in key)
+    assert {o.member for o in world.orders if isinstance(o, LoadChunks)} == {returned.me}
+    assert world.ended.state == "done"
 
 
 class JobMachine(MembershipEvents):
