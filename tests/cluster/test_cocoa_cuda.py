@@ -11,6 +11,7 @@ import elasticml as em
 pytestmark = pytest.mark.cluster
 
 
+@pytest.mark.slow
 def test_workers_with_a_gpu_solve_on_it_and_report_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -19,6 +19,7 @@ WAIT_S = 240
 FOLDERS = ["no-failure", "stall", "ignore", "taylor"]
 
 
+@pytest.mark.slow
 def test_the_demo_distinguishes_the_four_absent_rules(tmp_path: Path) -> None:
     former = tmp_path / "out" / "stall"
     former.mkdir(parents=True)

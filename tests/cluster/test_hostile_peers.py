@@ -9,6 +9,7 @@ from tests.bench.fuzzed_frames import attack
 pytestmark = pytest.mark.cluster
 
 
+@pytest.mark.slow
 def test_fuzzed_frames_change_no_bit_of_a_job_and_find_no_secret() -> None:
     seen = attack(seed=11, frames=150, n_members=2, rounds=60)
     assert seen["frames"] >= 150

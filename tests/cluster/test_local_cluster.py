@@ -163,6 +163,7 @@ def test_workers_that_do_not_register_in_time_are_an_error_and_terminated(tmp_pa
     assert survivors(processes) == []
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_does_not_start_shows_its_last_log_line(tmp_path: Path) -> None:
     cluster = LocalCluster(2, dashboard_address="nowhere.invalid:1", log_dir=tmp_path).launch()
     processes = family(cluster.scheduler_pid)
@@ -175,7 +176,14 @@ def test_a_scheduler_that_does_not_start_shows_its_last_log_line(tmp_path: Path)
 # Faults.
 
 
-@pytest.mark.parametrize("how", ["kill", "terminate", "notice"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "kill",
+        pytest.param("terminate", marks=pytest.mark.slow),
+        pytest.param("notice", marks=pytest.mark.slow),
+    ],
+)
 def test_a_lost_worker_is_gone_and_stays_gone(cluster: LocalCluster, how: str) -> None:
     before = pids(cluster.workers())
     cluster.lose(["worker-0"], how=how, grace_s=WAIT_S)  # type: ignore[arg-type]
@@ -185,7 +193,7 @@ def test_a_lost_worker_is_gone_and_stays_gone(cluster: LocalCluster, how: str) -
     assert pids(cluster.workers()) == {"worker-1": before["worker-1"]}
 
 
-@pytest.mark.parametrize("how", ["terminate", "notice"])
+@pytest.mark.parametrize("how", ["terminate", pytest.param("notice", marks=pytest.mark.slow)])
 def test_a_worker_that_ignores_sigterm_is_killed(cluster: LocalCluster, how: str) -> None:
     stopped = pids(cluster.workers())["worker-0"] or 0
     os.kill(stopped, signal.SIGSTOP)
@@ -238,6 +246,7 @@ def test_sigterm_ends_a_worker_in_good_order(cluster: LocalCluster, tmp_path: Pa
     assert [file.name for file in tmp_path.iterdir()] == ["worker-0"]
 
 
+@pytest.mark.slow
 def test_losing_a_worker_that_has_ended_is_no_error(cluster: LocalCluster) -> None:
     os.kill(pids(cluster.workers())["worker-0"] or 0, signal.SIGKILL)
     cluster.lose(["worker-0"], how="notice")
@@ -245,6 +254,7 @@ def test_losing_a_worker_that_has_ended_is_no_error(cluster: LocalCluster) -> No
     assert list(pids(cluster.workers())) == ["worker-1"]
 
 
+@pytest.mark.slow
 def test_losing_an_unknown_worker_names_the_known_ones(cluster: LocalCluster) -> None:
     with pytest.raises(ConfigError) as caught:
         cluster.lose(["worker-7"])
@@ -272,6 +282,7 @@ def test_a_standby_is_unknown_to_dask_until_it_is_brought_back(cluster: LocalClu
     assert [worker.state for worker in cluster.workers()] == ["running"] * 3
 
 
+@pytest.mark.slow
 def test_a_standby_that_died_is_replaced(cluster: LocalCluster) -> None:
     cluster.prepare(1)
     pid = cluster.workers()[-1].pid or 0
@@ -291,6 +302,7 @@ def test_scaling_adds_workers_and_removes_the_youngest(cluster: LocalCluster) ->
     assert list(pids(cluster.workers())) == ["worker-0"]
 
 
+@pytest.mark.slow
 def test_workers_are_slowed_from_the_start_or_later_and_restored() -> None:
     def factor(dask_worker: Worker) -> float:
         from elasticml.runtime.fault_injection import SLOWNESS_EXTENSION
@@ -334,6 +346,7 @@ def test_nothing_is_left_when_the_scheduler_is_killed(start_method: str, tmp_pat
     assert survivors(processes) == []
 
 
+@pytest.mark.slow
 def test_workers_outlive_the_process_that_forked_them(cluster: LocalCluster) -> None:
     before = pids(cluster.workers())
     forkserver = forkserver_of(cluster)
@@ -383,7 +396,7 @@ def other_client(how: str) -> Generator[tuple[int, str, Path, Callable[[], None]
             kill()
 
 
-@pytest.mark.parametrize("when", ["launch", "running"])
+@pytest.mark.parametrize("when", [pytest.param("launch", marks=pytest.mark.slow), "running"])
 def test_nothing_is_left_when_the_client_is_killed(when: str) -> None:
     with other_client(when) as (pid, _, log_dir, kill):
         processes = family(pid)
@@ -392,6 +405,7 @@ def test_nothing_is_left_when_the_client_is_killed(when: str) -> None:
         assert not log_dir.exists()
 
 
+@pytest.mark.slow
 def test_a_kept_cluster_outlives_its_client_until_another_ends_it() -> None:
     with other_client("keep") as (pid, address, log_dir, kill):
         kill()
@@ -403,6 +417,7 @@ def test_a_kept_cluster_outlives_its_client_until_another_ends_it() -> None:
         assert not log_dir.exists()
 
 
+@pytest.mark.slow
 def test_a_client_may_shut_the_cluster_down(cluster: LocalCluster) -> None:
     processes = family(cluster.scheduler_pid)
     with connected(cluster) as client:

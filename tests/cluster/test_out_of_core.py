@@ -70,10 +70,8 @@ def test_spill_files_have_no_name_while_they_are_used() -> None:
     assert nameless > 0
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["generated", *(pytest.param(k, marks=pytest.mark.slow) for k in ("converted", "compressed"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["generated", "converted", "compressed"])
 def test_batch_gradients_are_the_same_from_disk(tmp_path: Path, kind: str) -> None:
     data: Source = synthetic("rcv1", ROWS, seed=1, dtype="float32")
     if kind == "converted":

@@ -22,6 +22,7 @@ OPTIMUM = 0.33334075
 WAIT_S = 200
 
 
+@pytest.mark.slow
 def test_a_users_sgd_gets_near_the_optimum_of_a9a(data_dir: Path) -> None:
     done = subprocess.run(
         [sys.executable, EXAMPLE, data_dir / "a9a" / "a9a.svm.gz"],

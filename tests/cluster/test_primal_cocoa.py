@@ -76,7 +76,11 @@ def assert_is_optimal_classifier(result: em.Result) -> None:
 
 
 #: The round after which members are no longer needed comes later without gathering.
-CASES = [("logistic", False, 3), ("logistic", True, 1), ("squared", True, 1)]
+CASES = [
+    ("logistic", False, 3),
+    pytest.param("logistic", True, 1, marks=pytest.mark.slow),
+    ("squared", True, 1),
+]
 
 
 @pytest.mark.parametrize(("loss", "gather", "round"), CASES)

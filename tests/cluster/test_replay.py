@@ -80,10 +80,8 @@ def model(path: Path) -> dict[str, bytes]:
         return {name: arrays[name].tobytes() for name in arrays.files}
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["descent", *(pytest.param(name, marks=pytest.mark.slow) for name in ("hinge", "groups"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["descent", "hinge", "groups"])
 def test_a_run_with_kills_returns_and_notices_replays_to_the_same_bits(
     tmp_path: Path, name: str
 ) -> None:

@@ -64,6 +64,7 @@ def scheduler_of(process: subprocess.Popen[str]) -> psutil.Process:
     return next(p for p in family if "elasticml.clusters.local.scheduler_process" in p.cmdline())
 
 
+@pytest.mark.slow
 def test_a_job_whose_scheduler_is_killed_reaches_its_certified_gap(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(COCOA | {"stop": {"rounds": 10**6}}))
     process = start_run(tmp_path, "job.yaml", "--out", "run")

@@ -75,7 +75,7 @@ def check_resumed(
     assert ended == list(range(len(ended)))
 
 
-@pytest.mark.parametrize("nanny", [True, False])
+@pytest.mark.parametrize("nanny", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_job_resumes_on_a_new_scheduler_at_the_old_address(
     tmp_path: Path, rows: Path, nanny: bool
 ) -> None:
@@ -122,6 +122,7 @@ def test_a_job_resumes_on_a_new_scheduler_at_the_old_address(
             handle.cancel()
 
 
+@pytest.mark.slow
 def test_a_run_resumes_on_another_cluster_after_its_scheduler_was_killed(
     tmp_path: Path, rows: Path
 ) -> None:

@@ -221,6 +221,7 @@ def alive() -> dict[str, int]:
     return {kind: counts[kind] for kind in kinds}
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_forgotten_jobs_on_the_scheduler_and_the_workers(client: Client) -> None:
     def everywhere() -> list[dict[str, int]]:
         return [client.run_on_scheduler(alive), *client.run(alive).values()]

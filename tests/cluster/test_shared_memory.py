@@ -61,7 +61,7 @@ def open_files(pid: int) -> list[str]:
     return results
 
 
-@pytest.mark.parametrize("topology", ["tree", "star"])
+@pytest.mark.parametrize("topology", ["tree", pytest.param("star", marks=pytest.mark.slow)])
 def test_every_value_of_every_sum_is_right_under_random_kills(
     cluster: em.LocalCluster, topology: str
 ) -> None:
@@ -76,7 +76,7 @@ def test_every_value_of_every_sum_is_right_under_random_kills(
         assert max(row.get("checked") or 0 for row in rows) == 150
 
 
-@pytest.mark.parametrize("victims", ["driver", "everybody"])
+@pytest.mark.parametrize("victims", [pytest.param("driver", marks=pytest.mark.slow), "everybody"])
 def test_killed_job_leaves_no_memory_behind(victims: str) -> None:
     with em.LocalCluster(N_MEMBERS) as cluster:
         with Client(cluster, set_as_default=False) as client:

@@ -133,6 +133,7 @@ def test_retired_scaled_and_expired_workers_are_emptied_first(tmp_path: Path) ->
         check_retired(losses, course)
 
 
+@pytest.mark.slow
 def test_scaling_a_cluster_object_empties_the_workers_that_go() -> None:
     """``SpecCluster`` names them where addresses are wanted: Dask itself would retire none."""
     scheduler = {"cls": Scheduler, "options": {"dashboard_address": ":0", "port": 0}}
@@ -170,6 +171,7 @@ def test_a_running_job_is_not_idle(tmp_path: Path) -> None:
         until(lambda: client.run_on_scheduler(is_idle), "the scheduler is idle after the job")
 
 
+@pytest.mark.slow
 def test_a_cluster_from_a_function_grows_for_a_policy_and_the_command_closes_it(
     tmp_path: Path,
 ) -> None:

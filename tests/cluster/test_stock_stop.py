@@ -35,6 +35,7 @@ def waiting(handle: em.Handle) -> JobStatus:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_job_ends_in_time_on_an_empty_cluster_and_after_all_workers_are_gone(
     tmp_path: Path,
 ) -> None:

@@ -209,6 +209,7 @@ def test_announced_workers_are_emptied_and_used_again(
         em.announce(client, ["spto"], grace_s=60.0)
 
 
+@pytest.mark.slow
 def test_metadata_of_clouds_drain_a_worker_and_a_cancelled_event_brings_it_back(
     metadata: Metadata, client: Client
 ) -> None:

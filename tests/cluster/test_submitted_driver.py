@@ -111,6 +111,7 @@ def test_a_job_is_driven_to_its_end_and_leaves_its_run(submit, start):
     assert not (place / "checkpoint").exists()
 
 
+@pytest.mark.slow
 def test_after_a_kill_the_next_driver_resumes_from_the_last_checkpoint(submit, start):
     # Enough work that the job is far from its end when its history appears.
     rounds = 300

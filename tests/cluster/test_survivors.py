@@ -95,7 +95,15 @@ def test_a_notice_with_enough_time_moves_the_chunks_and_loses_nothing(client: Cl
     assert all(e["absent_examples"] == 0 for e in story(handle, "ExchangeEnded"))
 
 
-@pytest.mark.parametrize("absent", ["auto", "taylor", "stall", "reload"])
+@pytest.mark.parametrize(
+    "absent",
+    [
+        "auto",
+        "taylor",
+        pytest.param("stall", marks=pytest.mark.slow),
+        pytest.param("reload", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_under_random_kills_ends_with_every_example_counted_once(
     cluster: em.LocalCluster, client: Client, absent: str
 ) -> None:

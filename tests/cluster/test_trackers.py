@@ -15,7 +15,7 @@ import elasticml as em
 from elasticml.cli.jobs import jobs
 from elasticml.jobs.trackers import numbers_in
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 ROUNDS = 6
 

@@ -24,6 +24,7 @@ def scores(result: Any) -> list[float | None]:
     return [row.get(COLUMN) for row in result.history[:-1]]
 
 
+@pytest.mark.slow
 def test_a_killed_member_costs_scores_but_never_bends_one(tmp_path):
     def run(client: Client, name: str, **changes: Any) -> Any:
         job = em.Job(

@@ -18,6 +18,8 @@ from sklearn.linear_model import LogisticRegression
 
 from tests.serial_world import Return, Vanish, World, split_rows
 
+pytestmark = pytest.mark.slow
+
 MEMBERS = 14
 PENALTY = 1.0
 

@@ -57,6 +57,7 @@ def test_an_unknown_queue_is_exit_2_with_the_existing_ones(doctor):
     assert result["Queue"]["remedy"] == "name another with --queue"
 
 
+@pytest.mark.slow
 def test_a_resource_manager_that_is_down_is_exit_2(doctor, mini_yarn):
     mini_yarn.kill_resource_manager()
     code, result = doctor("--queue", "ml")

@@ -105,6 +105,7 @@ def test_lines_of_a_large_file_are_each_in_one_block(folder, tmp_path):
     assert np.concatenate([c.values[:, 0] for c in chunks]).tolist() == list(range(rows))
 
 
+@pytest.mark.slow
 def test_every_reader_gives_the_same_as_for_a_local_file(folder, tmp_path):
     chance = np.random.default_rng(0)
     X, y = chance.normal(size=(200, 3)), chance.integers(0, 2, 200)
@@ -143,6 +144,7 @@ def test_a_change_of_a_file_changes_the_fingerprint(folder):
     assert source_from_spec(spec).fingerprint() != before
 
 
+@pytest.mark.slow
 def test_members_of_a_cluster_read_it_and_train(folder, tmp_path):
     chance = np.random.default_rng(0)
     X, y = chance.normal(size=(500, 4)), chance.integers(0, 2, 500)

@@ -116,6 +116,7 @@ def test_files_are_written_and_read_over_http(mini_yarn):
         assert answer.read() == b"te"
 
 
+@pytest.mark.slow
 def test_preemption_takes_containers_for_prod_and_gives_them_back(application, prod):
     before = running(application)
     prod.take(5)
@@ -127,6 +128,7 @@ def test_preemption_takes_containers_for_prod_and_gives_them_back(application, p
     wait_for(lambda: len(running(application)), WORKERS)
 
 
+@pytest.mark.slow
 def test_applications_continue_when_the_resource_manager_is_killed(mini_yarn, application):
     before = running(application)
     mini_yarn.kill_resource_manager()
@@ -150,6 +152,7 @@ def test_killed_node_is_lost_and_its_containers_are_requested_again(mini_yarn, a
     until(lambda: containers_on(mini_yarn, node) > 0, "a container on the node that came back")
 
 
+@pytest.mark.slow
 def test_a_node_leaves_and_returns(mini_yarn, application):
     mini_yarn.decommission(node_without_master(mini_yarn, application), 1)
     wait_for(lambda: sorted(mini_yarn.nodes().values()), ["DECOMMISSIONED", "RUNNING"])

@@ -154,11 +154,13 @@ def application(started):
     return started
 
 
+@pytest.mark.slow
 def test_the_agent_is_seen(started):
     started.notices.until(count(AgentSeen), "no agent")
     assert started.notices.all[0][1] == AgentSeen(heartbeat_ms=HEARTBEAT_MS)
 
 
+@pytest.mark.slow
 def test_every_pre_empted_container_has_a_notice_before_its_sigterm(application, prod):
     log = application.notices
     prod.take(3)
@@ -181,6 +183,7 @@ def test_a_mark_lapses_when_the_other_queue_stops_asking(application, prod):
     assert notices.of(ContainerEnded) == {}
 
 
+@pytest.mark.slow
 def test_a_marked_container_survives_if_another_is_released_for_it(application, prod):
     notices = application.notices
     prod.take(1)
@@ -197,6 +200,7 @@ def test_a_marked_container_survives_if_another_is_released_for_it(application, 
     assert marked in application.running()
 
 
+@pytest.mark.slow
 def test_a_decommissioned_node_is_reported_with_its_time_and_when_it_stays(application, mini_yarn):
     log = application.notices
     mini_yarn.decommission(1, 3600)

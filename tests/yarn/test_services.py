@@ -90,6 +90,7 @@ def test_a_job_continues_while_the_resource_manager_is_restarted(
     job.stop()
 
 
+@pytest.mark.slow
 def test_a_killed_container_is_replaced(cluster: em.YarnCluster, client: Client) -> None:
     job = Running(client, "killed")
     job.until_whole(MEMBERS)
@@ -103,6 +104,7 @@ def test_a_killed_container_is_replaced(cluster: em.YarnCluster, client: Client)
     assert len(set(job.processes().values())) == MEMBERS + 1
 
 
+@pytest.mark.slow
 def test_a_job_follows_when_the_cluster_is_scaled(cluster: em.YarnCluster, client: Client) -> None:
     job = Running(client, "scaled")
     job.until_whole(MEMBERS)
@@ -114,6 +116,7 @@ def test_a_job_follows_when_the_cluster_is_scaled(cluster: em.YarnCluster, clien
     assert job.of("ChunksAbsent") == []
 
 
+@pytest.mark.slow
 def test_a_policy_releases_containers_at_the_knee(cluster: em.YarnCluster, client: Client) -> None:
     knee = {"name": "knee", "gap": "linear", "to": [2], "minimum": 2}
     cocoa = em.CoCoA(loss="squared_hinge", l2=1e-2, intercept=False, tolerance=0.0)

@@ -68,6 +68,7 @@ def workers_of(cluster):
     return {worker["name"] for worker in cluster.scheduler_info["workers"].values()}
 
 
+@pytest.mark.slow
 def test_plain_dask_work_runs_on_encrypted_connections(client, cluster):
     import dask.array as da
 
@@ -98,6 +99,7 @@ def test_containers_and_logs_are_those_of_the_workers(client, cluster):
     assert set(cluster.logs(scheduler=False, workers=[])) == set()
 
 
+@pytest.mark.slow
 def test_scaling_down_loses_no_result(client, cluster):
     cluster.scale(3)
     client.wait_for_workers(3, timeout=WAIT_S_MAX)

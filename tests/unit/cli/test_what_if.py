@@ -15,6 +15,8 @@ from elasticml.cli.main import main
 from elasticml.report.run_reader import read_run
 from elasticml.report.what_if import what_if_rows
 
+pytestmark = pytest.mark.slow
+
 JOB = {
     "name": "small",
     "data": {"format": "synthetic_splice", "rows": 2000, "length": 30},

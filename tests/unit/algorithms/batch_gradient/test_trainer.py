@@ -103,6 +103,7 @@ def test_a_job_without_a_tolerance_ends_when_its_gradient_is_small() -> None:
     )
 
 
+@pytest.mark.slow
 def test_convergence_is_declared_only_when_no_example_is_absent() -> None:
     schedule = (Vanish(round=5, members=(1,)), Return(round=1500))
     run = train(schedule=schedule, tolerance=1e-4)

@@ -58,7 +58,7 @@ def test_a_pass_of_groups_reports_its_sums_and_never_lowers_the_dual(
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("searches", [True, False])
-@pytest.mark.parametrize("redeals", [True, False])
+@pytest.mark.parametrize("redeals", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_gap_closes_with_groups(loss: str, dtype: str, searches: bool, redeals: bool) -> None:
     p = problem("csr", loss, dtype)
     solver, v = grouped(p, 3, searches=searches, redeals=redeals), np.zeros(p.X.shape[1])

@@ -177,7 +177,7 @@ def test_screened_columns_are_in_no_solution_and_cost_nothing():
 @pytest.mark.parametrize(
     ("during", "round"), [("pass", 2), ("certify", 2), ("gather", 1), ("certify", 1)]
 )
-@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize("counted", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, round, counted):
     reference = make_reference()
     # Columns are gathered in round 1, and in no other round of these cases.

@@ -350,6 +350,7 @@ def test_idx_files_have_no_size_to_be_set(tmp_path):
         read_images(str(tmp_path / "a-images-idx3-ubyte"), size=[32, 32])
 
 
+@pytest.mark.slow
 def test_the_cifar_archive_has_the_documented_content(data_dir):
     source = read_images(str(data_dir / "cifar10_jpeg" / "cifar10_test.tar.xz"), dtype="float32")
     chunks, summary = source.read(0, 200 * 2**10, 1)
