@@ -53,7 +53,7 @@ class Targets:
         return each if weights is None else each * weights
 
 
-ClassWeight = Mapping[float, float] | Literal["balanced"] | None
+ClassWeight = Mapping[float | str, float] | Literal["balanced"] | None
 
 
 class HasTargets(Protocol):
@@ -205,16 +205,34 @@ def _weights_of(
         counts, n = facts.label_counts, float(len(classes))
         weights = {label: facts.n_rows / (n * counts[label]) for label in classes}
     else:
-        unknown = sorted(set(given) - set(classes))
+        names = [_name_of(label, facts) for label in classes]
+        # A word of digits is a number in a job file.
+        of_name = {label_text(label): weight for label, weight in given.items()}
+        unknown = [label for label in of_name if label not in names]
         if unknown:
-            named = " and ".join(f"{label:g}" for label in classes[:5])
             raise ConfigError(
-                f"algorithm.class_weight names label {unknown[0]:g}, wanted labels among {named}"
-                f"{', ...' if len(classes) > 5 else ''}; correct it",
+                f"algorithm.class_weight names label {unknown[0]}, wanted labels among "
+                f"{' and '.join(names[:5])}{', ...' if len(classes) > 5 else ''}; correct it, and "
+                "quote yes, no, on and off, which YAML reads as true and false",
                 key="algorithm.class_weight",
             )
-        weights = {label: given.get(label, 1.0) for label in classes}
+        weights = {
+            label: of_name.get(name, 1.0) for label, name in zip(classes, names, strict=True)
+        }
     return None if set(weights.values()) == {1.0} else weights
+
+
+def label_text(label: float | str) -> str:
+    """Return a label as a job file writes it."""
+    return label if isinstance(label, str) else f"{label:.16g}"
+
+
+def _name_of(label: float, facts: DatasetStats) -> str:
+    """Return a label as a job file names it: its word if the data have words, else the number."""
+    encoder = facts.encoder
+    if encoder is None or encoder["classes"] is None or encoder["is_boolean"]:
+        return label_text(label)
+    return str(encoder["classes"][int(label)])
 
 
 def weight_of_all(facts: DatasetStats, targets: Targets) -> float:

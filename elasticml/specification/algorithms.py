@@ -23,7 +23,12 @@ from elasticml.specification.settings_model import (
 )
 
 Scale = Literal["none", "maxabs", "standard"]
-ClassWeight = dict[float, float] | Literal["balanced"] | None
+#: A label: a number, or a word where the data have words.
+_Label = Annotated[
+    Annotated[float, Field(allow_inf_nan=False)] | str, Field(union_mode="left_to_right")
+]
+#: Weight of each label, or "balanced".
+ClassWeight = dict[_Label, float] | Literal["balanced"] | None
 Absent = Literal["auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload", "freeze"]
 RateRule = Literal["sqrt", "linear", "constant", "constant_global_batch"]
 Above0 = Annotated[float, Field(gt=0)]
@@ -149,7 +154,7 @@ class AsyncSGD(_Seeded, _WithIntercept):
     #: Fit an unpenalised intercept, for a linear model; by default yes, in ``mode="paper"`` no.
     intercept: bool = True
     #: Weight of each label, or "balanced".
-    class_weight: dict[float, float] | Literal["balanced"] | None = None
+    class_weight: ClassWeight = None
     #: "paper" follows the paper literally; "batch": synchronous rounds over all data.
     mode: Literal["default", "paper", "batch"] = "default"
     #: Examples between two messages; "auto": log-PI control, "adaptive": adaptiveB, "inf": no

@@ -12,9 +12,8 @@ Forte, Ma, Takac, Jordan and Jaggi (2018).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from elasticml.algorithms.linear.prox_newton import CURVED, HALVINGS_MAX, INTERC
 from elasticml.algorithms.linear.sparse_classifier import balance
 from elasticml.algorithms.primal_cocoa.problem import WHOLE, Dual, Step
 from elasticml.algorithms.primal_cocoa.squared_problem import NOISE
+from elasticml.algorithms.targets import ClassWeight, label_text
 from elasticml.arrays import F64
 from elasticml.errors import ConfigError, DataError
 from elasticml.objectives.conjugates import DualLoss
@@ -59,7 +59,7 @@ class MarginProblem:
         root: F64 | None,
         loss: DualLoss,
         *,
-        class_weight: Mapping[float, float] | Literal["balanced"] | None,
+        class_weight: ClassWeight,
         l1: float,
         l2: float,
         intercept: bool,
@@ -261,7 +261,7 @@ def classes_of(labels: F64, root: F64 | None) -> F64:
 
 
 def class_weights(
-    class_weight: Mapping[float, float] | Literal["balanced"] | None,
+    class_weight: ClassWeight,
     classes: F64,
     is_positive: NDArray[np.bool_],
 ) -> tuple[float, float] | None:
@@ -284,10 +284,10 @@ def class_weights(
         n, count = is_positive.size, int(is_positive.sum())
         # The weight of a class without weight has no effect.
         return n / (2.0 * max(n - count, 1)), n / (2.0 * max(count, 1))
-    unknown = sorted(set(class_weight) - set(classes.tolist()))
+    unknown = [label for label in class_weight if label not in classes.tolist()]
     if unknown:
         raise ConfigError(
-            f"algorithm.class_weight names label {unknown[0]:g}, wanted labels among "
+            f"algorithm.class_weight names label {label_text(unknown[0])}, wanted labels among "
             f"{classes[0]:g} and {classes[1]:g}; correct it",
             key="algorithm.class_weight",
         )
