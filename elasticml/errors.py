@@ -23,6 +23,14 @@ TRACEBACK_MAX: Final = 8192
 #: Longest foreign value in a message, in characters.
 SHOWN_CHARACTERS_MAX: Final = 60
 
+#: Longest text of a foreign exception in a message, in characters; its beginning says most.
+QUOTED_CHARACTERS_MAX: Final = 300
+
+#: Characters that break a line, change a terminal, or have no encoding in UTF-8.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+
 #: ``reason`` of the error of a scheduler that does not know a job.
 UNKNOWN_JOB = "unknown job"
 
@@ -30,11 +38,13 @@ UNKNOWN_JOB = "unknown job"
 class ElasticmlError(Exception):
     """Base class of all errors that elasticml raises deliberately.
 
-    The message is one line: what failed, what was found, what was expected, and the remedy. Fields
-    are passed as keyword arguments, become attributes and survive pickling.
+    The message is one line: what failed, what was found, what was expected, and the remedy;
+    characters that would break the line are escaped. Fields are passed as keyword arguments, become
+    attributes and survive pickling.
     """
 
     def __init__(self, message: str, **fields: Any) -> None:
+        message = _printable(message)
         super().__init__(message)
         self.message = message
         self.fields = fields
@@ -127,15 +137,31 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_CHARACTERS_MAX else text[: SHOWN_CHARACTERS_MAX - 3] + "..."
 
 
-def one_line(what: object) -> str:
-    r"""Format a foreign error or a text as one line; an error without a message becomes its type.
+def _printable(text: str) -> str:
+    def escape(found: re.Match[str]) -> str:
+        return found[0].encode("unicode_escape").decode()
 
-    Lines of a Java stack trace are dropped.
+    return _UNPRINTABLE.sub(escape, text)
+
+
+def one_line(what: object) -> str:
+    r"""Format a foreign exception or a text as one printable line.
+
+    An exception of a library may quote a whole file: its text is cut to 300 characters, and it
+    becomes its type if it has no text. Lines of a Java stack trace are dropped.
 
     >>> one_line("refused:\nthe quota is exceeded\n\tat org.apache.Foo.bar(Foo.java:1)\n")
     'refused: the quota is exceeded'
+    >>> one_line(ValueError("expected 2 columns, got 3:\n\x00\x1b[2J" + "a" * 300_000))[:40]
+    'expected 2 columns, got 3: \\x00\\x1b[2Jaa'
     """
-    text = " ".join(_JAVA_FRAME.sub("", str(what)).split())
+    text = str(what)
+    is_foreign = isinstance(what, BaseException) and not isinstance(what, ElasticmlError)
+    if is_foreign:
+        text = text[:TRACEBACK_MAX]
+    text = _printable(" ".join(_JAVA_FRAME.sub("", text).split()))
+    if is_foreign and len(text) > QUOTED_CHARACTERS_MAX:
+        text = text[: QUOTED_CHARACTERS_MAX - 3] + "..."
     return text or (type(what).__name__ if isinstance(what, BaseException) else "")
 
 

@@ -19,7 +19,7 @@ from elasticml.algorithms.local_sgd import trainer as local_sgd
 from elasticml.algorithms.local_sgd.solver import LocalSGDSolver
 from elasticml.algorithms.primal_cocoa import trainer as primal_cocoa
 from elasticml.algorithms.primal_cocoa.solver import PrimalCocoaSolver
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, one_line
 
 
 def _batch_gradient() -> Algorithm:
@@ -118,8 +118,8 @@ def _imported(path: str) -> Algorithm:
         imported = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"algorithm.name is {path!r}, which cannot be imported ({error}); it must name an "
-            "Algorithm, as module:attribute, that every worker can import",
+            f"algorithm.name is {path!r}, which cannot be imported ({one_line(error)}); it must "
+            "name an Algorithm, as module:attribute, that every worker can import",
             key="algorithm.name",
         ) from error
     if not isinstance(imported, Algorithm):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from elasticml.errors import one_line
 from elasticml.ids import VERSION, format_size
 
 #: Seconds that ``java -version`` and the like may take.
@@ -74,9 +75,9 @@ def check_package(
         imported = load(module)
     except ModuleNotFoundError as error:
         state: State = "missing" if error.name == module else "broken"
-        found = "not installed" if state == "missing" else f"{module}: {error}"
+        found = "not installed" if state == "missing" else f"{module}: {one_line(error)}"
     except Exception as error:
-        state, found = "broken", f"cannot be imported: {type(error).__name__}: {error}"
+        state, found = "broken", f"cannot be imported: {type(error).__name__}: {one_line(error)}"
     else:
         state, found = "ok", str(getattr(imported, "__version__", "found"))
     return Check(
@@ -113,7 +114,11 @@ def check_program(
         answer = (ask or ask_program)(command)
     except (OSError, subprocess.SubprocessError) as error:
         state: State = "missing" if isinstance(error, FileNotFoundError) else "broken"
-        found = f"no {command[0]} on the PATH" if state == "missing" else f"{command[0]}: {error}"
+        found = (
+            f"no {command[0]} on the PATH"
+            if state == "missing"
+            else f"{command[0]}: {one_line(error)}"
+        )
     else:
         # Maven prints its version in bold.
         answer = re.sub(r"\x1b\[[0-9;]*m", "", answer)

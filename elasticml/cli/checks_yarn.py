@@ -32,7 +32,7 @@ from elasticml.data.storage.filesystem import (
     write_whole,
 )
 from elasticml.data.storage.hdfs import absolute_hdfs, libhdfs_missing, route
-from elasticml.errors import ConfigError, ElasticmlError, SubmissionError
+from elasticml.errors import ConfigError, ElasticmlError, SubmissionError, one_line
 from elasticml.ids import format_size
 
 #: Approximate seconds for moving a member's chunks; a shorter grace suffices for its state only.
@@ -83,7 +83,7 @@ def check_class_path(ask: Callable[[list[str]], str] = ask_program) -> Check:
     except FileNotFoundError:
         state, found = "missing", "no yarn on the PATH"
     except (OSError, subprocess.SubprocessError) as error:
-        state, found = "broken", f"yarn: {error}"
+        state, found = "broken", f"yarn: {one_line(error)}"
     is_usable = state == "ok"
     return Check(
         name="yarn",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elasticml.errors import ConfigError, JobFailedError, SubmissionError
+from elasticml.errors import ConfigError, JobFailedError, SubmissionError, one_line
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -151,8 +151,8 @@ def _made(cluster: ClusterFactory, verbose: bool) -> Iterator[Client]:
             call = getattr(call, part)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"cluster.call: {cluster.call!r} cannot be imported: {error}; install the package, or "
-            "give module:function",
+            f"cluster.call: {cluster.call!r} cannot be imported: {one_line(error)}; install the "
+            "package, or give module:function",
             path="cluster.call",
         ) from None
     quieten(verbose)
@@ -161,7 +161,7 @@ def _made(cluster: ClusterFactory, verbose: bool) -> Iterator[Client]:
             made = call(**cluster.arguments)
         except Exception as error:
             raise SubmissionError(
-                f"cluster.call: {cluster.call} failed: {type(error).__name__}: {error}; "
+                f"cluster.call: {cluster.call} failed: {type(error).__name__}: {one_line(error)}; "
                 "correct cluster.arguments"
             ) from error
         if not isinstance(made, Cluster):

@@ -27,7 +27,7 @@ from elasticml.cli.schema import schema
 from elasticml.cli.simulate import simulate
 from elasticml.cli.submit import submit
 from elasticml.cli.submit_flow import INTERRUPTED
-from elasticml.errors import ConfigError, DataError, ElasticmlError, SubmissionError
+from elasticml.errors import ConfigError, DataError, ElasticmlError, SubmissionError, one_line
 from elasticml.ids import VERSION
 
 #: Exit codes: success; bad job, data or command line; failed at run time.
@@ -125,8 +125,9 @@ def _explain(error: Exception) -> int:
     if isinstance(error, ElasticmlError):
         _say(error.message)
         return BAD_INPUT if isinstance(error, ConfigError | DataError | SubmissionError) else FAILED
-    text = " ".join(str(error).split()) or "no message"
-    _say(f"internal error: {type(error).__name__}: {text} (--verbose shows the traceback)")
+    _say(
+        f"internal error: {type(error).__name__}: {one_line(error)} (--verbose shows the traceback)"
+    )
     return FAILED
 
 

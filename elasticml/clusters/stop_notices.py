@@ -26,7 +26,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, one_line
 from elasticml.protocol.notices import Reason
 
 logger = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ def request(url: str, headers: Mapping[str, str], method: str = "GET") -> Answer
         with error:
             return Answer(status=error.code, body=error.read().decode(errors="replace"))
     except http.client.HTTPException as error:
-        raise OSError(f"{url} did not answer in HTTP: {error}") from error
+        raise OSError(f"{url} did not answer in HTTP: {one_line(error)}") from error
 
 
 def _expect(answer: Answer, url: str, *statuses: int) -> Answer:

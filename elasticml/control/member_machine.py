@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final
 
 from elasticml.control import effects as fx
 from elasticml.control.tree_node import TreeNode
-from elasticml.errors import LocalProtocolError
+from elasticml.errors import LocalProtocolError, one_line
 from elasticml.ids import ChunkId, ExchangeId, MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
@@ -368,7 +368,7 @@ class Member:
         arrival, error = event.arrival, event.error
         if arrival.states:
             return [fx.Fail(error=error)]
-        reason = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {one_line(error)}"
         return [self._refused(arrival, arrival.chunks, reason)]
 
     def _stored(self, event: fx.ChunksStored) -> Commands:

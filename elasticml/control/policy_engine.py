@@ -38,7 +38,7 @@ from elasticml.control.policy import (
     View,
 )
 from elasticml.control.rounds import History, Rounds
-from elasticml.errors import ElasticmlError, JobFailedError
+from elasticml.errors import ElasticmlError, JobFailedError, one_line
 from elasticml.ids import ChunkId, GroupId, MemberId
 from elasticml.protocol.commands import Command, RequestMembers
 from elasticml.story import records as story
@@ -281,7 +281,8 @@ class PolicyEngine:
         except Exception as error:
             # The policy may be a user's: the job must end with its error and not hang.
             raise JobFailedError(
-                f"policy {policy.name} failed: {type(error).__name__}: {error}", policy=policy.name
+                f"policy {policy.name} failed: {type(error).__name__}: {one_line(error)}",
+                policy=policy.name,
             ) from error
         for suggestion in suggestions:
             if not isinstance(suggestion, Suggestion):

@@ -24,7 +24,7 @@ from elasticml.data.source import (
 )
 from elasticml.data.storage.filesystem import local_path
 from elasticml.data.storage.untrusted_files import check_array_header
-from elasticml.errors import ConfigError, DataError
+from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.models.row_input import RowInput
 
 #: Formats in which a column holds the labels.
@@ -120,7 +120,9 @@ def _array(name: str | os.PathLike[str]) -> NDArray[Any]:
             file.seek(0)
             array: NDArray[Any] = np.load(file, allow_pickle=False)
     except (ValueError, EOFError, DataError) as error:
-        raise DataError(f"{path} is not a readable .npy file ({error})", path=path) from None
+        raise DataError(
+            f"{path} is not a readable .npy file ({one_line(error)})", path=path
+        ) from None
     return array
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from elasticml.arrays import F64
-from elasticml.errors import ConfigError, JobFailedError, fault_of
+from elasticml.errors import ConfigError, JobFailedError, fault_of, one_line
 
 #: Bins of the histograms of ``roc_auc``, equally wide in sign(z) log(1 + |z|) of the margins z.
 #: Two rows in one bin count as equal; the score differs from scikit-learn's by at most half the
@@ -296,9 +296,9 @@ def _imported(path: str) -> Callable[..., Any]:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise _refusal(path, f"it cannot be imported ({error}); every worker must have it") from (
-            error
-        )
+        raise _refusal(
+            path, f"it cannot be imported ({one_line(error)}); every worker must have it"
+        ) from error
     if not callable(found):
         raise _refusal(path, f"it is a {type(found).__name__}, wanted a function")
     function: Callable[..., Any] = found

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, one_line
 from elasticml.jobs.run_directory import history_row
 from elasticml.story.records import RoundEnded, records_of
 
@@ -84,8 +84,9 @@ class CallbackRunner:
             except Exception as error:
                 self._callbacks.remove(callback)
                 name = getattr(callback, "__qualname__", type(callback).__qualname__)
-                why = " ".join(str(error).split())
-                text = f"callback {name} failed in {hook}: {type(error).__name__}: {why}"
+                text = (
+                    f"callback {name} failed in {hook}: {type(error).__name__}: {one_line(error)}"
+                )
                 self.failures.append(f"{text}; it was not called again")
                 with suppress(RuntimeWarning):  # where warnings are errors, the note remains
                     warnings.warn(f"{text}; the job goes on without it", RuntimeWarning, 2)

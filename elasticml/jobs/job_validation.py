@@ -12,7 +12,7 @@ from typing import Any
 from elasticml.data.source import Source, infer_format
 from elasticml.data.storage.filesystem import is_url
 from elasticml.data.validation import with_validation
-from elasticml.errors import ConfigError, shown
+from elasticml.errors import ConfigError, one_line, shown
 from elasticml.evaluation.validation import resolve_metrics
 from elasticml.ids import format_size, parse_size
 from elasticml.runtime.worker_limits import BODIES_SHARE
@@ -101,7 +101,8 @@ def _written(policy: object, path: str) -> object:
         entry = entry_of(policy)
     except AttributeError as error:
         raise ConfigError(
-            f"{path}: {error}; a policy has a name and keeps its settings under their own names",
+            f"{path}: {one_line(error)}; a policy has a name and keeps its settings under their "
+            "own names",
             path=path,
         ) from None
     if kind not in POLICIES.values():

@@ -19,7 +19,7 @@ from elasticml.algorithms.base import Arrays
 from elasticml.data.chunks.digests import as_text, digest_of_arrays
 from elasticml.data.source import Source, source_from_spec
 from elasticml.data.validation import validated_as
-from elasticml.errors import ConfigError, DataError, JobFailedError
+from elasticml.errors import ConfigError, DataError, JobFailedError, one_line
 from elasticml.jobs.run_directory import RunDirectory, default_run_path
 from elasticml.jobs.warm_start import WarmStart, load_warm_start
 from elasticml.jobs.yaml_text import load_yaml
@@ -241,7 +241,7 @@ def _compare(path: Path, arrays: Arrays, *, is_done: bool) -> bool | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path / 'model.npz'} cannot be read: {error}") from None
+        raise DataError(f"{path / 'model.npz'} cannot be read: {one_line(error)}") from None
     if not is_done and not arrays:
         return None
     for name in sorted(run_arrays):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.readers.images import image_shape
 from elasticml.data.storage.filesystem import exists, is_url, join, read_bytes
-from elasticml.errors import ConfigError, DataError, ElasticmlError, prefix_errors
+from elasticml.errors import ConfigError, DataError, ElasticmlError, one_line, prefix_errors
 from elasticml.evaluation.evaluator import Evaluator
 from elasticml.evaluation.scoring import Score, check_image_shapes
 from elasticml.jobs.history import History, Row
@@ -186,7 +186,8 @@ def load_result(path: str | Path) -> Result:
             model, arrays = read_model(join(name, "model.npz"), job.get("algorithm") or {})
     except (ValueError, AttributeError, TypeError, ConfigError) as error:
         raise DataError(
-            f"{name} is damaged ({type(error).__name__}: {error}); use another copy of the run",
+            f"{name} is damaged ({type(error).__name__}: {one_line(error)}); use another copy of "
+            "the run",
             path=name,
         ) from None
     return Result(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, one_line
 from elasticml.jobs.callbacks import Callback
 from elasticml.story.history import HistoryRow
 
@@ -104,7 +104,7 @@ class MLflowCallback(Callback):
     def on_fail(self, error: BaseException) -> None:
         """End the run as killed or failed."""
         if self.run_id is not None:
-            self._client.set_tag(self.run_id, "error", str(error)[:_PARAM_LENGTH])
+            self._client.set_tag(self.run_id, "error", one_line(error)[:_PARAM_LENGTH])
             self._terminate("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
 
     def _terminate(self, status: str) -> None:

@@ -13,7 +13,7 @@ import yaml
 from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, one_line
 
 #: Longest text, in bytes.
 TEXT_BYTES_MAX: Final = 2**20
@@ -80,7 +80,7 @@ class _LimitedLoader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep)
         except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError) as error:
-            what = f"{str(node.value)[:40]!r} cannot be read: {error}"
+            what = f"{str(node.value)[:40]!r} cannot be read: {one_line(error)}"
             raise ConstructorError(None, None, what, node.start_mark) from None
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.storage.filesystem import join, local_path
 from elasticml.data.storage.untrusted_files import reading
-from elasticml.errors import DataError, ElasticmlError
+from elasticml.errors import DataError, ElasticmlError, one_line
 from elasticml.models.file_format import (
     CLASSES,
     FORMAT,
@@ -115,7 +115,8 @@ def _of_header(arrays: Arrays, name: str) -> Model:
             raise DataError(f"{name} is a model of kind {kind!r}, wanted linear, kmeans or network")
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise DataError(
-            f"{name} has a damaged header ({type(error).__name__}: {error}); save the model again"
+            f"{name} has a damaged header ({type(error).__name__}: {one_line(error)}); save the "
+            "model again"
         ) from None
     encoded = width if rows.encoder is None else rows.encoder.n_columns
     if width != rows.n_columns or encoded < width:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from elasticml.data.chunks.rows import rows_of_chunk
 from elasticml.data.source import Source, infer_format, read_block, source_from_spec
 from elasticml.data.storage.untrusted_files import check_regular, reading
-from elasticml.errors import ConfigError, DataError
+from elasticml.errors import ConfigError, DataError, one_line
 
 if TYPE_CHECKING:
     from elasticml.data.readers.table_encoding import TableEncoder
@@ -258,7 +258,7 @@ def arrow_table(X: Any) -> Any:
         else:
             table = pyarrow.table(X)
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
-        raise DataError(f"the frame cannot be read as a table: {error}") from None
+        raise DataError(f"the frame cannot be read as a table: {one_line(error)}") from None
     return table.rename_columns([str(name) for name in table.column_names])
 
 

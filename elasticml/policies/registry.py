@@ -9,7 +9,7 @@ from typing import Any
 
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.policy import Policy
-from elasticml.errors import ConfigError, shown
+from elasticml.errors import ConfigError, one_line, shown
 from elasticml.policies.background_shuffle import GlobalShuffle
 from elasticml.policies.elastic_scaling import ElasticScaling
 from elasticml.policies.gap_per_container_second import GapPerContainerSecond
@@ -69,7 +69,7 @@ def kind_of(name: str, path: str = "policies") -> type:
         kind = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"{path}: policy {shown(name)} cannot be imported: {error}; "
+            f"{path}: policy {shown(name)} cannot be imported: {one_line(error)}; "
             "give module:Class of a class that every process can import",
             key=name,
         ) from None
@@ -140,7 +140,7 @@ def make_policy(entry: object, path: str = "policies") -> Policy:
     except ConfigError as error:
         raise ConfigError(f"{path}: {error.message}", **error.fields) from None
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}", path=path) from None
+        raise ConfigError(f"{path}: {one_line(error)}", path=path) from None
     return policy
 
 

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from elasticml.errors import RemoteProtocolError
+from elasticml.errors import RemoteProtocolError, one_line
 from elasticml.ids import ChunkId, ChunkInfo, MemberId, chunk_id, member_id
 from elasticml.protocol import commands, events
 
@@ -51,7 +51,9 @@ def decode(body: Mapping[str, Any]) -> Any:
     try:
         return cls(**{k: _typed(v, hints[k]) for k, v in body.items() if k != "type"})
     except (KeyError, TypeError, ValueError) as error:
-        raise RemoteProtocolError(f"message {body.get('type')} does not fit: {error}") from error
+        raise RemoteProtocolError(
+            f"message {body.get('type')} does not fit: {one_line(error)}"
+        ) from error
 
 
 def _plain(value: Any) -> Any:

@@ -30,7 +30,7 @@ from elasticml.control.driver import Driver
 from elasticml.control.driver_settings import settings_from_record
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.source import Source
-from elasticml.errors import ElasticmlError, RemoteProtocolError, fault_of
+from elasticml.errors import ElasticmlError, RemoteProtocolError, fault_of, one_line
 from elasticml.ids import MemberId
 from elasticml.policies.registry import policies_of_job
 from elasticml.protocol import commands as cmd
@@ -166,7 +166,7 @@ def commands_after(driver: Driver, event: ev.Event, now_s: float, job: str) -> l
         # A policy's suggestion may turn out to be invalid only when it is carried out. Without the
         # driver the job would hang.
         logger.exception("job %s: the driver failed", job)
-        reason = f"the driver failed: {type(error).__name__}: {error}"
+        reason = f"the driver failed: {type(error).__name__}: {one_line(error)}"
         return driver.handle(ev.Failed(reason=reason), now_s)
 
 
@@ -319,7 +319,7 @@ class DriverAgent(JobDriver):
                 self._queue.append(failed)
             elif not self.ended.is_set():
                 self.driver_session.state = "failed"
-                self.finish(cmd.EndJob(cause="driver", state="failed", reason=str(error)))
+                self.finish(cmd.EndJob(cause="driver", state="failed", reason=one_line(error)))
 
     def feed(self, event: ev.Event) -> None:
         """Let the machine handle an event, unless the scheduler has closed this job."""

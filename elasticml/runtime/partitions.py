@@ -18,7 +18,14 @@ from distributed import Client, KilledWorker, Scheduler, get_worker
 from distributed.protocol.pickle import loads
 
 from elasticml.data.readers.dask_partitions import Key, PartitionGraph
-from elasticml.errors import DataError, ElasticmlError, error_from_dict, error_to_dict, fault_of
+from elasticml.errors import (
+    DataError,
+    ElasticmlError,
+    error_from_dict,
+    error_to_dict,
+    fault_of,
+    one_line,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -303,6 +310,6 @@ def _high_level(layers: tuple[dict[Key, Any], dict[Key, Any]], address: str) -> 
 def _failed(block: int, error: BaseException) -> DataError:
     return DataError(
         f"partition {block} of the Dask collection could not be computed: "
-        f"{type(error).__name__}: {error}",
+        f"{type(error).__name__}: {one_line(error)}",
         block=block,
     )

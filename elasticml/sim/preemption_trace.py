@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, one_line
 from elasticml.specification.settings_model import read_settings
 from elasticml.specification.simulator import WorldOptions, trace_entry
 
@@ -67,7 +67,7 @@ def read_preemptions(path: str | Path) -> list[dict[str, Any]]:
         # Spreadsheets write a byte-order mark.
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = getattr(error, "strerror", None) or one_line(error)
         raise ConfigError(
             f"simulate.preemption.trace: cannot read {path}: {reason}; give a CSV file with the "
             f"columns {COLUMNS}",

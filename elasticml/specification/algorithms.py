@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from elasticml.errors import ConfigError, shown
+from elasticml.errors import ConfigError, one_line, shown
 from elasticml.specification.settings_model import (
     Count,
     SettingsModel,
@@ -676,7 +676,9 @@ def require_torch(algorithm: SettingsModel) -> None:
 
 def torch_missing(error: ImportError | None = None) -> ConfigError:
     """Return the error for a process without PyTorch."""
-    detail = "" if error is None or isinstance(error, ModuleNotFoundError) else f" ({error})"
+    detail = (
+        "" if error is None or isinstance(error, ModuleNotFoundError) else f" ({one_line(error)})"
+    )
     return ConfigError(
         f"algorithm.name is local_sgd, which needs PyTorch, and that is not installed here{detail}"
         "; pip install 'elasticml[torch]', here, on every worker and on the scheduler",

@@ -28,7 +28,7 @@ from elasticml.algorithms.base import (
 )
 from elasticml.control.tree_node import KEPT_MAX
 from elasticml.data.chunks.digests import digest_of, digest_of_arrays
-from elasticml.errors import ElasticmlError
+from elasticml.errors import ElasticmlError, one_line
 from elasticml.ids import ExchangeId
 from elasticml.protocol import events as ev
 from elasticml.protocol.commands import Deliver
@@ -138,7 +138,7 @@ class TrainerRunner:
             return ev.Failed(cause="trainer", reason=error.message)
         except Exception as error:
             self.error = error
-            return ev.Failed(cause="trainer", reason=f"{type(error).__name__}: {error}")
+            return ev.Failed(cause="trainer", reason=f"{type(error).__name__}: {one_line(error)}")
         if isinstance(request, RoundEnd):
             self.round_end = request
             return ev.RoundFinished(cause="trainer", row=_row(request))

@@ -1,6 +1,8 @@
 """Errors of other libraries, in one line."""
 
-from elasticml.errors import one_line
+import pytest
+
+from elasticml.errors import QUOTED_CHARACTERS_MAX, DataError, one_line
 
 JAVA = """Failed to submit application, exception:
 The DiskSpace quota of /user/me is exceeded: quota = 1 KB but diskspace consumed = 2 KB
@@ -27,3 +29,21 @@ def test_words_that_only_look_like_a_stack_stay():
 def test_an_error_without_a_message_is_its_class():
     assert one_line(TimeoutError()) == "TimeoutError"
     assert one_line("") == ""
+
+
+@pytest.mark.parametrize(
+    "character", ["\n", "\r", "\x00", "\x1b", "\x85", "\u2028", "\u202e", "\udcff"]
+)
+def test_the_bytes_of_a_file_in_a_text_are_cut_and_escaped(character):
+    # pyarrow quotes the row that it cannot parse, whatever the row holds.
+    text = one_line(ValueError("Expected 5 columns, got 7: " + character * 20_000))
+    assert text.startswith("Expected 5 columns, got 7:")
+    assert len(text) <= QUOTED_CHARACTERS_MAX
+    assert text.isprintable()
+
+
+def test_elasticml_s_own_message_is_one_line_and_is_not_cut():
+    error = DataError("a\nb.csv: " + "wanted a number; " * 100)
+    assert error.message.startswith("a\\nb.csv: ")
+    assert "\n" not in str(error)
+    assert one_line(error) == error.message.strip()

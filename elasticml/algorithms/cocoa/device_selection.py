@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from numba.core import config
 
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, one_line
 
 Device = Literal["cpu", "cuda"]
 #: The driver's library; without it there is no GPU, and numba.cuda is not loaded.
@@ -42,8 +42,7 @@ def why_not_cuda() -> str | None:
         try_device()
     except Exception as error:
         # Numba, its compiler and the driver each raise their own errors for what they lack.
-        said = str(error).strip().splitlines() or [type(error).__name__]
-        return f"numba cannot compute on it: {said[0]}"
+        return f"numba cannot compute on it: {one_line(error)}"
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from elasticml.algorithms.local_sgd.torch_import import load_torch
 from elasticml.data.dataset_stats import DatasetStats
-from elasticml.errors import ConfigError, DataError
+from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.specification.algorithms import LocalSGD
 
 # Built-in networks: factories of ``torch.nn.Module``.
@@ -212,7 +212,7 @@ def make_module(
             module = factory(**options)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"algorithm.model {settings.model} cannot be made: {str(error).splitlines()[0]}; "
+            f"algorithm.model {settings.model} cannot be made: {one_line(error)}; "
             "algorithm.model_options are the factory's keyword arguments",
             key="algorithm.model",
         ) from error
@@ -231,8 +231,8 @@ def _imported(key: str, path: str) -> Callable[..., Any]:
         imported = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"algorithm.{key} is {path!r}, which cannot be imported ({error}); every worker and "
-            "the scheduler must be able to import it",
+            f"algorithm.{key} is {path!r}, which cannot be imported ({one_line(error)}); every "
+            "worker and the scheduler must be able to import it",
             key=f"algorithm.{key}",
         ) from error
     if not callable(imported):

@@ -29,7 +29,7 @@ from elasticml.algorithms.local_sgd.torch_import import load_torch
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import DatasetStats
-from elasticml.errors import ConfigError, DataError
+from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.specification.algorithms import LocalSGD
 
 #: Batch size of evaluations.
@@ -332,7 +332,7 @@ class Network:
         except (RuntimeError, ValueError, TypeError) as error:
             raise ConfigError(
                 f"algorithm.model {self._settings.model} does not take an example of shape "
-                f"{list(self.shape)}: {str(error).splitlines()[0]}; set algorithm.shape or "
+                f"{list(self.shape)}: {one_line(error)}; set algorithm.shape or "
                 "algorithm.model_options",
                 key="algorithm.model",
             ) from None

@@ -19,7 +19,7 @@ import psutil
 
 from elasticml.clusters.minihadoop.configuration import MARKER
 from elasticml.clusters.minihadoop.layout import Layout
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, one_line
 
 #: Seconds that daemons have to exit by themselves, on top of the time for their containers.
 END_S_MAX = 5.0
@@ -194,7 +194,8 @@ def make_root(root: Path | None, say: Callable[[str], None] = lambda line: None)
         free = shutil.disk_usage(root).free
     except OSError as error:
         raise ConfigError(
-            f"no directory for a mini YARN: {error}; choose one that you can write to: --root DIR"
+            f"no directory for a mini YARN: {one_line(error)}; choose one that you can write to: "
+            "--root DIR"
         ) from error
     if free < FREE_BYTES_MIN:
         raise ConfigError(

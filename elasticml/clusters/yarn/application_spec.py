@@ -80,7 +80,7 @@ def read_specification(source: skein.ApplicationSpec | Mapping[str, Any] | str) 
             spec = model.ApplicationSpec.from_file(str(source))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(
-            f"specification: {' '.join(str(error).split())}; see "
+            f"specification: {one_line(error)}; see "
             "https://jcristharif.com/skein/specification.html for the format",
         ) from error
     if WORKER not in spec.services:

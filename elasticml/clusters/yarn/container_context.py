@@ -17,7 +17,7 @@ from elasticml.clusters.yarn.hadoop_conf import GraceSettings, grace_settings
 from elasticml.clusters.yarn.resource_manager import ResourceManager
 from elasticml.data.storage.hadoop_http import ask
 from elasticml.data.storage.hadoop_sites import HadoopConf, hadoop_conf, parse_site
-from elasticml.errors import ConfigError, ElasticmlError
+from elasticml.errors import ConfigError, ElasticmlError, one_line, shown
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +102,8 @@ def worker_options(environment: Mapping[str, str] = os.environ) -> dict[str, Any
         options = json.loads(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError) as error:
         raise ConfigError(
-            f"worker_options: got {text!r}, wanted JSON in base64 as dask-yarn writes it: {error}"
+            f"worker_options: got {shown(text)}, wanted JSON in base64 as dask-yarn writes it: "
+            f"{one_line(error)}"
         ) from error
     if not isinstance(options, dict):
         raise ConfigError(f"worker_options: got {options!r}, wanted a mapping")
@@ -127,7 +128,7 @@ def container_limits(environment: Mapping[str, str] = os.environ) -> tuple[int, 
     for name in (WORKERS_MIN_VARIABLE, WORKERS_MAX_VARIABLE):
         text = environment.get(name)
         if text is not None and not text.isdecimal():
-            raise ConfigError(f"{name}: got {text!r}, wanted a whole number of containers")
+            raise ConfigError(f"{name}: got {shown(text)}, wanted a whole number of containers")
         numbers.append(None if text is None else int(text))
     low, high = numbers[0] or 0, numbers[1]
     if high is not None and low > high:
@@ -179,7 +180,7 @@ def sigkill_delay_s(node_http: str, environment: Mapping[str, str] = os.environ)
     try:
         return max(0.0, float(text))
     except ValueError as error:
-        raise ConfigError(f"{GRACE_VARIABLE}: got {text!r}, wanted seconds") from error
+        raise ConfigError(f"{GRACE_VARIABLE}: got {shown(text)}, wanted seconds") from error
 
 
 def find_kernel_cache(package: Path, environment: Mapping[str, str] = os.environ) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from elasticml.clusters.yarn.hadoop_conf import GraceSettings
-from elasticml.errors import RemoteProtocolError
+from elasticml.errors import RemoteProtocolError, one_line
 from elasticml.protocol.notices import ContainerEnded, ContainerMarked, NodeChanged, Reason
 
 #: Prefix of the keys under which the agent publishes.
@@ -156,8 +156,9 @@ class NoticeParser:
             return self._read_nodes(document)
         except (ValueError, TypeError, KeyError) as error:
             raise RemoteProtocolError(
-                f"the agent's document {key} cannot be read ({type(error).__name__}: {error}), "
-                f"wanted format {_FORMAT}; rebuild the agent from this version: make agent",
+                f"the agent's document {key} cannot be read ({type(error).__name__}: "
+                f"{one_line(error)}), wanted format {_FORMAT}; rebuild the agent from this "
+                "version: make agent",
                 key=key,
             ) from error
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from elasticml.data.storage.filesystem import exists, join, reason_of, system_of
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, one_line
 
 #: Characters of the hash in an archive's name: 128 bits, so collisions need about 2^64 archives.
 _HASH_CHARS = 32
@@ -128,7 +128,7 @@ def pack_environment(listed: PackingList, output: str | Path) -> Path:
         part.replace(output)
     except Exception as error:
         raise ConfigError(
-            f"{folder} cannot be packed: {' '.join(str(error).split())}; fix that, or name an "
+            f"{folder} cannot be packed: {one_line(error)}; fix that, or name an "
             "environment on the nodes"
         ) from error
     finally:
@@ -241,7 +241,7 @@ def _no_packer(name: str) -> ConfigError:
 
 def _refused(folder: Path, error: Exception) -> ConfigError:
     return ConfigError(
-        f"{folder} cannot be packed: {' '.join(str(error).split())}; fix that, or name an "
+        f"{folder} cannot be packed: {one_line(error)}; fix that, or name an "
         "environment on the nodes"
     )
 

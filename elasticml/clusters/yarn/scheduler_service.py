@@ -109,7 +109,7 @@ class SchedulerOwnership:
                 logger.info("the application master does not respond: %s", error)
                 silent_s = silent_s or time.monotonic()
                 if time.monotonic() - silent_s > MASTER_LOST_S:
-                    return self._on_lost(f"the application master is lost ({error})")
+                    return self._on_lost(f"the application master is lost ({one_line(error)})")
                 time.sleep(MASTER_LOST_S / 10)
         if value is None:
             return self._on_lost("the application has no scheduler now")

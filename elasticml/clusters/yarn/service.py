@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from elasticml.clusters.yarn.compat import import_skein
 from elasticml.clusters.yarn.container_context import EXIT_MESSAGE_KEY
-from elasticml.errors import ConfigError, ElasticmlError
+from elasticml.errors import ConfigError, ElasticmlError, one_line
 
 #: Exit status for errors that the user can fix.
 BAD_INPUT = 2
@@ -96,7 +96,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return BAD_INPUT
     except Exception as error:
-        _post_exit_message(f"{type(error).__name__}: {error}")
+        _post_exit_message(f"{type(error).__name__}: {one_line(error)}")
         raise
 
 

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, one_line
 
 if TYPE_CHECKING:
     import skein
@@ -81,6 +81,6 @@ def pem(credentials: skein.Security, what: str) -> str:
         return Path(source.removeprefix("file://")).read_text()
     except OSError as error:
         raise ConfigError(
-            f"skein's credentials cannot be read: {error}; create new ones: skein config gencerts "
-            "--force"
+            f"skein's credentials cannot be read: {one_line(error)}; create new ones: skein "
+            "config gencerts --force"
         ) from error

@@ -185,7 +185,7 @@ def _worker_class(path: str | None) -> Any:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
-            f"worker_class: cannot import {path!r} in the worker's environment: {error}"
+            f"worker_class: cannot import {path!r} in the worker's environment: {one_line(error)}"
         ) from error
 
 

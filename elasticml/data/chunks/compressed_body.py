@@ -25,7 +25,7 @@ from elasticml.data.chunks.body import (
     read_header,
 )
 from elasticml.data.chunks.checksums import checksum
-from elasticml.errors import DataError
+from elasticml.errors import DataError, one_line
 
 U8 = NDArray[np.uint8]
 
@@ -197,7 +197,7 @@ def _inflated(frame: memoryview, nbytes: int) -> U8:
     try:
         raw = np.frombuffer(Codec("zstd").decompress(frame, nbytes), np.uint8)
     except (OSError, ValueError) as error:
-        raise DataError(f"it cannot be decompressed ({error})") from None
+        raise DataError(f"it cannot be decompressed ({one_line(error)})") from None
     if raw.size != nbytes:
         raise DataError(f"it holds {raw.size} bytes, wanted {nbytes}")
     return raw

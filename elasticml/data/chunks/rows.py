@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from elasticml.data.chunks.chunk import Chunk, Dtype
 from elasticml.data.chunks.chunker import Rows, block_layout, cut
 from elasticml.data.dataset_stats import BlockSummary, summarise
-from elasticml.errors import DataError
+from elasticml.errors import DataError, one_line
 
 #: Start of the note about dropped columns.
 _BEYOND: Final = "{} values in columns beyond"
@@ -56,7 +56,7 @@ def rows_of_arrays(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, nam
             # SciPy's compiled code does not check the structure.
             matrix.check_format(full_check=True)
         except ValueError as error:
-            raise DataError(f"{name} is no valid sparse matrix: {error}") from None
+            raise DataError(f"{name} is no valid sparse matrix: {one_line(error)}") from None
     csr = scipy.sparse.csr_array(matrix)
     if not csr.has_canonical_format or np.any(csr.data == 0):
         csr = csr.copy()

@@ -190,7 +190,7 @@ def _read_manifest(path: Path, mtime_ns: int) -> Mapping[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{path} is not a manifest of chunk files ({type(error).__name__}: "
-            f"{one_line(error)[:200]}); convert again",
+            f"{one_line(error)}); convert again",
             path=str(path),
         ) from None
     if version != VERSION:

@@ -31,7 +31,7 @@ from elasticml.data.readers.table_encoding import (
 )
 from elasticml.data.readers.tabular import column_moments
 from elasticml.data.source import BLOCK_BYTES, BlockInfo
-from elasticml.errors import ConfigError, DataError
+from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.specification.data import DaskTableSpec
 
 
@@ -147,7 +147,7 @@ def _arrow_table(part: Any, block: int) -> Any:
         if all(isinstance(record, Mapping) for record in records):
             return pyarrow.Table.from_pylist([dict(record) for record in records])
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
-        raise DataError(f"{partition_title(block)} is no table: {error}") from None
+        raise DataError(f"{partition_title(block)} is no table: {one_line(error)}") from None
     wrong = next(record for record in records if not isinstance(record, Mapping))
     raise DataError(
         f"{partition_title(block)} holds a {type(wrong).__name__}, wanted records: mappings of "

@@ -23,7 +23,7 @@ from elasticml.data.storage.untrusted_files import (
     check_expansion,
     check_regular,
 )
-from elasticml.errors import ConfigError, DataError
+from elasticml.errors import ConfigError, DataError, one_line
 
 Compression = Literal["gzip", "bzip2", "xz"]
 T = TypeVar("T")
@@ -276,7 +276,7 @@ def _decompressed(path: str, compression: Compression, compressed_bytes: int) ->
                 lines = line + sum(part.count(b"\n") for part in parts)
                 raise DataError(
                     f"{path}, line {lines}: the {compression} data end early or are damaged "
-                    f"({error}); copy or download the file again",
+                    f"({one_line(error)}); copy or download the file again",
                     path=path,
                     line=lines,
                 ) from None

@@ -220,7 +220,7 @@ def _zip(path: str, raw: BinaryIO) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(raw)
     except _DAMAGE as error:
-        raise _damaged(path, str(error)) from None
+        raise _damaged(path, one_line(error)) from None
 
 
 def _member_of(path: str, archive: zipfile.ZipFile, name: str) -> bytes:
@@ -228,7 +228,7 @@ def _member_of(path: str, archive: zipfile.ZipFile, name: str) -> bytes:
     try:
         return archive.read(name)
     except _DAMAGE as error:
-        raise _damaged(path, f"{name}: {error}") from None
+        raise _damaged(path, f"{name}: {one_line(error)}") from None
 
 
 def tar_contents(path: str) -> Generator[tuple[str, bytes], None, None]:
@@ -257,7 +257,7 @@ def tar_contents(path: str) -> Generator[tuple[str, bytes], None, None]:
             _refuse_doubles(path, names)
             yield from _linked(path, archive, links)
     except _DAMAGE as error:
-        raise _damaged(path, str(error)) from None
+        raise _damaged(path, one_line(error)) from None
 
 
 def _linked(
@@ -316,7 +316,6 @@ def _check_size(path: str, name: str, nbytes: int) -> None:
 
 def _damaged(path: str, why: str) -> DataError:
     return DataError(
-        f"{path}: the archive ends early or is damaged ({one_line(why)[:300]}); copy or download "
-        "it again",
+        f"{path}: the archive ends early or is damaged ({why}); copy or download it again",
         path=path,
     )

@@ -45,7 +45,7 @@ from elasticml.data.source import (
     resolve_chunk_bytes,
 )
 from elasticml.data.storage.untrusted_files import check_expansion, reads_untrusted_files
-from elasticml.errors import ConfigError, DataError
+from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.specification.data import ImagesSpec
 
 # Read images from IDX files (MNIST and similar): one file of images and one of labels.
@@ -311,7 +311,8 @@ def _damage_errors(path: str) -> Iterator[None]:
         yield
     except (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
         raise DataError(
-            f"{path}: the data end early or are damaged ({error}); copy or download the file again",
+            f"{path}: the data end early or are damaged ({one_line(error)}); copy or download "
+            "the file again",
             path=path,
         ) from None
 

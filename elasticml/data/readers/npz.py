@@ -100,7 +100,7 @@ class NpzSource(SinglePassSource):
         except DataError as error:
             if error.__cause__ is None:
                 raise
-            why = one_line(error.__cause__)[:200]
+            why = one_line(error.__cause__)
             raise DataError(
                 f"{self.path} is not a readable .npz file ({why}); write it with numpy.savez",
                 path=self.path,

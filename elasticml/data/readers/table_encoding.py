@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from elasticml.data.chunks.chunker import Rows
 from elasticml.data.column_survey import ColumnSurvey, survey_numbers, survey_texts
-from elasticml.errors import ConfigError, DataError
+from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.specification.data import TableSpec
 from elasticml.specification.settings_model import did_you_mean
 
@@ -712,7 +712,8 @@ def _days(table: Any, name: str, path: str, place: Place, accepts_missing: bool)
                 column = column.cast(pyarrow.timestamp("us", "UTC"))
             except pyarrow.ArrowInvalid as error:
                 raise DataError(
-                    f"column {name!r} of {path} is not a column of dates as in training ({error})",
+                    f"column {name!r} of {path} is not a column of dates as in training "
+                    f"({one_line(error)})",
                     path=path,
                     column=name,
                 ) from None

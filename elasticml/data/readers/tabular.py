@@ -126,7 +126,7 @@ def parse_csv(text: CsvText, types: Mapping[str, ColumnType]) -> Any:
             ),
         )
     except pyarrow.ArrowInvalid as error:
-        _explain(text, types, str(error))
+        _explain(text, types, one_line(error))
 
 
 def _explain(text: CsvText, types: Mapping[str, ColumnType], error: str) -> NoReturn:
@@ -742,7 +742,7 @@ def _open_parquet(path: str) -> Iterator[Any]:
         try:
             file = pyarrow.parquet.ParquetFile(raw)
         except Exception as error:  # of every kind, for damaged files
-            why = one_line(error)[:300]
+            why = one_line(error)
             raise DataError(f"{path} is not a readable Parquet file: {why}", path=path) from None
         _check_row_groups(path, file.metadata, raw)
         with reading(path):

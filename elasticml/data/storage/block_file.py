@@ -113,7 +113,7 @@ def map_block(path: Path) -> Block:
     except DataError as error:
         raise _damaged(path, error.message.partition(";")[0]) from None
     except Exception as error:  # the digest of an index detects damage, and forgery does not
-        raise _damaged(path, f"its index cannot be read: {one_line(error)[:200]}") from error
+        raise _damaged(path, f"its index cannot be read: {one_line(error)}") from error
 
 
 def _damaged(path: Path, why: str) -> DataError:

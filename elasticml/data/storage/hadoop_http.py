@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 from urllib.parse import urlsplit
 
+from elasticml.errors import one_line
+
 TIMEOUT_S: Final = 30.0
 
 #: Hadoop's authentication cookie by host; it saves later requests the Kerberos exchange.
@@ -145,6 +147,7 @@ def _ticket(host: str) -> str:
     except gssapi.exceptions.GSSError as error:
         raise PermissionError(
             errno.EACCES,
-            f"{host} requires Kerberos, and there is no usable ticket ({error}); kinit first",
+            f"{host} requires Kerberos, and there is no usable ticket ({one_line(error)}); kinit "
+            "first",
         ) from None
     return base64.b64encode(token).decode()

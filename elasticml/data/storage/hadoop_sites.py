@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, one_line
 
 #: Environment variables that name the configuration folder, in order of precedence.
 VARIABLES: Final = ("YARN_CONF_DIR", "HADOOP_CONF_DIR")
@@ -94,7 +94,8 @@ def parse_site(text: bytes, name: str) -> list[tuple[str, str, bool]]:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         raise ConfigError(
-            f"{name} is not readable XML: {error}; copy it from the cluster again", path=name
+            f"{name} is not readable XML: {one_line(error)}; copy it from the cluster again",
+            path=name,
         ) from None
     if root.tag != "configuration":
         raise ConfigError(

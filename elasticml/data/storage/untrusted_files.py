@@ -37,7 +37,6 @@ _METHODS: Final = {
     zipfile.ZIP_LZMA: "lzma",
 }
 _NPY: Final = ".npy"
-_WHY_CHARACTERS_MAX: Final = 300
 
 F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K", bound=type)
@@ -58,10 +57,9 @@ def reading(path: str, place: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         where = f"{path}, {place}" if place else path
-        why = one_line(error)[:_WHY_CHARACTERS_MAX]
         raise DataError(
-            f"{where}: cannot be read ({type(error).__name__}: {why}); it is damaged or of another "
-            "format: copy or download it again",
+            f"{where}: cannot be read ({type(error).__name__}: {one_line(error)}); it is damaged "
+            "or of another format: copy or download it again",
             path=path,
         ) from error
 

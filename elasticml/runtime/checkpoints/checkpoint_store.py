@@ -17,7 +17,7 @@ from elasticml.algorithms.base import Arrays, Resume
 from elasticml.control.checkpoint_state import progress_of
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.storage.filesystem import join, names, read_bytes, remove, write_whole
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, one_line
 from elasticml.protocol.job_record import JobRecord, job_record
 from elasticml.runtime.checkpoints.checkpoint_format import (
     DamagedError,
@@ -279,4 +279,5 @@ def part_of(entry: Mapping[str, Any]) -> Part:
 def _reason(error: BaseException) -> str:
     if isinstance(error, FileNotFoundError):
         return "one of its files is missing"
-    return str(error) if isinstance(error, DamagedError) else f"{type(error).__name__}: {error}"
+    kind = "" if isinstance(error, DamagedError) else f"{type(error).__name__}: "
+    return f"{kind}{one_line(error)}"

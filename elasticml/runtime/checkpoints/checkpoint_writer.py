@@ -18,7 +18,7 @@ from elasticml.algorithms.base import Arrays
 from elasticml.control.checkpoint_state import progress_entry
 from elasticml.control.driver import Driver
 from elasticml.data.storage.filesystem import exists, join, make_directory, remove
-from elasticml.errors import ConfigError, ElasticmlError
+from elasticml.errors import ConfigError, ElasticmlError, one_line
 from elasticml.runtime.checkpoints.checkpoint_store import (
     KEPT,
     Part,
@@ -224,7 +224,9 @@ class Checkpointer:
             if not (self._failed or self._is_over):
                 self._failed = True
                 number = task.resume_point.round
-                self._append(CheckpointFailed(cause="checkpoint", round=number, error=str(error)))
+                self._append(
+                    CheckpointFailed(cause="checkpoint", round=number, error=one_line(error))
+                )
         else:
             self._failed = False
             written = CheckpointWritten(

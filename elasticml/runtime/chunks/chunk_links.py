@@ -35,7 +35,7 @@ from elasticml.data.chunks.lazy_body import open_lazy_body
 from elasticml.data.out_of_core import mapped_memory
 from elasticml.data.out_of_core.mapped_memory import FileSlab
 from elasticml.data.out_of_core.store import release
-from elasticml.errors import DataError, RemoteProtocolError
+from elasticml.errors import DataError, RemoteProtocolError, one_line
 from elasticml.ids import ChunkId, MemberId, chunk_id, member_id
 from elasticml.protocol.commands import CopyChunks, GiveChunks
 from elasticml.protocol.events import Event
@@ -181,7 +181,7 @@ class ChunkTransport:
                 await send(link)
         except (LinkClosedError, KeyError) as error:
             self._links.pop(key, None)
-            reason = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {one_line(error)}"
             done = fx.SendFailed(
                 target=order.target, chunks=order.chunks, order=order.order, reason=reason
             )

@@ -148,7 +148,7 @@ def _log_on_node(node: str, container: str, service: str) -> str:
     try:
         answer = ask("GET", url, timeout_s=10.0)
     except OSError as error:
-        return f"not known: {error}"
+        return f"not known: {one_line(error)}"
     if answer.status != 200:
         return f"not known: the node answers {answer.status}"
     return "\n".join(log.text for log in parse_logs(answer.body.decode(errors="replace")))

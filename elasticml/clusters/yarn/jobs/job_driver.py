@@ -41,7 +41,7 @@ from elasticml.clusters.yarn.jobs.submission import (
 from elasticml.clusters.yarn.skein_client import finish_application
 from elasticml.data.source import Source, source_from_spec
 from elasticml.data.storage.filesystem import exists, join, write_whole
-from elasticml.errors import ConfigError, DataError, ElasticmlError, JobFailedError
+from elasticml.errors import ConfigError, DataError, ElasticmlError, JobFailedError, one_line
 from elasticml.jobs.follow import follow
 from elasticml.jobs.handle import POLL_S, Record, story_batches
 from elasticml.jobs.result import Result
@@ -256,7 +256,7 @@ class YarnJob:
         except Exception as error:
             # A bug: every further attempt would fail in the same way.
             traceback.print_exc()
-            text = " ".join(f"{type(error).__name__}: {error}".split())
+            text = f"{type(error).__name__}: {one_line(error)}"
             verdict = Verdict.of_error(JobFailedError(f"internal error: {text}; see the logs"))
         await asyncio.to_thread(self._end, verdict)
 

@@ -11,7 +11,7 @@ from types import TracebackType
 
 from elasticml.clusters.polling import retry
 from elasticml.data.storage import filesystem
-from elasticml.errors import ConfigError, JobFailedError
+from elasticml.errors import ConfigError, JobFailedError, one_line
 from elasticml.jobs.run_checkpoints import FOLDER
 
 #: Seconds between two synchronizations.
@@ -110,7 +110,7 @@ class RunSync:
                 self.copy()
         except (ConfigError, OSError) as error:
             # The destination may recover; the files are still here.
-            self.trouble = str(error)
+            self.trouble = one_line(error)
             return False
         self.trouble = None
         return True

@@ -190,6 +190,14 @@ def test_a_gz_bomb_is_refused(tmp_path, monkeypatch) -> None:
     refused(read_csv(str(tmp_path / "a.csv.gz"), "y"), "a.csv.gz: the file expands from")
 
 
+def test_a_quoted_cell_of_many_lines_is_cut(tmp_path: Path) -> None:
+    """Every line alone is right; pyarrow joins them, and quotes the cell in its message."""
+    lines = ["y,a", "1,2", '0,"1', *['0,""1'] * 20_000, '0,"1', ""]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    message = refused(read_csv(str(tmp_path / "a.csv"), "y"), "a.csv cannot be parsed as CSV")
+    assert len(message) < 500
+
+
 def test_compressed_text_has_the_same_pieces_as_before(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(files, "BLOCK_BYTES", 3000)
     monkeypatch.setattr(files, "_READ_BYTES", 1000)
