@@ -68,7 +68,7 @@ def decode(content: bytes, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
         is_ours = seal["elasticml"] == "checkpoint"
         written = (seal["format"], seal["package"])
         nbytes, digest = int(seal["nbytes"]), str(seal["sha256"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         raise DamagedError("its first line is not that of a checkpoint") from None
     if is_ours and written != (FORMAT, VERSION):
         raise ConfigError(

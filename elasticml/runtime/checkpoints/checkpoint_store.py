@@ -63,7 +63,8 @@ def checkpoint_name(attempt: int, number: int) -> str:
 def read_checkpoint(place: str) -> Checkpoint | None:
     """Read the newest undamaged checkpoint in a place; None if there is none.
 
-    ``notes`` of the result lists newer ones that are damaged.
+    ``notes`` of the result lists newer ones that were skipped: they are damaged, cannot be read, or
+    name another version in their first line, which no digest covers.
 
     Parameters
     ----------
@@ -73,14 +74,21 @@ def read_checkpoint(place: str) -> Checkpoint | None:
     Raises
     ------
     ConfigError
-        When another version of elasticml wrote it, or the place cannot be read.
+        When none can be read, and another version of elasticml wrote the newest of them, or the
+        place cannot be read.
     """
     notes: list[str] = []
+    refusals: list[ConfigError] = []
     for _, _, name in sorted(_checkpoints(place), reverse=True):
         try:
             return _read(place, name, tuple(notes))
         except (DamagedError, FileNotFoundError, KeyError, TypeError, ValueError) as error:
             notes.append(f"{name} is damaged and skipped: {_reason(error)}")
+        except ConfigError as error:
+            refusals.append(error)
+            notes.append(f"{name} is skipped: {error.message}")
+    if refusals:
+        raise refusals[0]
     return None
 
 

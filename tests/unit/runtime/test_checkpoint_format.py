@@ -57,6 +57,14 @@ def test_a_truncated_file_is_noticed(nbytes):
         decode(content[:nbytes], "c")
 
 
+@pytest.mark.parametrize("nbytes", [b"1e999", b"-Infinity", b"[" * 100_000])
+def test_a_hostile_first_line_is_noticed(nbytes):
+    # An OverflowError or a RecursionError hid the older checkpoint.
+    line = b'{"elasticml": "checkpoint", "format": 1, "package": "1", "nbytes": ' + nbytes + b"}\n"
+    with pytest.raises(DamagedError):
+        decode(line.replace(b"{", b'{"sha256": "", ', 1), "c")
+
+
 def test_another_version_is_reported():
     content = encode(VALUES, ARRAYS).replace(b'"package": "', b'"package": "9.', 1)
     with pytest.raises(ConfigError, match=r"c was written by elasticml 9\..*install the same"):
