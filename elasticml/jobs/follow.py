@@ -31,6 +31,7 @@ from elasticml.story.summary import summary_from_json
 LAST_WORDS_S = 5.0
 #: ``reason`` of the error when the scheduler is gone, and the job with it.
 SCHEDULER_LOST = "scheduler lost"
+_WAS_REMOVED = "The run directory was removed while the job ran, and was written again."
 
 
 class Watcher(Protocol):
@@ -201,6 +202,8 @@ def _collect(
     if outcome.state == "failed" and outcome.error is not None:
         raise error_from_dict(dict(outcome.error))
     if directory is not None:
+        if directory.was_removed:
+            result.summary["notes"] += [_WAS_REMOVED]
         # Write the result first: the evaluation may take long.
         result.write(directory)
     if evaluates and outcome.state == "done":

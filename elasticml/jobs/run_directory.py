@@ -189,6 +189,9 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._story: IO[str] | None = None
+        self._job = b""
+        #: The directory was removed while the run was written, and was written again.
+        self.was_removed = False
         self._history: IO[str] | None = None
         #: Columns of the history file.
         self._columns: list[str] = []
@@ -231,8 +234,9 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             text = yaml.safe_dump(dict(job), sort_keys=False, default_flow_style=None, width=100)
+            self._job = text.encode()
             self._story = self._own_story()
-            write_whole(str(self.path / "job.yaml"), text.encode())
+            write_whole(str(self.path / "job.yaml"), self._job)
             if continues:
                 self.is_as_before = True
                 self._rounds_before = _rounds_in(self.path / "story.jsonl")
@@ -253,8 +257,8 @@ class RunDirectory:
         self._set_columns(list(FIRST_COLUMNS))
 
     def _own_story(self) -> IO[str]:
-        """Open and lock the story."""
-        story = (self.path / "story.jsonl").open("a", encoding="utf-8")
+        """Open and lock the story, for appending, and for reading it after its removal."""
+        story = (self.path / "story.jsonl").open("a+", encoding="utf-8")
         try:
             _lock(story, self.path)
         except ConfigError:
@@ -268,11 +272,12 @@ class RunDirectory:
         Raises
         ------
         JobFailedError
-            When they cannot be written: the directory was removed, or the disk is full.
+            When they cannot be written, as on a full disk.
         """
         if self._story is None or (self._history is None and not self.is_as_before):
             raise ValueError("the run directory is not open")
         with self._writing():
+            self._restore()
             if self.is_as_before:
                 self._begin()
             assert self._history is not None
@@ -290,12 +295,27 @@ class RunDirectory:
         try:
             yield
         except (OSError, ConfigError) as error:
-            is_there = self.path.is_dir()
-            why = reason_of(error.__cause__ or error) if is_there else "it has been removed"
+            why = reason_of(error.__cause__ or error)
             raise JobFailedError(
                 f"{self.path}: the run cannot be written any more: {why}; run it again",
                 reason=DIRECTORY_LOST,
             ) from error
+
+    def _restore(self) -> None:
+        """Write the run again if its directory was removed; the open file keeps the story."""
+        removed, path = self._story, self.path / "story.jsonl"
+        if removed is None or path.exists():
+            return
+        self.was_removed = True
+        self.path.mkdir(parents=True, exist_ok=True)
+        removed.flush()
+        removed.seek(0)
+        write_whole(str(path), removed.read().encode())
+        self._story = self._own_story()
+        removed.close()
+        write_whole(str(self.path / "job.yaml"), self._job)
+        if self._history is not None:
+            self._set_columns(self._columns)
 
     def _append(self, row: Row) -> None:
         assert self._history is not None
@@ -337,6 +357,7 @@ class RunDirectory:
 
     def _write(self, name: str, content: bytes) -> None:
         with self._writing():
+            self._restore()
             if not self.path.is_dir():  # write_whole would create it again, with this file alone
                 raise FileNotFoundError(errno.ENOENT, "it has been removed", str(self.path))
             write_whole(str(self.path / name), content)

@@ -13,6 +13,7 @@ from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError, JobFailedError
 from elasticml.jobs import follow as module
 from elasticml.jobs.callbacks import Callback
+from elasticml.jobs.result import load_result
 from elasticml.jobs.rpc import JobOutcome
 from elasticml.protocol.job_record import job_record
 from elasticml.report import run_page
@@ -80,13 +81,29 @@ class RunningJob(EndedJob):
         self.is_cancelled = True
 
 
-def test_a_directory_removed_while_the_job_runs_is_a_one_line_error(tmp_path):
-    # FileNotFoundError, and so an internal error.
-    job = RunningJob(lambda: shutil.rmtree(tmp_path / "run"))
-    with pytest.raises(JobFailedError, match="cannot be written any more: it has been"):
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_directory_removed_while_the_job_runs_is_written_again(tmp_path, is_moved):
+    # The job ran to its end, and its model was lost.
+    run = tmp_path / "run"
+    job = RunningJob(lambda: shutil.move(run, tmp_path / "new") if is_moved else shutil.rmtree(run))
+    result = module.follow(job, run_dir=run, cancels=True, evaluates=False)
+    assert not job.is_cancelled
+    saved = load_result(run)
+    assert [record["event"] for record in saved.story] == ["RoundEnded", "JobEnded"]
+    assert (run / "job.yaml").read_text().startswith("name: toy")
+    assert "was removed while the job ran" in " ".join(saved.summary["notes"])
+    assert result.run_dir == run
+
+
+def test_a_directory_that_cannot_be_written_again_is_a_one_line_error(tmp_path):
+    def replace_by_a_file():
+        shutil.rmtree(tmp_path / "run")
+        (tmp_path / "run").write_text("")
+
+    job = RunningJob(replace_by_a_file)
+    with pytest.raises(JobFailedError, match="the run cannot be written any more: File exists"):
         module.follow(job, run_dir=tmp_path / "run", cancels=True)
     assert job.is_cancelled
-    assert not (tmp_path / "run").exists()
 
 
 class LostJob(RunningJob):
