@@ -59,9 +59,8 @@ COLUMN: Final = "validation_"
 _CANDIDATE, _BEST = "validation/candidate/", "validation/best/"
 #: What the best model is without a trainer's end.
 _CUT_SHORT: Final = Model(arrays={}, converged=False, reason="")
-#: Algorithms whose members have no exchange or no whole rows to score.
+#: Algorithms whose members have no whole rows to score.
 _REFUSED: Final = {
-    "async_sgd": "its members run freely, without rounds to score in",
     "primal_cocoa": "its members own columns, and a score needs whole rows",
 }
 
@@ -114,6 +113,12 @@ def resolve_metrics(section: Mapping[str, Any], names: Sequence[str]) -> tuple[s
                 f"validate.metric is missing: name one for algorithm {name}", path="validate.metric"
             )
         return tuple(names)  # checked with the data, where the algorithm is imported
+    if getattr(_settings(section), "problem", None) == "kmeans":
+        raise ConfigError(
+            f"validate: {name} finds clusters, which have no targets to score; use problem: linear "
+            "or leave out validate",
+            path="validate",
+        )
     is_classification, has_probabilities = _predicts(section)
     fits = {"is_classification": is_classification, "has_probabilities": has_probabilities}
     for metric in names:
@@ -307,14 +312,14 @@ class _ValidatingSolver:
     """A member's solver that trains on training chunks, and scores validation chunks."""
 
     def __init__(self, solver: Solver, scorer: _Scorer) -> None:
-        self._solver = solver
+        self.solver = solver
         self._scorer = scorer
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the solver's arrays over the training chunks, with the sums if they are asked."""
         trained = [chunk for chunk in chunks if not is_validation(chunk.id)]
         if SUMS not in work.returns:
-            return self._solver.compute(work, trained, parallel)
+            return self.solver.compute(work, trained, parallel)
         model = {
             name.removeprefix(_PREFIX): array
             for name, array in work.model.items()
@@ -327,7 +332,7 @@ class _ValidatingSolver:
                 model={k: v for k, v in work.model.items() if not k.startswith(_PREFIX)},
                 returns={k: shape for k, shape in work.returns.items() if k != SUMS},
             )
-            out.update(self._solver.compute(inner, trained, parallel))
+            out.update(self.solver.compute(inner, trained, parallel))
         held = [chunk for chunk in chunks if is_validation(chunk.id)]
         out[SUMS] = self._scorer.sums(model, held, parallel)
         return out
@@ -355,6 +360,11 @@ def make_solver(
     if not validate:
         return solver
     return _ValidatingSolver(solver, _Scorer(Rules.of(validate), section, facts))
+
+
+def training_solver(solver: Solver) -> Solver:
+    """Return the solver that trains: that of a solver which also scores, else itself."""
+    return solver.solver if isinstance(solver, _ValidatingSolver) else solver
 
 
 # --- the trainer's half ---------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from elasticml.errors import (
     error_to_dict,
     fault_of,
 )
-from elasticml.evaluation.validation import make_solver
+from elasticml.evaluation.validation import make_solver, training_solver
 from elasticml.ids import NO_EXCHANGE, ChunkId, ExchangeId, MemberId, chunk_id
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
@@ -247,8 +247,9 @@ class MemberAgent:
             record = self._record
             solver = make_solver(record.algorithm, facts, record.validate)
             self._welcomed().solver = solver
-            if isinstance(solver, ReportSolver):
-                self._start_loop(solver)
+            training = training_solver(solver)
+            if isinstance(training, ReportSolver):
+                self._start_loop(training)
         except Exception as error:
             self._fail(error)
             return

@@ -18,6 +18,7 @@ from elasticml.control import effects as fx
 from elasticml.control.member_machine import Member
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import ElasticmlError
+from elasticml.evaluation.validation import training_solver
 from elasticml.ids import ExchangeId, MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
@@ -155,9 +156,10 @@ class VirtualMember:
     def _configure(self, order: cmd.Configure) -> None:
         try:
             self._solver = self.environment.make_solver()
-            if isinstance(self._solver, ReportSolver):
+            training = training_solver(self._solver)
+            if isinstance(training, ReportSolver):
                 # Its mini-batches run beside the exchanges.
-                self.free = VirtualLoop(self.me, self.worker, self.feed, self.later, self._solver)
+                self.free = VirtualLoop(self.me, self.worker, self.feed, self.later, training)
         except ElasticmlError as error:
             self.fail(error)
             return

@@ -80,3 +80,15 @@ def cancel_after(client: Client, rounds: int) -> Any:
         if record["event"] == "RoundEnded" and record["round"] >= rounds:
             handle.cancel()
     return handle.result()
+
+
+def test_members_without_barriers_are_validated_until_the_score_no_longer_improves(tmp_path):
+    algorithm = em.AsyncSGD("linear", batch=16, rate=0.1, report_every=0.05)
+    rule = em.Validate(share=0.25, patience=2, min_delta=0.05)
+    with em.LocalCluster(2) as cluster, Client(cluster, set_as_default=False) as client:
+        job = em.Job(algorithm, DATA, validate=rule, chunk_size=16384, stop=em.Stop(seconds=60))
+        result = job.run(client, run_dir=tmp_path / "free")
+    kept = result.summary["validation"]
+    assert kept["score"] == max(score for score in scores(result) if score is not None)
+    assert "has not improved in 2 scores" in result.summary["stopped_by"]
+    assert result.summary["examples"] + kept["rows"] == N

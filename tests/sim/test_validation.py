@@ -16,6 +16,7 @@ from elasticml.data.validation import with_validation
 from elasticml.evaluation.validation import Validation
 from elasticml.ids import is_validation
 from elasticml.models.loading import model_of_job
+from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import SimResult, Simulation, simulate
 from tests.sim.small_jobs import column, record
 
@@ -181,6 +182,42 @@ def test_models_with_the_link_log_are_scored_by_their_means(loss: str):
     power = 1 if loss == "poisson" else 2
     expected = -mean_tweedie_deviance(y, np.exp(z), power=power)
     assert result.rows[-1][f"validation_{metric}"] == pytest.approx(expected, rel=1e-9)
+
+
+#: Steps that never end: the last model is one of many, and not the best.
+ASYNC = {"name": "async_sgd", "problem": "linear", "batch": 8, "rate": 0.3, "report_every": 0.01}
+
+
+def play_async(**changes: Any) -> SimResult:
+    made = record(algorithm=ASYNC, absent="reload", evaluate=None, **changes)
+    options = options_from_section({"compute_s": {"batch": 1e-4, "other": 1e-7}})
+    result = simulate(made, SHARE, options=options, check_every_event=True)
+    assert result.error is None
+    return result
+
+
+def test_members_without_barriers_score_the_mean_of_each_report():
+    faults = [{"round": 5, "lose": 2}, {"round": 9, "return": 2}]
+    rules = {**RULES, "patience": 6}
+    result = play_async(stop={"rounds": 200}, validate=rules, faults=faults)
+    kept, rows = result.summary["validation"], result.rows[:-1]
+    assert "validation neg_log_loss has not improved in 6 scores" in result.summary["stopped_by"]
+    assert {row["validation_rows"] for row in rows if row["validation_neg_log_loss"]} == {
+        kept["rows"]
+    }
+    scores = [row["validation_neg_log_loss"] for row in rows]
+    assert kept["score"] == max(score for score in scores if score is not None)
+    assert neg_log_loss(result.arrays, SHARE) == pytest.approx(kept["score"], rel=1e-9)
+    # Validation rows are not trained on.
+    assert result.summary["examples"] == N - kept["rows"]
+
+
+def test_an_asynchronous_job_that_ends_by_itself_returns_its_best_model():
+    result = play_async(stop={"rounds": 12}, validate=RULES)
+    scores = [s for s in column(result, "validation_neg_log_loss") if s is not None]
+    kept = result.summary["validation"]
+    assert kept["score"] >= max(scores) > min(scores)
+    assert neg_log_loss(result.arrays, SHARE) == pytest.approx(kept["score"], rel=1e-9)
 
 
 @pytest.mark.torch

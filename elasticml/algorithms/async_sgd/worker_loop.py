@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.async_sgd.base import Arrays, LoopConfig, Mail, QueueStatus
 from elasticml.algorithms.async_sgd.sampler import Sampler
 from elasticml.data.chunks.chunk import Chunk
+from elasticml.ids import is_validation
 
 #: Names of a member's counters between reports, in the order of the report's array.
 COUNTS: Final = (
@@ -73,8 +74,8 @@ class WorkerLoop:
         return self._sampler.rows
 
     def own(self, chunks: Sequence[Chunk]) -> None:
-        """Sample from these chunks from the next mini-batch on."""
-        self._sampler.change(chunks)
+        """Sample from those of these chunks that hold training rows, from the next batch on."""
+        self._sampler.change([chunk for chunk in chunks if not is_validation(chunk.id)])
         self._left = 0.0
 
     def begin(self, arrays: Mapping[str, NDArray[np.float64]]) -> None:
