@@ -1,5 +1,8 @@
 """Training data with validation rows: chunks that members score and never train on.
 
+Data by columns have validation examples, which are columns of their chunks: each chunk of features
+has a twin with the same features of the held-out examples.
+
 The rows are a share of the training rows or another source. Their chunks are owned, moved, copied
 and read again as all chunks are; their ids tell them apart, see
 :func:`elasticml.ids.is_validation`.
@@ -16,6 +19,7 @@ from numpy.typing import NDArray
 
 from elasticml.arrays import I64
 from elasticml.data.chunks.body import Layout
+from elasticml.data.chunks.by_columns import is_by_columns
 from elasticml.data.chunks.chunk import (
     Chunk,
     binary_csr_chunk,
@@ -28,7 +32,7 @@ from elasticml.data.readers.arrays import ChunkBodies
 from elasticml.data.readers.dask_partitions import PartitionGraph, has_partitions
 from elasticml.data.readers.files import fingerprint
 from elasticml.data.source import BlockInfo, Source, resolve_chunk_bytes, source_from_spec
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, DataError
 from elasticml.ids import VALIDATION_ORDINAL, ChunkId
 
 #: Spawn key of the random numbers that choose the held-out rows.
@@ -145,13 +149,18 @@ class ValidatedSource:
     ) -> tuple[list[Chunk], BlockSummary]:
         for chunk in chunks:
             chunk.id = ChunkId(name, block, VALIDATION_ORDINAL + chunk.id.ordinal)
-        return chunks, _without_training_rows(block, summary)
+        rows = summary.rows
+        if is_by_columns(self.train.spec()):  # all blocks have the same examples
+            rows = summary.n_columns if block == len(self.train.blocks()) else 0
+        return chunks, _without_training_rows(block, summary, rows)
 
     def _held_out(
         self, chunks: list[Chunk], summary: BlockSummary, name: str
     ) -> tuple[list[Chunk], BlockSummary]:
-        """Cut each chunk into its training rows and its held-out rows."""
+        """Cut each chunk into its training examples and its held-out examples."""
         assert self.share is not None
+        if is_by_columns(self.train.spec()):
+            return self._held_out_columns(chunks, summary, name)
         block = summary.block
         held = held_out_rows(self.seed, block, summary.rows, self.share)
         trained: list[Chunk] = []
@@ -178,6 +187,34 @@ class ValidatedSource:
             n_chunks=len(cut),
             nbytes=sum(chunk.nbytes for chunk in cut),
             validation_rows=summary.rows - base.rows,
+        )
+
+    def _held_out_columns(
+        self, chunks: list[Chunk], summary: BlockSummary, name: str
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Cut each chunk of features, which has a column for each example."""
+        assert self.share is not None
+        block, n = summary.block, summary.n_columns
+        held = held_out_rows(self.seed, 0, n, self.share)  # the same examples in all blocks
+        n_held = int(np.count_nonzero(held))
+        if n_held == n:
+            raise DataError(
+                f"validate.share is {self.share:g} and holds out all {n} examples, wanted one that "
+                "leaves some to train on"
+            )
+        cut = [
+            _take_columns(chunk, mask, ChunkId(name, block, first + chunk.id.ordinal))
+            for mask, first in ((~held, 0), (held, VALIDATION_ORDINAL))
+            for chunk in chunks
+            if mask.any()
+        ]
+        return cut, replace(
+            summary,
+            n_columns=n - n_held,
+            layout=replace(summary.layout, n_columns=n - n_held),
+            n_chunks=len(cut),
+            nbytes=sum(chunk.nbytes for chunk in cut),
+            validation_rows=n_held if block == 0 else 0,
         )
 
     def chunk_bodies(self, chunk_bytes: int | None, n_members: int) -> ChunkBodies:
@@ -258,6 +295,7 @@ def with_validation(
     """
     if validation is not None:
         _check_partitions(train, validation)
+        _check_columns(train.spec(), validation.spec())
         if getattr(validation, "is_in_memory", False) and not getattr(train, "is_in_memory", False):
             raise ConfigError(
                 "validate.data: arrays in memory cannot validate data that members read from "
@@ -310,6 +348,27 @@ def _check_partitions(train: Source, validation: Source) -> None:
         )
 
 
+def _check_columns(train: Mapping[str, Any], validation: Mapping[str, Any]) -> None:
+    """Check that both or none of the two sources are by columns, with as many rows of X.T."""
+    are_columns = is_by_columns(train), is_by_columns(validation)
+    if are_columns == (False, False):
+        return
+    if are_columns != (True, True):
+        by = ["columns" if is_columns else "rows" for is_columns in are_columns]
+        raise ConfigError(
+            f"validate.data: the validation data are by {by[1]}, the training data by {by[0]}; "
+            f"give both by {by[0]}, or set validate.share",
+            path="validate.data",
+        )
+    if train["rows"] != validation["rows"]:
+        raise ConfigError(
+            f"validate.data: the validation data have {validation['rows']} rows of features, "
+            f"targets and weights, the training data {train['rows']}; give both the same features, "
+            "and weights to both or to none",
+            path="validate.data",
+        )
+
+
 def _is_table(source: Source) -> bool:
     return hasattr(source, "fitted_encoder")
 
@@ -329,8 +388,8 @@ def _nothing(block: int) -> BlockSummary:
     return BlockSummary(block=block, rows=0, n_columns=0, layout=empty)
 
 
-def _without_training_rows(block: int, summary: BlockSummary) -> BlockSummary:
-    """Return the summary of a validation block: none of its rows is a training row."""
+def _without_training_rows(block: int, summary: BlockSummary, rows: int) -> BlockSummary:
+    """Return the summary of a block with ``rows`` validation rows and no training row."""
     return BlockSummary(
         block=block,
         rows=0,
@@ -339,8 +398,23 @@ def _without_training_rows(block: int, summary: BlockSummary) -> BlockSummary:
         n_chunks=summary.n_chunks,
         nbytes=summary.nbytes,
         counts={f"validation data: {text}": n for text, n in summary.counts.items()},
-        validation_rows=summary.rows,
+        validation_rows=rows,
     )
+
+
+def _take_columns(chunk: Chunk, mask: NDArray[np.bool_], id: ChunkId) -> Chunk:
+    """Return a new chunk with some columns of a chunk, (n_columns,) of bool."""
+    labels, weights, layout = chunk.labels.copy(), chunk.weights, chunk.layout
+    if layout.kind == "dense":
+        return dense_chunk(id, labels, chunk.values[:, mask], weights, dtype=layout.dtype)
+    is_kept = mask[chunk.indices]
+    indptr = np.append(0, np.cumsum(is_kept))[chunk.indptr]
+    indices = (np.cumsum(mask) - 1)[chunk.indices[is_kept]]
+    d = int(np.count_nonzero(mask))
+    if layout.kind == "binary_csr":
+        return binary_csr_chunk(id, labels, indptr, indices, d, weights, dtype=layout.dtype)
+    values = chunk.values[is_kept]
+    return csr_chunk(id, labels, indptr, indices, values, d, weights, dtype=layout.dtype)
 
 
 def _take_rows(chunk: Chunk, rows: I64, id: ChunkId) -> Chunk:

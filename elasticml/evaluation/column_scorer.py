@@ -9,20 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from elasticml.algorithms.base import Arrays, Work
-from elasticml.algorithms.parallel import Serial
-from elasticml.algorithms.primal_cocoa import primal_exchanges
+from elasticml.algorithms.base import Arrays
 from elasticml.algorithms.primal_cocoa.margin_problem import class_weights
-from elasticml.algorithms.primal_cocoa.solver import PrimalCocoaSolver
+from elasticml.algorithms.primal_cocoa.solver import targets_of
 from elasticml.arrays import F64
-from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.chunks.by_columns import own_coefs
 from elasticml.data.chunks.products import Adjoint, make_adjoint
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import DataError
 from elasticml.evaluation.scoring import DataReader, Score, ranking
-from elasticml.ids import ExchangeId
 from elasticml.objectives.losses import loss_named
-from elasticml.protocol.events import ExchangeHeader
 from elasticml.specification.algorithms import PrimalCoCoA, settings_from_section
 
 
@@ -51,7 +47,7 @@ class ColumnScorer:
 
     def __init__(self, algorithm: Mapping[str, Any], facts: DatasetStats) -> None:
         section = {key: value for key, value in algorithm.items() if key != "warm_start"}
-        self._settings, self._section = settings_from_section(PrimalCoCoA, section), section
+        self._settings = settings_from_section(PrimalCoCoA, section)
         self._facts = facts
         #: Weights of the smaller and the larger label; None before the training data were scored.
         self._pair: tuple[float, float] | None = None
@@ -134,7 +130,6 @@ class ColumnScorer:
 
     def _sums(self, reader: DataReader, coefs: Sequence[F64]) -> _Sums:
         """Read all columns once, batch by batch, since a batch may be all that fits in memory."""
-        solver = PrimalCocoaSolver(self._section, self._facts)
         totals: dict[str, F64] = {}
         adjoints: list[Adjoint] = []
         n = 0
@@ -145,11 +140,11 @@ class ColumnScorer:
                 if not adjoints:
                     n = chunks[0].layout.n_columns
                     adjoints = [make_adjoint(self._facts.layout, n) for _ in coefs]
-                for name, values in solver.compute(_targets(n), chunks, Serial()).items():
-                    totals[name] = totals.get(name, 0.0) + np.asarray(values)
+                for name, values in targets_of(chunks, n).items():
+                    totals[name] = totals.get(name, 0.0) + values
                 for w, adjoint in zip(coefs, adjoints, strict=True):
                     for chunk in chunks:
-                        adjoint.add(chunk, _own(chunk, w))
+                        adjoint.add(chunk, own_coefs(chunk, w))
         d, n_columns = int(totals["counts"][0]) if totals else 0, coefs[0].size
         if d != n_columns:
             raise DataError(
@@ -162,24 +157,3 @@ class ColumnScorer:
         return _Sums(
             totals["target"], totals["root"] if totals["counts"][2] else np.ones(n), images
         )
-
-
-def _targets(n: int) -> Work:
-    """Return the work that reads the targets and weights of n examples from some chunks."""
-    exchange = primal_exchanges.targets_exchange(n)
-    return ExchangeHeader(
-        exchange=ExchangeId(0),
-        operation=exchange.operation,
-        model=exchange.model,
-        parameters={},
-        returns=exchange.returns,
-    )
-
-
-def _own(chunk: Chunk, w: F64) -> F64:
-    """Return the coefficients of a chunk's columns; 0 for columns that the model does not have."""
-    numbers = chunk.labels.astype(np.int64)
-    is_feature = (numbers >= 0) & (numbers < w.size)
-    own = np.zeros(chunk.n_rows)
-    own[is_feature] = w[numbers[is_feature]]
-    return own

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from elasticml.arrays import F64
-from elasticml.errors import ConfigError, JobFailedError, fault_of, one_line
+from elasticml.errors import ConfigError, DataError, JobFailedError, fault_of, one_line
 
 #: Bins of the histograms of ``roc_auc``, equally wide in sign(z) log(1 + |z|) of the margins z.
 #: Two rows in one bin count as equal; the score differs from scikit-learn's by at most half the
@@ -66,6 +66,26 @@ class Kind:
     has_probabilities: bool = False
     #: The labels, ascending, for own metrics.
     classes: tuple[float, ...] = ()
+
+
+def class_numbers(labels: F64, classes: Sequence[float]) -> Any:
+    """Return the numbers of labels among the training rows' classes, ascending, (n,) of int.
+
+    Raises
+    ------
+    DataError
+        When a label is not one of the classes.
+    """
+    known = np.asarray(classes)
+    numbers = np.minimum(np.searchsorted(known, labels), known.size - 1)
+    unknown = np.flatnonzero(known[numbers] != labels)
+    if unknown.size:
+        raise DataError(
+            f"validate: the validation rows have the label {labels[unknown[0]]:g}, wanted one "
+            f"of the {known.size} labels of the training rows; correct it, or hold out a "
+            "share that leaves some rows of each label"
+        )
+    return numbers
 
 
 # --- sums -----------------------------------------------------------------------------------------

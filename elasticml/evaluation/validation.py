@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -38,13 +38,22 @@ from elasticml.data.chunks.rows import rows_of_chunk
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.errors import ConfigError, DataError, JobFailedError, fault_of
-from elasticml.evaluation.metrics import Kind, Metrics, Scored, check_metric, default_metric
+from elasticml.evaluation.column_validation import ColumnScores, column_shares
+from elasticml.evaluation.metrics import (
+    Kind,
+    Metrics,
+    Scored,
+    check_metric,
+    class_numbers,
+    default_metric,
+)
 from elasticml.ids import is_validation
 from elasticml.objectives.links import class_scores, predictions
 from elasticml.specification.algorithms import (
     ALGORITHMS,
     BatchGradient,
     LocalSGD,
+    PrimalCoCoA,
     settings_from_section,
 )
 from elasticml.story.history import HistoryRow
@@ -59,10 +68,6 @@ COLUMN: Final = "validation_"
 _CANDIDATE, _BEST = "validation/candidate/", "validation/best/"
 #: What the best model is without a trainer's end.
 _CUT_SHORT: Final = Model(arrays={}, converged=False, reason="")
-#: Algorithms whose members have no whole rows to score.
-_REFUSED: Final = {
-    "primal_cocoa": "its members own columns, and a score needs whole rows",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +107,6 @@ def resolve_metrics(section: Mapping[str, Any], names: Sequence[str]) -> tuple[s
         When the algorithm cannot be validated, or a metric does not fit it.
     """
     name = str(section.get("name"))
-    if name in _REFUSED:
-        raise ConfigError(
-            f"validate: {name} cannot be validated while training: {_REFUSED[name]}; use test data",
-            path="validate",
-        )
     if ":" in name:
         if not names:
             raise ConfigError(
@@ -132,6 +132,11 @@ def _predicts(section: Mapping[str, Any]) -> tuple[bool, bool]:
     return settings.is_classification, settings.loss in ("logistic", "cross_entropy")
 
 
+def _owns_columns(section: Mapping[str, Any]) -> bool:
+    """Whether members own columns, so that none has a whole row to score."""
+    return str(section["name"]) == PrimalCoCoA.name
+
+
 def _settings(section: Mapping[str, Any]) -> Any:
     kept = {key: value for key, value in section.items() if key != "warm_start"}
     return settings_from_section(ALGORITHMS[str(section["name"])], kept)
@@ -150,6 +155,9 @@ def _kind(section: Mapping[str, Any], facts: DatasetStats) -> Kind:
             )
         return Kind(n_classes=len(classes), classes=classes)
     is_classification, has_probabilities = _predicts(section)
+    if _owns_columns(section):
+        # The labels are among the targets, which members own as they own columns.
+        return Kind(n_classes=2 * is_classification, has_probabilities=has_probabilities)
     classes = (facts.classes or ()) if is_classification else ()
     return Kind(n_classes=len(classes), has_probabilities=has_probabilities, classes=classes)
 
@@ -250,7 +258,26 @@ def _cropped(chunk: Chunk, d: int) -> Chunk:
     return csr_chunk(*parts, dtype=layout.dtype)
 
 
-class _Scorer:
+class _Scorer(Protocol):
+    """Adds up what the driver needs of a member's validation chunks to score a model."""
+
+    def sums(self, model: Arrays, chunks: Sequence[Chunk], parallel: Parallel, size: int) -> F64:
+        """Return the sums over these chunks, (size,)."""
+        ...
+
+
+class _ColumnScorer:
+    """The shares of a member's columns in the margins of all validation rows."""
+
+    def __init__(self, n_rows: int) -> None:
+        self._n_rows = n_rows
+
+    def sums(self, model: Arrays, chunks: Sequence[Chunk], parallel: Parallel, size: int) -> F64:
+        """See :func:`elasticml.evaluation.column_validation.column_shares`."""
+        return column_shares(model, chunks, parallel, size=size, n_rows=self._n_rows)
+
+
+class _RowScorer:
     """The sums of a member's validation rows for one model after the other."""
 
     def __init__(self, rules: Rules, section: Mapping[str, Any], facts: DatasetStats) -> None:
@@ -260,9 +287,9 @@ class _Scorer:
         self._predictor = _Predictor(section, facts)
         self._is_network = section["name"] == LocalSGD.name
 
-    def sums(self, model: Arrays, chunks: Sequence[Chunk], parallel: Parallel) -> F64:
+    def sums(self, model: Arrays, chunks: Sequence[Chunk], parallel: Parallel, size: int) -> F64:
         """Return the sums over all rows of these chunks, added in the order of the chunks."""
-        total = np.zeros(self._metrics.n_sums)
+        total = np.zeros(size)
         if not chunks:
             return total
         self._predictor.fill(model)
@@ -285,7 +312,7 @@ class _Scorer:
             predictions.append(self._predictor(chunk))
         targets: Any = np.concatenate(labels)
         if self._kind.n_classes:
-            targets = self._numbers(targets)
+            targets = class_numbers(targets, self._kind.classes)
         return self._metrics.sums(
             Scored(
                 targets=targets,
@@ -293,19 +320,6 @@ class _Scorer:
                 weights=np.concatenate(weights),
             )
         )
-
-    def _numbers(self, labels: F64) -> Any:
-        """Return class numbers; raise a DataError for a label that is not in the training data."""
-        classes = np.asarray(self._kind.classes)
-        numbers = np.minimum(np.searchsorted(classes, labels), classes.size - 1)
-        unknown = np.flatnonzero(classes[numbers] != labels)
-        if unknown.size:
-            raise DataError(
-                f"validate: the validation rows have the label {labels[unknown[0]]:g}, wanted one "
-                f"of the {classes.size} labels of the training rows; correct it, or hold out a "
-                "share that leaves some rows of each label"
-            )
-        return numbers
 
 
 class _ValidatingSolver:
@@ -334,7 +348,8 @@ class _ValidatingSolver:
             )
             out.update(self.solver.compute(inner, trained, parallel))
         held = [chunk for chunk in chunks if is_validation(chunk.id)]
-        out[SUMS] = self._scorer.sums(model, held, parallel)
+        (size,) = work.returns[SUMS]
+        out[SUMS] = self._scorer.sums(model, held, parallel, size)
         return out
 
 
@@ -359,7 +374,9 @@ def make_solver(
     solver = algorithm(str(section["name"])).solver(settings, facts)
     if not validate:
         return solver
-    return _ValidatingSolver(solver, _Scorer(Rules.of(validate), section, facts))
+    if _owns_columns(section):
+        return _ValidatingSolver(solver, _ColumnScorer(facts.validation_rows))
+    return _ValidatingSolver(solver, _RowScorer(Rules.of(validate), section, facts))
 
 
 def training_solver(solver: Solver) -> Solver:
@@ -381,6 +398,8 @@ class Validation:
     metrics: Metrics
     #: Number of validation rows: a score of fewer is withheld.
     n_rows: int
+    #: What makes sums of margins where members own columns; None where they own rows.
+    columns: ColumnScores | None = None
     #: The model to score with the next exchange; None: no score is due.
     candidate: Arrays | None = None
     best: Arrays = field(default_factory=dict)
@@ -425,8 +444,18 @@ class Validation:
                 "data that hold some"
             )
         rules = Rules.of(validate)
-        metrics = Metrics(rules.metrics, _kind(section, facts))
-        return Validation(rules=rules, metrics=metrics, n_rows=facts.validation_rows)
+        kind, n_rows = _kind(section, facts), facts.validation_rows
+        columns = None
+        if _owns_columns(section):
+            columns = ColumnScores(
+                names=rules.metrics,
+                kind=kind,
+                loss=_settings(section).loss,
+                n_parts=facts.n_rows,
+                n_rows=n_rows,
+            )
+        metrics = Metrics(rules.metrics, kind)
+        return Validation(rules=rules, metrics=metrics, n_rows=n_rows, columns=columns)
 
     # --- the trainer ----------------------------------------------------------------------------
 
@@ -449,7 +478,7 @@ class Validation:
             request = replace(
                 request,
                 model={**request.model, **_named(_PREFIX, model)},
-                returns={**request.returns, SUMS: (self.metrics.n_sums,)},
+                returns={**request.returns, SUMS: (self._size,)},
             )
         outcome = yield request
         anchor = outcome.anchor
@@ -461,11 +490,17 @@ class Validation:
         self._take(model, np.asarray(outcome.arrays[SUMS]))
         return replace(outcome, arrays=_without(outcome.arrays))
 
-    def _take(self, model: Arrays, sums: F64) -> None:
+    @property
+    def _size(self) -> int:
+        """Number of sums that an exchange reduces."""
+        return self.metrics.n_sums if self.columns is None else self.columns.size
+
+    def _take(self, model: Arrays, reduced: F64) -> None:
         """Take the sums of a model's metrics: a score if all validation rows are in them."""
-        n = round(float(sums[0]))
+        sums = reduced if self.columns is None else self.columns.sums(model, reduced)
+        n = 0 if sums is None else round(float(sums[0]))
         self._is_best, self.last = False, ""
-        if n != self.n_rows:
+        if sums is None or n != self.n_rows:
             self.withheld += 1
             self._columns = {**self._blank(), f"{COLUMN}rows": n}
             self.since = self.rules.every  # the next model is scored, whatever the turn
@@ -525,7 +560,7 @@ class Validation:
                 outcome = yield Exchange(
                     operation=VALIDATE,
                     model=_named(_PREFIX, model.arrays),
-                    returns={SUMS: (self.metrics.n_sums,)},
+                    returns={SUMS: (self._size,)},
                 )
                 self._take(model.arrays, np.asarray(outcome.arrays[SUMS]))
             if self._is_best or self.best_score is None:

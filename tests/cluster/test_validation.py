@@ -9,6 +9,7 @@ import pytest
 from distributed import Client
 
 import elasticml as em
+from elasticml.data.validation import held_out_rows
 
 pytestmark = pytest.mark.cluster
 
@@ -82,13 +83,25 @@ def cancel_after(client: Client, rounds: int) -> Any:
     return handle.result()
 
 
-def test_members_without_barriers_are_validated_until_the_score_no_longer_improves(tmp_path):
+def test_members_without_barriers_and_members_of_columns_are_validated(tmp_path):
     algorithm = em.AsyncSGD("linear", batch=16, rate=0.1, report_every=0.05)
     rule = em.Validate(share=0.25, patience=2, min_delta=0.05)
     with em.LocalCluster(2) as cluster, Client(cluster, set_as_default=False) as client:
         job = em.Job(algorithm, DATA, validate=rule, chunk_size=16384, stop=em.Stop(seconds=60))
         result = job.run(client, run_dir=tmp_path / "free")
+        lasso = em.Job(
+            em.PrimalCoCoA(l1=1e-4, loss="logistic"),
+            em.from_arrays(X, Y, by="columns"),
+            validate=em.Validate(share=0.25, patience=3),
+            chunk_size=65536,
+        )
+        owners = lasso.run(client, run_dir=tmp_path / "columns")
     kept = result.summary["validation"]
     assert kept["score"] == max(score for score in scores(result) if score is not None)
     assert "has not improved in 2 scores" in result.summary["stopped_by"]
     assert result.summary["examples"] + kept["rows"] == N
+    kept = owners.summary["validation"]
+    held = held_out_rows(0, 0, N, 0.25)
+    assert kept["rows"] == held.sum()
+    margins = Y[held] * owners.model.decision_function(X[held])
+    assert kept["score"] == pytest.approx(-np.logaddexp(0.0, -margins).mean())

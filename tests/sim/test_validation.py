@@ -6,18 +6,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 from scipy.special import log_softmax
 from sklearn.metrics import mean_tweedie_deviance
 
 from elasticml.algorithms.base import Resume
 from elasticml.data.dataset_stats import merge_summaries
 from elasticml.data.readers.arrays import from_arrays
-from elasticml.data.validation import with_validation
+from elasticml.data.validation import held_out_rows, with_validation
+from elasticml.errors import ConfigError
 from elasticml.evaluation.validation import Validation
 from elasticml.ids import is_validation
 from elasticml.models.loading import model_of_job
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import SimResult, Simulation, simulate
+from tests.replay_runs import replayed
 from tests.sim.small_jobs import column, record
 
 RNG = np.random.default_rng(11)
@@ -218,6 +221,78 @@ def test_an_asynchronous_job_that_ends_by_itself_returns_its_best_model():
     kept = result.summary["validation"]
     assert kept["score"] >= max(scores) > min(scores)
     assert neg_log_loss(result.arrays, SHARE) == pytest.approx(kept["score"], rel=1e-9)
+
+
+def by_columns(loss: str, *, weighted: bool) -> Any:
+    """Make data by columns, a share held out, and a function that scores a model on that share."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(160, 30)) * (rng.random((160, 30)) < 0.5)
+    y = x[:, 0] - x[:, 1] + rng.normal(size=160)
+    y = y if loss == "squared" else np.sign(y)
+    weights = rng.integers(0, 3, 160).astype(float) if weighted else None
+    train = from_arrays(scipy.sparse.csr_array(x), y, sample_weight=weights, by="columns")
+    held = held_out_rows(2, 0, 160, 0.3)
+
+    def score(arrays: Any) -> float:
+        z = x[held] @ arrays["coef"].ravel() + float(arrays["intercept"][0])
+        errors = (y[held] - z) ** 2 if loss == "squared" else np.logaddexp(0.0, -y[held] * z)
+        return -float(np.average(errors, weights=None if weights is None else weights[held]))
+
+    return with_validation(train, share=0.3, seed=2, validation=None), score
+
+
+@pytest.mark.parametrize(("loss", "weighted"), [("squared", True), ("logistic", False)])
+def test_members_that_own_columns_score_whole_rows_together(loss: str, weighted: bool):
+    source, score = by_columns(loss, weighted=weighted)
+    section = {"name": "primal_cocoa", "loss": loss, "l1": 1e-4, "tolerance": 1e-9, "gather": False}
+    metric = "neg_mean_squared_error" if loss == "squared" else "neg_log_loss"
+    made = record(
+        algorithm=section,
+        absent="reload",
+        evaluate=None,
+        validate={**RULES, "metric": [metric], "patience": 3},
+        faults=[{"round": 2, "lose": 2, "how": "kill"}, {"round": 4, "return": 2}],
+    )
+    result = simulate(made, source, check_every_event=True)
+    assert result.error is None
+    kept, scores = result.summary["validation"], column(result, f"validation_{metric}")
+    assert f"validation {metric} has not improved in 3 scores" in result.summary["stopped_by"]
+    assert kept["score"] == max(s for s in scores if s is not None)
+    assert kept["score"] == pytest.approx(score(result.arrays), rel=1e-9)
+    assert kept["rows"] == held_out_rows(2, 0, 160, 0.3).sum()
+    assert replayed(result.story, source).result_arrays()["coef"].tolist() == (
+        result.arrays["coef"].tolist()
+    )
+
+
+def test_a_score_is_withheld_while_columns_are_absent():
+    x = RNG.normal(size=(50, 30))
+    other = from_arrays(x, x[:, 0], by="columns")
+    train = from_arrays(RNG.normal(size=(60, 30)), RNG.normal(size=60), by="columns")
+    source = with_validation(train, share=None, seed=0, validation=other)
+    made = record(
+        algorithm={"name": "primal_cocoa", "l1": 1e-4, "tolerance": 0.0, "gather": False},
+        absent="freeze",
+        stop={"rounds": 14},
+        evaluate=None,
+        validate={**RULES, "metric": ["neg_mean_squared_error"]},
+        faults=[{"round": 4, "lose": 2, "phase": "compute"}, {"round": 9, "return": 2}],
+    )
+    result = simulate(made, source, check_every_event=True)
+    assert result.error is None
+    rows = column(result, "validation_rows")
+    assert set(rows[1:4]) == {50} == {rows[-1]}
+    assert set(rows[5:9]) == {0}
+    error = x[:, 0] - x @ result.arrays["coef"].ravel() - float(result.arrays["intercept"][0])
+    assert result.summary["validation"]["score"] == pytest.approx(-float(np.mean(error**2)))
+
+
+def test_validation_data_by_columns_need_the_features_of_the_training_data():
+    train, narrow = (from_arrays(np.ones((4, d)), np.ones(4), by="columns") for d in (3, 2))
+    with pytest.raises(ConfigError, match=r"have 3 rows of features, .* the training data 4"):
+        with_validation(train, share=None, seed=0, validation=narrow)
+    with pytest.raises(ConfigError, match="are by columns, the training data by rows"):
+        with_validation(from_arrays(X, Y), share=None, seed=0, validation=narrow)
 
 
 @pytest.mark.torch

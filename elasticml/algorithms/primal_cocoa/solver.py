@@ -74,16 +74,7 @@ class PrimalCocoaSolver:
     # --- constants ----------------------------------------------------------------------------
 
     def _targets(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
-        (n,) = work.returns["target"]
-        vectors = {TARGETS: np.zeros(n), ROOTS: np.zeros(n)}
-        counts = np.zeros(3)
-        for chunk in stream_chunks(chunks):
-            counts[0] += np.count_nonzero(chunk.labels >= 0.0)
-            for place, label in enumerate((TARGETS, ROOTS), start=1):
-                for row in np.flatnonzero(chunk.labels == label):
-                    counts[place] += 1
-                    _add_row(chunk, int(row), vectors[label])
-        return {"target": vectors[TARGETS], "root": vectors[ROOTS], "counts": counts}
+        return targets_of(chunks, work.returns["target"][0])
 
     def _columns(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         (d,) = work.returns["norms"]
@@ -269,6 +260,22 @@ class PrimalCocoaSolver:
                 _add_row(chunk, int(row), arrays["columns"][place])
                 arrays["found"][place] = 1.0
         return arrays
+
+
+def targets_of(chunks: Sequence[Chunk], n: int) -> dict[str, F64]:
+    """Return ``target`` (n,), ``root`` (n,) and ``counts`` (3,) of the chunks of n examples.
+
+    They are zeros where no chunk has them; see ``targets`` in ``primal_exchanges``.
+    """
+    vectors = {TARGETS: np.zeros(n), ROOTS: np.zeros(n)}
+    counts = np.zeros(3)
+    for chunk in stream_chunks(chunks):
+        counts[0] += np.count_nonzero(chunk.labels >= 0.0)
+        for place, label in enumerate((TARGETS, ROOTS), start=1):
+            for row in np.flatnonzero(chunk.labels == label):
+                counts[place] += 1
+                _add_row(chunk, int(row), vectors[label])
+    return {"target": vectors[TARGETS], "root": vectors[ROOTS], "counts": counts}
 
 
 def _add_row(chunk: Chunk, row: int, out: F64) -> None:

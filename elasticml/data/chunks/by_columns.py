@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 
+from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.chunker import Rows
 from elasticml.data.chunks.rows import rows_of_arrays
 from elasticml.errors import ConfigError, DataError
@@ -65,6 +66,18 @@ def rows_by_columns(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, na
         rows = scipy.sparse.diags_array(roots) @ rows
     transposed = scipy.sparse.vstack([rows.T, scipy.sparse.csr_array(extra_rows)], format="csr")
     return rows_of_arrays(transposed, numbers, None, name=name)
+
+
+def own_coefs(chunk: Chunk, coef: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the coefficients (d,) of a chunk's features, (n_rows,).
+
+    They are 0 for rows that are no features, and for features beyond d.
+    """
+    numbers = chunk.labels.astype(np.int64)
+    is_feature = (numbers >= 0) & (numbers < coef.size)
+    own = np.zeros(chunk.n_rows)
+    own[is_feature] = coef[numbers[is_feature]]
+    return own
 
 
 def is_by_columns(spec: Mapping[str, Any]) -> bool:
