@@ -6,13 +6,25 @@ import itertools
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
 
 from elasticml.control.member_machine import BURST_S
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import JobFailedError
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import simulate
-from tests.sim.small_jobs import column, exact_sums, model, play, points, record, records_of, trace
+from tests.sim.small_jobs import (
+    column,
+    exact_sums,
+    model,
+    play,
+    points,
+    record,
+    records_of,
+    three_classes,
+    trace,
+)
 
 UNDISTURBED = play(stop={"rounds": 60})
 
@@ -277,6 +289,44 @@ def test_pre_emptions_leave_second_order_steps_at_the_optimum(optimizer: str, se
     assert all(end.summary["converged"] for end in ends)
     objectives = [end.summary["objective"] for end in ends]
     assert objectives[0] == pytest.approx(objectives[1], rel=1e-12)
+
+
+#: One L2 penalty and no intercept: the objectives are those of the references.
+SOFTMAX = {"name": "batch_gradient", "optimizer": "lbfgs", "tolerance": 1e-9}
+ONE_AGAINST_REST = {"name": "cocoa", "loss": "squared_hinge", "tolerance": 1e-9}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "absent"),
+    [
+        (SOFTMAX, "reload"),
+        (SOFTMAX, "taylor"),
+        (ONE_AGAINST_REST, "reload"),
+        (ONE_AGAINST_REST, "stall"),
+    ],
+)
+def test_several_classes_reach_their_optimum_after_losses_and_returns(algorithm, absent):
+    X, y = three_classes()
+    faults = [
+        {"round": 2, "lose": 3, "phase": "compute"},
+        {"round": 3, "lose": [0], "how": "notice", "grace": 5.0},
+        {"round": 4, "return": 4},
+    ]
+    section = {**algorithm, "l2": 0.5, "intercept": False}
+    made = record(
+        algorithm=section, absent=absent, faults=faults, stop={"rounds": 400}, evaluate=None
+    )
+    result = simulate(made, from_arrays(X, y), check_every_event=True)
+    assert (result.error, result.summary["lost"], result.summary["converged"]) == (None, 4, True)
+    C = 1.0 / (0.5 * y.size)
+    if algorithm is SOFTMAX:
+        reference = LogisticRegression(C=C, fit_intercept=False, tol=1e-10).fit(X, y)
+    else:
+        reference = LinearSVC(C=C, fit_intercept=False, tol=1e-10, max_iter=10**5).fit(X, y)
+        assert result.summary["gap"] <= 1e-9 * result.summary["objective"]
+    np.testing.assert_allclose(result.arrays["coef"], reference.coef_, atol=1e-5)
+    after = [r for r in records_of(result, "MemberJoined") if r["round"] == 4]
+    assert (len(after), column(result, "absent_examples")[-1]) == (4, 0)
 
 
 def test_a_solver_that_refuses_its_data_ends_the_job_with_its_error():
