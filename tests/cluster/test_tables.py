@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 stop=em.Stop(rounds=1000),
             )
             result: Any = job.run(client, run_dir=folder / name)
-            assert result.summary["lost"] == 3
+            assert result.summary["lost"] >= 3
             assert result.summary["converged"]
             assert result.summary["train"]["accuracy"] == result.model.score(labelled(frame))
     return folder

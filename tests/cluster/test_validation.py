@@ -50,7 +50,7 @@ def test_a_killed_member_costs_scores_but_never_bends_one(tmp_path):
         cancelled = cancel_after(client, 24)
     full, disturbed = scores(still), scores(killed)
     total = still.summary["validation"]["rows"]
-    assert killed.summary["lost"] == 1
+    assert killed.summary["lost"] >= 1
     assert disturbed[1:4] == pytest.approx(full[1:4])
     assert disturbed[5:9] == [None] * 4
     assert killed.summary["validation"]["withheld"] >= 1
