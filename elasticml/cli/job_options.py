@@ -116,5 +116,7 @@ def summary_lines(summary: RunSummary) -> list[str]:
     lines += [f"note        test data: {note}" for note in summary.test_notes or ()]
     if summary.not_evaluated:
         lines.append(f"note        not evaluated: {summary.not_evaluated}")
-    lines.append(f"report      {Path(str(summary.run_dir)) / 'report.html'}")
+    folder = Path(str(summary.run_dir))
+    if not folder.is_dir() or (folder / "report.html").exists():  # a full disk: a note says so
+        lines.append(f"report      {folder / 'report.html'}")
     return lines

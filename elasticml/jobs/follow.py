@@ -143,14 +143,19 @@ def _follow(
         result = _collect(handle, job, directory, story, evaluates)
     except KeyboardInterrupt as interrupt:
         # After its end a job writes no more records, and the directory holds the final history.
-        if cancels and next(records_of(JobEnded, story), None) is None:
+        has_ended = next(records_of(JobEnded, story), None) is not None
+        if cancels and not has_ended:
             _last_words(handle, watchers, story)
         has_begun = next(records_of(RoundEnded, story), None) is not None
         if directory is not None and not has_begun and directory.discard():
             interrupt.add_note("no round had ended, and nothing was written")
             raise
         if directory is not None:
-            interrupt.add_note(f"partial results of the run are in {directory.path}")
+            interrupt.add_note(
+                f"the job had ended: its model is in {directory.path}, without an evaluation"
+                if has_ended
+                else f"partial results of the run are in {directory.path}"
+            )
         _rescue(handle, job, directory, story, "interrupted")
         raise
     except ElasticmlError as error:
@@ -211,7 +216,11 @@ def _collect(
             result, outcome, record=handle.record, source=handle.source, test=handle.test
         )
         if directory is not None:
-            result.write(directory)
+            try:
+                result.write(directory)
+            except JobFailedError as error:  # the result is there already
+                why = error.message.partition(";")[0]
+                result.summary["notes"] += [f"The evaluation is not in the files: {why}."]
     return result
 
 
