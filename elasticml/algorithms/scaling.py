@@ -118,6 +118,20 @@ class Columns:
             intercepts[:] = (np.asarray(intercept) + moved) / self.constant
         return out
 
+    def longest_row(self, maxabs: F64) -> float:
+        """Return an upper bound of the length of a row of the trained columns.
+
+        Parameters
+        ----------
+        maxabs : ndarray (n_columns,)
+            Largest absolute values of the unscaled columns.
+        """
+        each = maxabs if self.shift is None else maxabs + np.abs(self.shift)
+        each = each.copy() if self.factor is None else each * self.factor
+        if self.fixed is not None:
+            each[self.fixed] = 0.0
+        return float(np.linalg.norm(each))
+
     def _parts(self, vector: F64) -> tuple[F64, F64]:
         """Return views of a vector: coefficients (models, n_columns), and what follows them."""
         n = self.n_coefficients

@@ -21,6 +21,7 @@ from elasticml.specification.algorithms import (
     Absent,
     AnyAlgorithm,
     AsyncSGD,
+    BatchGradient,
     LocalSGD,
     absent_rule,
     certifies_gap,
@@ -136,17 +137,19 @@ def check_together(
                 f"{algorithm.name} no member waits; leave it out",
                 path=f"policies[{index}]",
             )
+    named = algorithm.name
+    if isinstance(algorithm, BatchGradient):
+        named += f" with loss {algorithm.loss} and l2 {algorithm.l2:g}"
     if stop.gap is not None:
         raise ConfigError(
-            f"stop.gap: {algorithm.name} certifies no duality gap; use algorithm cocoa, or "
-            "stop.objective",
+            f"stop.gap: {named} certifies no duality gap; use algorithm cocoa, or stop.objective",
             path="stop.gap",
         )
     for index, entry in enumerate(policies):
         if entry["name"] in NEED_GAP and not entry.get("off"):
             raise ConfigError(
                 f"policies[{index}]: {entry['name']} decides by the duality gap, which "
-                f"{algorithm.name} does not certify; use algorithm cocoa, or leave it out",
+                f"{named} does not certify; use algorithm cocoa, or leave it out",
                 path=f"policies[{index}]",
             )
 

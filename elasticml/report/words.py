@@ -11,8 +11,8 @@ from elasticml.report.markup import esc
 WORDS: Final = {
     "objective": "Mean loss over all examples plus penalty: what training makes small.",
     "gap": "Duality gap: an upper bound of how far the objective is from its optimum, computed by"
-    " a certificate over all examples. ≤ marks a bound of the gap itself, while examples are"
-    " absent.",
+    " a certificate over all examples. Batch gradients compute it from the gradient's norm and the"
+    " penalty. ≤ marks a bound of the gap itself, while examples are absent.",
     "rounds": "Number of rounds. In a round the driver sends the model to all members, and they"
     " send back sums over their examples.",
     "time": "Seconds from the start of the job to its end, with loading.",

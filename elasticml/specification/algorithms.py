@@ -42,7 +42,9 @@ RELATIVE_GRADIENT = 1e-6
 GROUPS_MAX = 64
 
 #: Losses of regression; the others classify.
-REGRESSION_LOSSES = ("squared", "huber", "quantile", "poisson", "gamma", "tweedie")
+#: Half deviances with the link log.
+DEVIANCES = ("poisson", "gamma", "tweedie")
+REGRESSION_LOSSES = ("squared", "huber", "quantile", *DEVIANCES)
 #: The parameters of losses, and the loss that each belongs to.
 _LOSS_PARAMETERS = {
     "delta": "huber",
@@ -341,7 +343,7 @@ class BatchGradient(_WithLoss, _WithIntercept):
                 "smoothing: is missing, wanted a width above 0: batch_gradient needs a smooth "
                 "loss; algorithm cocoa has the quantile loss itself"
             )
-        has_safe_step = self.loss not in ("poisson", "gamma", "tweedie")
+        has_safe_step = self.loss not in DEVIANCES
         if self.step != "line_search" and self.step_size is None and not has_safe_step:
             raise ValueError(f"step_size: is missing: loss: {self.loss} has no safe step")
         if self.chosen_optimizer != "gd" and self.step != "line_search":
@@ -363,6 +365,11 @@ class BatchGradient(_WithLoss, _WithIntercept):
         repeated. 2: w^{r+1} = w^{r-1}.
         """
         return int(self.mode == "paper") if self.roll_back is None else self.roll_back
+
+    @property
+    def certifies_gap(self) -> bool:
+        """Whether jobs certify a gap: those with losses that no other algorithm certifies."""
+        return self.loss in DEVIANCES and self.l2 > 0.0
 
     @property
     def gradient_share(self) -> float:
@@ -832,7 +839,9 @@ def record_section(
 
 def certifies_gap(algorithm: AnyAlgorithm) -> bool:
     """Whether the algorithm certifies a duality gap; a user-defined one may."""
-    return not isinstance(algorithm, AsyncSGD | BatchGradient | LocalSGD)
+    if isinstance(algorithm, BatchGradient):
+        return algorithm.certifies_gap
+    return not isinstance(algorithm, AsyncSGD | LocalSGD)
 
 
 def ends_itself(algorithm: AnyAlgorithm) -> bool:

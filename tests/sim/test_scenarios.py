@@ -14,6 +14,7 @@ from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import JobFailedError
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import simulate
+from tests.replay_runs import bits, replayed
 from tests.sim.small_jobs import (
     column,
     exact_sums,
@@ -327,6 +328,29 @@ def test_several_classes_reach_their_optimum_after_losses_and_returns(algorithm,
     np.testing.assert_allclose(result.arrays["coef"], reference.coef_, atol=1e-5)
     after = [r for r in records_of(result, "MemberJoined") if r["round"] == 4]
     assert (len(after), column(result, "absent_examples")[-1]) == (4, 0)
+
+
+@pytest.mark.parametrize("absent", ["reload", "auto"])
+def test_a_poisson_job_ends_at_its_certified_gap_after_losses_and_returns(absent):
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((240, 5))
+    source = from_arrays(X, rng.poisson(np.exp(0.5 * X[:, 0] + 1.0)).astype(float))
+    section = {"name": "batch_gradient", "loss": "poisson", "l2": 0.05, "tolerance": 0.0}
+    faults = [{"round": 2, "lose": 3, "phase": "compute"}, {"round": 4, "return": 3}]
+    made = record(algorithm=section, absent=absent, stop={"gap": 1e-7}, evaluate=None)
+    result = simulate({**made, "faults": faults}, source, check_every_event=True)
+    assert (result.error, result.summary["lost"]) == (None, 3)
+    assert result.summary["stopped_by"] == "gap <= 1e-07"
+    assert result.summary["gap"] <= 1e-7
+    least = simulate({**made, "stop": {"rounds": 100}}, source).summary["objective"]
+    assert 0.0 <= result.summary["objective"] - least <= result.summary["gap"] + 1e-12
+    rows = result.rows[:-1]
+    exact = [row for row in rows if row["objective_kind"] == "exact"]
+    assert all(row["gap"] >= row["objective"] - least - 1e-12 for row in exact)
+    # The model of the round in which they vanish has its gap from the round before.
+    absent_rounds = [row["gap"] for row in rows if row["objective_kind"] != "exact"]
+    assert absent_rounds[1:] == [None] * (0 if absent == "reload" else 1)
+    assert bits(replayed(result.story, source).result_arrays()) == bits(result.arrays)
 
 
 def test_a_solver_that_refuses_its_data_ends_the_job_with_its_error():

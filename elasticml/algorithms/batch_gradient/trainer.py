@@ -27,6 +27,7 @@ from elasticml.algorithms.base import (
     Scalar,
     Trainer,
 )
+from elasticml.algorithms.batch_gradient.certificate import LowerBound, lower_bound_for
 from elasticml.algorithms.batch_gradient.curvature_estimates import curvatures_for
 from elasticml.algorithms.batch_gradient.elastic_gradient import (
     AbsenceRules,
@@ -56,6 +57,7 @@ from elasticml.algorithms.targets import (
     targets_for,
     weight_of_all,
 )
+from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
 from elasticml.errors import JobFailedError
 from elasticml.objectives.penalties import L2
@@ -126,6 +128,7 @@ def _train(
         fixed=offset_column(settings, facts),
     )
     optimizer = yield from _make_optimizer(settings, columns, resume)
+    lower_bound = yield from lower_bound_for(settings, columns, resume)
     elastic = ElasticGradient(
         columns=columns,
         rules=rules,
@@ -145,6 +148,7 @@ def _train(
         optimizer=optimizer,
         roll_back=roll_back,
         point=start,
+        lower_bound=lower_bound,
     )
     if resume is not None:
         descent.go_on(resume)
@@ -178,6 +182,8 @@ class _Descent:
     roll_back: RollBack | None
     #: w^r.
     point: Point
+    #: What is certain of the minimum; None if the job certifies no gap.
+    lower_bound: LowerBound | None
     #: How solvers may compute the margins at ``point`` without multiplying.
     advance: Mapping[str, Scalar] = field(default_factory=dict)
     rounds: int = 0
@@ -207,6 +213,8 @@ class _Descent:
                 assert self.roll_back is not None
                 return self._abandon(self.roll_back)
             here = self._here(evaluated)
+            if self.elastic.is_whole:
+                self._certify(here.evaluated.point.w, here.value, here.gradient)
             finished = self._check(here)
             if finished is not None:
                 return finished
@@ -231,15 +239,26 @@ class _Descent:
         return RoundEnd(
             objective=here.value,
             objective_kind="exact" if elastic.is_whole else "estimated",
+            gap=self._gap(here.value) if elastic.is_whole else None,
             step=0.0 if step is None else step.length,
             stand_ins=elastic.stand_ins.count,
             extra=self._extra(here.norm, elastic.corrections - before) | absence_columns,
             model=model,
             next_model=elastic.columns.arrays(self.point.w),
             next_objective=self.value,
+            next_gap=self._gap(self.value),
             best=self._best(),
             resume=self._resume(),
         )
+
+    def _certify(self, w: F64, value: float, gradient: F64) -> None:
+        """Raise the lower bound of the minimum; the arguments are of all examples."""
+        if self.lower_bound is not None:
+            self.lower_bound.learn(value, self.penalty.value(w), gradient)
+
+    def _gap(self, value: float | None) -> float | None:
+        """Return the certified gap of an objective over all examples."""
+        return None if self.lower_bound is None else self.lower_bound.gap(value)
 
     def _learn(self, point: Point, value: float, error: Interval | None) -> None:
         """Compare an evaluated model with the best one, by what is certain of both."""
@@ -274,6 +293,8 @@ class _Descent:
             converged=False,
             reason="stopped as asked",
             objective=None if known.is_bound else known.value,
+            gap=self._gap(known.value),
+            gap_is_bound=known.is_bound and self.lower_bound is not None,
             kept=KeptModel(round=known.round, objective=known.value, is_bound=known.is_bound),
         )
 
@@ -394,6 +415,7 @@ class _Descent:
                 "value": self.value if is_whole else None,
                 "total_weight": self.elastic.total_weight,
                 **({} if known is None else {"known": [known.value, known.is_bound, known.round]}),
+                **({} if self.lower_bound is None else {"lower_bound": self.lower_bound.resume()}),
                 **optimizer.values,
             },
         )
@@ -421,13 +443,20 @@ class _Descent:
             sent = self.elastic.columns.down(self.point.w)
             outcome = yield gradient_exchange(sent, {**self.advance, "point": self.point.serial})
             if outcome.absent_examples == 0:
-                sums = self.elastic.read(outcome.arrays)
-                self.value = sums.loss / sums.weight + self.penalty.value(self.point.w)
+                sums, w = self.elastic.read(outcome.arrays), self.point.w
+                self.value = sums.loss / sums.weight + self.penalty.value(w)
+                gradient = sums.gradient / sums.weight + self.penalty.gradient(w)
+                self._certify(w, self.value, gradient)
         best = self._best()
         if best is not None:
             return best
         return self._model(self.value, converged=False, reason="stopped as asked")
 
     def _model(self, value: float | None, *, converged: bool, reason: str) -> Model:
-        arrays = self.elastic.columns.arrays(self.point.w)
-        return Model(arrays=arrays, converged=converged, reason=reason, objective=value)
+        return Model(
+            arrays=self.elastic.columns.arrays(self.point.w),
+            converged=converged,
+            reason=reason,
+            objective=value,
+            gap=self._gap(value),
+        )

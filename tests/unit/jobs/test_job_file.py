@@ -165,7 +165,10 @@ def test_the_job_file_of_a_run_is_the_original_job(tmp_path, content):
         ({"algorithm": {"name": "cocoa", "gap_every": 0}}, "algorithm.gap_every: got 0"),
         ({"algorithm": {"name": "cocoa"}, "absent": "taylor"}, "absent: got 'taylor', which"),
         ({"absent": "freeze"}, "absent: got 'freeze', which algorithm batch_gradient cannot"),
-        ({"stop": {"rounds": 9, "gap": 1e-3}}, "stop.gap: batch_gradient certifies no duality gap"),
+        (
+            {"stop": {"rounds": 9, "gap": 1e-3}},
+            "stop.gap: batch_gradient with loss logistic and l2 0.0001 certifies no duality gap",
+        ),
         ({"holders": 3}, "holders: got 3 (there is auto, 1, 2)"),
         ({"placement": "randm"}, "placement: got 'randm'; did you mean 'random'?"),
         ({"warm_start": 3}, "warm_start: got 3, wanted the path of a model.npz"),

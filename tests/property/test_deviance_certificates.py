@@ -1,0 +1,195 @@
+"""Certified gaps of Poisson, gamma and Tweedie jobs, against minima found by Newton's method."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticml.algorithms.base import Exchange, Resume
+from elasticml.algorithms.batch_gradient.certificate import LowerBound, lower_bound_for
+from elasticml.algorithms.scaling import Columns
+from elasticml.objectives.losses import MarginLoss, loss_named
+from elasticml.specification.algorithms import BatchGradient
+from tests.property.schedules import Schedule, schedules
+from tests.serial_world import Return, World, split_rows
+
+ROWS, D = 40, 3
+
+
+def problem(seed: int, loss: str, power: float, scale: float) -> dict[str, Any]:
+    """Draw rows, targets and weights of which some are 0."""
+    rng = np.random.default_rng(seed)
+    X = scale * rng.normal(size=(ROWS, D))
+    mean = np.exp(np.clip(X @ rng.normal(size=D), -3.0, 3.0))
+    y = rng.poisson(mean).astype(float)
+    y = rng.gamma(0.5, 2.0 * mean) + 1e-3 if loss == "gamma" else y + (y.sum() == 0.0)
+    given = {"power": power} if loss == "tweedie" else {}
+    return {
+        "X": X,
+        "y": y,
+        "s": rng.integers(0, 3, ROWS) + (np.arange(ROWS) == np.argmax(y)),
+        "loss": loss_named(loss, given),
+        "settings": {"loss": loss, **given},
+    }
+
+
+class Objective:
+    """The mean loss with an L2 penalty on all coordinates but the intercept, the last one."""
+
+    def __init__(self, made: dict[str, Any], l2: float, *, intercept: bool) -> None:
+        self.X = np.column_stack([made["X"], np.ones(ROWS)]) if intercept else made["X"]
+        self.y, self.s, self.l2 = made["y"], made["s"].astype(float), l2
+        self.loss: MarginLoss = made["loss"]
+        self.penalised = np.full(self.X.shape[1], l2)
+        self.penalised[D:] = 0.0
+
+    def at(self, w: np.ndarray) -> tuple[float, float, np.ndarray, np.ndarray]:
+        """Return value, penalty, gradient and Hessian."""
+        slopes, curvatures = np.empty(ROWS), np.empty(ROWS)
+        z, total = np.ascontiguousarray(self.X @ w), self.s.sum()
+        loss = self.loss.value_and_slope(z, self.y, self.s, slopes) / total
+        self.loss.curvature(z, self.y, self.s, curvatures)
+        penalty = 0.5 * float(self.penalised @ w**2)
+        gradient = self.X.T @ slopes / total + self.penalised * w
+        hessian = (self.X.T * curvatures) @ self.X / total + np.diag(self.penalised)
+        return loss + penalty, penalty, gradient, hessian
+
+    def minimise(self) -> tuple[float, np.ndarray]:
+        """Return the minimum and its model, by Newton's method with halved steps."""
+        w = np.zeros(self.X.shape[1])
+        value, _, gradient, hessian = self.at(w)
+        for _ in range(200):
+            step, length = np.linalg.solve(hessian, gradient), 1.0
+            while self.at(w - length * step)[0] > value and length > 1e-12:
+                length *= 0.5
+            w = w - length * step
+            value, _, gradient, hessian = self.at(w)
+            if np.abs(gradient).max() < 1e-13:
+                break
+        return value, w
+
+
+def bound_of(objective: Objective, made: dict[str, Any], *, intercept: bool) -> LowerBound:
+    """Run the exchanges of a lower bound over all rows."""
+    section = BatchGradient(**made["settings"], l2=objective.l2, intercept=intercept)
+    columns = Columns(n_columns=D, intercept=intercept)
+    trainer = lower_bound_for(section, columns, None)
+    answer: Any = None
+    while True:
+        try:
+            request = trainer.send(answer)
+        except StopIteration as end:
+            return end.value
+        assert isinstance(request, Exchange)
+        arrays: dict[str, Any] = {"maxabs": np.abs(made["X"]).max(axis=0)}
+        if "w" in request.model:
+            value, penalty, gradient, _ = objective.at(np.array(request.model["w"]))
+            total = objective.s.sum()
+            arrays = {
+                "loss": (value - penalty) * total,
+                "gradient": gradient * total,
+                "weight": total,
+            }
+        answer = type("Outcome", (), {"arrays": arrays})
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(["poisson", "gamma", "tweedie"]),
+    st.floats(1.05, 1.95),
+    st.sampled_from([1e-3, 0.1, 2.0]),
+    st.booleans(),
+    st.sampled_from([0.05, 1.0]),
+)
+def test_no_gap_is_below_the_true_one_and_it_vanishes_at_the_optimum(
+    seed: int, loss: str, power: float, l2: float, intercept: bool, scale: float
+) -> None:
+    made = problem(seed, loss, power, scale)
+    objective = Objective(made, l2, intercept=intercept)
+    least, best = objective.minimise()
+    bound = bound_of(objective, made, intercept=intercept)
+    rng = np.random.default_rng(seed)
+    directions = [rng.normal(size=best.size), np.eye(best.size)[-1]]
+    for distance, direction in itertools.product((1.0, 0.3, 1e-2, 1e-4, 1e-6), directions):
+        w = best + distance * direction
+        value, penalty, gradient, _ = objective.at(w)
+        bound.learn(value, penalty, gradient)
+        gap = bound.gap(value)
+        assert gap is None or gap >= value - least - 1e-12 * max(1.0, abs(value))
+    value, penalty, gradient, _ = objective.at(best)
+    bound.learn(value, penalty, gradient)
+    gap = bound.gap(value)
+    assert gap is not None
+    assert gap <= 1e-10 * max(1.0, abs(value))
+
+
+def test_a_checkpoint_keeps_the_bound_and_the_constants_of_the_data() -> None:
+    made = problem(3, "tweedie", 1.3, 1.0)
+    objective = Objective(made, 0.1, intercept=True)
+    bound = bound_of(objective, made, intercept=True)
+    for learns in (False, True):
+        if learns:
+            value, penalty, gradient, _ = objective.at(np.zeros(D + 1))
+            bound.learn(value, penalty, gradient)
+        resume = Resume(values={"lower_bound": json.loads(json.dumps(bound.resume()))})
+        section = BatchGradient(**made["settings"], l2=0.1)
+        again = lower_bound_for(section, Columns(n_columns=D, intercept=True), resume)
+        with pytest.raises(StopIteration) as end:
+            next(again)
+        assert end.value.value == bound
+    assert bound.value > -np.inf
+
+
+MEMBERS, ROUNDS = 4, 8
+BACK = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
+SCALED = {
+    "none": lambda X: X,
+    "standard": lambda X: (X - X.mean(axis=0)) / X.std(axis=0),
+    "maxabs": lambda X: X / np.abs(X).max(axis=0),
+}
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    schedules(MEMBERS, ROUNDS, ("gradient", "probe"), has_state=False),
+    st.integers(0, 10**6),
+    st.sampled_from(["poisson", "gamma", "tweedie"]),
+    st.booleans(),
+    st.sampled_from(list(SCALED)),
+    st.sampled_from(["auto", "taylor", "reload"]),
+)
+def test_jobs_certify_their_models_under_any_schedule(
+    schedule: Schedule, seed: int, loss: str, intercept: bool, scale: str, absent: str
+) -> None:
+    made, l2 = problem(seed, loss, 1.5, 1.0), 0.1
+    section = {**made["settings"], "l2": l2, "intercept": intercept, "scale": scale}
+    weights = made["s"].astype(float)
+    world = World(
+        settings={**section, "tolerance": 1e-9},
+        parts=split_rows(made["X"], made["y"], MEMBERS, weights=weights, chunk_rows=4),
+        absent=absent,
+        reloads=absent == "reload",
+        schedule=[*schedule, *BACK],
+    )
+    run = world.run(200)
+    scaled = {**made, "X": SCALED[scale](made["X"])}
+    least, _ = Objective(scaled, l2, intercept=intercept).minimise()
+    for row in run.rows:
+        if row.objective_kind == "exact" and row.gap is not None:
+            assert row.gap >= row.objective - least - 1e-12 * max(1.0, abs(row.objective))
+        if row.objective_kind != "exact":
+            assert row.gap is None
+        if row.next_gap is not None:
+            assert row.next_objective is not None
+            assert row.next_gap >= row.next_objective - least - 1e-10
+    if not world.groups and not world.open:
+        assert run.model.gap is not None
+        assert run.model.gap <= 1e-10
+        assert run.model.objective - run.model.gap <= least + 1e-12
