@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from elasticml.control.chunk_transfers import COPY_BATCH, COPY_PAUSE_S, ChunkCopies
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.job_state import JobState
@@ -78,6 +80,8 @@ def test_failed_copy_may_be_requested_again_after_a_while():
     copies.accept({chunk(0): B}, 5.0)
     (order,) = copies.pump()
     failed = MoveFailed(member=A, target=B, chunks=order.chunks, reason="x", order=order.order)
+    assert copies.failed(replace(failed, order=order.order - 1), 6.0) == []
+    assert copies.targets() == {chunk(0): B}
     assert copies.failed(failed, 6.0) == []
     assert copies.targets() == {}
     assert copies.accept({chunk(0): B}, 6.0) == 0

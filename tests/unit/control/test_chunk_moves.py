@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from elasticml.control.chunk_transfers import BATCH, MOVE_PAUSE_S, ChunkCopies, ChunkMoves
+from elasticml.control.chunk_transfers import (
+    ASSUMED_BYTES_PER_S,
+    BATCH,
+    MOVE_PAUSE_S,
+    ChunkCopies,
+    ChunkMoves,
+    MoveSpeed,
+)
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.job_state import JobState
 from elasticml.control.placement import MemoryBudget
@@ -16,7 +23,7 @@ from elasticml.control.rounds import History, Rounds
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.policies.readmission import Reload, WholeGroup
 from elasticml.protocol.commands import Command, DropChunks, GiveChunks, LoadChunks, Record
-from elasticml.protocol.events import Arrived, ChunksLoaded, MoveFailed
+from elasticml.protocol.events import Arrived, ChunksDropped, ChunksLoaded, MoveFailed
 from elasticml.protocol.job_record import PlannedFault
 
 A, B, C = (MemberId(slot, 1) for slot in range(3))
@@ -143,6 +150,70 @@ def test_late_report_of_an_abandoned_move_changes_nothing():
     assert moves.state.ledger.owner(chunk(0, 0)) == A
 
 
+def test_reports_about_an_earlier_order_leave_a_move_as_it_is():
+    moves = chunk_moves()
+    moves.move({chunk(0, 0): C})
+    moves.abandon_moves()
+    moves.move({chunk(0, 0): C})
+    failed = MoveFailed(member=A, target=C, chunks=(chunk(0, 0),), reason="closed", order=1)
+    moves.failed(failed, 5.0)
+    moves.loaded(loaded(C, chunk(0, 0), source=A, order=1))
+    assert (moves.moves[chunk(0, 0)].order, moves.next_move_s) == (2, 0.0)
+    assert moves.state.ledger.owner(chunk(0, 0)) == A
+    moves.loaded(loaded(C, chunk(0, 0), source=A, order=2))
+    assert moves.state.ledger.owner(chunk(0, 0)) == C
+
+
+def test_chunk_whose_reading_was_abandoned_gets_no_owner_when_it_is_there():
+    moves = chunk_moves()
+    lose(moves, B, sealed=False)
+    moves.reread()
+    moves.abandon_moves()
+    moves.loaded(loaded(C, chunk(1, 0)))
+    assert moves.state.ledger.owner(chunk(1, 0)) is None
+    assert moves.state.ledger.holds(C, chunk(1, 0))
+
+
+def test_chunk_that_a_member_was_told_to_drop_is_not_there_though_it_reports_it():
+    # The report was sent before the order arrived.
+    moves = chunk_moves()
+    moves.state.ledger.hold(C, [chunk(0, 0)])
+    assert moves.drop(C, [chunk(0, 0)]) == [DropChunks(member=C, chunks=(chunk(0, 0),))]
+    moves.loaded(loaded(C, chunk(0, 0)))
+    assert not moves.state.ledger.holds(C, chunk(0, 0))
+    moves.dropped(ChunksDropped(member=C, chunks=(chunk(0, 0),)))
+    moves.loaded(loaded(C, chunk(0, 0)))
+    assert moves.state.ledger.holds(C, chunk(0, 0))
+
+
+def test_copies_that_a_transfer_needs_are_not_dropped():
+    moves = chunk_moves()
+    for member in (B, C):
+        moves.state.ledger.hold(member, [chunk(0, 0), chunk(0, 1)])
+    moves.move({chunk(0, 0): C})
+    assert moves.drop(C, [chunk(0, 0), chunk(0, 1)]) == [
+        DropChunks(member=C, chunks=(chunk(0, 1),))
+    ]
+    lose(moves, A)
+    moves.state.ledger.hold(C, [chunk(0, 1)])
+    readmit(moves, 0.0, Reload())
+    (owners,) = moves.returning.values()
+    for member in (B, C):
+        spare = [c for c in (chunk(0, 0), chunk(0, 1)) if owners[c] != member]
+        assert [c for order in moves.drop(member, sorted(owners)) for c in order.chunks] == spare
+
+
+def test_time_that_moves_share_counts_once():
+    speed = MoveSpeed()
+    assert speed.bytes_per_s("h") == ASSUMED_BYTES_PER_S
+    for now_s in (10.0, 10.0, 11.0):
+        speed.moved("h", 1000, 4.0, now_s)
+    # 4 s, then nothing more, then 1 s; earlier moves weigh less at each new one.
+    nbytes, seconds = 0.9 * (0.9 * 1000 + 1000) + 1000, 0.9 * 0.9 * 4.0 + 1.0
+    assert speed.bytes_per_s("h") == pytest.approx(nbytes / seconds)
+    assert speed.bytes_per_s("another") == speed.bytes_per_s("h")
+
+
 @pytest.mark.parametrize("victim", [A, C], ids=["source", "target"])
 def test_move_is_forgotten_with_either_end(victim):
     moves = chunk_moves()
@@ -202,6 +273,16 @@ def test_return_restarts_when_its_target_is_lost():
     assert (moves.returning, moves.loading) == ({}, {})
     _, order = readmit(moves, 11.0, Reload())
     assert order.member == A
+
+
+def test_round_waits_for_bodies_that_are_there_until_their_member_is_lost():
+    moves = chunk_moves()
+    moves.state.ledger.hold(C, [chunk(1, 0), chunk(1, 1)])
+    lose(moves, B)
+    readmit(moves, 0.0, Reload())
+    assert moves.at_hand == moves.returning.keys() != set()
+    lose(moves, C)
+    assert moves.at_hand == set()
 
 
 def test_member_without_the_statistics_is_not_free_yet():

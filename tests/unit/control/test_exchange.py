@@ -134,6 +134,8 @@ def test_a_member_that_answers_gets_more_time_and_is_asked_again(exchanges):
     assert exchanges.ticked(2 * DEADLINE_S) == ([], [])
     commands, _ = exchanges.ticked(2 * DEADLINE_S + STATUS_S)
     assert asked(commands) == [A, B, C]
+    # Its first answer does not count for the second question.
+    assert exchanges.ticked(2 * (DEADLINE_S + STATUS_S)) == ([], [A, B, C])
 
 
 def test_answer_about_another_exchange_does_not_count(exchanges):

@@ -69,6 +69,16 @@ def test_copies_of_another_job_are_skipped():
     book.check([A, B, C])
 
 
+def test_copy_of_a_chunk_that_is_read_later_is_lost_with_its_member():
+    book = Ledger()
+    book.hold(B, [CHUNKS[0]])
+    book.hold(C, [CHUNKS[0]])
+    book.lose(B)
+    book.add(A, info(0))
+    assert book.holders[CHUNKS[0]] == {A, C}
+    book.check([A, C])
+
+
 def test_owner_cannot_drop_its_chunk():
     with pytest.raises(LocalProtocolError, match="which it owns"):
         ledger().release(A, [CHUNKS[0]])
@@ -118,6 +128,7 @@ def test_seal_closes_reported_chunks_and_leaves_later_losses_open():
     assert group.shares == {A: (CHUNKS[0], CHUNKS[1])}
     assert book.open.keys() == {B}
     assert book.absent_rows() == 21 + 25
+    assert book.seal() is None
     book.check([C])
 
 

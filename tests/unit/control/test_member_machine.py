@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from elasticml.control import effects as fx
@@ -143,6 +145,13 @@ def test_unreachable_parent_is_retried_and_then_reported():
 
 def test_unreachable_former_parent_is_ignored():
     assert placed().handle(fx.ConnectFailed(peer=CHILD), 0.0) == []
+
+
+def test_link_to_a_former_parent_is_no_link_to_the_parent():
+    member = placed()
+    assert member.handle(ev.PeerLinked(peer=CHILD, generation=Generation(1)), 0.0) == []
+    member.handle(model(1, generation=1), 0.0)
+    assert member.handle(ev.Computed(exchange=ExchangeId(1)), 0.0) == []
 
 
 def test_second_copy_of_a_model_is_not_accepted():
@@ -361,6 +370,15 @@ def test_members_with_a_state_or_from_the_start_request_none():
     for event in (own(A), fx.StateBegun(), peers(CHILD)):
         assert fx.AskPeers() not in other.handle(event, 0.0)
     assert other.handle(fx.StateLacking(), 0.0) == []
+
+
+def test_a_whole_list_of_peers_replaces_the_former_one():
+    member = Member(ME)
+    member.handle(peers(CHILD, GIVER), 0.0)
+    member.handle(replace(peers(ME), gone=(CHILD,)), 0.0)
+    assert member.peers.keys() == {ME, GIVER}
+    member.handle(replace(peers(CHILD), is_full=True), 0.0)
+    assert member.peers.keys() == {CHILD}
 
 
 # --- notices ----------------------------------------------------------------------------------

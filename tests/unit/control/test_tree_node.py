@@ -287,7 +287,9 @@ def test_adopting_parent_counts_grandchildren_once_if_the_lost_child_had_sent_th
 def test_order_of_an_old_generation_does_nothing():
     node = member([A])
     assert place(node, 1, [B]) == []
-    assert node.children == {A}
+    place(node, 3, [A])
+    assert place(node, 2, [B]) == []
+    assert (node.children, node.generation) == ({A}, 3)
 
 
 def test_child_with_a_broken_link_gets_nothing_until_it_attaches_again():
