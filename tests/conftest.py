@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -40,6 +40,13 @@ for name, is_repeatable in (("fresh", False), ("repeatable", True)):
         print_blob=True,
         derandomize=is_repeatable,
     )
+# A planted fault is only to be found: its example need not be made minimal.
+settings.register_profile(
+    "search",
+    settings.get_profile("fresh"),
+    phases=(Phase.explicit, Phase.generate),
+    database=None,
+)
 settings.load_profile("repeatable")
 
 # Data read by tests do not belong in the user's cache; tests of the cache name a folder.

@@ -11,7 +11,7 @@ from elasticml.control.exchange import ExchangeCoordinator
 from elasticml.control.job_state import JobState
 from elasticml.ids import ChunkId, ChunkInfo, ExchangeId, Generation, Mask, MemberId
 from elasticml.protocol import events as ev
-from elasticml.protocol.commands import AskStatus, Gathered
+from elasticml.protocol.commands import AskStatus, Command, Forget, Gathered, Refuse
 from elasticml.protocol.events import Arrived
 
 A, B, C = (MemberId(slot, 1) for slot in range(3))
@@ -221,3 +221,91 @@ def test_there_is_no_anchor_without_a_kept_exchange(exchanges):
     exchange(exchanges, seconds=1.0, keep=False)
     lose_in_next(exchanges, B)
     assert exchanges.deliver()[1].anchor_exchange is None
+
+
+def test_a_disturbed_exchange_is_no_anchor(exchanges):
+    lose_in_next(exchanges, B)
+    exchanges.deliver()
+    exchanges.state.ledger.seal()
+    lose_in_next(exchanges, C)
+    assert exchanges.deliver()[1].anchor_exchange is None
+
+
+def gather(exchanges: ExchangeCoordinator, *members: MemberId) -> list[Command]:
+    """Deliver the sum of these members to the root, by A; return the commands at its end."""
+    state = exchanges.state
+    mask = Mask(sum(member.bit for member in members))
+    partial = ev.PartialArrived(
+        exchange=state.last_exchange, sender=A, contributors=mask, order="0", handle=1
+    )
+    (gathered,) = state.root.partial(partial)
+    assert isinstance(gathered, Gathered)
+    return exchanges.gathered(gathered, 1.0)
+
+
+def term(member: MemberId, handle: int | None, *, sender=None, exchange: int = 1):
+    return ev.AnchorArrived(
+        member=member, exchange=ExchangeId(exchange), sender=sender, handle=handle
+    )
+
+
+@pytest.fixture
+def fetching(exchanges) -> ExchangeCoordinator:
+    """B, between A and C in a chain, was lost: A is asked for B's sum, and C for its own one."""
+    state = exchanges.state
+    state.settings = replace(state.settings, topology="tree", fan_out=1)
+    exchanges.start(request(keep=True), 0.0)
+    assert gather(exchanges, A, B, C) == []
+    exchanges.deliver()
+    exchanges.start(request(keep=True), 0.0)
+    state.membership.remove(B)
+    state.ledger.lose(B)
+    exchanges.lost(B)
+    state.heal(B)
+    questions = gather(exchanges, A, C)
+    assert [(q.member, q.exchange, q.sender) for q in questions] == [(A, 1, B), (C, 1, None)]
+    assert not exchanges.deliverable(1.0)
+    return exchanges
+
+
+def test_anchor_in_a_tree_is_complete_when_all_terms_are_there(fetching):
+    assert fetching.anchor_arrived(term(A, 7, sender=B)) == []
+    assert not fetching.deliverable(1.0)
+    assert fetching.anchor_arrived(term(C, 8)) == []
+    assert fetching.deliverable(1.0)
+    _, deliver = fetching.deliver()
+    assert [(part.handle, part.sign, part.of) for part in deliver.anchor] == [
+        (7, 1, B.bit | C.bit),
+        (8, -1, C.bit),
+    ]
+    assert Forget(exchange=ExchangeId(2), handles=(7, 8)) in fetching.start(request(), 2.0)
+
+
+def test_exchange_ends_without_an_anchor_when_a_term_is_late(fetching):
+    fetching.anchor_arrived(term(A, 7, sender=B))
+    assert not fetching.deliverable(1.0 + STATUS_S - 0.1)
+    assert fetching.deliverable(1.0 + STATUS_S)
+    assert fetching.deliver()[1].anchor_exchange is None
+    assert fetching.anchor_arrived(term(C, 8)) == [
+        Refuse(exchange=ExchangeId(1), sender=C, handle=8)
+    ]
+
+
+def test_exchange_ends_without_an_anchor_when_a_term_is_lost_with_its_member(fetching):
+    fetching.lost(C)
+    assert fetching.deliverable(1.0)
+    assert fetching.deliver()[1].anchor_exchange is None
+
+
+def test_exchange_ends_without_an_anchor_when_a_member_lacks_its_term(fetching):
+    fetching.anchor_arrived(term(A, 7, sender=B))
+    fetching.anchor_arrived(term(C, None))
+    assert fetching.deliverable(1.0)
+    assert fetching.deliver()[1].anchor_exchange is None
+
+
+def test_term_of_another_exchange_or_sum_is_refused(fetching):
+    for other in (term(A, 7, sender=B, exchange=3), term(A, 7), term(C, 7, sender=B)):
+        refused = Refuse(exchange=other.exchange, sender=other.member, handle=7)
+        assert fetching.anchor_arrived(other) == [refused]
+    assert not fetching.deliverable(1.0)
