@@ -16,6 +16,7 @@ from elasticml.control.checkpoint_state import (
 from elasticml.control.driver import Driver
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.policy import Progress
+from elasticml.ids import Generation
 from elasticml.policies.gap_per_container_second import GapPerContainerSecond
 from elasticml.policies.gap_per_container_second import Trial as SizeTrial
 from elasticml.policies.knee import ScaleInAtKnee
@@ -37,6 +38,7 @@ def policies():
 def test_a_restored_machine_has_the_old_ones_state():
     old = Driver(DriverSettings(), policies())
     old.state.round, old.state.last_exchange, old.state.ledger.next_group = 17, 40, 3
+    old.state.generation, old.state.last_order = Generation(9), 5
     old.state.membership.admit(Arrived(arrival=0, address="a", host="h", pid=1, threads=1), 0.0)
     old.policy_engine.tuned["local_epochs"] = 2.0
     old.rounds.last_row = HistoryRow({"next_gap": 0.25, "objective": 1.5})

@@ -1,0 +1,66 @@
+"""Blocks are read once, by one member each, also when readers are lost."""
+
+from __future__ import annotations
+
+from elasticml.control.driver_settings import DriverSettings
+from elasticml.control.initial_placement import BlockLoading
+from elasticml.control.job_state import JobState
+from elasticml.ids import ChunkId, ChunkInfo, MemberId
+from elasticml.protocol.commands import Command, MergeFacts, ReadBlocks
+from elasticml.protocol.events import Arrived, BlockRead
+
+A, B = (MemberId(slot, 1) for slot in range(2))
+
+
+def loading(n_blocks: int) -> BlockLoading:
+    state = JobState(settings=DriverSettings(n_blocks=n_blocks))
+    for slot in range(2):
+        state.membership.admit(
+            Arrived(arrival=0, address=f"w{slot}", host="h", pid=slot, threads=1), 0.0
+        )
+    return BlockLoading(state)
+
+
+def orders(commands: list[Command]) -> dict[MemberId, tuple[int, ...]]:
+    return {c.member: c.blocks for c in commands if isinstance(c, ReadBlocks)}
+
+
+def read(member: MemberId, block: int) -> BlockRead:
+    chunk = ChunkInfo(id=ChunkId("s", block, 0), rows=10, nbytes=1)
+    return BlockRead(member=member, block=block, chunks=(chunk,))
+
+
+def test_a_block_belongs_to_its_reader_and_another_one_that_read_it_holds_a_copy():
+    made = loading(2)
+    assert orders(made.start(survey=False)) == {A: (0,), B: (1,)}
+    ledger = made.state.ledger
+    assert made.read(read(B, 0)) == []
+    assert (made.awaited(), ledger.info) == ({A, B}, {})
+    assert made.read(read(A, 0)) == []
+    assert made.read(read(A, 0)) == []  # a report that comes again
+    chunk = ChunkId("s", 0, 0)
+    assert (ledger.owner(chunk), ledger.holders[chunk]) == (A, {A, B})
+    (merge,) = made.read(read(B, 1))
+    assert isinstance(merge, MergeFacts)
+    assert ledger.total_rows == 20
+
+
+def test_blocks_of_a_lost_reader_are_read_by_another():
+    made = loading(3)
+    assert orders(made.start(survey=False)) == {A: (0, 2), B: (1,)}
+    made.read(read(A, 0))
+    made.state.membership.remove(A)
+    assert orders(made.lost(A)) == {B: (2,)}
+    assert made.awaited() == {B}
+    # What the lost member has sent before does not count.
+    assert made.read(read(A, 2)) == []
+    assert made.awaited() == {B}
+
+
+def test_a_survey_adds_no_chunks():
+    made = loading(1)
+    made.start(survey=True)
+    (merge,) = made.read(read(A, 0))
+    assert isinstance(merge, MergeFacts)
+    assert merge.survey
+    assert made.state.ledger.info == {}
