@@ -174,7 +174,7 @@ def test_partial_of_a_future_child_is_held_until_the_order_comes():
     node = member()
     node.begin(ExchangeId(1), keep=False)
     node.partial(partial(A))
-    assert node.waits_for() == []
+    assert (node.waits_for(), node.gather.covered) == ([], 0)
     place(node, 2, [A])
     assert node.waits_for() == []
     assert node.gather.covered == A.bit
@@ -321,6 +321,16 @@ def test_two_kept_exchanges_are_available_for_anchors_during_a_third():
     assert finish(node, 4, keep=True) == [Forget(exchange=ExchangeId(1), handles=(10,))]
     assert node.kept_handle(ExchangeId(1), A) is None
     assert node.kept_handle(ExchangeId(2), B) is None
+
+
+def test_a_sum_can_be_asked_for_once_it_is_made():
+    node = member([A])
+    finish(node, 1, keep=True)
+    node.begin(ExchangeId(2), keep=True)
+    node.computed(ExchangeId(2))
+    assert [node.has_sum(ExchangeId(e)) for e in (1, 2, 3)] == [True, False, False]
+    node.partial(partial(A, exchange=2))
+    assert node.has_sum(ExchangeId(2))
 
 
 def test_exchange_without_keep_does_not_replace_a_kept_one():
