@@ -175,6 +175,39 @@ def test_withdrawn_notice_costs_no_member_its_place():
     assert "MemberLost" not in events(made)
 
 
+def test_a_notice_is_void_a_minute_after_its_deadline_and_not_before():
+    made = world(3)
+    until(made, lambda: made.driver.state.last_exchange == 2)
+    changes, member = made.driver.membership_changes, made.life(sorted(made.workers)[0]).me
+    record = made.driver.state.membership.members[member]
+    changes.noticed(ev.Noticed(member=member, grace_s=5.0, reason="preempted"), 100.0)
+    assert record.deadline_s == 105.0
+    changes.lapsed(165.0)
+    assert record.stage == "leaving"
+    changes.lapsed(165.1)
+    assert (record.stage, record.deadline_s, record.notice_reason) == ("active", None, None)
+
+
+def test_a_victim_leaves_though_its_own_notice_is_withdrawn():
+    made = world(3)
+    until(made, lambda: made.driver.state.last_exchange == 2)
+    changes, member = made.driver.membership_changes, made.life(sorted(made.workers)[0]).me
+    record = made.driver.state.membership.members[member]
+    changes.noticed(ev.Noticed(member=member, grace_s=5.0, reason="preempted"), 100.0)
+    record.is_victim = True
+    changes.withdrawn(ev.NoticeWithdrawn(member=member))
+    assert (record.stage, record.notice_reason) == ("leaving", None)
+
+
+def test_a_fenced_member_is_dismissed_with_the_reason():
+    made = world(3)
+    until(made, lambda: made.driver.state.last_exchange == 2)
+    member = made.life(sorted(made.workers)[0]).me
+    commands = made.driver.membership_changes.fence(member, "unreachable", 1.0)
+    assert commands[0] == Dismiss(cause="unreachable", member=member, reason="unreachable")
+    assert member not in made.driver.state.membership.members
+
+
 def test_worker_that_arrives_again_at_its_address_replaces_its_former_incarnation():
     made = world()
     until(made, lambda: made.driver.state.last_exchange == 2)
