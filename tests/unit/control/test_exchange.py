@@ -179,6 +179,7 @@ def test_share_of_a_member_lost_after_it_sent_is_not_missing(exchanges):
     exchanges.lost(A)
     arrive(exchanges, B, 1.0)
     arrive(exchanges, C, 1.0)
+    assert exchanges.missing() == []
     _, deliver = exchanges.deliver()
     assert (deliver.examples, deliver.absent_examples, deliver.opened) == (30, 0, None)
 
@@ -205,6 +206,7 @@ def test_anchor_is_the_vanished_members_input_of_the_last_kept_exchange(exchange
     _, deliver = exchanges.deliver()
     assert deliver.anchor_exchange == ExchangeId(1)
     assert [(part.handle, part.sign) for part in deliver.anchor] == [(11, 1)]
+    assert (deliver.examples, deliver.absent_examples) == (20, 10)
     assert deliver.opened is not None
 
 
