@@ -26,7 +26,7 @@ from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client
 from elasticml.estimators.inputs import is_named, load_arrays, load_rows, load_training
 
 if TYPE_CHECKING:
-    from elasticml.estimators.dask_rows import DaskRows, LabelStatistics
+    from elasticml.estimators.dask_rows import DaskRows, LabelStatistics, Metric
     from elasticml.models.model import Model
     from elasticml.models.row_input import RowInput
 
@@ -270,13 +270,13 @@ class LinearEstimator(ElasticEstimator):
             validate_data(self, meta_of(X), skip_check_array=True)
             yield rows
 
-    def _score_collections(self, X: Any, y: Any, weights: Any, *, classifies: bool) -> float:
+    def _score_collections(self, X: Any, y: Any, weights: Any, metric: Metric) -> float:
         from elasticml.estimators.dask_rows import score_collections
 
         check_is_fitted(self)
         with choose_client(getattr(self, "client", None), JOB_VALUES_MIN) as client:
             predict = part_function(self, "predict", np.float64, None)
-            return score_collections(predict, X, y, weights, client, classifies=classifies)
+            return score_collections(predict, X, y, weights, client, metric)
 
     def _margins(self, X: Any) -> NDArray[Any]:
         table = self._of_table(X)
@@ -397,7 +397,7 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the weighted accuracy; accepts the same inputs as ``fit``."""
         if is_lazy(X):
-            return self._score_collections(X, y, sample_weight, classifies=True)
+            return self._score_collections(X, y, sample_weight, "accuracy")
         X, y, sample_weight = self._loaded(X, y, sample_weight)
         return float(super().score(X, y, sample_weight))
 
@@ -416,7 +416,7 @@ class LinearRegressor(RegressorMixin, LinearEstimator):
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the coefficient of determination; accepts the same inputs as ``fit``."""
         if is_lazy(X) and self.coef_.ndim == 1:
-            return self._score_collections(X, y, sample_weight, classifies=False)
+            return self._score_collections(X, y, sample_weight, "r2")
         X, y, sample_weight = self._loaded(X, y, sample_weight)
         return float(super().score(X, y, sample_weight))
 

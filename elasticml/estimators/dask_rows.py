@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import dask
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import xlogy
 
 from elasticml.algorithms.linear.newton import ROUNDED, Minimum, Point
 from elasticml.arrays import F64
@@ -48,6 +49,8 @@ class LabelStatistics:
     weights: F64
     #: Sums over all rows: rows, weights, and weighted targets and squares if labels are numbers.
     sums: F64
+    #: The least label; infinity if labels are not numbers.
+    least: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +185,7 @@ class DaskRows:
 
         def certified(w: F64) -> Point:
             if of_classes is None:
-                return self._point(targets, w, loss, l2, intercept)
+                return self.point(targets, w, loss, l2, intercept)
             return self._softmax_point(targets, w, of_classes, l2, intercept)
 
         models = 1 if of_classes is None else of_classes.size
@@ -212,7 +215,7 @@ class DaskRows:
             tolerance *= min(0.1, 0.5 * math.sqrt(gap / point.gap))
         return Minimum(point=point, steps=used, converged=False)
 
-    def _point(self, targets: Targets, w: F64, loss: str, l2: float, intercept: bool) -> Point:
+    def point(self, targets: Targets, w: F64, loss: str, l2: float, intercept: bool) -> Point:
         """Return value, gradient and certified gap of a model, in two passes over the rows."""
         model = dask.delayed(w, pure=True)
         weights = targets.weights or [None] * len(targets.y)
@@ -306,35 +309,39 @@ def _count_labels(y: Any, weights: Any) -> LabelStatistics:
     values = _vector(y)
     s = _checked_weights(weights, values.size)
     labels, codes = np.unique(values, return_inverse=True)
-    sums = np.array([values.size, s.sum(), 0.0, 0.0])
+    sums, least = np.array([values.size, s.sum(), 0.0, 0.0]), math.inf
     if values.dtype.kind in "biuf":
         targets = values.astype(np.float64)
         if not np.isfinite(targets).all():
             raise ValueError("y contains NaN or infinity")
         sums[2:] = s @ targets, s @ (targets * targets)
+        least = float(targets.min(initial=math.inf))
     is_cut = labels.size > CLASSES_MAX
     return LabelStatistics(
         labels=labels[:0] if is_cut else labels,
         counts=np.bincount(codes, minlength=labels.size) * (not is_cut),
         weights=np.bincount(codes, s, minlength=labels.size).astype(np.float64),
         sums=sums,
+        least=least,
     )
 
 
 def _merge_labels(parts: Sequence[LabelStatistics]) -> LabelStatistics:
     is_cut = any(part.sums[0] and not part.labels.size for part in parts)
     filled = [part for part in parts if part.labels.size]
-    sums = np.sum([part.sums for part in parts], axis=0)
+    sums, least = np.sum([part.sums for part in parts], axis=0), min(part.least for part in parts)
     if is_cut or not filled:
         none = np.empty(0)
-        return LabelStatistics(labels=none, counts=none.astype(int), weights=none, sums=sums)
+        return LabelStatistics(
+            labels=none, counts=none.astype(int), weights=none, sums=sums, least=least
+        )
     labels, codes = np.unique(np.concatenate([p.labels for p in filled]), return_inverse=True)
     counts = np.bincount(codes, np.concatenate([p.counts for p in filled]))
     weights = np.bincount(codes, np.concatenate([p.weights for p in filled])).astype(np.float64)
     if labels.size > CLASSES_MAX:
         labels = labels[:0]
     return LabelStatistics(
-        labels=labels, counts=counts.astype(np.int64), weights=weights, sums=sums
+        labels=labels, counts=counts.astype(np.int64), weights=weights, sums=sums, least=least
     )
 
 
@@ -398,8 +405,9 @@ def _sums_at(X: Any, y: Any, weights: Any, w: F64, loss: str, intercept: bool) -
     """Return a partition's sums for value, gradient and dual.
 
     They are the losses, the conjugates, the dual variables of each class, the gradient, and the
-    images of the dual variables of each class. For the squared loss the first class is all rows,
-    and the second all rows with dual variables 1.
+    images of the dual variables of each class. Classes are those of the targets; in regression the
+    signs of the dual variables. For the squared loss the first class is all rows, and the second
+    all rows with dual variables 1.
     """
     matrix, margins = _margins(X, w, intercept)
     t = np.ascontiguousarray(_vector(y), np.float64)
@@ -409,11 +417,15 @@ def _sums_at(X: Any, y: Any, weights: Any, w: F64, loss: str, intercept: bool) -
     dual.alpha_from_margin(margins, t, alpha)
     minus = dual.minus_conjugate(alpha, t, s)
     each = np.ones(t.size) if s is None else s
-    if dual.folds_labels():
-        classes = [np.where(t > 0.0, each * alpha, 0.0), np.where(t > 0.0, 0.0, each * alpha)]
-        folded = [one * t for one in classes]
-    else:
+    if loss == "squared":
         classes = folded = [each * alpha, each]
+    else:
+        is_positive = (t if dual.folds_labels() else alpha) > 0.0
+        classes = [
+            np.where(is_positive, each * alpha, 0.0),
+            np.where(is_positive, 0.0, each * alpha),
+        ]
+        folded = [one * t for one in classes] if dual.folds_labels() else classes
     images = [np.asarray(matrix.T @ one, np.float64) for one in (slopes, *folded)]
     gradient = np.append(images[0], [slopes.sum()] * intercept)
     head = [float(value), minus, float(classes[0].sum()), float(classes[1].sum())]
@@ -427,10 +439,11 @@ def _feasible(
 
     With them the dual variables are feasible for a free intercept, as in ``LinearObjective``.
     """
-    if not dual_loss_named(loss).folds_labels():
+    if loss == "squared":
         return (1.0, 1.0), first / total
-    least = min(first, second)
-    return (least / first if first else 0.0, least / second if second else 0.0), 0.0
+    positive, negative = abs(first), abs(second)
+    least = min(positive, negative)
+    return (least / positive if positive else 0.0, least / negative if negative else 0.0), 0.0
 
 
 def _minus_conjugate(
@@ -447,18 +460,21 @@ def _minus_conjugate(
     s = None if weights is None else np.ascontiguousarray(_vector(weights), np.float64)
     dual, alpha = dual_loss_named(loss), np.empty(t.size)
     dual.alpha_from_margin(margins, t, alpha)
-    if dual.folds_labels():
-        alpha *= np.where(t > 0.0, *factors)
+    if loss != "squared":
+        alpha *= np.where((t if dual.folds_labels() else alpha) > 0.0, *factors)
     return dual.minus_conjugate(alpha - shift, t, s)
 
 
 # Scores: sums over partitions of labels and predictions.
 
+#: Weighted accuracy, coefficient of determination, or the share of the Poisson deviance.
+Metric = Literal["accuracy", "r2", "d2_poisson"]
+
 
 def score_collections(
-    predict: Callable[[Any], Any], X: Any, y: Any, weights: Any, client: Any, *, classifies: bool
+    predict: Callable[[Any], Any], X: Any, y: Any, weights: Any, client: Any, metric: Metric
 ) -> float:
-    """Return the weighted accuracy or coefficient of determination of predictions.
+    """Return a weighted score of predictions.
 
     Parameters
     ----------
@@ -470,24 +486,30 @@ def score_collections(
     parts = row_parts(X, y, weights)
     sums = dask.delayed(_score_sums, pure=True)
     given = parts.weights or [None] * len(parts.y)
-    each = [sums(predict, *row, classifies) for row in zip(parts.X, parts.y, given, strict=True)]
+    each = [sums(predict, *row, metric) for row in zip(parts.X, parts.y, given, strict=True)]
     scheduler = {} if client is None else {"scheduler": client}
     total = np.sum(dask.compute(*each, **scheduler), axis=0)
-    if classifies:
+    if metric == "accuracy":
         return float(total[1] / total[0])
-    spread = total[3] - total[2] ** 2 / total[0]
+    if metric == "r2":
+        spread = total[3] - total[2] ** 2 / total[0]
+    else:
+        spread = total[3] - float(xlogy(total[2], total[2] / total[0]))
     return float(1.0 - total[1] / spread) if spread > 0.0 else float(total[1] == 0.0)
 
 
-def _score_sums(
-    predict: Callable[[Any], Any], X: Any, y: Any, weights: Any, classifies: bool
-) -> F64:
+def _score_sums(predict: Callable[[Any], Any], X: Any, y: Any, weights: Any, metric: Metric) -> F64:
+    """Return a partition's sums: weights, losses, and of labels and of a function of them."""
     labels = _vector(y)
     if not labels.size:
         return np.zeros(4)
     s = _checked_weights(weights, labels.size)
     predicted = _vector(predict(X))
-    if classifies:
+    if metric == "accuracy":
         return np.array([s.sum(), s @ (predicted == labels), 0.0, 0.0])
     t = labels.astype(np.float64)
-    return np.array([s.sum(), s @ (t - predicted) ** 2, s @ t, s @ (t * t)])
+    if metric == "r2":
+        return np.array([s.sum(), s @ (t - predicted) ** 2, s @ t, s @ (t * t)])
+    logs = xlogy(t, t)
+    losses = logs - xlogy(t, predicted) - t + predicted
+    return np.array([s.sum(), s @ losses, s @ t, s @ logs])

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.metrics import d2_tweedie_score
 from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted
 
 from elasticml.algorithms.linear.linear_objective import LinearObjective
-from elasticml.algorithms.linear.newton import minimise
+from elasticml.algorithms.linear.newton import Minimum, minimise
 from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.parallel import Serial
+from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import choose_client, stored_values
-from elasticml.estimators.base import LinearRegressor, warn_of_gap
+from elasticml.estimators.base import LinearRegressor, is_lazy, lazily, warn_of_gap
 from elasticml.objectives.links import predictions
+
+if TYPE_CHECKING:
+    from elasticml.estimators.dask_rows import DaskRows
 
 
 class PoissonRegressor(LinearRegressor):
@@ -103,18 +107,15 @@ class PoissonRegressor(LinearRegressor):
         ValueError
             When a parameter, the targets or the weights are invalid.
         """
+        with self._collections(X, y, sample_weight) as lazy:
+            if lazy is not None:
+                self._fit_collections(lazy)
+                return self
         X, y, weights = self._checked(
             X, y, sample_weight, accept_sparse=["csr", "csc"], dtype=np.float64, y_numeric=True
         )
         y = np.asarray(y, np.float64)
-        if y.min() < 0.0:
-            raise ValueError(
-                f"y has the value {y.min():g}, out of the valid range of PoissonRegressor: "
-                "wanted counts, at least 0"
-            )
-        total = float(y.size if weights is None else weights.sum())
-        if total <= 0.0:
-            raise ValueError("the weights of all rows are 0, wanted some above 0")
+        _check_targets(float(y.min()), float(y.size if weights is None else weights.sum()))
         function = LinearObjective(
             RowBlocks(X, Serial()),
             y,
@@ -124,10 +125,7 @@ class PoissonRegressor(LinearRegressor):
             intercept_scaling=1.0 if self.fit_intercept else None,
             is_free=True,
         )
-        constant = np.zeros(function.n_model)
-        mean = float(np.average(y, weights=weights))
-        if self.fit_intercept and mean > 0.0:
-            constant[-1] = math.log(mean)
+        constant = self._constant(X.shape[1], float(np.average(y, weights=weights)))
         target = self.tol * function.at(constant).value
         with choose_client(self.client, stored_values(X)) as client:
             self.solver_path_ = "in-process" if client is None else "job"
@@ -142,25 +140,59 @@ class PoissonRegressor(LinearRegressor):
                 minimum = fit_primal_as_job(
                     function, rows, client, gap=target, rounds=self.max_iter
                 )
+        self._keep(minimum, target, X.shape[1])
+        return self
+
+    def _fit_collections(self, rows: DaskRows) -> None:
+        """Fit as a job on partitions of Dask collections, where they are."""
+        labels = rows.labels()
+        targets = rows.numbers(labels)
+        _check_targets(labels.least, targets.total)
+        constant = self._constant(rows.n_columns, float(labels.sums[2]) / targets.total)
+        l2, intercept = float(self.alpha), self.fit_intercept
+        target = self.tol * rows.point(targets, constant, "poisson", l2, intercept).value
+        minimum = rows.minimise(
+            targets,
+            loss="poisson",
+            l2=l2,
+            intercept=intercept,
+            gap=target,
+            rounds=self.max_iter,
+        )
+        self.solver_path_ = "job"
+        self._keep(minimum, target, rows.n_columns)
+
+    def _constant(self, d: int, mean: float) -> F64:
+        """Return the model that predicts the mean, or without an intercept the zero model."""
+        constant = np.zeros(d + self.fit_intercept)
+        if self.fit_intercept and mean > 0.0:
+            constant[-1] = math.log(mean)
+        return constant
+
+    def _keep(self, minimum: Minimum, target: float, d: int) -> None:
         w = minimum.point.w
-        self.coef_ = w[: X.shape[1]].copy()
+        self.coef_ = w[:d].copy()
         self.intercept_ = float(w[-1]) if self.fit_intercept else 0.0
         self.dual_gap_ = float(np.maximum(minimum.point.gap, 0.0))
         self.n_iter_ = minimum.steps
         if not minimum.converged:
             warn_of_gap(minimum.point.gap, target, minimum.steps)
-        return self
 
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the expected count of each row, (n_samples,)."""
+    def predict(self, X: Any) -> Any:
+        """Return the expected count of each row, (n_samples,); lazy for a Dask collection."""
+        if is_lazy(X):
+            check_is_fitted(self)
+            return lazily(self, "predict", X, np.float64)
         return predictions("poisson", self._margins(X))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return D2, the share of the deviance that the model explains."""
+        if is_lazy(X):
+            return self._score_collections(X, y, sample_weight, "d2_poisson")
         X, y, sample_weight = self._loaded(X, y, sample_weight)
         return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
 
-    def _start(self, constant: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _start(self, constant: F64) -> F64:
         if not (self.warm_start and hasattr(self, "coef_")):
             return constant
         last = np.append(self.coef_, self.intercept_)
@@ -170,3 +202,13 @@ class PoissonRegressor(LinearRegressor):
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = True
         return tags
+
+
+def _check_targets(least: float, total: float) -> None:
+    if least < 0.0:
+        raise ValueError(
+            f"y has the value {least:g}, out of the valid range of PoissonRegressor: "
+            "wanted counts, at least 0"
+        )
+    if total <= 0.0:
+        raise ValueError("the weights of all rows are 0, wanted some above 0")

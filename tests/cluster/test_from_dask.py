@@ -272,6 +272,23 @@ def test_several_classes_are_one_multinomial_job(client: Client, intercept: bool
         assert 0.0 <= there.dual_gap_ <= 1.1e-10 * np.log(3.0) * 0.5 * 4.0 * weights.sum()
 
 
+@pytest.mark.parametrize("intercept", [True, False])
+def test_counts_are_fitted_where_they_are(client: Client, intercept: bool):
+    counts = np.random.default_rng(1).poisson(np.exp(0.5 + 0.3 * X[:, 0])).astype(float)
+    weights = np.linspace(0.0, 2.0, N)
+    settings = {"alpha": 0.2, "tol": 1e-13, "fit_intercept": intercept}
+    here = em.PoissonRegressor(**settings).fit(X, counts, weights)
+    parts = [da.from_array(a, chunks=(300, *a.shape[1:])) for a in (X, counts, weights)]
+    there = em.PoissonRegressor(**settings, client=client).fit(*parts)
+    assert there.solver_path_ == "job"
+    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-6)
+    assert there.intercept_ == pytest.approx(here.intercept_, abs=1e-6)
+    assert 0.0 <= there.dual_gap_ <= 1e-12
+    assert there.score(*parts) == pytest.approx(there.score(X, counts, weights), abs=1e-12)
+    with pytest.raises(ValueError, match="wanted counts, at least 0"):
+        there.fit(parts[0], -parts[1])
+
+
 # --- helpers -----------------------------------------------------------------------------------
 
 
