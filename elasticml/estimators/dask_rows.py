@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
 
 import dask
@@ -19,12 +19,14 @@ from scipy.special import xlogy
 from elasticml.algorithms.linear.newton import ROUNDED, Minimum, Point
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Dtype
+from elasticml.data.readers.dask_columns import column_source
 from elasticml.data.readers.dask_partitions import (
     DaskArraySource,
     RowParts,
     array_source,
     matrix_of_part,
     row_parts,
+    vector_of_part,
 )
 from elasticml.estimators.job_backend import model_vector, run_job
 from elasticml.objectives.conjugates import dual_loss_named
@@ -33,6 +35,8 @@ from elasticml.story.summary import summary_from_json
 
 #: More distinct labels than this are no classes.
 CLASSES_MAX: Final = 1000
+#: Blocks of columns for each worker: workers that come later take some.
+BLOCKS_PER_WORKER: Final = 4
 #: Partial results that one task adds.
 _FAN_IN: Final = 8
 #: Jobs that are run to reach a gap, each with a smaller tolerance.
@@ -51,6 +55,19 @@ class LabelStatistics:
     sums: F64
     #: The least label; infinity if labels are not numbers.
     least: float
+
+    def spread(self, *, centred: bool) -> float:
+        """Return the weighted mean square of the targets, which are numbers, or their variance.
+
+        Raises
+        ------
+        ValueError
+            When all weights are 0.
+        """
+        _, total, linear, squares = self.sums
+        if total <= 0.0:
+            raise ValueError("the weights of all rows are 0, wanted some above 0")
+        return max(float(squares / total - ((linear / total) ** 2 if centred else 0.0)), 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,14 +161,15 @@ class DaskRows:
 
     def source(self, targets: Targets) -> DaskArraySource:
         """Return the data of a job."""
-        parts = RowParts(
-            X=self.parts.X,
-            y=targets.y,
-            weights=targets.weights,
-            rows=self.parts.rows,
-            columns=self.parts.columns,
-        )
-        return array_source(parts, self.dtype, self._collections)
+        return array_source(self._with(targets), self.dtype, self._collections)
+
+    def columns(self, targets: Targets, constant: float | None = None) -> DaskArraySource:
+        """Return the data of a job by columns, with one more column if ``constant`` is given."""
+        n_blocks = min(self.n_columns, BLOCKS_PER_WORKER * max(len(self.client.nthreads()), 1))
+        return column_source(self._with(targets), n_blocks, constant, self._collections)
+
+    def _with(self, targets: Targets) -> RowParts:
+        return replace(self.parts, y=targets.y, weights=targets.weights)
 
     def minimise(
         self,
@@ -292,21 +310,17 @@ def _no_product(v: F64) -> F64:
     raise NotImplementedError("products with the Hessian are computed by the members")
 
 
-def _vector(values: Any) -> NDArray[Any]:
-    return np.ravel(values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values))
-
-
 def _checked_weights(weights: Any, rows: int) -> F64:
     if weights is None:
         return np.ones(rows)
-    checked = np.asarray(_vector(weights), np.float64)
+    checked = np.asarray(vector_of_part(weights), np.float64)
     if checked.size != rows or not np.isfinite(checked).all() or (checked < 0.0).any():
         raise ValueError("sample_weight: wanted a finite number not below 0 for each row")
     return checked
 
 
 def _count_labels(y: Any, weights: Any) -> LabelStatistics:
-    values = _vector(y)
+    values = vector_of_part(y)
     s = _checked_weights(weights, values.size)
     labels, codes = np.unique(values, return_inverse=True)
     sums, least = np.array([values.size, s.sum(), 0.0, 0.0]), math.inf
@@ -346,21 +360,21 @@ def _merge_labels(parts: Sequence[LabelStatistics]) -> LabelStatistics:
 
 
 def _signs(y: Any, label: Any) -> F64:
-    return np.where(_vector(y) == label, 1.0, -1.0)
+    return np.where(vector_of_part(y) == label, 1.0, -1.0)
 
 
 def _weights_of_signs(signs: F64, weights: Any, of_class: F64) -> F64:
     each: F64 = np.where(signs > 0.0, of_class[1], of_class[0])
-    return each if weights is None else each * _vector(weights)
+    return each if weights is None else each * vector_of_part(weights)
 
 
 def _codes(y: Any, labels: Any) -> F64:
-    return np.searchsorted(labels, _vector(y)).astype(np.float64)
+    return np.searchsorted(labels, vector_of_part(y)).astype(np.float64)
 
 
 def _weights_of_codes(codes: F64, weights: Any, of_class: F64) -> F64:
     each: F64 = of_class[codes.astype(np.int64)]
-    return each if weights is None else each * _vector(weights)
+    return each if weights is None else each * vector_of_part(weights)
 
 
 def _distributions(X: Any, weights: Any, W: F64, intercept: bool) -> tuple[Any, F64, F64, F64]:
@@ -368,7 +382,7 @@ def _distributions(X: Any, weights: Any, W: F64, intercept: bool) -> tuple[Any, 
     matrix = matrix_of_part(X)
     z = np.asarray(matrix @ W[:, : W.shape[1] - intercept].T, np.float64)
     z = z + W[:, -1] if intercept else z
-    s = np.ones(len(z)) if weights is None else np.asarray(_vector(weights), np.float64)
+    s = np.ones(len(z)) if weights is None else np.asarray(vector_of_part(weights), np.float64)
     q = np.exp(z - z.max(axis=1, keepdims=True))
     return matrix, s, z, q / q.sum(axis=1, keepdims=True)
 
@@ -410,8 +424,8 @@ def _sums_at(X: Any, y: Any, weights: Any, w: F64, loss: str, intercept: bool) -
     all rows with dual variables 1.
     """
     matrix, margins = _margins(X, w, intercept)
-    t = np.ascontiguousarray(_vector(y), np.float64)
-    s = None if weights is None else np.ascontiguousarray(_vector(weights), np.float64)
+    t = np.ascontiguousarray(vector_of_part(y), np.float64)
+    s = None if weights is None else np.ascontiguousarray(vector_of_part(weights), np.float64)
     dual, slopes, alpha = dual_loss_named(loss), np.empty(t.size), np.empty(t.size)
     value = dual.loss.value_and_slope(margins, t, s, slopes)
     dual.alpha_from_margin(margins, t, alpha)
@@ -456,8 +470,8 @@ def _minus_conjugate(
     shift: float,
 ) -> float:
     _, margins = _margins(X, w, True)
-    t = np.ascontiguousarray(_vector(y), np.float64)
-    s = None if weights is None else np.ascontiguousarray(_vector(weights), np.float64)
+    t = np.ascontiguousarray(vector_of_part(y), np.float64)
+    s = None if weights is None else np.ascontiguousarray(vector_of_part(weights), np.float64)
     dual, alpha = dual_loss_named(loss), np.empty(t.size)
     dual.alpha_from_margin(margins, t, alpha)
     if loss != "squared":
@@ -500,11 +514,11 @@ def score_collections(
 
 def _score_sums(predict: Callable[[Any], Any], X: Any, y: Any, weights: Any, metric: Metric) -> F64:
     """Return a partition's sums: weights, losses, and of labels and of a function of them."""
-    labels = _vector(y)
+    labels = vector_of_part(y)
     if not labels.size:
         return np.zeros(4)
     s = _checked_weights(weights, labels.size)
-    predicted = _vector(predict(X))
+    predicted = vector_of_part(predict(X))
     if metric == "accuracy":
         return np.array([s.sum(), s @ (predicted == labels), 0.0, 0.0])
     t = labels.astype(np.float64)

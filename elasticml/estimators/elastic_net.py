@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy.sparse
@@ -18,9 +18,14 @@ from elasticml.estimators.backend_choice import choose_client, stored_values
 from elasticml.estimators.base import (
     LinearRegressor,
     warn_fitted_here,
+    warn_loaded_here,
     warn_of_gap,
     warn_without_penalty,
 )
+
+if TYPE_CHECKING:
+    from elasticml.data.source import Source
+    from elasticml.estimators.dask_rows import DaskRows
 
 
 class ElasticNet(LinearRegressor):
@@ -124,6 +129,12 @@ class ElasticNet(LinearRegressor):
         ValueError
             When a parameter, the targets or the weights are invalid.
         """
+        with self._collections(X, y, sample_weight) as rows:
+            if rows is not None and self.alpha > 0.0:
+                self._fit_collections(rows)
+                return self
+        if rows is not None:
+            warn_loaded_here(f"{type(self).__name__} with alpha=0, which has no certificate,")
         X, y, weights = self._checked(
             X,
             y,
@@ -144,7 +155,7 @@ class ElasticNet(LinearRegressor):
             self.solver_path_ = "in-process" if fits_here else "job"
             for k, target in enumerate(targets.reshape(len(targets), -1).T):
                 case = (X, np.ascontiguousarray(target), weights, starts[k])
-                fits.append(self._fit_one(*case) if fits_here else self._as_job(*case, client))
+                fits.append(self._fit_one(*case) if fits_here else self._fit_sent(*case, client))
         self.coef_ = np.stack([fitted.w for fitted, _ in fits])
         self.intercept_ = np.array([intercept for _, intercept in fits])
         self.dual_gap_: Any = np.array([fitted.gap for fitted, _ in fits])
@@ -155,6 +166,15 @@ class ElasticNet(LinearRegressor):
         if targets.ndim == 1:
             self.intercept_ = float(self.intercept_[0])
         return self
+
+    def _fit_collections(self, rows: DaskRows) -> None:
+        """Fit as a job on partitions of Dask collections, where they are."""
+        labels = rows.labels()
+        targets, spread = rows.numbers(labels), labels.spread(centred=self.fit_intercept)
+        (start,) = self._starts(np.empty(0), rows.n_columns)
+        fitted, self.intercept_ = self._as_job(rows.columns(targets), spread, start, rows.client)
+        self.solver_path_ = "job"
+        self.coef_, self.dual_gap_, self.n_iter_ = fitted.w, fitted.gap, fitted.sweeps
 
     def _starts(self, targets: F64, d: int) -> list[F64 | None]:
         """Return the initial coefficients, one array per target."""
@@ -186,19 +206,26 @@ class ElasticNet(LinearRegressor):
         )
         return mean, matrix.intercept(fitted.w)
 
-    def _as_job(
+    def _fit_sent(
         self, X: Any, y: F64, weights: F64 | None, start: F64 | None, client: Any
     ) -> tuple[ElasticNetFit, float]:
+        """Fit as a job on rows that are sent with it."""
         # Imported here: loading what jobs need takes longer than most fits.
+        from elasticml.data.readers.arrays import from_arrays
+
+        mean = float(np.average(y, weights=weights)) if self.fit_intercept else 0.0
+        spread = float(np.average((y - mean) ** 2, weights=weights))
+        return self._as_job(from_arrays(X, y, weights, by="columns"), spread, start, client)
+
+    def _as_job(
+        self, data: Source, spread: float, start: F64 | None, client: Any
+    ) -> tuple[ElasticNetFit, float]:
         from elasticml.estimators.job_backend import fit_columns_as_job
         from elasticml.specification.algorithms import PrimalCoCoA
 
-        mean = float(np.average(y, weights=weights)) if self.fit_intercept else 0.0
-        tolerance = self.tol * float(np.average((y - mean) ** 2, weights=weights))
+        tolerance = self.tol * spread
         fit = fit_columns_as_job(
-            X,
-            y,
-            weights,
+            data,
             start,
             client,
             penalty=PrimalCoCoA(

@@ -72,24 +72,14 @@ class JobFit:
 
 
 def fit_columns_as_job(
-    X: Any,
-    y: F64,
-    weights: F64 | None,
-    start: F64 | None,
-    client: Any,
-    *,
-    penalty: PrimalCoCoA,
-    rounds: int,
+    data: Source, start: F64 | None, client: Any, *, penalty: PrimalCoCoA, rounds: int
 ) -> JobFit:
     """Fit a model as a job on a cluster.
 
     Parameters
     ----------
-    X : ndarray or sparse (n, d)
-    y : ndarray (n,)
-        -1 and +1 for two classes.
-    weights : ndarray (n,), optional
-        None if all are one.
+    data : Source
+        By columns; targets are -1 and +1 for two classes.
     start : ndarray (d,), optional
         Initial coefficients.
     penalty : PrimalCoCoA
@@ -103,7 +93,6 @@ def fit_columns_as_job(
         When the job fails.
     """
     warm_start = None if start is None else {"coef": start, "intercept": np.zeros(1)}
-    data = from_arrays(X, y, weights, by="columns")
     result = run_job(penalty, data, client, rounds, warm_start)
     summary = summary_from_json(result.summary)
     return JobFit(

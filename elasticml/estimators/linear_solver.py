@@ -103,7 +103,11 @@ def solve(
     target_gap = problem.tol * _loss_at_zero(problem.loss, targets, weights, total)
     section = problem.section(total, target_gap)
     if client is not None and problem.is_sparse:
-        return _as_column_job(problem, target_gap, table, targets, weights, client)
+        from elasticml.data.readers.arrays import from_arrays
+
+        columns = table.columns(problem.intercept_scaling)
+        source = from_arrays(columns, targets, weights, by="columns")
+        return _as_column_job(problem, target_gap, source, total, client)
     if client is not None:
         from elasticml.data.readers.arrays import from_arrays
 
@@ -136,7 +140,7 @@ def solve_where_held(
     Parameters
     ----------
     data : Source
-        Labels are -1 and +1.
+        Labels are -1 and +1. If the problem is sparse, by columns, and the intercept's is the last.
     total : float
         Sum of the weights.
 
@@ -150,6 +154,8 @@ def solve_where_held(
     if total <= 0.0:
         raise ValueError("the weights of all rows are 0, wanted some above 0")
     target_gap = problem.tol * _AT_ZERO[problem.loss]
+    if problem.is_sparse:
+        return _as_column_job(problem, target_gap, data, total, client)
     section = problem.section(total, target_gap)
     return _as_job(problem, section, target_gap, data, client, total)
 
@@ -227,19 +233,13 @@ def _as_job(
 
 
 def _as_column_job(
-    problem: LinearProblem,
-    target_gap: float,
-    table: RowTable,
-    targets: F64,
-    weights: F64 | None,
-    client: Any,
+    problem: LinearProblem, target_gap: float, data: Any, total: float, client: Any
 ) -> LinearSolution:
     # Imported here: loading what jobs need takes longer than most fits.
     from elasticml.estimators.job_backend import fit_columns_as_job
     from elasticml.specification.algorithms import PrimalCoCoA
 
-    total = float(targets.size if weights is None else weights.sum())
-    scaling, d = problem.intercept_scaling, table.X.shape[1]
+    scaling = problem.intercept_scaling
     penalty = PrimalCoCoA(
         loss="squared_hinge",
         l1=problem.strength / total,
@@ -248,15 +248,8 @@ def _as_column_job(
         tolerance=target_gap,
         seed=problem.seed,
     )
-    fit = fit_columns_as_job(
-        table.columns(scaling),
-        targets,
-        weights,
-        None,
-        client,
-        penalty=penalty,
-        rounds=problem.rounds,
-    )
+    fit = fit_columns_as_job(data, None, client, penalty=penalty, rounds=problem.rounds)
+    d = fit.w.size - (scaling is not None)
     return LinearSolution(
         coef=fit.w[:d],
         intercept=0.0 if scaling is None else scaling * float(fit.w[d]),

@@ -49,6 +49,7 @@ from elasticml.estimators.row_table import RowTable, by_columns
 from elasticml.runtime.executors import parallel
 
 if TYPE_CHECKING:
+    from elasticml.data.source import Source
     from elasticml.estimators.dask_rows import DaskRows, LabelStatistics
 
 # Logistic regression by dual coordinate ascent: when it pays, and the fit.
@@ -317,7 +318,7 @@ class LogisticRegression(LinearClassifier):
             if lazy is not None and self._fit_collections(lazy):
                 return self
         if lazy is not None:
-            warn_loaded_here("LogisticRegression with an L1 penalty")
+            warn_loaded_here("LogisticRegression with an L1 penalty and more than two classes")
         dtype = [np.float64, np.float32] if self._may_be_dual() else np.float64
         X, y, weights = self._checked(
             X, y, sample_weight, accept_sparse="csr", dtype=dtype, order="C"
@@ -343,11 +344,12 @@ class LogisticRegression(LinearClassifier):
 
     def _fit_collections(self, rows: DaskRows) -> bool:
         """Fit as a job on partitions of Dask collections; return False if no job can."""
-        if self.l1_ratio > 0.0 and math.isfinite(self.C):
-            return False
         labels = rows.labels()
         self._classes_of(labels)
         of_class = self._weights_of_counts(self.class_weight, labels)
+        is_sparse = self.l1_ratio > 0.0 and math.isfinite(self.C)
+        if is_sparse and len(self.classes_) > 2:
+            return False
         if len(self.classes_) > 2:
             self._fit_classes(rows, labels, of_class)
             return True
@@ -356,6 +358,13 @@ class LogisticRegression(LinearClassifier):
         if total <= 0.0:
             raise ValueError("the weights of all rows are 0, wanted some above 0")
         self.solver_path_ = "job"
+        if is_sparse:
+            start = self._start(1, rows.n_columns)[: rows.n_columns]
+            data, goal = rows.columns(targets), self._sparse_goal(2, total)
+            self._keep_sparse(
+                self._as_column_job(data, total, start, rows.client, goal), goal, total
+            )
+            return True
         if self._may_be_dual() and math.isfinite(self.C):
             problem = LinearProblem(
                 loss="logistic",
@@ -503,14 +512,8 @@ class LogisticRegression(LinearClassifier):
 
     def _fit_sparse(self, X: Any, codes: NDArray[np.int64], weights: F64 | None) -> None:
         n_classes, d = len(self.classes_), X.shape[1]
-        a1, a2 = self.l1_ratio / self.C, (1.0 - self.l1_ratio) / self.C
         total = float(X.shape[0] if weights is None else weights.sum())
-        goal = SparseGoal(
-            penalty=Penalty(a1=a1, a2=a2),
-            intercept=self.fit_intercept,
-            gap=self.tol * math.log(n_classes) * total,
-            steps=self.max_iter,
-        )
+        goal = self._sparse_goal(n_classes, total)
         if n_classes == 2:
             start = self._start(1, d)
             begin = (start[:d], float(start[d:].sum()))
@@ -523,12 +526,24 @@ class LogisticRegression(LinearClassifier):
             columns = by_columns(X)
             fit = fit_softmax(columns, codes, weights, starts, goal, classes=n_classes)
             self.solver_path_ = "in-process"
+        self._keep_sparse(fit, goal, total)
+
+    def _sparse_goal(self, n_classes: int, total: float) -> SparseGoal:
+        a1, a2 = self.l1_ratio / self.C, (1.0 - self.l1_ratio) / self.C
+        return SparseGoal(
+            penalty=Penalty(a1=a1, a2=a2),
+            intercept=self.fit_intercept,
+            gap=self.tol * math.log(n_classes) * total,
+            steps=self.max_iter,
+        )
+
+    def _keep_sparse(self, fit: SparseFit, goal: SparseGoal, total: float) -> None:
         self.method_ = "columns"
         self.coef_, self.intercept_ = fit.W, fit.b
         self.dual_gap_ = self.C * fit.gap
         self.n_iter_ = np.array([fit.steps], np.int32)
         if not fit.converged:
-            warn_of_gap(fit.gap / total, self.tol * math.log(n_classes), fit.steps)
+            warn_of_gap(fit.gap / total, goal.gap / total, fit.steps)
 
     def _fit_two(
         self,
@@ -544,15 +559,21 @@ class LogisticRegression(LinearClassifier):
         if client is None:
             return fit_binary(by_columns(X), targets, weights, begin, goal, loss="logistic")
         # Imported here: loading what jobs need takes longer than most fits.
+        from elasticml.data.readers.arrays import from_arrays
+
+        total = float(targets.size if weights is None else weights.sum())
+        data = from_arrays(X, targets, weights, by="columns")
+        return self._as_column_job(data, total, begin[0], client, goal)
+
+    def _as_column_job(
+        self, data: Source, total: float, start: F64, client: Any, goal: SparseGoal
+    ) -> SparseFit:
         from elasticml.estimators.job_backend import fit_columns_as_job
         from elasticml.specification.algorithms import PrimalCoCoA
 
-        total = float(targets.size if weights is None else weights.sum())
         fit = fit_columns_as_job(
-            X,
-            targets,
-            weights,
-            begin[0] if self.warm_start else None,
+            data,
+            start if self.warm_start else None,
             client,
             penalty=PrimalCoCoA(
                 loss="logistic",

@@ -29,6 +29,7 @@ from elasticml.estimators.base import (
 )
 
 if TYPE_CHECKING:
+    from elasticml.data.source import Source
     from elasticml.estimators.dask_rows import DaskRows
 
 SolverName = Literal[
@@ -139,7 +140,7 @@ class Ridge(LinearRegressor):
             if rows is not None and self._fit_collections(rows):
                 return self
         if rows is not None:
-            warn_loaded_here("Ridge with positive=True or several alphas")
+            warn_loaded_here("Ridge with several alphas, or positive=True and alpha=0,")
         X, y, weights = self._checked(
             X,
             y,
@@ -176,26 +177,30 @@ class Ridge(LinearRegressor):
 
     def _fit_collections(self, rows: DaskRows) -> bool:
         """Fit as a job on partitions of Dask collections; return False if no job can."""
-        if self.positive or np.ndim(self.alpha) > 0:
+        if np.ndim(self.alpha) > 0 or (self.positive and self.alpha == 0.0):
             return False
-        labels = rows.labels()
-        targets = rows.numbers(labels)
-        total, squares, square = targets.total, float(labels.sums[3]), float(labels.sums[2]) ** 2
-        if total <= 0.0:
-            raise ValueError("the weights of all rows are 0, wanted some above 0")
-        spread = squares / total - (square / total**2 if self.fit_intercept else 0.0)
-        target_gap, steps = 0.5 * self.tol * max(spread, 0.0), self.max_iter or 100
+        labels, alpha = rows.labels(), float(cast(float, self.alpha))
+        targets, total = rows.numbers(labels), float(labels.sums[1])
+        target_gap = 0.5 * self.tol * labels.spread(centred=self.fit_intercept)
+        self.solver_path_, steps = "job", self.max_iter or 100
+        if self.positive:
+            self.solver_ = "coordinate descent"
+            data = rows.columns(targets)
+            fit = self._as_job(data, target_gap, alpha, total, rows.client)
+            self.coef_, self.intercept_, self.dual_gap_ = fit[:3]
+            self.n_iter_ = np.array([fit[3]], np.int32)
+            return True
         minimum = rows.minimise(
             targets,
             loss="squared",
-            l2=float(cast(float, self.alpha)) / total,
+            l2=alpha / total,
             intercept=self.fit_intercept,
             gap=target_gap,
             rounds=steps,
         )
         if not minimum.converged:
             warn_of_gap(minimum.point.gap, target_gap, minimum.steps)
-        self.solver_path_, self.solver_ = "job", "newton"
+        self.solver_ = "newton"
         self.coef_ = minimum.point.w[: rows.n_columns].copy()
         self.intercept_ = float(minimum.point.w[-1]) if self.fit_intercept else 0.0
         self.dual_gap_ = _gap_of_sum(minimum.point.gap, total)
@@ -216,7 +221,7 @@ class Ridge(LinearRegressor):
         fits = []
         for target, alpha in zip(np.ascontiguousarray(targets.T), alphas, strict=True):
             if self.positive and client is not None:
-                fits.append(self._as_job(X, target, weights, float(alpha), client))
+                fits.append(self._fit_sent(X, target, weights, float(alpha), client))
             elif self.solver_ == "newton":
                 fits.append(self._by_newton(X, target, weights, float(alpha), client))
             else:
@@ -263,20 +268,25 @@ class Ridge(LinearRegressor):
         # This estimator's objective has no factor 1/2 before the squares.
         return w, matrix.intercept(w), 2.0 * gap if alpha > 0.0 else np.nan, sweeps
 
-    def _as_job(
+    def _fit_sent(
         self, X: Any, y: F64, weights: F64 | None, alpha: float, client: Any
     ) -> tuple[F64, float, float, int]:
-        """Fit nonnegative coefficients as a job on column-partitioned data."""
         # Imported here: loading what jobs need takes longer than most fits.
+        from elasticml.data.readers.arrays import from_arrays
+
+        total = float(y.size if weights is None else weights.sum())
+        data = from_arrays(X, y, weights, by="columns")
+        return self._as_job(data, self._target_gap(y, weights), alpha, total, client)
+
+    def _as_job(
+        self, data: Source, target_gap: float, alpha: float, total: float, client: Any
+    ) -> tuple[F64, float, float, int]:
+        """Fit nonnegative coefficients as a job on column-partitioned data."""
         from elasticml.estimators.job_backend import fit_columns_as_job
         from elasticml.specification.algorithms import PrimalCoCoA
 
-        total = float(y.size if weights is None else weights.sum())
-        target_gap = self._target_gap(y, weights)
         fit = fit_columns_as_job(
-            X,
-            y,
-            weights,
+            data,
             None,
             client,
             penalty=PrimalCoCoA(

@@ -22,7 +22,7 @@ from elasticml.estimators.backend_choice import (
     stored_values,
     threads_for,
 )
-from elasticml.estimators.base import LinearClassifier, warn_loaded_here, warn_of_gap
+from elasticml.estimators.base import LinearClassifier, warn_of_gap
 from elasticml.estimators.linear_solver import (
     LinearProblem,
     LinearSolution,
@@ -160,11 +160,9 @@ class LinearSVC(LinearClassifier):
             When a parameter, the labels or the weights are invalid.
         """
         with self._collections(X, y, sample_weight) as rows:
-            if rows is not None and self.penalty == "l2":
+            if rows is not None:
                 self._fit_collections(rows)
                 return self
-        if rows is not None:
-            warn_loaded_here("LinearSVC with penalty='l1'")
         # Newton steps need float64; dual coordinate ascent also works on float32.
         is_dual = self.penalty == "l2" and (self.loss == "hinge" or self.dual is True)
         dtype = [np.float64, np.float32] if is_dual else np.float64
@@ -201,7 +199,10 @@ class LinearSVC(LinearClassifier):
         for k in [1] if n_classes == 2 else range(n_classes):
             rest = of_class[0] if n_classes == 2 else 1.0
             targets = rows.against_rest(labels, k, np.array([rest, of_class[k]]))
-            data = rows.source(targets)
+            if problem.is_sparse:
+                data = rows.columns(targets, problem.intercept_scaling)
+            else:
+                data = rows.source(targets)
             solutions.append(solve_where_held(problem, data, targets.total, rows.client))
         self.solver_path_ = "job"
         self._keep(solutions)

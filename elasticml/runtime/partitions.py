@@ -210,7 +210,8 @@ class PartitionFeed:
         """Return the keys of the blocks' tasks; those tasks, and the tasks that they share.
 
         What only one block needs, and the scheduler does not have, becomes one task with it: it is
-        computed where its chunks are made, and freed with them.
+        computed where its chunks are made, and freed with them. Of a block that is joined of pieces
+        only the join is: Dask cuts a piece where its partition is, and moves the piece.
         """
         from dask._task_spec import Task, TaskRef
 
@@ -224,7 +225,8 @@ class PartitionFeed:
             last = Task(key, hand_over, request, block, *map(TaskRef, inputs))
             own = [last]
             for dependency in closure(inputs, self._tasks, known):
-                if self._user[dependency] == block:
+                is_joined = self._graph.joins and dependency not in inputs
+                if self._user[dependency] == block and not is_joined:
                     own.append(self._tasks[dependency])
                 else:
                     shared[dependency] = self._tasks[dependency]

@@ -68,6 +68,8 @@ class DaskSpec(DataSpec):
     dtype: Dtype = "float64"
     #: Number of columns; values beyond them are dropped and counted in a note.
     n_columns: Width = None
+    #: Whether the rows of chunks are examples ("rows") or features ("columns").
+    by: Literal["rows", "columns"] = "rows"
 
 
 class ChunksSpec(DataSpec):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import warnings
 from collections.abc import Generator
 from typing import Any
 
@@ -19,6 +20,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 from distributed import Client, LocalCluster, wait
 
 import elasticml as em
@@ -248,6 +250,37 @@ def test_words_as_classes_and_frames(client: Client):
     assert ours.decision_function(frame).compute().shape == (N, 3)
     with pytest.warns(UserWarning, match="all rows are loaded into this process"):
         em.LogisticRegression(l1_ratio=1.0, max_iter=5, tol=1.0).fit(frame, labels)
+
+
+def test_sparse_models_of_columns_are_fitted_where_they_are(client: Client):
+    target, weights = X @ np.arange(D) + 5.0, np.linspace(0.0, 2.0, N)
+    lazy = [da.from_array(a, chunks=(250, *a.shape[1:])) for a in (X, target, Y, weights)]
+    for make, column in (
+        (lambda: em.Lasso(0.3, tol=1e-14), 1),
+        (lambda: em.ElasticNet(0.1, positive=True, tol=1e-14, fit_intercept=False), 1),
+        (lambda: em.LogisticRegression(C=0.05, l1_ratio=0.6, tol=1e-14, max_iter=1000), 2),
+        (lambda: em.LinearSVC("l1", C=0.05, tol=1e-14, intercept_scaling=3.0), 2),
+        (lambda: em.Ridge(2.0, positive=True, tol=1e-14), 1),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            there = make().fit(lazy[0], lazy[column], lazy[3])
+        here = make().set_params(client=None).fit(X, (target, Y)[column - 1], weights)
+        assert there.solver_path_ == "job"
+        assert there.coef_.shape == here.coef_.shape
+        np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-6)
+        np.testing.assert_allclose(there.intercept_, here.intercept_, atol=1e-6)
+        np.testing.assert_array_equal(there.coef_ != 0.0, here.coef_ != 0.0)
+        assert 0.0 <= there.dual_gap_ <= 1e-9
+
+
+def test_columns_of_sparse_partitions_of_unknown_size(client: Client):
+    rows = da.from_array(X * (np.abs(X) > 1.0), chunks=(400, D)).map_blocks(sp.csr_array)
+    labels = da.from_array(X @ np.arange(D), chunks=400)
+    rows._chunks = ((np.nan,) * 3, (D,))
+    there = em.Lasso(0.3, tol=1e-14).fit(rows, labels)
+    here = em.Lasso(0.3, tol=1e-14).fit(X * (np.abs(X) > 1.0), X @ np.arange(D))
+    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-6)
 
 
 @pytest.mark.parametrize("intercept", [True, False])

@@ -13,7 +13,9 @@ from typing import Any, ClassVar, Protocol, Self, TypeGuard, cast
 
 import numpy as np
 import scipy.sparse
+from numpy.typing import NDArray
 
+from elasticml.data.chunks.by_columns import COLUMNS
 from elasticml.data.chunks.chunk import Chunk, Dtype
 from elasticml.data.chunks.chunker import Rows
 from elasticml.data.chunks.rows import cut_rows, rows_of_arrays
@@ -35,6 +37,8 @@ class PartitionGraph:
     tasks: Mapping[Key, Any]
     #: The keys of each block's parts: rows, labels, weights.
     inputs: tuple[tuple[Key, ...], ...]
+    #: Blocks are joined of pieces of partitions; a piece is cut where its partition is.
+    joins: bool = False
 
 
 class PartitionSource(Protocol):
@@ -165,6 +169,14 @@ class DaskArraySource(DaskSource):
         """Whether blocks must be surveyed first: never."""
         return False
 
+    def spec(self) -> dict[str, Any]:
+        """Return a JSON-able dict from which the source can be rebuilt, without its graph."""
+        spec = super().spec()
+        if self.settings.by != COLUMNS:
+            # The spec determines chunk ids: data by rows keep the ids they had before this key.
+            del spec["by"]
+        return spec
+
     def blocks(self) -> list[BlockInfo]:
         """Return one block for each row chunk of the array."""
         columns = self.settings.columns
@@ -233,6 +245,11 @@ def matrix_of_part(X: Any) -> Any:
     if hasattr(X, "tocsr"):
         return scipy.sparse.csr_array(X.tocsr())
     return X.to_numpy() if hasattr(X, "to_numpy") else np.asarray(X)
+
+
+def vector_of_part(values: Any) -> NDArray[Any]:
+    """Return a partition of labels or weights as an array (n,)."""
+    return np.ravel(values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values))
 
 
 def source_of(spec: DaskSpec) -> DaskArraySource:
@@ -355,7 +372,9 @@ def _delayed_blocks(collection: Any) -> list[Any]:
     return list(np.ravel(np.array(collection.to_delayed(), dtype=object)))
 
 
-def partition_graph(parts: Sequence[Sequence[Any]]) -> tuple[str, PartitionGraph]:
+def partition_graph(
+    parts: Sequence[Sequence[Any]], *, joins: bool = False
+) -> tuple[str, PartitionGraph]:
     """Return a digest of the partitions' keys, and their tasks."""
     from dask._task_spec import convert_legacy_graph
     from dask.utils import ensure_dict
@@ -366,4 +385,4 @@ def partition_graph(parts: Sequence[Sequence[Any]]) -> tuple[str, PartitionGraph
     tasks: dict[Key, Any] = {}
     for graph in graphs.values():  # the partitions of a collection share one
         tasks.update(ensure_dict(graph))
-    return name, PartitionGraph(tasks=convert_legacy_graph(tasks), inputs=inputs)
+    return name, PartitionGraph(tasks=convert_legacy_graph(tasks), inputs=inputs, joins=joins)
