@@ -171,6 +171,14 @@ class DaskRows:
     def _with(self, targets: Targets) -> RowParts:
         return replace(self.parts, y=targets.y, weights=targets.weights)
 
+    def sums(self, of_part: Callable[..., F64], *parameters: Any) -> F64:
+        """Return the sum of a function of each partition's rows, labels and weights."""
+        each = dask.delayed(of_part, pure=True)
+        weights = self.parts.weights or [None] * len(self.parts.y)
+        rows = zip(self.parts.X, self.parts.y, weights, strict=True)
+        total: F64 = self._reduced([each(*row, *parameters) for row in rows], _add)
+        return total
+
     def minimise(
         self,
         targets: Targets,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from sklearn.utils._param_validation import Interval
@@ -12,7 +14,13 @@ from elasticml.algorithms.linear.huber_objective import HuberObjective
 from elasticml.algorithms.linear.newton import minimise
 from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.parallel import Serial
+from elasticml.arrays import F64
+from elasticml.estimators.backend_choice import choose_client, stored_values
 from elasticml.estimators.base import LinearRegressor, warn_of_gap
+
+if TYPE_CHECKING:
+    from elasticml.data.source import Source
+    from elasticml.estimators.dask_rows import DaskRows
 
 
 class HuberRegressor(LinearRegressor):
@@ -20,15 +28,15 @@ class HuberRegressor(LinearRegressor):
 
     Minimises ``sum_i s_i (sigma + sigma H(r_i / sigma)) + alpha |w|^2`` over w, b and the scale
     ``sigma``, with ``r_i = y_i - w.x_i - b`` and ``H(t) = t^2`` for ``|t| < epsilon``, else
-    ``2 epsilon |t| - epsilon^2``. Always fitted in this process; for data on a cluster see the loss
-    ``huber`` of :class:`elasticml.BatchGradient` and :class:`elasticml.CoCoA`, with a fixed scale.
+    ``2 epsilon |t| - epsilon^2``: by Newton steps in this process, or by jobs, one for each
+    scale that is tried.
 
     Parameters
     ----------
     epsilon : float, at least 1
         Residuals above ``epsilon sigma`` count linearly.
     max_iter : int
-        The most Newton steps.
+        The most Newton steps; for jobs, the most rounds of each.
     alpha : float, not negative
     warm_start : bool
         Start from the last fit's model.
@@ -36,6 +44,8 @@ class HuberRegressor(LinearRegressor):
     tol : float
         Newton steps end when the duality gap is at most ``tol`` times the objective of the zero
         model.
+    client : distributed.Client or address, optional
+        Fit as elastic jobs on this cluster; for the default see ``solver_path_``.
 
     Attributes
     ----------
@@ -44,10 +54,13 @@ class HuberRegressor(LinearRegressor):
     scale_ : float
         sigma.
     outliers_ : ndarray (n_samples,), bool
-        Whether a residual is above ``epsilon scale_``.
+        Whether a residual is above ``epsilon scale_``; lazy after a fit to Dask collections.
     dual_gap_ : float
         A certified bound of the suboptimality of the objective. NaN with alpha 0.
     n_iter_ : int
+    solver_path_ : "in-process" or "job"
+        How it was fitted: as jobs if ``client`` is given, or if there is a default client and at
+        least 50 million stored values; otherwise in this process.
     n_features_in_ : int
     """
 
@@ -70,6 +83,7 @@ class HuberRegressor(LinearRegressor):
         warm_start: bool = False,
         fit_intercept: bool = True,
         tol: float = 1e-5,
+        client: Any = None,
     ) -> None:
         self.epsilon = epsilon
         self.max_iter = max_iter
@@ -77,6 +91,7 @@ class HuberRegressor(LinearRegressor):
         self.warm_start = warm_start
         self.fit_intercept = fit_intercept
         self.tol = tol
+        self.client = client
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> HuberRegressor:
         """Fit the model.
@@ -94,6 +109,11 @@ class HuberRegressor(LinearRegressor):
         ValueError
             When a parameter, the targets or the weights are invalid.
         """
+        with self._collections(X, y, sample_weight) as lazy:
+            if lazy is not None:
+                self._fit_collections(lazy)
+                self.outliers_ = abs(y - self.predict(X)) > self.scale_ * self.epsilon
+                return self
         X, y, weights = self._checked(
             X, y, sample_weight, accept_sparse="csr", dtype=np.float64, y_numeric=True
         )
@@ -102,6 +122,25 @@ class HuberRegressor(LinearRegressor):
         total = float(weights.sum())
         if total <= 0.0:
             raise ValueError("the weights of all rows are 0, wanted some above 0")
+        with choose_client(self.client, stored_values(X)) as client:
+            self.solver_path_ = "in-process" if client is None else "job"
+            if client is None:
+                self._fit_here(X, y, weights, total)
+            else:
+                # Imported here: loading what jobs need takes longer than most fits.
+                from elasticml.data.readers.arrays import from_arrays
+                from elasticml.estimators.huber_job import huber_sums
+
+                def sums(w: F64, sigma: float) -> F64:
+                    return huber_sums(X, y, weights, w, sigma, self.epsilon, self.fit_intercept)
+
+                data, d = from_arrays(X, y, weights), X.shape[1]
+                spread = math.sqrt(float(np.average(y * y, weights=weights)))
+                self._fit_as_jobs(sums, data, client, d, total, spread)
+        self.outliers_ = np.abs(y - self.predict(X)) > self.scale_ * self.epsilon
+        return self
+
+    def _fit_here(self, X: Any, y: F64, weights: F64, total: float) -> None:
         rule: dict[str, Any] = {
             "epsilon": float(self.epsilon),
             "alpha": float(self.alpha),
@@ -119,13 +158,56 @@ class HuberRegressor(LinearRegressor):
             start[-1] = float(np.median(y))
         minimum = minimise(function, start, gap=target, steps=self.max_iter)
         w = minimum.point.w
-        self.coef_ = w[: X.shape[1]].copy()
-        self.intercept_ = float(w[-1]) if self.fit_intercept else 0.0
-        residuals = function.residuals(w)
-        self.scale_ = function.scale(residuals)
-        self.outliers_ = np.abs(residuals) > self.scale_ * self.epsilon
+        self._keep(w, function.scale(function.residuals(w)), rows.d)
         self.dual_gap_ = total * float(np.maximum(minimum.point.gap, 0.0))
         self.n_iter_ = minimum.steps
         if not minimum.converged:
             warn_of_gap(minimum.point.gap, target, minimum.steps)
-        return self
+
+    def _fit_collections(self, rows: DaskRows) -> None:
+        """Fit as jobs on partitions of Dask collections, where they are."""
+        from elasticml.estimators.huber_job import huber_sums
+
+        labels = rows.labels()
+        targets, spread = rows.numbers(labels), math.sqrt(labels.spread(centred=False))
+
+        def sums(w: F64, sigma: float) -> F64:
+            return rows.sums(huber_sums, w, sigma, self.epsilon, self.fit_intercept)
+
+        self.solver_path_ = "job"
+        self._fit_as_jobs(
+            sums, rows.source(targets), rows.client, rows.n_columns, targets.total, spread
+        )
+
+    def _fit_as_jobs(
+        self,
+        sums: Callable[[F64, float], F64],
+        data: Source,
+        client: Any,
+        d: int,
+        total: float,
+        spread: float,
+    ) -> None:
+        from elasticml.estimators.huber_job import HuberProblem, fit_huber_as_job
+
+        problem = HuberProblem(
+            sums=sums,
+            data=data,
+            client=client,
+            d=d,
+            total=total,
+            epsilon=float(self.epsilon),
+            alpha=float(self.alpha),
+            intercept=self.fit_intercept,
+        )
+        fit, target = fit_huber_as_job(problem, spread, tol=self.tol, rounds=self.max_iter)
+        self._keep(fit.w, fit.scale, d)
+        self.dual_gap_ = total * float(np.maximum(fit.gap, 0.0))
+        self.n_iter_ = fit.rounds
+        if not fit.converged:
+            warn_of_gap(fit.gap, target, fit.rounds)
+
+    def _keep(self, w: F64, scale: float, d: int) -> None:
+        self.coef_ = w[:d].copy()
+        self.intercept_ = float(w[-1]) if self.fit_intercept else 0.0
+        self.scale_ = scale

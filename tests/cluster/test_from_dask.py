@@ -322,6 +322,27 @@ def test_counts_are_fitted_where_they_are(client: Client, intercept: bool):
         there.fit(parts[0], -parts[1])
 
 
+@pytest.mark.parametrize("where", ["collections", "arrays"])
+def test_a_robust_regression_with_a_scale_is_fitted_by_jobs(client: Client, where: str):
+    rng = np.random.default_rng(2)
+    target = X @ np.arange(D) + 3.0 + rng.standard_t(1.5, N)
+    rows = [X, target, rng.integers(0, 4, N).astype(float)]
+    settings = {"alpha": 0.5, "tol": 1e-13}
+    here = em.HuberRegressor(**settings).fit(*rows)
+    assert here.solver_path_ == "in-process"
+    there = em.HuberRegressor(**settings, client=client)
+    if where == "collections":
+        there.fit(*(da.from_array(a, chunks=(300, *a.shape[1:])) for a in rows))
+    else:
+        there.fit(*rows)
+    assert there.solver_path_ == "job"
+    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-7)
+    assert there.intercept_ == pytest.approx(here.intercept_, abs=1e-7)
+    assert there.scale_ == pytest.approx(here.scale_, rel=1e-7)
+    np.testing.assert_array_equal(np.asarray(there.outliers_), here.outliers_)
+    assert 0.0 <= there.dual_gap_ <= 1e-9 * np.abs(target).sum()
+
+
 # --- helpers -----------------------------------------------------------------------------------
 
 
