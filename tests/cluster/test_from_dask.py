@@ -327,7 +327,7 @@ def test_a_robust_regression_with_a_scale_is_fitted_by_jobs(client: Client, wher
     rng = np.random.default_rng(2)
     target = X @ np.arange(D) + 3.0 + rng.standard_t(1.5, N)
     rows = [X, target, rng.integers(0, 4, N).astype(float)]
-    settings = {"alpha": 0.5, "tol": 1e-13}
+    settings: dict[str, Any] = {"alpha": 0.5, "tol": 1e-13}
     here = em.HuberRegressor(**settings).fit(*rows)
     assert here.solver_path_ == "in-process"
     there = em.HuberRegressor(**settings, client=client)
