@@ -70,6 +70,7 @@ def test_policies_keep_their_trials():
     ("round", "left"),
     [
         (0, [("lose", 3), ("return", 3), ("lose", 2), ("return", 2)]),
+        (10, [("lose", 3), ("return", 3), ("lose", 2), ("return", 2)]),
         # The members lost in round 10 have returned: none is to be restored in round 20.
         (11, [("lose", 2), ("return", 2)]),
         (31, []),

@@ -186,6 +186,14 @@ def test_chunk_that_a_member_was_told_to_drop_is_not_there_though_it_reports_it(
     assert moves.state.ledger.holds(C, chunk(0, 0))
 
 
+def test_the_last_copy_of_an_absent_chunk_is_not_dropped():
+    moves = chunk_moves()
+    moves.state.ledger.hold(C, [chunk(0, 0)])
+    lose(moves, A)
+    assert moves.drop(C, [chunk(0, 0)]) == []
+    assert moves.state.ledger.holds(C, chunk(0, 0))
+
+
 def test_copies_that_a_transfer_needs_are_not_dropped():
     moves = chunk_moves()
     for member in (B, C):

@@ -11,7 +11,7 @@ from elasticml.control.driver_settings import DriverSettings
 from elasticml.errors import LocalProtocolError
 from elasticml.ids import ChunkId, ExchangeId, Mask, MemberId
 from elasticml.protocol import events as ev
-from elasticml.protocol.commands import Dismiss, EndJob, ReadBlocks
+from elasticml.protocol.commands import Dismiss, EndJob, ReadBlocks, Refuse
 from tests.pure_world import PureWorld
 
 
@@ -173,6 +173,39 @@ def test_withdrawn_notice_costs_no_member_its_place():
     made.run(lambda k: 0)
     assert {"MemberNoticed", "NoticeWithdrawn"} <= set(events(made))
     assert "MemberLost" not in events(made)
+
+
+def test_a_step_that_hangs_ends_with_the_latest_end_of_the_job():
+    made = world(2, seconds_max=50.0)
+    until(made, lambda: made.driver.state.last_exchange == 3)
+
+    def ends_at(now_s: float) -> list[tuple[str, str]]:
+        commands = made.driver.handle(ev.Ticked(), now_s)
+        return [(c.state, c.reason) for c in commands if isinstance(c, EndJob)]
+
+    assert made.driver.exchanges.running is not None
+    latest_s = made.driver.state.settings.latest_end_s
+    assert latest_s > 50.0
+    assert ends_at(latest_s) == []
+    assert ends_at(latest_s + 0.1) == [("done", "50 seconds")]
+
+
+def test_a_partial_of_an_earlier_exchange_adds_no_seconds_to_the_round():
+    made = world()
+    until(made, lambda: made.driver.state.last_exchange == 3)
+    member = made.life(sorted(made.workers)[0]).me
+    late = ev.PartialArrived(
+        exchange=ExchangeId(2),
+        sender=member,
+        contributors=member.bit,
+        order="0",
+        handle=999,
+        compute_s={member: 50.0},
+    )
+    assert made.driver.handle(late, 0.0) == [
+        Refuse(exchange=ExchangeId(2), sender=member, handle=999)
+    ]
+    assert 2 not in made.driver.history._now
 
 
 def test_a_notice_is_void_a_minute_after_its_deadline_and_not_before():

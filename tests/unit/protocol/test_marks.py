@@ -128,3 +128,10 @@ def test_a_mark_whose_life_is_not_stated_is_void_in_the_end(store, grace_s, life
     store.add(notice, 0.0)
     assert store.expire(life_s - 1.0) == []
     assert store.expire(life_s) == [MarkLifted(address="a0", why="void")]
+
+
+def test_an_expired_mark_is_not_live_though_no_notice_of_it_has_gone_out(store):
+    notice = mark(0)
+    store.add(notice, 5.0)
+    assert len(store.live(5.0 + life_of(notice) - 0.1)) == 1
+    assert store.live(5.0 + life_of(notice)) == []
