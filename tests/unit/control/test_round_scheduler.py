@@ -79,3 +79,36 @@ def test_spares_are_reserved_for_absent_chunks_while_there_are_survivors():
 
 def test_no_chunks_move_when_all_members_leave():
     assert given(boundary("ll")) == []
+
+
+def test_a_leaver_to_which_chunks_are_on_their_way_is_not_released_yet():
+    made, released = boundary("as"), []
+    made._release = lambda member, now_s: released.append(member) or []
+    leaver = MemberId(1, 1)
+    made.chunk_moves.move({ChunkId("s", 0, 0): leaver})
+    made.state.membership.enter(made.state.membership.members[leaver], "leaving")
+    made.apply(0.0)
+    assert released == []
+    made.chunk_moves.abandon_moves()
+    made.apply(0.0)
+    assert released == [leaver]
+
+
+def test_a_round_waits_for_moves_and_gives_them_up_when_they_take_too_long():
+    made = boundary("as")
+    made.chunk_moves.move({ChunkId("s", 0, 0): MemberId(1, 1)})
+    hold_s = made.state.settings.hold_s_max
+    assert made.held(5.0)
+    assert made.held(5.0 + hold_s - 0.1)
+    assert made.chunk_moves.moves
+    assert not made.held(5.0 + hold_s)
+    assert made.chunk_moves.moves == {}
+
+
+def test_a_round_waits_for_chunks_that_are_read_again():
+    made, lost = boundary("aa"), MemberId(1, 1)
+    made.state.membership.remove(lost)
+    made.state.ledger.lose(lost)
+    assert not made.held(0.0)
+    made.chunk_moves.reread()
+    assert made.held(0.0)
