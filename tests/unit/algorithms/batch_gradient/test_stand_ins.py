@@ -78,6 +78,18 @@ def test_value_gradient_search_and_curvature_are_of_one_function() -> None:
     assert total(w).weight == 5.0 + 6.0
 
 
+def test_totals_are_those_of_the_groups_that_have_not_returned() -> None:
+    stand_ins, rest = queue(), StandIns(N)
+    left = {group: stand_ins.entries[group] for group in (GroupId(1), GroupId(3))}
+    for group, entry in left.items():
+        rest.push(group, entry)
+    returned = stand_ins.entries[GroupId(2)]
+    (dropped,) = stand_ins.drop_returned(left)
+    assert dropped is returned
+    np.testing.assert_array_equal(stand_ins.gradient, rest.gradient)
+    assert (stand_ins.entries, stand_ins.weight, stand_ins.theta) == (left, rest.weight, rest.theta)
+
+
 def test_a_second_loss_does_not_corrupt_the_first_ones_anchor() -> None:
     stand_ins = queue()
     w = RNG.normal(size=N)
