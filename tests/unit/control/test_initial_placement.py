@@ -1,13 +1,17 @@
-"""Blocks are read once, by one member each, also when readers are lost."""
+"""Blocks are read once, by one member each, and the first round waits for all chunks."""
 
 from __future__ import annotations
 
+from elasticml.control.chunk_transfers import ChunkCopies, ChunkMoves
 from elasticml.control.driver_settings import DriverSettings
-from elasticml.control.initial_placement import BlockLoading
+from elasticml.control.initial_placement import BlockLoading, InitialPlacement
 from elasticml.control.job_state import JobState
+from elasticml.control.policy_engine import PolicyEngine
+from elasticml.control.round_scheduler import RoundScheduler
+from elasticml.control.rounds import Rounds
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
-from elasticml.protocol.commands import Command, MergeFacts, ReadBlocks
-from elasticml.protocol.events import Arrived, BlockRead
+from elasticml.protocol.commands import Command, LoadChunks, MergeFacts, ReadBlocks, StartTrainer
+from elasticml.protocol.events import Arrived, BlockRead, ChunksLoaded, Ready
 
 A, B = (MemberId(slot, 1) for slot in range(2))
 
@@ -64,3 +68,38 @@ def test_a_survey_adds_no_chunks():
     assert isinstance(merge, MergeFacts)
     assert merge.survey
     assert made.state.ledger.info == {}
+
+
+def placement() -> InitialPlacement:
+    """A and B have read a chunk each, and all members can compute."""
+    made = loading(2)
+    made.start(survey=False)
+    for member, block in ((A, 0), (B, 1)):
+        made.read(read(member, block))
+        made.state.membership.members[member].configured = True
+    state, copies = made.state, ChunkCopies(made.state)
+    state.stage = "dealing"
+    moves, rounds = ChunkMoves(state, copies), Rounds(state)
+    engine = PolicyEngine(state, moves, copies, rounds, rounds.history, ())
+    scheduler = RoundScheduler(state, moves, rounds, engine, lambda member, now_s: [])
+    return InitialPlacement(state, made, moves, rounds, scheduler)
+
+
+def test_the_first_round_waits_for_owners_that_compile_their_kernels():
+    made = placement()
+    made.state.membership.members[B].configured = False
+    assert made.dealt() == []
+    assert made.unready() == {B}
+    assert made.ready(Ready(member=B))[-1] == StartTrainer()
+    assert made.state.stage == "training"
+
+
+def test_the_first_round_waits_until_every_chunk_has_an_owner():
+    made = placement()
+    made.state.membership.remove(B)
+    made.state.ledger.lose(B)
+    chunk = ChunkId("s", 1, 0)
+    assert made.dealt() == [LoadChunks(member=A, chunks=(chunk,))]
+    assert made.dealt() == []
+    made._mobility.loaded(ChunksLoaded(member=A, chunks=(chunk,)))
+    assert made.dealt()[-1] == StartTrainer()
