@@ -222,10 +222,11 @@ class PreemptionHandler:
         return [self.state.record(story.MemberKept, member=str(record.id))]
 
     def _victim(self, assignment: Assignment) -> MemberRecord | None:
-        """Return a mark's victim while it is still here."""
+        """Return a mark's victim while it is still here; None if it stays after all."""
         if assignment.victim is None:
             return None
-        return self.state.membership.members.get(assignment.victim)
+        record = self.state.membership.members.get(assignment.victim)
+        return record if record is not None and record.stage == "leaving" else None
 
     def _cost(self, member: MemberId | None) -> int:
         return -1 if member is None else loss_bytes(self.state, member)
@@ -298,12 +299,11 @@ class PreemptionHandler:
         staying = [r for r in living if r.stage != "leaving"]
         if len(staying) <= max(1, state.settings.members_min) and not assignment.mark.essential:
             return []
-        candidates = [r for r in staying if r.id not in taken]
-        if not candidates:
+        if not staying:
             return []
-        cost = {r.id: loss_bytes(state, r.id) for r in candidates}
+        cost = {r.id: loss_bytes(state, r.id) for r in staying}
         chosen = min(
-            candidates,
+            staying,
             key=lambda r: (
                 bool(state.ledger.owned.get(r.id)),
                 cost[r.id],

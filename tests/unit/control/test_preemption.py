@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import pytest
+
 from elasticml.control.chunk_transfers import ChunkCopies, ChunkMoves
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.job_state import JobState
@@ -345,6 +347,26 @@ def test_all_members_of_a_decommissioned_node_leave_or_stay_if_it_returns():
     assert scene.leaving() == [0, 2]
     scene.node("running", 0, 2)
     assert scene.leaving() == []
+
+
+def test_another_victim_is_chosen_when_the_first_one_s_notice_is_withdrawn():
+    # It had been chosen because it left anyway; it stayed, undrained, until its container ended.
+    scene = Scene([2, 1, 1])
+    scene.node("decommissioning", 0)
+    scene.mark(0)
+    assert scene.leaving() == [0]
+    scene.node("running", 0)
+    assert scene.leaving() == []
+    scene.tick(1.0)
+    assert scene.leaving() == [2]
+
+
+@pytest.mark.parametrize(("grace_s", "deadline_s"), [(60.0, GRACE_S), (3.0, 3.0)])
+def test_the_earlier_of_two_deadlines_counts(grace_s, deadline_s):
+    scene = Scene([2, 1])
+    scene.node("decommissioning", 0, grace_s=grace_s)
+    scene.mark(0, negotiable=False)
+    assert scene.record(0).deadline_s == deadline_s
 
 
 def test_members_of_a_lost_node_are_lost():
