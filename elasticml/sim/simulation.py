@@ -15,6 +15,7 @@ from elasticml.sim.cost_only_job import NAME, CostSource, sums_of
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.world import World
 from elasticml.specification.simulator import WorldOptions
+from elasticml.training.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,8 @@ class Simulation:
         By default those of the record.
     check_every_event : bool
         Check the driver's invariants after every event, with up to 64 members.
+    resumed : Checkpoint, optional
+        The checkpoint from which the job resumes, with new members, at its second.
 
     Raises
     ------
@@ -68,6 +71,7 @@ class Simulation:
         *,
         options: WorldOptions | None = None,
         check_every_event: bool = False,
+        resumed: Checkpoint | None = None,
     ) -> None:
         job = job_record(record)
         options = options_from_section(job.simulate) if options is None else options
@@ -79,7 +83,7 @@ class Simulation:
             raise ConfigError(
                 "arrays in memory can be simulated only in their own process; pass their source"
             )
-        self.world = World(job, source, options, check_every_event)
+        self.world = World(job, source, options, check_every_event, resumed)
 
     def run(self, since: int = 0) -> Iterator[list[dict[str, Any]]]:
         """Run the job to its end, or continue it; yield the story in batches as it grows.

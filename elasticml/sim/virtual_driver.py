@@ -19,6 +19,7 @@ from elasticml.sim.exchange_messages import SentAnchor, SentPartial
 from elasticml.sim.message_sizes import CONTROL_BYTES, message_bytes, up_values
 from elasticml.sim.network import Endpoint, Port
 from elasticml.training.array_buffers import Vector, unpack
+from elasticml.training.checkpoint import ResumePoint
 from elasticml.training.driving import JobDriver
 from elasticml.training.trainer_runner import TrainerRunner
 
@@ -59,6 +60,8 @@ class VirtualDriver(JobDriver):
         #: Performs faults and provides containers; set by the world before the job starts.
         self.cluster: Cluster
         self.has_ended = False
+        #: The state after the last round, if the job has checkpoints: another driver can resume it.
+        self.resume_point: ResumePoint | None = None
         self._ports: dict[MemberId, Port] = {}
         self._member_of: dict[Port, MemberId] = {}
         self._arrivals: dict[int, Port] = {}
@@ -226,8 +229,11 @@ class VirtualDriver(JobDriver):
 
     def proceed(self, command: cmd.Continue) -> None:
         """Answer the end of a round."""
-        assert self.driver_session.training is not None
-        self._step(0.0, self.driver_session.training.proceed, command.go_on, command.tuned)
+        session = self.driver_session
+        assert session.training is not None
+        if command.go_on and session.record.checkpoint is not None:
+            self.resume_point = session.resume_point(self.machine, self.now_s(), command.tuned)
+        self._step(0.0, session.training.proceed, command.go_on, command.tuned)
 
     def _step(self, seconds: float, function: Callable[..., ev.Event], *args: Any) -> None:
         """Run a step of the trainer; its event is handled after the virtual duration."""

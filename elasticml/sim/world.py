@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from elasticml.control.checkpoint_state import restore
 from elasticml.control.driver_settings import settings_from_record
 from elasticml.data.source import Source
 from elasticml.errors import JobFailedError
@@ -20,6 +21,7 @@ from elasticml.sim.virtual_member import VirtualMember
 from elasticml.sim.virtual_worker import Workers
 from elasticml.specification.simulator import WorldOptions
 from elasticml.story.records import RoundEnded, records_of
+from elasticml.training.checkpoint import Checkpoint
 from elasticml.training.driver_session import DriverSession
 
 
@@ -33,6 +35,8 @@ class World:
     options : WorldOptions
     check_every_event : bool
         Check all of the driver's invariants after every event (up to 64 members).
+    resumed : Checkpoint, optional
+        The checkpoint from which the job resumes, with new members, at its second.
     """
 
     def __init__(
@@ -41,11 +45,12 @@ class World:
         source: Source,
         options: WorldOptions,
         check_every_event: bool = False,
+        resumed: Checkpoint | None = None,
     ) -> None:
         n_members = record.members.start
         chances = np.random.SeedSequence(options.seed).spawn(2)
         # A run that is simulated from costs cannot be replayed.
-        session = DriverSession(record, source, tells_chunks=options.costs is None)
+        session = DriverSession(record, source, resumed, tells_chunks=options.costs is None)
         rng = np.random.default_rng(chances[0])
         self.environment = Environment(options, session, n_members, rng)
         n_blocks = self.environment.library.n_blocks
@@ -53,6 +58,9 @@ class World:
         rate = min(settings.copy_bytes_per_s, options.copy_bandwidth)
         settings = replace(settings, copy_bytes_per_s=rate, warms_up=options.warm_up_s > 0)
         self.driver = VirtualDriver(self.environment, settings, check_every_event)
+        if resumed is not None:
+            self.environment.clock.now_s = resumed.seconds
+            restore(self.driver.machine, resumed.resume_point.machine, resumed.progress)
         self.workers = Workers(self.environment, self.driver.connect, VirtualMember)
         rng = np.random.default_rng(chances[1])
         self.faults = Faults(self.environment, self.driver, self.workers, rng)
@@ -91,7 +99,7 @@ class World:
 
     def _begin(self) -> None:
         self._has_begun = True
-        self.environment.session.open(0.0)
+        self.environment.session.open(self.environment.clock.now_s)
         for _ in range(self._n_members):
             self.workers.start()
         self.faults.start()
