@@ -13,6 +13,7 @@ import click
 
 from elasticml.cli.announce import announce
 from elasticml.cli.applications import kill, logs, result, status
+from elasticml.cli.chaos import chaos
 from elasticml.cli.convert import convert
 from elasticml.cli.demo import demo
 from elasticml.cli.doctor import doctor
@@ -57,6 +58,7 @@ A job file specifies the algorithm, the data, and what to do when members vanish
     elasticml convert data.svm data.chunks  convert data to chunk files, which jobs map
     elasticml schema --out job.schema.json  write the JSON schema of job files, for editors
     elasticml announce --grace 120 ...      tell jobs that workers will be stopped
+    elasticml chaos --on simulator          run jobs under random faults and check the results
     elasticml doctor                        check this machine
     elasticml mini-yarn up                  start a real Hadoop on this machine
 
@@ -91,6 +93,7 @@ for _command in (
     convert,
     schema,
     announce,
+    chaos,
     doctor,
     mini_yarn,
 ):

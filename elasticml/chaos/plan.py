@@ -1,0 +1,326 @@
+"""A seeded fault plan: a small job, the world that it runs in, and the faults, as plain values.
+
+A seed gives the same plan each time. A plan that breaks a rule is kept as JSON, which does not
+depend on the seed's draws in later versions.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Literal
+
+from elasticml.errors import ConfigError
+from elasticml.protocol.job_record import JobRecord, job_record
+
+#: What a fault does; see :class:`Fault`.
+Kind = Literal[
+    "kill",
+    "terminate",
+    "notice",
+    "broken_notice",
+    "vanish",
+    "pause",
+    "grant",
+    "mark",
+    "cut",
+    "split",
+    "lag",
+    "loss",
+    "throttle",
+    "slow",
+    "phase",
+    "driver",
+]
+#: Faults after which the driver may lose healthy members, since it cannot tell a slow or silent
+#: member from a dead one.
+SILENT: Final = frozenset({"pause", "vanish", "cut", "split", "lag", "loss", "throttle", "slow"})
+VERSION: Final = 1
+#: With it no member is lost because it has many more examples than others.
+STUCK_FACTOR_MAX: Final = 1000.0
+#: The job has ended this many round times after its last fault.
+_QUIET_ROUNDS: Final = 40
+
+_LINEAR: Final = ("logistic", "squared_hinge")
+_POLICIES: Final[tuple[dict[str, Any], ...]] = (
+    {"name": "redeal", "share": 1.0},
+    {"name": "rebalance", "tolerance": 0.0, "share": 1.0},
+    {"name": "straggler", "factor": 1.5, "confirm": 1},
+    {"name": "shuffle", "share": 0.2},
+    {"name": "tune_local_work", "window": 2, "cool": 2},
+)
+_MOVING: Final = ("redeal", "rebalance", "shuffle")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault.
+
+    ``kill`` (SIGKILL), ``terminate`` (SIGTERM), ``notice`` (kept), ``broken_notice`` (the end comes
+    after a share ``amount`` of the grace) and ``vanish`` (no connection is closed) end members; new
+    ones come after ``seconds``. ``pause`` stops and continues them. ``grant`` adds members.
+    ``mark`` is another queue's demand: YARN's pre-emption. ``cut`` separates each of the members
+    from all others, ``split`` separates them from the others together. ``lag`` delays messages of
+    the members by ``amount`` seconds at most, ``loss`` makes a share ``amount`` of their messages
+    wait for a retransmission, ``throttle`` divides their uplink's rate by ``amount``, ``slow``
+    multiplies their compute time by it. ``phase`` kills members in a phase of a round. ``driver``
+    kills the driver and all members; after ``seconds`` the job resumes from its last round.
+    """
+
+    kind: Kind
+    #: Seconds since the start; of ``phase``, the round.
+    at: float
+    #: Slots of the members; of ``grant``, as many members as entries.
+    who: tuple[int, ...] = ()
+    #: How long it lasts, or until replacements come.
+    seconds: float = 0.0
+    #: Seconds from a notice or mark to its end.
+    grace: float = 0.0
+    amount: float = 0.0
+    phase: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultPlan:
+    """A job and its faults.
+
+    ``record`` is the job record without its data, ``data`` describes the data (see
+    :func:`elasticml.chaos.problems.source_of`), ``world`` is the section ``simulate``.
+    """
+
+    seed: int
+    record: Mapping[str, Any]
+    data: Mapping[str, Any]
+    world: Mapping[str, Any]
+    faults: tuple[Fault, ...] = field(default=(), repr=False)
+
+    @property
+    def name(self) -> str:
+        """The job in a few words."""
+        job = self.job
+        words = [job.algorithm_name, *(job.algorithm.get(k) for k in ("optimizer", "loss"))]
+        words.append(job.algorithm.get("problem"))
+        kind = "costs" if "costs" in self.world else " ".join(str(w) for w in words if w)
+        return f"{kind}, absent: {job.absent}, {job.members.start} members"
+
+    @property
+    def job(self) -> JobRecord:
+        """The job record."""
+        return job_record(self.record)
+
+    def with_faults(self, faults: Sequence[Fault]) -> FaultPlan:
+        """Return the plan with other faults."""
+        return replace(self, faults=tuple(faults))
+
+    def to_json(self) -> str:
+        """Return the plan as JSON."""
+        entries = [
+            {k: v for k, v in asdict(fault).items() if v not in (0.0, "", ())}
+            | {"kind": fault.kind, "at": fault.at}
+            for fault in self.faults
+        ]
+        return json.dumps({"version": VERSION, **asdict(self), "faults": entries}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> FaultPlan:
+        """Read a plan from :meth:`to_json`.
+
+        Raises
+        ------
+        ConfigError
+            When the text is no plan.
+        """
+        try:
+            values = json.loads(text)
+            version = values.pop("version")
+            faults = [
+                Fault(**{**entry, "who": tuple(entry.get("who", ()))})
+                for entry in values.pop("faults")
+            ]
+            plan = cls(**values, faults=tuple(faults))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"--plan: the file is no fault plan ({error!r}); give one that elasticml chaos "
+                "wrote"
+            ) from None
+        if version != VERSION:
+            raise ConfigError(f"--plan: got version {version}, wanted {VERSION}; draw a new plan")
+        return plan
+
+
+# --- drawing ------------------------------------------------------------------------------------
+
+
+def draw_plan(seed: int) -> FaultPlan:
+    """Draw a plan: half of them exact sums with many members for weeks, half small real jobs."""
+    rng = random.Random(seed)
+    is_large = rng.random() < 0.5
+    n_members = rng.randint(6, 40) if is_large else rng.randint(2, 8)
+    # Seconds of an exchange: long ones collect member-years, short ones let messages race.
+    round_s = rng.choice([600.0, 1800.0]) if is_large else rng.choice([0.05, 0.3, 1.0, 600.0])
+    n_rounds = rng.randint(100, 200) if is_large else rng.randint(30, 80)
+    values = _record(rng, seed, n_members, round_s, is_large)
+    rows = 1_000_000 if is_large else rng.choice([120, 240])
+    data = {"rows": rows, "columns": rng.randint(3, 6), "seed": rng.randrange(4)}
+    costs = {
+        "rows": rows,
+        "row_bytes": 1,
+        "columns": rng.choice([10, 1000]),
+        "chunks_per_member": rng.randint(1, 4),
+        "probes": rng.randint(0, 1),
+    }
+    # Bytes of a large message: a body, or all rows, which only the driver has.
+    unit = rows // n_members if is_large else 8 * rows * (data["columns"] + 1)
+    world = _world(rng, seed, n_members, round_s, rows, unit)
+    if is_large:
+        world["costs"] = costs
+    horizon_s = n_rounds * round_s
+    values["stop"] = {"seconds": horizon_s + _QUIET_ROUNDS * round_s}
+    faults = _faults(rng, n_members, round_s, horizon_s, is_large)
+    if values["collective"]["topology"] == "auto":  # asynchronous: there are no phases
+        faults = [fault for fault in faults if fault.kind != "phase"]
+    # Enough members for the rest: a job that waits for them can end.
+    grant_s = horizon_s + 0.3 * _QUIET_ROUNDS * round_s
+    faults.append(Fault(kind="grant", at=grant_s, who=tuple(range(n_members))))
+    return FaultPlan(seed=seed, record=values, data=data, world=world, faults=tuple(faults))
+
+
+def _record(
+    rng: random.Random, seed: int, n_members: int, round_s: float, is_large: bool
+) -> dict[str, Any]:
+    algorithm, absent = _algorithm(rng, round_s)
+    if is_large:
+        algorithm = {"name": "batch_gradient", "anchor": rng.choice(["cached", "correction"])}
+        absent = rng.choice(["taylor", "auto", "ignore", "reload", "stall"])
+    is_synchronous = "report_every" not in algorithm
+    is_cocoa = algorithm["name"] == "cocoa"
+    # A frozen bound stays while chunks change owners in each round.
+    policies = [p for p in _POLICIES if absent != "freeze" or p["name"] not in _MOVING]
+    return {
+        "version": 1,
+        "job": f"chaos-{seed}",
+        "name": "chaos",
+        "chunk_bytes": 768,
+        "algorithm": algorithm,
+        "absent": absent,
+        "seed": seed,
+        "collective": {
+            "topology": rng.choice(["star", "tree", "tree"]) if is_synchronous else "auto",
+            "fan_out": rng.randint(1, 3),
+            "deadline": round_s * rng.uniform(3.0, 8.0),
+            "stuck_factor": rng.choice([5.0, STUCK_FACTOR_MAX]),
+        },
+        "members": {"start": n_members, "min": rng.choice([1, 1, 2])},
+        "holders": rng.choice([1, 2]) if is_cocoa else 1,
+        "policies": [p for p in policies if rng.random() < 0.3] if is_cocoa else [],
+        "evaluate": {"every": 1},
+        "checkpoint": {"path": "virtual", "every_s": 0},
+    }
+
+
+def _algorithm(rng: random.Random, round_s: float) -> tuple[dict[str, Any], str]:
+    """Draw an algorithm's section, and what the job does with absent examples."""
+    name = rng.choice(["batch_gradient", "cocoa", "primal_cocoa", "async_sgd"])
+    section: dict[str, Any] = {"name": name, "tolerance": 0.0}
+    if name == "batch_gradient":
+        section |= {"l2": 1e-2, "loss": rng.choice([*_LINEAR, "squared"])}
+        section["optimizer"] = rng.choice(["gd", "lbfgs", "tron"])
+        return section, rng.choice(["taylor", "auto", "ignore", "reload", "stall"])
+    if name == "cocoa":
+        section |= {"l2": 1e-2, "loss": rng.choice([*_LINEAR, "hinge"])}
+        section["gap_every"] = rng.choice([1, 1, "auto"])
+        return section, rng.choice(["auto", "reload", "freeze", "stall"])
+    if name == "primal_cocoa":
+        section |= {"l1": 0.02, "l2": rng.choice([0.0, 0.05]), "loss": "squared"}
+        section |= {"intercept": False, "gap_every": rng.choice([1, "auto"])}
+        section["gather"] = rng.random() < 0.2
+        return section, rng.choice(["reload", "freeze", "stall"])
+    settings: dict[str, Any] = {"name": name, "problem": rng.choice(["kmeans", "kmeans", "linear"])}
+    settings |= {"k": 3} if settings["problem"] == "kmeans" else {"l2": 1e-2}
+    is_batch = settings["problem"] == "kmeans" and rng.random() < 0.5
+    absent = "reload" if is_batch else rng.choice(["reload", "ignore"])
+    return settings | ({"mode": "batch"} if is_batch else {"report_every": 4.0 * round_s}), absent
+
+
+def _world(
+    rng: random.Random, seed: int, n_members: int, round_s: float, rows: int, unit: int
+) -> dict[str, Any]:
+    """Draw a world in which a message takes a smaller or larger share of a round's time."""
+    # The driver waits two seconds for a sign of life, whatever the time scale.
+    message_s = min(0.5, round_s * rng.choice([1e-3, 1e-2, 0.05]))
+    return {
+        "seed": seed,
+        "compute_s": round_s * n_members / rows,
+        "latency_s": message_s / 10.0,
+        "bandwidth": unit / message_s,
+        "copy_bandwidth": 0.2 * unit / message_s,
+        "read_bandwidth": 10.0 * unit / round_s,
+        "jitter": rng.choice([0.0, 0.3]),
+        "tick_s": round_s / 10.0,
+        "detect_s": round_s * rng.choice([1e-4, 0.05]),
+        "start_s": round_s * rng.uniform(0.1, 1.0),
+        "hosts": rng.randint(1, 3),
+    }
+
+
+#: Relative frequencies of the kinds.
+_MIX: Final[dict[Kind, int]] = {
+    "kill": 8,
+    "terminate": 3,
+    "notice": 3,
+    "broken_notice": 2,
+    "vanish": 1,
+    "pause": 4,
+    "grant": 1,
+    "mark": 2,
+    "cut": 1,
+    "split": 1,
+    "lag": 2,
+    "loss": 2,
+    "throttle": 1,
+    "slow": 1,
+    "phase": 3,
+}
+
+
+def _faults(
+    rng: random.Random, n_members: int, round_s: float, horizon_s: float, is_large: bool
+) -> list[Fault]:
+    kinds = list(_MIX)
+    if rng.random() < 0.4:  # the rule that no healthy member is lost needs plans without them
+        kinds = [kind for kind in kinds if kind not in SILENT]
+    weights = [_MIX[kind] for kind in kinds]
+    rate = rng.uniform(1.0, 4.0) if is_large else rng.uniform(0.1, 1.5)
+    begin_s = 0.0 if rng.random() < 0.2 else 2.0 * round_s
+    faults, at = [], begin_s
+    while (at := at + rng.expovariate(rate / round_s)) < horizon_s:
+        kind = rng.choices(kinds, weights)[0]
+        faults.append(_fault(rng, kind, at, n_members, round_s))
+    if rng.random() < 0.3:
+        at = rng.uniform(begin_s, horizon_s)
+        faults.append(Fault(kind="driver", at=at, seconds=rng.uniform(0.0, 3.0) * round_s))
+    return sorted(faults, key=lambda fault: fault.at)
+
+
+def _fault(rng: random.Random, kind: Kind, at: float, n_members: int, round_s: float) -> Fault:
+    most = n_members if rng.random() < 0.02 else max(1, n_members // 2)
+    count = min(most, rng.choice([1, 1, 1, 2, 3, most]))
+    who = tuple(sorted(rng.sample(range(n_members), count)))
+    fault = Fault(kind=kind, at=at, who=who, seconds=rng.uniform(0.1, 3.0) * round_s)
+    match kind:
+        case "notice" | "terminate" | "mark" | "broken_notice":
+            grace = rng.choice([0.0, rng.uniform(0.1, 4.0) * round_s])
+            return replace(fault, grace=grace, amount=rng.uniform(0.0, 0.9))
+        case "lag":
+            return replace(fault, amount=rng.uniform(0.01, 1.0) * round_s)
+        case "loss":
+            return replace(fault, amount=rng.uniform(0.01, 0.3))
+        case "throttle" | "slow":
+            return replace(fault, amount=rng.uniform(2.0, 20.0))
+        case "phase":
+            phase = rng.choice(["load", "broadcast", "compute", "reduce", "correct", "move"])
+            return replace(fault, at=float(int(at / round_s)), phase=phase)
+        case _:
+            return fault

@@ -1,0 +1,297 @@
+"""Jobs on real worker processes under faults: results are right, and nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import random
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+import psutil
+from distributed import Client
+
+from elasticml.chaos.disturber import Disturber, FaultOptions, Processes, is_over_in_time
+from elasticml.chaos.problems import source_of, true_objective
+from elasticml.chaos.rules import miscounted, undisturbed_objective, untrue
+from elasticml.chaos.stock_workers import StockWorkers
+from elasticml.clusters.local.cluster import LocalCluster
+from elasticml.errors import ElasticmlError
+from elasticml.job import Job, resume
+from elasticml.jobs.handle import Handle
+from elasticml.jobs.result import Result
+from elasticml.specification.algorithms import BatchGradient, CoCoA, PrimalCoCoA
+from elasticml.specification.sections import (
+    Checkpoint,
+    Collective,
+    Evaluate,
+    Members,
+    Stop,
+)
+from elasticml.story.history import HistoryRow
+from elasticml.story.records import CheckpointWritten, records_of
+
+Kind = Literal["local", "stock"]
+MEMBERS: Final = 4
+DATA: Final = {"rows": 4000, "columns": 20}
+#: Seconds of a job under drawn faults, of the faults, and until a job counts as hanging.
+JOB_S, FAULTS_S, HANGS_S = 14.0, 8.0, 90.0
+#: Seconds of a job of a soak.
+SOAK_JOB_S: Final = 120.0
+ALGORITHMS: Final = {"batch_gradient": BatchGradient, "cocoa": CoCoA, "primal_cocoa": PrimalCoCoA}
+SECTIONS: Final[tuple[tuple[dict[str, Any], tuple[Any, ...]], ...]] = (
+    ({"name": "cocoa", "loss": "hinge", "l2": 1e-2}, ("reload", "freeze", "stall")),
+    (
+        {"name": "batch_gradient", "loss": "logistic", "l2": 1e-2, "optimizer": "gd"},
+        ("taylor", "reload", "stall"),
+    ),
+    ({"name": "primal_cocoa", "loss": "squared", "l1": 0.02, "l2": 0.05}, ("reload", "freeze")),
+)
+KINDS: Final = ("kill", "kill", "kill", "terminate", "notice", "stop", "deaf", "half", "all")
+
+
+@dataclass(kw_only=True)
+class ProcessTotals:
+    """All jobs on processes."""
+
+    seed: int
+    jobs: int = 0
+    rounds: int = 0
+    #: Faults by kind; a fault may take several workers.
+    faults: Counter[str] = field(default_factory=Counter)
+    killed: int = 0
+    rows_checked: int = 0
+    seconds: float = 0.0
+    #: Each as ``what: job: violation``.
+    wrong: list[str] = field(default_factory=list)
+
+
+def run_on_processes(
+    seed: int,
+    jobs: int | None,
+    minutes: float | None,
+    kill_every_s: float | None,
+    watch: Callable[[str], None] = lambda line: None,
+) -> ProcessTotals:
+    """Run jobs under faults, on a local and on a stock cluster in turn.
+
+    Parameters
+    ----------
+    jobs : int or None
+        Number of jobs; None: until ``minutes`` are over.
+    kill_every_s : float or None
+        A soak: long jobs, with one SIGKILL every so many seconds. None: faults of all kinds, and
+        every fourth job's driver is killed.
+    """
+    totals, begin_s = ProcessTotals(seed=seed), time.monotonic()
+    until_s = float("inf") if minutes is None else begin_s + 60.0 * minutes
+    numbers: Iterator[int] = iter(range(10**9 if jobs is None else jobs))
+    for number in numbers:
+        if time.monotonic() >= until_s:
+            break
+        kind: Kind = "local" if number % 2 == 0 else "stock"
+        with Leftovers() as left:
+            run = _Run(kind, seed + number, kill_every_s)
+            wrong = run.play()
+        wrong += left.found
+        totals.jobs += 1
+        totals.rounds += run.rounds
+        totals.rows_checked += run.rows_checked
+        totals.faults.update(run.faults)
+        totals.killed += run.killed
+        totals.wrong += [f"{run.name}: {text}" for text in wrong]
+        watch(f"{run.name}: {run.rounds} rounds, {dict(run.faults)}")
+        for text in wrong:
+            watch(f"VIOLATION {run.name}: {text}")
+    totals.seconds = time.monotonic() - begin_s
+    return totals
+
+
+class _Run:
+    """One job."""
+
+    def __init__(self, kind: Kind, seed: int, kill_every_s: float | None) -> None:
+        self.kind, self.seed, self.kill_every_s = kind, seed, kill_every_s
+        rng = random.Random(seed)
+        section, rules = SECTIONS[seed // 2 % len(SECTIONS)]
+        self.section = {**section, "intercept": False, "tolerance": 0.0}
+        self.absent = rng.choice(rules)
+        self.data = {**DATA, "seed": seed % 3}
+        self.kills_driver = kill_every_s is None and seed % 4 >= 2
+        self.seconds = JOB_S if kill_every_s is None else SOAK_JOB_S
+        self.name = f"seed {seed}, {kind}, {section['name']}, absent: {self.absent}"
+        self.name += ", driver killed" if self.kills_driver else ""
+        self.faults: Counter[str] = Counter()
+        self.killed = self.rounds = self.rows_checked = 0
+
+    def play(self) -> list[str]:
+        """Run the job to its end; return what is wrong."""
+        source = source_of(self.section, self.data)
+        settings = {k: v for k, v in self.section.items() if k != "name"}
+        with tempfile.TemporaryDirectory() as folder:
+            job = Job(
+                ALGORITHMS[self.section["name"]](**settings),
+                source,
+                name=f"chaos-{self.seed}",
+                absent=self.absent,
+                stop=Stop(seconds=self.seconds),
+                members=Members(min=1),
+                collective=Collective(deadline=3.0),
+                checkpoint=Checkpoint(path=f"{folder}/checkpoint", every=0.5),
+                evaluate=Evaluate(every=50),
+                chunk_size=16384,
+                seed=self.seed,
+            )
+            try:
+                if self.kills_driver:
+                    self._until_driver_is_killed(job)
+                with _cluster(self.kind, Path(folder)) as (cluster, client, _):
+                    if self.kills_driver:
+                        handle = resume(client, f"{folder}/checkpoint", data=source)
+                    else:
+                        handle = job.start(client)
+                    return self._end_of(cluster, client, handle)
+            except ElasticmlError as error:
+                return [f"{type(error).__name__}: {error.message}"]
+
+    def _until_driver_is_killed(self, job: Job) -> None:
+        """Start the job, and kill its driver after the second checkpoint."""
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            _cluster(self.kind, Path(folder)) as (_, client, driver),
+        ):
+            written = records_of(CheckpointWritten, job.start(client))
+            next(written), next(written)
+            os.kill(driver, signal.SIGKILL)
+            self.faults["driver"] += 1
+
+    def _end_of(self, cluster: Processes, client: Client, handle: Handle) -> list[str]:
+        if self.kill_every_s is None:
+            chances = FaultOptions(
+                kinds=KINDS,
+                pause_s=(0.1, 1.0),
+                fault=1.0,
+                spared=0,
+                takes_half=True,
+                seconds=FAULTS_S,
+            )
+        else:
+            pause_s = (self.kill_every_s, self.kill_every_s)
+            chances = FaultOptions(pause_s=pause_s, fault=1.0, replace=1.0)
+        disturber = Disturber(cluster, MEMBERS, self.seed, chances, client)
+        is_over = is_over_in_time(handle, disturber, self.seconds + HANGS_S)
+        self.faults.update(disturber.counts)
+        self.killed += disturber.killed
+        if not is_over:
+            return [f"not over after {self.seconds + HANGS_S:g} s: {handle.status()}"]
+        story = list(handle)
+        return self._judged(handle.result(), story)
+
+    def _judged(self, result: Result, story: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Compare the result with all rows and with the undisturbed job's."""
+        n_rows = self.data["rows"]
+        if self.section["name"] == "primal_cocoa":
+            n_rows = self.data["columns"] + 1
+        wrong = list(miscounted(story, n_rows))
+        best = undisturbed_objective(self.section, self.data)
+        for values in result.history:
+            row, true = HistoryRow(values), values.get("objective_full")
+            self.rounds = max(self.rounds, row.round)
+            if true is not None and row.objective is not None:
+                self.rows_checked += 1
+                wrong += untrue(row, true, best)
+        true = true_objective(self.section, self.data, result.arrays)
+        at_zero = {name: array * 0.0 for name, array in result.arrays.items()}
+        zero = true_objective(self.section, self.data, at_zero)
+        if true - best > 0.1 * (zero - best):
+            wrong.append(f"objective {true}, of the undisturbed job {best}, of zero {zero}")
+        return wrong
+
+
+@contextlib.contextmanager
+def _cluster(kind: Kind, folder: Path) -> Generator[tuple[Processes, Client, int]]:
+    """Yield workers, a client, and the pid of the scheduler's process."""
+    if kind == "local":
+        with (
+            LocalCluster(MEMBERS, workers_max=MEMBERS + 1, log_dir=folder) as local,
+            Client(local, set_as_default=False) as client,
+        ):
+            yield local, client, local.scheduler_pid
+    else:
+        with StockWorkers(folder, MEMBERS) as stock:
+            yield stock, stock.client, stock.scheduler_pid
+
+
+class Leftovers:
+    """What a block leaves behind: processes, descriptors, shared memory, temporary files.
+
+    Parameters
+    ----------
+    patience_s : float
+        Seconds for which processes of a closed cluster may still end.
+    """
+
+    def __init__(self, patience_s: float = 20.0) -> None:
+        self._patience_s = patience_s
+
+    def __enter__(self) -> Self:
+        self.found: list[str] = []
+        self._folder = Path(tempfile.mkdtemp(prefix="elasticml-chaos-"))
+        self._before = os.environ.get("TMPDIR"), tempfile.tempdir
+        os.environ["TMPDIR"] = tempfile.tempdir = str(self._folder)
+        self._shared = set(os.listdir("/dev/shm"))
+        self._children = {p.pid for p in psutil.Process().children(recursive=True)}
+        self._descriptors = _descriptors()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        until_s = time.monotonic() + self._patience_s
+        while (found := self._left()) and time.monotonic() < until_s:
+            time.sleep(0.1)
+        self.found = found
+        value, tempfile.tempdir = self._before
+        if value is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = value
+        if not found:
+            self._folder.rmdir()
+
+    def _left(self) -> list[str]:
+        gc.collect()
+        children = [
+            p for p in psutil.Process().children(recursive=True) if p.pid not in self._children
+        ]
+        found = [f"process {p.pid} is left" for p in children if p.is_running()]
+        found += [f"file {path} is left" for path in sorted(self._folder.iterdir())]
+        new = set(os.listdir("/dev/shm")) - self._shared
+        found += [f"/dev/shm/{name} is left" for name in sorted(_unmapped(new))]
+        more = _descriptors() - self._descriptors
+        return found + [f"{n} descriptors of {what} are left" for what, n in sorted(more.items())]
+
+
+def _unmapped(names: set[str]) -> set[str]:
+    """Return the names in /dev/shm that no process maps; others are of living programs."""
+    left = set(names)
+    for maps in Path("/proc").glob("[0-9]*/maps") if left else ():
+        with contextlib.suppress(OSError):
+            text = maps.read_text()
+            left = {name for name in left if f"/dev/shm/{name}" not in text}
+    return left
+
+
+def _descriptors() -> Counter[str]:
+    """Count this process's descriptors of files and shared memory, by what they refer to."""
+    counts: Counter[str] = Counter()
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            target = os.readlink(entry)
+            counts[target.partition(":")[0] if ":[" in target else target] += 1
+    return +Counter({k: n for k, n in counts.items() if not k.startswith("/proc/")})

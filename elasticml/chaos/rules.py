@@ -1,0 +1,196 @@
+"""What must hold after every plan, whatever happened to the job."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from elasticml.chaos.plan import SILENT, STUCK_FACTOR_MAX, FaultPlan
+from elasticml.chaos.problems import source_of, true_objective
+from elasticml.chaos.virtual_run import PlayedPlan
+from elasticml.control.driver_settings import OVERTIME, OVERTIME_S_MIN
+from elasticml.errors import JobFailedError
+from elasticml.sim.simulation import simulate
+from elasticml.story import records as story
+from elasticml.story.history import HistoryRow
+from elasticml.story.records import records_of
+from elasticml.story.summary import summary_from_json
+
+#: Relative difference of two sums of the same losses in another order.
+SLACK: Final = 1e-9
+#: Share of the way from zero to the optimum that may be left after the quiet rounds.
+_LEFT_MAX: Final = 0.1
+#: Rounds whose models are compared with all rows, at most.
+_ROUNDS_MAX: Final = 60
+#: Rounds without faults after which the model must be near the optimum.
+_QUIET_ROUNDS_MIN: Final = 10
+_CERTIFIED: Final = ("cocoa", "primal_cocoa")
+
+
+def violations(played: PlayedPlan) -> list[str]:
+    """Return what is violated, each as ``rule: what was found``."""
+    return [f"{name}: {text}" for name, rule in _RULES.items() for text in rule(played)]
+
+
+def _ends(played: PlayedPlan) -> Iterator[str]:
+    """Check that the job ends by its own rule and in its time."""
+    result = played.result
+    if result.state != "done":
+        message = (result.error or {}).get("message", "")
+        yield f"state {result.state}: {message}"
+    end_s = summary_from_json(result.summary).seconds or math.inf
+    limit_s = played.plan.job.stop.seconds or math.inf
+    # A step of the trainer under way may end.
+    step_s = max(OVERTIME_S_MIN, OVERTIME * limit_s) + 2.0 * float(played.plan.world["tick_s"])
+    if end_s > limit_s + step_s:
+        yield f"ended at {end_s:g} s, stop.seconds is {limit_s:g}"
+
+
+def _once(played: PlayedPlan) -> Iterator[str]:
+    """Check that each example is in a sum once, or absent from it and accounted for."""
+    ledger = played.world.driver.machine.state.ledger
+    expected = played.plan.data["rows"]
+    if played.plan.job.algorithm_name == "primal_cocoa":
+        expected = played.plan.data["columns"] + 1  # the column of the targets
+    rows = ledger.total_rows
+    if rows != expected:
+        yield f"{rows} in the ledger, wanted {expected}"
+    yield from miscounted(played.result.story, rows)
+    owned = [chunk for chunks in ledger.owned.values() for chunk in chunks]
+    if len(owned) != len(set(owned)):
+        yield "a chunk has two owners"
+
+
+def miscounted(records: Sequence[Mapping[str, Any]], rows: int) -> Iterator[str]:
+    """Yield the exchanges of a story whose examples and absent ones are not all rows."""
+    for ended in records_of(story.ExchangeEnded, records):
+        if ended.examples + ended.absent_examples != rows:
+            yield (
+                f"exchange {ended.exchange} ({ended.operation}): {ended.examples} examples and "
+                f"{ended.absent_examples} absent, wanted {rows} together"
+            )
+        if int(ended.contributors, 16) & int(ended.missing, 16):
+            yield f"exchange {ended.exchange}: a member contributes and is missing"
+
+
+def _undeserved(played: PlayedPlan) -> Iterator[str]:
+    """Check that no healthy member is lost, unless faults make members silent or slow."""
+    is_slow = played.plan.job.collective.stuck_factor < STUCK_FACTOR_MAX
+    if is_slow or played.faults["driver"] or any(f.kind in SILENT for f in played.plan.faults):
+        return
+    victims = played.touched | {
+        w.address
+        for w in played.world.workers.by_address.values()
+        if not w.endpoint.is_alive or w.is_closing
+    }
+    records = played.result.story
+    joined = {r.member: f"sim://{r.pid}" for r in records_of(story.MemberJoined, records)}
+    for lost in records_of(story.MemberLost, records):
+        if lost.reason == "deadline" and joined.get(lost.member) not in victims:
+            yield f"{lost.member} in round {lost.round}: {lost.reason}"
+
+
+def _truth(played: PlayedPlan) -> Iterator[str]:
+    """Check that objectives are those of the models over all rows, and no gap is too small."""
+    plan, result = played.plan, played.result
+    algorithm = plan.job.algorithm
+    if "costs" in plan.world or algorithm["name"] == "async_sgd":
+        return
+    best = best_objective(plan) if algorithm["name"] in _CERTIFIED else -math.inf
+    rows = [row for row in map(HistoryRow, result.rows) if row.objective is not None]
+    for row in rows[:: max(1, len(rows) // _ROUNDS_MAX)] + rows[-1:]:
+        model = result.snapshots.get(row.round)
+        if model:
+            yield from untrue(row, true_objective(algorithm, plan.data, model), best)
+
+
+def untrue(row: HistoryRow, true: float, best: float) -> Iterator[str]:
+    """Yield what a row says wrongly of its model.
+
+    Parameters
+    ----------
+    true : float
+        The model's objective over all rows.
+    best : float
+        An objective that a model has; minus infinity if the gap is not checked.
+    """
+    at, slack = f"round {row.round}", SLACK * max(1.0, abs(true))
+    if row.objective is None:
+        return
+    if row.gap_is_bound:
+        if row.objective < true - slack:
+            yield f"{at}: the bound {row.objective} is below the objective {true}"
+    elif row.objective_kind == "exact" and abs(row.objective - true) > slack:
+        yield f"{at}: objective {row.objective}, of the model over all rows {true}"
+    if row.gap is not None and (row.gap < 0.0 or row.gap < true - best - slack):
+        yield f"{at}: gap {row.gap} is below the true one, at least {true - best}"
+
+
+def _same_result(played: PlayedPlan) -> Iterator[str]:
+    """Check that after quiet rounds no example is absent and the model is near the optimum."""
+    plan, result = played.plan, played.result
+    algorithm = plan.job.algorithm
+    if "costs" in plan.world or algorithm["name"] == "async_sgd" or not result.arrays:
+        return
+    absent = played.world.driver.machine.state.ledger.absent_rows()
+    rounds = [r for r in map(HistoryRow, result.rows) if (r.seconds or 0.0) > played.last_fault_s]
+    if len(rounds) < _QUIET_ROUNDS_MIN:
+        return
+    # Groups wait for members that own nothing: with the last newcomers, there are enough.
+    has_newcomers = played.last_grant_s > played.last_fault_s
+    if absent:
+        if has_newcomers and plan.job.absent != "ignore":
+            yield f"{absent} examples are absent after {len(rounds)} quiet rounds"
+        return
+    true = true_objective(algorithm, plan.data, result.arrays)
+    best, zero = best_objective(plan), _at_zero(plan)
+    if true - best > _LEFT_MAX * (zero - best):
+        yield f"objective {true} after {len(rounds)} quiet rounds, optimum {best}, of zero {zero}"
+
+
+_RULES: Final[Mapping[str, Callable[[PlayedPlan], Iterator[str]]]] = {
+    "end": _ends,
+    "once": _once,
+    "undeserved loss": _undeserved,
+    "truth": _truth,
+    "result": _same_result,
+}
+
+
+def best_objective(plan: FaultPlan) -> float:
+    """Return the objective of the plan's job after many undisturbed rounds."""
+    return undisturbed_objective(plan.job.algorithm, plan.data)
+
+
+def undisturbed_objective(algorithm: Mapping[str, Any], data: Mapping[str, Any]) -> float:
+    """Return the objective of an undisturbed job after many rounds: the optimum or little more."""
+    section = {k: v for k, v in algorithm.items() if k != "gap_every"}
+    return _undisturbed(json.dumps(section, sort_keys=True), json.dumps(data))
+
+
+def _at_zero(plan: FaultPlan) -> float:
+    zero = {"coef": [0.0] * plan.data["columns"], "intercept": [0.0]}
+    return true_objective(plan.job.algorithm, plan.data, zero)  # type: ignore[arg-type]
+
+
+@functools.cache
+def _undisturbed(algorithm_json: str, data_json: str) -> float:
+    algorithm, data = json.loads(algorithm_json), json.loads(data_json)
+    record = {
+        "version": 1,
+        "job": "undisturbed",
+        "name": "undisturbed",
+        "chunk_bytes": 65536,
+        "algorithm": algorithm,
+        "absent": "stall",
+        "stop": {"rounds": 400, "gap": 1e-9},
+        "seed": 0,
+        "members": {"start": 1, "min": 1},
+    }
+    result = simulate(record, source_of(algorithm, data))
+    if result.state != "done":
+        raise JobFailedError(f"the undisturbed job ended as {result.state}: {result.error}")
+    return true_objective(algorithm, data, result.arrays)

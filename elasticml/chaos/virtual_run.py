@@ -1,0 +1,274 @@
+"""Plays a fault plan in the simulator, restarts of the driver included."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from elasticml.algorithms.base import Resume
+from elasticml.chaos.network import Disturbance, DisturbedNetwork
+from elasticml.chaos.plan import Fault, FaultPlan
+from elasticml.chaos.problems import source_of
+from elasticml.control.checkpoint_state import progress_entry, progress_of
+from elasticml.data.dataset_stats import DatasetStats
+from elasticml.data.source import Source
+from elasticml.protocol.job_record import JobRecord, job_record
+from elasticml.runtime.checkpoints.checkpoint_format import decode, encode
+from elasticml.sim.preemption_trace import options_from_section
+from elasticml.sim.simulation import SimResult, Simulation
+from elasticml.sim.virtual_worker import Worker
+from elasticml.sim.world import World
+from elasticml.specification.simulator import Asked, WorldOptions
+from elasticml.story.records import FaultInjected, records_of
+from elasticml.training.checkpoint import Checkpoint, record_to_resume
+
+
+class DriverKilledError(Exception):
+    """The plan has killed the driver."""
+
+
+@dataclass(kw_only=True, eq=False)
+class PlayedPlan:
+    """The end of a plan's job, and what was done to it."""
+
+    plan: FaultPlan
+    result: SimResult
+    #: The world of the last attempt.
+    world: World
+    #: Faults that hit a member, by kind; a fault of two members counts twice.
+    faults: Counter[str] = field(default_factory=Counter)
+    #: Members times seconds that they lived, over all attempts.
+    member_seconds: float = 0.0
+    #: Addresses in the last attempt at which a fault was aimed.
+    touched: set[str] = field(default_factory=set)
+    #: Seconds, on the last attempt's clock, of the end of the last fault and of the last newcomers.
+    last_fault_s: float = 0.0
+    last_grant_s: float = 0.0
+
+
+def play_plan(plan: FaultPlan) -> PlayedPlan:
+    """Run a plan's job to its end.
+
+    Raises
+    ------
+    ElasticmlError, AssertionError
+        When the job is stuck or an invariant of the machines is violated.
+    """
+    options = options_from_section(plan.world)
+    phases = [entry for fault in plan.faults for entry in _planned(fault)]
+    record = job_record({**plan.record, "faults": phases})
+    source = None if options.costs is not None else source_of(record.algorithm, plan.data)
+    counts: Counter[str] = Counter()
+    member_seconds, since, shift_s = 0.0, 0.0, 0.0
+    checkpoint: Checkpoint | None = None
+    while True:
+        attempt = _Attempt(plan, record, source, options, checkpoint, since, shift_s, counts)
+        is_over = attempt.run()
+        member_seconds += attempt.member_seconds
+        if is_over:
+            break
+        # The job's clock goes back to the checkpoint; the plan's does not.
+        since = attempt.killed_at
+        checkpoint = _checkpoint_of(attempt.simulation.world) or checkpoint
+        if checkpoint is None:
+            shift_s = attempt.restart_s - since
+            continue
+        assert source is not None
+        shift_s = checkpoint.seconds + attempt.restart_s - since
+        record = record_to_resume(record, checkpoint, source)
+    result = attempt.simulation.result()
+    losses = [r for r in records_of(FaultInjected, result.story) if r.kind == "lose"]
+    counts["phase"] += sum(len(lost.members or ()) for lost in losses)
+    return PlayedPlan(
+        plan=plan,
+        result=result,
+        world=attempt.simulation.world,
+        faults=counts,
+        member_seconds=member_seconds,
+        touched=attempt.touched,
+        last_fault_s=max([attempt.last_fault_s, *(lost.t for lost in losses)]),
+        last_grant_s=attempt.last_grant_s,
+    )
+
+
+def _planned(fault: Fault) -> list[dict[str, Any]]:
+    """Return the entries of the job record for a fault in a phase: a loss, and a return."""
+    if fault.kind != "phase":
+        return []
+    at = {"round": int(fault.at)}
+    lose = {**at, "lose": list(fault.who), "phase": fault.phase, "how": "kill"}
+    return [lose, {"round": int(fault.at) + 2, "return": len(fault.who)}]
+
+
+class _Attempt:
+    """One driver's life."""
+
+    def __init__(
+        self,
+        plan: FaultPlan,
+        record: JobRecord,
+        source: Source | None,
+        options: WorldOptions,
+        checkpoint: Checkpoint | None,
+        since: float,
+        shift_s: float,
+        counts: Counter[str],
+    ) -> None:
+        faults = [f for f in plan.faults if f.at > since or (since == 0.0 and f.at == 0.0)]
+        marks = [
+            Asked(at=f.at + shift_s, reclaim=f.who, grace=f.grace, away=f.seconds)
+            for f in faults
+            if f.kind == "mark"
+        ]
+        options = replace(options, slow=dict(options.slow), trace=tuple(marks), quiet_s_max=1e12)
+        # With more members the check after every event is too slow; it runs at each membership
+        # change and round boundary anyway.
+        is_small = options.costs is None
+        self.simulation = Simulation(
+            record.json, source, options=options, check_every_event=is_small, resumed=checkpoint
+        )
+        self.world = self.simulation.world
+        self.environment = self.world.environment
+        self.network = DisturbedNetwork(self.environment.network, random.Random(plan.seed))
+        self.environment.network = self.network
+        self.clock = self.environment.clock
+        self.counts = counts
+        self.touched: set[str] = set()
+        self.member_seconds = 0.0
+        self.last_fault_s = self.last_grant_s = self.clock.now_s
+        #: Seconds of the plan at which the driver was killed, and until it comes back.
+        self.killed_at = self.restart_s = 0.0
+        self._shift_s = shift_s
+        for fault in faults:
+            if fault.kind != "phase":
+                self.clock.at(fault.at + shift_s, self._perform, fault)
+
+    def run(self) -> bool:
+        """Run until the job ends, or until the driver is killed: then return False."""
+        membership = self.world.driver.machine.state.membership
+        seen_s = self.clock.now_s
+        try:
+            for _ in self.simulation.run():
+                self.member_seconds += len(membership.members) * (self.clock.now_s - seen_s)
+                seen_s = self.clock.now_s
+        except DriverKilledError:
+            return False
+        return True
+
+    # --- faults ---------------------------------------------------------------------------------
+
+    def _perform(self, fault: Fault) -> None:
+        if self.world.driver.has_ended:
+            return
+        if fault.kind != "grant":
+            end_s = self.clock.now_s + 4.0 * fault.seconds + fault.grace
+            self.last_fault_s = max(self.last_fault_s, end_s)
+        if fault.kind == "driver":
+            self.counts["driver"] += 1
+            self.killed_at, self.restart_s = fault.at, fault.seconds
+            raise DriverKilledError
+        if fault.kind == "grant":
+            self.counts["grant"] += 1
+            self.last_grant_s = self.clock.now_s
+            for _ in fault.who:
+                self.clock.after(self.environment.options.start_s, self.world.workers.start)
+            return
+        here = [w for w in self.world.workers.serving() if w.slot in fault.who]
+        self.counts[fault.kind] += len(here)
+        self.touched |= {worker.address for worker in here}
+        if fault.kind in _DISTURBANCES:
+            ends = [frozenset({w.endpoint}) for w in here]
+            if fault.kind in ("split", "lag", "loss"):
+                ends = [frozenset().union(*ends)] if ends else []
+            for endpoints in ends:
+                until_s = self.clock.now_s + fault.seconds
+                made = _DISTURBANCES[fault.kind](fault)
+                self.network.disturb(Disturbance(endpoints=endpoints, until_s=until_s, **made))
+            return
+        for worker in here:
+            if fault.kind != "mark":  # the world's own resource manager performs it
+                self._hit(worker, fault)
+
+    def _hit(self, worker: Worker, fault: Fault) -> None:
+        """End, pause or slow one worker."""
+        match fault.kind:
+            case "pause":
+                self.network.pause(worker.endpoint)
+                self.clock.after(fault.seconds, self.network.resume, worker.endpoint)
+                return
+            case "slow":
+                slow = self.environment.options.slow
+                assert worker.slot is not None
+                slow[worker.slot] = fault.amount
+                self.clock.after(fault.seconds, slow.__setitem__, worker.slot, 1.0)
+                return
+            case "vanish":
+                until_s = self.clock.now_s + 4.0 * fault.seconds
+                end = frozenset({worker.endpoint})
+                self.network.disturb(Disturbance(endpoints=end, until_s=until_s, cuts=True))
+                worker.kill()
+            case "notice" | "terminate":
+                worker.notice(fault.grace, "noticed" if fault.kind == "notice" else "terminated")
+            case "broken_notice":
+                worker.notice(fault.grace, "noticed")
+                self.clock.after(fault.amount * fault.grace, worker.kill)
+            case "kill":
+                worker.kill()
+        self.clock.after(fault.grace + fault.seconds, self.world.workers.start)
+
+
+_DISTURBANCES: Mapping[str, Callable[[Fault], dict[str, Any]]] = {
+    "cut": lambda fault: {"cuts": True},
+    "split": lambda fault: {"cuts": True},
+    "lag": lambda fault: {"lag_s": fault.amount},
+    "loss": lambda fault: {"loss": fault.amount},
+    "throttle": lambda fault: {"slowdown": fault.amount},
+}
+
+
+# --- the driver's return --------------------------------------------------------------------------
+
+
+def _checkpoint_of(world: World) -> Checkpoint | None:
+    """Return the checkpoint of a driver's last round, as another process reads it from its file."""
+    session, point = world.environment.session, world.driver.resume_point
+    if point is None or session.facts is None:
+        return None
+    journal, machine = session.journal, world.driver.machine
+    values, arrays = decode(
+        encode(
+            {
+                "values": dict(point.resume.values),
+                "tuned": dict(point.resume.tuned),
+                "machine": dict(point.machine),
+                "counts": dict(point.counts),
+                "facts": session.facts.to_json(),
+                "progress": [progress_entry(p) for p in machine.history.progress[: point.progress]],
+            },
+            point.resume.arrays,
+        ),
+        "checkpoint",
+    )
+    resume = Resume(arrays=arrays, values=values["values"], tuned=values["tuned"])
+    return Checkpoint(
+        attempt=journal.attempts,
+        number=point.round,
+        resume_point=replace(
+            point, resume=resume, machine=values["machine"], counts=values["counts"]
+        ),
+        record=job_record(session.record.without_arrays()),
+        fingerprint=session.fingerprint,
+        facts=DatasetStats.from_json(values["facts"]),
+        story=json.loads(json.dumps(list(journal.story)[: point.story])),
+        rows=json.loads(json.dumps(list(journal.rows)[: point.rows])),
+        progress=[progress_of(entry) for entry in values["progress"]],
+        snapshots={r: journal.snapshots[r] for r in point.kept},
+        owners={
+            str(m): tuple(str(c) for c in chunks)
+            for m, chunks in machine.state.ledger.owned.items()
+        },
+    )

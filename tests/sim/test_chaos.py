@@ -1,0 +1,163 @@
+"""Fault plans: the same seed gives the same plan, sound jobs pass, and a planted fault is found."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from elasticml.chaos.campaign import judge, minimal_plan
+from elasticml.chaos.minimise import minimal
+from elasticml.chaos.plan import Fault, FaultPlan, draw_plan
+from elasticml.chaos.virtual_run import play_plan
+from elasticml.cli.chaos import chaos
+from elasticml.errors import ConfigError
+from elasticml.sim.cost_only_job import CostSolver
+
+ROUND_S, MEMBERS = 60.0, 4
+
+
+def exact_sums(*faults: Fault) -> FaultPlan:
+    """Make a plan of a job that fails as soon as a sum is wrong."""
+    return FaultPlan(
+        seed=1,
+        record={
+            "version": 1,
+            "job": "planned",
+            "name": "planned",
+            "algorithm": {"name": "batch_gradient"},
+            "absent": "taylor",
+            "seed": 0,
+            "collective": {"topology": "tree", "deadline": 200.0, "stuck_factor": 5.0},
+            "members": {"start": MEMBERS, "min": 1},
+            "checkpoint": {"path": "virtual", "every_s": 0},
+            "stop": {"seconds": 20.0 * ROUND_S},
+        },
+        data={"rows": 1000},
+        world={
+            "compute_s": ROUND_S * MEMBERS / 1000,
+            "tick_s": 5.0,
+            "start_s": 10.0,
+            "costs": {"rows": 1000, "columns": 10, "chunks_per_member": 2, "probes": 0},
+        },
+        faults=faults,
+    )
+
+
+def several() -> list[Fault]:
+    """Return faults of every kind, one after the other."""
+    kinds: list[Any] = "pause cut split lag loss throttle slow notice mark kill vanish".split()
+    kinds += ["broken_notice", "terminate", "grant"]
+    return [
+        Fault(kind=kind, at=100.0 + 60.0 * k, who=(k % MEMBERS,), seconds=50.0, amount=0.5)
+        for k, kind in enumerate(kinds)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_seed_gives_the_same_plan_and_json_keeps_it(seed):
+    plan = draw_plan(seed)
+    assert plan == draw_plan(seed)
+    assert FaultPlan.from_json(plan.to_json()) == plan
+
+
+def test_what_is_no_plan_is_refused():
+    with pytest.raises(ConfigError, match="is no fault plan"):
+        FaultPlan.from_json('{"version": 1, "faults": [{"what": 1}]}')
+
+
+def test_sums_stay_exact_under_every_kind_of_fault():
+    verdict = judge(exact_sums(*several()))
+    assert verdict.violations == ()
+    assert len(verdict.faults) == len(several())
+    assert verdict.member_seconds > 15.0 * ROUND_S
+
+
+# Batch gradient descent, CoCoA, primal CoCoA and asynchronous SGD.
+@pytest.mark.parametrize("seed", [2, 23, 48, 52])
+def test_a_drawn_plan_violates_no_rule(seed):
+    verdict = judge(draw_plan(seed))
+    assert verdict.violations == ()
+    assert verdict.faults.total() > 5
+
+
+def test_a_driver_that_is_killed_resumes_from_its_last_round():
+    plan = draw_plan(2)
+    at = 0.5 * plan.record["stop"]["seconds"]
+    calm = play_plan(plan.with_faults([]))
+    played = play_plan(plan.with_faults([Fault(kind="driver", at=at, seconds=1.0)]))
+    (resumed,) = (r for r in played.result.story if r["event"] == "JobResumed")
+    assert resumed["round"] > 2
+    assert played.result.state == "done"
+    rounds = [row["round"] for row in played.result.rows]
+    assert rounds == list(range(len(rounds)))
+    np.testing.assert_allclose(
+        played.result.arrays["coef"], calm.result.arrays["coef"], rtol=0.1, atol=0.05
+    )
+
+
+def test_a_partition_keeps_the_messages_until_it_ends():
+    cut = Fault(kind="cut", at=5.0 * ROUND_S + 1.0, who=(1,), seconds=150.0)
+    played = play_plan(exact_sums(cut))
+    ends = [r["t"] for r in played.result.story if r["event"] == "RoundEnded"]
+    longest = max(b - a for a, b in itertools.pairwise(ends))
+    # Shorter than the deadline: no member is lost, and one round takes as long as the partition.
+    assert 150.0 < longest < 150.0 + 2.0 * ROUND_S
+    assert [r for r in played.result.story if r["event"] == "MemberLost"] == []
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let members that replace others count one example more."""
+    made = CostSolver.__init__
+    compute = CostSolver.compute
+
+    def counted(self: Any, settings: Any, facts: Any) -> None:
+        made(self, settings, facts)
+        self.rank = next(ranks)
+
+    def wrong(self: Any, *args: Any) -> Any:
+        sums = compute(self, *args)["sums"]
+        return {"sums": sums + (self.rank >= MEMBERS) * np.array([1.0, 0.0, 0.0])}
+
+    ranks = itertools.count()
+    monkeypatch.setattr(CostSolver, "__init__", counted)
+    monkeypatch.setattr(CostSolver, "compute", wrong)
+    play = play_plan
+
+    def played(plan: FaultPlan) -> Any:
+        nonlocal ranks
+        ranks = itertools.count()
+        return play(plan)
+
+    monkeypatch.setattr("elasticml.chaos.campaign.play_plan", played)
+
+
+def test_a_planted_fault_is_found_minimised_and_replayed(planted, tmp_path):
+    plan = exact_sums(*several())
+    assert judge(plan).violations[0].startswith("end: state failed: exchange")
+    least = minimal_plan(plan)
+    assert len(least.faults) == 1
+    file = tmp_path / "plan.json"
+    file.write_text(least.to_json())
+    done = CliRunner().invoke(chaos, ["--plan", str(file)])
+    assert done.exit_code == 1
+    assert "VIOLATION seed 1: costs, absent: taylor, 4 members: end: state failed" in done.output
+
+
+def test_a_campaign_prints_its_figures_and_writes_them(tmp_path):
+    out = tmp_path / "figures.json"
+    arguments = ["--plans", "1", "--seed", "23", "--processes", "1", "--out", str(out)]
+    done = CliRunner().invoke(chaos, arguments)
+    assert done.exit_code == 0, done.output
+    assert "plans           1, seeds 23 to 23" in done.output
+    assert "violations      0" in done.output
+    assert out.exists()
+
+
+def test_delta_debugging_leaves_what_is_needed():
+    assert minimal(range(100), lambda some: {3, 41, 97} <= set(some)) == [3, 41, 97]
+    assert minimal([1, 2, 3], lambda some: True) == []

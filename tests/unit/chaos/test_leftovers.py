@@ -1,0 +1,35 @@
+"""What a run on processes leaves behind is found, whatever it is."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+from elasticml.chaos.processes import Leftovers
+
+
+def test_a_process_a_file_and_a_descriptor_are_found(tmp_path: Path) -> None:
+    with Leftovers(patience_s=0.0) as left:
+        process = subprocess.Popen(["sleep", "600"])
+        name = Path(tempfile.mkdtemp())
+        file = open(tmp_path / "open", "w")  # noqa: SIM115
+    process.kill()
+    process.wait()
+    file.close()
+    name.rmdir()
+    name.parent.rmdir()
+    assert left.found == [
+        f"process {process.pid} is left",
+        f"file {name} is left",
+        f"1 descriptors of {tmp_path / 'open'} are left",
+    ]
+
+
+def test_nothing_is_found_after_a_block_that_cleans_up(tmp_path: Path) -> None:
+    with Leftovers(patience_s=0.0) as left:
+        subprocess.run(["true"], check=True)
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(b"1")
+    assert left.found == []
+    assert not Path(tempfile.gettempdir()).name.startswith("elasticml-chaos-")
