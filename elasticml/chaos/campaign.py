@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -16,6 +18,8 @@ from elasticml.chaos.rules import violations
 from elasticml.chaos.virtual_run import play_plan
 
 YEAR_S: Final = 365.25 * 86400.0
+#: A plan takes a few seconds; one that takes this long has not ended.
+PLAN_S_MAX: Final = 600.0
 #: Longest time for which a failing plan is made smaller.
 MINIMISE_S: Final = 120.0
 
@@ -76,12 +80,29 @@ class Totals:
         return {**figures, "wrong": wrong, "member_years": self.member_years}
 
 
-def judge(plan: FaultPlan) -> Verdict:
+@contextlib.contextmanager
+def _limited(seconds: float) -> Generator[None]:
+    """Interrupt a block of the main thread that takes longer: a world whose time stands still."""
+
+    def expire(*_: object) -> None:
+        raise TimeoutError(f"the plan takes more than {seconds:g} s")
+
+    former = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, former)
+
+
+def judge(plan: FaultPlan, seconds_max: float = PLAN_S_MAX) -> Verdict:
     """Play a plan and return what it violated; an exception is a violation, too."""
     begin_s = time.process_time()
     try:
-        played = play_plan(plan)
-        found = tuple(violations(played))
+        with _limited(seconds_max):
+            played = play_plan(plan)
+            found = tuple(violations(played))
     except Exception as error:  # whatever it is, the plan has found it
         text = f"{type(error).__name__}: {error}"
         return Verdict(

@@ -47,7 +47,11 @@ Exit code 1 after a violation.
     show_default=True,
     help="Virtual time, or worker processes of this machine.",
 )
-@click.option("--plans", type=click.IntRange(1), help="Number of plans; without --minutes 100.")
+@click.option(
+    "--plans",
+    type=click.IntRange(1),
+    help="Number of plans or, on processes, jobs; without --minutes 100 or 4.",
+)
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of the first.")
 @click.option("--minutes", type=click.FloatRange(0, min_open=True), help="Start none afterwards.")
 @click.option("--processes", type=click.IntRange(1), help="By default one per core.")
@@ -79,7 +83,8 @@ def chaos(
 
     if file is not None:
         context.exit(_replay(file))
-    count = 100 if plans is None and minutes is None else plans
+    default = 100 if where == "simulator" else 4
+    count = default if plans is None and minutes is None else plans
     watch = _show if verbose else _show_wrong
     if where == "processes":
         context.exit(_on_processes(seed, count, minutes, kill_every_s, out))
