@@ -23,7 +23,7 @@ from elasticml.chaos.problems import source_of, true_objective
 from elasticml.chaos.rules import miscounted, undisturbed_objective, untrue
 from elasticml.chaos.stock_workers import StockWorkers
 from elasticml.clusters.local.cluster import LocalCluster
-from elasticml.errors import ElasticmlError
+from elasticml.errors import ElasticmlError, JobFailedError
 from elasticml.job import Job, resume
 from elasticml.jobs.handle import Handle
 from elasticml.jobs.result import Result
@@ -52,7 +52,10 @@ SECTIONS: Final[tuple[tuple[dict[str, Any], tuple[Any, ...]], ...]] = (
         {"name": "batch_gradient", "loss": "logistic", "l2": 1e-2, "optimizer": "gd"},
         ("taylor", "reload", "stall"),
     ),
-    ({"name": "primal_cocoa", "loss": "squared", "l1": 0.02, "l2": 0.05}, ("reload", "freeze")),
+    (
+        {"name": "primal_cocoa", "loss": "squared", "l1": 0.02, "l2": 0.05, "gather": False},
+        ("reload", "freeze"),
+    ),
 )
 KINDS: Final = ("kill", "kill", "kill", "terminate", "notice", "stop", "deaf", "half", "all")
 
@@ -168,7 +171,8 @@ class _Run:
             _cluster(self.kind, Path(folder)) as (_, client, driver),
         ):
             written = records_of(CheckpointWritten, job.start(client))
-            next(written), next(written)
+            if next(written, None) is None or next(written, None) is None:
+                raise JobFailedError("the job ended before its second checkpoint")
             os.kill(driver, signal.SIGKILL)
             self.faults["driver"] += 1
 
