@@ -38,11 +38,12 @@ endef
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+CHAOS_ARGS ?=
 STUDIES ?= $(sort $(wildcard examples/papers/*.py tests/bench/*.py))
 
 YARN_ARGS ?=
 
-.PHONY: help setup setup-test torch agent agent-where-possible yarn-up yarn-down yarn-demo demo test test-all lint format types studies bench-goodput clean
+.PHONY: help setup setup-test torch agent agent-where-possible yarn-up yarn-down yarn-demo demo test test-all lint format types studies bench-goodput chaos clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -151,6 +152,10 @@ studies: setup-test ## Run all studies: the papers' figures and the benchmarks; 
 
 bench-goodput: setup-test ## Compare goodput under pre-emption with other frameworks: 25 minutes, 6 GB of packages.
 	@$(BIN)/python tests/bench/goodput.py $(BENCH_ARGS)
+
+chaos: setup ## Run random fault plans in the simulator for ten minutes, and a few on processes.
+	@$(BIN)/elasticml chaos --on simulator --minutes 10 $(CHAOS_ARGS)
+	@$(BIN)/elasticml chaos --on processes --plans 4 $(CHAOS_ARGS)
 
 clean: ## Remove the environment, caches and runs.
 	rm -rf $(VENV) $(VENV)-uv $(AGENT) yarn/agent/target build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
