@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from elasticml.data.storage.filesystem import write_whole
+
 if TYPE_CHECKING:
     from elasticml.chaos.campaign import Totals, Verdict
     from elasticml.chaos.plan import FaultPlan
@@ -92,7 +94,7 @@ def chaos(
     for line in table(totals):
         click.echo(line)
     if out is not None:
-        out.write_text(json.dumps(totals.to_json(), indent=1))
+        write_whole(str(out), json.dumps(totals.to_json(), indent=1).encode())
     _minimise(totals, Path() if out is None else out.parent)
     context.exit(1 if totals.wrong else 0)
 
@@ -115,7 +117,8 @@ def _on_processes(
     for name, value in rows:
         click.echo(f"{name:16}{value}")
     if out is not None:
-        out.write_text(json.dumps(vars(totals) | {"faults": dict(totals.faults)}, indent=1))
+        figures = vars(totals) | {"faults": dict(totals.faults)}
+        write_whole(str(out), json.dumps(figures, indent=1).encode())
     return 1 if totals.wrong else 0
 
 
@@ -162,7 +165,7 @@ def _minimise(totals: Totals, folder: Path) -> None:
             rules.add(rule)
             least = minimal_plan(draw_plan(verdict.seed))
             path = folder / f"chaos-plan-{verdict.seed}.json"
-            path.write_text(least.to_json())
+            write_whole(str(path), least.to_json().encode())
             click.echo(f"{len(least.faults)} faults suffice: elasticml chaos --plan {path}")
 
 
