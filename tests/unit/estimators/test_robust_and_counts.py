@@ -60,6 +60,17 @@ def test_poisson_regression_is_scikit_learns(make, intercept):
     assert ours.solver_path_ == "in-process"
 
 
+def test_an_exposure_as_weight_is_the_offset_of_a_job():
+    X, _, y, _ = data()
+    offset = 0.5 * np.sin(np.arange(ROWS))
+    exposure = np.exp(offset)
+    model = em.PoissonRegressor(alpha=0.3, tol=1e-13).fit(X, y / exposure, sample_weight=exposure)
+    # The gradient of the likelihood of counts with this offset, at the model.
+    error = exposure * model.predict(X) - y
+    gradient = X.T @ error / exposure.sum() + 0.3 * model.coef_
+    np.testing.assert_allclose(np.append(gradient, error.sum()), 0.0, atol=1e-5)
+
+
 def test_a_rough_poisson_model_is_bounded_by_its_gap():
     X, _, y, _ = data()
 
