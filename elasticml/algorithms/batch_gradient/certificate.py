@@ -73,13 +73,16 @@ class InterceptTerms:
 
 @dataclass(slots=True, kw_only=True)
 class LowerBound:
-    """The best certified lower bound so far of the minimum over all examples."""
+    """The best certified lower bound so far of the minimum over all examples.
+
+    It begins with 0, since deviances and penalties are not negative.
+    """
 
     power: float
     l2: float
     #: None without an intercept.
     intercept: InterceptTerms | None
-    value: float = -math.inf
+    value: float = 0.0
 
     def learn(self, value: float, penalty: float, gradient: F64) -> None:
         """Raise the bound by what a model certifies.
@@ -102,15 +105,13 @@ class LowerBound:
 
     def gap(self, value: float | None) -> float | None:
         """Bound a model's distance to the minimum, given its objective or an upper bound of it."""
-        if value is None or self.value == -math.inf:
-            return None
-        return max(0.0, value - self.value)
+        return None if value is None else max(0.0, value - self.value)
 
     def resume(self) -> dict[str, Any]:
         """Return the state as JSON values."""
         terms = self.intercept
         return {
-            "value": None if self.value == -math.inf else self.value,
+            "value": self.value,
             "intercept": None
             if terms is None
             else [terms.longest, terms.mean_target, terms.offset],
@@ -133,8 +134,7 @@ def lower_bound_for(
         intercept = None
         if terms is not None:
             intercept = InterceptTerms(longest=terms[0], mean_target=terms[1], offset=terms[2])
-        value = -math.inf if earlier["value"] is None else earlier["value"]
-        return LowerBound(power=power, l2=settings.l2, intercept=intercept, value=value)
+        return LowerBound(power=power, l2=settings.l2, intercept=intercept, value=earlier["value"])
     intercept = None
     if columns.intercept:
         intercept = yield from _intercept_terms(power, columns)
