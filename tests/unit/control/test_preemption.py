@@ -480,3 +480,26 @@ def test_a_killed_member_needs_no_substitute():
     assert scene.leaving() == [1]
     scene.end(0, "preempted")
     assert scene.leaving() == []
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_s", "round_s", "begin_s"),
+    [(1e6, 0.0, 54.0), (54.0, 0.0, 36.0), (1e6, 20.0, 34.0)],
+    ids=["at once", "slow moves", "long rounds"],
+)
+def test_a_drain_that_is_put_off_leaves_time_for_its_moves_and_the_round(
+    bytes_per_s, round_s, begin_s
+):
+    scene = Scene([3, 3])  # 324 bytes: bodies and states
+    rounds = scene.preemption._rounds
+    rounds._durations.append(round_s)
+    scene.preemption._chunk_moves.speed.moved("h", 1000 * int(bytes_per_s), 1000.0, 1000.0)
+    mark = ContainerMarked(address="w0", grace_s=60.0, negotiable=False)
+    scene.preemption.marked(mark, 0.0)
+    for now_s in (1.0, begin_s - 0.5):
+        rounds.round_started_s = now_s
+        scene.preemption.ticked(now_s)
+        assert scene.record(0).stage == "active"
+    rounds.round_started_s = begin_s + 0.5
+    scene.preemption.ticked(begin_s + 0.5)
+    assert scene.record(0).stage == "leaving"
