@@ -156,6 +156,7 @@ def cluster() -> Iterator[em.LocalCluster]:
         yield cluster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "job", "message"),
     [

@@ -127,6 +127,7 @@ def test_a_killed_worker_and_released_data(client: Client, optimum: float):
     assert lost[0]["chunks"] > 0
 
 
+@pytest.mark.slow
 def test_held_out_rows_of_partitions_are_scored_also_after_a_kill(client: Client):
     rows = da.from_array(X, chunks=(100, D)) + 0.0
     algorithm = em.BatchGradient(l2=1e-8, optimizer="gd")
@@ -283,7 +284,7 @@ def test_columns_of_sparse_partitions_of_unknown_size(client: Client):
     np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-6)
 
 
-@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("intercept", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_several_classes_are_one_multinomial_job(client: Client, intercept: bool):
     words = np.where(X[:, 0] > 0.7, "high", np.where(X[:, 1] > 0, "mid", "low"))
     weights = _rng.uniform(0.5, 2.0, N)

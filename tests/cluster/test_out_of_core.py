@@ -92,6 +92,7 @@ def test_batch_gradients_are_the_same_from_disk(tmp_path: Path, kind: str) -> No
     assert results[0] == results[1]
 
 
+@pytest.mark.slow
 def test_a_member_that_takes_over_too_much_streams_it() -> None:
     data = synthetic("rcv1", ROWS, seed=1, dtype="float32")
     ran = run(

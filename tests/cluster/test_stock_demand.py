@@ -153,6 +153,7 @@ def test_scaling_a_cluster_object_empties_the_workers_that_go() -> None:
         check_retired(losses, course)
 
 
+@pytest.mark.slow
 def test_a_running_job_is_not_idle(tmp_path: Path) -> None:
     with stock_cluster(tmp_path, ["--idle-timeout", "10m"]) as cluster, cluster.client() as client:
         cluster.worker("a")

@@ -175,6 +175,7 @@ class Course:
         assert not any(record["event"] == "ChunksAbsent" for record in story)
 
 
+@pytest.mark.slow
 def test_announced_workers_are_emptied_and_used_again(
     cluster: StockCluster, client: Client
 ) -> None:

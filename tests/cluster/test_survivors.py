@@ -99,7 +99,7 @@ def test_a_notice_with_enough_time_moves_the_chunks_and_loses_nothing(client: Cl
     "absent",
     [
         "auto",
-        "taylor",
+        pytest.param("taylor", marks=pytest.mark.slow),
         pytest.param("stall", marks=pytest.mark.slow),
         pytest.param("reload", marks=pytest.mark.slow),
     ],

@@ -12,7 +12,7 @@ from elasticml.clusters.yarn.hadoop_conf import grace_settings, require_conf
 from elasticml.clusters.yarn.resource_manager import ResourceManager, check_grantable
 from elasticml.errors import SubmissionError
 
-pytestmark = pytest.mark.yarn
+pytestmark = [pytest.mark.yarn, pytest.mark.slow]
 
 GIB = 1024
 

@@ -108,6 +108,7 @@ def events_of(folder, event):
     return [record for record in map(json.loads, lines) if record["event"] == event]
 
 
+@pytest.mark.slow
 def test_a_job_on_data_from_hdfs_ends_with_its_certificate_and_its_run(
     command, job_file, on_hdfs, tmp_path
 ):

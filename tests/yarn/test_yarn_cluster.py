@@ -19,7 +19,7 @@ import elasticml as em
 from elasticml.clusters.yarn.packing import packing_list, upload_once
 from tests.waiting import until
 
-pytestmark = [pytest.mark.yarn, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.yarn, pytest.mark.slow, pytest.mark.timeout(300)]
 
 ENVIRONMENT = f"python://{sys.executable}"
 SMALL = {"worker_memory": "512 MiB", "scheduler_memory": "512 MiB", "queue": "ml"}
