@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +18,7 @@ from elasticml.errors import ConfigError, JobFailedError, SubmissionError, one_l
 
 if TYPE_CHECKING:
     from distributed import Client
+    from distributed.security import Security
 
     from elasticml.specification.sections import Address, ClusterFactory, LocalWorkers
 
@@ -91,6 +94,7 @@ def client_at(
     from distributed import Client
 
     quieten(verbose)
+    _check_tls(address or scheduler_file or "", None)
     try:
         client = Client(
             address, scheduler_file=scheduler_file, timeout=CONNECT_S, set_as_default=False
@@ -110,9 +114,9 @@ def _connected(cluster: Address, verbose: bool) -> Client:
     from distributed.security import Security
 
     quieten(verbose)
-    options: dict[str, Any] = {"timeout": CONNECT_S}
+    security = None
     if cluster.tls is not None:
-        options["security"] = Security(
+        security = Security(
             tls_ca_file=cluster.tls.ca,
             tls_client_cert=cluster.tls.cert,
             tls_client_key=cluster.tls.key or cluster.tls.cert,
@@ -126,14 +130,62 @@ def _connected(cluster: Address, verbose: bool) -> Client:
             "--scheduler-file or correct the path",
             path="cluster.scheduler_file",
         )
+    _check_tls(str(where), security)
     try:
-        return Client(cluster.address, scheduler_file=cluster.scheduler_file, **options)
+        return Client(
+            cluster.address,
+            scheduler_file=cluster.scheduler_file,
+            security=security,
+            timeout=CONNECT_S,
+        )
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"cluster.{key}: no scheduler answers at {where!r} "
             f"({type(error).__name__}); start one or correct the {key.replace('_', ' ')}",
             path=f"cluster.{key}",
         ) from error
+
+
+def _check_tls(where: str, security: Security | None) -> None:
+    """Check the certificate for a scheduler: without one, Dask's client fails and waits for 20 s.
+
+    Parameters
+    ----------
+    where : str
+        The scheduler's address, or the file that it has written.
+    security : Security, optional
+        By default what Dask's configuration says.
+
+    Raises
+    ------
+    ConfigError
+        When the files of the certificate cannot be used, or there is none for a ``tls://`` address.
+    """
+    import dask.config
+    from distributed.security import Security
+
+    if security is None and dask.config.get("distributed.client.security-loader", None):
+        return
+    security = security or Security()
+    try:
+        context = security.get_connection_args("client")["ssl_context"]
+    except (OSError, ValueError) as error:
+        files = (security.tls_ca_file, security.tls_client_cert, security.tls_client_key)
+        raise ConfigError(
+            f"cluster.tls: {', '.join(map(str, files))} cannot be used: {one_line(error)}; give "
+            "the PEM files of a certificate authority, a certificate and its key",
+            path="cluster.tls",
+        ) from error
+    address = where
+    if "://" not in where:
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            address = str(json.loads(Path(where).read_text(encoding="utf-8"))["address"])
+    if address.startswith("tls://") and context is None:
+        raise ConfigError(
+            f"{address} is encrypted, and there is no certificate; give cluster.tls: {{ca, cert, "
+            "key}, or set distributed.comm.tls in Dask's configuration",
+            path="cluster.tls",
+        )
 
 
 @contextmanager
