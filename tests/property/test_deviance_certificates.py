@@ -60,17 +60,23 @@ class Objective:
         hessian = (self.X.T * curvatures) @ self.X / total + np.diag(self.penalised)
         return loss + penalty, penalty, gradient, hessian
 
-    def minimise(self) -> tuple[float, np.ndarray]:
-        """Return the minimum and its model, by Newton's method with halved steps."""
+    def minimise(self, intercept: float | None = None) -> tuple[float, np.ndarray]:
+        """Return the minimum and its model, by Newton's method with halved steps.
+
+        With ``intercept`` the last coordinate keeps this value.
+        """
         w = np.zeros(self.X.shape[1])
+        own = np.arange(w.size if intercept is None else w.size - 1)
+        w[own.size :] = intercept
         value, _, gradient, hessian = self.at(w)
         for _ in range(200):
-            step, length = np.linalg.solve(hessian, gradient), 1.0
+            step, length = np.zeros(w.size), 1.0
+            step[own] = np.linalg.solve(hessian[np.ix_(own, own)], gradient[own])
             while self.at(w - length * step)[0] > value and length > 1e-12:
                 length *= 0.5
             w = w - length * step
             value, _, gradient, hessian = self.at(w)
-            if np.abs(gradient).max() < 1e-13:
+            if np.abs(gradient[own]).max() < 1e-13:
                 break
         return value, w
 
@@ -129,6 +135,25 @@ def test_no_gap_is_below_the_true_one_and_it_vanishes_at_the_optimum(
     gap = bound.gap(value)
     assert gap is not None
     assert gap <= 1e-10 * max(1.0, abs(value))
+
+
+@pytest.mark.parametrize("loss", ["poisson", "gamma", "tweedie"])
+def test_the_best_coefficients_of_a_wrong_intercept_are_not_certified_as_the_best(
+    loss: str,
+) -> None:
+    """There the gradient of the coefficients is 0: the bound is what the intercept adds to it."""
+    made = problem(5, loss, 1.5, 1.0)
+    made["X"] += 2.0  # moving the intercept turns the gradient of the coefficients
+    objective = Objective(made, 1e-3, intercept=True)
+    least, best = objective.minimise()
+    for distance in (-2.0, 1.0, 1e-2):
+        bound = bound_of(objective, made, intercept=True)
+        value, w = objective.minimise(intercept=best[-1] + distance)
+        value, penalty, gradient, _ = objective.at(w)
+        bound.learn(value, penalty, gradient)
+        gap = bound.gap(value)
+        assert gap is not None
+        assert gap >= value - least - 1e-12
 
 
 def test_a_checkpoint_keeps_the_bound_and_the_constants_of_the_data() -> None:
