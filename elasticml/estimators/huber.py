@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 from sklearn.utils._param_validation import Interval
@@ -21,6 +21,9 @@ from elasticml.estimators.base import LinearRegressor, warn_of_gap
 if TYPE_CHECKING:
     from elasticml.data.source import Source
     from elasticml.estimators.dask_rows import DaskRows
+
+#: The most steps in this process after the gap is reached.
+POLISH: Final = 2
 
 
 class HuberRegressor(LinearRegressor):
@@ -43,7 +46,7 @@ class HuberRegressor(LinearRegressor):
     fit_intercept : bool
     tol : float
         Newton steps end when the duality gap is at most ``tol`` times the objective of the zero
-        model.
+        model; in this process up to two more follow.
     client : distributed.Client or address, optional
         Fit as elastic jobs on this cluster; for the default see ``solver_path_``.
 
@@ -157,10 +160,15 @@ class HuberRegressor(LinearRegressor):
         elif self.fit_intercept:
             start[-1] = float(np.median(y))
         minimum = minimise(function, start, gap=target, steps=self.max_iter)
-        w = minimum.point.w
-        self._keep(w, function.scale(function.residuals(w)), rows.d)
-        self.dual_gap_ = total * float(np.maximum(minimum.point.gap, 0.0))
-        self.n_iter_ = minimum.steps
+        end, n_steps = minimum.point, minimum.steps
+        if minimum.converged:
+            # The rows within the scale no longer change: a step squares the distance.
+            more = minimise(function, end.w, gap=0.0, steps=min(POLISH, self.max_iter - n_steps))
+            end = end if more.point.gap > end.gap else more.point
+            n_steps += more.steps
+        self._keep(end.w, function.scale(function.residuals(end.w)), rows.d)
+        self.dual_gap_ = total * float(np.maximum(end.gap, 0.0))
+        self.n_iter_ = n_steps
         if not minimum.converged:
             warn_of_gap(minimum.point.gap, target, minimum.steps)
 

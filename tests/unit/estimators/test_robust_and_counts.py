@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from scipy.optimize import root
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import HuberRegressor, PoissonRegressor, QuantileRegressor
 from sklearn.linear_model._huber import _huber_loss_and_gradient
@@ -132,6 +133,25 @@ def newton_step(model, X, y, s):
     units = 1e-5 * np.eye(at.size)
     hessian = np.array([slope(at + u) - slope(at - u) for u in units]) / 2e-5
     return np.linalg.solve(hessian, slope(at))
+
+
+@pytest.mark.parametrize("epsilon", [1.01, 1.35, 3.0])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_hubers_regression_at_its_default_tolerance_is_the_optimum(epsilon, intercept):
+    X, y, _, s = data()
+    ours = em.HuberRegressor(alpha=0.5, epsilon=epsilon, fit_intercept=intercept).fit(X, y, s)
+    A = np.column_stack([X, np.ones(ROWS)]) if intercept else X
+
+    def gradient(point):
+        w, sigma = point[:-1], point[-1]
+        a = np.clip(2.0 * (y - A @ w) / sigma, -2.0 * epsilon, 2.0 * epsilon)
+        by_model = 2.0 * 0.5 * np.append(w[:COLUMNS], [0.0] * intercept) - A.T @ (s * a)
+        return np.append(by_model, s.sum() - 0.25 * s @ (a * a)) / s.sum()
+
+    found = np.concatenate([ours.coef_, [ours.intercept_] * intercept, [ours.scale_]])
+    optimum = root(gradient, found, tol=1e-14).x
+    assert np.abs(gradient(optimum)).max() < 1e-12
+    np.testing.assert_allclose(found, optimum, atol=1e-6)
 
 
 def test_a_rough_huber_model_is_bounded_by_its_gap():
