@@ -22,7 +22,7 @@ from tests.run_command import end_run, start_run
 from tests.stock_cluster import StockCluster, stock_cluster
 from tests.waiting import until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 WORKERS = ("a", "b")
 ALGORITHM = {"name": "cocoa", "loss": "hinge", "l2": 1e-4, "intercept": False, "tolerance": 0}
@@ -75,7 +75,7 @@ def check_resumed(
     assert ended == list(range(len(ended)))
 
 
-@pytest.mark.parametrize("nanny", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.parametrize("nanny", [True, False])
 def test_a_job_resumes_on_a_new_scheduler_at_the_old_address(
     tmp_path: Path, rows: Path, nanny: bool
 ) -> None:
@@ -122,7 +122,6 @@ def test_a_job_resumes_on_a_new_scheduler_at_the_old_address(
             handle.cancel()
 
 
-@pytest.mark.slow
 def test_a_run_resumes_on_another_cluster_after_its_scheduler_was_killed(
     tmp_path: Path, rows: Path
 ) -> None:

@@ -129,6 +129,7 @@ def test_a_client_killed_outright_leaves_a_run_that_can_be_reported(tmp_path: Pa
     assert (tmp_path / "run" / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_scheduler_killed_outright_is_one_line_that_names_what_exists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,7 @@ def test_adaptive_cluster_follows_a_job_up_and_down() -> None:
         until(lambda: not workers_of(client), "the workers are closed after the job")
 
 
+@pytest.mark.slow
 def test_retired_scaled_and_expired_workers_are_emptied_first(tmp_path: Path) -> None:
     with stock_cluster(tmp_path) as cluster, cluster.client() as client:
         for name in ("a", "b"):

@@ -30,7 +30,7 @@ from elasticml.data.storage.filesystem import (
 from elasticml.errors import ConfigError
 from tests.http_server import closed_url
 
-pytestmark = pytest.mark.yarn
+pytestmark = [pytest.mark.yarn, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
