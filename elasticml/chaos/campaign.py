@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from elasticml.chaos.minimise import minimal
 from elasticml.chaos.plan import FaultPlan, draw_plan
 from elasticml.chaos.rules import violations
 from elasticml.chaos.virtual_run import play_plan
 
+T = TypeVar("T")
 YEAR_S: Final = 365.25 * 86400.0
 #: A plan takes a few seconds; one that takes this long has not ended.
 PLAN_S_MAX: Final = 600.0
@@ -181,3 +182,42 @@ def minimal_plan(plan: FaultPlan, seconds_max: float = MINIMISE_S) -> FaultPlan:
 def rule_of(verdict: Verdict) -> str | None:
     """Return the first rule that is violated, or the name of the exception."""
     return verdict.violations[0].partition(":")[0] if verdict.violations else None
+
+
+def minimal(
+    items: Sequence[T], fails: Callable[[list[T]], bool], seconds_max: float = float("inf")
+) -> list[T]:
+    """Return a part of the items that still fails, of which no single one can be left out.
+
+    Source: delta debugging, Zeller and Hildebrandt (2002), Simplifying and isolating
+    failure-inducing input.
+
+    Parameters
+    ----------
+    items : sequence
+        They fail together.
+    fails : callable
+        Whether some of them, in their order, fail.
+    seconds_max : float
+        Time after which the fewest found so far are returned.
+    """
+    least, parts = list(items), 2
+    until_s = time.monotonic() + seconds_max
+    if fails([]):
+        return []
+    while len(least) > 1 and time.monotonic() < until_s:
+        bounds = [len(least) * k // parts for k in range(parts + 1)]
+        cuts = list(itertools.pairwise(bounds))
+        pieces = [least[a:b] for a, b in cuts]
+        rests = [least[:a] + least[b:] for a, b in cuts]
+        kept = next(
+            (some for some in (*pieces, *rests) if len(some) < len(least) and fails(some)), None
+        )
+        if kept is not None:
+            parts = 2 if len(kept) <= len(least) // parts + 1 else max(2, parts - 1)
+            least = kept
+        elif parts == len(least):
+            break
+        else:
+            parts = min(len(least), 2 * parts)
+    return least

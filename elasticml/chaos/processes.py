@@ -23,6 +23,7 @@ from elasticml.chaos.problems import source_of, true_objective
 from elasticml.chaos.rules import miscounted, undisturbed_objective, untrue
 from elasticml.chaos.stock_workers import StockWorkers
 from elasticml.clusters.local.cluster import LocalCluster
+from elasticml.clusters.polling import until
 from elasticml.errors import ElasticmlError, JobFailedError
 from elasticml.job import Job, resume
 from elasticml.jobs.handle import Handle
@@ -90,8 +91,8 @@ def run_on_processes(
     jobs : int or None
         Number of jobs; None: until ``minutes`` are over.
     kill_every_s : float or None
-        A soak: long jobs, with one SIGKILL every so many seconds. None: faults of all kinds, and
-        every fourth job's driver is killed.
+        A soak: long jobs, with a SIGKILL after each such time. None: faults of all kinds, and in
+        every second pair of jobs the driver is killed.
     """
     totals, begin_s = ProcessTotals(seed=seed), time.monotonic()
     until_s = float("inf") if minutes is None else begin_s + 60.0 * minutes
@@ -258,10 +259,8 @@ class Leftovers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        until_s = time.monotonic() + self._patience_s
-        while (found := self._left()) and time.monotonic() < until_s:
-            time.sleep(0.1)
-        self.found = found
+        until(lambda: not self._left(), wait_s=self._patience_s, every_s=0.1)
+        self.found = found = self._left()
         value, tempfile.tempdir = self._before
         if value is None:
             del os.environ["TMPDIR"]

@@ -7,15 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import psutil
 from distributed import Client
 
 from elasticml.clusters.local.cluster import LocalWorker
+from elasticml.clusters.polling import until
 from elasticml.errors import JobFailedError
 from elasticml.jobs.announce import announce
 from elasticml.jobs.handle import workers_of
@@ -124,13 +124,15 @@ class StockWorkers:
                 env={**os.environ, "TMPDIR": str(self._folder)},
             )
 
-    def _await(self, is_so: Any, what: str) -> None:
-        until_s = time.monotonic() + _START_S_MAX
-        while not is_so():
-            assert self._scheduler is not None
-            if self._scheduler.poll() is not None or time.monotonic() > until_s:
-                raise JobFailedError(f"{what} did not come; the logs are in {self._folder}")
-            time.sleep(0.05)
+    def _await(self, is_so: Callable[[], bool], what: str) -> None:
+        scheduler = self._scheduler
+        assert scheduler is not None
+
+        def is_decided() -> bool:
+            return is_so() or scheduler.poll() is not None
+
+        if not until(is_decided, wait_s=_START_S_MAX, every_s=0.05) or not is_so():
+            raise JobFailedError(f"{what} did not come; the logs are in {self._folder}")
 
     def _end(self) -> None:
         """Kill all processes, with their children."""

@@ -1,4 +1,4 @@
-"""Poll a condition, or retry an action, where YARN and its file systems send no event."""
+"""Poll a condition, or retry an action, where clusters and file systems send no event."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from elasticml.chaos.campaign import judge, minimal_plan
-from elasticml.chaos.minimise import minimal
+from elasticml.chaos.campaign import judge, minimal, minimal_plan
 from elasticml.chaos.plan import Fault, FaultPlan, draw_plan
 from elasticml.chaos.virtual_run import play_plan
 from elasticml.cli.chaos import chaos
