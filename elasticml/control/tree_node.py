@@ -71,6 +71,7 @@ class TreeNode:
         "_own",
         "attached_with",
         "children",
+        "closed",
         "gather",
         "generation",
         "kept",
@@ -97,6 +98,8 @@ class TreeNode:
         self.attached_with: dict[MemberId, ExchangeId] = {}
         #: The exchange under way or just done; None before the first.
         self.gather: Gather | None = None
+        #: The last exchange that had ended at the driver when it sent this place.
+        self.closed = ExchangeId(0)
         #: Kept exchanges before ``gather`` whose partials the shell still has, oldest first.
         self.kept: list[Gather] = []
         #: The parent can be sent to; nothing goes up before.
@@ -115,14 +118,18 @@ class TreeNode:
     ) -> list[Command]:
         """Take another place. An exchange after ``done`` is sent again to a new parent.
 
-        With ``is_new`` there was no place in the last tree, and the parent must be informed again.
+        One that has ended is neither sent nor taken any more: a partial that an orphan was to send
+        again would otherwise reach its parent in the next tree, which has sent its own sum. With
+        ``is_new`` there was no place in the last tree, and the parent must be informed again.
         """
         if generation <= self.generation:
             return []
         first = self.generation == 0
         commands: list[Command] = []
         former = self.children
-        self.generation = generation
+        self.generation, self.closed = generation, done
+        if self.gather is not None and self.gather.exchange <= done:
+            self.gather.sent = True
         self.children = frozenset(children)
         self._ascending = tuple(sorted(self.children))
         self._below = mask_of(c.slot for c in self.children)
@@ -231,7 +238,8 @@ class TreeNode:
             return []
         assert gather is not None
         repeated = item.contributors & gather.covered
-        if item.exchange < current or repeated == item.contributors:
+        is_over = item.exchange < current or item.exchange <= self.closed
+        if is_over or repeated == item.contributors:
             # Old, or contained in what is here already: a partial that was sent again.
             return [self.refuse(item)]
         if repeated or gather.sent:

@@ -262,6 +262,25 @@ def test_orphan_does_not_resend_what_the_root_has_closed():
     assert node.parent_linked(HEIR) == []
 
 
+def test_orphan_whose_exchange_ends_before_its_heir_is_linked_sends_nothing_in_the_next_tree():
+    """The other partials had reached the root without it, so that the round ended."""
+    node = member()
+    node.begin(ExchangeId(1), False)
+    node.computed(ExchangeId(1))
+    place(node, 2, parent=HEIR)
+    place(node, 3, parent=B, done=1)
+    assert node.parent_linked(B) == []
+
+
+def test_partial_of_an_exchange_that_has_ended_is_refused_by_a_parent_of_the_next_tree():
+    node = member((A,))
+    node.begin(ExchangeId(1), False)
+    node.computed(ExchangeId(1))
+    node.partial(partial(A))
+    place(node, 2, (A, B), done=1)
+    assert node.partial(partial(B)) == [Refuse(exchange=ExchangeId(1), sender=B, handle=101)]
+
+
 def test_adopting_parent_waits_for_grandchildren_that_the_lost_child_had_not_sent():
     node = member([A])
     node.begin(ExchangeId(1), keep=False)
