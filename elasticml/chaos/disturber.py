@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import random
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, get_args
+from typing import Any, Final, Protocol, get_args
 
 from distributed import Client
 
+from elasticml.chaos.temporary_faults import TemporaryFault, Undo
 from elasticml.clusters.local.cluster import LocalWorker
 from elasticml.errors import ElasticmlError
 from elasticml.runtime.fault_injection import How
@@ -68,6 +70,8 @@ class FaultOptions:
         return max(1, n // 2 if self.takes_half else n // 2 - 1)
 
 
+#: Shortest and longest time of a fault that ends by itself.
+_WHILE_S: Final = (0.2, 4.0)
 #: Every kind of fault, for eight seconds.
 EVERYTHING = FaultOptions(
     kinds=("kill", "kill", "kill", "kill", "terminate", "notice", "stop", "scale", "half", "all"),
@@ -90,6 +94,7 @@ class Disturber(threading.Thread):
         seed: int,
         chances: FaultOptions,
         client: Client | None = None,
+        temporary: Mapping[str, TemporaryFault] | None = None,
     ) -> None:
         super().__init__(daemon=True)
         self.cluster = cluster
@@ -97,6 +102,8 @@ class Disturber(threading.Thread):
         self.chances = chances
         #: Needed for ``deaf``.
         self.client = client
+        #: Further faults, drawn as often as one of the kinds.
+        self.temporary = dict(temporary or {})
         self.rng = random.Random(seed)
         self.over = threading.Event()
         #: Faults by kind.
@@ -107,7 +114,8 @@ class Disturber(threading.Thread):
         #: after the last fault, too. A number: only while examples are absent or no worker is left,
         #: because workers released by a policy stay away.
         self.absent: int | None = None
-        self._stopped: list[int] = []
+        self._undo: list[Undo] = []
+        self._timers: list[threading.Timer] = []
 
     @property
     def episodes(self) -> int:
@@ -124,17 +132,17 @@ class Disturber(threading.Thread):
                 workers = [w for w in self.cluster.workers() if w.address is not None]
                 draws_fault = is_early and len(workers) > self.chances.spared
                 if draws_fault and self.rng.random() < self.chances.fault:
-                    self.disturb([str(w.address) for w in workers], [w.pid for w in workers])
+                    self.disturb(workers)
                 missing = self.members - len(self.cluster.workers())
                 replaces = is_early or self.absent != 0 or missing == self.members
                 if missing > 0 and replaces and self.rng.random() < self.chances.replace:
                     self.cluster.bring_back(missing)
                     self.returns += missing
 
-    def disturb(self, addresses: list[str], pids: list[int | None]) -> None:
-        """Draw one fault and inject it."""
-        rng, n = self.rng, len(addresses)
-        kind = rng.choice(self.chances.kinds)
+    def disturb(self, workers: list[LocalWorker]) -> None:
+        """Draw one fault of workers that have registered, and inject it."""
+        rng, n, addresses = self.rng, len(workers), [str(w.address) for w in workers]
+        kind = rng.choice((*self.chances.kinds, *self.temporary))
         if kind in ("kill", "terminate", "notice"):
             victims = rng.sample(addresses, rng.randint(1, self.chances.most_of(n)))
             how = next(how for how in get_args(How) if how == kind)
@@ -148,22 +156,32 @@ class Disturber(threading.Thread):
             self.cluster.scale(rng.randint(1, self.members + 1))
         elif kind == "deaf":
             assert self.client is not None
-            hold = (hold_interpreter_lock, rng.uniform(0.2, 4.0))
+            hold = (hold_interpreter_lock, rng.uniform(*_WHILE_S))
             self._held = self.client.submit(*hold, workers=[rng.choice(addresses)], pure=False)
+        elif kind in self.temporary:
+            self._later(self.temporary[kind](rng, workers))
         else:
-            pid = rng.choice([p for p in pids if p is not None])
+            pid = rng.choice([w.pid for w in workers if w.pid is not None])
             os.kill(pid, signal.SIGSTOP)
-            self._stopped.append(pid)
-            if rng.random() < 0.7:
-                threading.Timer(rng.uniform(0.2, 4.0), thaw, [pid]).start()
+            self._later(functools.partial(thaw, pid), chance=0.7)
         self.counts[kind] += 1
 
+    def _later(self, undo: Undo, chance: float = 1.0) -> None:
+        """End a fault after a while, or only with all faults."""
+        self._undo.append(undo)
+        if self.rng.random() < chance:
+            self._timers.append(threading.Timer(self.rng.uniform(*_WHILE_S), undo))
+            self._timers[-1].start()
+
     def stop(self) -> None:
-        """End the faults, and leave no process stopped."""
+        """End the faults, and those that have begun."""
         self.over.set()
         self.join()
-        for pid in self._stopped:
-            thaw(pid)
+        for timer in self._timers:
+            timer.cancel()
+            timer.join()
+        for undo in self._undo:
+            undo()
 
 
 def hold_interpreter_lock(seconds: float) -> None:

@@ -22,6 +22,7 @@ from elasticml.chaos.disturber import Disturber, FaultOptions, Processes, is_ove
 from elasticml.chaos.problems import source_of, true_objective
 from elasticml.chaos.rules import miscounted, undisturbed_objective, untrue
 from elasticml.chaos.stock_workers import StockWorkers
+from elasticml.chaos.temporary_faults import TemporaryFault, full_disk, memory_limit
 from elasticml.clusters.local.cluster import LocalCluster
 from elasticml.clusters.polling import until
 from elasticml.errors import ElasticmlError, JobFailedError
@@ -158,29 +159,44 @@ class _Run:
             try:
                 if self.kills_driver:
                     self._until_driver_is_killed(job)
-                with _cluster(self.kind, Path(folder)) as (cluster, client, _):
-                    if self.kills_driver:
-                        handle = resume(client, f"{folder}/checkpoint", data=source)
-                    else:
-                        handle = job.start(client)
-                    return self._end_of(cluster, client, handle)
+                try:
+                    return self._attempt(job, folder, source, is_calm=False)
+                except JobFailedError as error:
+                    if not self.faults["memory"] or not error.message.startswith("member "):
+                        raise
+                    # A member without memory ends the job; it goes on from its checkpoint.
+                    self.faults["out of memory"] += 1
+                    return self._attempt(job, folder, source, is_calm=True)
             except ElasticmlError as error:
                 return [f"{type(error).__name__}: {error.message}"]
+
+    def _attempt(self, job: Job, folder: str, source: Any, is_calm: bool) -> list[str]:
+        """Start the job, or resume it if it has a checkpoint; return what is wrong."""
+        place = f"{folder}/checkpoint"
+        with _world(self.kind, Path(tempfile.mkdtemp(dir=folder))) as world:
+            if os.path.exists(place):
+                handle = resume(world.client, place, data=source)
+            else:
+                handle = job.start(world.client)
+            return self._end_of(world, handle, is_calm)
 
     def _until_driver_is_killed(self, job: Job) -> None:
         """Start the job, and kill its driver after the second checkpoint."""
         with (
             tempfile.TemporaryDirectory() as folder,
-            _cluster(self.kind, Path(folder)) as (_, client, driver),
+            _world(self.kind, Path(folder)) as world,
         ):
-            written = records_of(CheckpointWritten, job.start(client))
+            written = records_of(CheckpointWritten, job.start(world.client))
             if next(written, None) is None or next(written, None) is None:
                 raise JobFailedError("the job ended before its second checkpoint")
-            os.kill(driver, signal.SIGKILL)
+            os.kill(world.scheduler_pid, signal.SIGKILL)
             self.faults["driver"] += 1
 
-    def _end_of(self, cluster: Processes, client: Client, handle: Handle) -> list[str]:
-        if self.kill_every_s is None:
+    def _end_of(self, world: _World, handle: Handle, is_calm: bool) -> list[str]:
+        temporary: Mapping[str, TemporaryFault] = {}
+        if is_calm:
+            chances = FaultOptions(seconds=0.0)
+        elif self.kill_every_s is None:
             chances = FaultOptions(
                 kinds=KINDS,
                 pause_s=(0.1, 1.0),
@@ -189,10 +205,11 @@ class _Run:
                 takes_half=True,
                 seconds=FAULTS_S,
             )
+            temporary = world.temporary
         else:
             pause_s = (self.kill_every_s, self.kill_every_s)
             chances = FaultOptions(pause_s=pause_s, fault=1.0, replace=1.0)
-        disturber = Disturber(cluster, MEMBERS, self.seed, chances, client)
+        disturber = Disturber(world.cluster, MEMBERS, self.seed, chances, world.client, temporary)
         is_over = is_over_in_time(handle, disturber, self.seconds + HANGS_S)
         self.faults.update(disturber.counts)
         self.killed += disturber.killed
@@ -222,18 +239,33 @@ class _Run:
         return wrong
 
 
+@dataclass(frozen=True, kw_only=True)
+class _World:
+    """A cluster, and what can happen to it besides the end of workers."""
+
+    cluster: Processes
+    client: Client
+    scheduler_pid: int
+    temporary: Mapping[str, TemporaryFault]
+
+
 @contextlib.contextmanager
-def _cluster(kind: Kind, folder: Path) -> Generator[tuple[Processes, Client, int]]:
-    """Yield workers, a client, and the pid of the scheduler's process."""
+def _world(kind: Kind, folder: Path) -> Generator[_World]:
+    """Start a cluster."""
     if kind == "local":
         with (
             LocalCluster(MEMBERS, workers_max=MEMBERS + 1, log_dir=folder) as local,
             Client(local, set_as_default=False) as client,
         ):
-            yield local, client, local.scheduler_pid
+            pid = local.scheduler_pid
+            faults = {"full_disk": full_disk(pid), "memory": memory_limit}
+            yield _World(cluster=local, client=client, scheduler_pid=pid, temporary=faults)
     else:
         with StockWorkers(folder, MEMBERS) as stock:
-            yield stock, stock.client, stock.scheduler_pid
+            pid = stock.scheduler_pid
+            faults = {"full_disk": full_disk(pid), "memory": memory_limit}
+            faults["clock"] = stock.jump_clock
+            yield _World(cluster=stock, client=stock.client, scheduler_pid=pid, temporary=faults)
 
 
 class Leftovers:

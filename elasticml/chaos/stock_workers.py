@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,6 +16,8 @@ from typing import Final, Self
 import psutil
 from distributed import Client
 
+from elasticml.chaos import wall_clock
+from elasticml.chaos.temporary_faults import Undo
 from elasticml.clusters.local.cluster import LocalWorker
 from elasticml.clusters.polling import until
 from elasticml.errors import JobFailedError
@@ -22,6 +26,8 @@ from elasticml.jobs.handle import workers_of
 from elasticml.runtime.fault_injection import How
 
 _START_S_MAX: Final = 120.0
+#: Longest jump of a clock.
+_JUMP_S_MAX: Final = 86400.0
 
 
 class StockWorkers:
@@ -110,11 +116,23 @@ class StockWorkers:
         self.bring_back(max(0, n - len(here)))
         self.lose([str(w.address) for w in here[n:]], "terminate")
 
+    def jump_clock(self, rng: random.Random, workers: Sequence[LocalWorker]) -> Undo:
+        """Let the wall clock of a worker or of the scheduler jump, by up to a day."""
+        file = self._clock_of(rng.choice(["scheduler", *(w.name for w in workers)]))
+        wall_clock.set_offset(file, rng.uniform(-_JUMP_S_MAX, _JUMP_S_MAX))
+        return functools.partial(wall_clock.set_offset, file, 0.0)
+
+    def _clock_of(self, name: str) -> Path:
+        return self._folder / f"{name}.clock"
+
     def _start(self, name: str, module: str, options: list[str]) -> subprocess.Popen[bytes]:
+        clock = self._clock_of(name)
+        wall_clock.set_offset(clock, 0.0)
         with open(self._folder / f"{name}.log", "ab") as log:
             return subprocess.Popen(
                 [
-                    *(sys.executable, "-m", f"distributed.cli.{module}"),
+                    *(sys.executable, "-m", wall_clock.__name__, str(clock)),
+                    f"distributed.cli.{module}",
                     *("--host", "127.0.0.1", "--no-dashboard", *options),
                 ],
                 cwd=self._folder,
