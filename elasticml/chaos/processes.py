@@ -19,9 +19,12 @@ import psutil
 from distributed import Client
 
 from elasticml.chaos.disturber import Disturber, FaultOptions, Processes, is_over_in_time
+from elasticml.chaos.namespaces import NAMESPACES, check_root, inside, namespaces, prefix
+from elasticml.chaos.network_faults import network_faults
 from elasticml.chaos.problems import source_of, true_objective
 from elasticml.chaos.rules import miscounted, undisturbed_objective, untrue
 from elasticml.chaos.stock_workers import StockWorkers
+from elasticml.chaos.switch import join
 from elasticml.chaos.temporary_faults import TemporaryFault, full_disk, memory_limit
 from elasticml.clusters.local.cluster import LocalCluster
 from elasticml.clusters.polling import until
@@ -40,7 +43,7 @@ from elasticml.specification.sections import (
 from elasticml.story.history import HistoryRow
 from elasticml.story.records import CheckpointWritten, records_of
 
-Kind = Literal["local", "stock"]
+Kind = Literal["local", "stock", "hosts"]
 MEMBERS: Final = 4
 DATA: Final = {"rows": 4000, "columns": 20}
 #: Seconds of a job under drawn faults, of the faults, and until a job counts as hanging.
@@ -84,8 +87,9 @@ def run_on_processes(
     minutes: float | None,
     kill_every_s: float | None,
     watch: Callable[[str], None] = lambda line: None,
+    kinds: Sequence[Kind] = ("local", "stock"),
 ) -> ProcessTotals:
-    """Run jobs under faults, on a local and on a stock cluster in turn.
+    """Run jobs under faults, on clusters of several kinds in turn.
 
     Parameters
     ----------
@@ -94,14 +98,23 @@ def run_on_processes(
     kill_every_s : float or None
         A soak: long jobs, with a SIGKILL after each such time. None: faults of all kinds, and in
         every second pair of jobs the driver is killed.
+    kinds : sequence of {"local", "stock", "hosts"}
+        Workers of :class:`LocalCluster`, stock workers of this machine, stock workers on hosts.
+
+    Raises
+    ------
+    ConfigError
+        When this process may not make hosts.
     """
+    if "hosts" in kinds:
+        check_root()
     totals, begin_s = ProcessTotals(seed=seed), time.monotonic()
     until_s = float("inf") if minutes is None else begin_s + 60.0 * minutes
     numbers: Iterator[int] = iter(range(10**9 if jobs is None else jobs))
     for number in numbers:
         if time.monotonic() >= until_s:
             break
-        kind: Kind = "local" if number % 2 == 0 else "stock"
+        kind = kinds[number % len(kinds)]
         with Leftovers() as left:
             run = _Run(kind, seed + number, kill_every_s)
             wrong = run.play()
@@ -150,7 +163,10 @@ class _Run:
                 absent=self.absent,
                 stop=Stop(seconds=self.seconds),
                 members=Members(min=1),
-                collective=Collective(deadline=3.0),
+                # Hosts in namespaces share the machine's memory, which no fault would hit.
+                collective=Collective(
+                    deadline=3.0, transport="stream" if self.kind == "hosts" else "auto"
+                ),
                 checkpoint=Checkpoint(path=f"{folder}/checkpoint", every=0.5),
                 evaluate=Evaluate(every=50),
                 chunk_size=16384,
@@ -173,7 +189,7 @@ class _Run:
     def _attempt(self, job: Job, folder: str, source: Any, is_calm: bool) -> list[str]:
         """Start the job, or resume it if it has a checkpoint; return what is wrong."""
         place = f"{folder}/checkpoint"
-        with _world(self.kind, Path(tempfile.mkdtemp(dir=folder))) as world:
+        with _world(self.kind, Path(tempfile.mkdtemp(dir=folder)), self.seed) as world:
             if os.path.exists(place):
                 handle = resume(world.client, place, data=source)
             else:
@@ -184,7 +200,7 @@ class _Run:
         """Start the job, and kill its driver after the second checkpoint."""
         with (
             tempfile.TemporaryDirectory() as folder,
-            _world(self.kind, Path(folder)) as world,
+            _world(self.kind, Path(folder), self.seed) as world,
         ):
             written = records_of(CheckpointWritten, job.start(world.client))
             if next(written, None) is None or next(written, None) is None:
@@ -250,7 +266,7 @@ class _World:
 
 
 @contextlib.contextmanager
-def _world(kind: Kind, folder: Path) -> Generator[_World]:
+def _world(kind: Kind, folder: Path, seed: int) -> Generator[_World]:
     """Start a cluster."""
     if kind == "local":
         with (
@@ -260,16 +276,31 @@ def _world(kind: Kind, folder: Path) -> Generator[_World]:
             pid = local.scheduler_pid
             faults = {"full_disk": full_disk(pid), "memory": memory_limit}
             yield _World(cluster=local, client=client, scheduler_pid=pid, temporary=faults)
-    else:
+    elif kind == "stock":
         with StockWorkers(folder, MEMBERS) as stock:
             pid = stock.scheduler_pid
             faults = {"full_disk": full_disk(pid), "memory": memory_limit}
             faults["clock"] = stock.jump_clock
             yield _World(cluster=stock, client=stock.client, scheduler_pid=pid, temporary=faults)
+    else:
+        # The client's threads begin on a host of their own, the last one.
+        with (
+            namespaces(MEMBERS + 2) as names,
+            join(names, seed) as switch,
+            inside(names[-1]),
+            StockWorkers(folder, MEMBERS, names[:-1]) as stock,
+        ):
+            pid = stock.scheduler_pid
+            yield _World(
+                cluster=stock,
+                client=stock.client,
+                scheduler_pid=pid,
+                temporary=network_faults(switch),
+            )
 
 
 class Leftovers:
-    """What a block leaves behind: processes, descriptors, shared memory, temporary files.
+    """What a block leaves behind: processes, descriptors, shared memory, files, namespaces.
 
     Parameters
     ----------
@@ -310,6 +341,8 @@ class Leftovers:
         found += [f"file {path} is left" for path in sorted(self._folder.iterdir())]
         new = set(os.listdir("/dev/shm")) - self._shared
         found += [f"/dev/shm/{name} is left" for name in sorted(_unmapped(new))]
+        hosts = [path.name for path in NAMESPACES.glob(f"{prefix()}*")]
+        found += [f"network namespace {name} is left" for name in sorted(hosts)]
         more = _descriptors() - self._descriptors
         return found + [f"{n} descriptors of {what} are left" for what, n in sorted(more.items())]
 

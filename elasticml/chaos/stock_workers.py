@@ -16,7 +16,7 @@ from typing import Final, Self
 import psutil
 from distributed import Client
 
-from elasticml.chaos import wall_clock
+from elasticml.chaos import namespaces, wall_clock
 from elasticml.chaos.temporary_faults import Undo
 from elasticml.clusters.local.cluster import LocalWorker
 from elasticml.clusters.polling import until
@@ -39,12 +39,15 @@ class StockWorkers:
         For the scheduler's file and the logs.
     members : int
         Workers at the start.
+    hosts : sequence of str
+        Network namespaces: of the scheduler, and of the workers in turn. Without them all are on
+        this machine's loopback device.
     """
 
     client: Client
 
-    def __init__(self, folder: Path, members: int) -> None:
-        self._folder, self._members = folder, members
+    def __init__(self, folder: Path, members: int, hosts: Sequence[str] = ()) -> None:
+        self._folder, self._members, self._hosts = folder, members, hosts
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._scheduler: subprocess.Popen[bytes] | None = None
         self._file = folder / "scheduler.json"
@@ -100,7 +103,8 @@ class StockWorkers:
         for name in names:
             options = ["--scheduler-file", str(self._file), "--name", name, "--nthreads", "1"]
             options += ["--no-nanny", "--local-directory", str(self._folder)]
-            self._processes[name] = self._start(name, "dask_worker", options)
+            host = 1 + len(self._processes) % max(1, len(self._hosts) - 1)
+            self._processes[name] = self._start(name, "dask_worker", options, host)
         started = [self._processes[name] for name in names]
 
         def are_here() -> bool:
@@ -125,15 +129,20 @@ class StockWorkers:
     def _clock_of(self, name: str) -> Path:
         return self._folder / f"{name}.clock"
 
-    def _start(self, name: str, module: str, options: list[str]) -> subprocess.Popen[bytes]:
+    def _start(
+        self, name: str, module: str, options: list[str], host: int = 0
+    ) -> subprocess.Popen[bytes]:
         clock = self._clock_of(name)
+        # "ip netns exec" becomes the process that it starts: its id is that process's.
+        enters = ["ip", "netns", "exec", self._hosts[host]] if self._hosts else []
+        where = namespaces.address(host) if self._hosts else "127.0.0.1"
         wall_clock.set_offset(clock, 0.0)
         with open(self._folder / f"{name}.log", "ab") as log:
             return subprocess.Popen(
                 [
-                    *(sys.executable, "-m", wall_clock.__name__, str(clock)),
+                    *(*enters, sys.executable, "-m", wall_clock.__name__, str(clock)),
                     f"distributed.cli.{module}",
-                    *("--host", "127.0.0.1", "--no-dashboard", *options),
+                    *("--host", where, "--no-dashboard", *options),
                 ],
                 cwd=self._folder,
                 stdout=log,

@@ -36,6 +36,13 @@ Nothing of them may be left afterwards: no process, descriptor, shared memory, t
     elasticml chaos --on processes --plans 4 --seed 1
     elasticml chaos --on processes --minutes 60 --kill-every 15
 
+On hosts, stock workers run in network namespaces, joined by a switch in user space. In addition,
+hosts are cut off, alone or several together, and their frames are delayed, reordered, lost and
+slowed. Needs Linux and root.
+
+\b
+    elasticml chaos --on hosts --plans 4 --seed 1
+
 Exit code 1 after a violation.
 """
 
@@ -44,15 +51,15 @@ Exit code 1 after a violation.
 @click.option(
     "--on",
     "where",
-    type=click.Choice(["simulator", "processes"]),
+    type=click.Choice(["simulator", "processes", "hosts"]),
     default="simulator",
     show_default=True,
-    help="Virtual time, or worker processes of this machine.",
+    help="Virtual time, worker processes of this machine, or of hosts in network namespaces.",
 )
 @click.option(
     "--plans",
     type=click.IntRange(1),
-    help="Number of plans or, on processes, jobs; without --minutes 100 or 4.",
+    help="Number of plans or, on processes and hosts, jobs; without --minutes 100 or 4.",
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of the first.")
 @click.option("--minutes", type=click.FloatRange(0, min_open=True), help="Start none afterwards.")
@@ -88,8 +95,8 @@ def chaos(
     default = 100 if where == "simulator" else 4
     count = default if plans is None and minutes is None else plans
     watch = _show if verbose else _show_wrong
-    if where == "processes":
-        context.exit(_on_processes(seed, count, minutes, kill_every_s, out))
+    if where != "simulator":
+        context.exit(_on_processes(where, seed, count, minutes, kill_every_s, out))
     totals = run_campaign(seed, count, minutes, processes or os.cpu_count() or 1, watch)
     for line in table(totals):
         click.echo(line)
@@ -100,12 +107,18 @@ def chaos(
 
 
 def _on_processes(
-    seed: int, jobs: int | None, minutes: float | None, kill_every_s: float | None, out: Path | None
+    where: str,
+    seed: int,
+    jobs: int | None,
+    minutes: float | None,
+    kill_every_s: float | None,
+    out: Path | None,
 ) -> int:
     """Disturb real processes; return the exit code."""
-    from elasticml.chaos.processes import run_on_processes
+    from elasticml.chaos.processes import Kind, run_on_processes
 
-    totals = run_on_processes(seed, jobs, minutes, kill_every_s, click.echo)
+    kinds: tuple[Kind, ...] = ("hosts",) if where == "hosts" else ("local", "stock")
+    totals = run_on_processes(seed, jobs, minutes, kill_every_s, click.echo, kinds)
     rows = [
         ("jobs", f"{totals.jobs}, {totals.rounds:,} rounds"),
         ("faults", f"{totals.faults.total():,}, {totals.killed:,} workers ended"),

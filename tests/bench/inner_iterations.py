@@ -26,9 +26,10 @@ from support import snapml_rounds  # noqa: E402
 from support.snapml_rounds import FITTED, observed, stretch  # noqa: E402
 
 import elasticml as em  # noqa: E402
+from elasticml.chaos.namespaces import address  # noqa: E402
 from elasticml.policies.inner_iterations import Observed, fit  # noqa: E402
 from tests.bench import harness  # noqa: E402
-from tests.bench.namespaces import PORT, address, hosts, serving  # noqa: E402
+from tests.bench.namespaces import PORT, hosts, serving  # noqa: E402
 
 
 def train(options: argparse.Namespace) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Separate hosts on one machine: network namespaces, joined by links of a given rate.
+"""Hosts in network namespaces, joined by links of a given rate that the kernel shapes.
 
 Needs root and iproute2. :func:`serving` runs a scheduler on the first host and a worker on each of
 the others.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -19,24 +18,17 @@ from distributed import Scheduler, Worker
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from elasticml.chaos.namespaces import address, ip, namespaces
 from tests.bench import harness
 
 PORT = 18786
 
 
-def ip(*words: str) -> None:
-    """Run iproute2's ip."""
-    subprocess.run(["ip", *words], check=True)
-
-
 @contextlib.contextmanager
 def hosts(n: int, rate: str) -> Iterator[list[str]]:
     """Make namespaces whose links to a common switch are shaped both ways; yield their names."""
-    names, hub = [f"em{os.getpid()}-{k}" for k in range(n)], f"em{os.getpid()}-hub"
     shape = ["root", "tbf", "rate", rate, "burst", "256kb", "latency", "200ms"]
-    try:
-        for name in (hub, *names):
-            ip("netns", "add", name)
+    with namespaces(n + 1) as [*names, hub]:
         ip("-n", hub, "link", "add", "switch", "type", "bridge")
         ip("-n", hub, "link", "set", "switch", "up")
         for k, name in enumerate(names):
@@ -44,21 +36,12 @@ def hosts(n: int, rate: str) -> Iterator[list[str]]:
             ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", far, "netns", hub)
             ip("-n", hub, "link", "set", far, "master", "switch", "up")
             ip("-n", name, "addr", "add", f"{address(k)}/24", "dev", "eth0")
-            for device in ("eth0", "lo"):
-                ip("-n", name, "link", "set", device, "up")
+            ip("-n", name, "link", "set", "eth0", "up")
             for where, device in ((name, "eth0"), (hub, far)):
                 subprocess.run(
                     ["tc", "-n", where, "qdisc", "add", "dev", device, *shape], check=True
                 )
         yield names
-    finally:
-        for name in (*names, hub):
-            subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)
-
-
-def address(k: int) -> str:
-    """Return the address of a host; the driver's is the first."""
-    return f"10.77.0.{k + 1}"
 
 
 @contextlib.contextmanager

@@ -1,0 +1,138 @@
+"""A switch in user space forwards frames, and disturbs them as its ports say."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+
+from elasticml.chaos.namespaces import address, check_root, inside, namespaces
+from elasticml.chaos.network_faults import network_faults
+from elasticml.chaos.switch import Switch, join
+from elasticml.cli.chaos import chaos
+from elasticml.clusters.local.cluster import LocalWorker
+from elasticml.errors import ConfigError
+
+
+class Network:
+    """Three hosts whose devices are sockets of this process."""
+
+    def __init__(self) -> None:
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(3)]
+        for _, port in pairs:
+            port.setblocking(False)
+        self.hosts = [host for host, _ in pairs]
+        self.switch = Switch([port.detach() for _, port in pairs], seed=1)
+
+    def send(self, k: int, text: str, source: int = 0) -> None:
+        """Send a frame to a host."""
+        self.hosts[source].send(bytes([2, 0, 0, 0, 0, k]) + text.encode())
+
+    def received(self, k: int) -> str:
+        """Wait for a host's next frame."""
+        return self.hosts[k].recv(100)[6:].decode()
+
+    def settle(self) -> None:
+        """Return when the switch has taken all that the first host has sent."""
+        self.send(2, "marker")
+        assert self.received(2) == "marker"
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    made = Network()
+    with made.switch:
+        yield made
+    for host in made.hosts:
+        host.close()
+
+
+def test_a_frame_goes_to_its_host_and_a_multicast_to_all_others(network: Network) -> None:
+    network.send(1, "one")
+    assert network.received(1) == "one"
+    network.hosts[0].send(b"\xff" * 6 + b"all")
+    assert [network.received(1), network.received(2)] == ["all", "all"]
+
+
+def test_nothing_passes_between_two_groups(network: Network) -> None:
+    network.switch.ports[1].group = 1
+    network.send(1, "lost")
+    network.settle()
+    network.switch.ports[1].group = 0
+    network.send(1, "found")
+    assert network.received(1) == "found"
+    assert network.switch.lost == 1
+
+
+def test_delayed_frames_all_arrive_in_another_order(network: Network) -> None:
+    network.switch.ports[1].lag_s = 0.05
+    sent = [f"{n}" for n in range(50)]
+    for text in sent:
+        network.send(1, text)
+    received = [network.received(1) for _ in sent]
+    assert sorted(received, key=int) == sent
+    assert received != sent
+
+
+def test_a_share_of_the_frames_is_lost(network: Network) -> None:
+    network.switch.ports[1].loss = 0.5
+    for n in range(100):
+        network.send(1, f"{n}")
+    network.settle()
+    assert 30 < network.switch.lost < 70
+    assert network.switch.lost + network.switch.forwarded == 101
+
+
+def test_a_slow_port_loses_what_does_not_fit_its_queue(network: Network) -> None:
+    port = network.switch.ports[1]
+    port.bytes_per_s = 0.1
+    for n in range(10):
+        network.send(1, f"{n}")
+    network.settle()
+    assert network.switch.lost == 9
+    port.bytes_per_s = float("inf")
+    network.send(1, "fast")
+    assert network.received(1) == "fast"
+
+
+def test_each_fault_hits_ports_of_workers_and_ends(network: Network) -> None:
+    workers = [
+        LocalWorker(name=f"w{k}", address=f"tcp://{address(k)}:1", pid=1, state="running")
+        for k in (1, 2)
+    ]
+    before = [str(port) for port in network.switch.ports]
+    for kind, begin in network_faults(network.switch).items():
+        undo = begin(random.Random(2), workers)
+        after = [str(port) for port in network.switch.ports]
+        assert after[0] == before[0]
+        assert after != before, kind
+        undo()
+        undo()
+        assert [str(port) for port in network.switch.ports] == before
+
+
+def test_hosts_without_root_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    result = CliRunner().invoke(chaos, ["--on", "hosts", "--plans", "1"])
+    assert isinstance(result.exception, ConfigError)
+    assert "need root" in result.exception.message
+
+
+def test_hosts_reach_each_other_through_the_switch() -> None:
+    try:
+        check_root()
+    except ConfigError as error:
+        pytest.skip(error.message)
+    with namespaces(2) as names, join(names, seed=1):
+        with inside(names[1]):
+            server = socket.create_server((address(1), 0))
+        with server, inside(names[0]), socket.create_connection(server.getsockname()) as client:
+            client.sendall(b"1")
+            accepted, peer = server.accept()
+            with accepted:
+                assert accepted.recv(1) == b"1"
+                assert peer[0] == address(0)
