@@ -108,9 +108,12 @@ class ElasticmlScheduler(SchedulerPlugin):
         self._retirements = Retirements(scheduler, self._board, self._states)
         transport_of(scheduler)
         self._page = serve_page(scheduler, self._jobs)
-        await scheduler.register_worker_plugin(
-            None, dumps(MemberPlugin(self.version)), MEMBER_NAME, idempotent=True
-        )
+        try:
+            await scheduler.register_worker_plugin(
+                None, dumps(MemberPlugin(self.version)), MEMBER_NAME, idempotent=True
+            )
+        except OSError as error:  # that worker is gone; the others announce themselves
+            logger.warning("a worker ended while it loaded elasticml: %s", error)
         # Not awaited: it waits for all nannies that start at present.
         self._spawn(self._register_nanny_plugin())
 
