@@ -166,9 +166,15 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         NODE,
-        "if item.exchange < current or repeated == item.contributors:",
-        "if item.exchange < current:",
+        "if is_over or repeated == item.contributors:",
+        "if is_over:",
         "a partial that was sent again is not refused",
+    ),
+    Fault(
+        NODE,
+        "is_over = item.exchange < current or item.exchange <= self.closed",
+        "is_over = item.exchange < current",
+        "a partial of an exchange that has ended is taken",
     ),
     Fault(
         NODE,
