@@ -61,6 +61,7 @@ from elasticml.specification.sections import (
     Validate,
     default_stop,
 )
+from elasticml.specification.settings_model import settings_or_mapping
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -85,7 +86,7 @@ class Job:
         descent), else "reload" (CoCoA and primal CoCoA also support "freeze" and "stall").
     policies : sequence of policies, names or mappings
         Decisions between rounds, such as ``em.ScaleInAtKnee()`` or ``{"name": "rebalance"}``.
-    stop : Stop, optional
+    stop : Stop or mapping, optional
         When the job ends, at the latest: it ends before if its model is good enough, see
         ``tolerance`` of the algorithm. By default after 1000 rounds (local SGD and asynchronous
         SGD: 100).
@@ -109,9 +110,9 @@ class Job:
         Initial model for both CoCoAs, asynchronous and local SGD: ``result.model``, a mapping of
         arrays such as ``coef`` and ``intercept``, ``centres``, or a module's ``state_dict()``; a
         run directory or its ``model.npz``.
-    members : Members
+    members : Members or mapping, optional
         ``start``: members before round 0, by default as many as the cluster has workers.
-    evaluate : Evaluate, None or False
+    evaluate : Evaluate, mapping, None or False
         ``Evaluate(every=10)`` keeps the model of every tenth round and evaluates it after the job;
         None evaluates only the last model; False evaluates nothing.
     validate : float, Source, Validate or mapping, optional
@@ -144,16 +145,16 @@ class Job:
         name: str = "job",
         absent: Absent = "auto",
         policies: Sequence[Any] = (),
-        stop: Stop | None = None,
+        stop: Stop | Mapping[str, Any] | None = None,
         seed: int = 0,
         faults: Sequence[Fault | Mapping[str, Any]] = (),
-        collective: Collective | None = None,
+        collective: Collective | Mapping[str, Any] | None = None,
         partitions: int | None = None,
         holders: Holders = "auto",
         placement: Placement = "auto",
         warm_start: WarmStart | None = None,
-        members: Members | None = None,
-        evaluate: Evaluate | bool | None = None,
+        members: Members | Mapping[str, Any] | None = None,
+        evaluate: Evaluate | Mapping[str, Any] | bool | None = None,
         validate: float | Source | Validate | Mapping[str, Any] | None = None,
         checkpoint: run_checkpoints.CheckpointLike = None,
         chunk_size: int | str | None = None,
@@ -174,7 +175,7 @@ class Job:
             placement=placement,
             threads=threads,
         )
-        stop = default_stop(algorithm) if stop is None else stop
+        stop = default_stop(algorithm) if stop is None else settings_or_mapping(Stop, stop, "stop")
         check_together(algorithm, options.absent, stop, self.policies)
         self.algorithm = algorithm
         #: The training data, with the validation rows if there are any.
@@ -185,7 +186,7 @@ class Job:
         self.stop = stop
         self.seed = options.seed
         self.faults = read_faults(faults)
-        self.collective = collective or Collective()
+        self.collective = settings_or_mapping(Collective, collective, "collective")
         self.partitions = options.partitions
         self.holders = options.holders
         self.placement = options.placement
@@ -193,10 +194,14 @@ class Job:
         self.warm_start_path = (
             str(Path(warm_start).absolute()) if isinstance(warm_start, str | Path) else None
         )
-        self.members = members or Members()
+        self.members = settings_or_mapping(Members, members, "members")
         self.checkpoint = run_checkpoints.checkpoint_setting(checkpoint)
         self.evaluates = evaluate is not False
-        self.evaluate = evaluate if isinstance(evaluate, Evaluate) else None
+        self.evaluate = (
+            None
+            if evaluate is None or isinstance(evaluate, bool)
+            else settings_or_mapping(Evaluate, evaluate, "evaluate")
+        )
         self.chunk_bytes = parse_chunk_size(chunk_size) or default_chunk_bytes(algorithm)
         self.cache = parse_cache(cache)
         self.threads = options.threads

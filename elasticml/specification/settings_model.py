@@ -191,6 +191,11 @@ def read_settings(kind: type[S], raw: object, path: str) -> S:
     return made
 
 
+def settings_or_mapping(kind: type[S], value: S | Mapping[str, Any] | None, path: str) -> S:
+    """Return settings given as an object, as a mapping, or left out; see :func:`read_settings`."""
+    return value if isinstance(value, kind) else read_settings(kind, value, path)
+
+
 @cache
 def _validator(kind: type) -> TypeAdapter[Any]:
     """Return the validator of a class; building it takes milliseconds, so it is built once."""

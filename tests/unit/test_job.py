@@ -23,6 +23,9 @@ def data():
         ({"threads": 0}, "threads: got 0, wanted at least 1"),
         ({"policies": [{"name": "kne"}]}, "there is no policy 'kne'; did you mean 'knee'"),
         ({"absent": "freeze"}, "which algorithm batch_gradient cannot follow"),
+        ({"stop": {"round": 3}}, "stop.round is not a setting; did you mean .rounds."),
+        ({"stop": 5}, "stop: got 5, wanted a mapping"),
+        ({"collective": {"topology": "ring"}}, "collective.topology: got 'ring'"),
         ({"holders": 3}, r"holders: got 3 \(there is auto, 1, 2\)"),
         (
             {"warm_start": {"coef": [1.0]}},
@@ -39,6 +42,20 @@ def data():
 def test_wrong_settings_are_refused_when_the_job_is_created(data, settings, text):
     with pytest.raises(em.ConfigError, match=text):
         em.Job(em.BatchGradient(), data, **settings)
+
+
+def test_sections_are_objects_or_mappings(data):
+    sections = {
+        "stop": {"rounds": 3},
+        "collective": {"topology": "star"},
+        "members": {"min": 2},
+        "evaluate": {"every": 10},
+    }
+    job = em.Job(em.BatchGradient(), data, **sections)
+    assert job.stop == em.Stop(rounds=3)
+    assert job.collective == em.Collective(topology="star")
+    assert job.members == em.Members(min=2)
+    assert job.evaluate == em.Evaluate(every=10)
 
 
 def test_a_chunk_must_fit_into_a_workers_memory(data):
