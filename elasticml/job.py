@@ -61,7 +61,7 @@ from elasticml.specification.sections import (
     Validate,
     default_stop,
 )
-from elasticml.specification.settings_model import settings_or_mapping
+from elasticml.specification.settings_model import read_settings
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -175,7 +175,7 @@ class Job:
             placement=placement,
             threads=threads,
         )
-        stop = default_stop(algorithm) if stop is None else settings_or_mapping(Stop, stop, "stop")
+        stop = default_stop(algorithm) if stop is None else read_settings(Stop, stop, "stop")
         check_together(algorithm, options.absent, stop, self.policies)
         self.algorithm = algorithm
         #: The training data, with the validation rows if there are any.
@@ -186,7 +186,7 @@ class Job:
         self.stop = stop
         self.seed = options.seed
         self.faults = read_faults(faults)
-        self.collective = settings_or_mapping(Collective, collective, "collective")
+        self.collective = read_settings(Collective, collective, "collective")
         self.partitions = options.partitions
         self.holders = options.holders
         self.placement = options.placement
@@ -194,13 +194,13 @@ class Job:
         self.warm_start_path = (
             str(Path(warm_start).absolute()) if isinstance(warm_start, str | Path) else None
         )
-        self.members = settings_or_mapping(Members, members, "members")
+        self.members = read_settings(Members, members, "members")
         self.checkpoint = run_checkpoints.checkpoint_setting(checkpoint)
         self.evaluates = evaluate is not False
         self.evaluate = (
             None
             if evaluate is None or isinstance(evaluate, bool)
-            else settings_or_mapping(Evaluate, evaluate, "evaluate")
+            else read_settings(Evaluate, evaluate, "evaluate")
         )
         self.chunk_bytes = parse_chunk_size(chunk_size) or default_chunk_bytes(algorithm)
         self.cache = parse_cache(cache)

@@ -81,8 +81,7 @@ def read_faults(raw: object, path: str = "faults") -> tuple[Fault, ...]:
         )
     entries: list[Any] = list(raw)
     faults = [
-        entry if isinstance(entry, Fault) else read_settings(Fault, entry, f"{path}[{index}]")
-        for index, entry in enumerate(entries)
+        read_settings(Fault, entry, f"{path}[{index}]") for index, entry in enumerate(entries)
     ]
     return tuple(sorted(faults, key=lambda fault: fault.round))
 

@@ -192,8 +192,7 @@ def resolve_validation(
         validate = {"share": validate}
     elif not isinstance(validate, Validate | Mapping):
         validate = {"data": validate}
-    if not isinstance(validate, Validate):
-        validate = read_settings(Validate, validate, "validate")
+    validate = read_settings(Validate, validate, "validate")
     if validate.data is not None:
         check_source(validate.data, "validate.data")
     metrics = resolve_metrics(record_section(algorithm, seed), validate.metrics)

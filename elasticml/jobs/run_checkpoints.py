@@ -57,8 +57,6 @@ def checkpoint_setting(setting: CheckpointLike) -> CheckpointSetting:
         return False
     if setting is True:
         return Checkpoint()
-    if isinstance(setting, Checkpoint):
-        return setting
     if isinstance(setting, str | Path):
         return Checkpoint(path=str(setting))
     return read_settings(Checkpoint, setting, "checkpoint")

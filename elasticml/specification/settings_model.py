@@ -167,7 +167,7 @@ def read_settings(kind: type[S], raw: object, path: str) -> S:
     kind : type
         The class of settings in the section.
     raw : object
-        The parsed YAML; None is an empty section.
+        The parsed YAML, or settings of that class; None is an empty section.
     path : str
         The section's path in the file, such as ``"algorithm"`` or ``"faults[0]"``.
 
@@ -180,6 +180,8 @@ def read_settings(kind: type[S], raw: object, path: str) -> S:
     ConfigError
         When it is not a mapping, has an unknown key, lacks one, or has an invalid value.
     """
+    if isinstance(raw, kind):
+        return raw
     raw = {} if raw is None else raw
     if not isinstance(raw, Mapping):
         raise ConfigError(
@@ -189,11 +191,6 @@ def read_settings(kind: type[S], raw: object, path: str) -> S:
         )
     made: S = _validator(cast(Any, kind)).validate_python(dict(raw), context={"path": path})
     return made
-
-
-def settings_or_mapping(kind: type[S], value: S | Mapping[str, Any] | None, path: str) -> S:
-    """Return settings given as an object, as a mapping, or left out; see :func:`read_settings`."""
-    return value if isinstance(value, kind) else read_settings(kind, value, path)
 
 
 @cache

@@ -209,14 +209,12 @@ class WorldOptions(_Options):
     @field_validator("preemption", mode="before")
     @classmethod
     def _preemption(cls, raw: object) -> object:
-        is_made = raw is None or isinstance(raw, Preemption)
-        return raw if is_made else read_settings(Preemption, raw, "simulate.preemption")
+        return None if raw is None else read_settings(Preemption, raw, "simulate.preemption")
 
     @field_validator("costs", mode="before")
     @classmethod
     def _costs(cls, raw: object) -> object:
-        is_made = raw is None or isinstance(raw, Costs)
-        return raw if is_made else read_settings(Costs, raw, "simulate.costs")
+        return None if raw is None else read_settings(Costs, raw, "simulate.costs")
 
     @field_validator("slow", mode="before")
     @classmethod

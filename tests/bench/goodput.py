@@ -44,6 +44,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from elasticml.clusters.polling import until
 from tests.bench import harness
 from tests.bench.peers import goodput_run
 from tests.bench.peers.goodput_run import WORKERS
@@ -199,10 +200,7 @@ def run_peer(
         if not has_begun and not (folder / "progress.jsonl").exists():
             reason = reason or f"ended with status {process.poll()} before its first step"
     finally:
-        for _ in range(20):
-            if not end_marked(mark):
-                break
-            time.sleep(0.2)
+        until(lambda: not end_marked(mark), wait_s=4.0, every_s=0.2)
         process.wait()
     return reason
 

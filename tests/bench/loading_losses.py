@@ -19,6 +19,7 @@ from pathlib import Path
 
 import elasticml as em
 from elasticml.chaos.stock_workers import StockWorkers
+from elasticml.clusters.polling import until
 from elasticml.data.synthetic.splice_sites import synthetic_splice
 
 MEMBERS, STOP_S, REPLACED_S, HANGS_S = 4, 7.0, 20.0, 150.0
@@ -60,9 +61,8 @@ def one_run(seed: int, stock: StockWorkers) -> tuple[float, str, int]:
         thread.start()
     time.sleep(lead_s)
     handle, began_s = job.start(stock.client), time.monotonic()
-    while not (status := handle.status()).is_over and time.monotonic() < began_s + HANGS_S:
-        time.sleep(0.05)
-    took_s = time.monotonic() - began_s
+    until(lambda: handle.status().is_over, wait_s=HANGS_S, every_s=0.05)
+    took_s, status = time.monotonic() - began_s, handle.status()
     over.set()
     for thread in threads:
         thread.join()

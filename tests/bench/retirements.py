@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 import elasticml as em
+from elasticml.clusters.polling import until
 from elasticml.data.readers.npz import read_npz
 from elasticml.jobs.handle import workers_of
 from elasticml.protocol.chunk_ranges import parse_chunk_ranges
@@ -155,11 +156,11 @@ class Bench:
 
     def end_one(self, story: Story) -> End:
         """End one worker, start another one, and return what became of its chunks."""
-        until_s = time.monotonic() + WAIT_S
-        while len(members := self.joined(story)) < self.options.members - 1:
-            if time.monotonic() > until_s:
-                raise SystemExit(f"only {len(members)} members have joined")
-            time.sleep(0.05)
+        wanted = self.options.members - 1
+        until(lambda: len(self.joined(story)) >= wanted, wait_s=WAIT_S, every_s=0.05)
+        members = self.joined(story)
+        if len(members) < wanted:
+            raise SystemExit(f"only {len(members)} members have joined")
         member = self.random.choice(sorted(members))
         name, address = members[member]
         process, grace_s = self.cluster.processes[name], self.options.grace
