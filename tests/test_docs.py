@@ -171,6 +171,6 @@ def test_the_walk_finds_the_documents_and_what_they_name():
 
 
 def test_the_page_on_own_algorithms_shows_the_example():
-    page = (ROOT / "docs/how-to/own-algorithm.md").read_text()
+    page = (ROOT / "docs/tutorials/own-algorithm.md").read_text()
     code = (ROOT / "examples/huber.py").read_text()
     assert f"```python\n{code[code.index('import numpy') :]}```" in page

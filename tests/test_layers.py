@@ -1,4 +1,4 @@
-"""The rules of ``docs/architecture.md`` that a machine can check, checked on the syntax trees."""
+"""The rules of ``docs/explanation/architecture.md``, checked on the syntax trees."""
 
 from __future__ import annotations
 
@@ -257,9 +257,9 @@ def test_no_comment_has_a_todo():
 
 def shown(block: str) -> str:
     """The text of one fenced block of the architecture document."""
-    text = (ROOT / "docs" / "architecture.md").read_text()
+    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
     result = re.search(rf"```{block}\n(.*?)```", text, re.DOTALL)
-    assert result is not None, f"docs/architecture.md has no block ```{block}"
+    assert result is not None, f"docs/explanation/architecture.md has no block ```{block}"
     return result[1]
 
 

@@ -94,7 +94,9 @@ def init(data: str, label: str | None, out: Path, verbose: bool) -> None:
         found, lines = _Label(name=None, why="", values=_svmlight_labels(data)), []
     else:
         wanted = "a CSV, Parquet or svmlight file" if label is None else "--label with tables only"
-        raise ConfigError(f"init: got {data!r}, wanted {wanted}; see docs/job-files.md", path=data)
+        raise ConfigError(
+            f"init: got {data!r}, wanted {wanted}; see docs/reference/job-files.md", path=data
+        )
     if not found.counts:
         raise DataError(f"{data} holds no labels in its first rows, wanted at least one", path=data)
     text = _job_file(Path(data).name.partition(".")[0], kind, path, found, lines)
@@ -189,7 +191,7 @@ def _job_file(name: str, kind: str, path: str, label: _Label, lines: Sequence[st
     return "\n".join(
         [
             "# Written by elasticml init from the head of the data; check it, then: elasticml run",
-            "# All settings: docs/job-files.md; for completion in an editor: elasticml schema",
+            "# All settings: docs/reference/job-files.md; for editors: elasticml schema",
             f"name: {_yaml(name or 'job')}",
             "data:",
             f"  format: {kind}",

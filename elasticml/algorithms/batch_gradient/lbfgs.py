@@ -4,7 +4,7 @@ If the set of examples changes between two gradients, their difference is not th
 function's gradient: that pair is skipped. Older pairs are kept: pairs of the same losses are as
 good as before, and restarting without any costs more than their error.
 
-Source: Nocedal (1980), Liu and Nocedal (1989); for the skipped pair see docs/papers.md.
+Source: Nocedal (1980), Liu and Nocedal (1989); for the skipped pair see docs/explanation/papers.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ along the gradient.
 
 Source: Lin and More (1999) for the radius, Steihaug (1983) for the steps; a rejected trial step is
 shortened on cached margins, as in Nocedal and Yuan (1998). For joining and leaving members see
-docs/papers.md.
+docs/explanation/papers.md.
 """
 
 from __future__ import annotations

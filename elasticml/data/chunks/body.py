@@ -1,6 +1,6 @@
 """The binary format of a chunk's body: a 256-byte header, then sections aligned to 64 bytes.
 
-The format is documented in ``docs/chunk-format.md``; a change requires a new ``VERSION``.
+The format is documented in ``docs/reference/chunk-format.md``; a change requires a new ``VERSION``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The file format of a checkpoint: a line with a digest of the rest, plain values, arrays.
 
-Specified in ``docs/checkpoints.md``. Nothing is pickled.
+Specified in ``docs/how-to/checkpoints.md``. Nothing is pickled.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Checkpoints in a directory or under a URL: written atomically, numbered, the last two kept.
 
 Checkpoints of one job share the files of its journal and of the models kept for its evaluation;
-each of these is written once. Specified in ``docs/checkpoints.md``. All functions block: callers on
-an event loop use a thread.
+each of these is written once. Specified in ``docs/how-to/checkpoints.md``. All functions block:
+callers on an event loop use a thread.
 """
 
 from __future__ import annotations

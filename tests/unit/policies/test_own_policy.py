@@ -8,7 +8,7 @@ from pathlib import Path
 from elasticml.policies.validation import entry_of
 from tests.policy_world import PolicyWorld
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "policies.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "policies.md"
 
 
 def test_example_of_the_page_releases_the_members_beyond_its_number():
