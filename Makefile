@@ -43,18 +43,22 @@ STUDIES ?= $(sort $(wildcard examples/papers/*.py tests/bench/*.py))
 
 YARN_ARGS ?=
 
-.PHONY: help setup setup-test torch agent agent-where-possible yarn-up yarn-down yarn-demo demo test test-all lint format types studies bench-goodput chaos clean
+.PHONY: help setup setup-test torch agent agent-where-possible yarn-up yarn-down yarn-demo demo test test-all lint format types studies bench-goodput chaos lanes release clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
-# Install this package with the given extras. uv takes seconds where pip takes a minute; it is kept
-# outside the environment. If it is missing or fails (it does not read pip's configuration), pip
-# installs.
+# Extras without which tests are skipped.
+TEST_EXTRAS := dashboard,export,mlflow,pandas,prometheus,tensorboard,wandb,yarn
+
+# Install this package with the given extras and dependency groups. uv takes seconds where pip takes a
+# minute; it is kept outside the environment. If it is missing or fails (it does not read pip's
+# configuration), pip installs; groups need pip 25.1.
 define install
 { [ -x $(VENV)-uv/bin/uv ] || $(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(VENV)-uv uv; } \
-	&& TMPDIR=$(abspath $(VENV)-uv) $(VENV)-uv/bin/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.$(1)' \
-	|| $(BIN)/python -m pip install --disable-pip-version-check --editable '.$(1)'
+	&& TMPDIR=$(abspath $(VENV)-uv) $(VENV)-uv/bin/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.$(1)' $(2) \
+	|| { $(if $(2),$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1' &&) \
+		$(BIN)/python -m pip install --disable-pip-version-check --editable '.$(1)' $(2); }
 endef
 
 setup: $(STAMP) ## Create the virtual environment and install elasticml into it, once.
@@ -85,7 +89,7 @@ setup-test: $(TEST_STAMP)
 
 $(TEST_STAMP): $(STAMP)
 	@echo "make: installing the tools of the tests: 0.3 GB on disk, only once"
-	@$(call install,[test])
+	@$(call install,[$(TEST_EXTRAS)],--group dev)
 	@touch $@
 
 torch: $(TORCH_STAMP) ## Install PyTorch, for local SGD: 5.4 GB on disk.
@@ -157,6 +161,12 @@ chaos: setup ## Run random fault plans in the simulator for ten minutes, and a f
 	@$(BIN)/elasticml chaos --on simulator --minutes 10 $(CHAOS_ARGS)
 	@$(BIN)/elasticml chaos --on processes --plans 4 $(CHAOS_ARGS)
 
+lanes: setup ## Run tests with the lowest and with the newest dependencies, each in its own environment.
+	PATH="$(abspath $(VENV)-uv)/bin:$$PATH" $(VENV)-uv/bin/uv tool run nox --session lowest newest
+
+release: setup ## Build sdist and wheel, check them, and try both on every Python here; uploads nothing.
+	$(BIN)/python tools/release.py
+
 clean: ## Remove the environment, caches and runs.
-	rm -rf $(VENV) $(VENV)-uv $(AGENT) yarn/agent/target build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
+	rm -rf $(VENV) $(VENV)-uv .nox $(AGENT) yarn/agent/target build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
 	find elasticml tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -198,7 +198,7 @@ def check_yarn(environment: Mapping[str, str]) -> Check:
 
 def all_checks(environment: Mapping[str, str], cache: Path) -> list[Check]:
     """Run all checks, the required ones first."""
-    reinstall = "reinstall elasticml in this environment: pip install -e '.[test]'"
+    reinstall = "reinstall elasticml in this environment: pip install elasticml"
     return [
         check_python(),
         Check(

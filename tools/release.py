@@ -1,0 +1,232 @@
+"""Build the sdist and the wheel, check what is in them, and try both on every Python there is.
+
+    make release
+
+The distributions go to dist/, with a report dist/release.json. Nothing is uploaded: the last lines
+say how. The version is ``VERSION`` in elasticml/ids.py, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+DIST = ROOT / "dist"
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+
+#: What each distribution must contain, relative to its first folder.
+IN_SDIST = (
+    ".ci/run",
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "CONTRIBUTING.md",
+    "Dockerfile",
+    "LICENSE",
+    "Makefile",
+    "README.md",
+    "SECURITY.md",
+    "conda/meta.yaml",
+    "docs/architecture.md",
+    "elasticml/clusters/minihadoop/pom.xml",
+    "examples/",
+    "noxfile.py",
+    "pyproject.toml",
+    "setup.py",
+    "tests/conftest.py",
+    "tests/frozen/",
+    "tools/release.py",
+    "uv.lock",
+    "yarn/agent/pom.xml",
+    "yarn/agent/src/main/java/io/elasticml/agent/Agent.java",
+)
+IN_WHEEL = (
+    "elasticml/__init__.py",
+    "elasticml/py.typed",
+    "elasticml/clusters/yarn/elasticml-agent.jar",
+    "elasticml/clusters/minihadoop/pom.xml",
+    "elasticml/report/lanes.js",
+    "elasticml/report/page.css",
+)
+#: Patterns of what neither may contain.
+UNWANTED = re.compile(r"__pycache__|\.py[cod]$|\.nb[ic]$|/target/|^runs/|^\.venv")
+
+#: Run in each fresh environment: a fit by a job on worker processes, as a newcomer would.
+TRIAL = """
+import elasticml as em
+from sklearn.datasets import make_classification
+X, y = make_classification(2000, 20, random_state=0)
+if __name__ == "__main__":
+    with em.LocalCluster(workers=2) as cluster:
+        model = em.LogisticRegression(client=cluster.scheduler_address).fit(X, y)
+    print("score", round(model.score(X, y), 3))
+"""
+
+
+def version() -> str:
+    """Return the version that elasticml/ids.py states."""
+    for node in ast.parse((ROOT / "elasticml" / "ids.py").read_text()).body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "VERSION":
+            return str(ast.literal_eval(node.value or ast.Constant("")))
+    raise SystemExit("release: elasticml/ids.py states no VERSION")
+
+
+def uv() -> str:
+    """Return the path of uv: the Makefile's, or the one on the PATH."""
+    own = ROOT / ".venv-uv" / "bin" / "uv"
+    found = str(own) if own.is_file() else shutil.which("uv")
+    if found is None:
+        raise SystemExit("release: uv is missing; run: make setup")
+    return found
+
+
+def check_sources(number: str) -> None:
+    """Stop unless the changelog and the citation name the version and the tree is clean."""
+    if not re.search(rf"^## \[?{re.escape(number)}\b", (ROOT / "CHANGELOG.md").read_text(), re.M):
+        raise SystemExit(f"release: CHANGELOG.md has no section {number}")
+    if f"\nversion: {number}\n" not in (ROOT / "CITATION.cff").read_text():
+        raise SystemExit(f"release: CITATION.cff does not name version {number}")
+    subprocess.run([uv(), "lock", "--check", "--quiet"], cwd=ROOT, check=True)
+
+
+def build() -> tuple[Path, Path]:
+    """Build the sdist from the tree, and the wheel from the sdist; return their paths."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    subprocess.run([uv(), "build", "--quiet", "--out-dir", str(DIST)], cwd=ROOT, check=True)
+    (sdist,), (wheel,) = DIST.glob("*.tar.gz"), DIST.glob("*.whl")
+    return sdist, wheel
+
+
+def contents(path: Path) -> dict[str, int]:
+    """Return the sizes of a distribution's files by name, relative to its first folder."""
+    if path.suffix == ".whl":
+        with zipfile.ZipFile(path) as wheel:
+            return {entry.filename: entry.file_size for entry in wheel.infolist()}
+    with tarfile.open(path) as sdist:
+        return {m.name.partition("/")[2]: m.size for m in sdist.getmembers() if m.isfile()}
+
+
+def check_contents(path: Path, expected: tuple[str, ...]) -> dict[str, object]:
+    """Stop if a file is missing or unwanted; return sizes and counts."""
+    files = contents(path)
+    missing = [name for name in expected if not any(file.startswith(name) for file in files)]
+    unwanted = [name for name in files if UNWANTED.search(name)]
+    if missing or unwanted:
+        raise SystemExit(f"release: {path.name} lacks {missing} and contains {unwanted}")
+    folders: dict[str, int] = {}
+    for name, size in files.items():
+        top = name.partition("/")[0] if "/" in name else "(top)"
+        folders[top] = folders.get(top, 0) + size
+    return {
+        "file": path.name,
+        "bytes": path.stat().st_size,
+        "files": len(files),
+        "unpacked_bytes": sum(files.values()),
+        "folders": dict(sorted(folders.items(), key=lambda item: -item[1])),
+    }
+
+
+def pythons(wanted: list[str]) -> dict[str, str]:
+    """Return the interpreters that exist on this machine, by version."""
+    found = {}
+    for name in wanted:
+        command = [uv(), "python", "find", "--no-project", "--no-python-downloads", name]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            found[name] = done.stdout.strip()
+    return found
+
+
+def try_out(distribution: Path, python: str, extras: str) -> dict[str, object]:
+    """Install a distribution into a fresh environment, and use it; return what was measured.
+
+    Raises
+    ------
+    CalledProcessError
+        When a step fails; its output is shown.
+    """
+    with tempfile.TemporaryDirectory(prefix="elasticml-release-") as folder:
+        bin_ = Path(folder) / "venv" / "bin"
+        run([uv(), "venv", "--quiet", "--no-project", "--python", python, f"{folder}/venv"], folder)
+        begin_s = time.monotonic()
+        install = [uv(), "pip", "install", "--quiet", "--python", str(bin_ / "python")]
+        run([*install, f"elasticml[{extras}] @ {distribution.as_uri()}"], folder)
+        install_s = time.monotonic() - begin_s
+        run([uv(), "pip", "check", "--quiet", "--python", str(bin_ / "python")], folder)
+        # Not from the checkout: the installed package must be whole.
+        Path(folder, "trial.py").write_text(TRIAL)
+        python_ = str(bin_ / "python")
+        number = "import platform; print(platform.python_version())"
+        silent = [python_, "-W", "error", "-c", "import elasticml.cli.main"]
+        return {
+            "distribution": "sdist" if distribution.suffix == ".gz" else "wheel",
+            "python": run([python_, "-c", number], folder),
+            "install_s": round(install_s, 1),
+            # -W error: neither elasticml nor what it imports warns.
+            "import": run(silent, folder) or "ok",
+            "version": run([str(bin_ / "elasticml"), "--version"], folder),
+            "doctor": doctor(bin_, folder),
+            "trial": run([python_, "trial.py"], folder),
+        }
+
+
+def doctor(bin_: Path, folder: str) -> dict[str, int]:
+    """Count the findings of ``elasticml doctor`` by state; a broken required one stops."""
+    checks = json.loads(run([str(bin_ / "elasticml"), "doctor", "--json"], folder))
+    checks = checks.get("checks", checks) if isinstance(checks, dict) else checks
+    counts: dict[str, int] = {}
+    for check in checks:
+        counts[check["state"]] = counts.get(check["state"], 0) + 1
+    return counts
+
+
+def run(command: list[str], folder: str) -> str:
+    """Run a command in a folder and return what it prints; show it all if the command fails."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.stderr.write(done.stdout + done.stderr)
+        raise subprocess.CalledProcessError(done.returncode, command)
+    return done.stdout.strip()
+
+
+def main() -> None:
+    """Build, check and try out; write the report."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--python", action="append", help="only this version; may be repeated")
+    parser.add_argument("--extras", default="yarn", help="extras of the trial installations")
+    options = parser.parse_args()
+    number = version()
+    check_sources(number)
+    sdist, wheel = build()
+    report: dict[str, object] = {
+        "version": number,
+        "distributions": [check_contents(sdist, IN_SDIST), check_contents(wheel, IN_WHEEL)],
+    }
+    subprocess.run(
+        [uv(), "tool", "run", "twine", "check", "--strict", str(sdist), str(wheel)], check=True
+    )
+    wanted = options.python or list(PYTHONS)
+    found = pythons(wanted)
+    report["not_on_this_machine"] = [name for name in wanted if name not in found]
+    trials = report["trials"] = []
+    for python in found.values():
+        for distribution in (wheel, sdist):
+            trials.append(try_out(distribution, python, options.extras))
+            print(json.dumps(trials[-1]), flush=True)
+    (DIST / "release.json").write_text(json.dumps(report, indent=2) + "\n")
+    print(json.dumps({**report, "trials": len(trials)}, indent=2))
+    print(f"tag v{number}, then: uv publish dist/*.tar.gz dist/*.whl")
+
+
+if __name__ == "__main__":
+    main()
