@@ -11,6 +11,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.elasticml-installed
 TEST_STAMP := $(VENV)/.elasticml-test-installed
 TORCH_STAMP := $(VENV)/.elasticml-torch-installed
+DOCS_STAMP := $(VENV)/.elasticml-docs-installed
 
 # Tests start hundreds of Python processes; without bytecode files each would compile every module.
 unexport PYTHONDONTWRITEBYTECODE
@@ -43,7 +44,7 @@ STUDIES ?= $(sort $(wildcard examples/papers/*.py tests/bench/*.py))
 
 YARN_ARGS ?=
 
-.PHONY: help setup setup-test torch agent agent-where-possible yarn-up yarn-down yarn-demo demo test test-all lint format types studies bench-goodput chaos lanes release clean
+.PHONY: help setup setup-test torch agent agent-where-possible yarn-up yarn-down yarn-demo demo test test-all lint format types docs studies bench-goodput chaos lanes release clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -99,6 +100,11 @@ $(TORCH_STAMP): $(STAMP)
 	@$(call install,[torch])
 	@touch $@
 
+$(DOCS_STAMP): $(STAMP)
+	@echo "make: installing Sphinx: 0.2 GB on disk, only once"
+	@$(call install,[pandas],--group docs)
+	@touch $@
+
 agent: $(AGENT) ## Build and test the jar that forwards YARN's pre-emption notices (needs Maven and a JDK).
 
 $(AGENT): yarn/agent/pom.xml $(shell find yarn/agent/src -type f)
@@ -148,6 +154,11 @@ format: setup-test ## Format the code, and fix what ruff can fix.
 types: setup-test ## Check the types with mypy.
 	$(BIN)/mypy
 
+# The tutorials run while it builds; any warning is an error.
+docs: $(DOCS_STAMP) ## Build the site in docs/_build/html, without a network; run the tutorials on it.
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet --doctree-dir docs/_build/doctrees docs docs/_build/html
+	@echo "make: the site is docs/_build/html/index.html"
+
 studies: setup-test ## Run all studies: the papers' figures and the benchmarks; takes hours.
 	@for script in $(STUDIES); do \
 		echo "== $$script"; \
@@ -168,5 +179,5 @@ release: setup ## Build sdist and wheel, check them, and try both on every Pytho
 	$(BIN)/python tools/release.py
 
 clean: ## Remove the environment, caches and runs.
-	rm -rf $(VENV) $(VENV)-uv .nox $(AGENT) yarn/agent/target build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
+	rm -rf $(VENV) $(VENV)-uv .nox $(AGENT) yarn/agent/target build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs docs/_build docs/generated docs/tutorials/examples
 	find elasticml tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -37,7 +37,7 @@ IN_SDIST = (
     "README.md",
     "SECURITY.md",
     "conda/meta.yaml",
-    "docs/architecture.md",
+    "docs/explanation/architecture.md",
     "elasticml/clusters/minihadoop/pom.xml",
     "examples/",
     "noxfile.py",

@@ -1,0 +1,103 @@
+"""
+Tables with strings and gaps
+============================
+
+A table has words, dates and missing values. elasticml reads it as it is, trains on any number of
+workers, and predicts new rows of the same form.
+"""
+
+# %%
+# A table
+# -------
+# Two thousand flights, made up. A flight is late more often in the evening, with one of the
+# carriers, and in bad weather. One value in ten of the wind is missing.
+
+import numpy as np
+import pandas as pd
+
+rng = np.random.default_rng(0)
+n = 2000
+flights = pd.DataFrame(
+    {
+        "carrier": rng.choice(["Ada", "Babbage", "Curie"], n),
+        "day": pd.Timestamp("2026-01-01") + pd.to_timedelta(rng.integers(0, 90, n), unit="D"),
+        "hour": rng.integers(5, 23, n),
+        "wind": rng.gamma(2.0, 5.0, n),
+    }
+)
+lateness = 0.25 * (flights["hour"] - 14) + 1.5 * (flights["carrier"] == "Curie")
+lateness += 0.1 * (flights["wind"] - 10) + rng.logistic(size=n)
+flights["arrived"] = np.where(lateness > 0.5, "late", "on time")
+flights.loc[rng.random(n) < 0.1, "wind"] = np.nan
+flights[:1600].to_csv("flights.csv", index=False)
+flights[1600:].to_csv("new.csv", index=False)
+flights.head()
+
+# %%
+# Train
+# -----
+# ``read_csv`` reads nothing yet; the workers will. Words become one column for each value, dates
+# become weekdays, and gaps get the median of their column and a column that marks them. The label
+# may be a word. ``scale="standard"`` gives all columns the same spread; the model's coefficients
+# remain in the units of the table.
+
+from dask.distributed import Client
+
+import elasticml as em
+
+data = em.read_csv(
+    "flights.csv", label="arrived", missing="median", missing_indicator=True, dates=["weekday"]
+)
+job = em.Job(
+    em.CoCoA(loss="logistic", l2=1e-3, scale="standard"),
+    data,
+    test=em.read_csv("new.csv", label="arrived", missing="median"),
+)
+with em.LocalCluster(workers=2, algorithms=["cocoa"]) as cluster, Client(cluster) as client:
+    result = job.run(client)
+print(result.summary["stopped_by"], result.summary["gap"])
+print(result.summary["test"])
+
+# %%
+# ``gap`` is a certificate: no model has an objective that is lower by more than this number.
+#
+# Predict
+# -------
+# The model encodes new rows as it encoded the training data. It accepts a file, a DataFrame, an
+# Arrow table or a Dask collection. A carrier that it has not seen counts as none of the known ones.
+
+evening = pd.DataFrame(
+    {
+        "carrier": ["Ada", "Curie", "Darwin"],
+        "day": ["2026-04-01"] * 3,
+        "hour": [21, 21, 21],
+        "wind": [np.nan, 20.0, 20.0],
+    }
+)
+evening["prediction"] = result.model.predict(evening)
+evening
+
+# %%
+# Which column does what
+# ----------------------
+
+import matplotlib.pyplot as plt
+
+names = result.model.rows.feature_names()
+weights = result.model.coef_.ravel()
+order = np.argsort(weights)
+plt.figure(figsize=(7, 3))
+plt.barh([names[i] for i in order], weights[order])
+plt.xlabel("coefficient")
+plt.tight_layout()
+
+# %%
+# The model is one file. It needs neither the run nor a cluster.
+
+result.model.save("flights.npz")
+print(em.load_model("flights.npz").score("new.csv"))
+
+# %%
+# The same without Python: ``elasticml init flights.csv --label arrived`` writes a commented job
+# file, and ``elasticml run`` runs it. All options of tables are in the :doc:`reference of job files
+# </reference/job-files>`.

@@ -1,0 +1,70 @@
+"""
+A Dask dataframe
+================
+
+Rows that are in the memory of Dask workers stay there. Neither the client nor the scheduler touches
+one.
+"""
+
+# %%
+# A cluster with a dataframe on it
+# --------------------------------
+# Any Dask cluster works; this one starts quickly on this machine. ``persist`` computes the
+# partitions and keeps them on the workers.
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+from dask.distributed import Client
+
+import elasticml as em
+
+cluster = em.LocalCluster(workers=2, algorithms=["cocoa"]).start()
+client = Client(cluster.scheduler_address)
+
+rng = np.random.default_rng(1)
+rooms = rng.integers(1, 7, 4000)
+houses = pd.DataFrame(
+    {
+        "rooms": rooms,
+        "area": 18.0 * rooms + rng.normal(0, 9, 4000),
+        "town": rng.choice(["Baker", "Fleet", "Regent"], 4000),
+    }
+)
+houses["price"] = 3.1 * houses["area"] + 40.0 * (houses["town"] == "Regent")
+houses["price"] += rng.normal(0, 20, 4000)
+frame = dd.from_pandas(houses, npartitions=8).persist()
+frame
+
+# %%
+# Train where the rows are
+# ------------------------
+# ``from_dask`` names the column of the labels; columns of text become categories.
+
+data = em.from_dask(frame, label="price")
+job = em.Job(em.CoCoA(loss="squared", l2=1e-6, scale="standard"), data, stop=em.Stop(gap=1e-4))
+result = job.run(client)
+for name, weight in zip(result.model.rows.feature_names(), result.model.coef_.ravel(), strict=True):
+    print(f"{name:12} {weight:8.2f}")
+print("intercept   ", round(float(np.ravel(result.model.intercept_)[0]), 2))
+
+# %%
+# Or with an estimator
+# --------------------
+# Estimators accept Dask collections. Where there is a client, they fit as a job on its cluster, and
+# ``predict`` returns a lazy collection in the same partitions.
+
+X, y = frame[["rooms", "area"]], frame["price"]
+ridge = em.Ridge(alpha=1.0).fit(X, y)
+print(ridge.solver_path_, ridge.coef_)
+predicted = ridge.predict(X)
+print(predicted.compute()[:3])
+
+# %%
+# When a worker is lost
+# ---------------------
+# Its partitions are computed again from their graph, as Dask does for any task, and their rows take
+# part in the next rounds. See :doc:`data in Dask </how-to/dask-data>` for memory and limits.
+
+client.close()
+cluster.close()
