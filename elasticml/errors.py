@@ -41,6 +41,11 @@ class ElasticmlError(Exception):
     The message is one line: what failed, what was found, what was expected, and the remedy;
     characters that would break the line are escaped. Fields are passed as keyword arguments, become
     attributes and survive pickling.
+
+    Examples
+    --------
+    >>> issubclass(em.ConfigError, em.ElasticmlError)
+    True
     """
 
     def __init__(self, message: str, **fields: Any) -> None:
@@ -62,19 +67,47 @@ def _rebuild(kind: type[ElasticmlError], message: str, fields: dict[str, Any]) -
 
 
 class ConfigError(ElasticmlError):
-    """The job, its settings or the environment are invalid; nothing was started."""
+    """The job, its settings or the environment are invalid; nothing was started.
+
+    Examples
+    --------
+    >>> em.CoCoA(loss="hing")
+    Traceback (most recent call last):
+    elasticml.errors.ConfigError: CoCoA.loss: got 'hing'...
+    """
 
 
 class DataError(ElasticmlError):
-    """The data are invalid; the message names the file, line and column if they are known."""
+    """The data are invalid; the message names the file, line and column if they are known.
+
+    Examples
+    --------
+    >>> with open("words.svm", "w") as file:
+    ...     print("1 one", file=file)
+    >>> em.LinearSVC().fit("words.svm")
+    Traceback (most recent call last):
+    elasticml.errors.DataError: ...
+    """
 
 
 class SubmissionError(ElasticmlError):
-    """A cluster rejected the job or its containers."""
+    """A cluster rejected the job or its containers.
+
+    Examples
+    --------
+    >>> issubclass(em.SubmissionError, em.ElasticmlError)
+    True
+    """
 
 
 class ProtocolError(ElasticmlError):
-    """Two processes violated the protocol between them."""
+    """Two processes violated the protocol between them.
+
+    Examples
+    --------
+    >>> issubclass(em.ProtocolError, em.ElasticmlError)
+    True
+    """
 
 
 class LocalProtocolError(ProtocolError):
@@ -89,11 +122,25 @@ class JobFailedError(ElasticmlError):
     """The job failed at run time; fields: ``member``, ``exchange``, ``reason`` if known.
 
     ``traceback`` is the traceback of another process, if an exception there ended the job.
+
+    Examples
+    --------
+    >>> try:
+    ...     em.Job(em.CoCoA(), em.read_svmlight("/none.svm"), stop=stop).run(client)
+    ... except em.ElasticmlError as error:
+    ...     print(type(error).__name__)
+    ConfigError
     """
 
 
 class NotEnoughMembersError(ElasticmlError):
-    """Fewer members than the job needs; fields: ``have``, ``need``, ``waited_s``."""
+    """Fewer members than the job needs; fields: ``have``, ``need``, ``waited_s``.
+
+    Examples
+    --------
+    >>> issubclass(em.NotEnoughMembersError, em.ElasticmlError)
+    True
+    """
 
 
 @contextmanager

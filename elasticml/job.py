@@ -98,6 +98,8 @@ class Job:
         Bytes; by default ``min(1 MiB, total / (64 members))``, for local SGD ``"200 KiB"``.
     cache : path, bool or None
         Directory for parsed blocks of text; False for none; by default ``~/.cache/elasticml``.
+    collective : Collective or mapping, optional
+        Tree and transport of models and partials; by default chosen by members and hosts.
     partitions : int, optional
         Static partitions of the examples, several per member, as in the papers' layouts.
     holders : "auto", 1 or 2
@@ -134,6 +136,13 @@ class Job:
     ------
     ConfigError
         When a setting is invalid.
+
+    Examples
+    --------
+    >>> job = em.Job(em.CoCoA(loss="hinge", l2=1e-2), em.from_arrays(X, y), stop=em.Stop(gap=1e-3))
+    >>> result = job.run(client)
+    >>> bool(result.summary["gap"] <= 1e-3)
+    True
     """
 
     def __init__(
@@ -435,6 +444,13 @@ def attach(client: Client, job_id: str) -> Handle:
     ------
     ConfigError
         When the scheduler does not know the job; it keeps results for 24 hours.
+
+    Examples
+    --------
+    >>> handle = em.Job(em.CoCoA(), em.from_arrays(X, y), stop=stop).start(client)
+    >>> again = em.attach(client, handle.job_id)  # in another process, for example
+    >>> again.result().summary["job"] == handle.job_id
+    True
     """
     return attach_handle(client, job_id)
 
@@ -473,6 +489,12 @@ def resume(
         memory and are not given again.
     DataError
         When the data have changed.
+
+    Examples
+    --------
+    >>> em.resume(client, "runs/none")  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+    elasticml.errors.ConfigError: there is no run
     """
     run_dir = Path(path) if not is_url(str(path)) and (Path(path) / "job.yaml").is_file() else None
     reached: Mapping[str, Any] = {}

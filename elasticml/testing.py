@@ -3,6 +3,12 @@
 :func:`run_here` trains in the calling thread, so that breakpoints and tracebacks work as usual.
 :func:`check_algorithm` tests what elasticml relies on when members leave, return and exchange
 chunks, and then trains in the simulator with kills, notices and returns.
+
+Examples
+--------
+>>> run = em.testing.run_here(em.CoCoA(), em.from_arrays(X, y), rounds=3, members=2)
+>>> len(run.history)
+3
 """
 
 from __future__ import annotations

@@ -109,7 +109,8 @@ elasticml; they share these names:
    from dask.distributed import Client
 
    X, y = ...  # 200 rows of 5 columns, labels -1 and 1, from np.random.default_rng(0)
-   client = Client(em.LocalCluster(workers=2).scheduler_address)
+   client = Client(em.LocalCluster(workers=2).start().scheduler_address)
+   stop = em.Stop(rounds=3)
 """
 
 

@@ -70,6 +70,11 @@ class ElasticNet(LinearRegressor):
         How it was fitted: as a job if ``client`` is given, or if there is a default client and at
         least 50 million stored values; otherwise, and with ``alpha`` 0, in this process.
     n_features_in_ : int
+
+    Examples
+    --------
+    >>> int(np.count_nonzero(em.ElasticNet(alpha=0.1, l1_ratio=0.9).fit(X, X[:, 0]).coef_))
+    1
     """
 
     _without_meaning = ("precompute", "copy_X", "selection")
@@ -256,7 +261,17 @@ class ElasticNet(LinearRegressor):
 class Lasso(ElasticNet):
     """Linear regression with an L1 penalty: :class:`ElasticNet` with ``l1_ratio`` 1.
 
-    Parameters and attributes are those of :class:`ElasticNet`.
+    Parameters
+    ----------
+    alpha, fit_intercept, max_iter, tol, warm_start, positive, client
+        As for :class:`ElasticNet`, which also has the attributes.
+    precompute, copy_X, random_state, selection
+        Parameters of scikit-learn without meaning here.
+
+    Examples
+    --------
+    >>> em.Lasso(alpha=0.1).fit(X, X[:, 0]).coef_.round(1)
+    array([0.9, 0. , 0. , 0. , 0. ])
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {

@@ -65,6 +65,11 @@ class HuberRegressor(LinearRegressor):
         How it was fitted: as jobs if ``client`` is given, or if there is a default client and at
         least 50 million stored values; otherwise in this process.
     n_features_in_ : int
+
+    Examples
+    --------
+    >>> em.HuberRegressor().fit(X, X[:, 0]).coef_[0].round(1) == 1
+    np.True_
     """
 
     _loss = "huber"

@@ -103,6 +103,12 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
     initial centres and needs at least ``n_clusters`` rows.
 
     If the data have fewer distinct rows than clusters, some centres coincide, and ``fit`` warns.
+
+    Examples
+    --------
+    >>> model = em.KMeans(n_clusters=3, random_state=0).fit(X)
+    >>> model.cluster_centers_.shape, model.labels_.shape
+    ((3, 5), (200,))
     """
 
     _without_meaning = ("n_init", "verbose", "copy_x", "algorithm")

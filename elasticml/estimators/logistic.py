@@ -249,6 +249,12 @@ class LogisticRegression(LinearClassifier):
         least 50 million stored values; otherwise, and with an L1 penalty and more than two classes,
         in this process.
     n_features_in_ : int
+
+    Examples
+    --------
+    >>> classifier = em.LogisticRegression(C=0.1).fit(X, y)
+    >>> classifier.predict_proba(X[:2]).shape
+    (2, 2)
     """
 
     _loss = "logistic"

@@ -71,6 +71,12 @@ def enet_path(
     ------
     ValueError
         When the rows, the targets or a parameter are invalid.
+
+    Examples
+    --------
+    >>> alphas, coefs, gaps = em.enet_path(X, X[:, 0], l1_ratio=0.5)
+    >>> alphas.shape, coefs.shape
+    ((100,), (5, 100))
     """
     parameters = {
         "l1_ratio": l1_ratio,
@@ -95,7 +101,33 @@ def enet_path(
 
 
 def lasso_path(X: Any, y: Any = None, **settings: Any) -> tuple[F64, F64, F64]:
-    """Compute the lasso along a path; parameters as in :func:`enet_path`, without l1_ratio."""
+    """Compute the lasso along a path of penalties.
+
+    Parameters
+    ----------
+    X, y
+        As for :func:`enet_path`.
+    **settings
+        The other parameters of :func:`enet_path`, except ``l1_ratio``.
+
+    Returns
+    -------
+    alphas : ndarray (n_alphas,), descending
+    coefs : ndarray (n_features, n_alphas)
+    gaps : ndarray (n_alphas,)
+        Certified duality gaps.
+
+    Raises
+    ------
+    ValueError
+        When a parameter is out of range.
+
+    Examples
+    --------
+    >>> alphas, coefs, gaps = em.lasso_path(X, X[:, 0])
+    >>> alphas.shape, coefs.shape
+    ((100,), (5, 100))
+    """
     return enet_path(X, y, l1_ratio=1.0, **settings)
 
 
@@ -183,6 +215,11 @@ class ElasticNetCV(LinearRegressor):
         Weighted mean squared error on each fold.
     coef_, intercept_, dual_gap_, n_iter_, n_features_in_
         For the model fitted to all rows, as in :class:`ElasticNet`.
+
+    Examples
+    --------
+    >>> em.ElasticNetCV(l1_ratio=[0.5, 1.0], cv=3).fit(X, X[:, 0]).l1_ratio_
+    0.5
     """
 
     _without_meaning = ("precompute", "copy_X", "verbose", "selection")
@@ -328,7 +365,17 @@ class ElasticNetCV(LinearRegressor):
 class LassoCV(ElasticNetCV):
     """The lasso with cross-validation: :class:`ElasticNetCV` with ``l1_ratio`` 1.
 
-    Parameters and attributes are those of :class:`ElasticNetCV`, without ``l1_ratio``.
+    Parameters
+    ----------
+    eps, alphas, fit_intercept, max_iter, tol, cv, n_jobs, positive, verbose
+        As for :class:`ElasticNetCV`, which also has the attributes, except ``l1_ratio_``.
+    precompute, copy_X, random_state, selection
+        Parameters of scikit-learn without meaning here.
+
+    Examples
+    --------
+    >>> bool(em.LassoCV(cv=3).fit(X, X[:, 0]).alpha_ < 0.1)
+    True
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {

@@ -57,6 +57,11 @@ class PoissonRegressor(LinearRegressor):
         How it was fitted: as a job if ``client`` is given, or if there is a default client and at
         least 50 million stored values; otherwise in this process.
     n_features_in_ : int
+
+    Examples
+    --------
+    >>> em.PoissonRegressor(alpha=1e-3).fit(X, np.exp(X[:, 0])).coef_[0].round(1) == 1
+    np.True_
     """
 
     _loss = "poisson"

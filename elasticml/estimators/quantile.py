@@ -41,6 +41,11 @@ class QuantileRegressor(LinearRegressor):
         A certified bound of the suboptimality of the objective.
     n_iter_ : int
     n_features_in_ : int
+
+    Examples
+    --------
+    >>> em.QuantileRegressor(quantile=0.9).fit(X, X[:, 0]).coef_.shape
+    (5,)
     """
 
     _loss = "quantile"

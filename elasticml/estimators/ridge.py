@@ -83,6 +83,11 @@ class Ridge(LinearRegressor):
         least 50 million stored values; otherwise, and with ``positive`` and ``alpha`` 0, in this
         process.
     n_features_in_ : int
+
+    Examples
+    --------
+    >>> em.Ridge(alpha=1.0).fit(X, X[:, 0]).coef_[0].round(1) == 1
+    np.True_
     """
 
     _without_meaning = ("copy_X",)

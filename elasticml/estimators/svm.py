@@ -91,6 +91,12 @@ class LinearSVC(LinearClassifier):
         How it was fitted: as a job if ``client`` is given, or if there is a default client and at
         least 50 million stored values; otherwise in this process.
     n_features_in_ : int
+
+    Examples
+    --------
+    >>> svm = em.LinearSVC(C=0.1).fit(X, y)
+    >>> bool(svm.score(X, y) > 0.7), bool(svm.dual_gap_ < 1e-2)
+    (True, True)
     """
 
     _without_meaning = ("verbose",)

@@ -52,6 +52,14 @@ def announce(
         When a worker is unknown: the message lists the known ones; and for invalid arguments.
     JobFailedError
         When the scheduler cannot be reached.
+
+    Examples
+    --------
+    >>> worker = next(iter(client.scheduler_info()["workers"]))
+    >>> em.announce(client, worker, grace_s=30) == (worker,)
+    True
+    >>> em.withdraw(client, worker) == (worker,)
+    True
     """
     return _call(
         client,
@@ -83,6 +91,12 @@ def withdraw(client: Client, workers: str | Collection[str]) -> tuple[str, ...]:
         When a worker is unknown: the message lists the known ones.
     JobFailedError
         When the scheduler cannot be reached.
+
+    Examples
+    --------
+    >>> worker = next(iter(client.scheduler_info()["workers"]))
+    >>> em.announce(client, worker, grace_s=30) == em.withdraw(client, worker)
+    True
     """
     return _call(client, "em_withdraw", workers)
 

@@ -22,6 +22,15 @@ class Callback:
 
     They are called in the client's process, in the thread that waits for the result. One that
     raises is not called again: the job goes on, a warning says so at once, and a note of the run.
+
+    Examples
+    --------
+    >>> class Print(em.Callback):
+    ...     def on_end(self, result):
+    ...         print(result.summary["rounds"], "rounds")
+    >>> job = em.Job(em.CoCoA(), em.from_arrays(X, y), stop=em.Stop(rounds=3))
+    >>> result = job.run(client, callbacks=[Print()])
+    3 rounds
     """
 
     def on_start(self, job: Mapping[str, Any]) -> None:

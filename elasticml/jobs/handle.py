@@ -35,7 +35,27 @@ LOOK_S = 0.5
 class Handle:
     """A job on a scheduler. The client may disconnect, and another attach by ``job_id``.
 
-    Iteration yields the records of the story from its start until the job has ended.
+    Iteration yields the records of the story from its start until the job has ended. ``job.start``,
+    ``em.attach`` and ``em.resume`` make handles.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    job_id : str
+    record : mapping
+        The job as it was sent to the scheduler.
+    source, test : Source, optional
+        Training and test data, where this process has them: the evaluation reads them.
+    interrupted : mapping, optional
+        Facts about a former attempt of the job, for the run directory.
+
+    Examples
+    --------
+    >>> handle = em.Job(em.CoCoA(), em.from_arrays(X, y), stop=em.Stop(rounds=3)).start(client)
+    >>> [record["event"] for record in handle][0]
+    'JobStarted'
+    >>> handle.result().summary["rounds"]
+    3
     """
 
     def __init__(

@@ -236,7 +236,16 @@ _EXAMPLES = {"data": "format: svmlight, path: train.svm", "algorithm": "name: ba
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFile:
-    """The validated sections of a job file; no data have been read and nothing was started."""
+    """The validated sections of a job file; no data have been read and nothing was started.
+
+    Examples
+    --------
+    >>> with open("job.yaml", "w") as file:
+    ...     print("data: {format: svmlight, path: a.svm}", file=file)
+    ...     print("algorithm: {name: cocoa}", file=file)
+    >>> em.read_job_file("job.yaml").name
+    'job'
+    """
 
     name: str
     data: Source
@@ -286,6 +295,14 @@ def read_job_file(
     ------
     ConfigError
         When the file does not exist, is not YAML, or has an invalid setting.
+
+    Examples
+    --------
+    >>> with open("job.yaml", "w") as file:
+    ...     print("data: {format: svmlight, path: a.svm}", file=file)
+    ...     print("algorithm: {name: cocoa}", file=file)
+    >>> em.read_job_file("job.yaml").algorithm
+    CoCoA()
     """
     path = Path(path)
     raw = read_yaml_mapping(path)

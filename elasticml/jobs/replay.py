@@ -38,7 +38,15 @@ ProgressCallback = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """The result of a bit-identical replay; a replay that differs raises instead."""
+    """The result of a bit-identical replay; a replay that differs raises instead.
+
+    Examples
+    --------
+    >>> job = em.Job(em.CoCoA(), em.from_arrays(X, y), stop=stop)
+    >>> result = job.run(client, run_dir="runs/again")
+    >>> em.replay("runs/again", data=em.from_arrays(X, y)).exchanges > 0
+    True
+    """
 
     #: The final model, or the one at the start of the requested round.
     arrays: Arrays
@@ -88,6 +96,14 @@ def replay(
         When the story has been edited, or the data have changed.
     JobFailedError
         When the bits differ; the message names the first exchange with a difference.
+
+    Examples
+    --------
+    >>> job = em.Job(em.CoCoA(), em.from_arrays(X, y), stop=stop)
+    >>> result = job.run(client, run_dir="runs/replayed")
+    >>> again = em.replay("runs/replayed", data=em.from_arrays(X, y))
+    >>> bool((again.arrays["coef"] == result.model.coef_).all())
+    True
     """
     path, began_s = Path(run_dir), time.perf_counter()
     run_summary = _summary_of(path)

@@ -49,6 +49,12 @@ class Result:
     ``model`` is None if the job ended before its first round. ``history`` has one row per round,
     with the state at the start of the round, and a last row for the final model; it is a list of
     mappings, and also a table (:class:`elasticml.jobs.history.History`).
+
+    Examples
+    --------
+    >>> result = em.Job(em.CoCoA(), em.from_arrays(X, y), stop=em.Stop(rounds=3)).run(client)
+    >>> result.model.coef_.shape, len(result.history)
+    ((1, 5), 4)
     """
 
     model: Model | None
@@ -159,6 +165,13 @@ def load_result(path: str | Path) -> Result:
         When it holds no run, or one that has not ended.
     DataError
         When it is damaged, or was written by a later version.
+
+    Examples
+    --------
+    >>> job = em.Job(em.CoCoA(), em.from_arrays(X, y), stop=stop)
+    >>> result = job.run(client, run_dir="runs/first")
+    >>> em.load_result("runs/first").summary["job"] == result.summary["job"]
+    True
     """
     name = str(path)
     if not exists(join(name, "summary.json")):

@@ -45,6 +45,10 @@ class MLflowCallback(Callback):
     ------
     ConfigError
         When MLflow is not installed.
+
+    Examples
+    --------
+    >>> callback = em.MLflowCallback("flights", tracking_uri="sqlite:///runs.db")
     """
 
     def __init__(
@@ -124,6 +128,10 @@ class TensorBoardCallback(Callback):
     ------
     ConfigError
         When TensorBoard is not installed.
+
+    Examples
+    --------
+    >>> callback = em.TensorBoardCallback("runs/board")
     """
 
     def __init__(self, log_dir: str | os.PathLike[str]) -> None:
@@ -189,6 +197,10 @@ class WandbCallback(Callback):
     ------
     ConfigError
         When wandb is not installed.
+
+    Examples
+    --------
+    >>> callback = em.WandbCallback(project="flights", mode="offline")
     """
 
     def __init__(self, **settings: Any) -> None:

@@ -34,6 +34,11 @@ def watch(handle: Handle, every_s: float = 2.0) -> None:
     ------
     ConfigError
         Where there is no notebook, and when ``every_s`` is not positive.
+
+    Examples
+    --------
+    >>> handle = em.Job(em.CoCoA(), em.from_arrays(X, y), stop=stop).start(client)
+    >>> em.watch(handle)  # doctest: +SKIP
     """
     if not every_s > 0:
         raise ConfigError(f"watch: every_s: got {every_s!r}, wanted seconds above 0")

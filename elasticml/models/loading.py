@@ -47,6 +47,13 @@ def load_model(path: str | Path) -> Model:
         When the file does not exist.
     DataError
         When it is not a model, is damaged, or was written by a later version.
+
+    Examples
+    --------
+    >>> em.LogisticRegression().fit(X, y).save("labels.npz")
+    >>> model = em.load_model("labels.npz")
+    >>> model.predict(X[:3]).shape
+    (3,)
     """
     name = os.fspath(path)
     local = local_path(name)

@@ -41,6 +41,11 @@ class GlobalShuffle(PolicyOptions):
     ------
     ConfigError
         When a setting is out of range.
+
+    Examples
+    --------
+    >>> em.GlobalShuffle().name
+    'shuffle'
     """
 
     name = "shuffle"

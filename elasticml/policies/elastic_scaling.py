@@ -21,6 +21,11 @@ class ElasticScaling:
     are equal. Deviations: a leaver sends as many chunks as fit into half of its grace period, those
     with a copy elsewhere first; balance counts examples instead of chunks; a leaver's replacement
     takes its chunks, too; and no newcomer gets a share while it could readmit absent examples.
+
+    Examples
+    --------
+    >>> em.ElasticScaling().name
+    'elastic_scaling'
     """
 
     name = "elastic_scaling"

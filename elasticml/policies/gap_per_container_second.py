@@ -93,6 +93,11 @@ class GapPerContainerSecond(PolicyOptions):
     ------
     ConfigError
         When a setting is out of range.
+
+    Examples
+    --------
+    >>> em.GapPerContainerSecond().name
+    'gap_per_container_second'
     """
 
     name = "gap_per_container_second"

@@ -204,6 +204,11 @@ class ChooseInnerIterations(PolicyOptions):
     ------
     ConfigError
         When a setting is out of range.
+
+    Examples
+    --------
+    >>> em.ChooseInnerIterations().name
+    'inner_iterations'
     """
 
     name = "inner_iterations"

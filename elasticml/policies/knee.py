@@ -88,6 +88,11 @@ class ScaleInAtKnee(PolicyOptions):
     ------
     ConfigError
         When a setting is out of range.
+
+    Examples
+    --------
+    >>> em.ScaleInAtKnee(factor=4).name
+    'knee'
     """
 
     name = "knee"

@@ -41,6 +41,12 @@ class Rebalance(PolicyOptions):
     ------
     ConfigError
         When a setting is out of range.
+
+    Examples
+    --------
+    >>> job = em.Job(em.CoCoA(), em.from_arrays(X, y), policies=[em.Rebalance()], stop=stop)
+    >>> job.run(client).summary["rounds"]
+    3
     """
 
     name = "rebalance"

@@ -49,6 +49,12 @@ class Redeal(PolicyOptions):
     ------
     ConfigError
         When a setting is out of range.
+
+    Examples
+    --------
+    >>> job = em.Job(em.CoCoA(), em.from_arrays(X, y), policies=[em.Redeal()], holders=2, stop=stop)
+    >>> job.run(client).summary["rounds"]
+    3
     """
 
     name = "redeal"

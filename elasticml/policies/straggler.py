@@ -42,6 +42,11 @@ class Straggler(PolicyOptions):
     ------
     ConfigError
         When a setting is out of range.
+
+    Examples
+    --------
+    >>> em.Straggler().name
+    'straggler'
     """
 
     name = "straggler"

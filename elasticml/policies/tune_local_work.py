@@ -65,6 +65,11 @@ class TuneLocalWork(PolicyOptions):
     ------
     ConfigError
         When a setting is out of range.
+
+    Examples
+    --------
+    >>> em.TuneLocalWork().name
+    'tune_local_work'
     """
 
     name = "tune_local_work"

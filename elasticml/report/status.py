@@ -28,7 +28,15 @@ from elasticml.story.records import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """A job's status."""
+    """A job's status.
+
+    Examples
+    --------
+    >>> handle = em.Job(em.CoCoA(), em.from_arrays(X, y), stop=stop).start(client)
+    >>> result = handle.result()
+    >>> handle.status().state
+    'done'
+    """
 
     job: str
     name: str = ""

@@ -141,6 +141,12 @@ class AsyncSGD(_Seeded, _WithIntercept):
     all data.
 
     Source: the asynchronous SGD paper; ``mode="paper"`` follows it literally.
+
+    Examples
+    --------
+    >>> job = em.Job(em.AsyncSGD("kmeans", k=3, passes=2), em.from_arrays(X, y))
+    >>> job.run(client).model.cluster_centers_.shape
+    (3, 5)
     """
 
     name: ClassVar[str] = "async_sgd"
@@ -281,6 +287,12 @@ class BatchGradient(_WithLoss, _WithIntercept):
     descent with a line search or a fixed ``step``.
 
     Source: Algorithms 1 and 2 of the resource-elastic paper, which are ``optimizer="gd"``.
+
+    Examples
+    --------
+    >>> job = em.Job(em.BatchGradient(l2=1e-3, optimizer="lbfgs"), em.from_arrays(X, y), stop=stop)
+    >>> bool(job.run(client).summary["objective"] < 0.6)
+    True
     """
 
     name: ClassVar[str] = "batch_gradient"
@@ -402,6 +414,11 @@ class CoCoA(_Seeded, _WithLoss, _WithIntercept, _Certified):
 
     Source: the elastic-CoCoA paper and the uni-task paper; ``mode="paper"`` is their aggregation,
     with ``sigma' = gamma K``.
+
+    Examples
+    --------
+    >>> em.CoCoA(loss="logistic", l2=1e-3)
+    CoCoA(loss='logistic', l2=0.001)
     """
 
     name: ClassVar[str] = "cocoa"
@@ -522,6 +539,11 @@ class PrimalCoCoA(_Seeded, _Certified):
 
     Source: Smith, Forte, Ma, Takac, Jordan and Jaggi (2018), CoCoA with the features as data. A
     classification loss is replaced by its quadratic model in every round.
+
+    Examples
+    --------
+    >>> em.PrimalCoCoA(loss="squared", l1=0.1)
+    PrimalCoCoA(l1=0.1)
     """
 
     name: ClassVar[str] = "primal_cocoa"
@@ -585,6 +607,11 @@ class LocalSGD(_Seeded):
 
     Source: the uni-task paper, sections 2.2, 3 and 5.1; the defaults are its settings for
     Fashion-MNIST.
+
+    Examples
+    --------
+    >>> em.LocalSGD(batch=32, local_steps=4)  # doctest: +SKIP
+    LocalSGD(batch=32, local_steps=4)
     """
 
     name: ClassVar[str] = "local_sgd"
@@ -656,7 +683,13 @@ class LocalSGD(_Seeded):
 
 
 class ImportedAlgorithm(SettingsModel):
-    """A user-defined algorithm: the import path of its ``Algorithm``, and its settings."""
+    """A user-defined algorithm: the import path of its ``Algorithm``, and its settings.
+
+    Examples
+    --------
+    >>> em.ImportedAlgorithm(name="examples.huber:HUBER", delta=1.0, step=0.5).name
+    'examples.huber:HUBER'
+    """
 
     model_config = ConfigDict(extra="allow")
 

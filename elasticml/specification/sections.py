@@ -46,7 +46,13 @@ class JobOptions(SettingsModel):
 
 
 class Stop(SettingsModel):
-    """When a job ends: as soon as one of the rules applies, or its model is good enough."""
+    """When a job ends: as soon as one of the rules applies, or its model is good enough.
+
+    Examples
+    --------
+    >>> em.Stop(gap=1e-6, seconds=60)
+    Stop(seconds=60.0, gap=1e-06)
+    """
 
     #: Rounds; by default 1000 if neither seconds nor epochs are given.
     rounds: int | None = Field(default=None, ge=1)
@@ -120,7 +126,13 @@ class Fault(SettingsModel):
 
 
 class Collective(SettingsModel):
-    """How models are broadcast and partials are reduced."""
+    """How models are broadcast and partials are reduced.
+
+    Examples
+    --------
+    >>> em.Collective(topology="tree", fan_out=2)
+    Collective(topology='tree')
+    """
 
     #: "auto": a star for up to 8 members on one host, else a tree.
     topology: Literal["auto", "star", "tree"] = "auto"
@@ -147,6 +159,11 @@ class Members(SettingsModel):
     """Numbers of members: ``start`` before round 0, ``min`` to continue, ``max`` to ask for.
 
     ``max`` limits the requests of policies; members that join unasked are used all the same.
+
+    Examples
+    --------
+    >>> em.Members(start=4, max=8)
+    Members(start=4, max=8)
     """
 
     #: Members before round 0; by default those of the cluster.
@@ -166,7 +183,13 @@ class Members(SettingsModel):
 
 
 class Evaluate(SettingsModel):
-    """The rounds whose models are kept and evaluated over all data after the job."""
+    """The rounds whose models are kept and evaluated over all data after the job.
+
+    Examples
+    --------
+    >>> em.Evaluate(every=10)
+    Evaluate(every=10)
+    """
 
     #: Number of rounds between two stored models.
     every: int | None = Field(default=None, ge=1)
@@ -175,7 +198,14 @@ class Evaluate(SettingsModel):
 
 
 class Validate(SettingsModel):
-    """Rows that members score while the job trains, and the job's end by their score."""
+    """Rows that members score while the job trains, and the job's end by their score.
+
+    Examples
+    --------
+    >>> job = em.Job(em.BatchGradient(), em.from_arrays(X, y), validate=em.Validate(share=0.2))
+    >>> job.run(client).summary["validation"]["rows"]
+    51
+    """
 
     #: Share of the training rows that is held out; they are never trained on.
     share: float | None = Field(default=None, gt=0, lt=1)
@@ -202,7 +232,13 @@ class Validate(SettingsModel):
 
 
 class Checkpoint(SettingsModel):
-    """Where and how often checkpoints are written, from which another process can resume."""
+    """Where and how often checkpoints are written, from which another process can resume.
+
+    Examples
+    --------
+    >>> em.Checkpoint(every=10, path="hdfs://namenode:8020/user/me/run").every
+    10.0
+    """
 
     #: A directory, or a URL such as hdfs:///user/me/run; by default in the run directory.
     path: str | None = None

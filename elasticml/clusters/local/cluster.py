@@ -87,6 +87,13 @@ class LocalCluster:
     ------
     ConfigError
         When an argument is out of range.
+
+    Examples
+    --------
+    >>> with em.LocalCluster(workers=1, algorithms=["cocoa"]) as cluster:
+    ...     with Client(cluster.scheduler_address) as other:
+    ...         em.Job(em.CoCoA(), em.from_arrays(X, y), stop=stop).run(other).summary["examples"]
+    200
     """
 
     def __init__(

@@ -589,6 +589,12 @@ class YarnCluster(ApplicationCluster):
         When an argument is wrong.
     SubmissionError
         When YARN cannot be reached, or could never grant the containers.
+
+    Examples
+    --------
+    >>> cluster = em.YarnCluster(
+    ...     environment="venv:///opt/elasticml", n_workers=4, queue="ml"
+    ... )  # doctest: +SKIP
     """
 
     def __init__(

@@ -64,6 +64,12 @@ def from_arrays(
         When the arrays take more than 2 GiB, or columns are not float64.
     DataError
         When lengths differ or a value is not finite.
+
+    Examples
+    --------
+    >>> source = em.from_arrays(X, y, sample_weight=np.ones(200))
+    >>> em.Job(em.CoCoA(), source, stop=stop).run(client).summary["examples"]
+    200
     """
     if dtype not in get_args(Dtype):
         raise unknown_choice(dtype, get_args(Dtype), "data.dtype")

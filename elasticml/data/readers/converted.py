@@ -41,6 +41,10 @@ def read_converted(path: str, *, n_columns: int | None = None) -> ConvertedSourc
     ------
     ConfigError
         When the path is a URL, or a setting is out of range.
+
+    Examples
+    --------
+    >>> source = em.read_converted("flights.chunks")  # written by elasticml convert
     """
     return source_of(ChunksSpec(path=str(path), n_columns=n_columns))
 

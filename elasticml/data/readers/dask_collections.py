@@ -63,6 +63,13 @@ def from_dask(
     ------
     ConfigError
         When X is not a Dask collection, or labels, weights or columns do not fit it.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> source = em.from_dask(da.from_array(X, (50, 5)), da.from_array(y, 50))
+    >>> em.Job(em.CoCoA(), source, stop=stop).run(client).summary["examples"]
+    200
     """
     if dtype not in get_args(Dtype):
         raise unknown_choice(dtype, get_args(Dtype), "dtype")

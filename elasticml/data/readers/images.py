@@ -108,6 +108,10 @@ def read_images(
     ------
     ConfigError
         When a setting is out of range, or ``labels`` is missing and has no default.
+
+    Examples
+    --------
+    >>> source = em.read_images("train-images-idx3-ubyte.gz", dtype="float32")  # reads nothing yet
     """
     return source_of(
         ImagesSpec(

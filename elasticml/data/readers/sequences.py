@@ -179,6 +179,10 @@ def read_sequences(
     ------
     ConfigError
         When a setting is out of range.
+
+    Examples
+    --------
+    >>> source = em.read_sequences("donors.txt", alphabet="ACGT", ngrams=(1, 3))
     """
     return source_of(
         SequencesSpec(

@@ -67,6 +67,13 @@ def read_svmlight(
     ------
     ConfigError
         When a setting is out of range.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import dump_svmlight_file
+    >>> dump_svmlight_file(X, y, "train.svm")
+    >>> em.Job(em.CoCoA(), em.read_svmlight("train.svm"), stop=stop).run(client).summary["features"]
+    5
     """
     spec = SvmlightSpec(path=str(path), zero_based=zero_based, dtype=dtype, n_columns=n_columns)
     return source_of(spec)

@@ -644,6 +644,14 @@ def read_csv(
     ------
     ConfigError
         When a setting is out of range.
+
+    Examples
+    --------
+    >>> with open("buses.csv", "w") as file:
+    ...     print("hour,rain,late", *["8,no,0", "17,yes,1"] * 50, sep=chr(10), file=file)
+    >>> result = em.Job(em.CoCoA(), em.read_csv("buses.csv", label="late"), stop=stop).run(client)
+    >>> result.model.rows.feature_names()
+    ['hour', 'rain=no', 'rain=yes']
     """
     return source_of(
         CsvSpec(
@@ -686,12 +694,29 @@ def read_parquet(
     dtype: Dtype = "float64",
     n_columns: int | None = None,
 ) -> TableSource:
-    """Return a source for a Parquet file; a block is a row group. Parameters as :func:`read_csv`.
+    """Return a source for a Parquet file; a block is a row group. Nothing is read yet.
+
+    Parameters
+    ----------
+    path : str
+        Local path or fsspec URL.
+    label, weight, categorical, ignore, missing, missing_indicator, max_categories, rare
+        As for :func:`read_csv`.
+    dates, unknown, missing_columns, extra_columns, dtype, n_columns
+        As for :func:`read_csv`.
 
     Raises
     ------
     ConfigError
         When a setting is out of range.
+
+    Examples
+    --------
+    >>> import pyarrow as pa, pyarrow.parquet
+    >>> pa.parquet.write_table(pa.table({"hour": X[:, 0], "late": y}), "buses.parquet")
+    >>> source = em.read_parquet("buses.parquet", label="late")
+    >>> em.Job(em.CoCoA(), source, stop=stop).run(client).summary["examples"]
+    200
     """
     return source_of(
         ParquetSpec(

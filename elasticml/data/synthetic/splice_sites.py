@@ -329,6 +329,12 @@ def make_splice(
     ------
     ConfigError
         When a setting is out of range.
+
+    Examples
+    --------
+    >>> sites = em.make_splice(n=100, seed=1)
+    >>> sites.letters.shape, sites.labels.shape
+    ((100, 141), (100,))
     """
     source = synthetic_splice(
         n, seed=seed, length=length, positive_share=positive_share, ngrams=(1, 1)

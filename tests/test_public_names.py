@@ -1,0 +1,83 @@
+"""Every public name is documented: its group in the reference, parameters, a tested example."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+from numpydoc.docscrape import NumpyDocString
+
+import elasticml as em
+from elasticml.specification.settings_model import SettingsModel
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMES = [name for name in em.__all__ if name != "__version__"]
+#: Examples that nothing here can run: they need a Hadoop, PyTorch, a notebook.
+NOT_RUN = {"YarnCluster", "LocalSGD", "watch"}
+
+
+def docstring(name: str) -> str:
+    """Return the docstring of a public name."""
+    return inspect.getdoc(getattr(em, name)) or ""
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[dict[str, Any]]:
+    """Yield the names that the examples share, as the reference shows them."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 5))
+    y = np.where(X[:, 0] - X[:, 1] + rng.normal(size=200) > 0, 1.0, -1.0)
+    with em.LocalCluster(workers=2) as cluster, Client(cluster.scheduler_address) as client:
+        names = {"np": np, "em": em, "Client": Client, "client": client, "X": X, "y": y}
+        yield {**names, "stop": em.Stop(rounds=3)}
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("name", NAMES)
+def test_the_example_of_a_public_name_runs(name, shared, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    example = doctest.DocTestParser().get_doctest(docstring(name), dict(shared), name, None, None)
+    assert example.examples, f"{name} has no example"
+    skipped = [part for part in example.examples if doctest.SKIP in part.options]
+    assert bool(skipped) == (name in NOT_RUN)
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
+    report: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=flags)
+    assert runner.run(example, out=report.append).failed == 0, "".join(report)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_of_a_public_name_is_documented(name):
+    value = getattr(em, name)
+    if inspect.ismodule(value) or (inspect.isclass(value) and is_documented_otherwise(value)):
+        return
+    sections = NumpyDocString(docstring(name))
+    described = {
+        word.strip().lstrip("*")
+        for parameter in sections["Parameters"] + sections["Attributes"]
+        for word in parameter.name.split(",")
+    }
+    assert set(inspect.signature(value).parameters) - described == set()
+
+
+def is_documented_otherwise(kind: type) -> bool:
+    """Whether the reference takes the parameters of a class from its fields or its base."""
+    is_dataclass = hasattr(kind, "__dataclass_fields__")
+    return issubclass(kind, SettingsModel | Exception) or is_dataclass
+
+
+def test_the_reference_has_a_group_for_every_public_name():
+    path = ROOT / "docs" / "extensions" / "generated_reference.py"
+    pytest.importorskip("sphinx", reason="Sphinx is not installed; make docs")
+    spec = importlib.util.spec_from_file_location("generated_reference", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    grouped = [name for names in module.GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(em.__all__)
