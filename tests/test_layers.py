@@ -235,6 +235,19 @@ def test_every_library_that_is_imported_is_declared():
     assert imported - names - sys.stdlib_module_names == set()
 
 
+def test_skein_is_called_by_its_adapter_alone():
+    # The specification of an application stays in dask-yarn's format, which is skein's classes.
+    allowed = {"compat", "skein_client", "application_spec"}
+    wrong = [
+        module
+        for module in INSIDE
+        if part_of(module) == "clusters" and module.rpartition(".")[2] not in allowed
+        for node in ast.walk(tree_of(module))
+        if isinstance(node, ast.Name | ast.Attribute) and "import_skein" in ast.unparse(node)
+    ]
+    assert wrong == []
+
+
 def test_the_parts_of_the_package_have_no_facade_of_their_own():
     wrong = [
         module

@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from elasticml.clusters.yarn.jobs.applications import Application
     from elasticml.clusters.yarn.jobs.submission import Verdict
-    from elasticml.clusters.yarn.jobs.yarn_status import ApplicationStatus
+    from elasticml.clusters.yarn.yarn_client import ApplicationStatus
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from elasticml.cli.checks import Check, State, ask_program, check_package
+from elasticml.clusters.yarn.application_spec import agent_jar
 from elasticml.clusters.yarn.capacity_check import Container, grantable_now
 from elasticml.clusters.yarn.compat import import_dask_yarn, import_skein
 from elasticml.clusters.yarn.hadoop_conf import (
@@ -19,7 +20,6 @@ from elasticml.clusters.yarn.hadoop_conf import (
     is_secure,
     require_conf,
 )
-from elasticml.clusters.yarn.notice_stream import agent_jar
 from elasticml.clusters.yarn.packing import packing_list
 from elasticml.clusters.yarn.resource_manager import ResourceManager
 from elasticml.clusters.yarn.rm_responses import Node, Queue

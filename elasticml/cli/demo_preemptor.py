@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 from elasticml.story.records import RoundEnded, StoryRecord, records_from_json
 
 if TYPE_CHECKING:
-    import skein
-
     from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
     from elasticml.clusters.minihadoop.test_tenant import Tenant
+    from elasticml.clusters.yarn.yarn_client import YarnClient
 
 #: Seconds between two polls of the job's story.
 LOOK_S = 0.5
@@ -41,13 +40,13 @@ class ContainerKiller:
 
     Parameters
     ----------
-    client : skein.Client
+    client : YarnClient
     yarn : MiniYarn
     name : str
         Name of the application.
     """
 
-    def __init__(self, client: skein.Client, yarn: MiniYarn, name: str) -> None:
+    def __init__(self, client: YarnClient, yarn: MiniYarn, name: str) -> None:
         self._client = client
         self._yarn = yarn
         self._name = name
@@ -56,10 +55,11 @@ class ContainerKiller:
         """Send SIGKILL to all processes of the youngest container; return its id."""
         from elasticml.clusters.minihadoop.daemons import environment_of
 
-        (report,) = self._client.get_applications(states=["RUNNING"], name=self._name)
-        workers = self._client.connect(report.id).get_containers(["dask.worker"], ["RUNNING"])
+        (app_id,) = self._client.running(self._name)
+        with self._client.connect(app_id) as application:
+            workers = application.containers(["dask.worker"], ["running"])
         # The youngest: it has not been marked for pre-emption.
-        container = str(max(workers, key=lambda worker: worker.instance).yarn_container_id)
+        container = max(workers, key=lambda worker: worker.instance).container
         pids = [
             pid
             for pid in self._yarn.processes()

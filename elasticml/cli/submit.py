@@ -23,11 +23,10 @@ from elasticml.cli.submit_flow import (
 from elasticml.errors import ConfigError
 
 if TYPE_CHECKING:
-    import skein
-
     from elasticml.clusters.yarn.jobs.applications import Application
     from elasticml.clusters.yarn.jobs.submission import Verdict
     from elasticml.clusters.yarn.jobs.submit import SubmissionPlan
+    from elasticml.clusters.yarn.yarn_client import YarnClient
     from elasticml.jobs.job_file import JobFile
     from elasticml.protocol.job_record import JobRecord
 
@@ -141,7 +140,7 @@ def run_on_yarn(
 
 
 def submit_and_follow(
-    client: skein.Client,
+    client: YarnClient,
     plan: SubmissionPlan,
     record: JobRecord,
     *,

@@ -18,10 +18,9 @@ import click
 from elasticml.errors import ConfigError
 
 if TYPE_CHECKING:
-    import skein
-
     from elasticml.clusters.yarn.jobs.applications import Application
     from elasticml.clusters.yarn.jobs.submit import SubmissionPlan
+    from elasticml.clusters.yarn.yarn_client import YarnClient
     from elasticml.protocol.job_record import JobRecord
 
 
@@ -87,7 +86,7 @@ class SubmissionState:
 
 
 def submit_and_record(
-    client: skein.Client,
+    client: YarnClient,
     plan: SubmissionPlan,
     record: JobRecord,
     state: SubmissionState,

@@ -11,20 +11,20 @@ posted is the number of seconds until then.
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import logging
 import os
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Protocol
+
+import urllib3
 
 from elasticml.errors import ConfigError, one_line
 from elasticml.protocol.notices import Reason
@@ -94,16 +94,18 @@ def request(url: str, headers: Mapping[str, str], method: str = "GET") -> Answer
     OSError
         When it does not answer in :data:`ANSWER_S_MAX`.
     """
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    wanted = urllib.request.Request(url, method=method, headers=dict(headers))
     try:
-        with opener.open(wanted, timeout=ANSWER_S_MAX) as response:
-            return Answer(status=response.status, body=response.read().decode())
-    except urllib.error.HTTPError as error:
-        with error:
-            return Answer(status=error.code, body=error.read().decode(errors="replace"))
-    except http.client.HTTPException as error:
-        raise OSError(f"{url} did not answer in HTTP: {one_line(error)}") from error
+        answer = _pool().request(
+            method, url, headers=dict(headers), timeout=ANSWER_S_MAX, retries=False
+        )
+    except urllib3.exceptions.HTTPError as error:
+        raise OSError(f"{url} did not answer: {one_line(error)}") from error
+    return Answer(status=answer.status, body=answer.data.decode(errors="replace"))
+
+
+@cache
+def _pool() -> urllib3.PoolManager:
+    return urllib3.PoolManager()
 
 
 def _expect(answer: Answer, url: str, *statuses: int) -> Answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -336,11 +337,12 @@ def workers_of(client: Client) -> Mapping[str, Any]:
 def page_url(client: Client, job_id: str) -> str | None:
     """Return the address of the scheduler's page with a job; None if it does not answer here."""
     from urllib.parse import quote, urljoin
-    from urllib.request import urlopen
+
+    import urllib3
 
     try:
         link = urljoin(client.dashboard_link, "elasticml")
-        with urlopen(link, timeout=PAGE_S):
-            return f"{link}#{quote(job_id)}"
-    except (OSError, ValueError, KeyError, TypeError):
+        answer = urllib3.request("GET", link, timeout=PAGE_S, retries=False)
+    except (urllib3.exceptions.HTTPError, OSError, ValueError, KeyError, TypeError):
         return None  # no HTTP server, an address that only a proxy knows, a firewall
+    return f"{link}#{quote(job_id)}" if answer.status == HTTPStatus.OK else None

@@ -29,6 +29,7 @@ import elasticml as em
 from elasticml.clusters.minihadoop.mini_settings import Preemption
 from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
 from elasticml.clusters.minihadoop.test_tenant import Tenant
+from elasticml.clusters.yarn.skein_client import SkeinClient
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -153,7 +154,7 @@ def main() -> None:
         log = yarn.root / "logs" / "resource.log"
         with (
             skein.Client(log=False) as skein_client,
-            Tenant(skein_client) as tenant,
+            Tenant(SkeinClient(skein_client)) as tenant,
             em.YarnCluster(
                 environment=f"venv://{sys.prefix}",
                 n_workers=MEMBERS,

@@ -7,6 +7,7 @@ import pytest
 from elasticml.clusters.minihadoop.java import find_java, jars_directory
 from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
 from elasticml.clusters.minihadoop.test_tenant import Tenant
+from elasticml.clusters.yarn.skein_client import SkeinClient
 from elasticml.errors import ConfigError
 
 
@@ -37,7 +38,7 @@ def skein_client(mini_yarn):
 @pytest.fixture(scope="module")
 def prod(skein_client):
     """Another application in the queue ``prod``, without containers at first."""
-    with Tenant(skein_client, queue="prod") as tenant:
+    with Tenant(SkeinClient(skein_client), queue="prod") as tenant:
         yield tenant
 
 

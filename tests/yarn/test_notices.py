@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
+from elasticml.clusters.yarn.application_spec import with_agent
 from elasticml.clusters.yarn.hadoop_conf import grace_settings
 from elasticml.clusters.yarn.notice_parser import AgentNotice, AgentSeen, preemption_times
-from elasticml.clusters.yarn.notice_stream import NoticeStream, with_agent
+from elasticml.clusters.yarn.notice_stream import NoticeStream
+from elasticml.clusters.yarn.skein_client import SkeinApplication
 from elasticml.data.storage.hadoop_sites import hadoop_conf
 from elasticml.protocol.marks import MarkStore
 from elasticml.protocol.notices import ContainerEnded, ContainerMarked, NodeChanged
@@ -116,7 +118,9 @@ class Application:
         self.app = client.submit_and_connect(with_agent(spec, HEARTBEAT_MS))
         conf = hadoop_conf(os.environ)
         self.notices = NoticeLog()
-        self.stream = NoticeStream(self.app, preemption_times(grace_settings(conf, conf)))
+        self.stream = NoticeStream(
+            SkeinApplication(self.app), preemption_times(grace_settings(conf, conf))
+        )
 
     def running(self) -> dict[str, str]:
         """skein's ids of the running containers, by YARN's."""

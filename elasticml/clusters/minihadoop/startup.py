@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import getpass
-import http.client
-import json
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 from elasticml.clusters.minihadoop.daemons import Daemons
 from elasticml.clusters.minihadoop.mini_settings import HOST, MiniSettings, node_host, node_name
 from elasticml.clusters.minihadoop.programs import Programs
 from elasticml.clusters.polling import until
+from elasticml.data.storage.hadoop_http import ask as send
 from elasticml.errors import SubmissionError
 
 # Requests to the web services of YARN and HDFS on this machine.
@@ -22,19 +20,15 @@ from elasticml.errors import SubmissionError
 #: Seconds for a response from this machine.
 ANSWER_S_MAX = 5.0
 
-#: Ignores proxies that the environment names: they do not lead to this machine.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
 
 def ask(url: str, method: str = "GET") -> dict[str, Any] | None:
     """Return a web service's JSON response; None if it does not respond yet."""
-    request = urllib.request.Request(url, method=method, headers={"Accept": "application/json"})
     try:
-        with _OPENER.open(request, timeout=ANSWER_S_MAX) as response:
-            content: dict[str, Any] = json.loads(response.read() or b"{}")
-            return content
-    except (OSError, http.client.HTTPException, urllib.error.URLError, ValueError):
+        answer = send(method, url, headers={"Accept": "application/json"}, timeout_s=ANSWER_S_MAX)
+    except OSError:
         return None
+    content: dict[str, Any] | None = answer.json() if answer.body else {}
+    return content if answer.status < HTTPStatus.BAD_REQUEST else None
 
 
 def node_states(rm_url: str) -> dict[str, str]:

@@ -6,6 +6,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from elasticml.clusters.polling import until
+from elasticml.clusters.yarn.application_spec import plain_specification
+from elasticml.clusters.yarn.yarn_client import ApplicationLostError, YarnClient
 from elasticml.errors import SubmissionError
 
 #: Seconds between two polls of the running containers.
@@ -25,7 +27,7 @@ class Tenant:
 
     Parameters
     ----------
-    client : skein.Client
+    client : YarnClient
         Submits the application.
     queue : str
         Queue to submit to.
@@ -40,7 +42,7 @@ class Tenant:
 
     def __init__(
         self,
-        client: Any,
+        client: YarnClient,
         *,
         queue: str = "prod",
         memory: str = "1 GiB",
@@ -61,18 +63,20 @@ class Tenant:
 
     def start(self) -> Self:
         """Submit the application and wait until its master runs."""
-        import skein
-
-        resources = skein.Resources(memory=self._memory, vcores=self._vcores)
-        hold = skein.Service(instances=0, max_restarts=-1, resources=resources, script=_SLEEP)
-        specification = skein.ApplicationSpec(
-            name=self._name,
-            queue=self._queue,
-            # Without a master script the application would end with its last container.
-            master=skein.Master(resources=resources, script=_SLEEP),
-            services={_SERVICE: hold},
+        process = {
+            "resources": {"memory": self._memory, "vcores": self._vcores},
+            "script": _SLEEP,
+        }
+        specification = plain_specification(
+            {
+                "name": self._name,
+                "queue": self._queue,
+                # Without a master script the application would end with its last container.
+                "master": process,
+                "services": {_SERVICE: {**process, "instances": 0, "max_restarts": -1}},
+            }
         )
-        self._application = self._client.submit_and_connect(specification)
+        self._application = self._client.connect(self._client.submit(specification), wait=True)
         return self
 
     def take(self, containers: int) -> None:
@@ -81,8 +85,7 @@ class Tenant:
 
     def held(self) -> list[str]:
         """Return the YARN ids of the running containers."""
-        running = self._application.get_containers(states=["RUNNING"])
-        return [container.yarn_container_id for container in running]
+        return [one.container for one in self._application.containers(states=["running"])]
 
     def wait(self, containers: int, wait_s: float) -> list[str]:
         """Wait until it holds ``containers`` containers; return their YARN ids.
@@ -112,14 +115,12 @@ class Tenant:
 
     def close(self) -> None:
         """End the application; do nothing if it has ended."""
-        from skein.exceptions import ConnectionError as Unreachable
-
         if self._application is None:
             return
         try:
-            self._application.shutdown()
-        except Unreachable:
-            self._client.kill_application(self.id)
+            self._application.shutdown("SUCCEEDED")
+        except ApplicationLostError:
+            self._client.kill(self.id)
         self._application = None
 
     def __enter__(self) -> Self:

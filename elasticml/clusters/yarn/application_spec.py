@@ -7,10 +7,12 @@ containers run ``elasticml.clusters.yarn.service`` instead.
 from __future__ import annotations
 
 import copy
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from elasticml.clusters.yarn.compat import import_dask_yarn, import_skein
 from elasticml.clusters.yarn.python_environments import read_environment
@@ -20,6 +22,8 @@ from elasticml.errors import ConfigError, one_line
 
 if TYPE_CHECKING:
     import skein
+
+logger = logging.getLogger(__name__)
 
 SCHEDULER = "dask.scheduler"
 WORKER = "dask.worker"
@@ -32,7 +36,13 @@ SERVICE_MODULE = "elasticml.clusters.yarn.service"
 QUICK_JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 #: Environment variable with JVM options.
-_JAVA_VARIABLE = "JAVA_TOOL_OPTIONS"
+_JAVA_VARIABLE: Final = "JAVA_TOOL_OPTIONS"
+
+#: Milliseconds between two heartbeats of the application master to the ResourceManager. A notice is
+#: late by up to one heartbeat; skein's own 5 s exceed the whole warning time of some clusters.
+HEARTBEAT_MS: Final = 1000
+
+_JAR: Final = "elasticml-agent.jar"
 
 # The command by its name or path: `dask-yarn services worker`, `"$ENV/bin/dask-yarn" services …`.
 _BY_NAME = re.compile(
@@ -87,6 +97,12 @@ def read_specification(source: skein.ApplicationSpec | Mapping[str, Any] | str) 
         raise ConfigError(
             f"specification: got services {sorted(spec.services)}, wanted one named {WORKER!r}"
         )
+    return spec
+
+
+def plain_specification(fields: Mapping[str, Any]) -> skein.ApplicationSpec:
+    """Build a specification that is no Dask cluster, from skein's fields."""
+    spec: skein.ApplicationSpec = import_skein().ApplicationSpec.from_dict(dict(fields))
     return spec
 
 
@@ -171,6 +187,46 @@ def with_security(spec: skein.ApplicationSpec, security: str | None = None) -> A
     choice = "tls" if wants_tls(security) else "none"
     for service in spec.services.values():
         service.env = {**service.env, SECURITY_VARIABLE: choice}
+    return spec
+
+
+def file_to_ship(path: Path) -> skein.File:
+    """Return the entry of a local file among the files of a service or of the master."""
+    file: skein.File = import_skein().File(source=path.absolute().as_uri())
+    return file
+
+
+def agent_jar() -> Path | None:
+    """Return the path of the agent's jar; None if it was not built (``make agent``)."""
+    jar = Path(__file__).parent / _JAR
+    return jar if jar.is_file() else None
+
+
+def with_agent(
+    spec: skein.ApplicationSpec, heartbeat_ms: int = HEARTBEAT_MS
+) -> skein.ApplicationSpec:
+    """Return a copy of a specification whose application master loads the agent.
+
+    Without a jar the copy is unchanged. Other JVM options are kept.
+
+    Parameters
+    ----------
+    spec : skein.ApplicationSpec
+    heartbeat_ms : int
+        Milliseconds between two heartbeats to the ResourceManager.
+    """
+    spec = copy.deepcopy(spec)
+    jar = agent_jar()
+    if jar is None:
+        logger.info("no %s: pre-emption will come without notice; build it: make agent", _JAR)
+        return spec
+    master = spec.master
+    master.files = {**master.files, _JAR: file_to_ship(jar)}
+    # The launch script expands $PWD. A relative path would break every JVM that the application's
+    # own scripts start in another folder, because they inherit the variable.
+    option = f"-javaagent:$PWD/{_JAR}={heartbeat_ms}"
+    others = [word for word in master.env.get(_JAVA_VARIABLE, "").split() if _JAR not in word]
+    master.env = {**master.env, _JAVA_VARIABLE: " ".join([*others, option])}
     return spec
 
 

@@ -23,10 +23,19 @@ from distributed.deploy.adaptive import Adaptive
 from distributed.utils import Log, Logs
 
 from elasticml.clusters.yarn import application_spec as specs
-from elasticml.clusters.yarn import skein_client as submission
-from elasticml.clusters.yarn.compat import import_dask_yarn, import_skein
-from elasticml.clusters.yarn.notice_stream import with_agent
+from elasticml.clusters.yarn import yarn_client
+from elasticml.clusters.yarn.application_spec import with_agent
+from elasticml.clusters.yarn.compat import import_dask_yarn
+from elasticml.clusters.yarn.skein_client import (
+    SkeinApplication,
+    SkeinClient,
+    client_or_own,
+    credentials_of,
+    current_application,
+    default_credentials,
+)
 from elasticml.clusters.yarn.tls import dask_security, wants_tls
+from elasticml.clusters.yarn.yarn_client import YarnApplication, YarnCallError, YarnClient
 from elasticml.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -132,7 +141,7 @@ class LocalScheduler:
         host = self.address.partition("://")[2].rpartition(":")[0]
         return f"http://{host}:{service.port}"
 
-    async def keep(self, application: skein.ApplicationClient) -> None:
+    async def keep(self, application: YarnApplication) -> None:
         """Start the container manager for an application's worker containers."""
         from elasticml.clusters.yarn.container_allocator import ContainerAllocator
         from elasticml.clusters.yarn.container_context import cluster_grace
@@ -198,7 +207,7 @@ class ApplicationCluster(DaskYarnCluster):
         self._tls = tls
         self._login = login
         self._environment = environment
-        self._submitted: tuple[skein.Client, str] | None = None
+        self._submitted: tuple[YarnClient, str] | None = None
         self._is_abandoned = threading.Event()
         try:
             self._init_common(**common)
@@ -244,7 +253,7 @@ class ApplicationCluster(DaskYarnCluster):
                     await submitting
                 raise
         if self._scheduler is not None:
-            await self._scheduler.keep(self.application_client)
+            await self._scheduler.keep(self._application)
         security = self.security
         arguments = {} if security is None else security.get_connection_args("client")
         self.scheduler_comm = rpc(self.scheduler_address, connection_args=arguments)
@@ -257,52 +266,52 @@ class ApplicationCluster(DaskYarnCluster):
 
     def _start_cluster(self) -> None:
         """Submit the application and wait for its scheduler; runs in a thread."""
-        submission.check_grantable(self.spec)
-        with submission.client_or_own(self._skein_client, *self._login) as client:
-            app_id = submission.submit(client, self.spec)
+        yarn_client.check_grantable(self.spec)
+        with client_or_own(self._skein_client, *self._login) as client:
+            app_id = yarn_client.submit(client, self.spec)
             self._submitted = client, app_id
             try:
                 if self._is_abandoned.is_set():
                     raise asyncio.CancelledError
-                with submission.explain_failed_start(client, app_id, self._environment):
-                    app = client.connect(app_id, security=self.spec.master.security)
+                with yarn_client.explain_failed_start(client, app_id, self._environment):
+                    app = client.connect(app_id, wait=True, security=self.spec.master.security)
                     self._exchange_addresses(app)
             except BaseException:
                 self._kill_submitted()
                 raise
             finally:
                 self._submitted = None
-        self.application_client = app
+        self.application_client = app.client
         # The application ends when this object is closed or collected.
-        self._finalizer = weakref.finalize(self, submission.shut_down, app)
+        self._finalizer = weakref.finalize(self, yarn_client.shut_down, app)
 
-    def _exchange_addresses(self, app: skein.ApplicationClient) -> None:
+    def _exchange_addresses(self, app: YarnApplication) -> None:
         """Publish the local scheduler's address, or wait for the remote one's."""
         if self._scheduler is None:
-            self.scheduler_address, self._dashboard_address = submission.wait_for_addresses(app)
+            self.scheduler_address, self._dashboard_address = yarn_client.wait_for_addresses(app)
             return
         self.scheduler_address = self._scheduler.address
         self._dashboard_address = self._scheduler.dashboard_address
-        submission.post_addresses(app, self.scheduler_address, self._dashboard_address)
+        yarn_client.post_addresses(app, self.scheduler_address, self._dashboard_address)
 
     def _connect_existing(self) -> None:
-        app = self.application_client
-        with submission.explain_lost_connection(app.id):
-            spec = app.get_specification()
+        app = self._application
+        with yarn_client.explain_lost_connection(app.id):
+            spec = app.specification()
             if specs.WORKER not in spec.services:
                 raise ConfigError(
                     f"{app.id} is not a Dask cluster: it has no service {specs.WORKER!r}; name the "
                     "application of one"
                 )
-            self.scheduler_address, self._dashboard_address = submission.wait_for_addresses(app)
+            self.scheduler_address, self._dashboard_address = yarn_client.wait_for_addresses(app)
         self.spec = spec
         self._tls = self.scheduler_address.startswith("tls://")
 
     def _kill_submitted(self) -> None:
         if self._submitted is not None:
             client, app_id = self._submitted
-            with suppress(import_skein().exceptions.SkeinError):
-                client.kill_application(app_id)
+            with suppress(YarnCallError):
+                client.kill(app_id)
 
     async def _stop_async(self, status: str = "SUCCEEDED", diagnostics: str | None = None) -> None:
         if self.status is not Status.failed:
@@ -331,7 +340,7 @@ class ApplicationCluster(DaskYarnCluster):
     def _stop_sync(self, status: str = "SUCCEEDED", diagnostics: str | None = None) -> None:
         """End the application if this object started it and it is still running."""
         if self._finalizer is not None and self._finalizer.detach() is not None:
-            submission.shut_down(self.application_client, status, diagnostics)
+            yarn_client.shut_down(self._application, status, diagnostics)
         self._finalizer = None
 
     def shutdown(self, status: str = "SUCCEEDED", diagnostics: str | None = None) -> Any:
@@ -371,17 +380,22 @@ class ApplicationCluster(DaskYarnCluster):
     # Queries.
 
     @property
+    def _application(self) -> SkeinApplication:
+        """The application; dask-yarn's class keeps skein's client of it."""
+        return SkeinApplication(self.application_client)
+
+    @property
     def security(self) -> Security | None:
         """Dask's security settings for connections to the scheduler; None without encryption."""
         if not self._tls:
             return None
         if self.application_client is not None:
-            return dask_security(self.application_client.security)
+            return dask_security(self._application.credentials)
         if self.spec is not None and self.spec.master.security is not None:
-            return dask_security(self.spec.master.security)
+            return dask_security(credentials_of(self.spec.master.security))
         if self._skein_client is not None:
-            return dask_security(self._skein_client.security)
-        return dask_security(submission.default_credentials())
+            return dask_security(SkeinClient(self._skein_client).credentials)
+        return dask_security(default_credentials())
 
     def __repr__(self) -> str:
         label = "not started" if self.application_client is None else self.app_id
@@ -430,14 +444,14 @@ class ApplicationCluster(DaskYarnCluster):
 
     async def _scale_up(self, n: int) -> None:
         if n > len(self._requested):
-            started = await self._in_thread(self.application_client.scale, specs.WORKER, n)
-            self._requested.update(container.id for container in started)
+            started = await self._in_thread(self._application.scale, specs.WORKER, n)
+            self._requested.update(container.name for container in started)
 
     async def _scale_down(self, workers: Iterable[str]) -> None:
         names = list(workers)
         self._requested.difference_update(names)
         await self.scheduler_comm.retire_workers(names=names)
-        await self._in_thread(submission.kill_containers, self.application_client, names)
+        await self._in_thread(yarn_client.kill_containers, self._application, names)
 
     def adapt(self, minimum: int = 0, maximum: float | None = None, **options: Any) -> YarnAdaptive:
         """Scale the number of workers with the load of plain Dask work.
@@ -705,7 +719,7 @@ class YarnCluster(ApplicationCluster):
         """Connect to the cluster from inside one of its containers."""
         self = cls.__new__(cls)
         self._begin(
-            application_client=submission.current_application(),
+            application_client=current_application().client,
             asynchronous=asynchronous,
             loop=loop,
         )
@@ -727,7 +741,10 @@ class YarnCluster(ApplicationCluster):
             When the application is not running.
         """
         self = cls.__new__(cls)
-        with submission.client_or_own(skein_client) as client:
-            application = submission.connect_running(client, app_id)
-        self._begin(application_client=application, asynchronous=asynchronous, loop=loop)
+        with (
+            client_or_own(skein_client) as client,
+            yarn_client.explain_not_running(client, app_id),
+        ):
+            application = client.connect(app_id)
+        self._begin(application_client=application.client, asynchronous=asynchronous, loop=loop)
         return self

@@ -17,15 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING
 
 from elasticml.clusters.yarn.exit_reasons import last_line
 from elasticml.protocol.marks import MarkStore
 
-State = Literal["waiting", "requested", "running", "succeeded", "failed", "killed"]
+if TYPE_CHECKING:
+    from elasticml.clusters.yarn.yarn_client import ContainerState, ServiceContainer
 
 #: States of containers that run or have been requested.
-ACTIVE: tuple[State, ...] = ("waiting", "requested", "running")
+ACTIVE: tuple[ContainerState, ...] = ("waiting", "requested", "running")
 
 #: A container that is pre-empted within this many seconds of its start was not worth its start.
 YOUNG_S = 60.0
@@ -50,20 +51,6 @@ FAILURES_MAX = 3
 
 #: Exit reasons that count as the container's own fault.
 OWN_FAULTS = ("exit", "memory", "killed")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedContainer:
-    """One worker container as reported by skein's application master."""
-
-    #: skein's name, ``dask.worker_3``.
-    name: str
-    #: The number in the name; a replacement has a higher one.
-    instance: int
-    state: State
-    #: YARN's container id; empty before it is granted.
-    container: str = ""
-    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +82,7 @@ Action = Kill | Add | EndApplication
 class _Record:
     instance: int
     #: State reported by skein.
-    state: State
+    state: ContainerState
     #: When it was released, or its request withdrawn. skein is told only after the worker has been
     #: drained, and reports the container as active until then.
     released_s: float | None = None
@@ -157,7 +144,7 @@ class ContainerAllocator:
         active = sum(record.is_kept for record in self._records.values())
         return active + len(self._delayed) + len(self._awaited)
 
-    def see(self, containers: Iterable[ObservedContainer], now_s: float) -> list[Action]:
+    def see(self, containers: Iterable[ServiceContainer], now_s: float) -> list[Action]:
         """Update the records from the service's containers, in all states; return what is due."""
         actions: list[Action] = []
         for seen in containers:
@@ -253,7 +240,7 @@ class ContainerAllocator:
         return actions
 
     def _check_released(
-        self, seen: ObservedContainer, record: _Record, now_s: float
+        self, seen: ServiceContainer, record: _Record, now_s: float
     ) -> list[Action]:
         """Check on a released container; release it again if it is still active."""
         assert record.released_s is not None

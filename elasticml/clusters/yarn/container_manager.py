@@ -7,13 +7,12 @@ threads. The container allocator decides what to do; this module does it.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import time
 from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
@@ -22,14 +21,20 @@ from elasticml.clusters.yarn.container_context import EXIT_MESSAGE_KEY, STARTUP_
 from elasticml.clusters.yarn.exit_reasons import last_line, reason_from_skein, story_reason
 from elasticml.clusters.yarn.notice_parser import AgentNotice, AgentSeen, PreemptionTimes
 from elasticml.clusters.yarn.notice_stream import NoticeStream
-from elasticml.clusters.yarn.skein_client import finish_application
+from elasticml.clusters.yarn.yarn_client import (
+    CONTAINER_STATES,
+    ServiceContainer,
+    YarnCallError,
+    finish_application,
+)
 from elasticml.protocol.notices import ContainerEnded, ContainerMarked, MarkLifted, NodeChanged
 from elasticml.runtime.preemption_board import board_of
 from elasticml.runtime.scaler import SCALER_EXTENSION
 
 if TYPE_CHECKING:
-    import skein
     from distributed.scheduler import Scheduler
+
+    from elasticml.clusters.yarn.yarn_client import YarnApplication
 
 
 # Registry of an application's containers: YARN's ids, skein's names, Dask's worker addresses.
@@ -127,9 +132,6 @@ LOOK_S = 1.0
 HURRIED_S_MAX = 1.0
 UNHURRIED_S_MAX = 30.0
 
-#: skein's container states.
-_STATES = ("WAITING", "REQUESTED", "RUNNING", "SUCCEEDED", "FAILED", "KILLED")
-
 
 class ContainerManager(SchedulerPlugin):
     """Request and release the containers of the service ``dask.worker``; the jobs' Scaler.
@@ -138,7 +140,7 @@ class ContainerManager(SchedulerPlugin):
     ----------
     scheduler : distributed.Scheduler
         The running scheduler that the workers register with.
-    app : skein.ApplicationClient
+    app : YarnApplication
         The application.
     allocator : ContainerAllocator
         Decides which containers to request and release.
@@ -153,7 +155,7 @@ class ContainerManager(SchedulerPlugin):
     def __init__(
         self,
         scheduler: Scheduler,
-        app: skein.ApplicationClient,
+        app: YarnApplication,
         allocator: allocation.ContainerAllocator,
         *,
         times: PreemptionTimes | None = None,
@@ -284,7 +286,7 @@ class ContainerManager(SchedulerPlugin):
                         await self._poll()
                     else:
                         await self._handle(notice)
-            except _skein_error() as error:
+            except YarnCallError as error:
                 # The scheduler service handles an application master that does not come back.
                 logger.info("the application master does not respond: %s", error)
             except Exception:
@@ -350,7 +352,7 @@ class ContainerManager(SchedulerPlugin):
             return
         message = ended.message
         if address is None and reason in allocation.OWN_FAULTS:
-            text = await asyncio.to_thread(self._app.kv.pop, EXIT_MESSAGE_KEY.format(name), None)
+            text = await asyncio.to_thread(self._app.store.pop, EXIT_MESSAGE_KEY.format(name))
             message = message if text is None else text.decode()
         now_s = time.monotonic()
         await self._perform(self._allocator.ended(name, reason, status, message, now_s))
@@ -364,7 +366,7 @@ class ContainerManager(SchedulerPlugin):
         for address in addresses:
             await self._scheduler.remove_worker(address, stimulus_id="elasticml-node-lost")
 
-    # --- skein ---------------------------------------------------------------------------
+    # --- the application -----------------------------------------------------------------
 
     async def _identify(self, container: str) -> None:
         """Look up the service that a container belongs to, unless it is known."""
@@ -372,26 +374,16 @@ class ContainerManager(SchedulerPlugin):
             seen = await self._look()
             await self._perform(self._allocator.see(seen, time.monotonic()))
 
-    async def _look(self) -> list[allocation.ObservedContainer]:
+    async def _look(self) -> list[ServiceContainer]:
         """List the worker containers, including those that have ended."""
-        seen: list[allocation.ObservedContainer] = []
-        for one in await asyncio.to_thread(self._app.get_containers, None, _STATES):
-            container = one.yarn_container_id
-            if one.service_name == WORKER_SERVICE:
-                state: Any = str(one.state).lower()
-                seen.append(
-                    allocation.ObservedContainer(
-                        name=one.id,
-                        instance=one.instance,
-                        state=state,
-                        container=container,
-                        message=one.exit_message,
-                    )
-                )
-                if container:
-                    self._registry.granted(container, one.id)
-            elif container:
-                self._registry.add_service(container)
+        seen: list[ServiceContainer] = []
+        for one in await asyncio.to_thread(self._app.containers, None, CONTAINER_STATES):
+            if one.service == WORKER_SERVICE:
+                seen.append(one)
+                if one.container:
+                    self._registry.granted(one.container, one.name)
+            elif one.container:
+                self._registry.add_service(one.container)
         return seen
 
     async def _perform(self, actions: Iterable[allocation.Action]) -> int:
@@ -401,19 +393,13 @@ class ContainerManager(SchedulerPlugin):
             match action:
                 case allocation.Kill(name=name):
                     logger.info("releasing %s", name)
-                    with suppress(ValueError):  # it has ended already
-                        await asyncio.to_thread(self._app.kill_container, name)
+                    await asyncio.to_thread(self._app.kill, name)
                 case allocation.Add(streak=streak):
-                    new = await asyncio.to_thread(self._app.add_container, WORKER_SERVICE)
-                    self._allocator.added(new.id, new.instance, streak)
-                    logger.info("requested %s", new.id)
+                    new = await asyncio.to_thread(self._app.add, WORKER_SERVICE)
+                    self._allocator.added(new.name, new.instance, streak)
+                    logger.info("requested %s", new.name)
                     count += 1
                 case allocation.EndApplication(message=message):
                     logger.error("%s", message)
                     await asyncio.to_thread(finish_application, self._app, "FAILED", message)
         return count
-
-
-def _skein_error() -> type[Exception]:
-    error: type[Exception] = importlib.import_module("skein.exceptions").SkeinError
-    return error

@@ -27,28 +27,31 @@ from elasticml.clusters.process_setup import (
     load,
     set_process_name,
 )
-from elasticml.clusters.yarn.compat import import_skein
 from elasticml.clusters.yarn.container_context import (
-    DASHBOARD_KEY,
     SCHEDULER_KEY,
     ContainerContext,
     cluster_grace,
     container_context,
     container_limits,
 )
-from elasticml.clusters.yarn.skein_client import finish_application
-from elasticml.clusters.yarn.tls import container_security
+from elasticml.clusters.yarn.skein_client import container_security, current_application
+from elasticml.clusters.yarn.yarn_client import (
+    YarnCallError,
+    finish_application,
+    post_addresses,
+)
 from elasticml.data.storage.file_limits import raise_open_file_limit
 from elasticml.errors import one_line
 
 if TYPE_CHECKING:
-    import skein
     from distributed.scheduler import Scheduler
+
+    from elasticml.clusters.yarn.yarn_client import YarnApplication
 
 logger = logging.getLogger(__name__)
 
 #: Work that runs in the scheduler process: ``elasticml submit`` runs the job's driver in it.
-Work = Callable[["Scheduler", "skein.ApplicationClient"], Awaitable[None]]
+Work = Callable[["Scheduler", "YarnApplication"], Awaitable[None]]
 
 #: Exit status of a scheduler that its application has replaced.
 DISOWNED = 76
@@ -79,7 +82,7 @@ class SchedulerOwnership:
 
     def __init__(
         self,
-        connect: Callable[[], skein.ApplicationClient],
+        connect: Callable[[], YarnApplication],
         address: bytes,
         on_lost: Callable[[str], None],
     ) -> None:
@@ -92,20 +95,19 @@ class SchedulerOwnership:
         threading.Thread(target=self._watch, name="elasticml-claim", daemon=True).start()
 
     def _watch(self) -> None:
-        error_type = import_skein().exceptions.SkeinError
         #: When the master stopped responding; None while it responds.
         silent_s: float | None = None
         while True:
             try:
                 with self._connect() as application:
-                    with application.kv.events(key=SCHEDULER_KEY) as events:
-                        value = application.kv.get(SCHEDULER_KEY)
+                    with application.store.watch(SCHEDULER_KEY) as changes:
+                        value = application.store.get(SCHEDULER_KEY)
                         silent_s = None
                         while value == self._address:
-                            event = events.get()
-                            value = None if event.result is None else event.result.value
+                            key, changed = changes.get() or ("", None)
+                            value = changed if key == SCHEDULER_KEY else value
                     break
-            except error_type as error:
+            except YarnCallError as error:
                 logger.info("the application master does not respond: %s", error)
                 silent_s = silent_s or time.monotonic()
                 if time.monotonic() - silent_s > MASTER_LOST_S:
@@ -123,13 +125,13 @@ class SchedulerService:
     ----------
     here : Surroundings
         The container that it runs in.
-    application : skein.ApplicationClient
+    application : YarnApplication
     work : callable, optional
         Runs on the scheduler's loop; the scheduler ends with it.
     """
 
     def __init__(
-        self, here: ContainerContext, application: skein.ApplicationClient, work: Work | None = None
+        self, here: ContainerContext, application: YarnApplication, work: Work | None = None
     ) -> None:
         self._here = here
         self._app = application
@@ -185,22 +187,20 @@ class SchedulerService:
         await asyncio.to_thread(self._post, scheduler)
         loop = asyncio.get_running_loop()
         SchedulerOwnership(
-            import_skein().ApplicationClient.from_current,
+            current_application,
             scheduler.address.encode(),
             lambda why: _call(loop, self._disowned, why),
         ).start()
         return scheduler
 
     def _post(self, scheduler: Scheduler) -> None:
-        """Publish the scheduler's addresses; skein removes them when the container ends."""
-        store, owner = self._app.kv, self._here.name
-        # The dashboard first: clients wait only for the scheduler's address.
+        """Publish the scheduler's addresses, until the container ends."""
+        dashboard = None
         if "dashboard" in scheduler.services:
             host = urlsplit(scheduler.address).hostname
             dashboard = f"http://{host}:{scheduler.services['dashboard'].port}"
-            store.put(DASHBOARD_KEY, value=dashboard.encode(), owner=owner)
             logger.info("running jobs are shown at %s/elasticml", dashboard)
-        store.put(SCHEDULER_KEY, value=scheduler.address.encode(), owner=owner)
+        post_addresses(self._app, scheduler.address, dashboard, owner=self._here.name)
 
     async def _do_work(self, work: Work, scheduler: Scheduler) -> None:
         try:
@@ -245,13 +245,11 @@ def serve(work: Work | None = None) -> None:
     configure_dask(dashboard=True)
     configure_logging()
     load(SCHEDULER_MODULES)
-    application = import_skein().ApplicationClient.from_current()
+    application = current_application()
     asyncio.run(_run(here, application, work))
 
 
-async def _run(
-    here: ContainerContext, application: skein.ApplicationClient, work: Work | None
-) -> None:
+async def _run(here: ContainerContext, application: YarnApplication, work: Work | None) -> None:
     status = await SchedulerService(here, application, work).run()
     logging.shutdown()
     sys.stdout.flush()

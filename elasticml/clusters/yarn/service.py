@@ -13,8 +13,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from elasticml.clusters.yarn.compat import import_skein
 from elasticml.clusters.yarn.container_context import EXIT_MESSAGE_KEY
+from elasticml.clusters.yarn.skein_client import current_application
+from elasticml.clusters.yarn.yarn_client import YarnCallError
 from elasticml.errors import ConfigError, ElasticmlError, one_line
 
 #: Exit status for errors that the user can fix.
@@ -60,7 +61,7 @@ def run_client(script: str, arguments: Sequence[str]) -> int:
     ConfigError
         When the file does not exist.
     """
-    application = import_skein().ApplicationClient.from_current()
+    application = current_application()
     if not os.path.exists(script):
         line = (
             f"client: there is no file {script!r} in the container; add it to the service's files"
@@ -101,16 +102,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _post_exit_message(line: str) -> None:
-    """Write to skein's store why the process exits, for the application's container manager.
+    """Write to the application's store why the process exits, for its container manager.
 
     YARN reports only the exit status.
     """
     name = os.environ.get("SKEIN_CONTAINER_ID")
     if name is None:
         return
-    skein = import_skein()
-    with suppress(skein.SkeinError, OSError), skein.ApplicationClient.from_current() as application:
-        application.kv[EXIT_MESSAGE_KEY.format(name)] = " ".join(line.split()).encode()
+    with suppress(YarnCallError, OSError), current_application() as application:
+        application.store.put(EXIT_MESSAGE_KEY.format(name), " ".join(line.split()).encode())
 
 
 def main() -> None:

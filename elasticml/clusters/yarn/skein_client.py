@@ -1,38 +1,265 @@
-"""Submit, find and finish applications through skein; errors are one line with a remedy."""
+"""The protocol of ``yarn_client`` with skein: the only file that calls skein's clients.
+
+skein's driver, a Java process, talks to the ResourceManager; its application master serves the
+application's containers and store by gRPC.
+"""
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
-from elasticml.clusters.yarn.application_spec import QUICK_JAVA, asked_containers
+from elasticml.clusters.yarn.application_spec import QUICK_JAVA
 from elasticml.clusters.yarn.compat import import_skein
-from elasticml.clusters.yarn.container_context import DASHBOARD_KEY, SCHEDULER_KEY
-from elasticml.clusters.yarn.hadoop_conf import has_conf, is_secure, require_conf
-from elasticml.clusters.yarn.notice_parser import HELLO
-from elasticml.clusters.yarn.python_environments import read_environment
-from elasticml.clusters.yarn.resource_manager import ResourceManager
-from elasticml.clusters.yarn.resource_manager import check_grantable as ask_whether_grantable
+from elasticml.clusters.yarn.tls import Credentials, dask_security, wants_tls
+from elasticml.clusters.yarn.yarn_client import (
+    ApplicationLostError,
+    ApplicationStatus,
+    ContainerState,
+    ServiceContainer,
+    YarnCallError,
+)
 from elasticml.errors import ConfigError, SubmissionError, one_line
 
 if TYPE_CHECKING:
     import skein
+    from distributed import Security
 
 
-# Submit and find applications through skein; errors are one line with a remedy.
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise the protocol's errors instead of skein's."""
+    errors = import_skein().exceptions
+    try:
+        yield
+    except (errors.ConnectionError, errors.ApplicationError) as error:
+        raise ApplicationLostError(one_line(error)) from error
+    except (errors.SkeinError, ValueError, KeyError) as error:
+        raise YarnCallError(one_line(error)) from error
 
-logger = logging.getLogger(__name__)
+
+class SkeinWatch:
+    """Changes of keys, from a queue of skein's events."""
+
+    def __init__(self, events: Any) -> None:
+        self._events = events
+
+    def get(self) -> tuple[str, bytes | None] | None:
+        """Wait for the next change; None after ``stop``."""
+        with _translated():
+            event = self._events.get()
+        if event is None:
+            return None
+        return event.key, None if event.result is None else event.result.value
+
+    def stop(self) -> None:
+        """Wake the thread that waits in ``get``."""
+        self._events.put(None)
 
 
-def start_client(*, keytab: str | None = None, principal: str | None = None) -> skein.Client:
-    """Return a skein client with a driver process of its own, which ends when the client is closed.
+class SkeinStore:
+    """The key-value store in skein's application master."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def get(self, key: str) -> bytes | None:
+        """Return a key's value."""
+        with _translated():
+            value: bytes | None = self._store.get(key)
+            return value
+
+    def put(self, key: str, value: bytes, owner: str | None = None) -> None:
+        """Set a key; skein deletes it when its owner ends."""
+        with _translated():
+            self._store.put(key, value=value, **({} if owner is None else {"owner": owner}))
+
+    def pop(self, key: str) -> bytes | None:
+        """Delete a key and return its value."""
+        with _translated():
+            value: bytes | None = self._store.pop(key, None)
+            return value
+
+    def wait(self, key: str) -> bytes:
+        """Wait until a key has a value."""
+        with _translated():
+            return bytes(self._store.wait(key))
+
+    def with_prefix(self, prefix: str) -> dict[str, bytes]:
+        """Return all keys that begin with a prefix."""
+        with _translated():
+            return dict(self._store.get_prefix(prefix))
+
+    @contextmanager
+    def watch(self, prefix: str) -> Iterator[SkeinWatch]:
+        """Watch the keys that begin with a prefix."""
+        with _translated():
+            events = self._store.events(prefix=prefix)
+        with events:
+            yield SkeinWatch(events)
+
+
+class SkeinApplication:
+    """A running application of skein.
+
+    Parameters
+    ----------
+    client : skein.ApplicationClient
+    """
+
+    def __init__(self, client: skein.ApplicationClient) -> None:
+        self.client = client
+        self.store = SkeinStore(client.kv)
+
+    @property
+    def id(self) -> str:
+        """YARN's id."""
+        return str(self.client.id)
+
+    @property
+    def credentials(self) -> Credentials:
+        """The certificate and key that skein shipped to its containers."""
+        return credentials_of(self.client.security)
+
+    def specification(self) -> skein.ApplicationSpec:
+        """Return its specification."""
+        with _translated():
+            return self.client.get_specification()
+
+    def containers(
+        self, services: Sequence[str] | None = None, states: Sequence[ContainerState] | None = None
+    ) -> list[ServiceContainer]:
+        """List containers; by default those that have not ended."""
+        names = None if states is None else [state.upper() for state in states]
+        with _translated():
+            listed = self.client.get_containers(services, names)
+        return [_container(one) for one in listed]
+
+    def add(self, service: str) -> ServiceContainer:
+        """Request one more container."""
+        with _translated():
+            return _container(self.client.add_container(service))
+
+    def scale(self, service: str, count: int) -> list[ServiceContainer]:
+        """Request or kill containers until there are ``count``; return the new ones."""
+        with _translated():
+            return [_container(one) for one in self.client.scale(service, count)]
+
+    def kill(self, name: str) -> None:
+        """Kill a container, or withdraw its request."""
+        with _translated(), suppress(ValueError, KeyError):  # it has ended already
+            self.client.kill_container(name)
+
+    def set_progress(self, share: float) -> None:
+        """Report the progress that YARN shows."""
+        with _translated():
+            self.client.set_progress(share)
+
+    def shutdown(self, status: str, diagnostics: str | None = None) -> None:
+        """End the application."""
+        with _translated():
+            self.client.shutdown(status=status, diagnostics=diagnostics)
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the connection."""
+        self.client.close()
+
+
+def _container(one: Any) -> ServiceContainer:
+    state: Any = str(one.state).lower()
+    return ServiceContainer(
+        name=one.id,
+        service=one.service_name,
+        instance=one.instance,
+        state=state,
+        container=one.yarn_container_id or "",
+        node_http=one.yarn_node_http_address or "",
+        message=one.exit_message or "",
+    )
+
+
+class SkeinClient:
+    """A connection to the cluster through skein's driver.
+
+    Parameters
+    ----------
+    client : skein.Client
+    """
+
+    def __init__(self, client: skein.Client) -> None:
+        self.client = client
+
+    @property
+    def credentials(self) -> Credentials:
+        """The certificate and key of this user's applications."""
+        return credentials_of(self.client.security)
+
+    def submit(self, spec: skein.ApplicationSpec) -> str:
+        """Submit an application."""
+        with _translated():
+            return str(self.client.submit(spec))
+
+    def connect(self, app_id: str, *, wait: bool = False, security: Any = None) -> SkeinApplication:
+        """Connect to a running application."""
+        with _translated():
+            return SkeinApplication(self.client.connect(app_id, wait=wait, security=security))
+
+    def status(self, app_id: str) -> ApplicationStatus:
+        """Return an application's status."""
+        with _translated():
+            report = self.client.application_report(app_id)
+        usage = report.usage
+        return ApplicationStatus(
+            state=str(report.state),
+            final_status=str(report.final_status),
+            queue=report.queue,
+            user=report.user,
+            diagnostics=one_line(report.diagnostics or ""),
+            progress=report.progress,
+            containers=max(0, usage.num_used_containers),
+            vcores=max(0, usage.used_resources.vcores),
+            memory_mib=max(0, usage.used_resources.memory),
+            url=report.tracking_url,
+        )
+
+    def running(self, name: str) -> list[str]:
+        """List the ids of the running applications of a name."""
+        with _translated():
+            found = self.client.get_applications(states=["RUNNING"], name=name)
+        return [str(report.id) for report in found]
+
+    def kill(self, app_id: str) -> None:
+        """Kill an application."""
+        with _translated():
+            self.client.kill_application(app_id)
+
+    def close(self) -> None:
+        """End the driver process."""
+        self.client.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the driver process."""
+        self.close()
+
+
+# Start a client, or find the application of this process.
+
+
+def start_client(*, keytab: str | None = None, principal: str | None = None) -> SkeinClient:
+    """Return a client with a driver process of its own, which ends when the client is closed.
 
     Parameters
     ----------
@@ -54,8 +281,13 @@ def start_client(*, keytab: str | None = None, principal: str | None = None) -> 
             # skein leaves its log file open and warns when it creates credentials.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return model.Client(
-                    keytab=keytab, principal=principal, log=str(log), java_options=_java_options()
+                return SkeinClient(
+                    model.Client(
+                        keytab=keytab,
+                        principal=principal,
+                        log=str(log),
+                        java_options=_java_options(),
+                    )
                 )
         except FileNotFoundError as error:
             raise ConfigError(
@@ -72,148 +304,17 @@ def start_client(*, keytab: str | None = None, principal: str | None = None) -> 
 @contextmanager
 def client_or_own(
     client: skein.Client | None, keytab: str | None = None, principal: str | None = None
-) -> Iterator[skein.Client]:
-    """Yield the given client, or else a new one that is closed afterwards."""
+) -> Iterator[SkeinClient]:
+    """Yield the given client of skein, or else a new one that is closed afterwards."""
     if client is not None:
-        yield client
+        yield SkeinClient(client)
         return
-    own = start_client(keytab=keytab, principal=principal)
-    try:
+    with start_client(keytab=keytab, principal=principal) as own:
         yield own
-    finally:
-        own.close()
 
 
-def default_credentials() -> skein.Security:
-    """Return this user's credentials, created if absent; inside a container, the container's."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return import_skein().Security.from_default()
-
-
-def check_grantable(spec: skein.ApplicationSpec) -> None:
-    """Raise if the ResourceManager says that an application could never run.
-
-    The check is skipped without a Hadoop configuration, or if a secured ResourceManager refuses to
-    talk to this process; YARN itself then reports problems.
-
-    Raises
-    ------
-    ConfigError
-        When the configuration cannot be read.
-    SubmissionError
-        When the ResourceManager is down, the queue is unknown, or a container exceeds every node.
-    """
-    if not has_conf(os.environ):
-        return
-    conf = require_conf(os.environ)
-    # One container of each kind: more may fit later.
-    containers = [(ask.memory_mib, ask.vcores, ask.node_label) for ask in asked_containers(spec)]
-    try:
-        ask_whether_grantable(ResourceManager.from_conf(conf), spec.queue, containers)
-    except SubmissionError as error:
-        if not (is_secure(conf) and "url" in error.fields):
-            raise
-        logger.info("cannot check what the cluster can grant: %s", error)
-
-
-def submit(client: skein.Client, spec: skein.ApplicationSpec) -> str:
-    """Submit an application and return its id at once.
-
-    Raises
-    ------
-    SubmissionError
-        When the ResourceManager refuses it.
-    """
-    try:
-        return str(client.submit(spec))
-    except (import_skein().exceptions.SkeinError, ValueError) as error:
-        raise SubmissionError(
-            f"YARN refused {spec.name!r} in queue {spec.queue!r}: {one_line(error)}; see "
-            "elasticml doctor --yarn"
-        ) from error
-
-
-@contextmanager
-def explain_failed_start(
-    client: skein.Client, app_id: str, environment: str | None = None
-) -> Iterator[None]:
-    """Convert the loss of a starting application into an error with YARN's reason.
-
-    Parameters
-    ----------
-    client : skein.Client
-        Client to query YARN with.
-    app_id : str
-        The application.
-    environment : str or None
-        Python environment of its containers, if known.
-
-    Raises
-    ------
-    SubmissionError
-        When the application has ended.
-    """
-    model = import_skein()
-    try:
-        yield
-    except (model.ConnectionError, model.ApplicationNotRunningError, model.ApplicationError) as e:
-        raise SubmissionError(
-            f"{app_id} ended before its scheduler started: {diagnostics(client, app_id)};"
-            f"{_environment_hint(environment)} see elasticml logs {app_id}",
-            application=app_id,
-        ) from e
-
-
-def _environment_hint(environment: str | None) -> str:
-    """Return a hint that the environment may be missing on the nodes; empty for an archive."""
-    if environment is None:
-        return ""
-    python = read_environment(environment)
-    if python.kind == "archive":
-        return ""
-    is_here = python.kind == "conda" or Path(python.place).exists()
-    here = "" if is_here else ", which is not on this machine,"
-    return f" is {environment}{here} on every node?"
-
-
-def diagnostics(client: skein.Client, app_id: str) -> str:
-    """Return YARN's diagnostics of an application that has ended, in one line."""
-    with suppress(import_skein().exceptions.SkeinError):
-        report = client.application_report(app_id)
-        return one_line(report.diagnostics).rstrip(".") or f"its state is {report.state}"
-    return "YARN gives no reason"
-
-
-# Running applications.
-
-
-def connect_running(client: skein.Client, app_id: str) -> skein.ApplicationClient:
-    """Return the client of a running application.
-
-    Raises
-    ------
-    SubmissionError
-        When it is not running, or does not exist.
-    """
-    exceptions = import_skein().exceptions
-    try:
-        return client.connect(app_id, wait=False)
-    except exceptions.ApplicationNotRunningError as error:
-        raise SubmissionError(
-            f"{app_id} is not running: {diagnostics(client, app_id)}; start another",
-            application=app_id,
-        ) from error
-    except (exceptions.SkeinError, KeyError, ValueError) as error:
-        raise SubmissionError(
-            f"{app_id} cannot be found: {one_line(error)}; list applications: "
-            "yarn application -list",
-            application=app_id,
-        ) from error
-
-
-def current_application() -> skein.ApplicationClient:
-    """Return the client of the application that this process belongs to.
+def current_application() -> SkeinApplication:
+    """Return the application that this process belongs to.
 
     The variables that dask-yarn sets for local scripts name it, else skein's in a container.
 
@@ -228,55 +329,12 @@ def current_application() -> skein.ApplicationClient:
     if app_id is not None and address is not None:
         folder = os.environ.get("DASK_SECURITY_CREDENTIALS")
         security = None if folder is None else model.Security.from_directory(folder)
-        return model.ApplicationClient(address, app_id, security=security)
+        return SkeinApplication(model.ApplicationClient(address, app_id, security=security))
     if model.properties.application_id is None:
         raise ConfigError(
             "this process does not run in a YARN container; use from_application_id()"
         )
-    return model.ApplicationClient.from_current()
-
-
-@contextmanager
-def explain_lost_connection(app_id: str) -> Iterator[None]:
-    """Convert the loss of a running application into an error of one line."""
-    exceptions = import_skein().exceptions
-    try:
-        yield
-    except (exceptions.ConnectionError, exceptions.ApplicationError) as error:
-        raise SubmissionError(
-            f"{app_id} cannot be reached: {one_line(error)}; see elasticml status {app_id}",
-            application=app_id,
-        ) from error
-
-
-def wait_for_addresses(app: skein.ApplicationClient) -> tuple[str, str | None]:
-    """Wait for the address of the scheduler; return it and that of its dashboard, if any."""
-    scheduler = app.kv.wait(SCHEDULER_KEY).decode()
-    dashboard = app.kv.get(DASHBOARD_KEY)
-    return scheduler, None if dashboard is None else dashboard.decode()
-
-
-def post_addresses(app: skein.ApplicationClient, scheduler: str, dashboard: str | None) -> None:
-    """Publish the scheduler's addresses to the containers and clients of an application."""
-    # The dashboard first: clients wait only for the scheduler's address.
-    if dashboard is not None:
-        app.kv[DASHBOARD_KEY] = dashboard.encode()
-    app.kv[SCHEDULER_KEY] = scheduler.encode()
-
-
-def kill_containers(app: skein.ApplicationClient, names: Iterable[str]) -> None:
-    """Kill containers; skip those that have ended."""
-    for name in names:
-        with suppress(ValueError, KeyError):
-            app.kill_container(name)
-
-
-def shut_down(
-    app: skein.ApplicationClient, status: str = "SUCCEEDED", diagnostics: str | None = None
-) -> None:
-    """End an application; do nothing if it has ended."""
-    with suppress(import_skein().exceptions.ConnectionError):
-        app.shutdown(status=status, diagnostics=diagnostics)
+    return SkeinApplication(model.ApplicationClient.from_current())
 
 
 def _java_options() -> str:
@@ -307,28 +365,42 @@ def _reason_in(log: Path) -> str | None:
     return next(iter(errors or lines[-1:]), None)
 
 
-# Finish an application from within it, without further attempts by skein.
+# Credentials: skein creates one self-signed certificate for each user, and ships it to every
+# container of an application.
 
 
-def finish_application(application: skein.ApplicationClient, status: str, diagnostics: str) -> None:
-    """Finish an application whose next attempt would end the same way.
+def credentials_of(security: skein.Security) -> Credentials:
+    """Read skein's certificate and key.
 
-    skein restarts an application that has not succeeded until its attempts are used up. Therefore
-    the application reports success to skein, and the agent reports the true status to YARN. Without
-    the agent the remaining attempts run.
-
-    Parameters
-    ----------
-    application : skein.ApplicationClient
-    status : {"SUCCEEDED", "FAILED", "KILLED"}
-        Final status for YARN.
-    diagnostics : str
-        Final message for YARN.
+    Raises
+    ------
+    ConfigError
+        When they cannot be read.
     """
-    if status != "SUCCEEDED":
-        hello = application.kv.get(HELLO)
-        prefix = None if hello is None else json.loads(hello).get("end")
-        if prefix is not None:
-            # The agent recognises this prefix: yarn/agent, FinalStatus.java.
-            status, diagnostics = "SUCCEEDED", f"{prefix}{status}: {diagnostics}"
-    application.shutdown(status, diagnostics)
+    return Credentials(certificate=_pem(security, "cert"), key=_pem(security, "key"))
+
+
+def _pem(security: skein.Security, what: str) -> str:
+    held = getattr(security, f"{what}_bytes")
+    if held is not None:
+        return bytes(held).decode()
+    source = getattr(security, f"{what}_file").source
+    try:
+        return Path(source.removeprefix("file://")).read_text()
+    except OSError as error:
+        raise ConfigError(
+            f"skein's credentials cannot be read: {one_line(error)}; create new ones: skein "
+            "config gencerts --force"
+        ) from error
+
+
+def default_credentials() -> Credentials:
+    """Return this user's credentials, created if absent; inside a container, the container's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return credentials_of(import_skein().Security.from_default())
+
+
+def container_security() -> Security | None:
+    """Return Dask's settings for a process in a container; None if TLS is off."""
+    return dask_security(default_credentials()) if wants_tls() else None

@@ -7,13 +7,12 @@ container. Dask uses the same one: a process that has the key belongs to the app
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from elasticml.errors import ConfigError, one_line
+from elasticml.errors import ConfigError
 
 if TYPE_CHECKING:
-    import skein
     from distributed import Security
 
 #: Environment variable with the value ``tls`` or ``none``, in containers and at clients.
@@ -46,41 +45,20 @@ def wants_tls(choice: str | None = None) -> bool:
     return chosen != "none"
 
 
-def dask_security(credentials: skein.Security) -> Security:
-    """Return Dask security settings with skein's credentials; encryption is required.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """The certificate that the processes of one application show each other, and its key; PEM."""
 
-    Raises
-    ------
-    ConfigError
-        When the certificate or the key cannot be read.
-    """
+    certificate: str
+    key: str = field(repr=False)
+
+
+def dask_security(credentials: Credentials) -> Security:
+    """Return Dask security settings with an application's credentials; encryption is required."""
     from distributed import Security
 
-    certificate, key = pem(credentials, "cert"), pem(credentials, "key")
-    fields: dict[str, Any] = {"tls_ca_file": certificate}
+    fields: dict[str, Any] = {"tls_ca_file": credentials.certificate}
     for role in ("client", "scheduler", "worker"):
-        fields[f"tls_{role}_cert"] = certificate
-        fields[f"tls_{role}_key"] = key
+        fields[f"tls_{role}_cert"] = credentials.certificate
+        fields[f"tls_{role}_key"] = credentials.key
     return Security(require_encryption=True, **fields)
-
-
-def container_security() -> Security | None:
-    """Return the settings for a process in a skein container; None if TLS is off."""
-    from elasticml.clusters.yarn.compat import import_skein
-
-    return dask_security(import_skein().Security.from_default()) if wants_tls() else None
-
-
-def pem(credentials: skein.Security, what: str) -> str:
-    """Return the text of skein's certificate (``"cert"``) or key (``"key"``)."""
-    held = getattr(credentials, f"{what}_bytes")
-    if held is not None:
-        return bytes(held).decode()
-    source = getattr(credentials, f"{what}_file").source
-    try:
-        return Path(source.removeprefix("file://")).read_text()
-    except OSError as error:
-        raise ConfigError(
-            f"skein's credentials cannot be read: {one_line(error)}; create new ones: skein "
-            "config gencerts --force"
-        ) from error

@@ -23,7 +23,6 @@ from elasticml.clusters.process_setup import (
     worker_modules,
 )
 from elasticml.clusters.worker_lifecycle import WorkerLifecycle, first, prepare_interpreter
-from elasticml.clusters.yarn.compat import import_skein
 from elasticml.clusters.yarn.container_context import (
     SCHEDULER_KEY,
     STARTUP_KEY,
@@ -34,12 +33,14 @@ from elasticml.clusters.yarn.container_context import (
     sigkill_delay_s,
     worker_options,
 )
-from elasticml.clusters.yarn.tls import container_security
+from elasticml.clusters.yarn.skein_client import container_security, current_application
+from elasticml.clusters.yarn.yarn_client import ApplicationLostError
 from elasticml.errors import ConfigError, one_line
 
 if TYPE_CHECKING:
-    import skein
     from distributed.worker import Worker
+
+    from elasticml.clusters.yarn.yarn_client import YarnApplication
 
 logger = logging.getLogger(__name__)
 
@@ -196,12 +197,11 @@ def _root(error: BaseException) -> str:
     return one_line(error)
 
 
-def _find_scheduler(application: skein.ApplicationClient) -> str | None:
+def _find_scheduler(application: YarnApplication) -> str | None:
     """Wait for the scheduler's address; return None if the application ends first."""
-    exceptions = importlib.import_module("skein.exceptions")
     try:
-        return str(application.kv.wait(SCHEDULER_KEY).decode())
-    except (exceptions.ConnectionError, exceptions.ApplicationError) as error:
+        return application.store.wait(SCHEDULER_KEY).decode()
+    except ApplicationLostError as error:
         logger.info("the application has ended: %s", error)
         return None
 
@@ -233,7 +233,7 @@ def run_worker(nthreads: int | None = None, memory_limit: str | int | None = Non
     # Load kernels first, so that a registered worker is ready.
     load(worker_modules(None))
     prepare_interpreter()
-    scheduler = _find_scheduler(import_skein().ApplicationClient.from_current())
+    scheduler = _find_scheduler(current_application())
     if scheduler is None:
         return SCHEDULER_GONE
     grace_s = sigkill_delay_s(here.node_http)

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import base64
 import errno
-import http.client
+import http
 import importlib
 import json
 import ssl
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, BinaryIO, Final
 from urllib.parse import urlsplit
+
+import urllib3
 
 from elasticml.errors import one_line
 
 TIMEOUT_S: Final = 30.0
+
+#: Connections to one host that are kept for later requests.
+_CONNECTIONS_MAX: Final = 8
 
 #: Hadoop's authentication cookie by host; it saves later requests the Kerberos exchange.
 _cookies: dict[str, str] = {}
@@ -80,57 +86,57 @@ def ask(
 def _ask_once(
     method: str, url: str, body: bytes | BinaryIO, headers: Mapping[str, str], timeout_s: float
 ) -> HttpResponse:
-    parts = urlsplit(url)
-    connection = _connection(parts.scheme, parts.netloc, timeout_s)
-    path = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
-    request_headers = dict(headers)
-    if isinstance(body, bytes):
-        if body or method in ("PUT", "POST"):
-            request_headers["Content-Length"] = str(len(body))
-    else:
-        request_headers["Transfer-Encoding"] = "chunked"
+    host, scheme = urlsplit(url).netloc, urlsplit(url).scheme
+    # A server may close a connection that the pool keeps: what only reads is asked once more.
+    reads = 1 if method == "GET" else 0
     try:
-        connection.request(
-            method, path, body or None, request_headers, encode_chunked=not isinstance(body, bytes)
+        answer = _pool().request(
+            method,
+            url,
+            body=body if body or method in ("PUT", "POST") else None,
+            headers=headers,
+            timeout=timeout_s,
+            retries=urllib3.Retry(None, connect=0, read=reads, redirect=0, status=0, other=0),
+            redirect=False,
         )
-        with connection.getresponse() as response:
-            names = {name.lower(): value for name, value in response.getheaders()}
-            return HttpResponse(status=response.status, headers=names, body=response.read())
-    except ConnectionError as error:
-        raise ConnectionError(
-            error.errno, f"{parts.netloc} does not answer ({error.strerror or error})"
-        ) from error
-    except TimeoutError as error:
-        raise TimeoutError(
-            errno.ETIMEDOUT, f"{parts.netloc} did not answer within {timeout_s:g} s"
-        ) from error
-    except http.client.HTTPException as error:
-        raise ConnectionError(
-            errno.ECONNRESET,
-            f"{parts.netloc} broke the connection or does not speak {parts.scheme.upper()} "
-            f"({type(error).__name__})",
-        ) from error
-    except ssl.SSLError as error:
-        raise ConnectionError(
-            errno.ECONNABORTED,
-            f"{parts.netloc} is not trusted or does not speak TLS ({error.reason or error}); name "
-            "its authority's certificates in SSL_CERT_FILE",
-        ) from error
-    except OSError as error:  # mostly an unknown host
-        raise ConnectionError(
-            errno.EHOSTUNREACH, f"{parts.netloc} cannot be reached ({error.strerror or error})"
-        ) from error
-    finally:
-        connection.close()
+    except urllib3.exceptions.HTTPError as error:
+        cause = getattr(error, "reason", None) or error
+        raise _unanswered(host, scheme, timeout_s, cause) from error
+    names = {name.lower(): value for name, value in answer.headers.items()}
+    return HttpResponse(status=answer.status, headers=names, body=answer.data)
 
 
-def _connection(scheme: str, netloc: str, timeout_s: float) -> http.client.HTTPConnection:
-    if scheme == "https":
-        context = ssl.create_default_context()
-        return http.client.HTTPSConnection(netloc, timeout=timeout_s, context=context)
-    connection = http.client.HTTPConnection(netloc, timeout=timeout_s)
-    connection.blocksize = 2**20
-    return connection
+@cache
+def _pool() -> urllib3.PoolManager:
+    """Return the connections of this process, kept for later requests; proxies are not used."""
+    return urllib3.PoolManager(
+        maxsize=_CONNECTIONS_MAX, blocksize=2**20, ssl_context=ssl.create_default_context()
+    )
+
+
+def _unanswered(host: str, scheme: str, timeout_s: float, error: object) -> OSError:
+    """Say in one line why there was no response."""
+    why = getattr(error, "strerror", None) or error
+    for cause in (error, getattr(error, "__cause__", None), *getattr(error, "args", ())):
+        if isinstance(cause, OSError) and cause.strerror:
+            why = cause.strerror
+    match error:
+        case urllib3.exceptions.NameResolutionError():
+            return ConnectionError(errno.EHOSTUNREACH, f"{host} cannot be reached ({why})")
+        case urllib3.exceptions.NewConnectionError():
+            return ConnectionError(errno.ECONNREFUSED, f"{host} does not answer ({why})")
+        case urllib3.exceptions.TimeoutError():
+            return TimeoutError(errno.ETIMEDOUT, f"{host} did not answer within {timeout_s:g} s")
+        case urllib3.exceptions.SSLError():
+            return ConnectionError(
+                errno.ECONNABORTED,
+                f"{host} is not trusted or does not speak TLS ({one_line(error)}); name its "
+                "authority's certificates in SSL_CERT_FILE",
+            )
+    return ConnectionError(
+        errno.ECONNRESET,
+        f"{host} broke the connection or does not speak {scheme.upper()} ({type(error).__name__})",
+    )
 
 
 def _ticket(host: str) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from elasticml.clusters.yarn import notice_stream
+from elasticml.clusters.yarn import application_spec
+from elasticml.clusters.yarn.application_spec import agent_jar, with_agent
 from elasticml.clusters.yarn.hadoop_conf import grace_settings
 from elasticml.clusters.yarn.notice_parser import (
     EXITS,
@@ -20,7 +21,6 @@ from elasticml.clusters.yarn.notice_parser import (
     exit_reason,
     preemption_times,
 )
-from elasticml.clusters.yarn.notice_stream import agent_jar, with_agent
 from elasticml.data.storage.hadoop_sites import HadoopConf
 from elasticml.errors import RemoteProtocolError
 from elasticml.protocol.notices import ContainerEnded, ContainerMarked, NodeChanged
@@ -228,7 +228,7 @@ class TestSpecifications:
     @pytest.fixture
     def spec(self, monkeypatch, tmp_path):
         skein = pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
-        monkeypatch.setattr(notice_stream, "__file__", str(tmp_path / "notices.py"))
+        monkeypatch.setattr(application_spec, "__file__", str(tmp_path / "notices.py"))
         return skein.ApplicationSpec(
             master=skein.Master(script="true", env={"JAVA_TOOL_OPTIONS": "-Xmx1g", "A": "1"})
         )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from elasticml.clusters.yarn.hadoop_conf import require_conf
 from elasticml.clusters.yarn.jobs.container_logs import why_no_driver
 from elasticml.clusters.yarn.jobs.submission import Verdict, read_attempt, read_verdict
-from elasticml.clusters.yarn.jobs.yarn_status import ApplicationStatus, application_status, kill
+from elasticml.clusters.yarn.jobs.yarn_status import application_status, kill
 from elasticml.data.storage import filesystem
 from elasticml.data.storage.hadoop_sites import HadoopConf
 from elasticml.errors import ConfigError, JobFailedError, SubmissionError
@@ -28,7 +28,7 @@ from elasticml.story.reader import parse_line
 from elasticml.story.records import JobEnded, records_of
 
 if TYPE_CHECKING:
-    import skein
+    from elasticml.clusters.yarn.yarn_client import ApplicationStatus, YarnClient
 
 #: Seconds between two polls of the run and of the application.
 LOOK_S = 1.0
@@ -172,7 +172,7 @@ def status_at(place: str) -> JobStatus:
 
 
 def follow_application(
-    client: skein.Client,
+    client: YarnClient,
     application: Application,
     watchers: Sequence[Watcher],
     say: Callable[[str], None],

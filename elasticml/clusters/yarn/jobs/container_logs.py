@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from elasticml.clusters.yarn.application_spec import SCHEDULER
-from elasticml.clusters.yarn.compat import import_skein
 from elasticml.clusters.yarn.jobs.yarn_status import application_status
+from elasticml.clusters.yarn.yarn_client import YarnCallError
 from elasticml.data.storage.hadoop_http import ask
 from elasticml.errors import ConfigError, SubmissionError, one_line
 
 if TYPE_CHECKING:
-    import skein
+    from elasticml.clusters.yarn.yarn_client import YarnClient
 
 
 #: Failed scheduler containers, before the driver has started, after which we give up.
@@ -39,7 +39,7 @@ class ContainerLog:
 
 
 def container_logs(
-    client: skein.Client, application_id: str, service: str | None = None
+    client: YarnClient, application_id: str, service: str | None = None
 ) -> Iterator[ContainerLog]:
     """Yield the logs of an application's containers.
 
@@ -96,31 +96,28 @@ def parse_logs(text: str) -> list[ContainerLog]:
     return logs
 
 
-def _living(
-    client: skein.Client, application_id: str, service: str | None
-) -> Iterator[ContainerLog]:
+def _living(client: YarnClient, application_id: str, service: str | None) -> Iterator[ContainerLog]:
     """Yield the logs of all containers so far, from their nodes."""
-    model = import_skein()
     try:
-        with client.connect(application_id, wait=False) as application:
-            containers = application.get_containers(
+        with client.connect(application_id) as application:
+            containers = application.containers(
                 services=None if service is None else [service],
-                states=["RUNNING", "SUCCEEDED", "FAILED", "KILLED"],
+                states=["running", "succeeded", "failed", "killed"],
             )
-    except (model.exceptions.SkeinError, ValueError) as error:
+    except YarnCallError as error:
         raise SubmissionError(
             f"{application_id} does not answer: {one_line(error)}; try again when elasticml status "
             "says that it is RUNNING"
         ) from error
     for container in containers:
-        node, name = container.yarn_node_http_address, container.yarn_container_id
+        node, name = container.node_http, container.container
         if not node:
             continue  # it never started
-        title = f"{container.id} ({name} on {node}, {container.state})"
-        yield ContainerLog(title=title, text=_log_on_node(node, name, container.service_name))
+        title = f"{container.name} ({name} on {node}, {container.state})"
+        yield ContainerLog(title=title, text=_log_on_node(node, name, container.service))
 
 
-def why_no_driver(client: skein.Client, application_id: str) -> str | None:
+def why_no_driver(client: YarnClient, application_id: str) -> str | None:
     """Return why the scheduler of an application, and the driver in it, fails repeatedly.
 
     Returns
@@ -129,18 +126,17 @@ def why_no_driver(client: skein.Client, application_id: str) -> str | None:
         The last line of its log; None if it has not failed that often, or the application does not
         reply.
     """
-    model = import_skein()
     try:
-        with client.connect(application_id, wait=False) as application:
-            failed = application.get_containers(services=[SCHEDULER], states=["FAILED"])
-    except (model.exceptions.SkeinError, ValueError):
+        with client.connect(application_id) as application:
+            failed = application.containers(services=[SCHEDULER], states=["failed"])
+    except YarnCallError:
         return None
     if len(failed) < FAILURES_MIN:
         return None
     last = max(failed, key=lambda container: container.instance)
-    text = _log_on_node(last.yarn_node_http_address, last.yarn_container_id, last.service_name)
+    text = _log_on_node(last.node_http, last.container, last.service)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1].removeprefix("elasticml: ") if lines else " ".join(last.exit_message.split())
+    return lines[-1].removeprefix("elasticml: ") if lines else one_line(last.message)
 
 
 def _log_on_node(node: str, container: str, service: str) -> str:

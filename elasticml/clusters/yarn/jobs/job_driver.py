@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elasticml.clusters.polling import retry
-from elasticml.clusters.yarn.compat import import_skein
 from elasticml.clusters.yarn.jobs.applications import status_at
 from elasticml.clusters.yarn.jobs.run_sync import RunSync
 from elasticml.clusters.yarn.jobs.submission import (
@@ -38,7 +37,7 @@ from elasticml.clusters.yarn.jobs.submission import (
     write_attempt,
     write_verdict,
 )
-from elasticml.clusters.yarn.skein_client import finish_application
+from elasticml.clusters.yarn.yarn_client import YarnCallError, finish_application
 from elasticml.data.source import Source, source_from_spec
 from elasticml.data.storage.filesystem import exists, join, write_whole
 from elasticml.errors import ConfigError, DataError, ElasticmlError, JobFailedError, one_line
@@ -54,9 +53,9 @@ from elasticml.story.records import JobEnded, records_of
 from elasticml.story.summary import summary_from_json
 
 if TYPE_CHECKING:
-    import skein
     from distributed import Scheduler
 
+    from elasticml.clusters.yarn.yarn_client import YarnApplication
     from elasticml.runtime.scheduler_plugin import ElasticmlScheduler
 
 
@@ -219,7 +218,7 @@ class YarnJob:
     submission : Submission
     scheduler : Scheduler
         The scheduler of this process.
-    app : skein.ApplicationClient
+    app : YarnApplication
         The application of this process.
     folder : Path
         Local parent directory of the run directory.
@@ -229,7 +228,7 @@ class YarnJob:
         self,
         submission: Submission,
         scheduler: Scheduler,
-        app: skein.ApplicationClient,
+        app: YarnApplication,
         folder: Path,
     ) -> None:
         self._submission = submission
@@ -318,13 +317,9 @@ class YarnJob:
 
     def _was_taken_away(self, container: str) -> bool:
         """Return whether the container of an earlier attempt was pre-empted."""
-        model = import_skein()
-        with suppress(model.exceptions.SkeinError, ValueError):
-            ended = self._app.get_containers(services=["dask.scheduler"], states=["FAILED"])
-            return any(
-                c.yarn_container_id == container and "preempted" in str(c.exit_message).lower()
-                for c in ended
-            )
+        with suppress(YarnCallError):
+            ended = self._app.containers(services=["dask.scheduler"], states=["failed"])
+            return any(c.container == container and "preempted" in c.message.lower() for c in ended)
         return False
 
     async def _workers(self, resumes: bool) -> int:
@@ -372,13 +367,13 @@ class YarnJob:
         return result
 
     def _set_progress(self, share: float) -> None:
-        with suppress(import_skein().exceptions.SkeinError):
+        with suppress(YarnCallError):
             self._app.set_progress(share)
 
     def _wait_for_cancel(self) -> None:
         """Wait for a cancel request in the application's key-value store."""
-        with suppress(import_skein().exceptions.SkeinError):
-            self._app.kv.wait(CANCEL_KEY)
+        with suppress(YarnCallError):
+            self._app.store.wait(CANCEL_KEY)
             self._is_cancelled.set()
 
     def _cancel_job(self, job: InProcessJob) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from elasticml.clusters.yarn import application_spec as specs
-from elasticml.clusters.yarn.compat import import_dask_yarn, import_skein
+from elasticml.clusters.yarn.compat import import_dask_yarn
 from elasticml.clusters.yarn.container_context import WORKERS_MAX_VARIABLE, WORKERS_MIN_VARIABLE
 from elasticml.clusters.yarn.hadoop_conf import require_conf
 from elasticml.clusters.yarn.jobs.applications import (
@@ -30,10 +30,9 @@ from elasticml.clusters.yarn.jobs.applications import (
 )
 from elasticml.clusters.yarn.jobs.run_sync import DRIVER_DIRECTORY
 from elasticml.clusters.yarn.jobs.submission import SUBMISSION_FILE, Submission
-from elasticml.clusters.yarn.notice_stream import with_agent
 from elasticml.clusters.yarn.packing import packing_list, upload_once
 from elasticml.clusters.yarn.resource_manager import ResourceManager, check_grantable
-from elasticml.clusters.yarn.skein_client import submit
+from elasticml.clusters.yarn.yarn_client import submit
 from elasticml.data.readers.dask_partitions import has_partitions
 from elasticml.data.source import Source
 from elasticml.data.storage import filesystem
@@ -44,6 +43,8 @@ from elasticml.specification.sections import YarnContainers
 
 if TYPE_CHECKING:
     import skein
+
+    from elasticml.clusters.yarn.yarn_client import YarnClient
 
 
 # The YARN application of a submitted job: dask-yarn's, with the driver in the scheduler.
@@ -101,7 +102,7 @@ def make_spec(cluster: YarnContainers, name: str) -> skein.ApplicationSpec:
         racks=None if cluster.racks is None else list(cluster.racks),
     )
     _set_limits(spec, cluster)
-    return with_agent(specs.with_security(spec, cluster.security))
+    return specs.with_agent(specs.with_security(spec, cluster.security))
 
 
 def _set_limits(spec: skein.ApplicationSpec, cluster: YarnContainers) -> None:
@@ -142,10 +143,8 @@ def _from_specification(cluster: YarnContainers, specification: object) -> skein
             memory = service.resources.memory
             if section.memory is not None:
                 memory = -(-parse_size(section.memory) // 2**20)
-            vcores = section.vcores or service.resources.vcores
-            service.resources = import_skein().Resources(
-                memory=memory, vcores=vcores, gpus=service.resources.gpus
-            )
+            service.resources.memory = memory
+            service.resources.vcores = section.vcores or service.resources.vcores
     if "workers" in cluster.model_fields_set:
         spec.services[specs.WORKER].instances = cluster.workers
     return spec
@@ -177,8 +176,7 @@ def with_driver(spec: skein.ApplicationSpec, submission: Path) -> skein.Applicat
             f"specification: the script of {specs.SCHEDULER} does not call dask-yarn services "
             "scheduler, which the job's driver replaces; add that call"
         )
-    file = import_skein().File(source=submission.absolute().as_uri())
-    service.files = {**service.files, SUBMISSION_FILE: file}
+    service.files = {**service.files, SUBMISSION_FILE: specs.file_to_ship(submission)}
     service.max_restarts = SCHEDULER_RESTARTS_MAX
     spec.services[specs.WORKER].max_restarts = -1
     spec.max_attempts = MASTER_ATTEMPTS_MAX
@@ -281,7 +279,7 @@ def check_sources(source: Source, test: Source | None) -> None:
 
 
 def submit_plan(
-    client: skein.Client, plan: SubmissionPlan, record: JobRecord, *, evaluates: bool
+    client: YarnClient, plan: SubmissionPlan, record: JobRecord, *, evaluates: bool
 ) -> Application:
     """Submit an application that drives a job.
 

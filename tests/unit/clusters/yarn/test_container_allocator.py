@@ -11,18 +11,18 @@ from elasticml.clusters.yarn.container_allocator import (
     ContainerAllocator,
     EndApplication,
     Kill,
-    ObservedContainer,
-    State,
 )
 from elasticml.clusters.yarn.exit_reasons import last_line
+from elasticml.clusters.yarn.yarn_client import ContainerState, ServiceContainer
 from elasticml.protocol.marks import LATE_S, MarkStore
 from elasticml.protocol.notices import ContainerMarked
 
 PREEMPTED = ("preempted", -102, "Container preempted by scheduler")
 
 
-def seen(instance: int, state: State = "running") -> ObservedContainer:
-    return ObservedContainer(
+def seen(instance: int, state: ContainerState = "running") -> ServiceContainer:
+    return ServiceContainer(
+        service="dask.worker",
         name=f"w{instance}",
         instance=instance,
         state=state,

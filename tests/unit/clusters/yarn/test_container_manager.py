@@ -14,6 +14,7 @@ from elasticml.clusters.yarn.container_allocator import ContainerAllocator
 from elasticml.clusters.yarn.container_context import STARTUP_KEY
 from elasticml.clusters.yarn.container_manager import ContainerManager
 from elasticml.clusters.yarn.notice_parser import AgentNotice, AgentSeen
+from elasticml.clusters.yarn.yarn_client import ServiceContainer
 from elasticml.protocol.notices import (
     ContainerEnded,
     ContainerMarked,
@@ -22,48 +23,9 @@ from elasticml.protocol.notices import (
     Notice,
 )
 from elasticml.runtime.preemption_board import PREEMPTION_EXTENSION, PreemptionBoard
-
-pytest.importorskip("skein")
+from tests.fake_yarn import FakeApplication
 
 OWN = "container_1"
-
-
-class Application:
-    """The calls of skein's client that the manager makes, on a list of containers."""
-
-    def __init__(self, n: int) -> None:
-        self.containers = [self._container(i, "RUNNING") for i in range(n)]
-        self.killed: list[str] = []
-        self.kv: dict[str, bytes] = {}
-        self.verdict: tuple[str, str] | None = None
-
-    def _container(self, instance: int, state: str) -> Any:
-        return SimpleNamespace(
-            id=f"dask.worker_{instance}",
-            service_name="dask.worker",
-            instance=instance,
-            state=state,
-            yarn_container_id=f"container_{instance + 2}" if state == "RUNNING" else "",
-            exit_message="",
-        )
-
-    def get_containers(self, services: object, states: object) -> list[Any]:
-        return list(self.containers)
-
-    def add_container(self, service: str) -> Any:
-        self.containers.append(self._container(len(self.containers), "REQUESTED"))
-        return self.containers[-1]
-
-    def kill_container(self, name: str) -> None:
-        self.killed.append(name)
-        self.set(name, "KILLED", "Killed by user request.")
-
-    def set(self, name: str, state: str, message: str = "") -> None:
-        one = next(c for c in self.containers if c.id == name)
-        one.state, one.exit_message = state, message
-
-    def shutdown(self, status: str, message: str) -> None:
-        self.verdict = (status, message)
 
 
 class Scheduler:
@@ -99,10 +61,10 @@ class World:
 
     def __init__(self, n: int, registered: int | None = None, **limits: int) -> None:
         self.scheduler = Scheduler()
-        self.app = Application(n)
+        self.app = FakeApplication(n)
         self.manager = ContainerManager(
             self.scheduler,
-            self.app,  # type: ignore[arg-type]
+            self.app,
             ContainerAllocator(**limits),
             container=OWN,
         )
@@ -183,14 +145,13 @@ def test_a_mark_on_an_essential_container_ends_with_it():
 
 def test_a_mark_on_a_container_of_another_service_is_essential():
     world = World(1)
-    world.app.containers.append(
-        SimpleNamespace(
-            id="helper_0",
-            service_name="helper",
+    world.app.listed.append(
+        ServiceContainer(
+            name="helper_0",
+            service="helper",
             instance=0,
-            state="RUNNING",
-            yarn_container_id="container_9",
-            exit_message="",
+            state="running",
+            container="container_9",
         )
     )
     world.tell(marked("container_9"))
@@ -208,10 +169,10 @@ def test_nothing_is_released_for_an_unknown_container():
 
 def test_a_mark_that_came_before_skein_knew_the_container_reaches_its_worker():
     world = World(1, registered=0)
-    (container,) = world.app.containers
-    world.app.containers.clear()
+    (container,) = world.app.listed
+    world.app.listed.clear()
     world.tell(marked("container_2"))
-    world.app.containers.append(container)
+    world.app.listed.append(container)
     world.poll()
     world.register(0)
     assert [type(notice) for notice in world.posted] == [ContainerMarked]
@@ -293,7 +254,7 @@ def test_a_mark_on_an_unregistered_worker_does_not_add_a_replacement():
 def test_the_end_of_a_container_is_reported_once_with_its_reason():
     world = World(2)
     over = exited("container_3", "preempted", -102, "Container preempted by scheduler")
-    world.app.set("dask.worker_1", "FAILED", "Container preempted by scheduler")
+    world.app.set("dask.worker_1", "failed", "Container preempted by scheduler")
     world.tell(AgentSeen(heartbeat_ms=1000), over, over)
     world.poll()
     assert world.posted == [
@@ -311,11 +272,11 @@ def test_the_end_of_a_container_is_reported_once_with_its_reason():
 @pytest.mark.parametrize(
     ("state", "message", "reason"),
     [
-        ("FAILED", "Container preempted by scheduler", "preempted"),
-        ("FAILED", "Container released on a *lost* node", "node"),
-        ("FAILED", "Container killed for exceeding physical memory limits", "memory"),
-        ("FAILED", "Container failed during execution, see logs for more information.", "exit"),
-        ("KILLED", "Killed by user request.", "released"),
+        ("failed", "Container preempted by scheduler", "preempted"),
+        ("failed", "Container released on a *lost* node", "node"),
+        ("failed", "Container killed for exceeding physical memory limits", "memory"),
+        ("failed", "Container failed during execution, see logs for more information.", "exit"),
+        ("killed", "Killed by user request.", "released"),
     ],
 )
 def test_without_an_agent_ends_are_read_from_skeins_reports(state: str, message: str, reason: str):
@@ -351,7 +312,7 @@ def test_workers_of_a_decommissioned_node_stay_until_it_stops():
 def test_a_job_gets_containers_up_to_the_maximum():
     world = World(2, maximum=3)
     assert asyncio.run(world.manager.request(4)) == 1
-    assert [c.state for c in world.app.containers] == ["RUNNING", "RUNNING", "REQUESTED"]
+    assert [c.state for c in world.app.listed] == ["running", "running", "requested"]
 
 
 def test_a_released_worker_is_retired_and_its_container_released():
@@ -364,9 +325,9 @@ def test_a_released_worker_is_retired_and_its_container_released():
 def test_an_application_whose_workers_cannot_start_ends_with_one_line():
     world = World(3, registered=0)
     line = "worker_class: cannot import 'mine.Worker'"
-    world.app.kv["elasticml.word.dask.worker_2"] = line.encode()
+    world.app.store.values["elasticml.word.dask.worker_2"] = line.encode()
     world.tell(*(exited(f"container_{i}", "exit", 2, "Exit code: 2") for i in (2, 3, 4)))
-    assert world.app.verdict == (
+    assert world.app.ended == (
         "FAILED",
         "3 worker containers in a row ended before they registered (exit, status 2): "
         f"{line}; fix that and submit again",

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from elasticml.clusters.yarn.notice_parser import HELLO
-from elasticml.clusters.yarn.skein_client import finish_application
+from elasticml.clusters.yarn.yarn_client import finish_application
+from tests.fake_yarn import FakeApplication
 
 
-class Application:
-    """The calls of skein's client that ending an application makes."""
-
-    def __init__(self, hello: bytes | None) -> None:
-        self.kv = {} if hello is None else {HELLO: hello}
-        self.end: tuple[str, str] | None = None
-
-    def shutdown(self, status: str, diagnostics: str) -> None:
-        self.end = (status, diagnostics)
-
-
-def reported(hello: bytes | None, status: str) -> Any:
-    application = Application(hello)
-    finish_application(application, status, "why")  # type: ignore[arg-type]
-    return application.end
+def reported(hello: bytes | None, status: str) -> tuple[str, str | None] | None:
+    application = FakeApplication()
+    if hello is not None:
+        application.store.put(HELLO, hello)
+    finish_application(application, status, "why")
+    return application.ended
 
 
 @pytest.mark.parametrize("status", ["FAILED", "KILLED"])

@@ -5,52 +5,15 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from types import SimpleNamespace
-from typing import Any
-
-import pytest
+from collections.abc import Callable
 
 from elasticml.clusters.yarn.notice_parser import AgentSeen, PreemptionTimes
 from elasticml.clusters.yarn.notice_stream import NoticeStream
 from elasticml.protocol.notices import NodeChanged
+from tests.fake_yarn import WAIT_S, FakeApplication
 
-skein = pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
-
-WAIT_S = 20.0
 KEY = "elasticml.agent."
 HELLO = json.dumps({"v": 1, "t": 1, "heartbeat_ms": 500}).encode()
-
-
-class Store:
-    """The part of skein's key-value store that the stream uses; also the queue of its events."""
-
-    def __init__(self, **values: bytes) -> None:
-        self._values = {KEY + name: value for name, value in values.items()}
-        self._queue: queue.Queue[Any] = queue.Queue()
-        self.put = self._queue.put
-        self.was_left = threading.Event()
-
-    def events(self, prefix: str, event_type: str) -> Store:
-        assert (prefix, event_type) == (KEY, "PUT")
-        return self
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.was_left.set()
-
-    def get_prefix(self, prefix: str) -> dict[str, bytes]:
-        return self._values
-
-    def get(self) -> Any:
-        result = self._queue.get(timeout=WAIT_S)
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-    def write(self, name: str, value: bytes) -> None:
-        self.put(SimpleNamespace(key=KEY + name, result=SimpleNamespace(value=value)))
 
 
 def nodes(*states: str) -> bytes:
@@ -61,16 +24,23 @@ def nodes(*states: str) -> bytes:
     return json.dumps({"v": 1, "items": items}).encode()
 
 
-def stream_of(store: Store) -> NoticeStream:
-    return NoticeStream(SimpleNamespace(kv=store), PreemptionTimes())
+def started(
+    documents: dict[str, bytes], *on: Callable[..., None]
+) -> tuple[FakeApplication, NoticeStream]:
+    """An application with documents, and a stream that has begun to follow them."""
+    application = FakeApplication()
+    application.store.values.update({KEY + name: value for name, value in documents.items()})
+    stream = NoticeStream(application, PreemptionTimes())
+    stream.start(*on)
+    assert application.store.watched.get(timeout=WAIT_S) == KEY
+    return application, stream
 
 
 def test_existing_documents_are_reported_first_and_unreadable_ones_skipped():
-    store, notices = Store(hello=HELLO), queue.Queue()
-    stream = stream_of(store)
-    store.write("nodes", b"{")
-    store.write("nodes", nodes("LOST"))
-    stream.start(notices.put)
+    notices = queue.Queue()
+    application, stream = started({"hello": HELLO}, notices.put)
+    application.store.put(KEY + "nodes", b"{")
+    application.store.put(KEY + "nodes", nodes("LOST"))
     assert notices.get(timeout=WAIT_S) == AgentSeen(heartbeat_ms=500)
     changed = notices.get(timeout=WAIT_S)
     assert isinstance(changed, NodeChanged)
@@ -79,21 +49,19 @@ def test_existing_documents_are_reported_first_and_unreadable_ones_skipped():
 
 
 def test_the_end_of_the_application_master_is_reported():
-    store, has_ended = Store(), threading.Event()
-    stream = stream_of(store)
-    stream.start(lambda notice: None, has_ended.set)
-    store.put(skein.exceptions.ConnectionError("gone"))
+    has_ended = threading.Event()
+    application, stream = started({}, lambda notice: None, has_ended.set)
+    application.store.lose()
     assert has_ended.wait(WAIT_S)
-    assert store.was_left.is_set()
+    assert application.store.was_left.get(timeout=WAIT_S) == KEY
     stream.close()
 
 
 def test_nothing_is_reported_after_closing():
-    store, notices, has_ended = Store(), queue.Queue(), threading.Event()
-    stream = stream_of(store)
-    stream.start(notices.put, has_ended.set)
+    notices, has_ended = queue.Queue(), threading.Event()
+    application, stream = started({}, notices.put, has_ended.set)
     stream.close()
-    store.write("nodes", nodes("LOST"))
-    assert store.was_left.wait(WAIT_S)
+    application.store.put(KEY + "nodes", nodes("LOST"))
+    assert application.store.was_left.get(timeout=WAIT_S) == KEY
     assert notices.empty()
     assert not has_ended.is_set()

@@ -2,50 +2,19 @@
 
 from __future__ import annotations
 
-import queue
 import threading
-from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from elasticml.clusters.yarn import scheduler_service
+from elasticml.clusters.yarn.container_context import SCHEDULER_KEY
 from elasticml.clusters.yarn.scheduler_service import SchedulerOwnership
-
-skein = pytest.importorskip("skein")
+from tests.fake_yarn import WAIT_S, FakeApplication
 
 OURS = b"tls://10.0.0.1:1"
 
 
-class Store:
-    """skein's store, with one key in it, whose events a test makes."""
-
-    def __init__(self, value: bytes | None) -> None:
-        self.value = value
-        self.made: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    @contextmanager
-    def events(self, key: str) -> Any:
-        yield SimpleNamespace(get=self._next)
-
-    def _next(self) -> Any:
-        made = self.made.get()
-        if isinstance(made, Exception):
-            raise made
-        return SimpleNamespace(result=made)
-
-    def get(self, key: str) -> bytes | None:
-        if self.value is None:
-            raise skein.ConnectionError("Unable to connect to application")
-        return self.value
-
-    @contextmanager
-    def connect(self) -> Any:
-        yield SimpleNamespace(kv=self)
-
-
-def watch(store: Store) -> tuple[list[str], threading.Event]:
+def watch(application: FakeApplication) -> tuple[list[str], threading.Event]:
     lost: list[str] = []
     is_over = threading.Event()
 
@@ -53,39 +22,45 @@ def watch(store: Store) -> tuple[list[str], threading.Event]:
         lost.append(why)
         is_over.set()
 
-    SchedulerOwnership(store.connect, OURS, on_lost).start()  # type: ignore[arg-type]
+    application.store.put(SCHEDULER_KEY, OURS)
+    SchedulerOwnership(lambda: application, OURS, on_lost).start()
+    assert application.store.watched.get(timeout=WAIT_S) == SCHEDULER_KEY
     return lost, is_over
 
 
 def test_a_scheduler_whose_key_vanishes_with_its_container_is_disowned():
-    store = Store(OURS)
-    lost, is_over = watch(store)
-    store.made.put(SimpleNamespace(value=OURS))
-    store.made.put(None)
-    assert is_over.wait(60.0)
+    application = FakeApplication()
+    lost, is_over = watch(application)
+    application.store.put(SCHEDULER_KEY + ".other", b"tls://10.0.0.9:9")
+    application.store.put(SCHEDULER_KEY, OURS)
+    application.store.pop(SCHEDULER_KEY)
+    assert is_over.wait(WAIT_S)
     assert lost == ["the application has no scheduler now"]
 
 
 def test_a_scheduler_that_another_follows_is_disowned():
-    store = Store(OURS)
-    lost, is_over = watch(store)
-    store.made.put(SimpleNamespace(value=b"tls://10.0.0.9:9"))
-    assert is_over.wait(60.0)
+    application = FakeApplication()
+    lost, is_over = watch(application)
+    application.store.put(SCHEDULER_KEY, b"tls://10.0.0.9:9")
+    assert is_over.wait(WAIT_S)
     assert lost == ["the scheduler is 'tls://10.0.0.9:9' now"]
 
 
 def test_a_master_that_returns_in_time_changes_nothing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(scheduler_service.time, "sleep", lambda seconds: None)
-    store = Store(OURS)
-    lost, is_over = watch(store)
-    store.made.put(skein.ConnectionError("Unable to connect to application"))
-    store.made.put(None)
-    assert is_over.wait(60.0)
+    application = FakeApplication()
+    lost, is_over = watch(application)
+    application.store.lose(for_good=False)
+    assert application.store.watched.get(timeout=WAIT_S) == SCHEDULER_KEY
+    application.store.pop(SCHEDULER_KEY)
+    assert is_over.wait(WAIT_S)
     assert lost == ["the application has no scheduler now"]
 
 
 def test_a_scheduler_without_a_master_ends(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(scheduler_service, "MASTER_LOST_S", 0.0)
-    lost, is_over = watch(Store(None))
-    assert is_over.wait(60.0)
+    application = FakeApplication()
+    lost, is_over = watch(application)
+    application.store.lose("Unable to connect to application")
+    assert is_over.wait(WAIT_S)
     assert lost == ["the application master is lost (Unable to connect to application)"]

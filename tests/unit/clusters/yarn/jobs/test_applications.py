@@ -2,7 +2,6 @@
 
 import json
 from datetime import datetime
-from types import SimpleNamespace
 
 import pytest
 
@@ -19,27 +18,15 @@ from elasticml.clusters.yarn.jobs.applications import (
     verdict_of,
 )
 from elasticml.clusters.yarn.jobs.submission import Attempt, Verdict, write_attempt, write_verdict
-from elasticml.clusters.yarn.jobs.yarn_status import ApplicationStatus
 from elasticml.data.storage.hadoop_sites import HadoopConf
 from elasticml.errors import ConfigError, JobFailedError
+from tests.fake_yarn import FakeYarn, application_status
 
 LOCAL = HadoopConf(values={"fs.defaultFS": "file:///"})
 
 
-def application_status(**changes):
-    fields = {
-        "state": "FINISHED",
-        "final_status": "FAILED",
-        "queue": "ml",
-        "user": "me",
-        "diagnostics": "",
-        "progress": 1.0,
-        "containers": 0,
-        "vcores": 0,
-        "memory_mib": 0,
-        "url": "",
-    }
-    return ApplicationStatus(**{**fields, **changes})
+def failed(**changes):
+    return application_status(**{"state": "FINISHED", "final_status": "FAILED", **changes})
 
 
 def write_story(place, records):
@@ -94,42 +81,22 @@ def test_a_restarted_story_is_read_from_its_resumption_point(tmp_path):
 
 def test_the_drivers_verdict_takes_precedence_over_yarns(tmp_path):
     application = Application(id="application_1_0001", name="toy", place=str(tmp_path))
-    verdict = verdict_of(
-        application, application_status(diagnostics="AM Container exited with code 1.")
-    )
+    verdict = verdict_of(application, failed(diagnostics="AM Container exited with code 1."))
     assert verdict.reason == "application_1_0001 ended as FAILED: AM Container exited with code 1"
     assert isinstance(verdict.to_error(), JobFailedError)
-    verdict = verdict_of(application, application_status(final_status="KILLED"))
+    verdict = verdict_of(application, failed(final_status="KILLED"))
     assert verdict.reason == "application_1_0001 was killed: YARN does not say why"
     write_verdict(str(tmp_path), Verdict(state="done", reason="3 rounds"))
-    assert verdict_of(application, application_status(final_status="KILLED")).state == "done"
-
-
-class Running:
-    """A client of a cluster on which every application runs for ever."""
-
-    def application_report(self, application_id):
-        used = SimpleNamespace(memory=0, vcores=0)
-        return SimpleNamespace(
-            state="RUNNING",
-            final_status="UNDEFINED",
-            queue="ml",
-            user="me",
-            diagnostics="",
-            progress=0.0,
-            tracking_url="",
-            usage=SimpleNamespace(num_used_containers=1, used_resources=used),
-        )
+    assert verdict_of(application, failed(final_status="KILLED")).state == "done"
 
 
 def test_a_failed_job_is_reported_before_yarn_has_given_up_its_application(tmp_path):
     # Clients waited for three more attempts, each of which only read that the job was over.
-    pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
     place = str(tmp_path / "place")
     verdict = Verdict.of_error(JobFailedError("the loss is not finite; lower the step"))
     write_attempt(place, Attempt(number=1))
     write_verdict(place, verdict)
     application = Application(id="application_1_0001", name="toy", place=place)
     messages = []
-    assert follow_application(Running(), application, [], messages.append) == verdict
+    assert follow_application(FakeYarn(), application, [], messages.append) == verdict
     assert messages == ["application_1_0001 is RUNNING in queue ml"]

@@ -9,9 +9,6 @@ from types import SimpleNamespace
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
-
-from elasticml.clusters.yarn.compat import import_skein
 from elasticml.clusters.yarn.jobs import job_driver
 from elasticml.clusters.yarn.jobs.job_driver import YarnJob
 from elasticml.clusters.yarn.jobs.submission import (
@@ -25,28 +22,7 @@ from elasticml.clusters.yarn.jobs.submission import (
 )
 from elasticml.data.storage import filesystem
 from elasticml.protocol.job_record import job_record
-
-
-class Store(dict):
-    """The key-value store of an application that no client asks to end before it is over."""
-
-    def wait(self, key):
-        assert key == CANCEL_KEY
-        raise import_skein().exceptions.ConnectionError
-
-
-class Application:
-    """The part of an application's client that its driver needs."""
-
-    def __init__(self):
-        self.kv = Store()
-        self.ended = None
-
-    def get_containers(self, services, states):
-        return []
-
-    def shutdown(self, status, diagnostics):
-        self.ended = (status, diagnostics)
+from tests.fake_yarn import FakeApplication
 
 
 @pytest.fixture
@@ -62,7 +38,7 @@ def driver(place, tmp_path):
     submission = Submission(
         record=job_record({"data": data}), cluster={}, place=place, workers=1, workers_min=1
     )
-    return YarnJob(submission, None, Application(), tmp_path)
+    return YarnJob(submission, None, FakeApplication(), tmp_path)
 
 
 @pytest.fixture
@@ -127,13 +103,6 @@ def test_a_resumed_driver_waits_for_data_that_were_present_before(
     assert is_missing is (attempts > 0), verdict.reason
 
 
-class EndRequested(Store):
-    """The store of an application that a client has asked to end."""
-
-    def wait(self, key):
-        assert key == CANCEL_KEY
-
-
 def test_a_job_that_is_ended_before_it_resumes_reports_its_progress(place, tmp_path):
     # Its run had a story and checkpoints of the attempt before, and no summary.
     data = {"format": "svmlight", "path": f"{place}/train.svm"}
@@ -148,8 +117,8 @@ def test_a_job_that_is_ended_before_it_resumes_reports_its_progress(place, tmp_p
         workers=1,
         workers_min=1,
     )
-    application = Application()
-    application.kv = EndRequested()
+    application = FakeApplication()
+    application.store.put(CANCEL_KEY, b"1")
     driver = YarnJob(submission, SimpleNamespace(workers={}), application, tmp_path)
     asyncio.run(driver.run())
     why = "cancelled: waiting for its workers (0 of 1 were there)"

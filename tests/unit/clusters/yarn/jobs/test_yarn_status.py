@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from types import SimpleNamespace
-
 import pytest
-
-pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
 
 from elasticml.clusters.yarn.jobs import yarn_status
 from elasticml.clusters.yarn.jobs.submission import CANCEL_KEY, Verdict, write_verdict
 from elasticml.clusters.yarn.jobs.yarn_status import cancel
+from elasticml.clusters.yarn.yarn_client import ServiceContainer
+from tests.fake_yarn import FakeYarn, application_status
 
 APPLICATION = "application_1_0001"
 
 
-class Cluster:
-    """A client of a cluster on which a driver ends its job on request.
+class EndingYarn(FakeYarn):
+    """A cluster on which a driver ends its job on request.
 
     Parameters
     ----------
@@ -30,44 +27,30 @@ class Cluster:
     """
 
     def __init__(self, place, state, looks):
-        self.place, self.state, self.looks = place, state, looks
-        self.kv = {}
-        self.is_killed = False
-
-    def application_report(self, application_id):
-        is_over = self.is_killed
-        if CANCEL_KEY in self.kv:
-            if self.kv[CANCEL_KEY] != b"heard":
-                write_verdict(self.place, Verdict(state=self.state, reason="5 rounds"))
-                self.kv[CANCEL_KEY] = b"heard"
-            elif self.looks is not None:
-                self.looks -= 1
-                is_over = is_over or self.looks < 0
-        used = SimpleNamespace(memory=0, vcores=0)
-        return SimpleNamespace(
-            state="FINISHED" if is_over else "RUNNING",
-            final_status="UNDEFINED",
-            queue="ml",
-            user="me",
-            diagnostics="",
-            progress=0.0,
-            tracking_url="",
-            usage=SimpleNamespace(num_used_containers=1, used_resources=used),
+        super().__init__()
+        self.place, self.end, self.looks = place, state, looks
+        scheduler = ServiceContainer(
+            name="dask.scheduler_0", service="dask.scheduler", instance=0, state="running"
         )
+        self.application.listed.append(scheduler)
 
-    @contextmanager
-    def connect(self, application_id, wait):
-        yield SimpleNamespace(kv=self.kv, get_containers=lambda services, states: ["a scheduler"])
-
-    def kill_application(self, application_id):
-        self.is_killed = True
+    def status(self, app_id):
+        cancelled = self.application.store.get(CANCEL_KEY)
+        if cancelled == b"1":
+            write_verdict(self.place, Verdict(state=self.end, reason="5 rounds"))
+            self.application.store.put(CANCEL_KEY, b"heard")
+        elif cancelled is not None and self.looks is not None:
+            self.looks -= 1
+            if self.looks < 0:
+                return application_status(state="FINISHED")
+        return super().status(app_id)
 
 
 @pytest.mark.parametrize("state", ["done", "cancelled"])
 def test_a_job_that_has_written_its_end_may_end_its_application(tmp_path, monkeypatch, state):
     # It was killed between writing its end and exiting: YARN reported a finished job as KILLED.
     monkeypatch.setattr(yarn_status, "LOOK_S", 0.0)
-    cluster = Cluster(str(tmp_path), state, looks=3)
+    cluster = EndingYarn(str(tmp_path), state, looks=3)
     cancel(cluster, APPLICATION, str(tmp_path))
     assert not cluster.is_killed
     assert cluster.looks < 0
@@ -77,6 +60,6 @@ def test_an_application_that_survives_its_job_is_killed(tmp_path, monkeypatch):
     # Without the agent YARN would restart it.
     monkeypatch.setattr(yarn_status, "LOOK_S", 0.0)
     monkeypatch.setattr(yarn_status, "SETTLE_S_MAX", 0.05)
-    cluster = Cluster(str(tmp_path), "cancelled", looks=None)
+    cluster = EndingYarn(str(tmp_path), "cancelled", looks=None)
     cancel(cluster, APPLICATION, str(tmp_path))
     assert cluster.is_killed
