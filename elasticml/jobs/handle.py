@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -16,7 +17,6 @@ from elasticml.jobs.result import Result
 from elasticml.jobs.rpc import JobOutcome, read_outcome, unwrap_reply
 from elasticml.jobs.run_checkpoints import forget_checkpoints
 from elasticml.protocol.job_record import JobRecord, job_record
-from elasticml.report.markup import esc
 from elasticml.report.status import JobStatus
 from elasticml.story.records import JobBegun, JobEnded, records_of
 
@@ -124,7 +124,7 @@ class Handle:
             for batch in self._further(0):
                 live.read(batch)
         except ElasticmlError as error:
-            return esc(f"{self!r}: {error.message}")
+            return html.escape(f"{self!r}: {error.message}")
         return panel_html(live, live.status.seconds)
 
     def cancel(self) -> None:

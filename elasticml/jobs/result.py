@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import tempfile
@@ -27,7 +28,6 @@ from elasticml.models.file_format import Arrays
 from elasticml.models.loading import model_of_job, read_model
 from elasticml.models.model import KMeansModel, Model
 from elasticml.protocol.job_record import JobRecord
-from elasticml.report.markup import esc
 from elasticml.report.preemptions import preemptions
 from elasticml.report.waiting import time_use
 from elasticml.story.compressed_records import CompressedRecords
@@ -134,7 +134,7 @@ class Result:
         from elasticml.report.panel import panel_html  # loads matplotlib
 
         if not self.story:
-            return esc(repr(self))
+            return html.escape(repr(self))
         live = read_story(summary_from_json(self.summary).job or "", self.story)
         return panel_html(live, live.status.seconds, self.history)
 

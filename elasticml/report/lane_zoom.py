@@ -6,10 +6,11 @@ import json
 from importlib.resources import files
 
 import numpy as np
+from markupsafe import Markup
 
 from elasticml.report.lane_plot import KIND_COLOURS, KIND_WORDS, close_ups
 from elasticml.report.lanes import KINDS, Lanes, make_lanes, occupancy
-from elasticml.report.markup import esc
+from elasticml.report.markup import render
 from elasticml.report.run_reader import RunData
 from elasticml.report.series import clock
 from elasticml.report.style import COLOURS
@@ -24,12 +25,12 @@ _BUTTONS = (
 )  # fmt: skip
 
 
-def lanes_zoom(run: RunData, plot: str) -> str:
+def lanes_zoom(run: RunData, plot: Markup) -> Markup:
     """Return lanes to zoom with their script, and the plot for browsers without scripts.
 
     Parameters
     ----------
-    plot : str
+    plot : Markup
         The markup of the plot of the lanes. It is folded where the script runs.
     """
     lanes = make_lanes(run.records)
@@ -53,30 +54,19 @@ def lanes_zoom(run: RunData, plot: str) -> str:
         "rounds": times.rounds[is_known].tolist(),
         "seconds": times.seconds[is_known].round(4).tolist(),
     }
-    jumps = "".join(
-        f'<button type="button" data-from="{start}" data-to="{end}">{esc(title)}</button>'
-        for title, start, end in (close_ups(run, lanes, times) if len(times.rounds) else ())
-    )
-    key = "".join(
-        f'<span><i style="background:var(--{names[KIND_COLOURS[kind]]})"></i>{KIND_WORDS[kind]}'
-        "</span>"
-        for kind in KINDS
-        if any(v.kind == kind for lane in lanes.intervals.values() for v in lane)
-    )
-    buttons = "".join(
-        f'<button type="button" data-key="{key}" title="{words}" aria-label="{words}">{sign}'
-        "</button>"
-        for key, sign, words in _BUTTONS
-    )
-    script = files("elasticml.report").joinpath("lanes.js").read_text(encoding="utf-8")
-    label = "Swim-lanes: drag to move, use the buttons, pinch, or Ctrl and the wheel to zoom"
-    return (
-        f'<div id="lanes-zoom" hidden><div class="buttons">{buttons}{jumps}</div>'
-        f'<canvas tabindex="0" role="img" aria-label="{label}"></canvas><p class="key">{key}</p>'
-        f'<p class="small"><output>{label}. Point at a lane to see what its member did.</output>'
-        f'</p></div><details id="lanes-plot" open><summary>As a plot</summary>{plot}</details>'
-        f'<script type="application/json" id="lanes-data">{_json(data)}</script>'
-        f"<script>{script}</script>"
+    return render(
+        "lanes.html",
+        buttons=_BUTTONS,
+        jumps=close_ups(run, lanes, times) if len(times.rounds) else (),
+        key=[
+            (names[KIND_COLOURS[kind]], KIND_WORDS[kind])
+            for kind in KINDS
+            if any(v.kind == kind for lane in lanes.intervals.values() for v in lane)
+        ],
+        label="Swim-lanes: drag to move, use the buttons, pinch, or Ctrl and the wheel to zoom",
+        plot=plot,
+        data=_json(data),
+        script=files("elasticml.report").joinpath("lanes.js").read_text(encoding="utf-8"),
     )
 
 

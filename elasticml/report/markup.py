@@ -1,21 +1,51 @@
-"""HTML building blocks: escaped text, formatted numbers, tables, figures, the document."""
+"""HTML of reports: templates, drawings, formatted numbers. Templates escape what they are given."""
 
 from __future__ import annotations
 
-import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from elasticml.report.words import WORDS, anchor
 
 if TYPE_CHECKING:
     from elasticml.protocol.job_record import JobRecord
     from elasticml.report.style import Picture
 
 
-def esc(value: object) -> str:
-    """Escape a value for use in an element or an attribute."""
-    return html.escape(str(value), quote=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainTable:
+    """A table of plain cells."""
+
+    names: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    #: Each row's class, empty for none.
+    classes: Sequence[str] = ()
+
+
+@cache
+def _environment() -> Environment:
+    """Return jinja2's environment of the templates: every value is escaped."""
+    environment = Environment(
+        loader=PackageLoader("elasticml.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    environment.filters.update(drawing=drawing, anchor=anchor)
+    environment.globals.update(style_sheet=style_sheet, words=WORDS)
+    return environment
+
+
+def render(template: str, **values: object) -> Markup:
+    """Return a template of ``templates/`` with values, which are escaped."""
+    return Markup(_environment().get_template(template).render(values))
 
 
 def number(value: object, digits: int = 6) -> str:
@@ -43,51 +73,18 @@ def lead_text(job: JobRecord | None, examples: int | None, features: int | None)
     return " — ".join(parts)
 
 
-def table_html(
-    head: Sequence[str], rows: Iterable[Sequence[str]], classes: Sequence[str] = ()
-) -> str:
-    """Return a table of plain cells; ``classes`` holds each row's class, empty for none."""
-    lines = ["".join(f'<th scope="col">{esc(cell)}</th>' for cell in head)]
-    body = []
-    for i, row in enumerate(rows):
-        named = f' class="{esc(classes[i])}"' if i < len(classes) and classes[i] else ""
-        body.append(f"<tr{named}>" + "".join(f"<td>{esc(cell)}</td>" for cell in row) + "</tr>")
-    return (
-        f'<div class="scroll"><table><thead><tr>{lines[0]}</tr></thead>\n'
-        f"<tbody>{''.join(body)}</tbody></table></div>"
-    )
-
-
-def drawing(picture: Picture) -> str:
+def drawing(picture: Picture) -> Markup:
     """Return a picture as inline SVG with its caption."""
     from elasticml.report.style import svg_markup  # loads matplotlib, which tables do not need
 
-    drawn = svg_markup(picture.figure, picture.name, picture.title, picture.alt)
-    return (
-        f'<figure><div class="scroll">{drawn}</div>'
-        f"<figcaption>{esc(picture.caption)}</figcaption></figure>"
-    )
+    svg = svg_markup(picture.figure, picture.name, picture.title, picture.alt)
+    return render("drawing.html", svg=Markup(svg), caption=picture.caption)
 
 
-def figure(picture: Picture, heading: str | None = None) -> str:
-    """Return a section with a picture below its heading."""
-    return f"<section><h2>{esc(heading or picture.title)}</h2>\n{drawing(picture)}</section>"
-
-
-def style_sheet(scope: str | None = None) -> str:
+def style_sheet(scope: str | None = None) -> Markup:
     """Return the style of pages; of ``scope``, a selector, only the palette, for that element."""
     folder = files("elasticml.report")
     palette = folder.joinpath("palette.css").read_text(encoding="utf-8")
     if scope is not None:
-        return palette.replace(":root", scope)
-    return palette + folder.joinpath("page.css").read_text(encoding="utf-8")
-
-
-def document(title: str, body: str) -> str:
-    """Wrap a body into a self-contained page."""
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{esc(title)}</title>\n<style>\n{style_sheet()}</style></head>\n"
-        f"<body>\n{body}\n</body></html>\n"
-    )
+        return Markup(palette.replace(":root", scope))
+    return Markup(palette + folder.joinpath("page.css").read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from elasticml.errors import ConfigError
 from elasticml.ids import format_size
-from elasticml.report.markup import document, esc, figure, number, table_html
+from elasticml.report.markup import PlainTable, number, render
 from elasticml.report.overlay_plot import (
     gap_comparison,
     loads_comparison,
@@ -99,18 +99,18 @@ def text_table(rows: Sequence[OverlayRow]) -> str:
     return "\n\n".join(blocks) + ("\n\n" + "\n".join(notes) if notes else "") + "\n"
 
 
-def html_table(rows: Sequence[OverlayRow]) -> str:
-    """Return the table as HTML."""
-    parts = []
-    for title, cells in _blocks(rows):
-        head = [title, *(f"round {r}" for r in rows[0].rounds)]
-        body = [
-            [row.label, *(_cell_text(c, r) for c, r in zip(own, row.rounds, strict=True))]
-            for row, own in zip(rows, cells, strict=True)
-        ]
-        parts.append(table_html(head, body))
-    parts += [f'<p class="small">{esc(note)}</p>' for note in _notes(rows)]
-    return "".join(parts)
+def _chosen(rows: Sequence[OverlayRow]) -> list[tuple[list[str], list[list[str]]]]:
+    """Return the heads and rows of the table's blocks."""
+    return [
+        (
+            [title, *(f"round {r}" for r in rows[0].rounds)],
+            [
+                [row.label, *(_cell_text(c, r) for c, r in zip(own, row.rounds, strict=True))]
+                for row, own in zip(rows, cells, strict=True)
+            ],
+        )
+        for title, cells in _blocks(rows)
+    ]
 
 
 def overlay_row(run: RunData, label: str, rounds: tuple[int, ...], metric: str) -> OverlayRow:
@@ -232,29 +232,31 @@ def write_overlay(
     page = Path(out)
     picture: Picture = styled(overlay_picture, runs, names)
     write_whole(page.with_name("overlay.png"), png_bytes(picture.figure))
-    sections = [figure(picture)]
+    pictures = [picture]
     for more in (time_picture, gap_comparison, loads_comparison):
         drawn: Picture | None = styled(more, runs, names)
         if drawn is not None:
-            sections.append(figure(drawn))
+            pictures.append(drawn)
     metric = common_metric(runs)
     at = choose_rounds(runs)
     rows = [overlay_row(run, name, at, metric) for run, name in zip(runs, names, strict=True)]
-    body = (
-        f"<header><h1>{len(runs)} runs compared</h1>"
-        f'<p class="lead">{esc(", ".join(names))}</p></header>'
-        + "\n".join(sections)
-        + f"<section><h2>At chosen rounds</h2>{html_table(rows)}</section>"
-        + f"<section><h2>The runs</h2>{_run_table(runs, names, page)}</section>"
+    text = render(
+        "overlay.html",
+        title=", ".join(names[:4]),
+        names=names,
+        pictures=pictures,
+        chosen=_chosen(rows),
+        notes=_notes(rows),
+        runs=_run_table(runs, names),
+        links=_links(runs, names, page),
     )
-    title = ", ".join(names[:4])
-    return write_whole(page, document(f"{title}: elasticml", body).encode("utf-8"))
+    return write_whole(page, text.encode("utf-8"))
 
 
-def _run_table(runs: Sequence[RunData], labels: Sequence[str], page: Path) -> str:
-    """Return the table of the runs' key figures, with links to their own reports."""
+def _run_table(runs: Sequence[RunData], labels: Sequence[str]) -> PlainTable:
+    """Return the table of the runs' key figures."""
     head = ["run", "objective at the end", "rounds", "time", "lost", "returned", "moved"]
-    rows, links = [], []
+    rows = []
     for run, label in zip(runs, labels, strict=True):
         summary = run.summary
         _, full = full_objective(run.history)
@@ -268,12 +270,16 @@ def _run_table(runs: Sequence[RunData], labels: Sequence[str], page: Path) -> st
             seconds_text(summary.seconds), number(summary.lost),
             number(summary.returned), "–" if moved is None else format_size(float(moved)),
         ])  # fmt: skip
-        own = run.path / "report.html"
-        if own.is_file():
-            href = quote(os.path.relpath(own, page.parent or "."))
-            links.append(f'<a href="{href}">{esc(label)}</a>')
-    below = f'<p class="small">Reports: {", ".join(links)}</p>' if links else ""
-    return table_html(head, rows) + below
+    return PlainTable(names=head, rows=rows)
+
+
+def _links(runs: Sequence[RunData], labels: Sequence[str], page: Path) -> list[tuple[str, str]]:
+    """Return the addresses of the runs' own reports, relative to the page, with their names."""
+    return [
+        (quote(os.path.relpath(run.path / "report.html", page.parent or ".")), label)
+        for run, label in zip(runs, labels, strict=True)
+        if (run.path / "report.html").is_file()
+    ]
 
 
 def _read(

@@ -7,8 +7,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from elasticml.report.live import COLUMNS, STATE_WORDS, Card, LiveJob, Slot, State
-from elasticml.report.markup import esc, figure, number, style_sheet
+from elasticml.report.markup import number, render
 from elasticml.report.plots import (
     gap_picture,
     members_picture,
@@ -19,7 +21,7 @@ from elasticml.report.plots import (
 )
 from elasticml.report.run_reader import RunData, history_of_rows
 from elasticml.report.series import headline_metric, metric_name, metric_series
-from elasticml.report.style import styled
+from elasticml.report.style import Picture, styled
 from elasticml.report.timeline import seconds_text
 from elasticml.story.records import UnknownRecord
 
@@ -36,7 +38,7 @@ _COLOURS: dict[State, str] = {
 
 def panel_html(
     live: LiveJob, now_s: float, evaluated: Sequence[Mapping[str, Any]] | None = None
-) -> str:
+) -> Markup:
     """Return the panel of a job.
 
     Parameters
@@ -50,20 +52,18 @@ def panel_html(
     status = live.status
     run = run_data(live, now_s, evaluated)
     css = files("elasticml.report").joinpath("panel.css").read_text(encoding="utf-8")
-    state = f'<span class="small">{esc(status.state)}</span>'
-    trouble = ' class="warn"' if status.state == "failed" else ' class="small"'
-    note = f"<div{trouble}>{esc(live.note())}</div>" if live.note() else ""
-    cards = "".join(
-        f"<span><span class='small' style='margin:0'>{esc(c.label)}</span> "
-        f"<b>{esc(c.shown(now_s))}</b></span>"
-        for c in (*live.cards(), *_metric_cards(live, run))
-    )
-    return (
-        f'<div class="elasticml"><style>{style_sheet(".elasticml")}{css}</style>\n'
-        f"<div><b>{esc(status.name or live.job)}</b> {state}</div>"
-        f'<div class="small">{esc(live.lead())}</div>{note}'
-        f'<div class="cards">{cards}</div>{_members(live, now_s)}{_pictures(run)}'
-        f"{_events(live)}</div>"
+    slots = sorted(live.slots.values(), key=lambda slot: slot.slot)
+    return render(
+        "panel.html",
+        live=live,
+        status=status,
+        css=Markup(css),
+        cards=(*live.cards(), *_metric_cards(live, run)),
+        now_s=now_s,
+        dots=[(_COLOURS[slot.state], _title(slot, now_s)) for slot in slots],
+        counts=", ".join(f"{n} {STATE_WORDS[state]}" for state, n in live.counts().items() if n),
+        pictures=_pictures(run),
+        events=live.events[: -_EVENTS - 1 : -1],
     )
 
 
@@ -98,35 +98,16 @@ def _metric_cards(live: LiveJob, run: RunData) -> list[Card]:
     return [Card(label=f"test {metric_name(metric[0])}", value=number(float(values[-1]), 4))]
 
 
-def _pictures(run: RunData) -> str:
+def _pictures(run: RunData) -> list[Picture]:
     if run.history.n_rows < 2:
-        return ""
+        return []
     quality = [gap_picture] if run.history.has("gap") else [objective_picture, objective_zoom]
     drawn = (*quality, validation_picture, metric_picture, members_picture)
     pictures = [styled(draw, run) for draw in drawn]
-    return "".join(figure(picture) for picture in pictures if picture is not None)
-
-
-def _members(live: LiveJob, now_s: float) -> str:
-    slots = sorted(live.slots.values(), key=lambda slot: slot.slot)
-    dots = "".join(
-        f'<i style="background:var(--{_COLOURS[slot.state]})"'
-        f' title="{esc(_title(slot, now_s))}"></i>'
-        for slot in slots
-    )
-    words = ", ".join(f"{n} {STATE_WORDS[state]}" for state, n in live.counts().items() if n)
-    return f'<div class="dots">{dots} <span class="small">{esc(words)}</span></div>'
+    return [picture for picture in pictures if picture is not None]
 
 
 def _title(slot: Slot, now_s: float) -> str:
     left = "" if slot.deadline_s is None else f", {seconds_text(max(0.0, slot.deadline_s - now_s))}"
     why = f" ({slot.reason})" if slot.reason else ""
     return f"slot {slot.slot} on {slot.host}: {STATE_WORDS[slot.state]}{why}{left}"
-
-
-def _events(live: LiveJob) -> str:
-    lines = "".join(
-        f"<div><span class='small'>{event.at_s:,.2f} s</span> {esc(event.text)}</div>"
-        for event in reversed(live.events[-_EVENTS:])
-    )
-    return f'<div class="small">{lines}</div>' if lines else ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from elasticml.report.lanes import slot_of
-from elasticml.report.markup import table_html
+from elasticml.report.markup import PlainTable
 from elasticml.story.records import (
     ChunksAbsent,
     ChunksMoved,
@@ -277,11 +277,9 @@ def _plain(entry: Container) -> dict[str, Any]:
     return {name: value for name, value in plain.items() if value not in (None, "")}
 
 
-def preemptions_section(records: Sequence[StoryRecord]) -> str:
-    """Return the table of the containers that a cluster took; empty if it took none."""
+def preemptions_table(records: Sequence[StoryRecord]) -> PlainTable | None:
+    """Return the table of the containers that a cluster took; None if it took none."""
     taken = [c for c in containers(records) if _is_taken(c)]
-    if not taken:
-        return ""
     rows = [
         [
             c.member + (f" ({c.container})" if c.container else ""),
@@ -302,12 +300,7 @@ def preemptions_section(records: Sequence[StoryRecord]) -> str:
         *("member", "what", "why", "notice", "SIGTERM", "chunks safe", "lost"),
         *("in its place", "next round", "rounds lost", "back"),
     ]
-    return (
-        "<section><h2>Containers taken and given back</h2>"
-        '<p class="small">Seconds since the job started; in parentheses since the notice, for the '
-        "next round and the return since the loss.</p>"
-        f"{table_html(names, rows)}</section>"
-    )
+    return PlainTable(names=names, rows=rows) if rows else None
 
 
 def _when(at_s: float | None, since_s: float | None = None) -> str:

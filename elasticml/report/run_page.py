@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from elasticml.ids import format_size
 from elasticml.report.lane_plot import KIND_WORDS, lanes_picture
 from elasticml.report.lane_zoom import lanes_zoom
 from elasticml.report.load_plot import loads_picture
-from elasticml.report.markup import document, drawing, esc, lead_text, number, table_html
+from elasticml.report.markup import PlainTable, drawing, lead_text, number, render
 from elasticml.report.plots import (
     gap_picture,
     gap_time_picture,
@@ -26,7 +27,7 @@ from elasticml.report.plots import (
     objective_zoom,
     validation_picture,
 )
-from elasticml.report.preemptions import preemptions_section
+from elasticml.report.preemptions import preemptions_table
 from elasticml.report.run_reader import TEXT_COLUMNS, RunData, read_run
 from elasticml.report.series import (
     absence_windows,
@@ -39,7 +40,7 @@ from elasticml.report.style import Picture, png_bytes, styled, write_whole
 from elasticml.report.timeline import seconds_text, timeline
 from elasticml.report.waiting import time_use
 from elasticml.report.what_if import what_if_section
-from elasticml.report.words import legend, linked
+from elasticml.report.words import legend
 from elasticml.story.json_fields import finite
 from elasticml.story.records import DataLoaded, JobEnded, JobStarted, PolicyDecided, StoryRecord
 from elasticml.story.summary import RunSummary
@@ -122,12 +123,9 @@ def decisions(records: Sequence[StoryRecord]) -> tuple[Decision, ...]:
     return tuple(taken)
 
 
-def decisions_section(records: Sequence[StoryRecord]) -> str:
-    """Return the table of the policies' decisions and reasons; empty if there are none."""
-    taken = decisions(records)
-    if not taken:
-        return ""
-    rows = [
+def decision_rows(records: Sequence[StoryRecord]) -> list[list[str]]:
+    """Return the rows of the table of the policies' decisions and reasons."""
+    return [
         [
             d.rounds,
             f"{d.at_s:,.2f} s",
@@ -135,13 +133,8 @@ def decisions_section(records: Sequence[StoryRecord]) -> str:
             d.what + (f" in {d.count} rounds" if d.count > 1 else ""),
             d.why,
         ]
-        for d in taken
+        for d in decisions(records)
     ]
-    names = ["round", "from", "policy", "what it did", "why"]
-    return (
-        "<section><h2>What policies decided</h2>"
-        f"{table_html(names, rows, ['words'] * len(rows))}</section>"
-    )
 
 
 def decided_by_round(records: Sequence[StoryRecord]) -> dict[float, str]:
@@ -229,24 +222,39 @@ def write_report(
     """
     run = read_run(run_dir)
     page = Path(out) if out is not None else run.path / "report.html"
-    sections = [_pictures(run, page, *section) for section in _PICTURES]
-    if simulated:
-        sections.append(what_if_section(run, simulated, page, notes))
-    body = "\n".join(
-        [
-            _header(run),
-            _key_figures(run),
-            *sections,
-            preemptions_section(run.records),
-            decisions_section(run.records),
-            _timeline(run),
-            _rounds(run, page),
-            legend(_words(run)),
-            _settings(run),
-            _footer(),
-        ]
+    pictures = [_pictures(run, page, *section) for section in _PICTURES]
+    started = run.first(JobStarted)
+    versions = {} if started is None else started.versions or {}
+    job = {} if run.job is None else run.job.json
+    text = render(
+        "run.html",
+        title=run.name,
+        run=run,
+        lead=_lead(run),
+        warnings=_warnings(run),
+        cards=_cards(run),
+        pictures=pictures,
+        what_if=what_if_section(run, simulated, page, notes) if simulated else "",
+        containers=preemptions_table(run.records),
+        decisions=decision_rows(run.records),
+        timeline=timeline(run.records),
+        entries_max=_ENTRIES_MAX,
+        rounds=_rounds(run, page),
+        legend=legend(_words(run)),
+        settings=sorted(_flatten(job)),
+        versions=", ".join(f"{name} {n}" for name, n in sorted(versions.items())),
     )
-    return write_whole(page, document(f"{run.name}: elasticml", body).encode("utf-8"))
+    return write_whole(page, text.encode("utf-8"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureSection:
+    """A section with plots: one, or two side by side."""
+
+    heading: str
+    drawings: Sequence[Markup]
+    notes: Sequence[str]
+    is_pair: bool
 
 
 def _pictures(
@@ -255,7 +263,7 @@ def _pictures(
     heading: str,
     draws: Sequence[Callable[[RunData], Picture | None]],
     missing: str,
-) -> str:
+) -> PictureSection:
     """Return a section with plots, and write the plots beside the page."""
     drawings = []
     for draw in draws:
@@ -268,12 +276,7 @@ def _pictures(
     notes = [missing] if missing and not drawings else []
     if metric_picture in draws and headline_metric(run.history) is None:
         notes.append("No test set was evaluated.")
-    shown = "".join(f'<p class="note">{esc(note)}</p>' for note in notes)
-    if not drawings:
-        return shown
-    body = "".join(drawings)
-    body = f'<div class="panels">{body}</div>' if len(draws) > 1 else body
-    return f"<section><h2>{esc(heading)}</h2>\n{body}{shown}</section>"
+    return PictureSection(heading=heading, drawings=drawings, notes=notes, is_pair=len(draws) > 1)
 
 
 def _words(run: RunData) -> list[str]:
@@ -287,46 +290,26 @@ def _words(run: RunData) -> list[str]:
     return [*columns, *cards, *lanes, *decided, *marks, *rule]
 
 
-def _header(run: RunData) -> str:
-    """Return the page's header: name and state of the run, algorithm, data and warnings."""
+def _lead(run: RunData) -> str:
+    """Describe the run in one line: algorithm, data, absent rule."""
     loaded = run.first(DataLoaded)
     rows, columns = run.summary.examples, run.summary.features
     if loaded is not None:
         rows = loaded.rows if rows is None else rows
         columns = loaded.features if columns is None else columns
-    notes = "".join(f'<p class="warn">{esc(note)}</p>' for note in _warnings(run))
-    if run.state == "unfinished":
-        warning = "The run has not ended, or was killed: the page shows what it has written so far."
-        notes += f'<p class="warn">{warning}</p>'
-    error = run.summary.error
-    if error:
-        notes += f'<p class="warn">{esc(error)}</p>'
-    return (
-        f'<header><h1>{esc(run.name)}<span class="badge {run.state}">{run.state}</span></h1>\n'
-        f'<p class="lead">{esc(lead_text(run.job, rows, columns))}</p>{notes}</header>'
-    )
+    return lead_text(run.job, rows, columns)
 
 
 def _warnings(run: RunData) -> list[str]:
-    """Return what a reader should know first: waits with their remedy, and notes on the data."""
+    """Return what a reader should know first: waits, notes on the data, how the run failed."""
     summary, loaded = run.summary, run.last(DataLoaded)
     notes = summary.notes or (() if loaded is None else loaded.notes)
     test = [f"test data: {note}" for note in summary.test_notes or ()]
     failed = [f"not evaluated: {summary.not_evaluated}"] if summary.not_evaluated else []
-    return list(
-        dict.fromkeys([*time_use(run.records).advice(), *run.notes, *notes, *test, *failed])
-    )
-
-
-def _key_figures(run: RunData) -> str:
-    """Return the cards with the key figures."""
-    cells = "".join(
-        f"<div><dt>{linked(label)}</dt><dd>{esc(value)}"
-        + (f"<small>{esc(small)}</small>" if small else "")
-        + "</dd></div>"
-        for label, value, small in _cards(run)
-    )
-    return f'<dl class="figures">{cells}</dl>'
+    known = [*time_use(run.records).advice(), *run.notes, *notes, *test, *failed]
+    state = "The run has not ended, or was killed: the page shows what it has written so far."
+    ended = [state] if run.state == "unfinished" else []
+    return [*dict.fromkeys(known), *ended, *filter(None, [summary.error])]
 
 
 def _cards(run: RunData) -> list[tuple[str, str, str]]:
@@ -434,33 +417,6 @@ def _last(run: RunData, column: str) -> float | None:
     return float(valid[-1]) if len(valid) else None
 
 
-def _timeline(run: RunData) -> str:
-    """Return the timeline section; a long one is folded after its first entries."""
-    entries = timeline(run.records)
-    if not entries:
-        return '<section><h2>What happened</h2><p class="note">No story was written.</p></section>'
-    lines = []
-    for entry in entries:
-        round_text = "" if math.isnan(entry.round) else f"round {entry.round:.0f}"
-        cause = f'<span class="cause">cause: {esc(entry.cause)}</span>' if entry.cause else ""
-        lines.append(
-            f'<li class="{entry.kind}"><span class="when">{entry.at_s:,.2f} s</span>'
-            f'<span class="when">{round_text}</span>'
-            f'<span class="what">{esc(entry.text)}{cause}</span></li>'
-        )
-    shown, rest = lines[:_ENTRIES_MAX], lines[_ENTRIES_MAX:]
-    folded = (
-        f"<details><summary>{len(rest)} more</summary>"
-        f'<ol class="timeline">{"".join(rest)}</ol></details>'
-        if rest
-        else ""
-    )
-    return (
-        f'<section><h2>What happened</h2><ol class="timeline">{"".join(shown)}</ol>'
-        f"{folded}</section>"
-    )
-
-
 def rows_to_show(run: RunData, rows_max: int = _ROWS_MAX) -> list[int]:
     """Choose rows of the history: all of a short run; else evenly spaced, and around changes."""
     n = run.history.n_rows
@@ -493,47 +449,50 @@ def _column_words(name: str) -> str:
     return f"test {metric_name(name)}" if name.startswith("test_") else name.replace("_", " ")
 
 
-def _rounds(run: RunData, page: Path) -> str:
-    """Return the table of rounds, folded and thinned, with a link to the whole table."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsTable(PlainTable):
+    """The table of rounds, thinned if it is long, and where the whole one is."""
+
+    is_short: bool
+    note: str
+    #: Address of the whole table: a file beside the page, or its content; empty if neither.
+    href: str
+    is_copy: bool
+
+
+def _rounds(run: RunData, page: Path) -> RoundsTable | None:
+    """Return the table of rounds; None if no round was finished."""
     history = run.history
     if history.n_rows == 0:
-        return '<section><h2>Rounds</h2><p class="note">No round was finished.</p></section>'
+        return None
     names = _table_columns(run)
     shown = rows_to_show(run)
     rows = [[_cell(run, name, i) for name in names] for i in shown]
     decided = decided_by_round(run.records)
+    words = [_column_words(n) for n in names]
     if decided:
         numbers = history.column("round")
-        names = [*names, "decided"]
+        words.append("decided")
         rows = [[*row, decided.get(numbers[i], "")] for i, row in zip(shown, rows, strict=True)]
     absent = history.column("absent_examples")
-    classes = ["away" if absent[i] > 0 else "" for i in shown]
     note = f"{len(shown)} of {history.n_rows} rows" if len(shown) < history.n_rows else "every row"
-    note += _whole_table(run, page)
-    opened = " open" if history.n_rows <= 15 else ""
-    return (
-        f"<section><h2>Rounds</h2><details{opened}><summary>Table of rounds</summary>"
-        f'<p class="small">Row r is the state at the beginning of round r; {note}. Shaded rows:'
-        " examples absent; ~ marks an estimate, ≤ a bound.</p>"
-        f"{table_html([_column_words(n) for n in names], rows, classes)}"
-        "</details></section>"
-    )
-
-
-def _whole_table(run: RunData, page: Path) -> str:
-    """Return a link to the whole history: the file beside the page, or a copy in the page."""
     csv_path = run.path / "history.csv"
-    if not csv_path.is_file():
-        return ""
-    if page.parent.resolve() == run.path.resolve():
-        return ', the whole table is in <a href="history.csv">history.csv</a>'
-    content = csv_path.read_bytes()
-    if len(content) > _CSV_BYTES_MAX:
-        return ", the whole table is in the run directory's history.csv"
-    copy = base64.b64encode(content).decode("ascii")
-    return (
-        ', the whole table is <a download="history.csv"'
-        f' href="data:text/csv;base64,{copy}">history.csv</a>'
+    href, is_copy = "", False
+    if csv_path.is_file() and page.parent.resolve() == run.path.resolve():
+        href = "history.csv"
+    elif csv_path.is_file() and csv_path.stat().st_size <= _CSV_BYTES_MAX:
+        copy = base64.b64encode(csv_path.read_bytes()).decode("ascii")
+        href, is_copy = f"data:text/csv;base64,{copy}", True
+    elif csv_path.is_file():
+        note += ", the whole table is in the run directory's history.csv"
+    return RoundsTable(
+        names=words,
+        rows=rows,
+        classes=["away" if absent[i] > 0 else "" for i in shown],
+        is_short=history.n_rows <= 15,
+        note=note,
+        href=href,
+        is_copy=is_copy,
     )
 
 
@@ -554,29 +513,6 @@ def _cell(run: RunData, name: str, row: int) -> str:
     return f"{value:.3f}" if name == "seconds" else number(value)
 
 
-def _settings(run: RunData) -> str:
-    """Return the section with the job's settings and the software versions."""
-    started = run.first(JobStarted)
-    parts = []
-    if run.job is not None and run.job.json:
-        flat = sorted(_flatten(run.job.json))
-        body = "".join(f"<tr><td>{esc(k)}</td><td>{esc(v)}</td></tr>" for k, v in flat)
-        parts.append(
-            "<details><summary>The job in full</summary>"
-            f'<div class="scroll"><table class="settings"><tbody>{body}</tbody></table></div>'
-            "</details>"
-        )
-    if run.job_text:
-        parts.append(
-            f"<details open><summary>job.yaml</summary><pre>{esc(run.job_text)}</pre></details>"
-        )
-    if started is not None and started.versions:
-        listed = ", ".join(f"{name} {n}" for name, n in sorted(started.versions.items()))
-        parts.append(f'<p class="small">{esc(listed)}</p>')
-    missing = '<p class="note">The settings were not recorded.</p>'
-    return f"<section><h2>Settings</h2>{''.join(parts) or missing}</section>"
-
-
 def _flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     """List nested settings as dotted names and JSON values."""
     flat = []
@@ -587,11 +523,3 @@ def _flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]
         else:
             flat.append((name, item if isinstance(item, str) else json.dumps(item, default=str)))
     return flat
-
-
-def _footer() -> str:
-    """Return the footer, which names the sources of the figures."""
-    return (
-        "<footer>Written by elasticml. All figures come from story.jsonl, history.csv and"
-        " summary.json of the run.</footer>"
-    )

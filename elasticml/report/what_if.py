@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from markupsafe import Markup
 
-from elasticml.report.markup import esc, figure, number, table_html
+from elasticml.report.markup import number, render
 from elasticml.report.overlay_plot import (
     WHAT_IF_LINES,
     gap_comparison,
@@ -55,7 +56,7 @@ class WhatIfRow:
 
 def what_if_section(
     run: RunData, simulated: Mapping[str, str | Path], page: Path, notes: Sequence[str] = ()
-) -> str:
+) -> Markup:
     """Return the section with plots and table, and write the plots beside the page.
 
     Parameters
@@ -70,17 +71,21 @@ def what_if_section(
     runs = [run, *(read_run(path) for path in simulated.values())]
     own = run.job.absent if run.job is not None else None
     names = [f"{OWN} ({own})" if own else OWN, *simulated]
-    parts = []
+    pictures = []
     for name, draw, title, caption in _PICTURES:
         drawn: Picture | None = styled(draw, runs, names, WHAT_IF_LINES)
         if drawn is None:
             continue
         picture = replace(drawn, name=name, title=title, caption=f"{caption} {drawn.caption}")
         write_whole(page.with_name(f"{name}.png"), png_bytes(picture.figure))
-        parts.append(figure(picture))
-    below = "".join(f'<p class="small">{esc(note)}.</p>' for note in notes)
-    table = _table(what_if_rows(runs, names))
-    return "\n".join([*parts, f"<section><h2>Results of each rule</h2>{table}{below}</section>"])
+        pictures.append(picture)
+    return render(
+        "what_if.html",
+        pictures=pictures,
+        head=_HEAD,
+        rows=[_cells(row) for row in what_if_rows(runs, names)],
+        notes=notes,
+    )
 
 
 def what_if_rows(runs: Sequence[RunData], names: Sequence[str]) -> tuple[WhatIfRow, ...]:
@@ -126,23 +131,17 @@ def _rounds_lost(objective: float, rounds: float, undisturbed: RunData | None) -
     return max(0.0, rounds - float(reached[0])) if len(reached) else 0.0
 
 
-def _table(rows: Sequence[WhatIfRow]) -> str:
-    head = ["rule", "objective at the end", "gap", "rounds", "rounds lost", "time",
-            "stand-in rounds"]  # fmt: skip
-    cells = [
-        [
-            row.name,
-            number(row.objective, 9),
-            number(row.gap, 3),
-            number(row.rounds),
-            number(row.rounds_lost),
-            seconds_text(row.seconds),
-            number(row.stand_in_rounds),
-        ]
-        for row in rows
+_HEAD = ("rule", "objective at the end", "gap", "rounds", "rounds lost", "time",
+         "stand-in rounds")  # fmt: skip
+
+
+def _cells(row: WhatIfRow) -> list[str]:
+    return [
+        row.name,
+        number(row.objective, 9),
+        number(row.gap, 3),
+        number(row.rounds),
+        number(row.rounds_lost),
+        seconds_text(row.seconds),
+        number(row.stand_in_rounds),
     ]
-    below = (
-        '<p class="small">Rounds lost: how many rounds earlier the run without failures reaches '
-        "the same objective over all examples.</p>"
-    )
-    return table_html(head, cells) + below

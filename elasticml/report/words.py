@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from elasticml.report.markup import esc
-
 #: Key figures, columns of the history, kinds of lanes and further words, each with its meaning.
 WORDS: Final = {
     "objective": "Mean loss over all examples plus penalty: what training makes small.",
@@ -117,18 +115,8 @@ def anchor(word: str) -> str:
     return "word-" + "".join(c if c.isalnum() and c.isascii() else "-" for c in word)
 
 
-def linked(word: str) -> str:
-    """Return a word as markup, linked to its entry if the legend has one."""
-    text = esc(word)
-    return f'<a href="#{anchor(word)}">{text}</a>' if word in WORDS else text
-
-
-def legend(words: Iterable[str]) -> str:
-    """Return the section that explains the given words, as far as the legend has them."""
+def legend(words: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the given words with their meanings, as far as the legend has them."""
     used = {*words, *_ALWAYS}
-    entries = "".join(
-        f'<dt id="{anchor(word)}">{esc(word)}</dt><dd>{esc(meaning)}</dd>'
-        for word, meaning in sorted(WORDS.items(), key=lambda item: item[0].lower())
-        if word in used
-    )
-    return f'<section><h2>Words on this page</h2><dl class="legend">{entries}</dl></section>'
+    entries = sorted(WORDS.items(), key=lambda item: item[0].lower())
+    return [(word, meaning) for word, meaning in entries if word in used]

@@ -44,7 +44,7 @@ WAIT_S = 120.0
 JAVA = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 #: Records when the container starts, and when SIGTERM comes.
 SCRIPT = (
-    'trap \'date +%s.%N > "$STAMPS/$CONTAINER_ID.term"; exit 0\' TERM; '
+    "trap 'date +%s.%N > \"$STAMPS/$CONTAINER_ID.term\"; exit 0' TERM; "
     'date +%s.%N > "$STAMPS/$CONTAINER_ID.start"; sleep 1000 & wait'
 )
 
@@ -194,8 +194,9 @@ def with_own(
         "STAMPS": str(folder),
     }
     begin_s = time.monotonic()
-    quoted = SCRIPT.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
-    app_id = rest.submit(jar, environment, [str(HEARTBEAT_MS), "1024", "1", f'"{quoted}"'])
+    script = folder / "run.sh"
+    script.write_text(SCRIPT)
+    app_id = rest.submit(jar, environment, [str(HEARTBEAT_MS), "1024", "1", f"'bash {script}'"])
     row["submit_s"] = time.monotonic() - begin_s
     until(lambda: rest.report(app_id)["state"] == "RUNNING", "the master")
     row["registered_s"] = time.monotonic() - begin_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from elasticml.report.lanes import make_lanes
-from elasticml.report.preemptions import containers, preemptions, preemptions_section
+from elasticml.report.preemptions import containers, preemptions, preemptions_table
 from elasticml.report.timeline import timeline
 from elasticml.story.records import StoryRecord, record_from_json
 
@@ -77,14 +77,15 @@ def test_loss_with_chunks_has_its_stand_in_its_takeover_and_its_lost_rounds():
 def test_runs_without_preemptions_have_no_section():
     calm = start(record(2.0, "MemberLost", member="1.1", reason="retired", chunks=0))
     assert preemptions(calm) is None
-    assert preemptions_section(calm) == ""
+    assert preemptions_table(calm) is None
 
 
 def test_table_has_a_row_for_each_container():
-    table = preemptions_section(NEGOTIATED)
-    assert table.count("<tr>") == 3
-    assert "given for another (0.1)" in table
-    assert "10.60 (+0.60)" in table
+    table = preemptions_table(NEGOTIATED)
+    assert len(table.rows) == 2
+    text = "\n".join(cell for row in table.rows for cell in row)
+    assert "given for another (0.1)" in text
+    assert "10.60 (+0.60)" in text
 
 
 def test_lanes_have_a_symbol_where_a_container_was_marked():

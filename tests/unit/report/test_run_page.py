@@ -141,7 +141,7 @@ def test_warnings_of_the_summary_and_long_waits_are_at_the_top(tmp_path):
             record["compute_s"] = {slot: 1e-4 for slot in record["compute_s"]}
     (path / "story.jsonl").write_text("".join(json.dumps(r) + "\n" for r in story))
     top = write_report(path).read_text().partition("</header>")[0]
-    assert "column &#x27;y&#x27; is nearly &lt;the&gt; label" in top
+    assert "column &#39;y&#39; is nearly &lt;the&gt; label" in top
     assert "About 1 member pays for these data" in top
 
 
