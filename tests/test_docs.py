@@ -26,7 +26,7 @@ def is_built(path: Path) -> bool:
 
 
 DOCUMENTS = [
-    ROOT / "README.md",
+    *sorted(ROOT.glob("*.md")),
     *(
         path
         for name in FOLDERS_OF_DOCUMENTS
