@@ -1,10 +1,15 @@
 """Decorators of compiled functions, and the cache of their machine code.
 
-The machine code is kept in the user's cache folder, by version of the code and of numba, Python and
-processor, and so is compiled once on a machine, whatever environments and processes need it. Of
+The machine code is kept in the user's cache folder, by version of the code, of numba, llvmlite and
+Python, and by the processor's name and features, and so is compiled once on a machine, whatever
+environments and processes need it. Of
 several processes that need a function at the same time one compiles it and the others wait.
 ``$NUMBA_CACHE_DIR`` replaces the folder. With ``ELASTICML_CACHE=off``, or if the folder cannot be
 written, machine code is kept beside the source, or where numba can write.
+
+A function that compiled code calls is compiled as a part of it: it gets no machine code, no entry
+from Python and no file of its own, and is optimised once, in place. numba by itself would optimise
+a function and everything below it again at each level of calls.
 """
 
 from __future__ import annotations
@@ -19,8 +24,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
-from numba import njit
-from numba.core import caching
+import llvmlite
+import numba
+from numba import _dynfunc, njit
+from numba.core import caching, typed_passes
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import register_pass
+from numba.core.runtime.nrt import rtsys
 
 from elasticml.user_cache import cache_directory, is_off
 
@@ -34,6 +45,58 @@ _IMPORT: Final = re.compile(
 )
 
 
+class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """The LLVM code of a function that is compiled as a part of those that call it."""
+
+    def _optimize_final_module(self) -> None:
+        """Leave the optimisation to the callers."""
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _PartLowering(typed_passes.NativeLowering):  # type: ignore[misc]
+    """Translate a function to LLVM code without making machine code of it."""
+
+    _name = "part_lowering"
+
+    def run_pass(self, state: Any) -> bool:
+        context = state.targetctx
+        state.library = _PartLibrary(context.codegen(), state.func_id.func_qualname)
+        state.flags.no_compile = True
+        super().run_pass(state)
+        lowered = state.cr
+        # Numba refers to a compiled function by this object, which nobody calls.
+        name, module = lowered.fndesc.qualname.rpartition(".")[2], lowered.fndesc.lookup_module()
+        handle = _dynfunc.make_function(module, name, "", 0, lowered.env, (state.library,))
+        context.insert_user_function(handle, lowered.fndesc, [state.library])
+        state.cr = lowered._replace(cfunc=handle)
+        return True
+
+
+class _PartCompiler(CompilerBase):  # type: ignore[misc]
+    """Numba's compiler, up to LLVM code."""
+
+    def define_pipelines(self) -> list[Any]:
+        passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        passes.add_pass_after(_PartLowering, typed_passes.NativeLowering)
+        passes.passes = [each for each in passes.passes if each[0] is not _LOWERING]
+        passes.finalize()
+        return [passes]
+
+
+def _part_of(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """Return a dispatcher of a function for the compiled code that calls it."""
+    return njit(nogil=True, no_cpython_wrapper=True, pipeline_class=_PartCompiler, **options)(
+        function
+    )
+
+
+_LOWERING: Final = typed_passes.NativeLowering
+
+
 def compiled(**options: Any) -> Callable[[_Function], _Function]:
     """Return a decorator that compiles a serial function, which releases the GIL.
 
@@ -44,9 +107,13 @@ def compiled(**options: Any) -> Callable[[_Function], _Function]:
     """
 
     def decorate(function: _Function) -> _Function:
-        dispatcher = njit(nogil=True, **options)(function)
+        without = {"no_cfunc_wrapper": True, **options}
+        dispatcher = njit(nogil=True, **without)(function)
         if dispatcher is not function:  # $NUMBA_DISABLE_JIT
             dispatcher._cache = _Cache(function)
+            part = cache(lambda: _part_of(function, without))
+            dispatcher.get_call_template = lambda *types: part().get_call_template(*types)
+            dispatcher.get_overload = lambda signature: part().get_overload(signature)
         return cast(_Function, dispatcher)
 
     return decorate
@@ -95,10 +162,15 @@ def source_digest(path: Path) -> str:
 
 
 class _SharedLocator(caching._CacheLocator):  # type: ignore[misc]
-    """Files of machine code in the user's cache folder, by the digest of the source."""
+    """Files of machine code in the user's cache folder, by the source and the versions of numba.
+
+    The index of each file has the processor's name and features.
+    """
 
     def __init__(self, function: Callable[..., Any], path: Path) -> None:
-        self._digest, self._line = source_digest(path), function.__code__.co_firstlineno
+        versions = f"{numba.__version__} {llvmlite.__version__} {source_digest(path)}"
+        self._digest = hashlib.sha256(versions.encode()).hexdigest()
+        self._line = function.__code__.co_firstlineno
         name = "-".join([*path.relative_to(_PACKAGE).with_suffix("").parts, self._digest[:16]])
         self._folder = cache_directory() / _FOLDER / name
 
@@ -147,7 +219,7 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
     _lock: int | None = None
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        known = super().load_overload(sig, target_context)
+        known = self._load(sig, target_context)
         if known is not None or self._lock is not None:
             return known
         try:
@@ -157,12 +229,24 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
         except OSError:  # a folder without locks
             self._release()
             return None
-        known = super().load_overload(sig, target_context)
+        known = self._load(sig, target_context)
         if known is not None:
             self._release()
         return known
 
+    def _load(self, sig: Any, target_context: Any) -> Any:
+        """Load machine code, or return None.
+
+        Without what numba needs to compile, which it loads in a fifth of a second.
+        """
+        rtsys.initialize(target_context)
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
+
     def save_overload(self, sig: Any, data: Any) -> None:
+        # A part's environment has no address before the machine code that contains it.
+        for environment in data._find_referenced_environments():
+            data.library.codegen.set_env(environment.env_name, environment)
         try:
             super().save_overload(sig, data)
         finally:

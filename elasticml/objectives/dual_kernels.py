@@ -26,7 +26,7 @@ EDGE: Final = 1e-15
 NEWTON_MARGIN: Final = 0.05
 
 
-_inlined = compiled(inline="always")
+_inlined = compiled(error_model="numpy", forceinline=True)
 
 
 @_inlined

@@ -2,8 +2,8 @@
 
 The loops are single-threaded, release the GIL and sum in float64 in row order. ``code`` is constant
 within a call, so that the branch on it costs nothing. The logistic loss has its own loops
-(:mod:`elasticml.objectives.logistic_kernels`); its ``along`` sums by tiles of rows. A million
-rows take 2 to 5 ms per step length; a chunk has at most about ten thousand.
+(:mod:`elasticml.objectives.logistic_kernels`), except for its conjugate. A million rows take 2 to 5
+ms per step length; a chunk has at most about ten thousand.
 
 ``shape`` has a loss's three parameters. Box losses are ``max_a a (y - z) - c/2 a^2`` over ``a`` in
 ``[low, high]``, with shape (low, high, c): Huber's loss and the quantile loss. The half deviances
@@ -18,7 +18,6 @@ from typing import Final
 
 from elasticml.arrays import F64
 from elasticml.compiled import compiled, kernel
-from elasticml.objectives import logistic_kernels
 
 LOGISTIC: Final = 0
 SQUARED: Final = 1
@@ -34,7 +33,7 @@ Shape = tuple[float, float, float]
 _STEPS_MAX: Final = 200
 
 
-_inlined = compiled(inline="always")
+_inlined = compiled(error_model="numpy", forceinline=True)
 
 
 @_inlined
@@ -179,8 +178,6 @@ def value_and_slope(
 
     ``weights`` (0,) means ones.
     """
-    if code == 0:
-        return logistic_kernels.value_and_slope(margins, targets, weights, slope_out)
     total = 0.0
     weighted = weights.size > 0
     for i in range(margins.size):
@@ -206,9 +203,6 @@ def along(
 
     ``sum_i s_i loss(z_i + t_j u_i, y_i)`` and ``sum_i s_i u_i loss'(z_i + t_j u_i, y_i)``.
     """
-    if code == 0:
-        logistic_kernels.along(margins, directions, targets, weights, steps, values_out, slopes_out)
-        return
     weighted = weights.size > 0
     for j in range(steps.size):
         t = steps[j]
@@ -225,9 +219,6 @@ def along(
 @kernel
 def curvature(code: int, shape: Shape, margins: F64, targets: F64, weights: F64, out: F64) -> None:
     """Write each row's weighted second derivative."""
-    if code == 0:
-        logistic_kernels.curvature(margins, targets, weights, out)
-        return
     weighted = weights.size > 0
     for i in range(margins.size):
         s = weights[i] if weighted else 1.0
@@ -239,8 +230,6 @@ def curvature_along(
     code: int, shape: Shape, margins: F64, directions: F64, targets: F64, weights: F64
 ) -> float:
     """Return the sum of ``s_i loss''(z_i, y_i) u_i^2``: the curvature along a direction."""
-    if code == 0:
-        return logistic_kernels.curvature_along(margins, directions, targets, weights)
     weighted = weights.size > 0
     total = 0.0
     for i in range(margins.size):

@@ -11,7 +11,7 @@ import numpy as np
 
 from elasticml.arrays import F64
 from elasticml.errors import ConfigError
-from elasticml.objectives import loss_kernels
+from elasticml.objectives import logistic_kernels, loss_kernels
 from elasticml.objectives.links import LINKS, TWEEDIE_POWER, Link
 
 #: Replaces ``None`` for unit weights in kernels.
@@ -126,6 +126,8 @@ class MarginLoss:
     ) -> float:
         """See :class:`Loss`."""
         s = _NO_WEIGHTS if weights is None else weights
+        if self.code == loss_kernels.LOGISTIC:
+            return float(logistic_kernels.value_and_slope(margins, targets, s, slope_out))
         return float(
             loss_kernels.value_and_slope(self.code, self.shape, margins, targets, s, slope_out)
         )
@@ -142,6 +144,9 @@ class MarginLoss:
     ) -> None:
         """See :class:`Loss`."""
         s = _NO_WEIGHTS if weights is None else weights
+        if self.code == loss_kernels.LOGISTIC:
+            logistic_kernels.along(margins, directions, targets, s, steps, values_out, slopes_out)
+            return
         loss_kernels.along(
             self.code, self.shape, margins, directions, targets, s, steps, values_out, slopes_out
         )
@@ -149,6 +154,9 @@ class MarginLoss:
     def curvature(self, margins: F64, targets: F64, weights: F64 | None, out: F64) -> None:
         """See :class:`Loss`."""
         s = _NO_WEIGHTS if weights is None else weights
+        if self.code == loss_kernels.LOGISTIC:
+            logistic_kernels.curvature(margins, targets, s, out)
+            return
         loss_kernels.curvature(self.code, self.shape, margins, targets, s, out)
 
     def curvature_along(
@@ -156,6 +164,8 @@ class MarginLoss:
     ) -> float:
         """See :class:`Loss`."""
         s = _NO_WEIGHTS if weights is None else weights
+        if self.code == loss_kernels.LOGISTIC:
+            return float(logistic_kernels.curvature_along(margins, directions, targets, s))
         return float(
             loss_kernels.curvature_along(self.code, self.shape, margins, directions, targets, s)
         )

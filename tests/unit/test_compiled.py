@@ -6,10 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from elasticml import compiled
+from elasticml.arrays import F64
 
 #: Waits until both processes are here, compiles, and prints where the machine code came from.
 PROGRAM = """
@@ -62,6 +65,47 @@ def test_without_a_cache_folder_machine_code_lies_where_numba_puts_it(tmp_path: 
     hits, misses, place = results([start(tmp_path / "file")])[0]
     assert hits + misses == 1
     assert place.name == "__pycache__"
+
+
+def test_a_function_that_compiled_code_calls_gets_no_machine_code_of_its_own() -> None:
+    @compiled.kernel
+    def square(x: float) -> float:
+        return x * x
+
+    @compiled.kernel
+    def sum_of_squares(x: F64) -> float:
+        total = 0.0
+        for i in range(x.size):
+            total += square(x[i])
+        return total
+
+    x = np.arange(4.0)
+    assert sum_of_squares(x) == 14.0
+    assert cast(Any, square).overloads == {}
+    assert square(3.0) == 9.0
+
+
+def test_machine_code_that_allocates_is_loaded_without_the_compiler(tmp_path: Path) -> None:
+    program = """
+import sys
+import numpy as np
+from elasticml.objectives import logistic_kernels
+
+one = np.ones(1)
+value = logistic_kernels.value_and_slope(0.0 * one, one, one, one.copy())
+assert value == np.log(2.0), value
+print(sum(logistic_kernels.value_and_slope.stats.cache_hits.values()))
+print("numba.typed.typeddict" in sys.modules)
+"""
+    environment = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
+    environment["ELASTICML_CACHE"] = str(tmp_path)
+    command = [sys.executable, "-c", program]
+    first, second = (
+        subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        for _ in range(2)
+    )
+    assert first.stdout.split() == ["0", "True"]
+    assert second.stdout.split() == ["1", "False"]
 
 
 def test_the_digest_covers_every_imported_file(

@@ -22,6 +22,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.contention import adapted_contention
+from elasticml.algorithms.cocoa.row_kernels import row_of, start_of
 from elasticml.algorithms.cocoa.sdca_kernels import N_SUMS, ChunkRows, LocalDual, visit
 from elasticml.arrays import F64, I64
 from elasticml.compiled import unchecked_kernel
@@ -117,32 +118,33 @@ def merge_range(replicas: ReplicaArrays, shares: F64, begin: int, end: int, sums
     sums : ndarray (2,)
         Added to: the step's product with the model before it, and its square.
     """
-    rows, v, dv, whole, _ = replicas
+    rows, whole = replicas.rows, replicas.whole
+    base, v, dv = row_of(rows, 0), start_of(replicas.v), start_of(replicas.dv)
     steps, along, square = np.zeros(_LINE), np.zeros(_LINE), np.zeros(_LINE)
     for first in range(begin, end, _LINE):
-        stop = min(first + _LINE, end)
-        base, is_moved = rows[0, first:stop], False
+        size, is_moved = min(_LINE, end - first), False
         for k in range(shares.size):
-            copy = rows[k + 1, first:stop]
-            for j in range(copy.size):
-                is_moved |= copy[j] != base[j]
+            copy = row_of(rows, k + 1)
+            for j in range(size):
+                is_moved |= copy[first + j] != base[first + j]
         if not is_moved:
             continue
-        steps[:] = 0.0
+        for j in range(_LINE):
+            steps[j] = 0.0
         for k in range(shares.size):
-            copy, share = rows[k + 1, first:stop], shares[k]
-            for j in range(copy.size):
-                steps[j] += (np.float64(copy[j]) - np.float64(base[j])) * share
-        model, change = v[first:stop], dv[first:stop]
-        for j in range(base.size):
-            along[j] += (model[j] + whole * change[j]) * steps[j]
+            copy, share = row_of(rows, k + 1), shares[k]
+            for j in range(size):
+                steps[j] += (np.float64(copy[first + j]) - np.float64(base[first + j])) * share
+        for j in range(size):
+            at = first + j
+            along[j] += (v[at] + whole * dv[at]) * steps[j]
             square[j] += steps[j] * steps[j]
-            change[j] += steps[j]
-            base[j] = model[j] + whole * change[j]
+            dv[at] += steps[j]
+            base[at] = v[at] + whole * dv[at]
         for k in range(1, rows.shape[0]):
-            copy = rows[k, first:stop]
-            for j in range(copy.size):
-                copy[j] = base[j]
+            copy = row_of(rows, k)
+            for j in range(size):
+                copy[first + j] = base[first + j]
     for j in range(_LINE):
         sums[0] += along[j]
         sums[1] += square[j]
@@ -305,9 +307,11 @@ def _conclude(
         square += merged[k, 1]
         for j in range(N_SUMS - 1):
             sums[j] += tallies[k, j]
+        for j in range(tallies.shape[1]):
+            tallies[k, j] = 0.0
+        for j in range(merged.shape[1]):
+            merged[k, j] = 0.0
     sums[N_SUMS] += dual - l2_total * (along + 0.5 * whole * square)
-    tallies[:] = 0.0
-    merged[:] = 0.0
     if learns:
         slope = dual + curvature - l2_total * along
         bend = l2_total * whole * square + 2.0 * curvature

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, types
+from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -27,13 +27,40 @@ from elasticml.compiled import regrouping_kernel, unchecked_kernel
 
 @intrinsic
 def pointer(typing_context: Any, address: Any, like: Any) -> Any:
-    """Return a pointer to elements of the array ``like``'s type."""
+    """Return a pointer to elements of the array ``like``'s type.
+
+    Indexed as it is: an array made of it (``numba.carray``) takes several times as long to compile.
+    """
     target = types.CPointer(like.dtype)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], context.get_value_type(target))
 
     return target(address, like), generate
+
+
+@intrinsic
+def row_of(typing_context: Any, table: Any, i: Any) -> Any:
+    """Return a pointer to row ``i`` of a table (any, any) in C order."""
+    target = types.CPointer(table.dtype)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        width = builder.extract_value(array.shape, 1)
+        return builder.gep(array.data, [builder.mul(arguments[1], width)])
+
+    return target(table, types.int64), generate
+
+
+@intrinsic
+def start_of(typing_context: Any, array: Any) -> Any:
+    """Return a pointer to the first element of a contiguous array."""
+    target = types.CPointer(array.dtype)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return context.make_array(signature.args[0])(context, builder, arguments[0]).data
+
+    return target(array), generate
 
 
 @intrinsic
@@ -89,7 +116,7 @@ def locate(
 ) -> Any:
     """Return the address of row ``i``'s indices, its number of values, and their address."""
     if kind == 1 or kind == 2:
-        indptr = carray(pointer(at_indptr, _I4), (i + 2,), np.int32)
+        indptr = pointer(at_indptr, _I4)
         begin, end = np.int64(indptr[np.uint64(i)]), np.int64(indptr[np.uint64(i + 1)])
         return at_indices + begin * 4, end - begin, at_values + begin * itemsize
     return 0, width, at_values + np.int64(i) * width * (itemsize if kind == 0 else 1)
@@ -98,7 +125,7 @@ def locate(
 @regrouping_kernel
 def dense_dot(at_values: int, count: int, like: Reals, r: Reals) -> Any:
     """Return ``x . r[:count]``."""
-    x = carray(pointer(at_values, like), (count,), like.dtype)
+    x = pointer(at_values, like)
     total = r.dtype.type(0.0)
     for j in range(count):
         total += x[j] * r[j]
@@ -108,7 +135,7 @@ def dense_dot(at_values: int, count: int, like: Reals, r: Reals) -> Any:
 @unchecked_kernel
 def dense_add(at_values: int, count: int, like: Reals, c: Any, r: Reals) -> None:
     """Add ``c x`` to ``r[:count]``."""
-    x = carray(pointer(at_values, like), (count,), like.dtype)
+    x = pointer(at_values, like)
     for j in range(count):
         r[j] += c * x[j]
 
@@ -116,8 +143,8 @@ def dense_add(at_values: int, count: int, like: Reals, c: Any, r: Reals) -> None
 @unchecked_kernel
 def csr_dot(at_indices: int, at_values: int, count: int, like: Reals, r: Reals) -> Any:
     """Return ``x . r``; four partial sums hide the latency of the additions."""
-    index = carray(pointer(at_indices, _I4), (count,), np.int32)
-    x = carray(pointer(at_values, like), (count,), like.dtype)
+    index = pointer(at_indices, _I4)
+    x = pointer(at_values, like)
     zero = r.dtype.type(0.0)
     s0, s1, s2, s3 = zero, zero, zero, zero
     body = count // 4 * 4
@@ -134,8 +161,8 @@ def csr_dot(at_indices: int, at_values: int, count: int, like: Reals, r: Reals) 
 @unchecked_kernel
 def csr_add(at_indices: int, at_values: int, count: int, like: Reals, c: Any, r: Reals) -> None:
     """Add ``c x`` to ``r``."""
-    index = carray(pointer(at_indices, _I4), (count,), np.int32)
-    x = carray(pointer(at_values, like), (count,), like.dtype)
+    index = pointer(at_indices, _I4)
+    x = pointer(at_values, like)
     for j in range(count):
         r[np.uint32(index[j])] += c * x[j]
 
@@ -143,7 +170,7 @@ def csr_add(at_indices: int, at_values: int, count: int, like: Reals, c: Any, r:
 @unchecked_kernel
 def binary_dot(at_indices: int, count: int, r: Reals) -> Any:
     """Return the sum of ``r`` over the row's columns."""
-    index = carray(pointer(at_indices, _I4), (count,), np.int32)
+    index = pointer(at_indices, _I4)
     zero = r.dtype.type(0.0)
     s0, s1, s2, s3 = zero, zero, zero, zero
     body = count // 4 * 4
@@ -160,7 +187,7 @@ def binary_dot(at_indices: int, count: int, r: Reals) -> Any:
 @unchecked_kernel
 def binary_add(at_indices: int, count: int, c: Any, r: Reals) -> None:
     """Add ``c`` to ``r`` at the row's columns."""
-    index = carray(pointer(at_indices, _I4), (count,), np.int32)
+    index = pointer(at_indices, _I4)
     for j in range(count):
         r[np.uint32(index[j])] += c
 
@@ -171,7 +198,7 @@ def sequence_dot(at_codes: int, length: int, grams: NDArray[np.int64], r: Reals)
 
     ``grams`` (hi - lo + 1, 259): see :func:`elasticml.algorithms.cocoa.chunk_pointers.grams_of`.
     """
-    codes = carray(pointer(at_codes, _U1), (length,), np.uint8)
+    codes = pointer(at_codes, _U1)
     total = r.dtype.type(0.0)
     for g in range(grams.shape[0]):
         first, n_grams, places = grams[g, 0], grams[g, 1], grams[g, 2]
@@ -183,7 +210,7 @@ def sequence_dot(at_codes: int, length: int, grams: NDArray[np.int64], r: Reals)
 @unchecked_kernel
 def sequence_add(at_codes: int, length: int, grams: NDArray[np.int64], c: Any, r: Reals) -> None:
     """Add ``c`` to ``r`` at the row's n-grams."""
-    codes = carray(pointer(at_codes, _U1), (length,), np.uint8)
+    codes = pointer(at_codes, _U1)
     for g in range(grams.shape[0]):
         first, n_grams, places = grams[g, 0], grams[g, 1], grams[g, 2]
         for p in range(places):

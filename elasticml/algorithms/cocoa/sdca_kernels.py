@@ -12,10 +12,9 @@ import math
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numba import carray
 
 from elasticml.algorithms.cocoa import row_kernels
-from elasticml.algorithms.cocoa.row_kernels import Reals, pointer, prefetch
+from elasticml.algorithms.cocoa.row_kernels import Reals, pointer, prefetch, row_of
 from elasticml.arrays import F64, I64
 from elasticml.compiled import unchecked_kernel
 from elasticml.objectives.dual_kernels import gap_of, minus_conjugate_of, stepped
@@ -112,13 +111,13 @@ def weights_of_parts(visits: I64, ends: I64, bucket: int, table: I64, out: F64) 
 def _weight_of(visits: I64, bucket: int, table: I64) -> float:
     total = 0.0
     for k in range(visits.size):
-        t = table[visits[k] >> 32]
+        t = row_of(table, visits[k] >> 32)
         first = visits[k] & 0xFFFFFFFF
         stop = min(first + bucket, t[1])
         if t[7] == 0:
             total += stop - first
         else:
-            weights = carray(pointer(t[7], _F8), (t[1],), np.float64)
+            weights = pointer(t[7], _F8)
             for i in range(first, stop):
                 total += weights[i]
     return total
@@ -127,12 +126,12 @@ def _weight_of(visits: I64, bucket: int, table: I64) -> float:
 @unchecked_kernel
 def write_norms(t: I64, grams: I64, like: Reals) -> None:
     """Write the squared norms of the rows of the chunk with addresses ``t``."""
-    norms = carray(pointer(t[9], like), (t[1],), like.dtype)
+    norms = pointer(t[9], like)
     kind, width = t[0], t[2]
     places = 0
     for g in range(grams.shape[0]):
         places += grams[g, 2]
-    indptr = carray(pointer(t[3], _I4), (t[1] + 1,), np.int32)
+    indptr = pointer(t[3], _I4)
     for i in range(t[1]):
         if kind == 3:
             norms[i] = places
@@ -140,7 +139,7 @@ def write_norms(t: I64, grams: I64, like: Reals) -> None:
             norms[i] = indptr[i + 1] - indptr[i]
         else:
             begin, end = (i * width, (i + 1) * width) if kind == 0 else (indptr[i], indptr[i + 1])
-            x = carray(pointer(t[5] + begin * like.itemsize, like), (end - begin,), like.dtype)
+            x = pointer(t[5] + begin * like.itemsize, like)
             total = 0.0
             for j in range(end - begin):
                 total += float(x[j]) * float(x[j])
@@ -150,15 +149,15 @@ def write_norms(t: I64, grams: I64, like: Reals) -> None:
 @unchecked_kernel
 def _prefetch_row_data(table: I64, visit: int, itemsize: int) -> None:
     """Prefetch the targets, dual variables, norms, skip counts and pointers of a bucket's rows."""
-    c, first = visit >> 32, visit & 0xFFFFFFFF
-    prefetch(table[c, 6] + first * 8)
-    prefetch(table[c, 8] + first * 8)
-    prefetch(table[c, 9] + first * itemsize)
-    prefetch(table[c, 10] + first)
-    if table[c, 0] == 1 or table[c, 0] == 2:
-        prefetch(table[c, 3] + first * 4)
-    if table[c, 7] != 0:
-        prefetch(table[c, 7] + first * 8)
+    t, first = row_of(table, visit >> 32), visit & 0xFFFFFFFF
+    prefetch(t[6] + first * 8)
+    prefetch(t[8] + first * 8)
+    prefetch(t[9] + first * itemsize)
+    prefetch(t[10] + first)
+    if t[0] == 1 or t[0] == 2:
+        prefetch(t[3] + first * 4)
+    if t[7] != 0:
+        prefetch(t[7] + first * 8)
 
 
 @unchecked_kernel
@@ -171,22 +170,22 @@ def _extent(table: I64, visit: int, bucket: int, itemsize: int) -> Any:
         Address and bytes of the indices, address and bytes of the values; bytes are 0 if there are
         none.
     """
-    c, first = visit >> 32, visit & 0xFFFFFFFF
-    kind, n_rows = table[c, 0], table[c, 1]
+    t, first = row_of(table, visit >> 32), visit & 0xFFFFFFFF
+    kind, n_rows = t[0], t[1]
     stop = min(first + bucket, n_rows)
-    skips = carray(pointer(table[c, 10], _U1), (n_rows,), np.uint8)
-    while first < stop and skips[np.uint64(first)] != 0:
+    skips = pointer(t[10], _U1)
+    while first < stop and skips[first] != 0:
         first += 1
-    while stop > first and skips[np.uint64(stop - 1)] != 0:
+    while stop > first and skips[stop - 1] != 0:
         stop -= 1
     if kind == 1 or kind == 2:
-        indptr = carray(pointer(table[c, 3], _I4), (n_rows + 1,), np.int32)
-        begin = np.int64(indptr[np.uint64(first)])
-        count = np.int64(indptr[np.uint64(stop)]) - begin
-        at_values, value_bytes = table[c, 5] + begin * itemsize, count * itemsize
-        return table[c, 4] + begin * 4, count * 4, at_values, value_bytes if kind == 1 else 0
-    row_bytes = table[c, 2] * (itemsize if kind == 0 else 1)
-    return 0, 0, table[c, 5] + first * row_bytes, (stop - first) * row_bytes
+        indptr = pointer(t[3], _I4)
+        begin = np.int64(indptr[first])
+        count = np.int64(indptr[stop]) - begin
+        at_values, value_bytes = t[5] + begin * itemsize, count * itemsize
+        return t[4] + begin * 4, count * 4, at_values, value_bytes if kind == 1 else 0
+    row_bytes = t[2] * (itemsize if kind == 0 else 1)
+    return 0, 0, t[5] + first * row_bytes, (stop - first) * row_bytes
 
 
 @unchecked_kernel
@@ -222,10 +221,10 @@ def visit(
     quadratic, itemsize, last, end = box[2], like.itemsize, r.size - 1, visits.size
     rise, curvature, visited, stored, gap, seen = 0.0, 0.0, 0, 0, 0.0, sums[5]
     for k in range(end):
-        c, first = visits[k] >> 32, visits[k] & 0xFFFFFFFF
-        kind, n_rows, width = table[c, 0], table[c, 1], table[c, 2]
-        at_indptr, at_indices, at_values = table[c, 3], table[c, 4], table[c, 5]
-        stop, is_weighted = min(first + bucket, n_rows), table[c, 7] != 0
+        t, first = row_of(table, visits[k] >> 32), visits[k] & 0xFFFFFFFF
+        kind, n_rows, width = t[0], t[1], t[2]
+        at_indptr, at_indices, at_values = t[3], t[4], t[5]
+        stop, is_weighted = min(first + bucket, n_rows), t[7] != 0
         if k + 2 < end:
             _prefetch_row_data(table, visits[k + 2], itemsize)
         ahead = _extent(table, visits[k + 1], bucket, itemsize) if k + 1 < end else (0, 0, 0, 0)
@@ -233,11 +232,11 @@ def visit(
         near, far, lines = ahead[0], ahead[2], _lines(max(ahead[1], ahead[3]), stop - first)
         near_step = ahead[1] // max(1, lines * (stop - first))
         far_step = ahead[3] // max(1, lines * (stop - first))
-        targets = carray(pointer(table[c, 6], _F8), (n_rows,), np.float64)
-        weights = carray(pointer(table[c, 7], _F8), (n_rows,), np.float64)
-        alpha = carray(pointer(table[c, 8], _F8), (n_rows,), np.float64)
-        norms = carray(pointer(table[c, 9], like), (n_rows,), like.dtype)
-        skips = carray(pointer(table[c, 10], _U1), (n_rows,), np.uint8)
+        targets = pointer(t[6], _F8)
+        weights = pointer(t[7], _F8)
+        alpha = pointer(t[8], _F8)
+        norms = pointer(t[9], like)
+        skips = pointer(t[10], _U1)
         for i in range(first, stop):
             for _ in range(lines):
                 prefetch(near)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numba import carray
 
 from elasticml.algorithms.cocoa import row_kernels
 from elasticml.algorithms.cocoa.chunk_pointers import GRAM_FIELDS
@@ -63,13 +62,13 @@ def add_weighted(column: _Column, like: F64, c: float, h: F64, u: F64) -> None:
     """Add ``c h x`` to ``u`` for a stored column x."""
     kind, at, values_at, count = column
     if kind == 0:
-        x = carray(pointer(values_at, like), (count,), like.dtype)
+        x = pointer(values_at, like)
         for i in range(count):
             u[i] += c * h[i] * x[i]
         return
-    index = carray(pointer(at, _I4), (count,), np.int32)
+    index = pointer(at, _I4)
     if kind == 1:
-        x = carray(pointer(values_at, like), (count,), like.dtype)
+        x = pointer(values_at, like)
         for k in range(count):
             place = np.uint32(index[k])
             u[place] += c * h[place] * x[k]
@@ -172,18 +171,18 @@ def _moments(column: _Column, like: F64, root: F64, h: F64, mean: float) -> Any:
     kind, at, values_at, count = column
     first, square, there = 0.0, 0.0, 0.0
     if kind == 0:
-        x = carray(pointer(values_at, like), (count,), like.dtype)
+        x = pointer(values_at, like)
         for i in range(count):
             away = x[i] - mean * root[i]
             first += h[i] * root[i] * away
             square += h[i] * away * away
         return first, square, there
-    index = carray(pointer(at, _I4), (count,), np.int32)
+    index = pointer(at, _I4)
     for k in range(count):
         place = np.uint32(index[k])
         value = 1.0
         if kind == 1:
-            value = carray(pointer(values_at, like), (count,), like.dtype)[k]
+            value = pointer(values_at, like)[k]
         away = value - mean * root[place]
         first += h[place] * root[place] * away
         square += h[place] * away * away
