@@ -81,6 +81,22 @@ class Columns:
                 offsets[k] -= row @ self.shift
         return out
 
+    def model(self, w: F64) -> F64:
+        """Return the vector to send for a model: the fixed column has the coefficient 1 in it."""
+        sent = self.down(w)
+        if self.fixed is not None:
+            sent = sent.copy()
+            sent[self.fixed] = 1.0
+        return sent
+
+    def without_fixed(self) -> Columns:
+        """Return the map whose trained columns are zero in place of the fixed one."""
+        if self.fixed is None:
+            return self
+        factor = np.ones(self.n_columns) if self.factor is None else self.factor.copy()
+        factor[self.fixed] = 0.0
+        return replace(self, factor=factor)
+
     def up(self, gradient: F64) -> F64:
         """Return the trained model's gradient, (n_model,), for a received gradient (n_sent,)."""
         if self.is_identity and self.fixed is None:
@@ -102,7 +118,8 @@ class Columns:
     def trained(self, coef: F64, intercept: ArrayLike) -> F64:
         """Return the trained coordinates (n_model,) of a model in the units of the data.
 
-        Without a trained intercept, ``intercept`` is ignored: the shifts determine it.
+        That of the fixed column is its factor. Without a trained intercept, ``intercept`` is
+        ignored: the shifts determine it.
 
         Parameters
         ----------
@@ -112,7 +129,9 @@ class Columns:
         out = np.empty(self.n_model)
         columns, intercepts = self._parts(out)
         given = coef.reshape(self.models, self.n_columns)
-        columns[:] = given if self.factor is None else given / self.factor
+        columns[:] = given if self.factor is None else given / _no_zero(self.factor)
+        if self.fixed is not None:
+            out[self.fixed] = 1.0 if self.factor is None else self.factor[self.fixed]
         if self.intercept:
             moved = 0.0 if self.shift is None else np.array([row @ self.shift for row in given])
             intercepts[:] = (np.asarray(intercept) + moved) / self.constant
@@ -144,7 +163,7 @@ class Columns:
 
     def arrays(self, w: F64) -> Mapping[str, F64]:
         """Return ``coef`` (models, d) and ``intercept`` (models,) in the units of the data."""
-        coef, offsets = self._parts(self.down(w))
+        coef, offsets = self._parts(self.model(w))
         return {"coef": coef, "intercept": offsets if self.has_offset else np.zeros(self.models)}
 
 

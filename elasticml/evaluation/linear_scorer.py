@@ -107,6 +107,7 @@ def objective_of(algorithm: Mapping[str, Any], facts: DatasetStats) -> Objective
             scale=cocoa.scale,
             intercept=cocoa.intercept,
             constant=cocoa.intercept_scaling,
+            fixed=offset_column(cocoa, facts),
         )
     if algorithm.get("name") == "async_sgd":
         async_sgd = settings_from_section(AsyncSGD, algorithm)

@@ -91,6 +91,14 @@ class _WithIntercept(SettingsModel):
         return values.get("mode") != "paper"
 
 
+class _WithOffset(SettingsModel):
+    """A generalised linear model with an offset."""
+
+    #: Column that is added to every margin, by its name in a table or its number from 0: its
+    #: coefficient is 1. As in generalised linear models; with a log link the log of the exposure.
+    offset: Annotated[int, Field(ge=0, strict=True)] | str | None = None
+
+
 class _Certified(SettingsModel):
     """An algorithm with a certified duality gap, at which it ends."""
 
@@ -276,7 +284,7 @@ class AsyncSGD(_Seeded, _WithIntercept):
         return section
 
 
-class BatchGradient(_WithLoss, _WithIntercept):
+class BatchGradient(_WithLoss, _WithIntercept, _WithOffset):
     """Full-batch training of a smooth loss with an L2 penalty; stand-ins replace lost partials.
 
     The objective is ``sum_i s_i loss_i / sum_i s_i + l2/2 ||w||^2``, with ``s`` the sample weight
@@ -333,9 +341,6 @@ class BatchGradient(_WithLoss, _WithIntercept):
     roll_back: Literal[0, 1, 2] | None = None
     #: Scaling of the columns.
     scale: Scale = "none"
-    #: Column that is added to every margin, by its name in a table or its number from 0: its
-    #: coefficient is 1. As in generalised linear models; with a log link the log of the exposure.
-    offset: Annotated[int, Field(ge=0, strict=True)] | str | None = None
     #: Loss huber: residuals up to this are squared, in units of the labels; by default 1.
     delta: float | None = Field(default=None, gt=0)
     #: Loss quantile: the quantile to predict, by default 0.5, the median.
@@ -404,7 +409,7 @@ class BatchGradient(_WithLoss, _WithIntercept):
         return _section(self.name, {**values, "optimizer": self.chosen_optimizer})
 
 
-class CoCoA(_Seeded, _WithLoss, _WithIntercept, _Certified):
+class CoCoA(_Seeded, _WithLoss, _WithIntercept, _WithOffset, _Certified):
     """Communication-efficient distributed dual coordinate ascent with a certified duality gap.
 
     The objective is that of :class:`BatchGradient`. An intercept is an extra column of value
@@ -479,6 +484,8 @@ class CoCoA(_Seeded, _WithLoss, _WithIntercept, _Certified):
         _check_class_weight(self.class_weight, self.loss)
         if self.mode == "paper" and self.aggregation == "line_search":
             raise ValueError("aggregation: mode: paper adds with a fixed gamma; use mode: default")
+        if self.offset is not None and self.device == "cuda":
+            raise ValueError("device: cuda has no kernels for an offset; use device: cpu")
 
     @property
     def is_paper(self) -> bool:

@@ -122,6 +122,17 @@ def test_three_kills_do_not_change_the_optimum_of_several_classes(
     )
 
 
+def test_three_kills_do_not_change_the_optimum_with_an_offset(client: Client) -> None:
+    made = em.CoCoA(loss="logistic", l2=L2, offset=1, tolerance=1e-12)
+    signs = np.where(CASES["poisson"][1] > 1.0, 1.0, -1.0)
+    result = result_of_kills(client, made, em.from_arrays(X, signs), "logistic-offset")
+    here = em.LogisticRegression(C=1.0 / (L2 * len(X)), fit_intercept=False, tol=1e-13)
+    here.fit(np.column_stack([X, np.ones(len(X))]), signs, offset=1)
+    np.testing.assert_allclose(result.arrays["coef"], here.coef_[:, :-1], atol=distance(result))
+    assert result.arrays["coef"][0, 1] == 1.0
+    assert 0.0 <= result.summary["gap"] <= 1e-12
+
+
 def test_poisson_regression_as_a_job_is_the_one_in_process(client: Client) -> None:
     y = CASES["poisson"][1]
     here = em.PoissonRegressor(alpha=L2, tol=1e-12).fit(X, y)

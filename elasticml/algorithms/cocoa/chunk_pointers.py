@@ -27,7 +27,8 @@ WEIGHTS: Final = 7
 ALPHA: Final = 8
 NORMS: Final = 9
 SKIPS: Final = 10
-N_FIELDS: Final = 11
+OFFSETS: Final = 11
+N_FIELDS: Final = 12
 #: Columns of what :func:`grams_of` returns.
 GRAM_FIELDS: Final = 3 + CODES_MAX
 
@@ -43,6 +44,8 @@ class Piece:
     weights: F64 | None
     #: (n_rows,) dual variables; changed in place.
     alpha: F64
+    #: (n_rows,) numbers that are added to the margins; None if all are zero.
+    offsets: F64 | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +89,7 @@ def fill_row(table: NDArray[np.int64], number: int, piece: Piece, cached: ChunkC
         address(piece.alpha),
         address(cached.norms),
         address(cached.skips),
+        0 if piece.offsets is None else address(piece.offsets),
     )
 
 
@@ -128,6 +132,8 @@ def check(pieces: Sequence[Piece], dtype: np.dtype[Any]) -> None:
         arrays = {"targets": piece.targets, "alpha": piece.alpha}
         if piece.weights is not None:
             arrays["weights"] = piece.weights
+        if piece.offsets is not None:
+            arrays["offsets"] = piece.offsets
         for name, array in arrays.items():
             if array.shape != (n,) or array.dtype != np.float64 or not array.flags.c_contiguous:
                 raise ValueError(
@@ -169,5 +175,6 @@ def is_same(old: Sequence[Piece], new: Sequence[Piece]) -> bool:
         and a.alpha is b.alpha
         and a.targets is b.targets
         and a.weights is b.weights
+        and a.offsets is b.offsets
         for a, b in zip(old, new, strict=True)
     )

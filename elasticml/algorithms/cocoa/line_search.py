@@ -18,11 +18,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
+from elasticml.algorithms.cocoa.chunk_pointers import Piece
 from elasticml.arrays import F64
 from elasticml.compiled import kernel
+from elasticml.objectives.conjugates import DualLoss
 from elasticml.objectives.dual_kernels import minus_conjugate_of
 from elasticml.objectives.loss_kernels import Shape
 from elasticml.specification.algorithms import CoCoA
+
+_NONE: Final = np.empty(0)
 
 # Compiled loops over the steps of dual variables: the sums of the line search.
 
@@ -49,6 +55,7 @@ def sum_steps(
     new: F64,
     targets: F64,
     weights: F64,
+    offsets: F64,
     step: F64,
     sums: F64,
 ) -> None:
@@ -62,8 +69,11 @@ def sum_steps(
         point nearest to 1/2.
     weights : ndarray (n,) or (0,)
         Empty means ones.
+    offsets : ndarray (n,) or (0,)
+        Empty means zeros.
     sums : ndarray (2,)
-        ``sum s (change of -loss*)`` and ``1/2 sum s c step^2``.
+        ``sum s (change of -loss*)``, with an offset's share ``-o`` times the row's coefficient, and
+        ``1/2 sum s c step^2``.
     """
     for i in range(alpha.size):
         a, b = alpha[i], new[i]
@@ -80,6 +90,16 @@ def sum_steps(
         y = targets[i]
         sums[0] += s * (minus_conjugate_of(code, b, y, box) - minus_conjugate_of(code, a, y, box))
         sums[1] += 0.5 * s * c * u * u
+        if offsets.size > 0:
+            sums[0] -= s * u * offsets[i] * (y if code != 1 and code != 5 else 1.0)
+
+
+def summed_steps(loss: DualLoss, before: F64, piece: Piece, step: F64) -> F64:
+    """Write a chunk's step from ``before`` to its dual variables; return its sums, (2,)."""
+    sums = np.zeros(2)
+    weights, offsets = (_NONE if a is None else a for a in (piece.weights, piece.offsets))
+    sum_steps(loss.code, loss.box, before, piece.alpha, piece.targets, weights, offsets, step, sums)
+    return sums
 
 
 #: Factors of the damping after a step that was too long, and after one that was too short by more

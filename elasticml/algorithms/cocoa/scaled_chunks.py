@@ -1,4 +1,4 @@
-"""Copies of chunks with scaled columns, which a pass visits if ``scale`` is not "none".
+"""Copies of chunks with scaled columns, which a pass visits with ``scale`` or ``offset``.
 
 The kernel reads rows as they are in memory, so a member keeps a scaled copy of each chunk beside
 the original, which it must be able to send unchanged. Certificates need no copies: products with
@@ -24,7 +24,8 @@ SHIFTED_COLUMNS_MAX: Final = 512
 
 def forms(settings: Mapping[str, Any]) -> int:
     """Return the number of copies of each chunk in memory, from a job's ``algorithm`` section."""
-    return 1 if settings.get("scale") in (None, "none") else 2
+    is_copied = settings.get("scale") not in (None, "none") or settings.get("offset") is not None
+    return 2 if is_copied else 1
 
 
 def check_scale(scale: str, facts: DatasetStats) -> None:

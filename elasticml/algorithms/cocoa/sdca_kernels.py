@@ -236,7 +236,7 @@ def visit(
         weights = pointer(t[7], _F8)
         alpha = pointer(t[8], _F8)
         norms = pointer(t[9], like)
-        skips = pointer(t[10], _U1)
+        skips, offsets = pointer(t[10], _U1), pointer(t[11], _F8)
         for i in range(first, stop):
             for _ in range(lines):
                 prefetch(near)
@@ -254,7 +254,8 @@ def visit(
             fold = y if code != 1 and code != 5 else 1.0
             seen += s
             swell = share / seen if share > 0.0 and seen > 0.0 else 1.0
-            z = swell * fold * (z + intercept * float(r[last]))
+            shift = fold * offsets[i] if t[11] != 0 else 0.0
+            z = swell * fold * (z + intercept * float(r[last])) + shift
             norm = float(norms[i]) + intercept * intercept
             q = swell * unit * s * norm
             new = stepped(code, old, z, y, q, box) if s > 0.0 else old
@@ -265,7 +266,7 @@ def visit(
                     skips[i] = _epochs_to_skip(code, old, z, reach, norm)
                 continue
             alpha[i] = new
-            rise += s * _gain(code, old, new, y, box)
+            rise += s * (_gain(code, old, new, y, box) - shift * (new - old))
             curvature += 0.5 * quadratic * s * (new - old) * (new - old)
             change = r.dtype.type(unit * s * fold * (new - old))
             row_kernels.add(kind, at, values_at, count, grams, like, change, r)

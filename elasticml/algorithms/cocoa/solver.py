@@ -28,14 +28,14 @@ from elasticml.algorithms.cocoa.cocoa_exchanges import SERIAL, STEP, is_recent, 
 from elasticml.algorithms.cocoa.device_selection import Device, check_driver, device_of
 from elasticml.algorithms.cocoa.frozen_loss_bound import MOMENTS, BoundPlan, plan_statistics
 from elasticml.algorithms.cocoa.initialization import section_of_class
-from elasticml.algorithms.cocoa.line_search import products, sum_steps
+from elasticml.algorithms.cocoa.line_search import products, summed_steps
 from elasticml.algorithms.cocoa.local_pass import DualSolver, LocalSolver, PassOptions, PassRequest
 from elasticml.algorithms.cocoa.mode import mode_of
 from elasticml.algorithms.cocoa.scaled_chunks import scaled_chunk
 from elasticml.algorithms.cocoa.solver_groups import GroupedSolver
 from elasticml.algorithms.one_against_rest import ClassesSolver
 from elasticml.algorithms.parallel import map_chunks, runs
-from elasticml.algorithms.targets import Targets, n_models, targets_for
+from elasticml.algorithms.targets import Targets, n_models, offset_column, targets_for
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import Adjoint, make_adjoint, make_forward
@@ -116,8 +116,6 @@ class Duals:
 
 # The member's half of CoCoA: steps of its dual variables, and its part of certificates.
 
-_NO_WEIGHTS = np.empty(0)
-
 
 @dataclass(slots=True)
 class _Held:
@@ -154,6 +152,7 @@ class CocoaSolver:
         self._settings = settings_from_section(CoCoA, settings)
         self._facts = facts
         self._targets: Targets = targets_for(self._settings, facts, number)
+        self._offset = offset_column(self._settings, facts)
         self._duals = Duals("" if number is None else f"{number}/")
         #: The solvers of all classes, which share scaled copies of chunks.
         self.siblings: Sequence[CocoaSolver] = ()
@@ -169,7 +168,8 @@ class CocoaSolver:
         """Return the local solver; the first call chooses device and groups by its rows."""
         if self._local is None:
             stored = sum(stored_of(piece.chunk) for piece in pieces)
-            self._device = device_of(self._settings.device, stored)
+            device = "cpu" if self._offset is not None else self._settings.device
+            self._device = device_of(device, stored)
             self._local = self._made_local(self._facts.layout.dtype, parallel.n_nodes)
         return self._local
 
@@ -307,18 +307,9 @@ class CocoaSolver:
 
     def _note_step(self, chunk: Chunk) -> F64:
         """Store a chunk's step of this pass; return the line search's sums, (2,)."""
-        piece, step, sums = self._held[chunk.id].piece, row_array(chunk), np.zeros(2)
+        piece, step = self._held[chunk.id].piece, row_array(chunk)
         assert piece is not None
-        sum_steps(
-            self._loss.code,
-            self._loss.box,
-            self._duals.alpha(chunk),
-            piece.alpha,
-            piece.targets,
-            _NO_WEIGHTS if piece.weights is None else piece.weights,
-            step,
-            sums,
-        )
+        sums = summed_steps(self._loss, self._duals.alpha(chunk), piece, step)
         self._duals.set_step(chunk, step)
         return sums
 
@@ -345,16 +336,23 @@ class CocoaSolver:
     def _piece(self, chunk: Chunk, work: Work) -> Piece:
         held = self._held[chunk.id]
         if held.piece is None:
-            rows = self._scaled_by_sibling(chunk)
-            if rows is not None:
-                held.piece = Piece(rows, held.targets, held.weights, row_array(chunk))
-                return held.piece
-            rows = scaled_chunk(chunk, work.model.get("factor"), work.model.get("shift"))
-            if chunk.out_of_core is not None and rows is not chunk:
-                rows = chunk.out_of_core.add_form(rows)
-                release([chunk])
-            held.piece = Piece(rows, held.targets, held.weights, row_array(chunk))
+            rows, offsets = self._scaled_by_sibling(chunk), self._offsets(chunk)
+            if rows is None:
+                rows = scaled_chunk(chunk, work.model.get("factor"), work.model.get("shift"))
+                if chunk.out_of_core is not None and rows is not chunk:
+                    rows = chunk.out_of_core.add_form(rows)
+                    release([chunk])
+            held.piece = Piece(rows, held.targets, held.weights, row_array(chunk), offsets)
         return held.piece
+
+    def _offsets(self, chunk: Chunk) -> F64 | None:
+        """Return the rows' offsets, (n_rows,); the rows that a pass visits have zeros there."""
+        if self._offset is None:
+            return None
+        unit, out = np.zeros(self._facts.n_columns), row_array(chunk)
+        unit[self._offset] = 1.0
+        make_forward(self._facts.layout, unit)(chunk, out)
+        return out
 
     def _scaled_by_sibling(self, chunk: Chunk) -> Chunk | None:
         """Return the rows that the solver of another class visits for a chunk, or None."""

@@ -30,7 +30,7 @@ import numpy as np
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa import chunk_pointers
 from elasticml.algorithms.cocoa.chunk_pointers import ChunkCaches, Piece
-from elasticml.algorithms.cocoa.line_search import Aggregation, LineModel, products, sum_steps
+from elasticml.algorithms.cocoa.line_search import Aggregation, LineModel, products, summed_steps
 from elasticml.algorithms.cocoa.local_pass import DualSolver, PassRequest, PassResult
 from elasticml.algorithms.cocoa.permutation import mix_hash
 from elasticml.arrays import F64
@@ -88,9 +88,6 @@ def _class_of(size: float) -> int:
     return int(size).bit_length()
 
 
-_NO_WEIGHTS = np.empty(0)
-
-
 @dataclass(slots=True, eq=False)
 class _Rows:
     """A chunk's rows, with their dual variables from before an inner round."""
@@ -145,16 +142,7 @@ class _Group:
         """Store the steps since :meth:`keep`; return the line search's sums, (2,)."""
         sums = np.zeros(2)
         for own in self.rows:
-            sum_steps(
-                loss.code,
-                loss.box,
-                own.before,
-                own.piece.alpha,
-                own.piece.targets,
-                _NO_WEIGHTS if own.piece.weights is None else own.piece.weights,
-                own.step,
-                sums,
-            )
+            sums += summed_steps(loss, own.before, own.piece, own.step)
         return sums
 
     def shorten(self, length: float, loss: DualLoss) -> F64:

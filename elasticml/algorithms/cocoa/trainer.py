@@ -39,7 +39,13 @@ from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.initial_model import initial_model
 from elasticml.algorithms.one_against_rest import train_classes
 from elasticml.algorithms.scaling import Columns
-from elasticml.algorithms.targets import Targets, n_models, targets_for, weight_of_all
+from elasticml.algorithms.targets import (
+    Targets,
+    n_models,
+    offset_column,
+    targets_for,
+    weight_of_all,
+)
 from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError, JobFailedError
@@ -76,6 +82,13 @@ def make_trainer(
     rule, initial = absent_rule(checked.name, absent), initial_model(settings)
     n = n_models(checked, facts)
     check_scale(checked.scale, facts)
+    is_offset = offset_column(checked, facts) is not None  # refused before anything starts
+    if rule == "freeze" and is_offset:
+        raise ConfigError(
+            "absent: got 'freeze' with algorithm.offset, which has no bound of the gap; use "
+            "reload or stall",
+            path="absent",
+        )
     initialization.check_warm_start(initial, facts, n)
     if n == 1:
         return _train(checked, facts, targets_for(checked, facts), rule, initial, resume)
@@ -104,8 +117,14 @@ def _train(
     resume: Resume | None,
 ) -> Trainer:
     columns = yield from fix_columns(
-        settings.scale, settings.intercept, facts, settings.intercept_scaling, resume
+        settings.scale,
+        settings.intercept,
+        facts,
+        settings.intercept_scaling,
+        resume,
+        fixed=offset_column(settings, facts),
     )
+    columns = columns.without_fixed()
     frozens = yield from initialization.prepare_absence(settings, columns, rule, resume)
     estimated = settings.class_weight is not None and facts.weight_sum != facts.n_rows
     ascent = _Ascent(
@@ -174,7 +193,7 @@ class _Ascent:
         own_v, before = self.v, None if self.is_stale or self._is_near else self.before
         sent_v = smoothed_model(self.settings.loss, own_v, before)
         outcome: Outcome = yield cocoa_exchanges.certify_exchange(
-            self.columns.down(sent_v),
+            self.columns.model(sent_v),
             self.columns,
             {**self._settling(), "fill": fill},
             statistics=self.frozens.shapes,
@@ -192,6 +211,9 @@ class _Ascent:
             self.weight = weight
         self.frozens.keep(outcome.exchange, sent_v, arrays)
         image = self.frozens.add_image(np.asarray(arrays["image"]))
+        # In the dual problem an offset is linear: sum s_i coefficient_i offset_i.
+        fixed = self.columns.fixed
+        along_offset = 0.0 if fixed is None else float(image[fixed])
         self.v = self.columns.up(image) / (self.settings.l2 * self.weight)
         # Dual variables may have been lost since the last pass although no member is missing now.
         stale = self.is_stale or (self.serial > 1 and float(arrays["unset"]) > 0.0)
@@ -200,18 +222,20 @@ class _Ascent:
             self.drift = math.sqrt(products(off, off)[1] / square) if square else 0.0
         self.resyncs += stale
         self.is_stale = False
-        self.current = self._certificate(sent_v, arrays, self.weight - weight)
+        self.current = self._certificate(sent_v, arrays, self.weight - weight, along_offset)
         self.best = self.current if self.best is None else self.current.better(self.best)
         self.gap_schedule.target = self.settings.gap_to_reach(self.best.primal)
         self.gap_schedule.certified(self.best.gap)
 
-    def _certificate(self, sent_v: F64, arrays: Arrays, absent_weight: float) -> Certificate:
+    def _certificate(
+        self, sent_v: F64, arrays: Arrays, absent_weight: float, along_offset: float
+    ) -> Certificate:
         half = 0.5 * self.settings.l2
         is_bound = bool(self.frozens.groups)
         primal = float(arrays["primal"])
         if is_bound:
             primal += self.frozens.upper(sent_v, absent_weight)
-        dual = float(arrays["dual"]) + self.frozens.dual()
+        dual = float(arrays["dual"]) + self.frozens.dual() - along_offset
         return Certificate(
             primal=primal / self.weight + half * products(sent_v, sent_v)[1],
             dual=dual / self.weight - half * products(self.v, self.v)[1],

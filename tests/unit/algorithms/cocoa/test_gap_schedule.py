@@ -93,7 +93,7 @@ def test_the_dual_objective_along_a_step_is_never_overestimated(loss: str) -> No
     a[:3], b[2:5] = 0.0, 1.0
     dual = dual_loss_named(loss)
     step, sums = np.empty(n), np.zeros(2)
-    sum_steps(dual.code, dual.box, a, b, y, s, step, sums)
+    sum_steps(dual.code, dual.box, a, b, y, s, np.empty(0), step, sums)
     total = float(s.sum())
     v, dv = (X.T @ (s * fold * c) / (l2 * total) for c in (a, step))
     along = LineModel.of(v, dv, dual=sums[0], curvature=sums[1], weight=total, l2=l2)

@@ -8,6 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.optimize
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from elasticml.algorithms.local_runner import train_locally
 from elasticml.algorithms.parallel import Serial
@@ -20,8 +23,8 @@ from elasticml.errors import ConfigError
 from elasticml.estimators.row_table import RowTable
 from elasticml.evaluation.evaluator import Evaluator
 from elasticml.models.loading import model_of_job
-from elasticml.objectives.losses import LOSSES
-from elasticml.specification.algorithms import BatchGradient
+from elasticml.objectives.losses import LOSSES, loss_named
+from elasticml.specification.algorithms import BatchGradient, CoCoA
 from tests.unit.algorithms.linear import test_losses_of_jobs
 
 ROWS, L2 = 200, 0.05
@@ -110,6 +113,122 @@ def test_a_tables_offset_is_named_and_needed_for_predictions(tmp_path: Any) -> N
         model.predict(table.drop(columns="exposure"))
     with pytest.raises(ConfigError, match="offset is 'region', a column of kind category"):
         algorithm("batch_gradient").trainer({"loss": "poisson", "offset": "region"}, facts, "auto")
+
+
+#: Interval of each dual variable, and the curvature of its conjugate.
+BOXES = {
+    "hinge": (0.0, 1.0, 0.0),
+    "squared_hinge": (0.0, np.inf, 0.5),
+    "squared": (-np.inf, np.inf, 1.0),
+    "huber": (-1.0, 1.0, 1.0),
+    "quantile": (-0.3, 0.7, 0.0),
+}
+
+
+def dual_optimum(loss: str, rows: Any, offset: Any, y: Any, weights: Any) -> tuple[Any, float]:
+    """Maximise the dual problem with scipy; return the model and the objective there.
+
+    ``sum s (gain(a) - a fold o) / S - |sum s a fold x|^2 / (2 l2 S^2)``: of the losses with a box
+    the gain is ``a y - c/2 a^2``, and of the logistic loss the entropy.
+    """
+    fold = np.ones(len(y)) if loss in ("squared", "huber", "quantile") else y
+    linear = (y if loss in ("squared", "huber", "quantile") else 1.0) - fold * offset
+    low, high, curvature = BOXES.get(loss, (1e-14, 1.0 - 1e-14, 0.0))
+    total, folded = weights.sum(), rows * fold[:, None]
+
+    def negative(a: Any) -> Any:
+        image = folded.T @ (weights * a) / total
+        gain, slope = a * linear - 0.5 * curvature * a * a, linear - curvature * a
+        if loss == "logistic":
+            gain = -a * np.log(a) - (1 - a) * np.log1p(-a) - a * fold * offset
+            slope = np.log1p(-a) - np.log(a) - fold * offset
+        value = weights @ gain / total - image @ image / (2 * L2)
+        return -value * total, -weights * (slope - folded @ image / L2)
+
+    bounds = [(None if np.isinf(low) else low, None if np.isinf(high) else high)] * len(y)
+    start = np.full(len(y), 0.5 if low == 0.0 or loss == "logistic" else 0.0)
+    options = {"maxiter": 20_000, "maxfun": 200_000, "ftol": 1e-16, "gtol": 1e-12, "maxcor": 40}
+    found = scipy.optimize.minimize(
+        negative, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
+    )
+    return folded.T @ (weights * found.x) / (total * L2), -found.fun / total
+
+
+def primal_value(loss: str, w: Any, rows: Any, offset: Any, y: Any, weights: Any) -> float:
+    parameters = {"quantile": {"quantile": 0.7}}.get(loss, {})
+    margins, slope = rows @ w + offset, np.empty(len(y))
+    value = loss_named(loss, parameters).value_and_slope(margins, y, weights, slope)
+    return float(value / weights.sum() + 0.5 * L2 * w @ w)
+
+
+@given(
+    loss=st.sampled_from([*BOXES, "logistic"]),
+    kind=st.sampled_from(["dense", "sparse", "indicators"]),
+    scale=st.sampled_from(["none", "maxabs"]),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=25, deadline=None)
+def test_cocoa_certifies_a_model_with_an_offset(
+    loss: Any, kind: str, scale: Any, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(12, 60))
+    rows, weights = rng.normal(size=(n, 5)), rng.uniform(0.2, 2.0, n)
+    if kind != "dense":
+        rows *= rng.random((n, 5)) < 0.5
+    if kind == "indicators":
+        rows = (rows != 0.0).astype(float)
+    rows[:2] = 1.0  # no column is empty
+    fixed = int(rng.integers(5))
+    free = [j for j in range(5) if j != fixed]
+    real = rows @ rng.normal(size=5) + rng.normal(size=n)
+    is_class = loss not in ("squared", "huber", "quantile")
+    y = np.where(real > np.median(real), 1.0, -1.0) if is_class else real
+    job = CoCoA(
+        loss=loss,
+        l2=L2,
+        offset=fixed,
+        scale=scale,
+        intercept=True,
+        tolerance=1e-9,
+        seed=seed,
+        **({"quantile": 0.7} if loss == "quantile" else {}),
+    )
+    data = rows if kind == "dense" else sp.csr_array(rows)
+    model = test_losses_of_jobs.trained(job, y, 20_000, rows=data, weights=weights).model
+    factor = 1.0 / np.abs(rows[:, free]).max(0) if scale == "maxabs" else np.ones(4)
+    trained_rows = np.column_stack([rows[:, free] * factor, np.ones(n)])
+    problem = (trained_rows, rows[:, fixed], y, weights)
+    coef, intercept = model.arrays["coef"][0], model.arrays["intercept"]
+    own = primal_value(loss, np.append(coef[free] / factor, intercept), *problem)
+    best, dual = dual_optimum(loss, *problem)
+    assert coef[fixed] == 1.0
+    assert model.objective == pytest.approx(own, rel=1e-12)
+    assert model.gap <= 1e-9
+    assert dual - 1e-12 <= own <= primal_value(loss, best, *problem) + 1e-9
+    if loss not in ("hinge", "quantile"):  # scipy stops early where the conjugate is linear
+        assert own <= dual + 1e-8
+
+
+def test_cocoa_starts_from_a_model_with_an_offset() -> None:
+    made = {"loss": "squared", "l2": L2, "offset": 1, "scale": "standard"}
+    first = trained(CoCoA(**made, tolerance=1e-12), TARGETS["squared"])
+    start = {name: value.ravel().tolist() for name, value in first.arrays.items()}
+    section = CoCoA(**made, tolerance=1e-10).section() | {"warm_start": start}
+    data = RowTable(X).chunked.with_labels(TARGETS["squared"], S)
+    given_to = (algorithm("cocoa"), section, data.facts, data.chunks)
+    again = train_locally(*given_to, rounds=1, parallel=Serial()).model
+    assert again.gap <= 1e-10
+    np.testing.assert_allclose(again.arrays["coef"], first.arrays["coef"], atol=1e-5)
+
+
+def test_cocoas_offsets_that_do_not_fit_are_refused() -> None:
+    facts = RowTable(X).chunked.with_labels(TARGETS["squared"], None).facts
+    made = {"loss": "squared", "offset": 1}
+    with pytest.raises(ConfigError, match=r"'freeze' with algorithm\.offset"):
+        algorithm("cocoa").trainer(made, facts, "freeze")
+    with pytest.raises(ConfigError, match="cuda has no kernels for an offset"):
+        CoCoA(loss="squared", offset=1, device="cuda")
 
 
 @pytest.mark.parametrize(
