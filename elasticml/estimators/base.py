@@ -10,12 +10,13 @@ from copy import copy
 from functools import partial
 from inspect import signature
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import compute_class_weight
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.multiclass import check_classification_targets
@@ -24,6 +25,14 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client
 from elasticml.estimators.inputs import is_named, load_arrays, load_rows, load_training
+from elasticml.estimators.offsets import (
+    appended,
+    column_of,
+    is_column,
+    lazily_taken_out,
+    numbers_of,
+    taken_out,
+)
 
 if TYPE_CHECKING:
     from elasticml.estimators.dask_rows import DaskRows, LabelStatistics, Metric
@@ -236,8 +245,57 @@ class LinearEstimator(ElasticEstimator):
 
     #: The loss that ``fit`` minimises, unless a parameter says so.
     _loss: ClassVar[str] = "squared"
+    #: Number of the offset's column among the features, whose coefficient is 1.
+    _offset_at: int | None = None
+    #: Fitted with an offset that is no feature: predictions need one.
+    _needs_offset: bool = False
     coef_: NDArray[Any]
     intercept_: Any
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, offset: Any = None) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
+            See :func:`elasticml.estimators.inputs.load_arrays`.
+        y : array_like (n_samples,), optional if X contains it
+            Labels of at least two classes, or numbers. Several targets of a regression,
+            (n_samples, n_targets), are fitted one by one.
+        sample_weight : array_like (n_samples,), optional
+            Nonnegative.
+        offset : array_like (n_samples,), or name or number of a column of X, optional
+            Numbers that are added to the margins, as in a generalised linear model. Predictions
+            then need theirs; a column of X is found in the rows, and its coefficient is 1.
+
+        Raises
+        ------
+        ValueError
+            When a parameter, the targets, the weights or the offset are invalid.
+        """
+        self._offset_at = None
+        self._needs_offset = offset is not None and not is_column(offset)
+        self._fit(X, y, sample_weight, offset)
+        if offset is not None:
+            self._restore_offset()
+        return self
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> None:
+        """Fit the model; the column of an offset is restored afterwards."""
+        raise NotImplementedError
+
+    def _restore_offset(self) -> None:
+        """Give each feature its coefficient, after a fit with an offset."""
+        raise NotImplementedError
+
+    def _find_offset(self, offset: Any, width: int) -> int | None:
+        """Return the number of the column that is the offset, and note it; None: it is numbers."""
+        if not is_column(offset):
+            return None
+        rows = self._rows
+        names = getattr(self, "feature_names_in_", ()) if rows is None else rows.feature_names()
+        self._offset_at = column_of(offset, list(names), width)
+        return self._offset_at
 
     def _checked(
         self, X: Any, y: Any, sample_weight: Any, **rules: Any
@@ -250,7 +308,9 @@ class LinearEstimator(ElasticEstimator):
         return X, y, weights_of(sample_weight, X)
 
     @contextmanager
-    def _collections(self, X: Any, y: Any, sample_weight: Any) -> Iterator[DaskRows | None]:
+    def _collections(
+        self, X: Any, y: Any, sample_weight: Any, offset: Any = None
+    ) -> Iterator[DaskRows | None]:
         """Yield the rows of Dask collections if a cluster can fit the model where they are."""
         if not is_lazy(X):
             yield None
@@ -266,9 +326,19 @@ class LinearEstimator(ElasticEstimator):
             from elasticml.estimators.dask_rows import DaskRows
 
             self._validate_params()
-            rows, self._rows = DaskRows(X, y, sample_weight, client), None
+            self._rows = None
             validate_data(self, meta_of(X), skip_check_array=True)
-            yield rows
+            if offset is not None:
+                X, y, sample_weight = self._lazily_offset(X, y, sample_weight, offset)
+            yield DaskRows(X, y, sample_weight, client)
+
+    def _lazily_offset(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> tuple[Any, ...]:
+        """Return the collections to fit; the column of the offset is noted."""
+        if self._find_offset(offset, self.n_features_in_) is None:
+            raise ValueError(
+                "offset of a Dask collection: got numbers, wanted the name or number of a column"
+            )
+        return X, y, sample_weight
 
     def _score_collections(self, X: Any, y: Any, weights: Any, metric: Metric) -> float:
         from elasticml.estimators.dask_rows import score_collections
@@ -278,7 +348,7 @@ class LinearEstimator(ElasticEstimator):
             predict = part_function(self, "predict", np.float64, None)
             return score_collections(predict, X, y, weights, client, metric)
 
-    def _margins(self, X: Any) -> NDArray[Any]:
+    def _margins(self, X: Any, offset: Any = None) -> NDArray[Any]:
         table = self._of_table(X)
         if table is None:
             X = load_rows(X, n_columns=self.n_features_in_)
@@ -289,25 +359,54 @@ class LinearEstimator(ElasticEstimator):
             X = table
         products: NDArray[Any] = safe_sparse_dot(X, self.coef_.T, dense_output=True)
         margins: NDArray[Any] = products + self.intercept_
-        return margins
+        if offset is None:
+            self._check_has_offset()
+            return margins
+        values = numbers_of(offset, len(margins))
+        return margins + (values if margins.ndim == 1 else values[:, None])
+
+    def _check_has_offset(self) -> None:
+        if self._needs_offset:
+            raise ValueError(
+                f"{type(self).__name__} was fitted with an offset, and these rows have none: give "
+                "offset=, one number per row (zeros for none)"
+            )
+
+    def _check_lazy(self, offset: Any) -> None:
+        """Refuse numbers as an offset of a lazy collection."""
+        check_is_fitted(self)
+        self._check_has_offset()
+        if offset is not None:
+            raise ValueError(
+                "offset of a Dask collection: got numbers, wanted a model that was fitted with "
+                "the name or number of a column as its offset"
+            )
 
     def _loaded(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
         """Return the rows, labels and weights of ``score`` in memory."""
         return load_arrays(X, y, sample_weight, n_columns=self.n_features_in_, rows=self._rows)
 
     def to_model(self) -> Model:
-        """Return the fitted model as a function of rows (``elasticml/models/model.py``)."""
+        """Return the fitted model as a function of rows (``elasticml/models/model.py``).
+
+        With an offset that is no column, its rows have a further last column ``offset``.
+        """
         check_is_fitted(self)
         from elasticml.models.model import LinearModel
 
         classes = getattr(self, "classes_", None)
+        coef = np.atleast_2d(np.asarray(self.coef_, np.float64))
+        rows = self._row_input()
+        if self._needs_offset:
+            rows = rows.with_column("offset")
+            coef = np.hstack([coef, np.ones((len(coef), 1))])
         return LinearModel(
             {
-                "coef": np.atleast_2d(np.asarray(self.coef_, np.float64)),
+                "coef": coef,
                 "intercept": np.atleast_1d(np.asarray(self.intercept_, np.float64)),
             },
             None if classes is None else classes.tolist(),
-            rows=self._row_input(),
+            rows=rows,
             loss=getattr(self, "loss", self._loss),
         )
 
@@ -372,53 +471,115 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):
                 )
         return np.asarray(of_class, np.float64)
 
-    def decision_function(self, X: Any) -> Any:
+    def _with_offset(self, X: Any, offset: Any) -> tuple[Any, int | None]:
+        """Return rows that have the offset as a column, and its number; None without one.
+
+        Raises
+        ------
+        ValueError
+            When there are more than two classes, which would all have the same offset.
+        """
+        if offset is None:
+            return X, None
+        self._check_two_classes()
+        at = self._find_offset(offset, X.shape[1])
+        if at is not None:
+            return X, at
+        return appended(X, numbers_of(offset, X.shape[0])), X.shape[1]
+
+    def _check_two_classes(self) -> None:
+        if len(self.classes_) > 2:
+            raise ValueError(
+                f"offset with {len(self.classes_)} classes: got one, wanted none, since all "
+                "classes would have the same one"
+            )
+
+    def _restore_offset(self) -> None:
+        if self._needs_offset:
+            self.coef_ = self.coef_[:, :-1]
+
+    def decision_function(self, X: Any, offset: Any = None) -> Any:
         """Return the margins: (n_samples,) for two classes, else (n_samples, n_classes).
 
-        For a Dask collection they are a lazy collection, as all predictions are.
+        For a Dask collection they are a lazy collection, as all predictions are. ``offset``,
+        (n_samples,), is added; it is required if the model was fitted with one.
         """
         if is_lazy(X):
-            check_is_fitted(self)
+            self._check_lazy(offset)
             width = None if len(self.classes_) == 2 else len(self.classes_)
             return lazily(self, "decision_function", X, np.float64, width)
-        margins = self._margins(X)
+        margins = self._margins(X, offset)
         return margins.ravel() if margins.shape[1] == 1 else margins
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: Any, offset: Any = None) -> Any:
         """Return the label of each row; shape (n_samples,)."""
         if is_lazy(X):
-            check_is_fitted(self)
+            self._check_lazy(offset)
             return lazily(self, "predict", X, self.classes_.dtype)
-        margins = self.decision_function(X)
+        margins = self.decision_function(X, offset)
         codes = (margins > 0).astype(int) if margins.ndim == 1 else margins.argmax(axis=1)
         labels: NDArray[Any] = self.classes_[codes]
         return labels
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None, offset: Any = None) -> float:
         """Return the weighted accuracy; accepts the same inputs as ``fit``."""
         if is_lazy(X):
+            self._check_lazy(offset)
             return self._score_collections(X, y, sample_weight, "accuracy")
         X, y, sample_weight = self._loaded(X, y, sample_weight)
-        return float(super().score(X, y, sample_weight))
+        predicted = self.predict(X, offset)
+        return float(accuracy_score(y, predicted, sample_weight=sample_weight))
 
 
 class LinearRegressor(RegressorMixin, LinearEstimator):
-    """A regressor that predicts the margin."""
+    """A regressor that predicts the margin.
 
-    def predict(self, X: Any) -> Any:
-        """Return the prediction for each row; shape (n_samples,) or (n_samples, n_targets)."""
+    An offset is then no different from another target: ``y - offset`` is fitted.
+    """
+
+    def _checked(
+        self, X: Any, y: Any, sample_weight: Any, offset: Any = None, **rules: Any
+    ) -> tuple[Any, Any, F64 | None]:
+        X, y, weights = super()._checked(X, y, sample_weight, **rules)
+        if offset is None:
+            return X, y, weights
+        at = self._find_offset(offset, X.shape[1])
+        values, X = (numbers_of(offset, len(y)), X) if at is None else taken_out(X, at)
+        y, weights = self._offset_targets(np.asarray(y, np.float64), weights, values)
+        return X, y, weights
+
+    def _lazily_offset(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> tuple[Any, ...]:
+        super()._lazily_offset(X, y, sample_weight, offset)
+        assert self._offset_at is not None
+        values, rest = lazily_taken_out(X, self._offset_at)
+        return rest, *self._offset_targets(y, sample_weight, values)
+
+    def _offset_targets(self, y: Any, weights: Any, offset: Any) -> tuple[Any, Any]:
+        """Return the targets and weights of the same problem without its offset."""
+        return y - (offset if y.ndim == 1 else offset[:, None]), weights
+
+    def _restore_offset(self) -> None:
+        if self._offset_at is not None:
+            self.coef_ = np.insert(self.coef_, self._offset_at, 1.0, axis=-1)
+
+    def predict(self, X: Any, offset: Any = None) -> Any:
+        """Return the prediction for each row; shape (n_samples,) or (n_samples, n_targets).
+
+        ``offset``, (n_samples,), is added; it is required if the model was fitted with one.
+        """
         if is_lazy(X):
-            check_is_fitted(self)
+            self._check_lazy(offset)
             width = len(self.coef_) if self.coef_.ndim == 2 else None
             return lazily(self, "predict", X, np.float64, width)
-        return self._margins(X)
+        return self._margins(X, offset)
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None, offset: Any = None) -> float:
         """Return the coefficient of determination; accepts the same inputs as ``fit``."""
         if is_lazy(X) and self.coef_.ndim == 1:
+            self._check_lazy(offset)
             return self._score_collections(X, y, sample_weight, "r2")
         X, y, sample_weight = self._loaded(X, y, sample_weight)
-        return float(super().score(X, y, sample_weight))
+        return float(r2_score(y, self.predict(X, offset), sample_weight=sample_weight))
 
 
 def classes_and_codes(y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:

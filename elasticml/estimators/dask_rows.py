@@ -6,6 +6,7 @@ labels, sums and one vector of the model's size.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,8 @@ from elasticml.story.summary import summary_from_json
 CLASSES_MAX: Final = 1000
 #: Blocks of columns for each worker: workers that come later take some.
 BLOCKS_PER_WORKER: Final = 4
+#: Partitions of rows in memory for each worker.
+_PARTS_PER_WORKER: Final = 2
 #: Partial results that one task adds.
 _FAN_IN: Final = 8
 #: Jobs that are run to reach a gap, each with a smaller tolerance.
@@ -103,6 +106,30 @@ class DaskRows:
         self._collections = (X, y, sample_weight)
         is_single = hasattr(X, "chunks") and X.dtype == np.float32
         self.dtype: Dtype = "float32" if is_single else "float64"
+
+    @staticmethod
+    def of_arrays(X: Any, y: F64, weights: F64 | None, client: Any) -> DaskRows:
+        """Send rows in memory to a client's cluster, in partitions.
+
+        The scheduler keeps them too, so that those of a killed worker are sent again.
+        """
+        n_parts = max(1, min(X.shape[0], _PARTS_PER_WORKER * max(len(client.nthreads()), 1)))
+        ends = [X.shape[0] * k // n_parts for k in range(n_parts + 1)]
+        cuts = [slice(begin, end) for begin, end in itertools.pairwise(ends)]
+
+        def sent(array: Any) -> list[Any]:
+            return list(client.persist([dask.delayed(array[cut], pure=False) for cut in cuts]))
+
+        rows = DaskRows.__new__(DaskRows)
+        rows.client, rows.dtype, rows._collections = client, "float64", (X, y, weights)
+        rows.parts = RowParts(
+            X=sent(X),
+            y=sent(y),
+            weights=None if weights is None else sent(weights),
+            rows=tuple(cut.stop - cut.start for cut in cuts),
+            columns=X.shape[1],
+        )
+        return rows
 
     @property
     def n_columns(self) -> int:
@@ -179,6 +206,16 @@ class DaskRows:
         total: F64 = self._reduced([each(*row, *parameters) for row in rows], _add)
         return total
 
+    def collected(self, of_part: Callable[..., Any], *parameters: Any) -> list[Any]:
+        """Return a function of the rows, labels and weights of each partition."""
+        each = dask.delayed(of_part, pure=True)
+        sent = [dask.delayed(value, pure=True) for value in parameters]
+        weights = self.parts.weights or [None] * len(self.parts.y)
+        rows = zip(self.parts.X, self.parts.y, weights, strict=True)
+        return cast(
+            list[Any], self.client.gather(self.client.compute([each(*row, *sent) for row in rows]))
+        )
+
     def minimise(
         self,
         targets: Targets,
@@ -189,6 +226,7 @@ class DaskRows:
         gap: float,
         rounds: int,
         of_classes: F64 | None = None,
+        fixed: int | None = None,
     ) -> Minimum:
         """Minimise a smooth loss with a free intercept by jobs, and certify the model.
 
@@ -197,6 +235,8 @@ class DaskRows:
         of_classes : ndarray (classes,), optional
             Total weight of each class's rows, if targets are the numbers of several classes: the
             loss is softmax, and a model has each class's coefficients and intercept in turn.
+        fixed : int, optional
+            Number of the offset's column, whose coefficient is 1; not of several classes.
         gap : float
             The gap to reach, in units of the mean. The job stops by the norm of the gradient,
             which bounds the gap up to the intercept; if the gap is larger, it is run again.
@@ -211,11 +251,13 @@ class DaskRows:
 
         def certified(w: F64) -> Point:
             if of_classes is None:
-                return self.point(targets, w, loss, l2, intercept)
+                return self.point(targets, w, loss, l2, intercept, fixed)
             return self._softmax_point(targets, w, of_classes, l2, intercept)
 
         models = 1 if of_classes is None else of_classes.size
         zero = np.zeros(models * (self.n_columns + intercept))
+        if fixed is not None:
+            zero[fixed] = 1.0
         norm = float(np.linalg.norm(certified(zero).gradient))
         is_scaled = norm > 0.0 and l2 > 0.0
         tolerance = 0.5 * math.sqrt(2.0 * l2 * gap) / norm if is_scaled else gap
@@ -227,6 +269,7 @@ class DaskRows:
                 optimizer="tron",
                 intercept=intercept,
                 tolerance=min(tolerance, 1.0),
+                offset=fixed,
             )
             result = run_job(algorithm, self.source(targets), self.client, rounds - used)
             summary = summary_from_json(result.summary)
@@ -241,7 +284,15 @@ class DaskRows:
             tolerance *= min(0.1, 0.5 * math.sqrt(gap / point.gap))
         return Minimum(point=point, steps=used, converged=False)
 
-    def point(self, targets: Targets, w: F64, loss: str, l2: float, intercept: bool) -> Point:
+    def point(
+        self,
+        targets: Targets,
+        w: F64,
+        loss: str,
+        l2: float,
+        intercept: bool,
+        fixed: int | None = None,
+    ) -> Point:
         """Return value, gradient and certified gap of a model, in two passes over the rows."""
         model = dask.delayed(w, pure=True)
         weights = targets.weights or [None] * len(targets.y)
@@ -250,8 +301,11 @@ class DaskRows:
         sums = self._reduced([at(X, y, s, model, loss, intercept) for X, y, s in rows], _add)
         d, total = self.n_columns, targets.total
         penalised = l2 * np.append(w[:d], [0.0] * intercept)
+        gradient = sums[4 : 4 + w.size] / total
+        if fixed is not None:
+            penalised[fixed] = gradient[fixed] = 0.0
         value = sums[0] / total + 0.5 * float(penalised @ w)
-        gradient = sums[4 : 4 + w.size] / total + penalised
+        gradient = gradient + penalised
         gap = math.nan
         if l2 > 0.0:
             images = sums[4 + w.size :].reshape(2, d)
@@ -265,6 +319,8 @@ class DaskRows:
             if loss == "squared":
                 image = images[0] - shift * images[1]
             image = image / total
+            if fixed is not None:  # the offset is linear in the dual problem
+                minus, image[fixed] = minus - total * image[fixed], 0.0
             gap = value - (minus / total - 0.5 / l2 * float(image @ image))
         return Point(w=w, value=value, gradient=gradient, product=_no_product, gap=gap)
 
@@ -312,6 +368,13 @@ class DaskRows:
         while len(level) > 1:
             level = [merge(level[k : k + _FAN_IN]) for k in range(0, len(level), _FAN_IN)]
         return self.client.compute(level[0]).result()
+
+
+def totals(collections: Sequence[Any], client: Any) -> list[float]:
+    """Return the sum of each collection of numbers, in one graph on a client's cluster."""
+    return [
+        float(total) for total in dask.compute(*(c.sum() for c in collections), scheduler=client)
+    ]
 
 
 def _no_product(v: F64) -> F64:

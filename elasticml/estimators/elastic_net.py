@@ -117,33 +117,18 @@ class ElasticNet(LinearRegressor):
         self.random_state = random_state
         self.selection = selection
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> ElasticNet:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
-            See :func:`elasticml.estimators.inputs.load_arrays`.
-        y : array_like (n_samples,) or (n_samples, n_targets), optional if X contains it
-            Targets are fitted one by one.
-        sample_weight : array_like (n_samples,), optional
-            Nonnegative.
-
-        Raises
-        ------
-        ValueError
-            When a parameter, the targets or the weights are invalid.
-        """
-        with self._collections(X, y, sample_weight) as rows:
+    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> None:
+        with self._collections(X, y, sample_weight, offset) as rows:
             if rows is not None and self.alpha > 0.0:
                 self._fit_collections(rows)
-                return self
+                return
         if rows is not None:
             warn_loaded_here(f"{type(self).__name__} with alpha=0, which has no certificate,")
         X, y, weights = self._checked(
             X,
             y,
             sample_weight,
+            offset,
             accept_sparse="csc",
             dtype=[np.float64, np.float32],
             multi_output=True,
@@ -170,7 +155,6 @@ class ElasticNet(LinearRegressor):
             self.dual_gap_ = float(self.dual_gap_[0])
         if targets.ndim == 1:
             self.intercept_ = float(self.intercept_[0])
-        return self
 
     def _fit_collections(self, rows: DaskRows) -> None:
         """Fit as a job on partitions of Dask collections, where they are."""

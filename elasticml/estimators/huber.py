@@ -101,29 +101,14 @@ class HuberRegressor(LinearRegressor):
         self.tol = tol
         self.client = client
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> HuberRegressor:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
-            See :func:`elasticml.estimators.inputs.load_arrays`.
-        y : array_like (n_samples,), optional if X contains it
-        sample_weight : array_like (n_samples,), optional
-            Nonnegative.
-
-        Raises
-        ------
-        ValueError
-            When a parameter, the targets or the weights are invalid.
-        """
-        with self._collections(X, y, sample_weight) as lazy:
+    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> None:
+        with self._collections(X, y, sample_weight, offset) as lazy:
             if lazy is not None:
                 self._fit_collections(lazy)
                 self.outliers_ = abs(y - self.predict(X)) > self.scale_ * self.epsilon
-                return self
+                return
         X, y, weights = self._checked(
-            X, y, sample_weight, accept_sparse="csr", dtype=np.float64, y_numeric=True
+            X, y, sample_weight, offset, accept_sparse="csr", dtype=np.float64, y_numeric=True
         )
         y = np.asarray(y, np.float64)
         weights = np.ones(y.size) if weights is None else weights
@@ -145,8 +130,8 @@ class HuberRegressor(LinearRegressor):
                 data, d = from_arrays(X, y, weights), X.shape[1]
                 spread = math.sqrt(float(np.average(y * y, weights=weights)))
                 self._fit_as_jobs(sums, data, client, d, total, spread)
-        self.outliers_ = np.abs(y - self.predict(X)) > self.scale_ * self.epsilon
-        return self
+        residuals = np.abs(y - np.asarray(X @ self.coef_) - self.intercept_)
+        self.outliers_ = residuals > self.scale_ * self.epsilon
 
     def _fit_here(self, X: Any, y: F64, weights: F64, total: float) -> None:
         rule: dict[str, Any] = {

@@ -141,7 +141,7 @@ def fit_primal_as_job(
         When the job fails.
     """
     X, targets, weights = rows
-    norm_at_zero = float(np.linalg.norm(function.at(np.zeros(function.n_model)).gradient))
+    norm_at_zero = float(np.linalg.norm(function.at(function.zero()).gradient))
     is_scaled = norm_at_zero > 0.0 and function.l2 > 0.0
     tolerance = math.sqrt(2.0 * function.l2 * gap) / norm_at_zero if is_scaled else gap
     algorithm = BatchGradient(
@@ -150,6 +150,7 @@ def fit_primal_as_job(
         optimizer="tron",
         intercept=function.has_intercept,
         tolerance=min(tolerance, 1.0),
+        offset=getattr(function, "fixed", None),
     )
     result = run_job(algorithm, from_arrays(X, targets, weights), client, rounds)
     point = function.at(model_vector(result.arrays, function.has_intercept))

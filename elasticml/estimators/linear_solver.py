@@ -44,6 +44,8 @@ class LinearProblem:
     is_primal: bool = False
     #: Proximal Newton steps on working sets of columns; in a job, on each member's columns.
     is_sparse: bool = False
+    #: Number of the offset's column, whose coefficient is 1.
+    fixed: int | None = None
 
     def section(self, total_weight: float, gap: float) -> dict[str, Any]:
         """Return the ``algorithm`` section of a job, in units of the mean."""
@@ -59,6 +61,7 @@ class LinearProblem:
             "seed": self.seed,
             # On a GPU the order of additions varies, and the same seed must give the same bits.
             "device": "cpu",
+            **({} if self.fixed is None else {"offset": self.fixed}),
         }
 
 
@@ -172,9 +175,9 @@ def _by_newton(
         l2=problem.strength / total,
         intercept_scaling=problem.intercept_scaling,
         is_free=False,
+        fixed=problem.fixed,
     )
-    zero = np.zeros(function.n_model)
-    minimum = minimise(function, zero, gap=target_gap, steps=problem.rounds)
+    minimum = minimise(function, function.zero(), gap=target_gap, steps=problem.rounds)
     gap, w = max(minimum.point.gap, 0.0), minimum.point.w
     scaling = problem.intercept_scaling
     return LinearSolution(

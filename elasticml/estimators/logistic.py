@@ -12,7 +12,6 @@ import scipy.sparse
 from numpy.typing import NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
@@ -89,7 +88,15 @@ def pays(X: Any, weights: F64 | None, C: float) -> bool:
 
 
 def fit(
-    X: Any, targets: F64, weights: F64 | None, pool: Parallel, *, C: float, tol: float, passes: int
+    X: Any,
+    targets: F64,
+    weights: F64 | None,
+    pool: Parallel,
+    *,
+    C: float,
+    tol: float,
+    passes: int,
+    fixed: int | None,
 ) -> LinearSolution:
     """Fit in this process, without an intercept, in at most ``PASSES_MAX`` passes.
 
@@ -100,6 +107,8 @@ def fit(
         -1 and +1.
     passes : int
         A further limit of the passes.
+    fixed : int, optional
+        Number of the offset's column.
     """
     problem = LinearProblem(
         loss="logistic",
@@ -108,6 +117,7 @@ def fit(
         tol=tol,
         rounds=min(passes, PASSES_MAX),
         seed=0,
+        fixed=fixed,
     )
     return solve(problem, RowTable(X, pool), targets, weights, None)
 
@@ -303,26 +313,10 @@ class LogisticRegression(LinearClassifier):
         self.solver = solver
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> LogisticRegression:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
-            See :func:`elasticml.estimators.inputs.load_arrays`.
-        y : array_like (n_samples,), optional if X contains it
-            At least two distinct labels.
-        sample_weight : array_like (n_samples,), optional
-            Nonnegative.
-
-        Raises
-        ------
-        ValueError
-            When a parameter, the labels or the weights are invalid.
-        """
-        with self._collections(X, y, sample_weight) as lazy:
-            if lazy is not None and self._fit_collections(lazy):
-                return self
+    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> None:
+        with self._collections(X, y, sample_weight, offset) as lazy:
+            if lazy is not None and self._fit_collections(lazy, self._offset_at):
+                return
         if lazy is not None:
             warn_loaded_here("LogisticRegression with an L1 penalty and more than two classes")
         dtype = [np.float64, np.float32] if self._may_be_dual() else np.float64
@@ -330,30 +324,32 @@ class LogisticRegression(LinearClassifier):
             X, y, sample_weight, accept_sparse="csr", dtype=dtype, order="C"
         )
         codes = self._codes(y)
+        X, fixed = self._with_offset(X, offset)
         weights = self._weighted(y, codes, weights)
-        if self.l1_ratio > 0.0 and math.isfinite(self.C):
+        if self._is_sparse(fixed):
             if self.client is not None and len(self.classes_) > 2:
                 warn_fitted_here(
                     f"LogisticRegression with an L1 penalty and {len(self.classes_)} classes"
                 )
             self._fit_sparse(X, codes, weights)
-            return self
+            return
         pool = parallel(threads_for(self.n_jobs, X, PRODUCT_VALUES_MIN))
         try:
             if len(self.classes_) == 2:
-                self._fit_binary(X, np.where(codes == 1, 1.0, -1.0), weights, pool)
+                self._fit_binary(X, np.where(codes == 1, 1.0, -1.0), weights, pool, fixed)
             else:
                 self._fit_softmax(X.astype(np.float64, copy=False), codes, weights, pool)
         finally:
             pool.close()
-        return self
 
-    def _fit_collections(self, rows: DaskRows) -> bool:
+    def _fit_collections(self, rows: DaskRows, fixed: int | None) -> bool:
         """Fit as a job on partitions of Dask collections; return False if no job can."""
         labels = rows.labels()
         self._classes_of(labels)
+        if fixed is not None:
+            self._check_two_classes()
         of_class = self._weights_of_counts(self.class_weight, labels)
-        is_sparse = self.l1_ratio > 0.0 and math.isfinite(self.C)
+        is_sparse = self._is_sparse(fixed)
         if is_sparse and len(self.classes_) > 2:
             return False
         if len(self.classes_) > 2:
@@ -379,6 +375,7 @@ class LogisticRegression(LinearClassifier):
                 tol=self.tol,
                 rounds=self.max_iter,
                 seed=0,
+                fixed=fixed,
             )
             solution = solve_where_held(problem, rows.source(targets), total, rows.client)
             warn_of_gap(solution.gap, solution.target_gap, solution.rounds)
@@ -392,6 +389,7 @@ class LogisticRegression(LinearClassifier):
             intercept=self.fit_intercept,
             gap=target_gap,
             rounds=self.max_iter,
+            fixed=fixed,
         )
         self._keep(minimum, target_gap, total, 1, rows.n_columns)
         return True
@@ -423,25 +421,37 @@ class LogisticRegression(LinearClassifier):
             raise ValueError("the weights of all rows are 0, wanted some above 0")
         return weights
 
+    def _is_sparse(self, fixed: int | None) -> bool:
+        """Whether there is an L1 penalty, which excludes an offset."""
+        is_sparse = self.l1_ratio > 0.0 and math.isfinite(self.C)
+        if is_sparse and fixed is not None:
+            raise ValueError("offset with l1_ratio above 0: got both, wanted l1_ratio=0")
+        return is_sparse
+
     def _may_be_dual(self) -> bool:
         """Return whether the settings allow dual coordinate ascent; the rows decide then."""
         is_ridge = self.l1_ratio == 0.0 or not math.isfinite(self.C)
         is_plain = not self.fit_intercept and not self.warm_start and is_ridge
         return is_plain and self.tol >= TOL_MIN
 
-    def _fit_binary(self, X: Any, targets: F64, weights: F64 | None, pool: Parallel) -> None:
+    def _fit_binary(
+        self, X: Any, targets: F64, weights: F64 | None, pool: Parallel, fixed: int | None
+    ) -> None:
         with choose_client(self.client, stored_values(X)) as client:
             start = self._start(1, X.shape[1])
+            if fixed is not None:
+                start[fixed] = 1.0
             is_dual = client is None and self._may_be_dual()
             if is_dual and pays(X, weights, self.C):
                 options: dict[str, Any] = {"C": self.C, "tol": self.tol, "passes": self.max_iter}
+                options["fixed"] = fixed
                 solution = fit(X, targets, weights, pool, **options)
                 if solution.gap <= solution.target_gap:
                     self._keep_dual(solution, "in-process")
                     return
                 start = solution.coef
             self._fit_newton(
-                X.astype(np.float64, copy=False), targets, weights, pool, start, client
+                X.astype(np.float64, copy=False), targets, weights, pool, start, client, fixed
             )
 
     def _keep_dual(self, solution: LinearSolution, path: Path) -> None:
@@ -458,6 +468,7 @@ class LogisticRegression(LinearClassifier):
         pool: Parallel,
         start: F64,
         client: Any,
+        fixed: int | None,
     ) -> None:
         rows = RowBlocks(X, pool)
         total = float(rows.n if weights is None else weights.sum())
@@ -469,6 +480,7 @@ class LogisticRegression(LinearClassifier):
             l2=1.0 / (self.C * total),
             intercept_scaling=1.0 if self.fit_intercept else None,
             is_free=True,
+            fixed=fixed,
         )
         target_gap = self.tol * math.log(2.0)
         self.solver_path_ = "in-process" if client is None else "job"
@@ -620,23 +632,23 @@ class LogisticRegression(LinearClassifier):
             else:
                 warn_without_minimum(minimum.steps)
 
-    def predict_proba(self, X: Any) -> Any:
+    def predict_proba(self, X: Any, offset: Any = None) -> Any:
         """Return the probability of each class for each row; shape (n_samples, n_classes)."""
         if is_lazy(X):
-            check_is_fitted(self)
+            self._check_lazy(offset)
             return lazily(self, "predict_proba", X, np.float64, len(self.classes_))
-        margins = self.decision_function(X)
+        margins = self.decision_function(X, offset)
         if margins.ndim == 1:
             return np.stack([expit(-margins), expit(margins)], axis=1)
         probabilities: NDArray[np.float64] = softmax(margins, axis=1)
         return probabilities
 
-    def predict_log_proba(self, X: Any) -> Any:
+    def predict_log_proba(self, X: Any, offset: Any = None) -> Any:
         """Return the logarithm of :meth:`predict_proba`, without underflow to log(0)."""
         if is_lazy(X):
-            check_is_fitted(self)
+            self._check_lazy(offset)
             return lazily(self, "predict_log_proba", X, np.float64, len(self.classes_))
-        margins = self.decision_function(X)
+        margins = self.decision_function(X, offset)
         if margins.ndim == 1:
             return np.stack([log_expit(-margins), log_expit(margins)], axis=1)
         logarithms: NDArray[np.float64] = log_softmax(margins, axis=1)

@@ -264,26 +264,12 @@ class ElasticNetCV(LinearRegressor):
         self.random_state = random_state
         self.selection = selection
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> ElasticNetCV:
-        """Choose the penalty and fit all rows with it.
-
-        Parameters
-        ----------
-        X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
-            See :func:`elasticml.estimators.inputs.load_arrays`.
-        y : array_like (n_samples,), optional if X contains it
-        sample_weight : array_like (n_samples,), optional
-            Nonnegative. The criterion is the mean of the folds' weighted errors.
-
-        Raises
-        ------
-        ValueError
-            When a parameter, the targets or the weights are invalid.
-        """
+    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> None:
         X, y, weights = self._checked(
             X,
             y,
             sample_weight,
+            offset,
             accept_sparse="csr",
             dtype=[np.float64, np.float32],
             y_numeric=True,
@@ -314,7 +300,6 @@ class ElasticNetCV(LinearRegressor):
         ).fit(X, y, sample_weight=weights)
         self.coef_, self.intercept_ = model.coef_, model.intercept_
         self.dual_gap_, self.n_iter_ = model.dual_gap_, model.n_iter_
-        return self
 
     def _ratio(self) -> Any:
         return self.l1_ratio

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from sklearn.metrics import d2_tweedie_score
 from sklearn.utils._param_validation import Interval
-from sklearn.utils.validation import check_is_fitted
 
 from elasticml.algorithms.linear.linear_objective import LinearObjective
 from elasticml.algorithms.linear.newton import Minimum, minimise
 from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.parallel import Serial
 from elasticml.arrays import F64
-from elasticml.estimators.backend_choice import choose_client, stored_values
+from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client, stored_values
 from elasticml.estimators.base import LinearRegressor, is_lazy, lazily, warn_of_gap
 from elasticml.objectives.links import predictions
 
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
 class PoissonRegressor(LinearRegressor):
     """Regression of counts: ``exp(w.x + b)`` is their mean; L2 penalty, certified gap.
 
-    Minimises ``1/(2 S) sum_i s_i deviance_i + alpha/2 |w|^2`` with an unpenalised intercept.
+    Minimises ``1/(2 S) sum_i s_i deviance_i + alpha/2 |w|^2`` with an unpenalised intercept. The
+    ``offset`` of ``fit`` and ``predict`` is the log of the exposure.
 
     Parameters
     ----------
@@ -65,6 +65,8 @@ class PoissonRegressor(LinearRegressor):
     """
 
     _loss = "poisson"
+    #: Total weight divided by that of the problem without its offset.
+    _unit: float = 1.0
     _without_meaning = ("solver", "verbose")
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "alpha": [Interval(Real, 0, None, closed="left")],
@@ -95,29 +97,20 @@ class PoissonRegressor(LinearRegressor):
         self.solver = solver
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> PoissonRegressor:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
-            See :func:`elasticml.estimators.inputs.load_arrays`.
-        y : array_like (n_samples,), optional if X contains it
-            Nonnegative.
-        sample_weight : array_like (n_samples,), optional
-            Nonnegative. With an exposure, fit rates: y / exposure with weights of the exposure.
-
-        Raises
-        ------
-        ValueError
-            When a parameter, the targets or the weights are invalid.
-        """
-        with self._collections(X, y, sample_weight) as lazy:
+    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> None:
+        self._unit = 1.0
+        with self._collections(X, y, sample_weight, offset) as lazy:
             if lazy is not None:
                 self._fit_collections(lazy)
-                return self
+                return
         X, y, weights = self._checked(
-            X, y, sample_weight, accept_sparse=["csr", "csc"], dtype=np.float64, y_numeric=True
+            X,
+            y,
+            sample_weight,
+            offset,
+            accept_sparse=["csr", "csc"],
+            dtype=np.float64,
+            y_numeric=True,
         )
         y = np.asarray(y, np.float64)
         _check_targets(float(y.min()), float(y.size if weights is None else weights.sum()))
@@ -126,7 +119,7 @@ class PoissonRegressor(LinearRegressor):
             y,
             weights,
             loss="poisson",
-            l2=float(self.alpha),
+            l2=self._unit * float(self.alpha),
             intercept_scaling=1.0 if self.fit_intercept else None,
             is_free=True,
         )
@@ -146,7 +139,6 @@ class PoissonRegressor(LinearRegressor):
                     function, rows, client, gap=target, rounds=self.max_iter
                 )
         self._keep(minimum, target, X.shape[1])
-        return self
 
     def _fit_collections(self, rows: DaskRows) -> None:
         """Fit as a job on partitions of Dask collections, where they are."""
@@ -154,7 +146,7 @@ class PoissonRegressor(LinearRegressor):
         targets = rows.numbers(labels)
         _check_targets(labels.least, targets.total)
         constant = self._constant(rows.n_columns, float(labels.sums[2]) / targets.total)
-        l2, intercept = float(self.alpha), self.fit_intercept
+        l2, intercept = self._unit * float(self.alpha), self.fit_intercept
         target = self.tol * rows.point(targets, constant, "poisson", l2, intercept).value
         minimum = rows.minimise(
             targets,
@@ -178,24 +170,49 @@ class PoissonRegressor(LinearRegressor):
         w = minimum.point.w
         self.coef_ = w[:d].copy()
         self.intercept_ = float(w[-1]) if self.fit_intercept else 0.0
-        self.dual_gap_ = float(np.maximum(minimum.point.gap, 0.0))
+        self.dual_gap_ = float(np.maximum(minimum.point.gap, 0.0)) / self._unit
         self.n_iter_ = minimum.steps
         if not minimum.converged:
             warn_of_gap(minimum.point.gap, target, minimum.steps)
 
-    def predict(self, X: Any) -> Any:
-        """Return the expected count of each row, (n_samples,); lazy for a Dask collection."""
-        if is_lazy(X):
-            check_is_fitted(self)
-            return lazily(self, "predict", X, np.float64)
-        return predictions("poisson", self._margins(X))
+    def _offset_targets(self, y: Any, weights: Any, offset: Any) -> tuple[Any, Any]:
+        """Return rates and exposures e, ``exp(offset)``: ``dev(y, e m) = e dev(y / e, m)``."""
+        exposure = np.exp(offset)
+        if is_lazy(offset):
+            # Imported here: it loads Dask.
+            from elasticml.estimators.dask_rows import totals
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+            weighted = exposure if weights is None else exposure * weights
+            ones = exposure**0 if weights is None else weights
+            with choose_client(self.client, JOB_VALUES_MIN) as client:
+                total, exposed = totals([ones, weighted], client)
+        else:
+            weighted = exposure if weights is None else exposure * weights
+            total = float(y.size if weights is None else weights.sum())
+            exposed = float(weighted.sum())
+        self._unit = total / exposed if exposed > 0.0 else 1.0
+        return y / exposure, weighted
+
+    def predict(self, X: Any, offset: Any = None) -> Any:
+        """Return the expected count of each row, (n_samples,); lazy for a Dask collection.
+
+        ``offset``, (n_samples,), is the log of the exposure; it is required if the model was
+        fitted with one.
+        """
+        if is_lazy(X):
+            self._check_lazy(offset)
+            return lazily(self, "predict", X, np.float64)
+        return predictions("poisson", self._margins(X, offset))
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None, offset: Any = None) -> float:
         """Return D2, the share of the deviance that the model explains."""
         if is_lazy(X):
+            self._check_lazy(offset)
             return self._score_collections(X, y, sample_weight, "d2_poisson")
         X, y, sample_weight = self._loaded(X, y, sample_weight)
-        return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
+        return float(
+            d2_tweedie_score(y, self.predict(X, offset), sample_weight=sample_weight, power=1)
+        )
 
     def _start(self, constant: F64) -> F64:
         if not (self.warm_start and hasattr(self, "coef_")):

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from sklearn.utils._param_validation import Interval
 
 from elasticml.algorithms.linear.quantile_program import QuantileProgram
+from elasticml.arrays import F64
+from elasticml.estimators.backend_choice import choose_client, stored_values
 from elasticml.estimators.base import LinearRegressor, warn_of_gap
+
+if TYPE_CHECKING:
+    from elasticml.estimators.dask_rows import DaskRows
 
 
 class QuantileRegressor(LinearRegressor):
@@ -17,8 +22,9 @@ class QuantileRegressor(LinearRegressor):
 
     Minimises ``1/S sum_i s_i rho(y_i - w.x_i - b) + alpha |w|_1`` with the quantile loss
     ``rho(r) = q r`` for ``r >= 0``, else ``(q - 1) r``, and an unpenalised intercept, by an
-    interior-point method. A step takes ``n d^2`` operations. Always fitted in this process; for
-    data on a cluster see the loss ``quantile`` of :class:`elasticml.CoCoA`, with an L2 penalty.
+    interior-point method. A step takes ``n d^2`` operations. On a cluster this method solves
+    programs of the few rows whose residuals may change their sign, and passes over all rows certify
+    the gap (``elasticml/estimators/quantile_rows.py``).
 
     Parameters
     ----------
@@ -29,6 +35,8 @@ class QuantileRegressor(LinearRegressor):
         The most steps.
     tol : float
         Steps end when the duality gap is at most ``tol`` times the objective of the zero model.
+    client : distributed.Client or address, optional
+        Fit on this cluster; for the default see ``solver_path_``.
     solver, solver_options
         Parameters of scikit-learn without meaning here: other values than the defaults are ignored,
         with a warning.
@@ -40,6 +48,10 @@ class QuantileRegressor(LinearRegressor):
     dual_gap_ : float
         A certified bound of the suboptimality of the objective.
     n_iter_ : int
+    solver_path_ : "in-process" or "tasks"
+        How it was fitted: in this process, or by Dask tasks if ``client`` is given, and if there is
+        a default client and at least 50 million stored values. The tasks of workers that are lost
+        run again elsewhere.
     n_features_in_ : int
 
     Examples
@@ -66,6 +78,7 @@ class QuantileRegressor(LinearRegressor):
         fit_intercept: bool = True,
         max_iter: int = 200,
         tol: float = 1e-9,
+        client: Any = None,
         solver: str = "highs",
         solver_options: Any = None,
     ) -> None:
@@ -74,29 +87,47 @@ class QuantileRegressor(LinearRegressor):
         self.fit_intercept = fit_intercept
         self.max_iter = max_iter
         self.tol = tol
+        self.client = client
         self.solver = solver
         self.solver_options = solver_options
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> QuantileRegressor:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
-            See :func:`elasticml.estimators.inputs.load_arrays`.
-        y : array_like (n_samples,), optional if X contains it
-        sample_weight : array_like (n_samples,), optional
-            Nonnegative.
-
-        Raises
-        ------
-        ValueError
-            When a parameter, the targets or the weights are invalid.
-        """
+    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> None:
+        with self._collections(X, y, sample_weight, offset) as lazy:
+            if lazy is not None:
+                self._fit_rows(lazy)
+                return
         X, y, weights = self._checked(
-            X, y, sample_weight, accept_sparse="csr", dtype=np.float64, y_numeric=True
+            X, y, sample_weight, offset, accept_sparse="csr", dtype=np.float64, y_numeric=True
         )
         y = np.asarray(y, np.float64)
+        with choose_client(self.client, stored_values(X)) as client:
+            if client is not None:
+                # Imported here: it loads Dask.
+                from elasticml.estimators.dask_rows import DaskRows
+
+                self._fit_rows(DaskRows.of_arrays(X, y, weights, client))
+                return
+        self._fit_here(X, y, weights)
+
+    def _fit_rows(self, rows: DaskRows) -> None:
+        """Fit by tasks on a cluster, where the rows are."""
+        from elasticml.estimators.quantile_rows import QuantileRule, fit_quantile
+
+        rule = QuantileRule(
+            quantile=float(self.quantile),
+            alpha=float(self.alpha),
+            intercept=self.fit_intercept,
+            tol=float(self.tol),
+            steps=self.max_iter,
+        )
+        fit, target = fit_quantile(rows, rule)
+        self.solver_path_ = "tasks"
+        self.coef_, self.intercept_, self.dual_gap_ = fit.w, fit.intercept, fit.gap
+        self.n_iter_ = fit.steps
+        warn_of_gap(fit.gap, max(target, 1e-13), fit.steps)
+
+    def _fit_here(self, X: Any, y: F64, weights: F64 | None) -> None:
+        self.solver_path_ = "in-process"
         if weights is not None:
             counted = weights > 0.0
             if not counted.any():
@@ -122,4 +153,3 @@ class QuantileRegressor(LinearRegressor):
         self.dual_gap_ = unit * fit.gap
         self.n_iter_ = fit.steps
         warn_of_gap(fit.gap, max(self.tol * at_zero, 1e-13), fit.steps)
-        return self

@@ -125,31 +125,17 @@ class Ridge(LinearRegressor):
         self.copy_X = copy_X
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Ridge:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
-            See :func:`elasticml.estimators.inputs.load_arrays`.
-        y : array_like (n_samples,) or (n_samples, n_targets), optional if X contains it
-        sample_weight : array_like (n_samples,), optional
-            Nonnegative.
-
-        Raises
-        ------
-        ValueError
-            When a parameter, the targets or the weights are invalid.
-        """
-        with self._collections(X, y, sample_weight) as rows:
+    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> None:
+        with self._collections(X, y, sample_weight, offset) as rows:
             if rows is not None and self._fit_collections(rows):
-                return self
+                return
         if rows is not None:
             warn_loaded_here("Ridge with several alphas, or positive=True and alpha=0,")
         X, y, weights = self._checked(
             X,
             y,
             sample_weight,
+            offset,
             accept_sparse=["csr", "csc"],
             dtype=np.float64,
             multi_output=True,
@@ -173,12 +159,11 @@ class Ridge(LinearRegressor):
         choice = nullcontext() if fits_here else choose_client(self.client, stored_values(X))
         with choice as client:
             self.solver_path_ = "in-process" if client is None else "job"
-            self._fit(X, targets, weights, alphas, client)
+            self._fit_targets(X, targets, weights, alphas, client)
         if targets.shape[1] == 1:
             self.coef_, self.dual_gap_ = self.coef_[0], float(self.dual_gap_[0])
         if y.ndim == 1:
             self.intercept_ = float(self.intercept_[0])
-        return self
 
     def _fit_collections(self, rows: DaskRows) -> bool:
         """Fit as a job on partitions of Dask collections; return False if no job can."""
@@ -216,7 +201,9 @@ class Ridge(LinearRegressor):
         solver = [f"solver={self.solver!r}"] if self.solver in _OTHER_SOLVERS else []
         return [*super()._ignored(), *solver]
 
-    def _fit(self, X: Any, targets: F64, weights: F64 | None, alphas: F64, client: Any) -> None:
+    def _fit_targets(
+        self, X: Any, targets: F64, weights: F64 | None, alphas: F64, client: Any
+    ) -> None:
         n, d = X.shape
         self.solver_ = "coordinate descent" if self.positive else self.solver
         if client is not None and not self.positive:

@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
@@ -148,27 +148,11 @@ class LinearSVC(LinearClassifier):
         self.multi_class = multi_class
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> LinearSVC:
-        """Fit one model, or one for each of more than two classes.
-
-        Parameters
-        ----------
-        X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
-            See :func:`elasticml.estimators.inputs.load_arrays`.
-        y : array_like (n_samples,), optional if X contains it
-            At least two distinct labels.
-        sample_weight : array_like (n_samples,), optional
-            Nonnegative.
-
-        Raises
-        ------
-        ValueError
-            When a parameter, the labels or the weights are invalid.
-        """
-        with self._collections(X, y, sample_weight) as rows:
+    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> None:
+        with self._collections(X, y, sample_weight, offset) as rows:
             if rows is not None:
-                self._fit_collections(rows)
-                return self
+                self._fit_collections(rows, self._offset_at)
+                return
         # Newton steps need float64; dual coordinate ascent also works on float32.
         is_dual = self.penalty == "l2" and (self.loss == "hinge" or self.dual is True)
         dtype = [np.float64, np.float32] if is_dual else np.float64
@@ -176,8 +160,9 @@ class LinearSVC(LinearClassifier):
             X, y, sample_weight, accept_sparse="csr", dtype=dtype, order="C"
         )
         codes = self._codes(y)
+        X, fixed = self._with_offset(X, offset)
         of_class = self._weights_of_classes(self.class_weight, y, weights)
-        problem = self._problem(X.shape)
+        problem = self._problem(X.shape, fixed)
         positives = [1] if len(self.classes_) == 2 else range(len(self.classes_))
 
         def task(positive: int) -> tuple[F64, F64 | None]:
@@ -192,14 +177,15 @@ class LinearSVC(LinearClassifier):
                 self._keep(_solve_all(problem, X, positives, task, client, pool))
         finally:
             pool.close()
-        return self
 
-    def _fit_collections(self, rows: DaskRows) -> None:
+    def _fit_collections(self, rows: DaskRows, fixed: int | None) -> None:
         """Fit as a job on partitions of Dask collections, where they are."""
         labels = rows.labels()
         self._classes_of(labels)
+        if fixed is not None:
+            self._check_two_classes()
         of_class = self._weights_of_counts(self.class_weight, labels)
-        problem = self._problem((2, 1))
+        problem = self._problem((2, 1), fixed)
         n_classes = len(self.classes_)
         solutions = []
         for k in [1] if n_classes == 2 else range(n_classes):
@@ -213,8 +199,10 @@ class LinearSVC(LinearClassifier):
         self.solver_path_ = "job"
         self._keep(solutions)
 
-    def _problem(self, shape: tuple[int, int]) -> LinearProblem:
+    def _problem(self, shape: tuple[int, int], fixed: int | None) -> LinearProblem:
         dual, is_sparse = self.dual, self.penalty == "l1"
+        if is_sparse and fixed is not None:
+            raise ValueError("offset with penalty='l1': got both, wanted penalty='l2'")
         if is_sparse and (self.loss == "hinge" or dual is True):
             raise ValueError(
                 f"penalty='l1' with loss={self.loss!r} and dual={dual!r}, wanted "
@@ -232,6 +220,7 @@ class LinearSVC(LinearClassifier):
             intercept_scaling=float(self.intercept_scaling) if self.fit_intercept else None,
             tol=self.tol,
             rounds=self.max_iter,
+            fixed=fixed,
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
         )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,6 +58,23 @@ class RowInput:
             "names": list(self.names),
             "index_base": self.index_base,
         }
+
+    def with_column(self, name: str) -> RowInput:
+        """Return the input of rows with one more column, the last.
+
+        Raises
+        ------
+        ConfigError
+            When rows are encoded from a table that has no such column.
+        """
+        if self.encoder is not None:
+            raise ConfigError(
+                f"the model was fitted to a table with {name}= as numbers, which its rows lack; "
+                f"give {name}= the name of a column of the table",
+                key=name,
+            )
+        names = (*self.names, name) if self.names else ()
+        return replace(self, n_columns=self.n_columns + 1, names=names)
 
     def feature_names(self) -> list[str]:
         """Return the names of the model's columns; x0, x1, ... if they have none."""

@@ -22,6 +22,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 from distributed import Client, LocalCluster, wait
+from sklearn.base import clone
 
 import elasticml as em
 from elasticml.jobs.handle import workers_of
@@ -342,6 +343,35 @@ def test_a_robust_regression_with_a_scale_is_fitted_by_jobs(client: Client, wher
     assert there.scale_ == pytest.approx(here.scale_, rel=1e-7)
     np.testing.assert_array_equal(np.asarray(there.outliers_), here.outliers_)
     assert 0.0 <= there.dual_gap_ <= 1e-9 * np.abs(target).sum()
+
+
+def test_an_offset_is_a_column_of_the_collections(client: Client):
+    counts = np.random.default_rng(1).poisson(np.exp(0.3 * X[:, 0] + X[:, 2])).astype(float)
+    weights, rest = np.linspace(0.0, 2.0, N), [0, 1, 3, 4, 5]
+    parts = [da.from_array(a, chunks=(300, *a.shape[1:])) for a in (X, counts, Y, weights)]
+    for model, column, tol in (
+        (em.PoissonRegressor(alpha=0.2, tol=1e-13), 1, 1e-6),
+        (em.LogisticRegression(C=0.5, tol=1e-12), 2, 1e-4),
+        (em.LogisticRegression(C=0.5, tol=1e-6, fit_intercept=False), 2, 1e-2),
+        (em.Lasso(0.1, tol=1e-13), 1, 1e-6),
+    ):
+        y = (counts, Y)[column - 1]
+        here = clone(model).fit(X[:, rest], y, weights, offset=X[:, 2])
+        there = clone(model).fit(parts[0], parts[column], parts[3], offset=2)
+        sent = clone(model).set_params(client=client).fit(X, y, weights, offset=2)
+        for other in (there, sent):
+            assert other.solver_path_ == "job"
+            coef = np.ravel(other.coef_)
+            assert coef[2] == 1.0
+            np.testing.assert_allclose(coef[rest], np.ravel(here.coef_), atol=tol)
+            assert 0.0 <= other.dual_gap_ <= 1e-2
+        np.testing.assert_array_equal(there.predict(parts[0]).compute(), there.predict(X))
+    frame = dd.from_pandas(pd.DataFrame(X, columns=list("abcdef")), npartitions=4)
+    named = em.Ridge(2.0, tol=1e-10).fit(frame, dd.from_pandas(pd.Series(counts), 4), offset="c")
+    here = em.Ridge(2.0).fit(X[:, rest], counts, offset=X[:, 2])
+    np.testing.assert_allclose(named.coef_[rest], here.coef_, atol=1e-4)
+    with pytest.raises(ValueError, match="offset of a Dask collection: got numbers"):
+        em.Ridge().fit(parts[0], parts[1], offset=X[:, 2])
 
 
 # --- helpers -----------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ class LinearObjective:
         c; None for a model without intercept. Otherwise the model's last coordinate is b.
     is_free : bool
         The intercept is not penalised.
+    fixed : int, optional
+        Number of the column whose coefficient is 1 and not trained: an offset.
     parameters : mapping
         Of the loss, see :func:`elasticml.objectives.losses.loss_named`.
     """
@@ -56,6 +58,7 @@ class LinearObjective:
         l2: float,
         intercept_scaling: float | None,
         is_free: bool,
+        fixed: int | None = None,
         parameters: Mapping[str, float] = {},
     ) -> None:
         self._rows = rows
@@ -72,6 +75,17 @@ class LinearObjective:
         self._frees = is_free and intercept_scaling is not None
         if self._frees:
             self._penalty[self._d :] = 0.0
+        #: Number of the offset's column; None without one.
+        self.fixed = fixed
+        if fixed is not None:
+            self._penalty[fixed] = 0.0
+
+    def zero(self) -> F64:
+        """Return the model without features, (n_model,): zero except for an offset."""
+        w = np.zeros(self._n_model)
+        if self.fixed is not None:
+            w[self.fixed] = 1.0
+        return w
 
     @property
     def loss(self) -> str:
@@ -100,7 +114,7 @@ class LinearObjective:
         return Point(
             w=w,
             value=value,
-            gradient=image + penalised,
+            gradient=self._free(image + penalised),
             product=self._product(margins),
             gap=value - self._dual(margins, image),
             is_quadratic=self._loss.name == "squared",
@@ -121,6 +135,7 @@ class LinearObjective:
         diagonal[: self._d] = self._rows.squares(each)
         diagonal[self._d :] = self._constant**2 * each.sum()
         diagonal += self._penalty
+        diagonal = self._free(diagonal)
         # The coordinate of a column of zeros without penalty never moves.
         diagonal[diagonal <= _TINY] = 1.0
         return diagonal
@@ -130,6 +145,12 @@ class LinearObjective:
             return np.zeros(self._rows.n)
         margins = self._rows.forward(w[: self._d])
         return margins + self._constant * w[-1] if self._n_model > self._d else margins
+
+    def _free(self, v: F64) -> F64:
+        """Return ``v``, with a zero for the fixed coefficient."""
+        if self.fixed is not None:
+            v[self.fixed] = 0.0
+        return v
 
     def _adjoint(self, c: F64) -> F64:
         image = np.empty(self._n_model)
@@ -150,7 +171,7 @@ class LinearObjective:
             image, products = self._rows.product(v[: self._d], offset, cached_curvature[0])
             hv[: self._d] += image
             hv[self._d :] += self._constant * products.sum()
-            return hv
+            return self._free(hv)
 
         return product
 
@@ -161,7 +182,7 @@ class LinearObjective:
         """
         if self.l2 <= 0.0:
             return math.nan
-        alpha = np.empty(margins.size)
+        alpha, image = np.empty(margins.size), -image
         self._loss.alpha_from_margin(margins, self._targets, alpha)
         if self._frees:
             alpha = self._feasible(alpha)
@@ -169,6 +190,10 @@ class LinearObjective:
             folded = s * self._targets if self._loss.folds_labels() else s
             image = self._rows.adjoint(folded / self._total)
         minus = self._loss.minus_conjugate(alpha, self._targets, self._weights) / self._total
+        if self.fixed is not None:
+            # sum s_i coefficient_i offset_i: an offset is linear in the dual problem.
+            minus -= float(image[self.fixed])
+            image = self._free(image)
         return minus - 0.5 / self.l2 * float(image @ image)
 
     def _feasible(self, alpha: F64) -> F64:

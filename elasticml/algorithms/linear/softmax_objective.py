@@ -79,6 +79,10 @@ class SoftmaxObjective:
         """Number of coordinates of the model."""
         return self._penalty.size
 
+    def zero(self) -> F64:
+        """Return the model without features, (n_model,)."""
+        return np.zeros(self.n_model)
+
     def at(self, w: F64) -> Point:
         """See :class:`elasticml.algorithms.linear.newton.Smooth`."""
         W = w.reshape(self._penalty.shape)

@@ -1,0 +1,208 @@
+"""Offsets of estimators: numbers for each row, or a column, against second implementations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.optimize
+import scipy.sparse as sp
+from sklearn.base import clone
+
+import elasticml as em
+from elasticml.objectives.losses import LOSSES
+
+ROWS = 160
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(ROWS, 4))
+OFFSET = RNG.normal(size=ROWS)
+S = RNG.uniform(0.5, 2.0, ROWS)
+Z = X @ [0.5, -0.3, 0.0, 0.8] + OFFSET + 0.2
+REAL = Z + RNG.standard_t(3, ROWS)
+SIGNS = np.where(RNG.random(ROWS) < 1 / (1 + np.exp(-Z)), 1.0, -1.0)
+COUNTS = RNG.poisson(np.exp(0.5 * Z)).astype(float)
+WITH_OFFSET = np.column_stack([X[:, :2], OFFSET, X[:, 2:]])
+FRAME = pd.DataFrame(WITH_OFFSET, columns=["a", "b", "exposure", "c", "d"])
+
+REGRESSORS = {
+    "ridge": em.Ridge(alpha=0.5),
+    "ridge without penalty": em.Ridge(alpha=0.0),
+    "positive ridge": em.Ridge(alpha=0.5, positive=True, tol=1e-12),
+    "lasso": em.Lasso(alpha=0.05, tol=1e-13),
+    "chosen lasso": em.LassoCV(tol=1e-12, alphas=5),
+    "huber": em.HuberRegressor(alpha=0.1, tol=1e-12),
+    "quantile": em.QuantileRegressor(alpha=0.01, quantile=0.7),
+}
+
+
+def minimum(
+    loss: str, y: Any, l2: float, *, free: bool, intercept: bool = True
+) -> tuple[Any, float]:
+    """Minimise ``mean s loss + l2/2 |w|^2`` with scipy; ``free``: the intercept has no penalty."""
+    rows = np.column_stack([X, np.ones(ROWS)]) if intercept else X
+    penalty = np.full(rows.shape[1], l2)
+    if free and intercept:
+        penalty[-1] = 0.0
+    slope = np.empty(ROWS)
+
+    def value(w: Any) -> Any:
+        at = LOSSES[loss].value_and_slope(rows @ w + OFFSET, y, S, slope) / S.sum()
+        return at + 0.5 * penalty @ w**2, rows.T @ slope / S.sum() + penalty * w
+
+    options = {"gtol": 1e-12, "maxiter": 5000}
+    zero = np.zeros(rows.shape[1])
+    found = scipy.optimize.minimize(value, zero, jac=True, method="BFGS", options=options)
+    return found.x, found.fun
+
+
+def parameters(model: Any) -> Any:
+    return np.append(np.ravel(model.coef_), model.intercept_)
+
+
+def without_column(model: Any) -> Any:
+    """Return the parameters of a model that was fitted with column 2 as its offset."""
+    coef = np.ravel(model.coef_)
+    assert coef[2] == 1.0
+    return np.append(np.delete(coef, 2), model.intercept_)
+
+
+@pytest.mark.parametrize("name", list(REGRESSORS))
+def test_an_offset_of_a_regression_is_taken_from_the_targets(name: str) -> None:
+    plain = clone(REGRESSORS[name]).fit(X, REAL - OFFSET, S)
+    model = clone(REGRESSORS[name]).fit(X, REAL, S, offset=OFFSET)
+    np.testing.assert_array_equal(parameters(model), parameters(plain))
+    np.testing.assert_allclose(model.predict(X, offset=OFFSET), plain.predict(X) + OFFSET)
+    named = clone(REGRESSORS[name]).fit(FRAME, REAL, S, offset="exposure")
+    np.testing.assert_allclose(without_column(named), parameters(plain), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(named.predict(FRAME), model.predict(X, offset=OFFSET), atol=1e-9)
+    assert named.n_features_in_ == 5
+    assert named.score(FRAME, REAL) == pytest.approx(model.score(X, REAL, offset=OFFSET))
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_an_offset_of_counts_is_the_log_of_the_exposure(intercept: bool) -> None:
+    settings = {"alpha": 0.05, "fit_intercept": intercept, "tol": 1e-13}
+    w, value = minimum("poisson", COUNTS, 0.05, free=True, intercept=intercept)
+    model = em.PoissonRegressor(**settings).fit(X, COUNTS, S, offset=OFFSET)
+    own = np.append(model.coef_, model.intercept_) if intercept else model.coef_
+    np.testing.assert_allclose(own, w, atol=1e-6)
+    slope = np.empty(ROWS)
+    z = X @ model.coef_ + model.intercept_ + OFFSET
+    at = LOSSES["poisson"].value_and_slope(z, COUNTS, S, slope) / S.sum()
+    assert at + 0.025 * model.coef_ @ model.coef_ == pytest.approx(value, abs=1e-10)
+    assert 0.0 <= model.dual_gap_ <= 1e-10
+    np.testing.assert_allclose(model.predict(X, OFFSET), np.exp(z))
+    named = em.PoissonRegressor(**settings).fit(sp.csr_array(WITH_OFFSET), COUNTS, S, offset=2)
+    np.testing.assert_allclose(named.predict(WITH_OFFSET), np.exp(z), rtol=1e-6)
+
+
+CLASSIFIERS = {
+    "logistic": (em.LogisticRegression(C=0.1, tol=1e-12), "logistic", True, True),
+    "logistic without an intercept": (
+        em.LogisticRegression(C=0.1, tol=1e-12, fit_intercept=False),
+        "logistic",
+        True,
+        False,
+    ),
+    "svm": (em.LinearSVC(C=0.1, tol=1e-12), "squared_hinge", False, True),
+    "svm by its dual": (
+        em.LinearSVC(C=0.1, tol=1e-12, dual=True, max_iter=10_000),
+        "squared_hinge",
+        False,
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(CLASSIFIERS))
+def test_an_offset_of_a_classifier_is_added_to_its_margins(name: str) -> None:
+    estimator, loss, free, intercept = CLASSIFIERS[name]
+    total = S.sum()
+    w, _ = minimum(loss, SIGNS, 1.0 / (0.1 * total), free=free, intercept=intercept)
+    model = clone(estimator).fit(X, SIGNS, S, offset=OFFSET)
+    own = parameters(model)
+    np.testing.assert_allclose(own if intercept else own[:-1], w, atol=1e-5)
+    assert 0.0 <= model.dual_gap_ <= 1e-6
+    np.testing.assert_allclose(
+        model.decision_function(X, offset=OFFSET), X @ own[:-1] + own[-1] + OFFSET
+    )
+    for rows in (FRAME, sp.csr_array(WITH_OFFSET)):
+        column = "exposure" if rows is FRAME else 2
+        named = clone(estimator).fit(rows, SIGNS, S, offset=column)
+        np.testing.assert_allclose(without_column(named), own, atol=1e-6)
+        np.testing.assert_array_equal(named.predict(rows), model.predict(X, OFFSET))
+    assert model.score(X, SIGNS, S, OFFSET) == pytest.approx(named.score(rows, SIGNS, S))
+
+
+def test_the_hinge_loss_has_a_certificate_with_an_offset() -> None:
+    model = em.LinearSVC(loss="hinge", C=0.2, tol=1e-6).fit(X, SIGNS, S, offset=OFFSET)
+    rng = np.random.default_rng(0)
+
+    def objective(v: Any) -> Any:
+        margins = X @ v[:-1] + v[-1] + OFFSET
+        return 0.5 * v @ v + 0.2 * S @ np.maximum(1.0 - SIGNS * margins, 0.0)
+
+    best = objective(parameters(model))
+    found = scipy.optimize.minimize(
+        objective, parameters(model) + 0.01 * rng.normal(size=5), method="Powell"
+    )
+    assert best - model.dual_gap_ <= found.fun + 1e-12
+    assert best <= found.fun + 1e-3
+
+
+@pytest.mark.parametrize("lazy", [da.from_array(WITH_OFFSET, chunks=(40, 5)), None])
+def test_predictions_of_collections_find_the_offsets_column(lazy: Any) -> None:
+    model = em.LogisticRegression(tol=1e-9).fit(WITH_OFFSET, SIGNS, offset=2)
+    expected = model.predict_proba(WITH_OFFSET)
+    if lazy is not None:
+        np.testing.assert_allclose(model.predict_proba(lazy).compute(), expected)
+        with pytest.raises(ValueError, match="offset of a Dask collection"):
+            model.predict(lazy, offset=OFFSET)
+    again = em.LogisticRegression(tol=1e-9).fit(X, SIGNS, offset=OFFSET)
+    np.testing.assert_allclose(again.predict_proba(X, OFFSET), expected, atol=1e-6)
+
+
+def test_a_saved_model_has_its_offset_as_a_column(tmp_path: Any) -> None:
+    frame = FRAME.drop(columns="exposure")
+    model = em.PoissonRegressor(alpha=0.1).fit(frame, COUNTS, offset=OFFSET)
+    model.save(tmp_path / "model.npz")
+    kept = em.load_model(tmp_path / "model.npz")
+    means = model.predict(frame, OFFSET)
+    np.testing.assert_allclose(kept.predict(frame.assign(offset=OFFSET)), means, rtol=1e-12)
+    np.testing.assert_allclose(kept.to_sklearn().predict(frame.assign(offset=OFFSET)), means)
+    with pytest.raises(Exception, match="offset"):
+        kept.predict(frame)
+    named = em.PoissonRegressor(alpha=0.1).fit(FRAME, COUNTS, offset="exposure")
+    np.testing.assert_allclose(named.to_model().predict(FRAME), means, rtol=1e-9)
+
+
+def test_a_file_names_its_offset(tmp_path: Any) -> None:
+    path = str(tmp_path / "claims.csv")
+    FRAME.assign(region=np.where(X[:, 0] > 0.0, "n", "s"), claims=COUNTS).to_csv(path, index=False)
+    model = em.PoissonRegressor(alpha=0.1, tol=1e-10).fit(path, "claims", offset="exposure")
+    assert model.coef_[2] == 1.0
+    longer = FRAME.assign(region="n", exposure=OFFSET + np.log(2.0))
+    shorter = longer.assign(exposure=OFFSET)
+    np.testing.assert_allclose(model.predict(longer), 2.0 * model.predict(shorter))
+    with pytest.raises(ValueError, match="wanted a column of X: a, b, exposure"):
+        em.PoissonRegressor().fit(path, "claims", offset="exposur")
+
+
+def test_offsets_that_do_not_fit_are_refused() -> None:
+    model = em.Ridge().fit(X, REAL, offset=OFFSET)
+    with pytest.raises(ValueError, match="was fitted with an offset, and these rows have none"):
+        model.predict(X)
+    with pytest.raises(ValueError, match=r"offset has shape \(3,\), wanted 160 finite numbers"):
+        model.predict(X, offset=OFFSET[:3])
+    with pytest.raises(ValueError, match="offset is 4, wanted the number of a column"):
+        em.Ridge().fit(X, REAL, offset=4)
+    with pytest.raises(ValueError, match="offset with 3 classes"):
+        em.LogisticRegression().fit(X, np.arange(ROWS) % 3, offset=OFFSET)
+    with pytest.raises(ValueError, match="offset with l1_ratio above 0"):
+        em.LogisticRegression(l1_ratio=0.5).fit(X, SIGNS, offset=OFFSET)
+    with pytest.raises(ValueError, match="offset with penalty='l1'"):
+        em.LinearSVC(penalty="l1").fit(X, SIGNS, offset=OFFSET)
+    assert em.Ridge().fit(X, REAL, offset=OFFSET).fit(X, REAL).predict(X).shape == (ROWS,)
