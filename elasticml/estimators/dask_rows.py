@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Literal, cast
 
 import dask
@@ -208,7 +209,7 @@ class DaskRows:
 
     def collected(self, of_part: Callable[..., Any], *parameters: Any) -> list[Any]:
         """Return a function of the rows, labels and weights of each partition."""
-        each = dask.delayed(of_part, pure=True)
+        each = dask.delayed(partial(_on_arrays, of_part), pure=True)
         sent = [dask.delayed(value, pure=True) for value in parameters]
         weights = self.parts.weights or [None] * len(self.parts.y)
         rows = zip(self.parts.X, self.parts.y, weights, strict=True)
@@ -368,6 +369,11 @@ class DaskRows:
         while len(level) > 1:
             level = [merge(level[k : k + _FAN_IN]) for k in range(0, len(level), _FAN_IN)]
         return self.client.compute(level[0]).result()
+
+
+def _on_arrays(of_part: Callable[..., Any], X: Any, y: Any, weights: Any, *parameters: Any) -> Any:
+    vectors = (None if one is None else vector_of_part(one) for one in (y, weights))
+    return of_part(matrix_of_part(X), *vectors, *parameters)
 
 
 def totals(collections: Sequence[Any], client: Any) -> list[float]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.utils._param_validation import Interval
 
-from elasticml.algorithms.linear.quantile_program import QuantileProgram
-from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import choose_client, stored_values
 from elasticml.estimators.base import LinearRegressor, warn_of_gap
-
-if TYPE_CHECKING:
-    from elasticml.estimators.dask_rows import DaskRows
+from elasticml.estimators.quantile_rows import (
+    QuantileRule,
+    RowPasses,
+    RowsHere,
+    fit_quantile,
+)
 
 
 class QuantileRegressor(LinearRegressor):
@@ -22,9 +23,8 @@ class QuantileRegressor(LinearRegressor):
 
     Minimises ``1/S sum_i s_i rho(y_i - w.x_i - b) + alpha |w|_1`` with the quantile loss
     ``rho(r) = q r`` for ``r >= 0``, else ``(q - 1) r``, and an unpenalised intercept, by an
-    interior-point method. A step takes ``n d^2`` operations. On a cluster this method solves
-    programs of the few rows whose residuals may change their sign, and passes over all rows certify
-    the gap (``elasticml/estimators/quantile_rows.py``).
+    interior-point method on the rows whose residuals may change their sign. Passes over all rows
+    find these rows, and certify the gap (``elasticml/estimators/quantile_rows.py``).
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class QuantileRegressor(LinearRegressor):
     alpha : float, not negative
     fit_intercept : bool
     max_iter : int
-        The most steps.
+        The most steps of an interior-point method.
     tol : float
         Steps end when the duality gap is at most ``tol`` times the objective of the zero model.
     client : distributed.Client or address, optional
@@ -94,25 +94,22 @@ class QuantileRegressor(LinearRegressor):
     def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> None:
         with self._collections(X, y, sample_weight, offset) as lazy:
             if lazy is not None:
-                self._fit_rows(lazy)
+                self._fit_passes(lazy, "tasks")
                 return
         X, y, weights = self._checked(
             X, y, sample_weight, offset, accept_sparse="csr", dtype=np.float64, y_numeric=True
         )
         y = np.asarray(y, np.float64)
         with choose_client(self.client, stored_values(X)) as client:
-            if client is not None:
-                # Imported here: it loads Dask.
-                from elasticml.estimators.dask_rows import DaskRows
-
-                self._fit_rows(DaskRows.of_arrays(X, y, weights, client))
+            if client is None:
+                self._fit_passes(RowsHere(X, y, weights), "in-process")
                 return
-        self._fit_here(X, y, weights)
+            # Imported here: it loads Dask.
+            from elasticml.estimators.dask_rows import DaskRows
 
-    def _fit_rows(self, rows: DaskRows) -> None:
-        """Fit by tasks on a cluster, where the rows are."""
-        from elasticml.estimators.quantile_rows import QuantileRule, fit_quantile
+            self._fit_passes(DaskRows.of_arrays(X, y, weights, client), "tasks")
 
+    def _fit_passes(self, rows: RowPasses, path: Literal["in-process", "tasks"]) -> None:
         rule = QuantileRule(
             quantile=float(self.quantile),
             alpha=float(self.alpha),
@@ -121,35 +118,7 @@ class QuantileRegressor(LinearRegressor):
             steps=self.max_iter,
         )
         fit, target = fit_quantile(rows, rule)
-        self.solver_path_ = "tasks"
+        self.solver_path_ = path
         self.coef_, self.intercept_, self.dual_gap_ = fit.w, fit.intercept, fit.gap
         self.n_iter_ = fit.steps
-        warn_of_gap(fit.gap, max(target, 1e-13), fit.steps)
-
-    def _fit_here(self, X: Any, y: F64, weights: F64 | None) -> None:
-        self.solver_path_ = "in-process"
-        if weights is not None:
-            counted = weights > 0.0
-            if not counted.any():
-                raise ValueError("the weights of all rows are 0, wanted some above 0")
-            X, y, weights = X[counted], y[counted], weights[counted]
-        weights = np.ones(y.size) if weights is None else weights
-        total, q = float(weights.sum()), float(self.quantile)
-        # In units of a mean residual, so that rows of any scale are solved alike.
-        centre = float(np.median(y)) if self.fit_intercept else 0.0
-        unit = float(np.average(np.abs(y - centre), weights=weights)) or 1.0
-        program = QuantileProgram(
-            X,
-            (y - centre) / unit,
-            weights / total,
-            quantile=q,
-            alpha=float(self.alpha),
-            intercept=self.fit_intercept,
-        )
-        at_zero = float(np.average(np.maximum(q * y, (q - 1.0) * y), weights=weights)) / unit
-        fit = program.solve(self.tol * at_zero, self.max_iter)
-        self.coef_ = unit * fit.w
-        self.intercept_ = centre + unit * fit.intercept
-        self.dual_gap_ = unit * fit.gap
-        self.n_iter_ = fit.steps
-        warn_of_gap(fit.gap, max(self.tol * at_zero, 1e-13), fit.steps)
+        warn_of_gap(fit.gap, target, fit.steps)

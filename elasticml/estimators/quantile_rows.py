@@ -1,39 +1,37 @@
-"""Quantile regression on Dask collections: linear programs of the rows near the model.
+"""Quantile regression by linear programs of the rows near the model, here or on a cluster.
 
 Only rows whose residual may change its sign matter to the quantile loss. A pass over all rows
-returns those near the model, and of the others in each partition the weighted mean of the ones
+returns those near the model, and of the others in each part the weighted mean of the ones
 above and of the ones below, as one row each. Since ``rho(sum_i s_i r_i) <= sum_i s_i rho(r_i)``,
 the optimum of these rows is a lower bound of the whole problem's, whatever the model is; it is
 reached when all rows of each mean have residuals of one sign. So every pass certifies a gap: the
 objective at the model, minus the best lower bound. While the gap is too large the next program is
 that of the rows near its solution, twice as far if the last one did not help.
 
-Tasks have no state between passes: those of a killed worker run again elsewhere.
+Passes have no state: on a cluster, tasks of a killed worker run again elsewhere.
 
 Source: Portnoy and Koenker (1997), The Gaussian hare and the Laplacian tortoise, section 5, the
 preprocessing with globs; the bound and the gap are ours.
-
-Import this inside functions only: it loads Dask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import scipy.sparse
 
 from elasticml.algorithms.linear.quantile_program import QuantileFit, QuantileProgram
 from elasticml.arrays import F64
-from elasticml.data.readers.dask_partitions import matrix_of_part, vector_of_part
-from elasticml.estimators.dask_rows import DaskRows
 
 #: The most passes with programs of near rows; each doubles the distance if it does not help.
 _PASSES_MAX: Final = 60
 #: A program helps if it leaves at most this share of the gap.
 _HELPS: Final = 0.1
+#: Gaps below this share of the objective of the zero model are rounding errors.
+_ROUNDED: Final = 1e-13
 #: Rows of a sample for each column, at least.
 _ROWS_PER_COLUMN: Final = 10
 #: Share of the gap to reach that a program may leave.
@@ -75,24 +73,57 @@ class _Rows:
     loss: float = 0.0
 
 
-def fit_quantile(rows: DaskRows, rule: QuantileRule) -> tuple[QuantileModel, float]:
-    """Fit on the cluster; return the model, and the gap that was to be reached.
+class RowPasses(Protocol):
+    """Rows that passes go over, in one or more parts."""
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns."""
+        ...
+
+    def collected(self, of_part: Callable[..., Any], *parameters: Any) -> list[Any]:
+        """Return a function of each part's rows, labels and weights, which may be None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RowsHere:
+    """Rows in this process's memory, in one part."""
+
+    #: Array or CSR (n, d).
+    X: Any
+    y: F64
+    weights: F64 | None
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns."""
+        return int(self.X.shape[1])
+
+    def collected(self, of_part: Callable[..., Any], *parameters: Any) -> list[Any]:
+        """See :class:`RowPasses`."""
+        return [of_part(self.X, self.y, self.weights, *parameters)]
+
+
+def fit_quantile(rows: RowPasses, rule: QuantileRule) -> tuple[QuantileModel, float]:
+    """Fit a model; return it, and the gap that was to be reached.
 
     Raises
     ------
     ValueError
         When all weights are 0.
     """
-    n, total, at_zero = rows.sums(_sizes, rule.quantile)
+    n, total, at_zero = np.sum(rows.collected(_sizes, rule.quantile), axis=0)
     if total <= 0.0:
         raise ValueError("the weights of all rows are 0, wanted some above 0")
-    target = max(rule.tol * float(at_zero / total), np.finfo(float).tiny)
-    size = _sample_size(n, rows.n_columns + rule.intercept)
-    sample = _joined(rows.collected(_sample, min(1.0, size / n)))
+    target = max(rule.tol, _ROUNDED) * float(at_zero / total)
+    share = min(1.0, _sample_size(n, rows.n_columns + rule.intercept) / n)
+    sample = _joined(rows.collected(_sample, share))
     fit = _solved(sample, rule, sample.weights.sum(), target)
-    width = float(np.quantile(np.abs(_residuals(sample.X, sample.y, fit)), min(1.0, size / n)))
-    best, bound, last, steps = np.inf, -np.inf, np.inf, fit.steps
-    model = fit
+    width = float(np.quantile(np.abs(_residuals(sample, fit)), share))
+    best, bound, last, steps, model = np.inf, -np.inf, np.inf, fit.steps, fit
+    if share == 1.0:
+        bound = fit.value - fit.gap
     for number in range(_PASSES_MAX + 1):
         near = _joined(rows.collected(_near, fit.w, fit.intercept, width, rule.quantile))
         value = near.loss / total + rule.alpha * float(np.abs(fit.w).sum())
@@ -141,13 +172,13 @@ def _solved(rows: _Rows, rule: QuantileRule, total: float, target: float) -> Qua
     )
 
 
-def _residuals(X: Any, y: F64, fit: QuantileFit) -> F64:
-    residuals: F64 = y - np.asarray(X @ fit.w, np.float64) - fit.intercept
+def _residuals(rows: _Rows, fit: QuantileFit) -> F64:
+    residuals: F64 = rows.y - np.asarray(rows.X @ fit.w, np.float64) - fit.intercept
     return residuals
 
 
 def _joined(parts: Sequence[_Rows]) -> _Rows:
-    """Join the rows of all partitions."""
+    """Join the rows of all parts."""
     filled = [part for part in parts if part.y.size]
     if any(scipy.sparse.issparse(part.X) for part in filled):
         X = scipy.sparse.vstack([part.X for part in filled], format="csr")
@@ -161,19 +192,17 @@ def _joined(parts: Sequence[_Rows]) -> _Rows:
     )
 
 
-# On the workers: functions of one partition.
+# Functions of one part, on the workers.
 
 
-def _counted(X: Any, y: Any, weights: Any) -> _Rows:
-    """Return a partition's rows of a weight above 0."""
-    matrix, targets = matrix_of_part(X), np.asarray(vector_of_part(y), np.float64)
-    s = np.ones(targets.size)
-    if weights is not None:
-        s = np.asarray(vector_of_part(weights), np.float64)
-    counts = s > 0.0
+def _counted(X: Any, y: F64, weights: F64 | None) -> _Rows:
+    """Return a part's rows of a weight above 0."""
+    if weights is None:
+        return _Rows(X=X, y=np.asarray(y, np.float64), weights=np.ones(len(y)))
+    counts = weights > 0.0
     if not counts.all():
-        matrix, targets, s = matrix[counts], targets[counts], s[counts]
-    return _Rows(X=matrix, y=targets, weights=s)
+        X, y, weights = X[counts], y[counts], weights[counts]
+    return _Rows(X=X, y=np.asarray(y, np.float64), weights=np.asarray(weights, np.float64))
 
 
 def _losses(r: F64, quantile: float) -> F64:
@@ -181,8 +210,8 @@ def _losses(r: F64, quantile: float) -> F64:
     return losses
 
 
-def _sizes(X: Any, y: Any, weights: Any, quantile: float) -> F64:
-    """Return a partition's rows, their weight, and the losses of the zero model."""
+def _sizes(X: Any, y: F64, weights: F64 | None, quantile: float) -> F64:
+    """Return a part's rows, their weight, and the losses of the zero model."""
     rows = _counted(X, y, weights)
     if not (np.isfinite(rows.y).all() and np.isfinite(rows.weights).all()):
         raise ValueError("y or sample_weight contains NaN or infinity")
@@ -190,17 +219,17 @@ def _sizes(X: Any, y: Any, weights: Any, quantile: float) -> F64:
     return np.array([rows.y.size, rows.weights.sum(), loss])
 
 
-def _sample(X: Any, y: Any, weights: Any, share: float) -> _Rows:
-    """Return a share of a partition's rows, the same ones whenever it is asked for."""
+def _sample(X: Any, y: F64, weights: F64 | None, share: float) -> _Rows:
+    """Return a share of a part's rows, the same ones whenever it is asked for."""
     rows = _counted(X, y, weights)
     some = np.random.default_rng(rows.y.size).random(rows.y.size) < share
     return _Rows(X=rows.X[some], y=rows.y[some], weights=rows.weights[some])
 
 
 def _near(
-    X: Any, y: Any, weights: Any, w: F64, intercept: float, width: float, quantile: float
+    X: Any, y: F64, weights: F64 | None, w: F64, intercept: float, width: float, quantile: float
 ) -> _Rows:
-    """Return a partition's rows near a model, and the means of those above and below."""
+    """Return a part's rows near a model, and the means of those above and below."""
     rows = _counted(X, y, weights)
     r = rows.y - np.asarray(rows.X @ w, np.float64) - intercept
     loss = float(rows.weights @ _losses(r, quantile))

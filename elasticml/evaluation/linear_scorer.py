@@ -117,6 +117,7 @@ def objective_of(algorithm: Mapping[str, Any], facts: DatasetStats) -> Objective
             targets=two_class_targets(async_sgd, facts),
             scale="none",
             intercept=async_sgd.intercept,
+            fixed=offset_column(async_sgd, facts),
         )
     settings = settings_from_section(BatchGradient, algorithm)
     loss, targets = (

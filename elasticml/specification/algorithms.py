@@ -131,7 +131,7 @@ class _Seeded(SettingsModel):
         return getattr(self, "seed", None) or 0
 
 
-class AsyncSGD(_Seeded, _WithIntercept):
+class AsyncSGD(_Seeded, _WithIntercept, _WithOffset):
     """Asynchronous SGD by gossip: members never wait, and exchange states pairwise.
 
     Every member visits its own shuffled examples in mini-batches. After each mini-batch it merges
@@ -228,6 +228,7 @@ class AsyncSGD(_Seeded, _WithIntercept):
         """Check constraints between fields."""
         _check_class_weight(self.class_weight, self.loss)
         if self.problem == "kmeans":
+            self._check_defaults(("offset",), "it belongs to problem: linear")
             if self.k is None:
                 raise ValueError("k: is missing, wanted a number of clusters")
             if self.rate is not None and self.mode != "paper":
@@ -571,6 +572,8 @@ class PrimalCoCoA(_Seeded, _Certified):
     local_epochs: float = Field(default=1.0, gt=0)
     #: Rounds between two certificates; "auto": certificates take about a fifth of the work.
     gap_every: Count | Literal["auto"] = "auto"
+    #: Always none: no member has whole rows.
+    offset: Annotated[int, Field(ge=0, strict=True)] | str | None = None
     #: Gap-safe screening of columns.
     screen: bool = True
     #: If the model is small, gather its columns on the driver and finish there.
@@ -585,6 +588,11 @@ class PrimalCoCoA(_Seeded, _Certified):
         """Check constraints between fields."""
         if self.l1 == 0.0 and self.l2 == 0.0:
             raise ValueError("l1: got 0, wanted a penalty: l1 or l2 above 0")
+        if self.offset is not None:
+            raise ValueError(
+                "offset: got one, wanted none: no member has whole rows; for loss: squared fit the "
+                "labels minus the offset, for others use algorithm cocoa or batch_gradient"
+            )
         if self.positive and self.loss != "squared":
             raise ValueError(f"positive: needs loss: squared, not {self.loss}")
         _check_class_weight(self.class_weight, self.loss)

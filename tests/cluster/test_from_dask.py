@@ -324,6 +324,25 @@ def test_counts_are_fitted_where_they_are(client: Client, intercept: bool):
         there.fit(parts[0], -parts[1])
 
 
+@pytest.mark.parametrize("kind", ["collections", "arrays", "sparse arrays"])
+def test_quantiles_are_fitted_by_tasks(client: Client, kind: str):
+    rng = np.random.default_rng(2)
+    rows: list[Any] = [X, X @ np.arange(D) + rng.standard_t(1.5, N), rng.integers(0, 4, N) + 0.0]
+    settings: dict[str, Any] = {"alpha": 0.02, "quantile": 0.7, "tol": 1e-11}
+    here = em.QuantileRegressor(**settings).fit(*rows)
+    assert here.solver_path_ == "in-process"
+    given = rows
+    if kind == "collections":
+        given = [da.from_array(a, chunks=(300, *a.shape[1:])) for a in rows]
+    elif kind == "sparse arrays":
+        given = [sp.csr_array(X), *rows[1:]]
+    there = em.QuantileRegressor(**settings, client=client).fit(*given)
+    assert there.solver_path_ == "tasks"
+    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-6)
+    assert there.score(*rows) == pytest.approx(here.score(*rows), abs=1e-8)
+    assert 0.0 <= there.dual_gap_ <= 1e-9
+
+
 @pytest.mark.parametrize("where", ["collections", "arrays"])
 def test_a_robust_regression_with_a_scale_is_fitted_by_jobs(client: Client, where: str):
     rng = np.random.default_rng(2)

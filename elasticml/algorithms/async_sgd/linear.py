@@ -129,6 +129,8 @@ class Linear:
     columns: int
     l2: float = 0.0
     intercept: bool = False
+    #: Number of the offset's column, whose coefficient is 1.
+    fixed: int | None = None
     #: Step length; None: from the mini-batch's curvature, decreasing as ``1/sqrt(1 + t/200)``.
     rate: float | None = None
 
@@ -159,6 +161,8 @@ class Linear:
                 f"start has a coef of shape {coef.shape}, wanted {self.n_model} finite numbers",
                 key="algorithm.start",
             )
+        if self.fixed is not None:
+            coef[self.fixed] = 1.0
         return coef
 
     def _state(self, coef: F64, arrays: Mapping[str, F64]) -> Arrays:
@@ -220,7 +224,15 @@ class Linear:
             targets = self.targets.of(chunk.labels)
             total += self.loss.value_and_slope(margins, targets, s, slopes)
             weight += chunk.n_rows if s is None else float(s.sum())
-        return total + weight * self._penalty().value(w)
+        return total + weight * self._penalty().value(self._free(w))
+
+    def _free(self, w: F64) -> F64:
+        """Return a vector with a zero for the fixed coefficient."""
+        if self.fixed is None:
+            return w
+        free = w.copy()
+        free[self.fixed] = 0.0
+        return free
 
     def _penalty(self) -> L2:
         return L2(strength=self.l2, n_penalised=self.columns)
@@ -255,7 +267,7 @@ class Linear:
         adjoint(batch.parts, slopes, gradient[:d])
         if self.intercept:
             gradient[-1] = slopes.sum()
-        return gradient + self._penalty().gradient(w)
+        return self._free(gradient + self._penalty().gradient(w))
 
 
 def _sample_weights(batch: Batch) -> F64 | None:

@@ -10,7 +10,7 @@ from elasticml.algorithms.async_sgd.batch_controllers import AdaptiveB, Fixed, L
 from elasticml.algorithms.async_sgd.kmeans import KMeans
 from elasticml.algorithms.async_sgd.linear import Linear
 from elasticml.algorithms.async_sgd.paper import PAPER_LOOP, as_printed
-from elasticml.algorithms.targets import two_class_targets
+from elasticml.algorithms.targets import offset_column, two_class_targets
 from elasticml.data.source import DatasetStats
 from elasticml.objectives.losses import loss_named
 from elasticml.specification.algorithms import AsyncSGD
@@ -41,6 +41,7 @@ def make_problem(settings: AsyncSGD, facts: DatasetStats) -> Problem:
             columns=facts.n_columns,
             l2=settings.l2,
             intercept=settings.intercept,
+            fixed=offset_column(settings, facts),
             rate=settings.rate,
         )
     else:

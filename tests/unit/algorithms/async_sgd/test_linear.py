@@ -67,6 +67,26 @@ def test_a_step_follows_the_gradient_of_the_objective(kind, weighted, intercept,
     np.testing.assert_allclose(w - state["coef"], numeric, atol=1e-7)
 
 
+def test_an_offset_keeps_its_coefficient_while_the_others_reach_the_optimum():
+    problem = problem_of("squared", l2=0.1, fixed=2, intercept=True)
+    chunk = rows_of("dense", weighted=True)
+    X, y, s = np.array(chunk.values).reshape(-1, 6), chunk.labels, chunk.weights
+    rows = np.column_stack([np.delete(X, 2, axis=1), np.ones(len(y))])
+    penalty = 0.1 * s.sum() * np.diag([1.0] * 5 + [0.0])
+    best = np.linalg.solve(rows.T @ (s[:, None] * rows) + penalty, rows.T @ (s * (y - X[:, 2])))
+    states = [problem.begin({}) for _ in range(2)]
+    for _ in range(4000):
+        for state in states:
+            problem.step(state, Batch(parts=[(chunk, np.arange(chunk.n_rows))]))
+        problem.merge(states[0], problem.message(states[1], np.random.default_rng(0)))
+    coef = problem.mean(states)["average"]
+    assert coef[2] == pytest.approx(1.0, rel=1e-12)
+    np.testing.assert_allclose(np.delete(coef, 2), best, atol=1e-6)
+    r, w = rows @ best + X[:, 2] - y, best[:5]
+    expected = 0.5 * s @ r**2 + s.sum() * 0.05 * w @ w
+    assert problem.value_at(coef, [chunk]) == pytest.approx(expected, rel=1e-9)
+
+
 @pytest.mark.parametrize("loss", sorted(get_args(AsyncSGD.model_fields["loss"].annotation)))
 def test_members_that_exchange_states_come_near_the_optimum(loss):
     if loss == "squared":

@@ -24,7 +24,7 @@ from elasticml.estimators.row_table import RowTable
 from elasticml.evaluation.evaluator import Evaluator
 from elasticml.models.loading import model_of_job
 from elasticml.objectives.losses import LOSSES, loss_named
-from elasticml.specification.algorithms import BatchGradient, CoCoA
+from elasticml.specification.algorithms import AsyncSGD, BatchGradient, CoCoA, PrimalCoCoA
 from tests.unit.algorithms.linear import test_losses_of_jobs
 
 ROWS, L2 = 200, 0.05
@@ -229,6 +229,21 @@ def test_cocoas_offsets_that_do_not_fit_are_refused() -> None:
         algorithm("cocoa").trainer(made, facts, "freeze")
     with pytest.raises(ConfigError, match="cuda has no kernels for an offset"):
         CoCoA(loss="squared", offset=1, device="cuda")
+    with pytest.raises(ConfigError, match="no member has whole rows"):
+        PrimalCoCoA(offset=1)
+    with pytest.raises(ConfigError, match="belongs to problem: linear"):
+        AsyncSGD(k=2, offset=1)
+
+
+def test_the_gap_of_a_job_of_counts_holds_with_an_offset() -> None:
+    job = BatchGradient(loss="poisson", l2=L2, offset=1, tolerance=1e-10)
+    data = RowTable(X).chunked.with_labels(TARGETS["poisson"], S)
+    made = (algorithm("batch_gradient"), job.section(), data.facts, data.chunks)
+    _, least = reference("poisson")
+    for rounds in range(1, 12):
+        model = train_locally(*made, rounds=rounds, parallel=Serial()).model
+        assert model.objective - least <= model.gap + 1e-12
+    assert model.gap <= 1e-3
 
 
 @pytest.mark.parametrize(
