@@ -47,6 +47,8 @@ def run_job(
         name="estimator",
         stop=Stop(rounds=rounds),
         warm_start=warm_start,
+        # Rounds with stand-ins would use up max_iter while a killed worker comes back.
+        absent="reload",
         evaluate=False,
     )
     result = job.run(client)

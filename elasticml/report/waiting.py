@@ -176,10 +176,11 @@ class TimeUse:
                 else "The data are small for a cluster: more members would not make it faster."
             )
         longer = (self.work / few + fixed) / whole
+        at_most = f"at most {longer:.2g} times as long" if longer >= 1.05 else "no longer"
         many = f"{round(members, 1 if members < 10 else None):g}"
         text += (
             f"About {few} member{' pays' if few == 1 else 's pay'} for these data, not "
-            f"{many}: a round then takes at most {max(1.0, longer):.2g} times as long, for "
+            f"{many}: a round then takes {at_most}, for "
             f"{100 * longer * few / members:.0f} % of the container-seconds. Start fewer workers "
             f"(members.start, members.max: {few})"
         )

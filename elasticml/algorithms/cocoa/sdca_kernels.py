@@ -241,8 +241,7 @@ def visit(
             for _ in range(lines):
                 prefetch(near)
                 prefetch(far)
-                near += near_step
-                far += far_step
+                near, far = near + near_step, far + far_step
             if skips[i] != 0:
                 skips[i] -= np.uint8(1)
                 continue
@@ -257,8 +256,7 @@ def visit(
             shift = fold * offsets[i] if t[11] != 0 else 0.0
             z = swell * fold * (z + intercept * float(r[last])) + shift
             norm = float(norms[i]) + intercept * intercept
-            q = swell * unit * s * norm
-            new = stepped(code, old, z, y, q, box) if s > 0.0 else old
+            new = stepped(code, old, z, y, swell * unit * s * norm, box) if s > 0.0 else old
             visited, stored = visited + 1, stored + count
             gap += s * gap_of(code, old, z, y, box)
             if new == old:

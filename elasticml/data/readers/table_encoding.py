@@ -510,7 +510,7 @@ def fit_encoder(
     notes: list[str] = []
     found = [n for n in columns.features if columns.types[n] == "text" and n not in columns.listed]
     if found:
-        notes.append(f"text became categories, with a column per value: {_listed(found)}")
+        notes.append(f"text became categories: {_listed(found)}")
     encodings = tuple(_fit(name, spec, columns, surveys, notes) for name in columns.features)
     label, classes = columns.label, None
     if label in columns.categorical:
