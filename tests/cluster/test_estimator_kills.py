@@ -67,9 +67,9 @@ def is_in_a_round(client: Client) -> bool:
 
 
 def is_in_a_pass(client: Client) -> bool:
-    """Whether a worker computes the rows near a model, or a sample of them."""
+    """Whether a worker makes a pass over a partition of rows."""
     keys = [str(key) for some in client.processing().values() for key in some]
-    return any(key.startswith(("_near", "_sample", "_sizes")) for key in keys)
+    return any(key.startswith("_on_arrays") for key in keys)
 
 
 def kill_in_turn(

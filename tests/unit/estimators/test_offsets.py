@@ -10,7 +10,9 @@ import pandas as pd
 import pytest
 import scipy.optimize
 import scipy.sparse as sp
+import sklearn
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
 
 import elasticml as em
 from elasticml.objectives.losses import LOSSES
@@ -207,3 +209,13 @@ def test_offsets_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="offset with penalty='l1'"):
         em.LinearSVC(penalty="l1").fit(X, SIGNS, offset=OFFSET)
     assert em.Ridge().fit(X, REAL, offset=OFFSET).fit(X, REAL).predict(X).shape == (ROWS,)
+
+
+def test_scikit_learns_routing_carries_offsets_through_a_search() -> None:
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = em.PoissonRegressor().set_fit_request(offset=True).set_score_request(offset=True)
+        search = GridSearchCV(model, {"alpha": [0.01, 100.0]}, cv=3)
+        search.fit(X, COUNTS, offset=OFFSET)
+    assert search.best_params_ == {"alpha": 0.01}
+    expected = em.PoissonRegressor(alpha=0.01).fit(X, COUNTS, offset=OFFSET)
+    np.testing.assert_array_equal(search.best_estimator_.coef_, expected.coef_)
