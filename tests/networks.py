@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+
+from tests.waiting import until
 
 
 def linear(shape: Sequence[int], classes: int = 1, bias: bool = True) -> nn.Module:
@@ -76,3 +79,9 @@ def words(shape: Sequence[int]) -> str:
 
 
 NUMBER = torch.zeros(1)
+
+
+def gated(shape: Sequence[int], classes: int, gate: str) -> nn.Module:
+    """One linear layer, which is not created before a file is gone."""
+    until(lambda: not Path(gate).exists(), f"{gate} was not removed")
+    return linear(shape, classes)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -221,6 +221,15 @@ class Solver(Protocol):
         Caches keyed by chunk id are allowed; entries of chunks that are not in ``chunks`` must be
         dropped.
         """
+        ...
+
+
+@runtime_checkable
+class WarmingSolver(Solver, Protocol):
+    """A solver whose first exchange would take longer than the others."""
+
+    def warm_up(self, parallel: Parallel) -> None:
+        """Load and create what every exchange needs, before the member takes part in a round."""
         ...
 
 

@@ -1,8 +1,9 @@
-"""Modules with compiled kernels: which an algorithm needs, and their warm-up.
+"""Modules that take long to load: which an algorithm needs, and their warm-up.
 
-With an empty cache each module takes seconds to compile. A worker of our own clusters does it
-before it registers; a member on any other worker does it before it reports that it is ready.
-Imports nothing that compiles, so that a small process may import it.
+With an empty cache each module with compiled kernels takes seconds to compile; so does the import
+of PyTorch. A worker of our own clusters does it before it registers; a member on any other worker
+does it before it reports that it is ready, so that no round waits for it. Imports nothing that
+compiles, so that a small process may import it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from typing import Any, Final
 
 #: Kernels that every algorithm uses.
 _ALWAYS: Final = ("elasticml.data.chunks.products", "elasticml.objectives.losses")
+#: Loaded only where an algorithm needs it: it takes seconds and 300 MB.
+_TORCH: Final = "torch"
 _OF_ALGORITHM: Final[dict[str, tuple[str, ...]]] = {
     "async_sgd": ("elasticml.algorithms.async_sgd.kmeans",),
     "batch_gradient": (),
     "cocoa": ("elasticml.objectives.conjugates", "elasticml.algorithms.cocoa.local_pass"),
-    "local_sgd": (),
+    "local_sgd": (_TORCH,),
     "primal_cocoa": ("elasticml.algorithms.primal_cocoa.column_blocks",),
 }
 
@@ -28,9 +31,10 @@ def warms_up(algorithm: str) -> bool:
 
 
 def kernel_modules(algorithms: Iterable[str] | None = None) -> tuple[str, ...]:
-    """Return the modules with the kernels of algorithms; None for all."""
+    """Return the modules to load for algorithms; None: those of all, except PyTorch."""
     names = _OF_ALGORITHM if algorithms is None else algorithms
-    return _ALWAYS + tuple(module for name in names for module in _OF_ALGORITHM.get(name, ()))
+    modules = [module for name in names for module in _OF_ALGORITHM.get(name, ())]
+    return _ALWAYS + tuple(m for m in modules if algorithms is not None or m != _TORCH)
 
 
 def warm_up(modules: Iterable[str]) -> list[ImportError]:

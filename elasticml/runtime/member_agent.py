@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from elasticml.algorithms.async_sgd.report_ops import ReportSolver
+from elasticml.algorithms.base import Solver, WarmingSolver
 from elasticml.algorithms.kernel_modules import kernel_modules, warm_up, warms_up
 from elasticml.algorithms.parallel import Serial
 from elasticml.collective.frames import Frame, Header, Kind, check_payload
@@ -112,7 +113,7 @@ class MemberAgent:
         self._summaries: dict[int, Any] = {}
         #: End and reason of a notice that came before the welcome.
         self._notice: tuple[float, str] | None = None
-        #: Compiles the algorithm's kernels; begins with the welcome, beside the loading.
+        #: Loads what the algorithm needs; begins with the welcome, beside the reading of blocks.
         self._warming: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         #: Those of the tasks that store chunks from the driver.
@@ -254,20 +255,27 @@ class MemberAgent:
             self._fail(error)
             return
         if order.warms_up:
-            self._spawn(self._report_ready(order.member))
+            self._spawn(self._report_ready(order.member, training))
 
     async def _warm_up(self, algorithm: str) -> None:
-        """Compile the algorithm's kernels where it computes."""
+        """Load what the algorithm needs, and compile its kernels, where it computes."""
         try:
             missing = await self.context.compute.run(warm_up, kernel_modules([algorithm]))
         except Exception as error:
             missing = [error]  # the computation that needs them raises a better error
         for fault in missing:
-            logger.warning("job %s: kernels could not be compiled ahead: %s", self.job, fault)
+            logger.warning("job %s: could not be warmed up: %s", self.job, fault)
 
-    async def _report_ready(self, me: MemberId) -> None:
+    async def _report_ready(self, me: MemberId, solver: Solver) -> None:
+        """Report that this member can take part in a round without delaying it."""
         if self._warming is not None:
             await self._warming
+        if isinstance(solver, WarmingSolver):
+            try:
+                await self.context.compute.run(solver.warm_up, self.context.parallel)
+            except Exception as error:
+                # The exchange that needs it raises the same, and ends the job with it.
+                logger.warning("job %s: could not be warmed up: %s", self.job, error)
         self.feed(ev.Ready(cause=str(me), member=me))
 
     def _start_loop(self, solver: ReportSolver) -> None:

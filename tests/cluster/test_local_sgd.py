@@ -93,3 +93,34 @@ def test_a_job_starts_from_the_model_of_another(client: Client, tmp_path) -> Non
     assert resumed == left > 0.9
     # The story has no arrays: the file of the warm start is read again.
     assert em.replay(tmp_path / "again", data=DATA).identical
+
+
+def test_a_newcomer_holds_up_no_round_while_it_gets_ready(client: Client, tmp_path) -> None:
+    """Rounds waited seconds for the first import of PyTorch in a process that had just joined."""
+    gate, cluster = tmp_path / "closed", client.cluster
+    algorithm = em.LocalSGD(
+        model="tests.networks:gated",
+        model_options={"gate": str(gate)},
+        batch=4,
+        local_steps=4,
+        learning_rate=1e-4,
+    )
+    job = em.Job(
+        algorithm, DATA, name="gated", stop=em.Stop(epochs=10**6), chunk_size=4096, evaluate=False
+    )
+    handle = job.start(client)
+    records = iter(handle)
+    next(record for record in records if record["event"] == "RoundEnded")
+    gate.touch()
+    cluster.lose([cluster.workers()[0].name])
+    cluster.bring_back(1)
+    lost = next(record for record in records if record["event"] == "MemberLost")
+    joined = next(record for record in records if record["event"] == "MemberJoined")
+    assert joined["member"] != lost["member"]
+    after = [next(records) for _ in range(60)]
+    assert sum(record["event"] == "RoundEnded" for record in after) >= 20
+    assert "MemberActive" not in {record["event"] for record in after}
+    gate.unlink()
+    active = next(record for record in records if record["event"] == "MemberActive")
+    assert active["member"] == joined["member"]
+    handle.cancel()

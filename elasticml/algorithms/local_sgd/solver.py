@@ -43,7 +43,7 @@ class LocalSGDSolver:
         self._settings = settings_from_section(LocalSGD, settings)
         self._facts = facts
         self._sampler = Sampler(self._settings.random_seed, self._settings.holdout)
-        #: Created at the first exchange that needs it, in the computing thread.
+        #: Created in the computing thread.
         self._network: Network | None = None
         #: The frozen parameters have been received.
         self._is_whole = False
@@ -52,8 +52,6 @@ class LocalSGDSolver:
         """Return the arrays named in ``work.returns``, over these chunks."""
         match work.operation:
             case local_sgd_exchanges.BLOCKS:
-                # Import torch in the first exchange, so that later ones are not delayed by it.
-                load_torch()
                 return {"blocks": np.array(max((c.id.block + 1 for c in chunks), default=0), float)}
             case local_sgd_exchanges.ORDINALS:
                 return self._ordinals(work, chunks)
@@ -62,6 +60,10 @@ class LocalSGDSolver:
             case local_sgd_exchanges.EVALUATE:
                 return self._evaluate(work, chunks, parallel)
         return self._train(work, chunks, parallel)
+
+    def warm_up(self, parallel: Parallel) -> None:
+        """Import PyTorch, create the module, and run it once."""
+        self._ready(parallel)
 
     def _ready(self, parallel: Parallel) -> Network:
         torch = load_torch()
