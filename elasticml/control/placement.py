@@ -173,11 +173,14 @@ def to_newcomers(
     rows = {m: sum(c.rows for c in chunks) for m, chunks in owned.items()}
     rows.update(dict.fromkeys(newcomers, 0))
     left: dict[MemberId, dict[ChunkId, ChunkInfo]] = {}
+    all_held = {c for chunks in (held or {}).values() for c in chunks}
 
     def left_to(giver: MemberId) -> dict[ChunkId, ChunkInfo]:
         # Shuffled when it is the fullest for the first time; most members never are.
         if giver not in left:
             order = shuffled(sorted(owned[giver], key=lambda c: c.id), *keys, giver.slot)
+            # Taken from the end: what a newcomer holds is left to it as long as possible.
+            order.sort(key=lambda c: c.id not in all_held)
             left[giver] = {c.id: c for c in order}
         return left[giver]
 
@@ -200,8 +203,8 @@ def to_newcomers(
         if not there:
             break
         if (taker, giver) not in ready:
-            held_there = (held or {}).get(taker, ())
-            ready[taker, giver] = [c for c in there if c in held_there] if held_there else []
+            here = (held or {}).get(taker, ())
+            ready[taker, giver] = [c for c in there if c in here] if here else []
         copies = ready[taker, giver]
         while copies and copies[-1] not in there:
             copies.pop()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, Literal
 
 from elasticml.control.placement import fitting, to_emptiest, to_newcomers
 from elasticml.control.policy import Chunks, MemberView, Move, Replicate, View
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
+
+#: Longest time that a round is held up by bodies that a newcomer needs, as predicted.
+HOLD_S_MAX: Final = 0.05
 
 
 class ElasticScaling:
@@ -20,7 +23,9 @@ class ElasticScaling:
     the remaining ones; for a new task they are taken at random from every old one until the shares
     are equal. Deviations: a leaver sends as many chunks as fit into half of its grace period, those
     with a copy elsewhere first; balance counts examples instead of chunks; a leaver's replacement
-    takes its chunks, too; and no newcomer gets a share while it could readmit absent examples.
+    takes its chunks, too; no newcomer gets a share while it could readmit absent examples; and a
+    newcomer gets the bodies of its share as copies, in the background, before it becomes their
+    owner, if moving them would hold up the round.
 
     Examples
     --------
@@ -35,8 +40,9 @@ class ElasticScaling:
         """Return the moves and copies that are due now."""
         if view.moving or view.chunks is None:
             return []
-        moves = _from_leavers(view, view.chunks) or _to_newcomers(view, view.chunks)
-        return [*moves, *_ahead(view, view.chunks)]
+        moves = _from_leavers(view, view.chunks)
+        changes = moves or _to_newcomers(view, view.chunks)
+        return [*changes, *_ahead(view, view.chunks)]
 
 
 def _infos(chunks: Chunks, member: MemberId) -> list[ChunkInfo]:
@@ -97,16 +103,55 @@ def _ahead(view: View, chunks: Chunks) -> list[Replicate]:
     return [Replicate(targets=to_emptiest(alone, load, {}), why=why)]
 
 
-def _to_newcomers(view: View, chunks: Chunks) -> list[Move]:
-    """Give newcomers a fair share, unless absent chunks wait for them."""
-    newcomers = [m.id for m in view.spares]
+def _to_newcomers(view: View, chunks: Chunks) -> list[Move | Replicate]:
+    """Give newcomers a fair share, unless absent chunks wait for them.
+
+    A share whose bodies take long to send is copied first, while rounds go on. The shares of other
+    newcomers do not wait for it.
+    """
+    newcomers = view.spares
     if view.absent_rows or view.expected or not newcomers or not view.working:
         return []
-    targets = to_newcomers(
-        {m.id: _infos(chunks, m.id) for m in view.working},
-        newcomers,
-        (view.seed, view.round),
-        {m: chunks.held_by(m) for m in newcomers},
-    )
-    why = f"a share for {', '.join(str(m) for m in newcomers)}"
-    return [Move(targets=targets, why=why)] if targets else []
+    owned = {m.id: _infos(chunks, m.id) for m in view.working}
+    held = {m.id: chunks.held_by(m.id) for m in newcomers}
+
+    def shares(held: Mapping[MemberId, Collection[ChunkId]]) -> dict[ChunkId, MemberId]:
+        return to_newcomers(owned, [m.id for m in newcomers], (view.seed, view.round), held)
+
+    targets = shares(held)
+    slow = {m.id for m in newcomers if _takes_long(view, chunks, m, targets)}
+    suggestions: list[Move | Replicate] = []
+    now = {c: m for c, m in targets.items() if m not in slow}
+    if now:
+        suggestions.append(Move(targets=now, why=f"a share for {_names(now.values())}"))
+    if slow:
+        # What is already on its way counts as held, so that each round wants the same copies.
+        coming = {m: {c for c, to in view.copying.items() if to == m} for m in slow}
+        planned = shares({m: held[m] | coming.get(m, set()) for m in held})
+        ahead = {
+            c: m
+            for c, m in planned.items()
+            if m in slow and c not in held[m] and c not in view.copying
+        }
+        if ahead:
+            why = f"a share for {_names(ahead.values())}, copied first"
+            suggestions.append(Replicate(targets=ahead, why=why))
+    return suggestions
+
+
+def _takes_long(
+    view: View, chunks: Chunks, newcomer: MemberView, targets: Mapping[ChunkId, MemberId]
+) -> bool:
+    """Whether a newcomer's share should be copied before it moves."""
+    lacking = [c for c, m in targets.items() if m == newcomer.id and m not in chunks.holders(c)]
+    nbytes = sum(chunks.nbytes(c) for c in lacking)
+    if nbytes <= HOLD_S_MAX * view.move_bytes_per_s:
+        return False
+    # Copies stay in memory; a share that does not fit moves to where there is a disk.
+    limit = newcomer.in_memory_bytes
+    coming = sum(chunks.nbytes(c) for c, to in view.copying.items() if to == newcomer.id)
+    return limit is None or newcomer.held_bytes - coming + nbytes <= limit
+
+
+def _names(members: Iterable[MemberId]) -> str:
+    return ", ".join(str(m) for m in sorted(set(members)))

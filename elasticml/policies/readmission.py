@@ -18,12 +18,16 @@ from elasticml.specification.settings_model import Flag, NumberFrom0, settings_d
 class WholeGroup(PolicyOptions):
     """Readmit the oldest group as soon as as many members are free as were lost with it.
 
-    After ``patience_s`` seconds with fewer free members, the group is spread over those available.
+    After ``patience_s`` seconds with fewer free members, the group is spread over those available,
+    and after ``alone_s`` over the working members, too.
     If no member is free and no return is planned, the group is spread over the working members, as
     far as their memory allows: after ``patience_s`` if the job has as many members as at its start,
     because no replacement is expected then, and after ``alone_s`` otherwise, because a node may be
     lost for good. If the newcomers lack memory for their shares, they share the group with the
     working members after ``patience_s``. The paper's rule is ``patience_s=inf, alone_s=inf``.
+
+    Jobs with ``absent: auto`` wait neither for newcomers nor for any replacement: ``patience_s=0,
+    alone_s=0``. A stand-in then takes the group's place only while its chunks are being read.
 
     Source: Algorithm 2 of the resource-elastic paper, lines 18-21. Deviations: patience, and
     ``first_fitting``.
@@ -69,10 +73,10 @@ class WholeGroup(PolicyOptions):
                     why = f"{len(free)} of {size} members free after {waited:.0f} s"
                 # During a planned return more members are still to come.
                 is_late = waited >= self.patience_s and not view.expected
-                if len(free) >= size or is_late:
+                if len(free) >= size or (is_late and waited < alone_s):
                     targets = tuple(m.id for m in newcomers[:size])
-                    # Newcomers may have less memory than the members they replace.
-                    spreads = is_late
+                # Newcomers may have less memory than the members they replace.
+                spreads = is_late
             if targets and memory.reserve(_shares_by_target(group, targets)):
                 suggestions.append(Readmit(group=group.id, targets=targets, why=why))
                 used = set(targets)
@@ -91,8 +95,8 @@ class WholeGroup(PolicyOptions):
 class Reload:
     """Readmit every group at once, preferably on members that hold copies of its chunks.
 
-    Chunks without a copy go to free members, or to the surviving ones if no member is free. If
-    those lack memory, more members take part than were lost.
+    Chunks without a copy go to free members, or to all surviving ones if no member is free, so that
+    rounds become longer by as little as possible. If free members lack memory, others take part.
     """
 
     name = "reload"
@@ -115,8 +119,11 @@ class Reload:
             if not hosts:
                 break
             why = "free members" if free else "read again on survivors"
-            targets = tuple(m.id for m in hosts[: max(len(group.former), 1)])
-            if owners or not memory.reserve(_shares_by_target(group, targets)):
+            # All survivors share a group whose chunks are known.
+            is_shared = bool(group.chunks) and not free
+            count = len(hosts) if is_shared else max(len(group.former), 1)
+            targets = tuple(m.id for m in hosts[:count])
+            if is_shared or owners or not memory.reserve(_shares_by_target(group, targets)):
                 if owners:
                     why = f"{len(owners)} of {len(group.chunks)} copies, {why}"
                 others = [m.id for m in (*free, *view.steady)]
@@ -175,22 +182,21 @@ class _MemoryPlan:
         return True
 
     def spread(self, group: GroupView) -> dict[ChunkId, MemberId]:
-        """Assign every chunk to a holder, or else to the least loaded member.
+        """Assign every chunk to a holder, or else to the least loaded members.
 
         Returns
         -------
         dict
             Empty if not all chunks fit.
         """
+        if self._chunks is None:
+            return {}
         before = dict(self._rows), dict(self._nbytes)
         owners = self.assign_to_holders(group)
-        for chunk in group.chunks:
-            if chunk not in owners:
-                if not (candidates := self._with_room(chunk, list(self._members))):
-                    # A group that is not readmitted takes no memory.
-                    self._rows, self._nbytes = before
-                    return {}
-                self._take(owners, chunk, min(candidates, key=self._load))
+        if not self.assign_rest(group, owners, list(self._members)):
+            # A group that is not readmitted takes no memory.
+            self._rows, self._nbytes = before
+            return {}
         return owners
 
     def assign_rest(
@@ -198,21 +204,48 @@ class _MemoryPlan:
         group: GroupView,
         owners: dict[ChunkId, MemberId],
         preferred: Sequence[MemberId],
-        others: Sequence[MemberId],
-    ) -> None:
-        """Assign the remaining chunks to the least loaded member with room, preferred ones first.
+        others: Sequence[MemberId] = (),
+    ) -> bool:
+        """Assign the remaining chunks so that loads become even, as far as members have room.
 
-        If no member has room, the preferred ones get them all the same: the driver then refuses
-        the suggestion and reports how much memory is lacking.
+        A member gets consecutive chunks: they are of the same blocks, which are read whole. Members
+        in ``others`` get chunks for which no preferred one has room.
+
+        Returns
+        -------
+        bool
+            False if some chunks fit nowhere. They are assigned all the same, and no memory is
+            reserved: the driver then refuses the suggestion and reports how much memory is lacking.
         """
         before, fits = (dict(self._rows), dict(self._nbytes)), True
-        for chunk in group.chunks:
-            if chunk not in owners:
-                candidates = self._with_room(chunk, preferred) or self._with_room(chunk, others)
-                fits = fits and bool(candidates)
-                self._take(owners, chunk, min(candidates or preferred, key=self._load))
+        rest = [chunk for chunk in group.chunks if chunk not in owners]
+        level, current = self._even_load(rest, preferred), None
+        for chunk in rest:
+            if current is None or not self._takes(current, chunk, level):
+                room = self._with_room(chunk, preferred) or self._with_room(chunk, others)
+                fits = fits and bool(room)
+                current = min(room or preferred, key=self._load)
+            self._take(owners, chunk, current)
         if not fits:
             self._rows, self._nbytes = before
+        return fits
+
+    def _even_load(self, chunks: Sequence[ChunkId], members: Sequence[MemberId]) -> float:
+        """Return the examples of the members that get chunks, once loads are as even as can be."""
+        assert self._chunks is not None
+        total, level = sum(self._chunks.rows(c) for c in chunks), 0.0
+        for n, (load, _) in enumerate(sorted(self._load(m) for m in members), start=1):
+            if n > 1 and load >= level:
+                break
+            total += load
+            level = total / n
+        return level
+
+    def _takes(self, member: MemberId, chunk: ChunkId, level: float) -> bool:
+        """Whether a member gets the chunk after its last one."""
+        assert self._chunks is not None
+        middle = self._load(member)[0] + self._chunks.rows(chunk) / 2
+        return middle <= level and bool(self._with_room(chunk, [member]))
 
     def _load(self, member: MemberId) -> tuple[int, MemberId]:
         return self._member(member).rows + self._rows.get(member, 0), member
@@ -263,6 +296,10 @@ def _former_slots_first(group: GroupView, free: Sequence[MemberView]) -> list[Me
     return sorted(free, key=lambda m: (m.id.slot not in slots, m.id.slot))
 
 
-def readmission_policy(absent: str) -> WholeGroup | Reload:
-    """Return the readmission policy for a job's ``absent`` setting."""
-    return Reload() if absent == "reload" else WholeGroup()
+def readmission_policy(absent: str, *, is_paper: bool = False) -> tuple[str, dict[str, float]]:
+    """Return name and settings of the readmission policy for a job's ``absent`` setting."""
+    if absent == "reload":
+        return Reload.name, {}
+    if absent == "auto" and not is_paper:
+        return WholeGroup.name, {"patience_s": 0.0, "alone_s": 0.0}
+    return WholeGroup.name, {}

@@ -216,7 +216,9 @@ def make_policies(
     settings_by_name: dict[str, dict[str, Any]] = {"elastic_scaling": {}}
     checked = check_entries(entries)
     if not {e[NAME] for e in checked} & set(READMISSION):
-        settings_by_name[readmission_policy(absent).name] = {}
+        is_paper = algorithm.get("mode") == "paper"
+        readmission, defaults = readmission_policy(absent, is_paper=is_paper)
+        settings_by_name[readmission] = {**defaults}
     if holders != 1:
         settings_by_name["replicas"] = {}
         # "freeze" needs the chunks that lost members owned at the last certificate. A reshuffle

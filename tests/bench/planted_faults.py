@@ -842,8 +842,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         READMISSION,
-        "if len(free) >= size or is_late:",
-        "if len(free) >= size - 1 or is_late:",
+        "if len(free) >= size or (is_late and waited < alone_s):",
+        "if len(free) >= size - 1 or (is_late and waited < alone_s):",
         "a group returns with one replacement too few",
     ),
     Fault(

@@ -153,3 +153,34 @@ def test_a_member_that_reads_a_label_out_of_the_domain_ends_the_job_with_the_rea
     )
     with pytest.raises(em.ElasticmlError, match="loss: poisson found the label -1"):
         job.run(client)
+
+
+def test_the_others_take_over_a_killed_members_examples_in_the_next_round(client: Client) -> None:
+    """A stand-in took their place for as long as it took to replace the worker."""
+    cluster, data = client.cluster, em.from_arrays(X, CASES["poisson"][1])
+    settings, _, _ = CASES["poisson"]
+    job = em.Job(
+        em.BatchGradient(**settings, l2=L2, optimizer="gd", tolerance=0.0, intercept=False),
+        data,
+        name="taken over",
+        stop=em.Stop(rounds=10**6),
+        chunk_size="1 KiB",
+    )
+    handle = job.start(client)
+    records = iter(handle)
+    next(record for record in records if record["event"] == "RoundEnded")
+    cluster.lose([cluster.workers()[0].name])
+    next(record for record in records if record["event"] == "ChunksAbsent")
+    between = []
+    for record in records:
+        if record["event"] == "GroupReadmitted":
+            break
+        between.append(record["event"])
+    assert between.count("RoundEnded") <= 1
+    returned = next(record for record in records if record["event"] == "GroupReturned")
+    assert len(returned["members"]) > 1
+    rows = (record for record in records if record["event"] == "RoundEnded")
+    next(rows)
+    assert not next(rows).get("absent_examples")
+    handle.cancel()
+    cluster.bring_back(1)

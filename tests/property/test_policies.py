@@ -77,6 +77,7 @@ def views(draw) -> View:
         holders=draw(st.integers(1, 2)),
         seed=draw(st.integers(0, 3)),
         requested=draw(st.sampled_from([0, 0, 0, 2])),
+        move_bytes_per_s=draw(st.sampled_from([1.0, 200e6])),
     )
 
 
@@ -128,3 +129,57 @@ def test_no_member_is_emptied_that_is_not_released(view, name):
         view.chunks.owners.update(suggestion.targets)
     for m, owned in before.items():
         assert bool(view.chunks.of(m)) >= bool(owned)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.integers(1, 50), min_size=4, max_size=24),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.randoms(use_true_random=False),
+)
+def test_newcomers_own_a_fair_share_once_they_have_copies_of_it(rows, n_working, n_new, random):
+    """Copies arrive in any order, and some fail; no body is sent twice, and none with a move."""
+    infos = {chunk(i): ChunkInfo(id=chunk(i), rows=n, nbytes=n) for i, n in enumerate(rows)}
+    working, new = [member(k) for k in range(n_working)], [member(9 - k) for k in range(n_new)]
+    owners = {c: working[i % n_working] for i, c in enumerate(infos)}
+    chunks = FakeChunks(infos, owners, {c: {m} for c, m in owners.items()})
+    copying: dict = {}
+    policy = make_policy("elastic_scaling")
+    failures = 5
+    for number in range(500):
+        owning = sorted({*owners.values()})
+        seen = [
+            MemberView(id=m, host="h", rows=sum(infos[c].rows for c in chunks.of(m)))
+            for m in (*owning, *new)
+        ]
+        view = View(
+            now_s=float(number),
+            round=number,
+            groups=(),
+            spares=tuple(m for m in seen if m.id not in owning),
+            working=tuple(m for m in seen if m.id in owning),
+            chunks=chunks,
+            copying=dict(copying),
+            move_bytes_per_s=10.0,
+        )
+        for suggestion in policy.suggest(view):
+            if isinstance(suggestion, Replicate):
+                assert not set(suggestion.targets) & set(copying)
+                assert all(m not in chunks.holders(c) for c, m in suggestion.targets.items())
+                copying.update(suggestion.targets)
+            else:
+                for c, m in suggestion.targets.items():
+                    assert m in chunks.holders(c)
+                    owners[c] = m
+                    chunks.held[c].add(m)
+        if set(new) <= {*owners.values()}:
+            break
+        for c in random.sample(sorted(copying), random.randint(min(1, len(copying)), len(copying))):
+            m = copying.pop(c)
+            if failures and random.random() < 0.2:
+                failures -= 1
+            else:
+                chunks.held[c].add(m)
+    loads = [sum(infos[c].rows for c in chunks.of(m)) for m in (*working, *new)]
+    assert max(loads) - min(loads) <= 2 * max(rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from elasticml.errors import JobFailedError
 from elasticml.sim import cost_only_job
 from elasticml.sim.preemption_trace import options_from_section
@@ -66,3 +68,26 @@ def test_a_sum_with_the_wrong_contributors_ends_the_job(monkeypatch):
     result = run(8)
     assert result.error["kind"] == JobFailedError.__name__
     assert "claims to lack" in result.error["message"]
+
+
+def test_a_kill_costs_neither_examples_for_long_nor_rounds_when_the_member_is_replaced():
+    # 1 GB on 4 members. A kill at 5 s, and a new container at 10 s, which compiles for 1 s.
+    world = {
+        "costs": {"rows": 10**6, "columns": 1000, "row_bytes": 1000, "chunks_per_member": 16},
+        "compute_s": 4e-7,
+        "warm_up_s": 1.0,
+        "bandwidth": 1.25e9,
+        "trace": [{"at": 5.0, "lose": [2], "away": 5.0}],
+    }
+    result = run(4, world, absent="auto", stop={"seconds": 20.0})
+    (returned,) = records_of(result, "GroupReturned")
+    assert returned["absent_s"] < 1.0
+    assert len(returned["members"]) == 3
+    active = [r["t"] for r in records_of(result, "MemberActive") if r["member"] == "2.2"]
+    (joined,) = (r["t"] for r in records_of(result, "MemberJoined") if r["member"] == "2.2")
+    assert 1.0 < active[0] - joined < 5.0
+    # To send the share takes 0.2 s, in which the others compute; three of them need 4/3 of a round.
+    ends = [r["t"] for r in records_of(result, "RoundEnded")]
+    rounds = [after - before for before, after in itertools.pairwise(ends)]
+    assert sum(r["bytes"] for r in records_of(result, "ChunksCopied")) == 250_000_000
+    assert max(rounds) < 1.1 * 4 / 3 * min(rounds) < min(rounds) + 0.2

@@ -10,6 +10,8 @@ from elasticml.ids import ChunkId, MemberId
 from elasticml.policies.elastic_scaling import ElasticScaling
 
 A, B, C, D = (MemberId(slot, 1) for slot in range(4))
+#: Moves that hold no round up.
+FAST = {"move_bytes_per_s": 1e6}
 
 
 class Book:
@@ -86,12 +88,59 @@ def test_leaver_without_a_deadline_gives_all_its_chunks():
 
 def test_newcomers_get_an_equal_share_drawn_from_all_members():
     book = Book({A: 6, B: 6})
-    moves = moved(view(book, [A, B], [C, D]))
+    moves = moved(view(book, [A, B], [C, D], **FAST))
     assert Counter(moves.values()) == {C: 3, D: 3}
     assert Counter(c.block for c in moves) == {0: 3, 1: 3}
-    draws = {frozenset(moved(view(book, [A, B], [C], seed=seed))) for seed in range(20)}
+    draws = {frozenset(moved(view(book, [A, B], [C], seed=seed, **FAST))) for seed in range(20)}
     assert len(draws) > 10
-    assert moved(view(book, [A, B], [C])) == moved(view(book, [A, B], [C]))
+    assert moved(view(book, [A, B], [C], **FAST)) == moved(view(book, [A, B], [C], **FAST))
+
+
+def suggested(seen: View) -> list[tuple[str, frozenset[ChunkId]]]:
+    """Return the kind and the chunks of each suggestion."""
+    suggestions = ElasticScaling().suggest(seen)
+    return [(type(s).__name__, frozenset(s.targets)) for s in suggestions]
+
+
+def test_newcomer_gets_copies_before_it_becomes_the_owner_if_its_share_takes_long_to_send():
+    # Four members waited while the bodies of a new one's share were sent.
+    book = Book({A: 6, B: 6})
+    ((kind, share),) = suggested(view(book, [A, B], [C], round=1))
+    assert (kind, len(share)) == ("Replicate", 4)
+    # While they are on their way, later rounds ask for nothing else.
+    copying = dict.fromkeys(share, C)
+    assert suggested(view(book, [A, B], [C], round=2, copying=copying)) == []
+    some, rest = frozenset(sorted(share)[:2]), frozenset(sorted(share)[2:])
+    book.copies = dict.fromkeys(some, C)
+    coming = dict.fromkeys(rest, C)
+    assert suggested(view(book, [A, B], [C], round=3, copying=coming)) == []
+    # Copies that could not be sent are asked for again.
+    ((kind, again),) = suggested(view(book, [A, B], [C], round=4))
+    assert (kind, len(again)) == ("Replicate", 2)
+    assert not again & some
+    book.copies = dict.fromkeys(share, C)
+    assert suggested(view(book, [A, B], [C], round=5)) == [("Move", share)]
+
+
+def test_a_newcomer_that_is_ready_does_not_wait_for_the_copies_of_another():
+    book = Book({A: 6, B: 6})
+    book.copies = dict.fromkeys([*book.of(A)[:3], *book.of(B)[:3]], C)
+    kinds = suggested(view(book, [A, B], [C, D]))
+    assert [(kind, len(chunks)) for kind, chunks in kinds] == [("Move", 3), ("Replicate", 3)]
+
+
+def test_a_share_that_fits_no_memory_is_moved_at_once():
+    book = Book({A: 6, B: 6})
+    small = View(
+        now_s=0.0,
+        round=1,
+        groups=(),
+        working=(member(book, A), member(book, B)),
+        spares=(member(book, C, limit_bytes=1000, memory_bytes=399),),
+        chunks=book,
+        move_bytes_per_s=100.0,
+    )
+    assert [kind for kind, _ in suggested(small)] == ["Move"]
 
 
 def test_newcomer_gets_back_chunks_that_it_still_holds():

@@ -74,9 +74,11 @@ def test_reload_promises_no_free_member_twice():
 
 
 def test_policy_follows_the_absent_setting():
-    assert isinstance(readmission_policy("reload"), Reload)
+    assert readmission_policy("reload") == ("reload", {})
+    assert readmission_policy("auto") == ("whole_group", {"patience_s": 0.0, "alone_s": 0.0})
+    assert readmission_policy("auto", is_paper=True) == ("whole_group", {})
     for absent in ("taylor", "ignore", "ignore_rescaled", "stall"):
-        assert isinstance(readmission_policy(absent), WholeGroup)
+        assert readmission_policy(absent) == ("whole_group", {})
 
 
 def chunks_of_a_group(held_by: dict[int, int], survivors: dict[int, int]) -> FakeChunks:
@@ -190,7 +192,7 @@ def test_chunks_wait_for_planned_newcomers():
     assert slots_by_chunk(WholeGroup(), replace(seen_view, expected=7, start_members=3)) == []
     assert slots_by_chunk(WholeGroup(), seen_view) == [0, 0, 1, 2]
     # The first of them to arrive got the whole group.
-    waiting = view([group(1, 3, 4)], seen(7), now_s=1e9)
+    waiting = view([group(1, 3, 4)], seen(7), now_s=40.0)
     assert readmitted(WholeGroup(), replace(waiting, expected=1)) == {}
     assert readmitted(WholeGroup(), waiting) == {1: [7]}
 
@@ -211,6 +213,26 @@ def test_reload_reads_only_chunks_that_no_member_has():
     assert result == [1, 0, 1, 1]
 
 
-def test_reload_spreads_what_does_not_fit_one_survivor():
-    assert reload_slots(chunks_of_a_group({}, {0: 5, 1: 5}), 90) == [0]
+def test_reload_spreads_a_group_over_all_survivors_in_stretches():
+    assert reload_slots(chunks_of_a_group({}, {0: 5, 1: 5}), 1000) == [0, 0, 1, 1]
     assert reload_slots(chunks_of_a_group({}, {0: 5, 1: 5}), 70) == [0, 0, 1, 1]
+    lost = group_of(group(1, 8), chunks := chunks_of_a_group({}, {0: 5, 1: 9, 2: 7}), 0, 4)
+    working = tuple(replace(m, rows=rows) for m, rows in zip(seen(0, 1, 2), (5, 9, 7), strict=True))
+    (result,) = Reload().suggest(replace(view([lost], (), working), chunks=chunks))
+    # 5 + 3, 7 + 1 and 9 examples.
+    assert [result.owners[c].slot for c in lost.chunks] == [0, 0, 0, 2]
+
+
+def test_without_patience_a_group_is_shared_by_survivors_and_newcomers():
+    policy, seen_view = WholeGroup(patience_s=0.0, alone_s=0.0), unclaimed_group(now_s=10.0)
+    assert slots_by_chunk(policy, seen_view) == [0, 0, 1, 2]
+    assert slots_by_chunk(policy, replace(seen_view, planned=1)) == []
+    # One of two lost members is replaced: all members share what the other would have taken.
+    former = (MemberId(8, 1), MemberId(9, 1))
+    (lost,) = seen_view.groups
+    shares = {former[0]: lost.chunks[:2], former[1]: lost.chunks[2:]}
+    lost = replace(lost, former=former, shares=shares)
+    with_newcomer = replace(seen_view, groups=(lost,), spares=seen(7))
+    assert slots_by_chunk(policy, with_newcomer) == [7, 7, 7, 2]
+    idle = tuple(replace(m, rows=0) for m in with_newcomer.working)
+    assert slots_by_chunk(policy, replace(with_newcomer, working=idle)) == [0, 1, 7, 2]
