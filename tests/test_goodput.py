@@ -47,3 +47,32 @@ def test_traces_keep_both_cores_busy():
         sizes = [goodput.WORKERS, *(n for _, n in trace)]
         assert min(sizes) >= 2
         assert sum(max(0, a - b) for a, b in itertools.pairwise(sizes)) == losses
+
+
+def test_elasticmls_examples_are_counted_as_those_of_the_others(tmp_path, monkeypatch):
+    """Two members, rounds of four examples of six. One is killed in the third round."""
+    times = iter(range(100))
+    monkeypatch.setattr(goodput_run.time, "time", lambda: float(next(times)))
+    one, two = (goodput_run.Seen(tmp_path) for _ in range(2))
+
+    def add_round(examples, **seen):
+        for member, ids in ((one, seen.get("one")), (two, seen.get("two"))):
+            if ids is not None:
+                member.add(-1, -1, np.array(ids))
+        if examples is not None:
+            goodput_run.append(tmp_path, "rounds.jsonl", at=float(next(times)), examples=examples)
+
+    add_round(4, one=[0, 1], two=[3, 4])
+    add_round(6, one=[2], two=[5])
+    # The first example of the killed member is in no sum, and the other one takes it over.
+    add_round(None, two=[3, 4])
+    goodput_run.append(tmp_path, "faults.jsonl", what="kill")
+    add_round(8, one=[0, 1])
+    add_round(12, one=[2, 3, 4, 5])
+    add_round(14, one=[1, 1])
+    add_round(18, one=[0, 2, 3, 4])
+    add_round(20, one=[0, 2])
+    add_round(None, one=[0])
+    counts = goodput.own_counts(tmp_path, 99.0, examples=6)
+    # Of the third epoch example 5 is missing, and 1 is there twice.
+    assert counts == {"epochs": 3, "lost": 1, "twice": 1, "repeated": 2, "unexplained": 0}

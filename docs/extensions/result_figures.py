@@ -3,7 +3,7 @@
 A result file is one JSON object with ``title``, ``date``, ``command``, ``machine``, ``columns``,
 ``rows`` and ``notes``, or with a list ``tables`` of such objects, which inherit what they lack from
 the file. ``text`` is a paragraph above the table. ``chart: {"label": column, "bars": [columns],
-"log": true, "unit": text}`` adds bars below it.
+"log": true, "unit": text}`` adds bars below it. The file's ``image`` comes last.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ class Figures(SphinxDirective):
             section += _origin(table)
         if "tables" in content:
             section += [self._text(note) for note in content.get("notes", ())]
+        if "image" in content:
+            section += nodes.image(uri=content["image"], alt=content["title"])
         return section
 
     def _paragraphs(self, table: dict[str, Any]) -> list[nodes.Node]:

@@ -64,6 +64,22 @@ SPOT_HOURS = (
 SPOT_MACHINES, SPOT_START_H, SPOT_END_H = 16, 6.5, 9.5
 #: A run that has made no step after this time has failed.
 START_S_MAX = 180.0
+TRACES = ("none", "steady", "spot")
+TASKS = {"network": "A network", "linear": "A linear model"}
+#: What the page of performance says above the tables.
+TEXT = (
+    "Four workers of one thread each on two cores; one worker is killed (SIGKILL) at 5 s and "
+    "every 15 s from then on, and a new one may start 5 s later (`steady`), or workers are killed "
+    "and started in the shape of a spot cluster's trace (`spot`). Two workers keep both cores "
+    "busy: no trace takes processor time away from anybody, and a survivor may use what a killed "
+    "worker leaves. *Goodput* is the progress in a window after the first step, divided by that "
+    "of the same framework undisturbed. *Repeated*: examples computed that are not in the model. "
+    "*Lost*, *twice*: examples that complete epochs of the model lack, or have more than once, "
+    "counted alike for all that train a network, by the processes that compute them; – where the "
+    "framework's own passes are counted. *Target*: the loss of the undisturbed run after 0.6 of "
+    "the window. How each is set up, and what is not its default: "
+    "[note](notes/performance-2026-11-25.md#goodput-under-pre-emption)."
+)
 #: The environment variable by which all processes of a run are recognized.
 MARK = "GOODPUT_RUN"
 
@@ -270,40 +286,50 @@ def counts_of(lineage: Lineage, end_t: float, examples: int, parts: int) -> dict
     return {**counts, "repeated": computed - int(lineage.size[kept].sum())}
 
 
-def own_counts(folder: Path, examples: int) -> dict[str, int]:
-    """Count elasticml's examples: what its module was given, against what its rounds summed.
+def own_lineage(folder: Path, examples: int) -> Lineage:
+    """Return elasticml's lineage: what its module was given, and the rounds that summed it.
 
-    The steps of a killed member since the end of the last round count as void, as do all steps
-    since the last round. "unexplained" is the difference between the rest and what the rounds
-    report; it is not 0 if a killed member had already sent its part of a round's sum.
+    A step belongs to the round that ended next, and its epoch follows from the examples of the
+    rounds before. The steps of a killed member since the end of the last round are void, as are all
+    steps since the last round.
     """
     rounds = goodput_run.lines(folder, "rounds.jsonl")
+    ends = np.array([r["at"] for r in rounds])
+    epochs = np.array([0, *(r["examples"] for r in rounds)]) // examples
     kills = [f["t"] for f in goodput_run.lines(folder, "faults.jsonl") if f["what"] == "kill"]
+    steps = []
+    for path in folder.glob("seen-*.bin"):
+        own = [(t, ids) for t, _, _, ids in goodput_run.read_seen(path) if ids is not None]
+        last_t = own[-1][0] if own else 0.0
+        kill_t = next((t for t in kills if 0.0 <= t - last_t < 2.0), np.inf)
+        # Its last round: the one that had not ended at the kill.
+        last = int(np.searchsorted(ends, kill_t))
+        for t, ids in own:
+            k = int(np.searchsorted(ends, t))
+            is_void = k >= min(last, ends.size)
+            steps.append((t, -np.inf if is_void else np.inf, epochs[k], ids))
+    return Lineage(
+        t=np.array([each[0] for each in steps]),
+        void_t=np.array([each[1] for each in steps]),
+        size=np.array([each[3].size for each in steps], int),
+        epoch=np.array([each[2] for each in steps], int),
+        ids=[each[3] for each in steps],
+    )
+
+
+def own_counts(folder: Path, end_t: float, examples: int) -> dict[str, int]:
+    """Count elasticml's examples as those of the others are counted.
+
+    "unexplained" is the difference between the steps that are not void and what the rounds report;
+    it is not 0 if a killed member had already sent its part of a round's sum.
+    """
+    rounds = [r for r in goodput_run.lines(folder, "rounds.jsonl") if r["at"] <= end_t]
     if not rounds:
         return {}
-    end_t, kept = rounds[-1]["at"], rounds[-1]["examples"]
-    seen, void = np.zeros(examples, int), list[np.ndarray]()
-    computed = 0
-    for path in folder.glob("seen-*.bin"):
-        steps = [(t, ids) for t, _, _, ids in goodput_run.read_seen(path) if ids is not None]
-        last_t = steps[-1][0] if steps else 0.0
-        kill_t = next((t for t in kills if 0.0 <= t - last_t < 2.0), None)
-        until_t = end_t if kill_t is None else kill_t
-        previous_t = max((r["at"] for r in rounds if r["at"] <= until_t), default=0.0)
-        for t, ids in steps:
-            computed += ids.size
-            if t > previous_t and (kill_t is not None or t > end_t):
-                void.append(ids)
-            else:
-                np.add.at(seen, ids, 1)
-    epochs, rest = divmod(kept, examples)
-    return {
-        "epochs": epochs,
-        "lost": int(np.maximum(epochs - seen, 0).sum()),
-        "twice": int(np.maximum(seen - epochs - (1 if rest else 0), 0).sum()),
-        "repeated": computed - kept,
-        "unexplained": abs(int(seen.sum()) - kept),
-    }
+    lineage, end_t = own_lineage(folder, examples), rounds[-1]["at"]
+    kept = int(lineage.size[(lineage.t <= end_t) & (lineage.void_t > end_t)].sum())
+    counts = counts_of(lineage, end_t, examples, parts=1)
+    return {**counts, "unexplained": abs(kept - rounds[-1]["examples"])}
 
 
 def figures_of(peer: Peer, folder: Path, seconds: float, reason: str) -> dict[str, Any]:
@@ -328,7 +354,7 @@ def figures_of(peer: Peer, folder: Path, seconds: float, reason: str) -> dict[st
         done = np.array([line["examples"] or 0 for line in progress])
         values = [int(done[np.searchsorted(times, t, side="right") - 1]) for t in grid]
         if records:
-            figures |= own_counts(folder, goodput_run.IMAGES)
+            figures |= own_counts(folder, end_t, goodput_run.IMAGES)
     figures["examples"] = values[-1]
     figures["curve"] = [
         (round(t - start_t, 2), v) for t, v in zip(grid.tolist(), values, strict=True)
@@ -405,11 +431,11 @@ def measure(options: argparse.Namespace) -> None:
                 return
             changes = trace_of(trace, options.seconds)
             folder = options.folder / "logs" / f"{name}-{trace}"
-            date = time.strftime("%Y-%m-%d %H:%M")
+            date, load = time.strftime("%Y-%m-%d %H:%M"), os.getloadavg()[0]
             reason = run_peer(peer, changes, folder, data, python, options.seconds)
             figures = figures_of(peer, folder, options.seconds, reason)
             head = {"peer": name, "trace": trace, "seconds": options.seconds, "date": date}
-            head |= {"changes": changes, "load": os.getloadavg()[1]}
+            head |= {"changes": changes, "load": load}
             harness.report({**head, **figures}, result)
             print(f"{name} {trace}: {figures['examples']} examples {reason}", file=sys.stderr)
 
@@ -428,34 +454,84 @@ def target_s(run: dict[str, Any], undisturbed: dict[str, Any]) -> float | None:
     return next((t for t, loss in run["losses"] if loss <= min(reached)), None)
 
 
-def print_table(results: dict[tuple[str, str], dict[str, Any]]) -> None:
-    """Print the table of all results."""
-    harness.head(
-        "task", "framework", "trace", "kills", "examples", "goodput", "repeated", "lost",
-        "twice", "s to target", "undisturbed",
-    )  # fmt: skip
+#: Columns of the table.
+COLUMNS = (
+    "framework", "trace", "kills", "examples", "goodput", "repeated", "lost", "twice",
+    "s to target", "undisturbed", "load before",
+)  # fmt: skip
+
+
+def rows_of(results: dict[tuple[str, str], dict[str, Any]], task: str) -> list[list[Any]]:
+    """Return the rows of the table of a task."""
+    rows = list[list[Any]]()
     for name, peer in PEERS.items():
         base = results.get((name, "none"))
-        for trace in ("none", "steady", "spot"):
+        for trace in TRACES if peer.task == task else ():
             run = results.get((name, trace))
             if run is None:
                 continue
             share = seconds = undisturbed = None
             if base is not None and base["examples"] and trace != "none":
-                share = run["examples"] / base["examples"]
+                share = round(run["examples"] / base["examples"], 2)
                 seconds, undisturbed = target_s(run, base), target_s(base, base)
             kills = sum(len(f["places"]) for f in run["faults"] if f["what"] == "kill")
-            harness.row(
-                peer.task, peer.label, trace, kills, f"{run['examples']:,}",
-                "" if share is None else f"{share:.2f}",
-                *(run.get(key, "") for key in ("repeated", "lost", "twice")),
-                "" if share is None else "-" if seconds is None else f"{seconds:.1f}",
-                "" if undisturbed is None else f"{undisturbed:.1f}",
-            )  # fmt: skip
+            counts = [run.get(key) for key in ("repeated", "lost", "twice")]
+            times = [None if t is None else round(t, 1) for t in (seconds, undisturbed)]
+            load = round(run["load"], 1)
+            rows.append([peer.label, trace, kills, run["examples"], share, *counts, *times, load])
+    return rows
+
+
+def print_table(results: dict[tuple[str, str], dict[str, Any]]) -> None:
+    """Print the table of all results."""
+    harness.head("task", *COLUMNS)
+    for task in TASKS:
+        for row in rows_of(results, task):
+            harness.row(task, *("-" if cell is None else cell for cell in row))
     for (name, trace), run in results.items():
         errors = {note.get("error", note["what"]) for note in run["notes"]}
         if run["reason"] or errors:
             print(f"{name}, {trace}: {run['reason']} {sorted(errors)[:3]}")
+
+
+def write_docs(results: dict[tuple[str, str], dict[str, Any]], docs: Path) -> None:
+    """Write table and picture for the page of performance."""
+    dates = sorted(run["date"] for run in results.values())
+    seconds = {run["seconds"] for run in results.values()}
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    content = {
+        "title": "Goodput under pre-emption",
+        "order": 5,
+        "date": dates[-1][:10],
+        "command": "python tests/bench/goodput.py --docs",
+        "machine": f"{os.cpu_count()} cores, {memory / 2**30:.0f} GiB",
+        "text": TEXT,
+        "tables": [
+            {
+                "title": f"{title}, windows of {' and '.join(f'{s:g}' for s in sorted(seconds))} s",
+                "columns": list(COLUMNS),
+                "rows": rows_of(results, task),
+            }
+            for task, title in TASKS.items()
+        ],
+        "image": "images/goodput.png",
+        "notes": failures_of(results),
+    }
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    (docs / "figures").mkdir(exist_ok=True)
+    (docs / "figures" / "goodput.json").write_text(text)
+    draw(results, docs / "images" / "goodput.png")
+
+
+def failures_of(results: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
+    """Return a sentence for each run that did not go on to the end."""
+    notes = []
+    for (name, trace), run in results.items():
+        errors = sum("fail" in note["what"] or "ended" in note["what"] for note in run["notes"])
+        if run["reason"] or errors:
+            what = run["reason"] or f"{errors} times started again after an error"
+            notes.append(f"{PEERS[name].label}, {trace}: {what}.")
+    return notes
 
 
 def draw(results: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
@@ -493,11 +569,11 @@ def main() -> None:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elasticml"
     parser = harness.parser(__doc__)
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
-    traces = ("none", "steady", "spot")
-    parser.add_argument("--traces", nargs="+", choices=traces, default=list(traces))
+    parser.add_argument("--traces", nargs="+", choices=TRACES, default=list(TRACES))
     parser.add_argument("--all", action="store_true", help="the spot trace for every peer")
     parser.add_argument("--seconds", type=float, default=40.0, help="window of each run")
     parser.add_argument("--folder", type=Path, default=cache / "goodput", help="keeps the results")
+    parser.add_argument("--docs", action="store_true", help="also write table and picture there")
     parser.add_argument(
         "--environment",
         type=Path,
@@ -507,12 +583,16 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=1400.0, help="begin no run after it")
     parser.add_argument("--report", action="store_true", help="only print and draw")
     options = parser.parse_args()
+    # Some peers take the paths in other folders.
+    options.folder, options.environment = options.folder.resolve(), options.environment.resolve()
     options.folder.mkdir(parents=True, exist_ok=True)
     if not options.report:
         measure(options)
     results = results_of(options.folder)
     print_table(results)
     draw(results, options.folder / "goodput.png")
+    if options.docs:
+        write_docs(results, ROOT / "docs")
     print(options.folder / "goodput.png")
 
 

@@ -120,6 +120,12 @@ def follow(run: Run, handle: Any) -> None:
                 repeated = record.get("repeated_rounds")
                 run.note("resumed", round=record["round"], repeated_rounds=repeated)
             if record["event"] != "RoundEnded":
+                goodput_run.append(
+                    run.folder,
+                    "story.jsonl",
+                    at=base_s + record["t"],
+                    **{k: v for k, v in record.items() if k != "t"},
+                )
                 continue
             extra = record.get("extra", record)
             if is_network:

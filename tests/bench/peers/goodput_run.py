@@ -103,7 +103,7 @@ def _write_linear(folder: Path) -> None:
 # --- logs -----------------------------------------------------------------------------------
 
 
-def append(folder: Path, name: str, **line: Any) -> None:
+def append(folder: Path, name: str, /, **line: Any) -> None:
     """Append a line; lines of several processes do not mix."""
     text = json.dumps({"t": time.time(), **line}) + "\n"
     descriptor = os.open(folder / name, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
