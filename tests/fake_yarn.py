@@ -94,7 +94,7 @@ class FakeWatch:
         self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def get(self) -> tuple[str, bytes | None] | None:
-        change = self.queue.get(timeout=WAIT_S)
+        change = self.queue.get()
         if isinstance(change, Exception):
             raise change
         return change
@@ -118,7 +118,8 @@ class FakeApplication:
         self.credentials = Credentials(certificate="certificate", key="key")
         self.listed = [self._new(i, "running") for i in range(workers)]
         self.killed: list[str] = []
-        self.progress = 0.0
+        #: The progress that was reported, each time.
+        self.shares: list[float] = []
         #: The final status and diagnostics.
         self.ended: tuple[str, str | None] | None = None
 
@@ -163,7 +164,7 @@ class FakeApplication:
         self.set(name, "killed", "Killed by user request.")
 
     def set_progress(self, share: float) -> None:
-        self.progress = share
+        self.shares.append(share)
 
     def shutdown(self, status: str, diagnostics: str | None = None) -> None:
         self.ended = (status, diagnostics)

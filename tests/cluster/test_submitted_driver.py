@@ -24,7 +24,8 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
-LIFE = Path(__file__).with_name("driver_attempt.py")
+ROOT = Path(__file__).resolve().parents[2]
+LIFE = "tests.cluster.driver_attempt"
 WORKERS = 2
 WAIT_S = 120.0
 
@@ -70,7 +71,8 @@ def start(tmp_path):
         folder.mkdir()
         with (folder / "log").open("w") as log:
             process = subprocess.Popen(
-                [sys.executable, str(LIFE), str(file), str(folder), str(workers), written],
+                [sys.executable, "-m", LIFE, str(file), str(folder), str(workers), written],
+                cwd=ROOT,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
