@@ -1,4 +1,8 @@
-"""Fit a penalised linear model for an estimator: by CoCoA, here or as a job, or by Newton steps."""
+"""Fit a penalised linear model for an estimator: in this process or as a job.
+
+In this process: by dual coordinate descent, for many values by CoCoA with several threads, by
+Newton steps on the model, or by proximal Newton steps on working sets of columns.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,13 @@ from elasticml.algorithms.base import Algorithm
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.algorithms.cocoa.trainer import make_trainer
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
+from elasticml.algorithms.linear.dual_descent import DualDescent
 from elasticml.algorithms.linear.linear_objective import LinearObjective
 from elasticml.algorithms.linear.newton import minimise
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 from elasticml.algorithms.local_runner import train_locally
 from elasticml.arrays import F64
+from elasticml.estimators.backend_choice import STEP_VALUES_MIN, stored_values
 from elasticml.estimators.row_table import RowTable
 
 #: Not looked up in the registry, which would load the code of every algorithm.
@@ -120,6 +126,8 @@ def solve(
         return _by_newton(problem, target_gap, table, targets, weights)
     if problem.is_sparse:
         return _by_columns(problem, target_gap * total, table, targets, weights)
+    if is_by_descent(problem, table):
+        return _by_descent(problem, target_gap * total, table, targets, weights)
     data = table.chunked.with_labels(targets, weights)
     trained = train_locally(
         _COCOA,
@@ -206,10 +214,43 @@ def _by_columns(
     )
 
 
+def is_by_descent(problem: LinearProblem, table: RowTable) -> bool:
+    """Whether dual coordinate ascent needs only one thread, and so no chunks."""
+    is_few = stored_values(table.X) < STEP_VALUES_MIN
+    return is_few and problem.loss in _AT_ZERO
+
+
+def _by_descent(
+    problem: LinearProblem, target_gap: float, table: RowTable, targets: F64, weights: F64 | None
+) -> LinearSolution:
+    d, scaling = table.X.shape[1], problem.intercept_scaling
+    solver = DualDescent(
+        table.memory,
+        d,
+        targets,
+        weights,
+        loss=problem.loss,
+        strength=problem.strength,
+        constant=scaling,
+        seed=problem.seed,
+    )
+    fit = solver.solve(target_gap, problem.rounds)
+    return LinearSolution(
+        coef=fit.w[:d].copy(),
+        intercept=0.0 if scaling is None else scaling * float(fit.w[d]),
+        gap=fit.gap,
+        # If only rounding errors are left of the gap, the fit counts as converged.
+        target_gap=max(target_gap, fit.gap) if fit.converged else target_gap,
+        rounds=fit.passes,
+    )
+
+
 def prepare(problem: LinearProblem, table: RowTable) -> None:
     """Convert the rows for a problem, before several threads request the conversion at once."""
     if problem.is_sparse:
         table.columns(problem.intercept_scaling)
+    elif not problem.is_primal and is_by_descent(problem, table):
+        _ = table.memory
     else:
         _ = table.blocks if problem.is_primal else table.chunked
 

@@ -24,6 +24,7 @@ from elasticml.algorithms.linear.sparse_softmax import SparseSoftmax
 from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import (
     PRODUCT_VALUES_MIN,
+    STEP_VALUES_MIN,
     Path,
     choose_client,
     stored_values,
@@ -54,13 +55,16 @@ if TYPE_CHECKING:
 # Logistic regression by dual coordinate ascent: when it pays, and the fit.
 
 
-#: Least number of stored values: then passes over the rows, each of which improves the model, pay
-#: more than the matrix products of Newton steps.
-VALUES_MIN: Final = 8_000_000
-#: Largest mean of ``C s |x|^2``; with a weaker penalty the number of passes grows.
+#: Stored values from which passes with threads pay more than the matrix products of Newton steps,
+#: and below which one thread makes them.
+VALUES_MIN: Final = STEP_VALUES_MIN
+#: Largest mean of ``C s |x|^2`` for them; with a weaker penalty the number of passes grows.
 STRENGTH_MAX: Final = 64.0
+#: The same where one thread makes the passes and there are fewer columns than rows.
+DESCENT_STRENGTH_MAX: Final = 4.0
 #: The most passes; afterwards Newton steps continue from the model.
 PASSES_MAX: Final = 30
+DESCENT_PASSES_MAX: Final = 300
 #: Least tolerance; below it, Newton's quadratic convergence is faster.
 TOL_MIN: Final = 1e-7
 #: Rows in the sample for the mean.
@@ -70,6 +74,8 @@ _SAMPLE: Final = 4096
 def pays(X: Any, weights: F64 | None, C: float) -> bool:
     """Return whether dual passes over these rows are expected to be faster than Newton steps.
 
+    They are where there are more columns than rows, and where the penalty is strong.
+
     Parameters
     ----------
     X : ndarray or sparse (n, d)
@@ -77,14 +83,17 @@ def pays(X: Any, weights: F64 | None, C: float) -> bool:
     C : float
         May be infinite.
     """
-    if stored_values(X) < VALUES_MIN or not math.isfinite(C):
+    if not math.isfinite(C):
         return False
+    is_few = stored_values(X) < VALUES_MIN
+    if is_few and X.shape[1] >= X.shape[0]:
+        return True
     step = max(1, X.shape[0] // _SAMPLE)
     some = X[::step]
     values = some.data if scipy.sparse.issparse(some) else some
     square = float(np.square(values, dtype=np.float64).sum()) / max(1, some.shape[0])
     mean = 1.0 if weights is None else float(weights.mean())
-    return bool(C * mean * square <= STRENGTH_MAX)
+    return bool(C * mean * square <= (DESCENT_STRENGTH_MAX if is_few else STRENGTH_MAX))
 
 
 def fit(
@@ -98,7 +107,7 @@ def fit(
     passes: int,
     fixed: int | None,
 ) -> LinearSolution:
-    """Fit in this process, without an intercept, in at most ``PASSES_MAX`` passes.
+    """Fit in this process, without an intercept, in a limited number of passes.
 
     Parameters
     ----------
@@ -110,12 +119,13 @@ def fit(
     fixed : int, optional
         Number of the offset's column.
     """
+    limit = DESCENT_PASSES_MAX if stored_values(X) < VALUES_MIN else PASSES_MAX
     problem = LinearProblem(
         loss="logistic",
         strength=1.0 / C,
         intercept_scaling=None,
         tol=tol,
-        rounds=min(passes, PASSES_MAX),
+        rounds=min(passes, limit),
         seed=0,
         fixed=fixed,
     )

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse
 
 from elasticml.algorithms.base import Parallel
+from elasticml.algorithms.linear.dual_descent import MemoryRows, memory_rows
 from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.parallel import Serial
 from elasticml.arrays import F64
@@ -86,6 +87,11 @@ class RowTable:
     def chunked(self) -> ChunkedRows:
         """The rows in chunks, for CoCoA's kernels."""
         return chunk_rows(self.X)
+
+    @cached_property
+    def memory(self) -> MemoryRows:
+        """The rows as they are, for dual coordinate descent in one thread."""
+        return memory_rows(self.X)
 
     @cached_property
     def blocks(self) -> RowBlocks:

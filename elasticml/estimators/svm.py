@@ -51,9 +51,10 @@ class LinearSVC(LinearClassifier):
         working sets of columns with gap-safe screening, or a job on column-partitioned data.
     loss : "squared_hinge" or "hinge"
     dual : bool or "auto"
-        True: dual coordinate ascent (CoCoA). False: Newton steps on the model (squared hinge only,
-        in this process). "auto": Newton steps if they are possible and there are at least as many
-        rows as columns. A job with ``penalty="l2"`` always uses CoCoA.
+        True: dual coordinate ascent; from 8 million stored values and in a job, CoCoA. False:
+        Newton steps on the model (squared hinge only, in this process). "auto": Newton steps if
+        they are possible and there are at least as many rows as columns. A job with
+        ``penalty="l2"`` always uses CoCoA.
     tol : float
         A fit ends when its duality gap is at most ``tol`` times the objective of the zero model.
     C : float, above 0
@@ -87,6 +88,9 @@ class LinearSVC(LinearClassifier):
         A certified bound of the suboptimality of the objective.
     n_iter_ : int
         The largest number of passes or steps over the classes.
+    method_ : "dual", "newton" or "columns"
+        The method: dual coordinate ascent, Newton steps on the model, or proximal Newton on working
+        sets of columns.
     solver_path_ : "in-process" or "job"
         How it was fitted: as a job if ``client`` is given, or if there is a default client and at
         least 50 million stored values; otherwise in this process.
@@ -174,7 +178,7 @@ class LinearSVC(LinearClassifier):
         try:
             with choose_client(self.client, stored_values(X)) as client:
                 self.solver_path_ = "in-process" if client is None else "job"
-                self._keep(_solve_all(problem, X, positives, task, client, pool))
+                self._keep(problem, _solve_all(problem, X, positives, task, client, pool))
         finally:
             pool.close()
 
@@ -197,7 +201,7 @@ class LinearSVC(LinearClassifier):
                 data = rows.source(targets)
             solutions.append(solve_where_held(problem, data, targets.total, rows.client))
         self.solver_path_ = "job"
-        self._keep(solutions)
+        self._keep(problem, solutions)
 
     def _problem(self, shape: tuple[int, int], fixed: int | None) -> LinearProblem:
         dual, is_sparse = self.dual, self.penalty == "l1"
@@ -224,7 +228,9 @@ class LinearSVC(LinearClassifier):
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
         )
 
-    def _keep(self, solutions: list[LinearSolution]) -> None:
+    def _keep(self, problem: LinearProblem, solutions: list[LinearSolution]) -> None:
+        is_newton = problem.is_primal and self.solver_path_ == "in-process"
+        self.method_ = "columns" if problem.is_sparse else "newton" if is_newton else "dual"
         self.coef_ = np.stack([one.coef for one in solutions])
         self.intercept_ = np.array([one.intercept for one in solutions])
         # In units of the sum, like this estimator's objective.

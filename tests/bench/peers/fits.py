@@ -73,7 +73,9 @@ def timed(models: Sequence[Any], X: Any, y: Any, are_iterations: bool = True) ->
             began = time.perf_counter()
             model.fit(X, y)
             seconds = time.perf_counter() - began
-        return seconds, np.ravel(model.coef_).astype(np.float64)
+        w = np.ravel(model.coef_).astype(np.float64)
+        has_intercept = getattr(model, "fit_intercept", False)
+        return seconds, np.append(w, model.intercept_) if has_intercept else w
 
     return Fits(fit, len(models), are_iterations)
 
@@ -82,13 +84,16 @@ def elasticml(data: Data, problem: Problem, threads: int) -> Fits:
     """Run ours, in this process, with increasing accuracy."""
     import elasticml as em
 
-    common: dict[str, Any] = {"fit_intercept": False}
-    if problem.model == "hinge":
+    common: dict[str, Any] = {"fit_intercept": problem.intercept}
+    if problem.model in ("hinge", "squared_hinge"):
         make: Callable[..., Any] = em.LinearSVC
-        common |= {"loss": "hinge", "C": 1.0 / (problem.l2 * data.n)}
+        common |= {"loss": problem.model, "C": 1.0 / (problem.l2 * data.n)}
     elif problem.model == "logistic":
         make = em.LogisticRegression
         common |= {"C": 1.0 / (problem.l2 * data.n)}
+    elif problem.model == "sparse_logistic":
+        make = em.LogisticRegression
+        common |= {"C": 1.0 / (problem.l1 * data.n), "l1_ratio": 1.0}
     elif problem.model == "ridge":
         make, common = em.Ridge, {**common, "alpha": problem.l2 * data.n}
     else:
@@ -110,13 +115,14 @@ def snapml(data: Data, problem: Problem, threads: int) -> Fits:
     import snapml as snap
 
     common: dict[str, Any] = {"tol": 1e-30, "n_jobs": threads, "fit_intercept": False}
-    if problem.model == "hinge":
-        make, common = snap.SupportVectorMachine, {**common, "loss": "hinge"}
-    elif problem.model == "logistic":
+    _no_intercept(problem)
+    if problem.model in ("hinge", "squared_hinge"):
+        make, common = snap.SupportVectorMachine, {**common, "loss": problem.model}
+    elif problem.model in ("logistic", "sparse_logistic"):
         make = snap.LogisticRegression
     else:
         make = snap.LinearRegression
-    if problem.model == "lasso":
+    if problem.model in ("lasso", "sparse_logistic"):
         common |= {"penalty": "l1", "dual": False, "regularizer": problem.l1 * data.n}
         X = data.X.tocsc()
     else:
@@ -126,22 +132,84 @@ def snapml(data: Data, problem: Problem, threads: int) -> Fits:
     return timed([make(max_iter=k, **common) for k in EFFORTS], X, y)
 
 
+def _no_intercept(problem: Problem) -> None:
+    """Refuse a free intercept, which is a penalised column in Snap ML and LIBLINEAR."""
+    if problem.intercept:
+        raise LookupError(f"{problem.model} with a free intercept")
+
+
 def liblinear(data: Data, problem: Problem, threads: int) -> Fits:
-    """Run LIBLINEAR through scikit-learn; one thread."""
+    """Run LIBLINEAR's dual solvers, or newGLMNET with an L1 penalty; one thread."""
+    return _liblinear(data, problem, dual=problem.model != "sparse_logistic")
+
+
+def liblinear_primal(data: Data, problem: Problem, threads: int) -> Fits:
+    """Run LIBLINEAR's trust-region Newton solvers; one thread."""
+    if problem.model not in ("squared_hinge", "logistic"):
+        raise LookupError(problem.model)
+    return _liblinear(data, problem, dual=False)
+
+
+def _liblinear(data: Data, problem: Problem, dual: bool) -> Fits:
     from sklearn.linear_model import LogisticRegression
     from sklearn.svm import LinearSVC
 
-    common = {"tol": 1e-14, "fit_intercept": False, "dual": True}
-    if problem.model == "hinge":
-        common |= {"loss": "hinge", "C": 1.0 / (problem.l2 * data.n)}
-        make = LinearSVC
+    _no_intercept(problem)
+    common: dict[str, Any] = {"tol": 1e-14, "fit_intercept": False, "dual": dual}
+    if problem.model in ("hinge", "squared_hinge"):
+        common |= {"loss": problem.model, "C": 1.0 / (problem.l2 * data.n)}
+        make: Callable[..., Any] = LinearSVC
     elif problem.model == "logistic":
         common |= {"solver": "liblinear", "C": 1.0 / (problem.l2 * data.n)}
+        make = LogisticRegression
+    elif problem.model == "sparse_logistic":
+        common |= {"solver": "liblinear", "C": 1.0 / (problem.l1 * data.n), "l1_ratio": 1.0}
         make = LogisticRegression
     else:
         raise LookupError(problem.model)
     models = [make(max_iter=k, **common) for k in EFFORTS]
     return timed(models, data.X.astype(np.float64), data.labels)
+
+
+def newton_cg(data: Data, problem: Problem, threads: int) -> Fits:
+    """Run scikit-learn's Newton steps with conjugate gradients."""
+    from sklearn.linear_model import LogisticRegression
+
+    if problem.model != "logistic":
+        raise LookupError(problem.model)
+    common: dict[str, Any] = {"C": 1.0 / (problem.l2 * data.n), "solver": "newton-cg"}
+    common["fit_intercept"] = problem.intercept
+    models = [LogisticRegression(max_iter=k, tol=1e-14, **common) for k in EFFORTS]
+    return timed(models, data.X.astype(np.float64), data.labels)
+
+
+def skglm(data: Data, problem: Problem, threads: int) -> Fits:
+    """Run skglm: working sets with proximal Newton steps, and dual coordinate descent."""
+    import skglm as peer
+
+    if problem.model == "sparse_logistic":
+        make: Callable[..., Any] = peer.SparseLogisticRegression
+        common: dict[str, Any] = {"alpha": problem.l1, "max_iter": 100}
+    elif problem.model == "hinge":
+        make, common = peer.LinearSVC, {"C": 1.0 / (problem.l2 * data.n), "max_iter": 1000}
+    else:
+        raise LookupError(problem.model)
+    _no_intercept(problem)
+    models = [make(tol=tol, fit_intercept=False, **common) for tol in TOLERANCES]
+    X = data.X.astype(np.float64)
+    X = X.tocsc() if problem.model == "sparse_logistic" else X
+    return timed(models, X, data.labels, are_iterations=False)
+
+
+def celer(data: Data, problem: Problem, threads: int) -> Fits:
+    """Run celer: working sets by dual extrapolation."""
+    import celer as peer
+
+    if problem.model != "sparse_logistic":
+        raise LookupError(problem.model)
+    C = 1.0 / (problem.l1 * data.n)
+    models = [peer.LogisticRegression(C=C, fit_intercept=False, tol=tol) for tol in TOLERANCES]
+    return timed(models, data.X.astype(np.float64).tocsc(), data.labels, are_iterations=False)
 
 
 def saga(data: Data, problem: Problem, threads: int) -> Fits:
@@ -150,10 +218,8 @@ def saga(data: Data, problem: Problem, threads: int) -> Fits:
 
     if problem.model == "logistic":
         common: dict[str, Any] = {"solver": "saga", "C": 1.0 / (problem.l2 * data.n)}
-        models = [
-            LogisticRegression(max_iter=k, tol=1e-30, fit_intercept=False, **common)
-            for k in EFFORTS
-        ]
+        common["fit_intercept"] = problem.intercept
+        models = [LogisticRegression(max_iter=k, tol=1e-30, **common) for k in EFFORTS]
     elif problem.model == "ridge":
         common = {"solver": "saga", "alpha": problem.l2 * data.n, "fit_intercept": False}
         models = [Ridge(max_iter=k, tol=1e-30, **common) for k in EFFORTS]
@@ -168,7 +234,8 @@ def lbfgs(data: Data, problem: Problem, threads: int) -> Fits:
 
     X = data.X.astype(np.float64)
     if problem.model == "logistic":
-        common: dict[str, Any] = {"C": 1.0 / (problem.l2 * data.n), "fit_intercept": False}
+        common: dict[str, Any] = {"C": 1.0 / (problem.l2 * data.n)}
+        common["fit_intercept"] = problem.intercept
         models = [LogisticRegression(max_iter=k, tol=1e-14, **common) for k in EFFORTS]
     elif problem.model == "ridge":
         common = {"alpha": problem.l2 * data.n, "fit_intercept": False, "solver": "sparse_cg"}
@@ -186,8 +253,8 @@ def cholesky(data: Data, problem: Problem, threads: int) -> Fits:
         raise LookupError(f"a Hessian of {data.d} columns")
     models: list[Any]
     if problem.model == "logistic":
-        common: dict[str, Any] = {"C": 1.0 / (problem.l2 * data.n), "fit_intercept": False}
-        common |= {"solver": "newton-cholesky"}
+        common: dict[str, Any] = {"C": 1.0 / (problem.l2 * data.n), "solver": "newton-cholesky"}
+        common["fit_intercept"] = problem.intercept
         models = [LogisticRegression(max_iter=k, tol=1e-14, **common) for k in EFFORTS]
     elif problem.model == "ridge":
         common = {"alpha": problem.l2 * data.n, "fit_intercept": False, "solver": "cholesky"}
@@ -218,6 +285,9 @@ def vowpal_wabbit(data: Data, problem: Problem, threads: int) -> Fits:
     """
     from vowpalwabbit import Workspace
 
+    _no_intercept(problem)
+    if problem.model in ("squared_hinge", "sparse_logistic"):
+        raise LookupError(problem.model)
     is_smooth = problem.model in ("logistic", "ridge")
     loss = "squared" if problem.model in ("ridge", "lasso") else problem.model
     # Its squared loss has no factor 1/2; its L-BFGS sums losses.
@@ -269,7 +339,8 @@ def dask_ml(data: Data, problem: Problem, threads: int) -> Fits:
     import dask.array as da
     from dask_ml.linear_model import LinearRegression, LogisticRegression
 
-    if problem.model == "hinge":
+    _no_intercept(problem)
+    if problem.model in ("hinge", "squared_hinge", "sparse_logistic"):
         raise LookupError(problem.model)
     if data.n * data.d * 8 > 4e9:
         raise LookupError("dense arrays only, and these would take more than 4 GB")
@@ -292,6 +363,9 @@ def spark(data: Data, problem: Problem, threads: int) -> Fits:
     from pyspark.ml import classification, regression
     from pyspark.sql import SparkSession
 
+    _no_intercept(problem)
+    if problem.model in ("squared_hinge", "sparse_logistic"):
+        raise LookupError(problem.model)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     session = (
         SparkSession.builder.master(f"local[{threads}]")
@@ -351,6 +425,10 @@ PEERS: dict[str, Callable[[Data, Problem, int], Fits]] = {
     "elasticml": elasticml,
     "snapml": snapml,
     "liblinear": liblinear,
+    "liblinear-primal": liblinear_primal,
+    "newton-cg": newton_cg,
+    "skglm": skglm,
+    "celer": celer,
     "saga": saga,
     "lbfgs": lbfgs,
     "cholesky": cholesky,
@@ -360,5 +438,5 @@ PEERS: dict[str, Callable[[Data, Problem, int], Fits]] = {
     "spark": spark,
 }
 #: Peers that use one thread in any case.
-SERIAL = ("liblinear", "saga", "cd", "vw")
+SERIAL = ("liblinear", "liblinear-primal", "newton-cg", "skglm", "celer", "saga", "cd", "vw")
 os.environ.setdefault("PYARROW_IGNORE_TIMEZONE", "1")

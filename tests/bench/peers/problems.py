@@ -1,8 +1,8 @@
 """The problems that all peers solve, in the mean form, and the data as arrays on disk.
 
-    1/n sum_i loss(x_i w, y_i) + l2/2 |w|^2 + l1 |w|_1
+    1/n sum_i loss(x_i w + b, y_i) + l2/2 |w|^2 + l1 |w|_1
 
-without an intercept. Values are float32, in rows, which every peer accepts.
+with a free intercept b, or without one. Values are float32, in rows, which every peer accepts.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
-#: Models by the name of their loss; ``lasso`` is the squared loss with l1.
-MODELS = ("hinge", "logistic", "ridge", "lasso")
+#: Models by the name of their loss; ``lasso`` is the squared loss with l1, ``sparse_logistic`` the
+#: logistic one.
+MODELS = ("hinge", "squared_hinge", "logistic", "sparse_logistic", "ridge", "lasso")
 _KEYS = ("indptr", "indices", "values", "labels", "columns")
 _BLOCK = 100_000
 
@@ -28,6 +29,8 @@ class Problem:
     model: str
     l2: float = 0.0
     l1: float = 0.0
+    #: A model then has d + 1 coordinates, with the intercept last.
+    intercept: bool = False
 
 
 class Data:
@@ -42,13 +45,16 @@ class Data:
 
     def objective(self, problem: Problem, w: F64) -> float:
         """Return the objective in float64, block by block."""
-        total = 0.0
+        total, b = 0.0, float(w[self.d]) if problem.intercept else 0.0
+        w = w[: self.d]
         for a in range(0, self.n, _BLOCK):
-            z = self.X[a : a + _BLOCK].astype(np.float64) @ w
+            z = self.X[a : a + _BLOCK].astype(np.float64) @ w + b
             y = self.labels[a : a + _BLOCK]
             if problem.model == "hinge":
                 total += np.maximum(0.0, 1.0 - y * z).sum()
-            elif problem.model == "logistic":
+            elif problem.model == "squared_hinge":
+                total += np.square(np.maximum(0.0, 1.0 - y * z)).sum()
+            elif problem.model in ("logistic", "sparse_logistic"):
                 total += np.logaddexp(0.0, -y * z).sum()
             else:
                 total += 0.5 * float((z - y) @ (z - y))

@@ -1,0 +1,370 @@
+"""Dual coordinate descent over rows in memory, in one thread, with shrinking and a certified gap.
+
+``sum_i s_i loss(y_i x_i.w) + strength/2 |w|^2`` for the hinge, the squared hinge and the logistic
+loss, where w may include the coefficient of a constant column. A dual variable ``a_i`` belongs to
+each row, and ``w = 1/strength sum_i s_i a_i y_i x_i``. A pass visits the active rows in random
+order and maximises the dual over one of them after the other. Rows whose dual variable is at a
+bound and whose slope points far outside are left out of further passes, until the others have
+reached the requested gap. The rows' shares of the gap at their visits tell when a certificate is
+due.
+
+Source: Hsieh, Chang, Lin, Keerthi and Sundararajan (2008), algorithm 3, for the passes and the
+rule of shrinking; Yu, Huang and Lin (2011) for the logistic loss.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from elasticml.algorithms.cocoa.line_search import products
+from elasticml.arrays import F64, I32, I64
+from elasticml.compiled import regrouping_kernel, unchecked_kernel
+from elasticml.data.chunks.kernels import Values, prefetch
+from elasticml.objectives.conjugates import dual_loss_named
+from elasticml.objectives.dual_kernels import gap_of, minus_conjugate_of, stepped
+from elasticml.objectives.loss_kernels import Shape
+
+#: Weights of the model before the last pass of which the best is certified, for a loss with a kink:
+#: margins near the kink oscillate around it from pass to pass.
+MIXED: Final = (0.0, 0.25, 0.5, 0.75)
+#: Mean of a row's own effect on its margin up to which the first pass is scaled to the rows seen.
+GROW_MAX: Final = 0.25
+#: Limit of the ratio between a certified gap and the one expected from the pass, either way.
+RATIO_MAX: Final = 4.0
+#: That ratio before the first certificate, for a loss with a kink: shares of rows near it fall last.
+KINK_RATIO: Final = 0.2
+#: Visits, in passes over all rows, after which a certificate is due in any case.
+PATIENCE: Final = 10.0
+#: A gap below this share of the objective is rounding.
+ROUNDED: Final = 8.0 * float(np.finfo(np.float64).eps)
+_NO_INDICES: Final = np.zeros(0, np.int32)
+
+
+class MemoryRows(NamedTuple):
+    """Rows in memory, sparse or dense."""
+
+    #: (n + 1,) pointers; for dense rows multiples of the width.
+    indptr: I32 | I64
+    #: (stored,) columns; (0,) for dense rows.
+    indices: I32
+    #: (stored,), float64 or float32.
+    values: Values
+    #: Columns of dense rows; 0 for sparse ones.
+    width: int
+
+
+class _Problem(NamedTuple):
+    targets: F64
+    #: (n,), or (0,) for ones.
+    weights: F64
+    #: (n,) squared norms of the rows, with the constant column's.
+    norms: F64
+    #: Code of the loss, and its interval.
+    code: int
+    box: Shape
+    #: 1 / strength.
+    unit: float
+    #: Value of the constant column, whose coefficient is the model's last; 0 for none.
+    constant: float
+
+
+def memory_rows(X: Any) -> MemoryRows:
+    """Return the rows of a matrix, without a copy if it is in row order."""
+    if scipy.sparse.issparse(X):
+        return MemoryRows(X.indptr.astype(np.int32, copy=False), X.indices, X.data, 0)
+    n, d = X.shape
+    values = np.ascontiguousarray(X).reshape(-1)
+    return MemoryRows(np.arange(n + 1, dtype=np.int32) * np.int32(d), _NO_INDICES, values, d)
+
+
+@regrouping_kernel
+def _dense_dot(values: Values, begin: int, width: int, v: F64) -> float:
+    total = 0.0
+    for j in range(width):
+        total += values[begin + j] * v[j]
+    return total
+
+
+@unchecked_kernel
+def _dot(rows: MemoryRows, begin: int, end: int, v: F64) -> float:
+    if rows.width > 0:
+        return _dense_dot(rows.values, begin, rows.width, v)
+    s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+    body = begin + (end - begin) // 4 * 4
+    for p in range(begin, body, 4):
+        s0 += rows.values[p] * v[np.uint32(rows.indices[p])]
+        s1 += rows.values[p + 1] * v[np.uint32(rows.indices[p + 1])]
+        s2 += rows.values[p + 2] * v[np.uint32(rows.indices[p + 2])]
+        s3 += rows.values[p + 3] * v[np.uint32(rows.indices[p + 3])]
+    for p in range(body, end):
+        s0 += rows.values[p] * v[np.uint32(rows.indices[p])]
+    return (s0 + s1) + (s2 + s3)
+
+
+@unchecked_kernel
+def _add(rows: MemoryRows, begin: int, end: int, c: float, v: F64) -> None:
+    if rows.width > 0:
+        for j in range(rows.width):
+            v[j] += c * rows.values[begin + j]
+    else:
+        for p in range(begin, end):
+            v[np.uint32(rows.indices[p])] += c * rows.values[p]
+
+
+@unchecked_kernel
+def _write_norms(rows: MemoryRows, constant: float, norms: F64) -> None:
+    for i in range(norms.size):
+        total = constant * constant
+        for p in range(rows.indptr[i], rows.indptr[i + 1]):
+            total += float(rows.values[p]) * float(rows.values[p])
+        norms[i] = total
+
+
+@unchecked_kernel
+def _slope(code: int, a: float, m: float) -> float:
+    """Return the derivative of the negated dual; of losses with a bound only."""
+    return m - 1.0 + (0.5 * a if code == 3 else 0.0)
+
+
+@unchecked_kernel
+def _pass(
+    rows: MemoryRows,
+    problem: _Problem,
+    alpha: F64,
+    v: F64,
+    active: I32,
+    state: I64,
+    share: float,
+    slopes: F64,
+) -> float:
+    """Visit the active rows in random order; return the sum of their shares of the gap.
+
+    Parameters
+    ----------
+    active : ndarray (n,)
+        Row numbers, the active ones first; permuted.
+    state : ndarray (2,)
+        Number of active rows, and the generator's state; modified.
+    share : float
+        In a first pass from zero, scaled to the rows seen so far, the weight of all rows; else 0.
+    slopes : ndarray (2,)
+        Largest and smallest slope that a row at its lower, upper bound may have to stay active;
+        replaced by the largest and smallest projected slopes of this pass.
+    """
+    targets, weights, norms, code, box, unit, constant = problem
+    n_active, bits, last = state[0], np.uint64(state[1]), v.size - 1
+    for k in range(n_active - 1, 0, -1):
+        bits ^= bits << np.uint64(13)
+        bits ^= bits >> np.uint64(7)
+        bits ^= bits << np.uint64(17)
+        j = np.int64(((bits >> np.uint64(32)) * np.uint64(k + 1)) >> np.uint64(32))
+        active[k], active[j] = active[j], active[k]
+    upper, lower, gap, seen, k = -math.inf, math.inf, 0.0, 0.0, 0
+    while k < n_active:
+        i = active[k]
+        if k + 1 < n_active:
+            ahead = active[k + 1]
+            for p in range(rows.indptr[ahead], rows.indptr[ahead + 1], 16):
+                prefetch(rows.values, np.uint64(p))
+                prefetch(rows.values, np.uint64(p + 8))
+                if rows.width == 0:
+                    prefetch(rows.indices, np.uint64(p))
+        begin, end = np.int64(rows.indptr[i]), np.int64(rows.indptr[i + 1])
+        y, s, old = targets[i], weights[i] if weights.size > 0 else 1.0, alpha[i]
+        z = _dot(rows, begin, end, v) + (constant * v[last] if constant > 0.0 else 0.0)
+        seen += s
+        swell = share / seen if share > 0.0 and seen > 0.0 else 1.0
+        m, q = swell * y * z, swell * unit * s * norms[i]
+        gap += s * gap_of(code, old, m, y, box)
+        if code != 0:
+            slope = _slope(code, old, m)
+            is_low, is_high = old <= 0.0, code == 4 and old >= 1.0
+            if (is_low and slope > slopes[0]) or (is_high and slope < slopes[1]):
+                n_active -= 1
+                active[k], active[n_active] = active[n_active], i
+                continue
+            projected = slope
+            if (is_low and slope > 0.0) or (is_high and slope < 0.0):
+                projected = 0.0
+            upper, lower = max(upper, projected), min(lower, projected)
+        k += 1
+        new = stepped(code, old, m, y, q, box) if s > 0.0 else old
+        if new != old:
+            alpha[i] = new
+            change = unit * s * y * (new - old)
+            _add(rows, begin, end, change, v)
+            if constant > 0.0:
+                v[last] += constant * change
+    slopes[0], slopes[1] = upper, lower
+    state[0], state[1] = n_active, np.int64(bits)
+    return gap
+
+
+@unchecked_kernel
+def _certify(
+    rows: MemoryRows, problem: _Problem, alpha: F64, v: F64, step: F64, image: F64, sums: F64
+) -> None:
+    """Add up both objectives, without the penalty.
+
+    Parameters
+    ----------
+    step : ndarray (D,), or (0,)
+        Losses are taken at ``v + MIXED[k] step``; of size 0, at ``v`` alone.
+    image : ndarray (D,)
+        ``sum s a y x`` is added.
+    sums : ndarray (1 + len(MIXED),)
+        The conjugates, and the losses of each model, are added.
+    """
+    targets, weights, _, code, box, _, constant = problem
+    last, is_mixed = v.size - 1, step.size > 0
+    for i in range(targets.size):
+        begin, end = np.int64(rows.indptr[i]), np.int64(rows.indptr[i + 1])
+        y, s = targets[i], weights[i] if weights.size > 0 else 1.0
+        z = _dot(rows, begin, end, v) + (constant * v[last] if constant > 0.0 else 0.0)
+        sums[0] += s * minus_conjugate_of(code, alpha[i], y, box)
+        # At the dual variable 0 a row's share of the gap is its loss.
+        sums[1] += s * gap_of(code, 0.0, y * z, y, box)
+        if is_mixed:
+            along = _dot(rows, begin, end, step)
+            along += constant * step[last] if constant > 0.0 else 0.0
+            for k in range(1, len(MIXED)):
+                sums[1 + k] += s * gap_of(code, 0.0, y * (z + MIXED[k] * along), y, box)
+        if alpha[i] != 0.0 and s > 0.0:
+            c = s * alpha[i] * y
+            _add(rows, begin, end, c, image)
+            if constant > 0.0:
+                image[last] += constant * c
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DualFit:
+    """A model with its certificate."""
+
+    #: (d,) or, with a constant column, (d + 1,).
+    w: F64
+    gap: float
+    passes: int
+    #: The gap is at most the requested one, or rounding of the objective.
+    converged: bool
+
+
+class DualDescent:
+    """Dual coordinate descent for one set of targets, see the module docstring.
+
+    Parameters
+    ----------
+    rows : MemoryRows
+    d : int
+        Number of columns.
+    targets : ndarray (n,)
+        -1 and +1.
+    weights : ndarray (n,), optional
+        None for ones.
+    loss : "hinge", "squared_hinge" or "logistic"
+    strength : float, above 0
+    constant : float, optional
+        Value of the constant column; None for none.
+    seed : int
+        Of the order of rows.
+    """
+
+    def __init__(
+        self,
+        rows: MemoryRows,
+        d: int,
+        targets: F64,
+        weights: F64 | None,
+        *,
+        loss: str,
+        strength: float,
+        constant: float | None,
+        seed: int,
+    ) -> None:
+        dual = dual_loss_named(loss)
+        n, value = targets.size, constant or 0.0
+        self._rows, self._strength, self._name = rows, strength, loss
+        norms = np.empty(n)
+        _write_norms(rows, value, norms)
+        self._problem = _Problem(
+            targets=np.ascontiguousarray(targets, np.float64),
+            weights=np.empty(0) if weights is None else weights,
+            norms=norms,
+            code=dual.code,
+            box=dual.box,
+            unit=1.0 / strength,
+            constant=value,
+        )
+        self._alpha = np.zeros(n)
+        self._v = np.zeros(d + (constant is not None))
+        self._active = np.arange(n, dtype=np.int32)
+        self._state = np.array([n, seed * 2 + 1], np.int64)
+        self._slopes = np.array([math.inf, -math.inf])
+        self._total = float(n if weights is None else weights.sum())
+        #: Best certified objectives, and the model of the primal one.
+        self._primal, self._dual, self._best = math.inf, -math.inf, self._v
+
+    def solve(self, gap: float, passes: int) -> DualFit:
+        """Make at most ``passes`` passes, until the gap is at most ``gap``."""
+        estimate, ratio = math.nan, KINK_RATIO if self._name == "hinge" else 1.0
+        work, before = 0.0, self._v
+        for done in range(passes):
+            work += self._state[0] / self._alpha.size
+            before = self._v.copy() if self._name == "hinge" else self._v
+            last, estimate = estimate, self._visit(self._total if done == 0 else 0.0)
+            pace = estimate / last if 0.0 < estimate < last else 1.0
+            expected = estimate * math.sqrt(pace)
+            is_due = ratio * expected <= gap or self._state[0] == 0
+            if not is_due and work < PATIENCE and done + 1 < passes:
+                continue
+            found, work = self._certify(before), 0.0
+            if found <= gap or found <= ROUNDED * abs(self._primal):
+                return DualFit(w=self._best, gap=max(found, 0.0), passes=done + 1, converged=True)
+            if is_due or found > RATIO_MAX * expected:
+                self._unshrink()
+            if expected > 0.0:
+                ratio = min(max(found / expected, 1.0 / RATIO_MAX**2), RATIO_MAX)
+        found = self._primal - self._dual
+        return DualFit(w=self._best, gap=max(found, 0.0), passes=passes, converged=False)
+
+    def _visit(self, whole: float) -> float:
+        """Make a pass; return the sum of the rows' shares of the gap.
+
+        ``whole`` is the weight of all rows in the first pass, else 0.
+        """
+        share = whole if self._grows() else 0.0
+        problem, state, slopes = self._problem, self._state, self._slopes
+        gap = _pass(self._rows, problem, self._alpha, self._v, self._active, state, share, slopes)
+        # The limits of the next pass are the projected slopes of this one.
+        slopes[0] = slopes[0] if slopes[0] > 0.0 else math.inf
+        slopes[1] = slopes[1] if slopes[1] < 0.0 else -math.inf
+        return gap
+
+    def _grows(self) -> bool:
+        """Whether the first pass is scaled to the rows seen so far."""
+        return float(self._problem.norms.mean()) <= GROW_MAX * self._strength
+
+    def _unshrink(self) -> None:
+        self._state[0] = self._alpha.size
+        self._slopes[:] = math.inf, -math.inf
+
+    def _certify(self, before: F64) -> float:
+        """Recompute the model from the dual variables, and return the best certified gap."""
+        step = before - self._v if self._name == "hinge" else np.empty(0)
+        image, sums = np.zeros(self._v.size), np.zeros(1 + len(MIXED))
+        _certify(self._rows, self._problem, self._alpha, self._v, step, image, sums)
+        image *= self._problem.unit
+        half = 0.5 * self._strength
+        for mixed, losses in zip(MIXED, sums[1:].tolist(), strict=True):
+            if mixed == 0.0 or step.size:
+                sent = self._v + mixed * step if mixed else self._v
+                primal = losses + half * products(sent, sent)[1]
+                if primal < self._primal:
+                    self._primal, self._best = primal, sent
+        self._v = image
+        self._dual = max(self._dual, float(sums[0]) - half * products(image, image)[1])
+        return self._primal - self._dual
