@@ -185,7 +185,13 @@ def _by_newton(
         is_free=False,
         fixed=problem.fixed,
     )
-    minimum = minimise(function, function.zero(), gap=target_gap, steps=problem.rounds)
+    minimum = minimise(
+        function,
+        function.zero(),
+        gap=target_gap,
+        steps=problem.rounds,
+        hessian=function.hessian if function.few_columns() else None,
+    )
     gap, w = max(minimum.point.gap, 0.0), minimum.point.w
     scaling = problem.intercept_scaling
     return LinearSolution(
@@ -215,9 +221,9 @@ def _by_columns(
 
 
 def is_by_descent(problem: LinearProblem, table: RowTable) -> bool:
-    """Whether dual coordinate ascent needs only one thread, and so no chunks."""
+    """Whether dual coordinate ascent needs only one thread, and so no chunks; without an offset."""
     is_few = stored_values(table.X) < STEP_VALUES_MIN
-    return is_few and problem.loss in _AT_ZERO
+    return is_few and problem.loss in _AT_ZERO and problem.fixed is None
 
 
 def _by_descent(

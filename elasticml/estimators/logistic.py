@@ -495,7 +495,13 @@ class LogisticRegression(LinearClassifier):
         target_gap = self.tol * math.log(2.0)
         self.solver_path_ = "in-process" if client is None else "job"
         if client is None:
-            minimum = minimise(function, start, gap=target_gap, steps=self.max_iter)
+            minimum = minimise(
+                function,
+                start,
+                gap=target_gap,
+                steps=self.max_iter,
+                hessian=function.hessian if function.few_columns() else None,
+            )
         else:
             # Imported here: loading what jobs need takes longer than most fits.
             from elasticml.estimators.job_backend import fit_primal_as_job

@@ -36,7 +36,7 @@ MIXED: Final = (0.0, 0.25, 0.5, 0.75)
 GROW_MAX: Final = 0.25
 #: Limit of the ratio between a certified gap and the one expected from the pass, either way.
 RATIO_MAX: Final = 4.0
-#: That ratio before the first certificate, for a loss with a kink: shares of rows near it fall last.
+#: That ratio before the first certificate, for a loss with a kink, near which shares fall last.
 KINK_RATIO: Final = 0.2
 #: Visits, in passes over all rows, after which a certificate is due in any case.
 PATIENCE: Final = 10.0
@@ -83,7 +83,7 @@ def memory_rows(X: Any) -> MemoryRows:
 
 
 @regrouping_kernel
-def _dense_dot(values: Values, begin: int, width: int, v: F64) -> float:
+def _dense_dot(values: Values, begin: Any, width: int, v: F64) -> float:
     total = 0.0
     for j in range(width):
         total += values[begin + j] * v[j]
@@ -91,7 +91,7 @@ def _dense_dot(values: Values, begin: int, width: int, v: F64) -> float:
 
 
 @unchecked_kernel
-def _dot(rows: MemoryRows, begin: int, end: int, v: F64) -> float:
+def _dot(rows: MemoryRows, begin: Any, end: Any, v: F64) -> float:
     if rows.width > 0:
         return _dense_dot(rows.values, begin, rows.width, v)
     s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
@@ -107,7 +107,7 @@ def _dot(rows: MemoryRows, begin: int, end: int, v: F64) -> float:
 
 
 @unchecked_kernel
-def _add(rows: MemoryRows, begin: int, end: int, c: float, v: F64) -> None:
+def _add(rows: MemoryRows, begin: Any, end: Any, c: float, v: F64) -> None:
     if rows.width > 0:
         for j in range(rows.width):
             v[j] += c * rows.values[begin + j]

@@ -22,6 +22,9 @@ from elasticml.objectives.conjugates import dual_loss_named
 
 #: Diagonal entries up to this are zero: a column of zeros without penalty.
 _TINY: Final = 1e-300
+#: Most coordinates, and least rows for each, with which Newton steps factor the Hessian.
+GRAM_COLUMNS_MAX: Final = 500
+GRAM_ROWS: Final = 4
 
 
 class LinearObjective:
@@ -139,6 +142,27 @@ class LinearObjective:
         # The coordinate of a column of zeros without penalty never moves.
         diagonal[diagonal <= _TINY] = 1.0
         return diagonal
+
+    def few_columns(self) -> bool:
+        """Whether the factors of a Hessian cost less than the products that they save.
+
+        Not with an offset, and not without a penalty: the Hessian may be singular.
+        """
+        if self.fixed is not None or self.l2 <= 0.0:
+            return False
+        return self._n_model <= GRAM_COLUMNS_MAX and self._rows.n >= GRAM_ROWS * self._n_model
+
+    def hessian(self, w: F64) -> F64:
+        """Return the Hessian at ``w``, (n_model, n_model)."""
+        c = np.empty(self._rows.n)
+        self._loss.loss.curvature(self._forward(w), self._targets, self._weights, c)
+        c /= self._total
+        d, hessian = self._d, np.diag(self._penalty)
+        hessian[:d, :d] += self._rows.gram(c)
+        if self.has_intercept:
+            hessian[d, :d] = hessian[:d, d] = self._constant * self._rows.adjoint(c)
+            hessian[d, d] += self._constant**2 * float(c.sum())
+        return hessian
 
     def _forward(self, w: F64) -> F64:
         if not w.any():

@@ -2,19 +2,22 @@
 
 It does in process what ``batch_gradient``'s TRON does through exchanges, and shares its conjugate
 gradients, radius update and forcing sequence. Coordinates are scaled by the curvature at zero, so
-that columns of unequal size need no additional products.
+that columns of unequal size need no additional products; or, for few coordinates, by the factors of
+a Hessian, which is computed again when conjugate gradients begin to take many products.
 
 Source: Lin and More (1999) for the radius, Steihaug (1983) for the steps.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from elasticml.algorithms.batch_gradient.trust_region import (
     NewtonStep,
@@ -30,6 +33,11 @@ TAKEN: Final = 1e-4
 HIDDEN: Final = 64.0 * float(np.finfo(np.float64).eps)
 #: A step is solved to this share of the gradient norm at which the gap would be small enough.
 NEAR: Final = 0.5
+#: Products of a step after which a new Hessian is worth its cost; it also is after a step that
+#: is not taken.
+PRODUCTS_WORTH: Final = 2
+#: Refused steps after which the Hessian is no longer factored: it changes too fast.
+REFUSED_MAX: Final = 2
 #: A gap below this share of the value that no step reduces is rounding.
 ROUNDED: Final = 1e-10
 
@@ -72,7 +80,77 @@ class Minimum:
     converged: bool
 
 
-def minimise(function: Smooth, start: F64, *, gap: float, steps: int) -> Minimum:
+class Coordinates(Protocol):
+    """A linear change of coordinates ``w = S u`` in which the Hessian is nearer to the identity."""
+
+    def to_model(self, u: F64) -> F64:
+        """Return ``S u``."""
+        ...
+
+    def of_gradient(self, g: F64) -> F64:
+        """Return ``S.T g``."""
+        ...
+
+    def of_model(self, w: F64) -> F64:
+        """Return u, of which w is ``S u``."""
+        ...
+
+
+class Diagonal:
+    """Each coordinate divided by the root of its curvature."""
+
+    def __init__(self, curvature: F64) -> None:
+        self._scale = 1.0 / np.sqrt(curvature)
+
+    def to_model(self, u: F64) -> F64:
+        """See :class:`Coordinates`."""
+        return self._scale * u
+
+    def of_gradient(self, g: F64) -> F64:
+        """See :class:`Coordinates`."""
+        return self._scale * g
+
+    def of_model(self, w: F64) -> F64:
+        """See :class:`Coordinates`."""
+        return w / self._scale
+
+
+class Factored:
+    """Coordinates in which a symmetric positive definite matrix is the identity.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        When it is not positive definite.
+    """
+
+    def __init__(self, matrix: F64) -> None:
+        self._lower = np.linalg.cholesky(matrix)
+
+    def to_model(self, u: F64) -> F64:
+        """See :class:`Coordinates`."""
+        w: F64 = solve_triangular(self._lower, u, trans="T", lower=True, check_finite=False)
+        return w
+
+    def of_gradient(self, g: F64) -> F64:
+        """See :class:`Coordinates`."""
+        u: F64 = solve_triangular(self._lower, g, lower=True, check_finite=False)
+        return u
+
+    def of_model(self, w: F64) -> F64:
+        """See :class:`Coordinates`."""
+        u: F64 = self._lower.T @ w
+        return u
+
+
+def minimise(
+    function: Smooth,
+    start: F64,
+    *,
+    gap: float,
+    steps: int,
+    hessian: Callable[[F64], F64] | None = None,
+) -> Minimum:
     """Minimise a convex smooth function.
 
     Parameters
@@ -83,23 +161,25 @@ def minimise(function: Smooth, start: F64, *, gap: float, steps: int) -> Minimum
         is left to gain.
     steps : int
         Maximum number of steps.
+    hessian : callable, optional
+        Returns the Hessian at a model, if its factors are worth more than they cost.
     """
-    scale = 1.0 / np.sqrt(function.diagonal())
+    scale = _coordinates(function, hessian, start)
     here = function.at(start)
-    first = float(np.linalg.norm(scale * here.gradient))
+    first = float(np.linalg.norm(scale.of_gradient(here.gradient)))
     radius = math.inf
-    stalled = False
+    stalled, is_stale, refused = False, False, 0
     for done in range(steps):
-        gradient = scale * here.gradient
+        gradient = scale.of_gradient(here.gradient)
         norm = float(np.linalg.norm(gradient))
         if here.gap <= gap or norm == 0.0 or stalled:
             # That steps no longer help proves nothing: a gap far above rounding is reported.
             is_small = not here.gap > max(gap, ROUNDED * abs(here.value))
             return Minimum(point=here, steps=done, converged=is_small)
         newton = _newton(here, gradient, scale, radius, _residual(here, gap, norm, first))
-        there = function.at(here.w + scale * newton.step)
+        there = function.at(here.w + scale.to_model(newton.step))
         change, slope = there.value - here.value, float(gradient @ newton.step)
-        after = float(np.linalg.norm(scale * there.gradient))
+        after = float(np.linalg.norm(scale.of_gradient(there.gradient)))
         is_finite = math.isfinite(there.value)
         if is_finite and newton.promised <= HIDDEN * max(abs(here.value), abs(there.value)):
             # Values are equal up to rounding: judge the step by the norm of the gradient.
@@ -107,9 +187,24 @@ def minimise(function: Smooth, start: F64, *, gap: float, steps: int) -> Minimum
             here = there if after < norm else here
             continue
         radius = next_radius(float(np.linalg.norm(newton.step)), slope, change, newton)
-        if change <= -TAKEN * newton.promised:
-            here = there
+        is_better = change <= -TAKEN * newton.promised
+        here, is_stale = (there, True) if is_better else (here, is_stale)
+        if hessian is not None and is_stale and (newton.products > PRODUCTS_WORTH or not is_better):
+            refused += not is_better
+            hessian = hessian if refused < REFUSED_MAX else None
+            length, step = float(np.linalg.norm(newton.step)), scale.to_model(newton.step)
+            scale, is_stale = _coordinates(function, hessian, here.w), False
+            # The radius in the new coordinates has the same ratio to the last step.
+            radius *= float(np.linalg.norm(scale.of_model(step))) / length
+            first = float(np.linalg.norm(scale.of_gradient(here.gradient)))
     return Minimum(point=here, steps=steps, converged=here.gap <= gap)
+
+
+def _coordinates(function: Smooth, hessian: Callable[[F64], F64] | None, w: F64) -> Coordinates:
+    if hessian is not None:
+        with contextlib.suppress(np.linalg.LinAlgError):
+            return Factored(hessian(w))
+    return Diagonal(function.diagonal())
 
 
 def _residual(here: Point, target: float, norm: float, first: float) -> float:
@@ -125,12 +220,14 @@ def _residual(here: Point, target: float, norm: float, first: float) -> float:
     return enough if here.is_quadratic else max(usual, enough)
 
 
-def _newton(here: Point, gradient: F64, scale: F64, radius: float, residual: float) -> NewtonStep:
+def _newton(
+    here: Point, gradient: F64, scale: Coordinates, radius: float, residual: float
+) -> NewtonStep:
     solving = conjugate_gradients(gradient, radius, residual)
     try:
         direction = next(solving)
         while True:
-            direction = solving.send(scale * here.product(scale * direction))
+            direction = solving.send(scale.of_gradient(here.product(scale.to_model(direction))))
     except StopIteration as end:
         newton: NewtonStep = end.value
         return newton

@@ -8,9 +8,23 @@ from typing import Any
 import numpy as np
 
 from elasticml.algorithms.base import Parallel
-from elasticml.arrays import F64
+from elasticml.arrays import F64, I32
+from elasticml.compiled import unchecked_kernel
 from elasticml.data.chunks.kernels import csr_adjoint, csr_forward, csr_product
 from elasticml.data.chunks.products import read_only
+
+#: Values of dense rows that are weighted at a time for a Gram matrix: 4 MB.
+_GRAM_VALUES = 2**19
+
+
+@unchecked_kernel
+def _csr_gram(indptr: I32, indices: I32, values: F64, c: F64, out: F64) -> None:
+    """Add the lower triangle of ``X.T @ diag(c) @ X`` to ``out`` (d, d); columns are sorted."""
+    for i in range(c.size):
+        for p in range(indptr[i], indptr[i + 1]):
+            weighted, row = c[i] * values[p], np.uint32(indices[p])
+            for q in range(indptr[i], p + 1):
+                out[row, np.uint32(indices[q])] += weighted * values[q]
 
 
 class RowBlocks:
@@ -25,7 +39,7 @@ class RowBlocks:
 
     def __init__(self, X: Any, parallel: Parallel) -> None:
         self.n, self.d = int(X.shape[0]), int(X.shape[1])
-        self._parallel = parallel
+        self._parallel, self._X = parallel, X
         cuts = np.linspace(0, self.n, min(parallel.n_threads, self.n) + 1).astype(int)
         self._slices = [slice(a, b) for a, b in itertools.pairwise(cuts)]
         self._parts = [X[rows] for rows in self._slices] if len(self._slices) > 1 else [X]
@@ -95,6 +109,22 @@ class RowBlocks:
         for part, rows in zip(self._across, self._slices, strict=True):
             square = part.multiply(part) if hasattr(part, "multiply") else part * part
             total += square @ c[rows]
+        return total
+
+    def gram(self, c: F64) -> F64:
+        """Return ``X.T @ diag(c) @ X``, (d, d), in one thread; c (n,), not negative."""
+        total = np.zeros((self.d, self.d))
+        if self._rows is not None and all(part.has_canonical_format for part in self._parts):
+            for rows, at in zip(self._rows, self._slices, strict=True):
+                _csr_gram(*rows, c[at], total)
+            return total + np.tril(total, -1).T
+        height = max(1, _GRAM_VALUES // max(1, self.d))
+        for begin in range(0, self.n, height):
+            at = slice(begin, begin + height)
+            some = self._X[at]
+            some = some.toarray() if hasattr(some, "toarray") else some
+            weighted = np.sqrt(c[at])[:, None] * some
+            total += weighted.T @ weighted
         return total
 
     def _csr_adjoint(self, c: F64, values: list[F64]) -> F64:
