@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -189,3 +190,14 @@ def test_the_page_on_own_algorithms_shows_the_example():
     page = (ROOT / "docs/tutorials/own-algorithm.md").read_text()
     code = (ROOT / "examples/huber.py").read_text()
     assert f"```python\n{code[code.index('import numpy') :]}```" in page
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "docs" / "figures").glob("*.json")), ids=lambda path: path.stem
+)
+def test_every_result_file_says_what_was_measured_when_and_how(path):
+    content = json.loads(path.read_text())
+    for part in content.get("tables", [content]):
+        table = {**content, **part}
+        assert {"title", "date", "command", "machine", "columns", "rows"} - table.keys() == set()
+        assert {len(row) for row in table["rows"]} == {len(table["columns"])}
