@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -56,10 +57,7 @@ _BASES = (
 )
 
 #: What scikit-learn's base classes add to each estimator.
-_OF_SCIKIT_LEARN = (
-    "set_fit_request, set_partial_fit_request, set_predict_request, set_score_request, "
-    "set_output, get_metadata_routing"
-)
+_OF_SCIKIT_LEARN = re.compile(r"set_\w+_request|set_output|get_metadata_routing")
 
 
 def write_pages(app: Sphinx) -> None:
@@ -125,7 +123,6 @@ def _name_page(name: str) -> str:
         lines += ["   :members: run_here, check_algorithm, LocalRun, Check"]
     elif inspect.isclass(value):
         lines += [f".. autoclass:: {name}", "   :members:", f"   :inherited-members: {_BASES}"]
-        lines += [f"   :exclude-members: {_OF_SCIKIT_LEARN}"]
     elif callable(value):
         lines += [f".. autofunction:: {name}"]
     else:
@@ -159,6 +156,13 @@ def add_settings(
         parameters.append(f"    {schema.get('description', '')}")
     at = next((i for i, line in enumerate(lines) if line.startswith("---")), len(lines) + 1) - 1
     lines[at:at] = ["", *parameters, ""]
+
+
+def skip_member(
+    app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
+) -> bool | None:
+    """Leave out what scikit-learn adds to estimators."""
+    return True if _OF_SCIKIT_LEARN.fullmatch(name) else None
 
 
 # --- keys of job files ------------------------------------------------------------------------
@@ -285,6 +289,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Write the pages before the sources are read; add settings before numpydoc reads them."""
     app.connect("builder-inited", write_pages)
     app.connect("autodoc-process-docstring", add_settings, priority=100)
+    app.connect("autodoc-skip-member", skip_member)
     # Blocks that tests/test_layers.py reads.
     for language in ("layers", "pure", "plain"):
         app.add_lexer(language, TextLexer)
