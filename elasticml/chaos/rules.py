@@ -25,10 +25,8 @@ SLACK: Final = 1e-9
 _LEFT_MAX: Final = 0.1
 #: Rounds whose models are compared with all rows, at most.
 _ROUNDS_MAX: Final = 60
-#: Rounds without faults after which the model must be near the optimum; CoCoA needs more when dual
-#: variables were lost, and what is left of them can have a dual far below that of zero.
+#: Rounds without faults after which the model must be near the optimum.
 _QUIET_ROUNDS_MIN: Final = 10
-_QUIET_ROUNDS_MIN_COCOA: Final = 30
 _CERTIFIED: Final = ("cocoa", "primal_cocoa")
 
 
@@ -139,8 +137,7 @@ def _same_result(played: PlayedPlan) -> Iterator[str]:
         return
     absent = played.world.driver.machine.state.ledger.absent_rows()
     rounds = [r for r in map(HistoryRow, result.rows) if (r.seconds or 0.0) > played.last_fault_s]
-    is_cocoa = algorithm["name"] == "cocoa"
-    if len(rounds) < (_QUIET_ROUNDS_MIN_COCOA if is_cocoa else _QUIET_ROUNDS_MIN):
+    if len(rounds) < _QUIET_ROUNDS_MIN:
         return
     # Groups wait for members that own nothing: with the last newcomers, there are enough.
     has_newcomers = played.last_grant_s > played.last_fault_s

@@ -366,6 +366,8 @@ class Driver:
         assert latest_s is not None
         if is_training and not waits and now_s <= latest_s:
             return []
+        if self.rounds.has_former_model:
+            return self._end("done", f"{seconds:g} seconds, with the model of the checkpoint")
         if is_training and self.rounds.has_model:
             return self._end("done", f"{seconds:g} seconds")
         error = self.waits.too_late(request, now_s)

@@ -141,6 +141,8 @@ class Rounds:
         self.last_row = HistoryRow({})
         #: A round has ended in this process, so that there is a model.
         self.has_model = False
+        #: The job was resumed, and no round has ended since: its model is the checkpoint's.
+        self.has_former_model = False
 
     # --- history ------------------------------------------------------------------------------
 
@@ -159,7 +161,7 @@ class Rounds:
         if idle:
             shown = self.waiting_row()
         else:
-            self.has_model = True
+            self.has_model, self.has_former_model = True, False
             self.history.ended(row, now_s)
         whole = self.row(shown)
         commands: list[Command] = [
@@ -205,6 +207,7 @@ class Rounds:
         """Continue from what :meth:`snapshot` of another driver returned."""
         self.last_row = HistoryRow(dict(machine["last_row"]))
         self._durations.extend(machine["durations"])
+        self.has_former_model = True
 
     def pace_s(self) -> float:
         """Return the duration of idle rounds: as undisturbed ones if faults are planned."""

@@ -58,8 +58,7 @@ class FinishedJob:
     @classmethod
     def of(cls, record: JobRecord, session: DriverSession, seconds: float) -> FinishedJob:
         """Return the results of a job whose driver is about to be dropped."""
-        training, journal = session.training, session.journal
-        arrays = {} if training is None else training.result_arrays()
+        journal, arrays = session.journal, session.result_arrays()
         record = job_record(record.without_arrays())
         journal.compact(record.json)
         finished = cls(

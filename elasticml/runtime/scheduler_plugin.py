@@ -388,8 +388,8 @@ class ElasticmlScheduler(SchedulerPlugin):
         data: Mapping[str, Any]
         summary: Mapping[str, Any]
         if isinstance(shell, DriverAgent):
-            session, training = shell.driver_session, shell.driver_session.training
-            arrays = {} if training is None else training.result_arrays()
+            session = shell.driver_session
+            arrays = session.result_arrays()
             summary, facts, data = session.summary, session.facts, session.source.spec()
         else:
             arrays, summary, facts, data = shell.arrays, shell.summary, shell.facts, shell.data

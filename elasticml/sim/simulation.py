@@ -119,7 +119,7 @@ class Simulation:
             story=list(session.journal.story),
             rows=list(session.journal.rows),
             snapshots=session.journal.snapshots,
-            arrays={} if session.training is None else session.training.result_arrays(),
+            arrays=session.result_arrays(),
             summary={**session.summary, "simulated": True},
             facts=session.facts,
             error=session.error,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from elasticml.algorithms.base import Model, Scalar
+from elasticml.algorithms.base import Arrays, Model, Scalar
 from elasticml.algorithms.registry import algorithm
 from elasticml.control.checkpoint_state import snapshot
 from elasticml.control.driver import Driver
@@ -258,6 +258,22 @@ class DriverSession:
             arrays = training.last_arrays() if waited else training.round_arrays()
             self.journal.snapshot(row.round, arrays)
 
+    def result_arrays(self) -> Arrays:
+        """Return the model with which the job ends; empty if there is none.
+
+        That of the checkpoint if no round has ended since the job resumed.
+        """
+        former = self._former
+        if former is not None:
+            return former.model
+        return {} if self.training is None else self.training.result_arrays()
+
+    @property
+    def _former(self) -> ResumePoint | None:
+        """The end of the former attempt if no round has ended since the job resumed."""
+        has_own = self.training is not None and bool(self.training.result_arrays())
+        return None if has_own or self.resumed is None else self.resumed.resume_point
+
     def close(
         self,
         command: cmd.EndJob,
@@ -280,16 +296,26 @@ class DriverSession:
         if command.state == "failed" and self.error is None:
             self.error = error_to_dict(command.error or JobFailedError(command.reason))
         rounds, members, objective = machine.state.round, machine.members_at_end, None
+        kept = None if training is None else training.kept
+        model_round = None if kept is None else kept.round
+        if (former := self._former) is not None:
+            model_round = former.model_round
+        if self.facts is None and self.resumed is not None:
+            self.facts = self.resumed.facts
         if model is not None or self.journal.rows:
             # A job that was cut short ends with its best model, if it is validated, else with the
             # model of its last completed round.
             final = final_model(model) if model is not None else machine.rounds.waiting_row()
+            if model_round is not None and model is None:
+                final = dict.fromkeys(("objective", "objective_kind", "gap", "step"))
             absent_examples = machine.state.ledger.absent_rows()
             counted = {"round": rounds, "members": members, "absent_examples": absent_examples}
             row = HistoryRow({**final, **counted})
-            self.add_row(now_s, row, sent_bytes, waited=True)
+            self.journal.add_row(now_s, row, sent_bytes)
+            # The model that is returned, which may be an earlier one.
+            self.journal.snapshot(rounds, self.result_arrays())
             objective = row.objective
-        converged, kept = False, None if training is None else training.kept
+        converged = False
         if model is not None and training is not None and training.model is not None:
             converged = has_converged(model, machine.state.settings)
         if kept is not None:
@@ -324,8 +350,8 @@ class DriverSession:
             features=None if facts is None else facts.n_columns,
             members=members,
         )
-        if kept is not None:
-            summary = replace(summary, model_round=kept.round)
+        if model_round is not None:
+            summary = replace(summary, model_round=model_round)
         if self.record.validate:
             rows = [dict(row) for row in self.journal.rows]
             n_rows = 0 if facts is None else facts.validation_rows

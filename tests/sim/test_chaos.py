@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from elasticml.chaos.campaign import judge, minimal, minimal_plan
 from elasticml.chaos.plan import Fault, FaultPlan, draw_plan
+from elasticml.chaos.rules import violations
 from elasticml.chaos.virtual_run import play_plan
 from elasticml.cli.chaos import chaos
 from elasticml.errors import ConfigError
@@ -96,6 +97,24 @@ def test_a_driver_that_is_killed_resumes_from_its_last_round():
     np.testing.assert_allclose(
         played.result.arrays["coef"], calm.result.arrays["coef"], rtol=0.1, atol=0.05
     )
+
+
+def test_a_resumed_job_whose_time_is_over_before_a_round_ends_with_the_checkpoint_s_model():
+    plan = draw_plan(48)
+    end_s = plan.record["stop"]["seconds"]
+    driver = Fault(kind="driver", at=end_s - 0.01, seconds=1.0)
+    played = play_plan(plan.with_faults([driver]))
+    result = played.result
+    (resumed,) = (r for r in result.story if r["event"] == "JobResumed")
+    assert (result.state, result.error) == ("done", None)
+    assert result.summary["rounds"] == resumed["round"] > 2
+    assert result.summary["stopped_by"].endswith("seconds, with the model of the checkpoint")
+    calm = play_plan(plan.with_faults([])).result
+    # The next round of the undisturbed job begins with the same model.
+    same = calm.snapshots.get(resumed["round"], calm.arrays)
+    for name, array in result.arrays.items():
+        np.testing.assert_array_equal(array, same[name])
+    assert violations(played) == []
 
 
 def test_a_plan_that_does_not_end_is_a_violation():

@@ -96,6 +96,20 @@ def test_most_members_away_for_good_leave_the_best_model_that_is_known(optimizer
     np.testing.assert_array_equal(guarded.arrays["coef"], guarded.snapshots[kept["round"]]["coef"])
 
 
+def test_descent_does_not_go_on_from_where_flat_stand_ins_led():
+    """With 5 of 6 members away the model gets worse, and they return before the guard acts."""
+    algorithm = {"name": "batch_gradient", "l2": 1e-6, "optimizer": "gd"}
+    faults = [{"round": 3, "lose": 5}, {"round": 9, "return": 5}]
+    result = play(algorithm=algorithm, faults=faults, stop={"rounds": 12})
+    rows = dict(zip(column(result, "round"), column(result, "objective"), strict=True))
+    X, y = source_rows()
+    known, away = (
+        np.logaddexp(0.0, -y * (X @ result.snapshots[r]["coef"][0])).mean() for r in (3, 8)
+    )
+    assert rows[8] < known - 0.05 < away - 0.1  # estimated to be better, and worse
+    assert rows[9] <= known + 1e-5
+
+
 def source_rows():
     rng = np.random.default_rng(7)
     X = rng.standard_normal((240, 5))

@@ -108,8 +108,9 @@ class StandInGuard:
 
     After ``PATIENCE`` points without progress the stand-ins borrow curvature at the best point. If
     the absent examples are unlike the present ones, no step is taken after as many more. A change
-    of the set of examples resets the guard. If a group's loss has no bound, points cannot be
-    judged: the stand-ins borrow curvature at once, and the guard is off.
+    of the set of examples resets the guard; if the steps so far have certainly led away from the
+    best known point, the model goes back to it first. If a group's loss has no bound, points cannot
+    be judged: the stand-ins borrow curvature at once, and the guard is off.
     """
 
     best: Point | None = None
@@ -145,9 +146,15 @@ class StandInGuard:
         """
         if elastic.changes != self._changes:
             flat = elastic.rules.guarded and elastic.stand_ins.modes()["taylor"] > 0
+            watched = self.watches
             self._begin(elastic.changes, watches=flat)
             if flat and known is not None:
                 self.best, self.best_value = known.point, known.value
+            if not watched or known is None or error is None:
+                pass
+            elif known.is_below(estimated + error.low):
+                elastic.note = "steps with flat stand-ins led away: back to the best known model"
+                return known.point
         if not self.watches:
             return None
         if self.switches:

@@ -4,7 +4,8 @@ Every exchange has a ``serial``, one above the last. Chunks carry three things i
 dual variables ``alpha`` at the beginning of the last exchange that they took part in, the full
 ``step`` of that exchange, and its ``serial``. Both kinds of exchange first *settle*: where a
 chunk's serial is ``settle``, ``alpha += gamma * step``. An exchange that is repeated under the same
-serial finds its chunks settled and starts from the same state.
+serial finds its chunks settled and starts from the same state. The step of a certificate is
+``alpha`` itself: ``gamma`` is 0 after it, or scales all dual variables.
 
 A member's damping follows from its share: ``sigma'_k = max(1, damping S / S_k)`` for each part of
 the data that changes without seeing the others. With ``damping`` 1 adding all steps whole is safe,

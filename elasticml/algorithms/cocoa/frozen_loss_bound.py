@@ -562,18 +562,18 @@ class FrozenGroups:
     plan: BoundPlan | None
     limits: RowLimits | None = None
     groups: dict[GroupId, FrozenGroup] = field(default_factory=dict)
-    #: Model and sums of the last certificates.
-    kept: dict[ExchangeId, tuple[F64, Arrays]] = field(default_factory=dict)
+    #: Of the last certificates: model, sums, and the factor of the dual variables after it.
+    kept: dict[ExchangeId, tuple[F64, Arrays, float]] = field(default_factory=dict)
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Statistics that certificates must return."""
         return {} if self.plan is None else self.plan.shapes
 
-    def keep(self, exchange: ExchangeId, v: F64, arrays: Arrays) -> None:
-        """Store a certificate's model and sums."""
+    def keep(self, exchange: ExchangeId, v: F64, arrays: Arrays, scale: float) -> None:
+        """Store a certificate's model and sums, and the factor of its dual variables."""
         if self.plan is not None:
-            self.kept[exchange] = (v, arrays)
+            self.kept[exchange] = (v, arrays, scale)
             for old in sorted(self.kept)[:-KEPT]:
                 del self.kept[old]
 
@@ -592,11 +592,12 @@ class FrozenGroups:
         if self.plan is None or anchor is None or anchor.exchange not in self.kept:
             return UNKNOWN_GROUP
         assert self.limits is not None
-        v0, whole = self.kept[anchor.exchange]
+        v0, whole, scale = self.kept[anchor.exchange]
         names = self.plan.shapes
         return FrozenGroup(
-            dual=float(anchor.arrays["dual"]),
-            image=np.array(anchor.arrays["image"]),
+            # -loss* is concave and zero at zero: its chord from there is a lower bound.
+            dual=scale * float(anchor.arrays["dual"]),
+            image=scale * np.asarray(anchor.arrays["image"]),
             weight=float(anchor.arrays["weight"]),
             loss=FrozenLoss(
                 self.plan,

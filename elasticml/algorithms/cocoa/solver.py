@@ -64,8 +64,8 @@ class Duals:
     ) -> bool:
         """Apply ``gamma`` times a chunk's last step, once; return whether the chunk is up to date.
 
-        The chunk then has serial ``serial`` and no step. A chunk without state, or with the state
-        of another exchange than ``settle``, is left as it is.
+        The chunk then has serial ``serial``, and its step is that of a certificate. A chunk
+        without state, or with the state of another exchange than ``settle``, is left as it is.
         """
         own = serial_of(chunk, self.prefix)
         if own is None or self.alpha(chunk).shape != (chunk.n_rows,):
@@ -101,9 +101,12 @@ class Duals:
         return chunk.state[self.prefix + STEP]
 
     def write_alpha(self, chunk: Chunk, alpha: F64, serial: int) -> None:
-        """Replace a chunk's dual variables, which it then owns, with a zero step."""
+        """Replace a chunk's dual variables, which it then owns; its step is as large as they are.
+
+        So a certificate's step scales them. A pass sets another one.
+        """
         step = row_array(chunk)
-        step[:] = 0.0
+        step[:] = alpha
         own = {ALPHA: alpha, STEP: step, SERIAL: np.array([serial], np.int64)}
         chunk.state = {**chunk.state, **{self.prefix + name: a for name, a in own.items()}}
         chunk.state_version += 1

@@ -5,6 +5,12 @@ step that a member keeps is sent with the next exchange. The model is recomputed
 variables in every certificate, so that rounding errors do not accumulate, and at the beginning of a
 round after examples have come or gone.
 
+After a loss, dual variables that remain no longer balance each other, and those mapped from an
+early model are far off: their dual objective can be far below that of zero, because the model is
+their sum divided by a small ``l2``. Bounded ones recover in a few passes. Those of losses without
+bounds do not; they are multiplied by a factor in [0, 1] with which the dual objective is at least
+that of zero.
+
 Source: both CoCoA papers with ``mode: paper``; by default the line search and the damping of our
 study of them.
 """
@@ -49,6 +55,7 @@ from elasticml.algorithms.targets import (
 from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError, JobFailedError
+from elasticml.objectives.conjugates import dual_loss_named
 from elasticml.specification.algorithms import CoCoA, absent_rule, settings_from_section
 
 #: Gap relative to the objective below which float32 members sum their steps in float64.
@@ -209,7 +216,6 @@ class _Ascent:
         weight = float(arrays["weight"])
         if outcome.absent_examples == 0:
             self.weight = weight
-        self.frozens.keep(outcome.exchange, sent_v, arrays)
         image = self.frozens.add_image(np.asarray(arrays["image"]))
         # In the dual problem an offset is linear: sum s_i coefficient_i offset_i.
         fixed = self.columns.fixed
@@ -223,9 +229,37 @@ class _Ascent:
         self.resyncs += stale
         self.is_stale = False
         self.current = self._certificate(sent_v, arrays, self.weight - weight, along_offset)
+        scale = self._scale(arrays) if stale or fill == "map" else 1.0
+        self.frozens.keep(outcome.exchange, sent_v, arrays, scale)
         self.best = self.current if self.best is None else self.current.better(self.best)
         self.gap_schedule.target = self.settings.gap_to_reach(self.best.primal)
         self.gap_schedule.certified(self.best.gap)
+
+    def _scale(self, arrays: Arrays) -> float:
+        """Multiply unbounded dual variables by the best factor in [0, 1], and return it.
+
+        Best by a lower bound of the dual objective: ``-loss*`` is concave and zero at zero, hence
+        above its chord from there, also with an offset. The members multiply in the next exchange. Dual variables of
+        absent examples stay as they are.
+        """
+        loss = dual_loss_named(self.settings.loss, self.settings.loss_parameters)
+        if float(arrays["unset"]) == 0.0 or math.isfinite(loss.high):
+            return 1.0
+        image, fixed = np.asarray(arrays["image"]), self.columns.fixed
+        own = self.columns.up(image) / (self.settings.l2 * self.weight)
+        frozen = self.v - own
+        along = LineModel.of(
+            frozen,
+            own,
+            dual=float(arrays["dual"]) - (0.0 if fixed is None else float(image[fixed])),
+            curvature=0.0,
+            weight=self.weight,
+            l2=self.settings.l2,
+        )
+        scale = min(max(along.best, 0.0), 1.0)
+        if scale < 1.0:
+            self.gamma, self.v = scale - 1.0, frozen + scale * own
+        return scale
 
     def _certificate(
         self, sent_v: F64, arrays: Arrays, absent_weight: float, along_offset: float

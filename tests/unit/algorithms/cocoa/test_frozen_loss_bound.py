@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elasticml.algorithms.base import Anchor, Outcome
 from elasticml.algorithms.cocoa import frozen_loss_bound
 from elasticml.algorithms.cocoa.bound_statistics import (
     EvaluatedChunk,
@@ -18,15 +19,20 @@ from elasticml.algorithms.cocoa.bound_statistics import (
     row_maxima,
 )
 from elasticml.algorithms.cocoa.frozen_loss_bound import (
+    UNKNOWN_GROUP,
     BoundPlan,
+    FrozenGroup,
+    FrozenGroups,
     FrozenLoss,
+    RowLimits,
     plan_statistics,
     trivial_bound,
 )
+from elasticml.algorithms.scaling import Columns
 from elasticml.data.chunks.chunk import Layout, binary_csr_chunk, csr_chunk, dense_chunk
 from elasticml.data.chunks.ngrams import cut_letters, sequence_layout
 from elasticml.errors import ConfigError
-from elasticml.ids import ChunkId
+from elasticml.ids import ChunkId, ExchangeId, GroupId
 
 ID = ChunkId("0" * 16, 0, 0)
 KINDS = ("dense", "csr", "binary_csr", "sequence")
@@ -295,3 +301,55 @@ def test_the_bound_holds_when_subtraction_cancels_nearly_all_digits(loss, form):
         too_low_without_allowance += FrozenLoss(plan, v0, left, lost, longest).upper(v) < truth
     if form == "matrix" and loss == "squared":
         assert too_low_without_allowance > 0
+
+
+# --- all absent groups ----------------------------------------------------------------------------
+
+ONE, TWO = GroupId(1), GroupId(2)
+
+
+def groups():
+    """Make two absent groups of a model with two coordinates."""
+    made = FrozenGroups(
+        loss="hinge",
+        columns=Columns(n_columns=2, intercept=False),
+        plan=plan_statistics("hinge", 2),
+    )
+    made.limits = RowLimits(rows=np.ones(2), target=1.0)
+    for group, dual in ((ONE, 3.0), (TWO, 5.0)):
+        image = np.array([dual, 1.0])
+        made.groups[group] = FrozenGroup(dual=dual, image=image, weight=2.0, loss=None)
+    return made
+
+
+def outcome(**changes):
+    return Outcome(
+        **{"exchange": ExchangeId(9), "arrays": {}, "examples": 4, "absent_examples": 2, **changes}
+    )
+
+
+def test_a_group_counts_until_it_is_in_a_sum_again():
+    made = groups()
+    assert made.dual() == 8.0
+    np.testing.assert_array_equal(made.add_image(np.array([1.0, 1.0])), [9.0, 3.0])
+    assert made.note(outcome(absent=(TWO,)))
+    assert made.dual() == 5.0
+    np.testing.assert_array_equal(made.add_image(np.array([1.0, 1.0])), [6.0, 2.0])
+    assert not made.note(outcome(absent=(TWO,)))
+
+
+def test_a_group_is_frozen_as_the_certificate_left_it_if_that_is_kept():
+    made = groups()
+    assert made.plan is not None
+    parts = {name: np.zeros(shape) for name, shape in made.plan.shapes.items()}
+    sums = {**parts, "dual": np.array(-4.0), "image": np.ones(2), "weight": np.array(2.0)}
+    made.keep(ExchangeId(7), np.zeros(2), sums, 0.25)
+    new = GroupId(3)
+    for exchange, expected in ((7, -1.0), (6, 0.0)):
+        anchor = Anchor(exchange=ExchangeId(exchange), arrays=sums)
+        made.note(outcome(opened=new, anchor=anchor))
+        # The factor of the dual variables after the certificate is in the group's share, too.
+        assert made.groups[new].dual == expected
+        assert (made.groups[new] is UNKNOWN_GROUP) == (exchange == 6)
+    made.note(outcome(opened=new, anchor=Anchor(exchange=ExchangeId(7), arrays=sums)))
+    np.testing.assert_array_equal(made.groups[new].image, [0.25, 0.25])
