@@ -26,7 +26,9 @@ from elasticml.chaos.rules import miscounted, undisturbed_objective, untrue
 from elasticml.chaos.stock_workers import StockWorkers
 from elasticml.chaos.switch import join
 from elasticml.chaos.temporary_faults import TemporaryFault, full_disk, memory_limit
+from elasticml.chaos.yarn_workers import YarnWorkers, yarn_environment
 from elasticml.clusters.local.cluster import LocalCluster
+from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
 from elasticml.clusters.polling import until
 from elasticml.errors import ElasticmlError, JobFailedError
 from elasticml.job import Job, resume
@@ -43,7 +45,7 @@ from elasticml.specification.sections import (
 from elasticml.story.history import HistoryRow
 from elasticml.story.records import CheckpointWritten, records_of
 
-Kind = Literal["local", "stock", "hosts"]
+Kind = Literal["local", "stock", "hosts", "yarn"]
 MEMBERS: Final = 4
 DATA: Final = {"rows": 4000, "columns": 20}
 #: Seconds of a job under drawn faults, of the faults, and until a job counts as hanging.
@@ -98,8 +100,9 @@ def run_on_processes(
     kill_every_s : float or None
         A soak: long jobs, with a SIGKILL after each such time. None: faults of all kinds, and in
         every second pair of jobs the driver is killed.
-    kinds : sequence of {"local", "stock", "hosts"}
-        Workers of :class:`LocalCluster`, stock workers of this machine, stock workers on hosts.
+    kinds : sequence of {"local", "stock", "hosts", "yarn"}
+        Workers of :class:`LocalCluster`, stock workers of this machine, stock workers on hosts,
+        containers of one mini YARN.
 
     Raises
     ------
@@ -111,23 +114,25 @@ def run_on_processes(
     totals, begin_s = ProcessTotals(seed=seed), time.monotonic()
     until_s = float("inf") if minutes is None else begin_s + 60.0 * minutes
     numbers: Iterator[int] = iter(range(10**9 if jobs is None else jobs))
-    for number in numbers:
-        if time.monotonic() >= until_s:
-            break
-        kind = kinds[number % len(kinds)]
-        with Leftovers() as left:
-            run = _Run(kind, seed + number, kill_every_s)
-            wrong = run.play()
-        wrong += left.found
-        totals.jobs += 1
-        totals.rounds += run.rounds
-        totals.rows_checked += run.rows_checked
-        totals.faults.update(run.faults)
-        totals.killed += run.killed
-        totals.wrong += [f"{run.name}: {text}" for text in wrong]
-        watch(f"{run.name}: {run.rounds} rounds, {dict(run.faults)}")
-        for text in wrong:
-            watch(f"VIOLATION {run.name}: {text}")
+    with contextlib.ExitStack() as exits:
+        yarn = exits.enter_context(yarn_environment()) if "yarn" in kinds else None
+        for number in numbers:
+            if time.monotonic() >= until_s:
+                break
+            kind = kinds[number % len(kinds)]
+            with Leftovers() as left:
+                run = _Run(kind, seed + number, kill_every_s, yarn)
+                wrong = run.play()
+            wrong += left.found
+            totals.jobs += 1
+            totals.rounds += run.rounds
+            totals.rows_checked += run.rows_checked
+            totals.faults.update(run.faults)
+            totals.killed += run.killed
+            totals.wrong += [f"{run.name}: {text}" for text in wrong]
+            watch(f"{run.name}: {run.rounds} rounds, {dict(run.faults)}")
+            for text in wrong:
+                watch(f"VIOLATION {run.name}: {text}")
     totals.seconds = time.monotonic() - begin_s
     return totals
 
@@ -135,8 +140,10 @@ def run_on_processes(
 class _Run:
     """One job."""
 
-    def __init__(self, kind: Kind, seed: int, kill_every_s: float | None) -> None:
-        self.kind, self.seed, self.kill_every_s = kind, seed, kill_every_s
+    def __init__(
+        self, kind: Kind, seed: int, kill_every_s: float | None, yarn: MiniYarn | None
+    ) -> None:
+        self.kind, self.seed, self.kill_every_s, self.yarn = kind, seed, kill_every_s, yarn
         rng = random.Random(seed)
         # Primal CoCoA is done before a soak's job is over.
         sections = SECTIONS if kill_every_s is None else SECTIONS[:2]
@@ -146,6 +153,8 @@ class _Run:
         self.data = {**DATA, "seed": seed % 3}
         self.kills_driver = kill_every_s is None and seed % 4 >= 2
         self.seconds = JOB_S if kill_every_s is None else SOAK_JOB_S
+        if yarn is not None:  # a new container takes seconds
+            self.seconds *= 3.0
         self.name = f"seed {seed}, {kind}, {section['name']}, absent: {self.absent}"
         self.name += ", driver killed" if self.kills_driver else ""
         self.faults: Counter[str] = Counter()
@@ -189,7 +198,8 @@ class _Run:
     def _attempt(self, job: Job, folder: str, source: Any, is_calm: bool) -> list[str]:
         """Start the job, or resume it if it has a checkpoint; return what is wrong."""
         place = f"{folder}/checkpoint"
-        with _world(self.kind, Path(tempfile.mkdtemp(dir=folder)), self.seed) as world:
+        where = Path(tempfile.mkdtemp(dir=folder))
+        with _world(self.kind, where, self.seed, self.yarn) as world:
             if os.path.exists(place):
                 handle = resume(world.client, place, data=source)
             else:
@@ -200,7 +210,7 @@ class _Run:
         """Start the job, and kill its driver after the second checkpoint."""
         with (
             tempfile.TemporaryDirectory() as folder,
-            _world(self.kind, Path(folder), self.seed) as world,
+            _world(self.kind, Path(folder), self.seed, self.yarn) as world,
         ):
             written = records_of(CheckpointWritten, job.start(world.client))
             if next(written, None) is None or next(written, None) is None:
@@ -219,7 +229,7 @@ class _Run:
                 fault=1.0,
                 spared=0,
                 takes_half=True,
-                seconds=FAULTS_S,
+                seconds=FAULTS_S if self.yarn is None else 3.0 * FAULTS_S,
             )
             temporary = world.temporary
         else:
@@ -266,9 +276,17 @@ class _World:
 
 
 @contextlib.contextmanager
-def _world(kind: Kind, folder: Path, seed: int) -> Generator[_World]:
+def _world(kind: Kind, folder: Path, seed: int, yarn: MiniYarn | None) -> Generator[_World]:
     """Start a cluster."""
-    if kind == "local":
+    if yarn is not None:
+        with YarnWorkers(yarn, MEMBERS) as containers:
+            yield _World(
+                cluster=containers,
+                client=containers.client,
+                scheduler_pid=containers.scheduler_pid,
+                temporary=containers.temporary,
+            )
+    elif kind == "local":
         with (
             LocalCluster(MEMBERS, workers_max=MEMBERS + 1, log_dir=folder) as local,
             Client(local, set_as_default=False) as client,

@@ -43,6 +43,12 @@ slowed. Needs Linux and root.
 \b
     elasticml chaos --on hosts --plans 4 --seed 1
 
+On yarn, workers and scheduler are containers of a mini Hadoop (elasticml mini-yarn). In addition,
+another queue pre-empts containers, and nodes and the ResourceManager are killed and come back.
+
+\b
+    elasticml chaos --on yarn --plans 2 --seed 1
+
 Exit code 1 after a violation.
 """
 
@@ -51,15 +57,15 @@ Exit code 1 after a violation.
 @click.option(
     "--on",
     "where",
-    type=click.Choice(["simulator", "processes", "hosts"]),
+    type=click.Choice(["simulator", "processes", "hosts", "yarn"]),
     default="simulator",
     show_default=True,
-    help="Virtual time, worker processes of this machine, or of hosts in network namespaces.",
+    help="Virtual time; worker processes, on hosts in network namespaces, in YARN's containers.",
 )
 @click.option(
     "--plans",
     type=click.IntRange(1),
-    help="Number of plans or, on processes and hosts, jobs; without --minutes 100 or 4.",
+    help="Number of plans or, except on the simulator, jobs; without --minutes 100 or 4.",
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of the first.")
 @click.option("--minutes", type=click.FloatRange(0, min_open=True), help="Start none afterwards.")
@@ -117,8 +123,9 @@ def _on_processes(
     """Disturb real processes; return the exit code."""
     from elasticml.chaos.processes import Kind, run_on_processes
 
-    kinds: tuple[Kind, ...] = ("hosts",) if where == "hosts" else ("local", "stock")
-    totals = run_on_processes(seed, jobs, minutes, kill_every_s, click.echo, kinds)
+    kinds: dict[str, tuple[Kind, ...]] = {"hosts": ("hosts",), "yarn": ("yarn",)}
+    some = kinds.get(where, ("local", "stock"))
+    totals = run_on_processes(seed, jobs, minutes, kill_every_s, click.echo, some)
     rows = [
         ("jobs", f"{totals.jobs}, {totals.rounds:,} rounds"),
         ("faults", f"{totals.faults.total():,}, {totals.killed:,} workers ended"),

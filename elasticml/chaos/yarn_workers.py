@@ -1,0 +1,168 @@
+"""Workers in containers of a mini YARN, and the faults that only YARN has."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sys
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import urlsplit
+
+import psutil
+from distributed import Client
+
+from elasticml.chaos.temporary_faults import TemporaryFault, Undo
+from elasticml.clusters.local.cluster import LocalWorker
+from elasticml.clusters.minihadoop.daemons import marked
+from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
+from elasticml.clusters.minihadoop.test_tenant import Tenant
+from elasticml.clusters.polling import until
+from elasticml.errors import JobFailedError
+from elasticml.jobs.announce import announce
+from elasticml.jobs.handle import workers_of
+from elasticml.runtime.fault_injection import How
+
+if TYPE_CHECKING:
+    from elasticml.clusters.yarn.cluster import YarnCluster
+
+_START_S_MAX: Final = 180.0
+#: The node whose NodeManager ends with all its containers.
+_NODE: Final = 1
+
+
+@contextlib.contextmanager
+def yarn_environment() -> Generator[MiniYarn]:
+    """Start a mini YARN; this process's environment names it meanwhile."""
+    former = dict(os.environ)
+    with MiniYarn() as yarn:
+        os.environ.update(yarn.environment())
+        try:
+            yield yarn
+        finally:
+            for name in yarn.environment():
+                os.environ.pop(name, None)
+            os.environ.update({n: v for n, v in former.items() if n in yarn.environment()})
+
+
+class YarnWorkers:
+    """A cluster in containers of 1 GiB, and another queue's application; a context manager.
+
+    Parameters
+    ----------
+    yarn : MiniYarn
+    members : int
+        Workers at the start.
+    """
+
+    client: Client
+
+    def __init__(self, yarn: MiniYarn, members: int) -> None:
+        self._yarn, self._members = yarn, members
+        self._exits = contextlib.ExitStack()
+        self._cluster: YarnCluster
+        self._tenant: Tenant
+
+    def __enter__(self) -> Self:
+        import skein
+
+        from elasticml.clusters.yarn.cluster import YarnCluster
+
+        with contextlib.ExitStack() as exits:
+            skein_client: Any = exits.enter_context(skein.Client(log=False))
+            self._tenant = exits.enter_context(Tenant(skein_client))
+            self._cluster = exits.enter_context(
+                YarnCluster(
+                    environment=f"python://{sys.executable}",
+                    n_workers=self._members,
+                    worker_memory="1 GiB",
+                    scheduler_memory="1 GiB",
+                    worker_restarts=-1,
+                    queue="ml",
+                    skein_client=skein_client,
+                )
+            )
+            self.client = exits.enter_context(Client(self._cluster, set_as_default=False))
+            self._await(self._members)
+            self._exits = exits.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._yarn.repair()
+        self._exits.close()
+
+    @property
+    def scheduler_pid(self) -> int:
+        """Process id of the scheduler."""
+        return self._listeners()[_port(self._cluster.scheduler_address)]
+
+    @property
+    def temporary(self) -> dict[str, TemporaryFault]:
+        """Pre-emption by another queue, a machine that dies, a ResourceManager that restarts."""
+        return {
+            "preemption": self._preempt,
+            "node": self._kill_node,
+            "resource_manager": self._kill_resource_manager,
+        }
+
+    def workers(self) -> list[LocalWorker]:
+        """List the workers that have registered and not ended."""
+        listeners = self._listeners()
+        return [
+            LocalWorker(name=known["name"], address=address, pid=pid, state="running")
+            for address, known in workers_of(self.client).items()
+            if (pid := listeners.get(_port(address))) is not None
+        ]
+
+    def lose(self, workers: Sequence[str], how: How = "kill", grace_s: float = 5.0) -> None:
+        """End workers, by address; after a notice they get SIGTERM at once."""
+        victims = [w for w in self.workers() if w.address in workers]
+        if how == "notice":
+            announce(self.client, [str(w.address) for w in victims], grace_s=grace_s)
+        for worker in victims:
+            assert worker.pid is not None
+            os.kill(worker.pid, signal.SIGKILL if how == "kill" else signal.SIGTERM)
+
+    def bring_back(self, n: int) -> None:
+        """Request containers for ``n`` more workers; return when they have registered."""
+        here = len(self.workers())
+        self._cluster.scale(here + n)
+        self._await(here + n)
+
+    def scale(self, n: int) -> None:
+        """Request or release containers until there are ``n``."""
+        self._cluster.scale(n)
+
+    def _await(self, n: int) -> None:
+        if not until(lambda: len(self.workers()) >= n, wait_s=_START_S_MAX, every_s=0.2):
+            raise JobFailedError(f"{n} workers did not come; the logs are in {self._yarn.root}")
+
+    def _listeners(self) -> dict[int, int]:
+        """Return the processes of the containers by the ports at which they listen."""
+        pids = {process.pid for process in marked(self._yarn.root)}
+        ports: dict[int, int] = {}
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.pid in pids:
+                address: Any = connection.laddr
+                ports[address.port] = connection.pid
+        return ports
+
+    def _preempt(self, rng: random.Random, _: Sequence[LocalWorker]) -> Undo:
+        self._tenant.take(rng.randint(4, 7))
+        return self._tenant.give_back
+
+    def _kill_node(self, _: random.Random, __: Sequence[LocalWorker]) -> Undo:
+        self._yarn.kill_node(_NODE, containers=True)
+        return self._yarn.repair
+
+    def _kill_resource_manager(self, _: random.Random, __: Sequence[LocalWorker]) -> Undo:
+        self._yarn.kill_resource_manager()
+        return self._yarn.repair
+
+
+def _port(address: str) -> int:
+    port = urlsplit(address).port
+    assert port is not None
+    return port
