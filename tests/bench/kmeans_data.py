@@ -1,11 +1,13 @@
-"""Real rows for K-Means benches: descriptors of image blocks, and a set with known clusters."""
+"""Rows for K-Means benches: image descriptors, known clusters, clothes, and words of web pages."""
 
 from __future__ import annotations
 
+import gzip
 import sys
 from pathlib import Path
 
 import numpy as np
+import scipy.sparse as sp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -25,3 +27,44 @@ def birch1():
     """100,000 points of the plane in 100 clusters on a grid, scaled to the unit square."""
     X = np.loadtxt(DATA / "sipu_clusters" / "birch1.data.gz")
     return X / np.abs(X).max()
+
+
+def fashion():
+    """20,000 images of clothes of 28 x 28 pixels from 0 to 1, drawn at random."""
+    with gzip.open(DATA / "fashion_mnist" / "train-images-idx3-ubyte.gz") as file:
+        images = np.frombuffer(file.read()[16:], np.uint8).reshape(-1, 784)
+    return images[np.random.default_rng(0).permutation(len(images))[:20_000]] / 255.0
+
+
+def words():
+    """50,000 vectors of 50 numbers, of words by the web pages of ``sector`` that they are in.
+
+    Singular vectors, with norms and noise that make them about as little clustered as trained
+    vectors of words are.
+    """
+    from sklearn.datasets import load_svmlight_file
+    from sklearn.utils.extmath import randomized_svd
+
+    names = ("sector.svm.gz", "sector.t.svm.gz")
+    parts = [load_svmlight_file(str(DATA / "sector" / n), n_features=55_197)[0] for n in names]
+    of_words = sp.vstack(parts).T.tocsr()
+    of_words.data[:] = np.log1p(of_words.data)
+    pages = np.diff(of_words.indptr)
+    most = np.sort(np.argsort(-pages, kind="stable")[:50_000])
+    scaled = sp.diags(1.0 / np.sqrt(1.0 + pages[most])) @ of_words[most]
+    left, values, _ = randomized_svd(scaled, 50, random_state=0)
+    rng = np.random.default_rng(0)
+    vectors = left * np.sqrt(values)
+    vectors = vectors / vectors.std() + 0.3 * rng.standard_normal(vectors.shape)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    lengths = 4.5 + 0.8 * rng.standard_normal(norms.shape)
+    return vectors / norms * lengths + 0.35 * rng.standard_normal(vectors.shape)
+
+
+#: Name of a set, its rows, and the number of clusters to find in it.
+SETS = {
+    "fashion": (fashion, 50),
+    "words": (words, 100),
+    "birch1": (birch1, 100),
+    "hog": (hog, 50),
+}

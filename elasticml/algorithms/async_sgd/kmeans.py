@@ -17,9 +17,7 @@ import numpy as np
 from elasticml.algorithms.async_sgd import nearest_centres as kernels
 from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail, picked, rows_to_send, summed
 from elasticml.algorithms.async_sgd.nearest_centres import nearest_of, statistics_of, whole
-from elasticml.algorithms.async_sgd.seeding import potential, swap_centres
-from elasticml.algorithms.base import Parallel
-from elasticml.algorithms.parallel import Serial
+from elasticml.algorithms.async_sgd.seeding import plus_plus
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk, Dtype, dense_chunk
 from elasticml.errors import ConfigError
@@ -54,11 +52,7 @@ class KMeans:
 
     def step(self, state: Arrays, batch: Batch) -> None:
         """Add the rows' weights to their centres' masses, and move the centres to the means."""
-        self.step_with(state, batch, Serial())
-
-    def step_with(self, state: Arrays, batch: Batch, parallel: Parallel) -> None:
-        """Take the same step with several threads; the result is bitwise equal."""
-        statistics = statistics_of(state["centres"], batch.parts, parallel)
+        statistics = statistics_of(state["centres"], batch.parts)
         kernels.move_to_means(state["centres"], state["counts"], statistics.sums, statistics.counts)
 
     def merge(self, state: Arrays, mail: Mail) -> bool:
@@ -137,6 +131,4 @@ def warm_kernels() -> None:
         state = problem.begin({"centres": np.eye(2)})
         problem.step(state, Batch(parts=[(chunk, np.arange(3))]))
         problem.value(state, [chunk])
-    one = np.ones(2)
-    potential(np.eye(2), one, one, one, one)
-    swap_centres(np.eye(2), one, np.eye(2), one)
+    plus_plus(np.eye(3, 2), np.ones(3), 2, np.random.default_rng(0))

@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.base import Parallel
 from elasticml.arrays import F64, I32, I64
 from elasticml.compiled import compiled, kernel
 from elasticml.data.chunks.chunk import Chunk
@@ -182,7 +181,7 @@ Parts = Sequence[tuple[Chunk, NDArray[np.int64] | None]]
 #: Size in bytes of a block of gathered rows, which stays in the L1 and L2 caches.
 _BLOCK_BYTES: Final = 2**17
 _BLOCK_ROWS_MAX: Final = 2048
-#: Rows of a mini-batch per task; for fewer rows the dispatch to a thread would cost more.
+#: Rows of a mini-batch whose sums are added up first.
 _PIECE_ROWS: Final = 512
 _NO_WEIGHTS: Final = np.empty(0)
 
@@ -304,14 +303,14 @@ def nearest_of(centres: F64, parts: Parts) -> Nearest:
     return Nearest(centres, is_single=bool(parts) and parts[0][0].layout.dtype == "float32")
 
 
-def statistics_of(centres: F64, parts: Parts, parallel: Parallel) -> Statistics:
-    """Sum rows by nearest centre, in pieces of 512 rows; independent of the number of threads."""
+def statistics_of(centres: F64, parts: Parts) -> Statistics:
+    """Sum rows by nearest centre, in pieces of 512 rows, as mini-batches of one process do."""
     nearest = nearest_of(centres, parts)
-    sums = parallel.map(nearest.statistics, _pieces(parts))
+    sums = [nearest.statistics(piece) for piece in _pieces(parts)]
     for more in sums[1:]:
         sums[0].sums[...] += more.sums
         sums[0].counts[...] += more.counts
-    return sums[0]  # type: ignore[no-any-return]
+    return sums[0]
 
 
 def _pieces(parts: Parts) -> list[Parts]:

@@ -18,6 +18,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.algorithms.async_sgd.checked_singles import squared_distance
 from elasticml.algorithms.async_sgd.seeding_ops import (
     count_exchange,
     inertia_exchange,
@@ -33,47 +34,8 @@ from elasticml.errors import DataError
 
 # Serial compiled loops of k-means++: the inertia with a candidate, and local search by swaps.
 
-
-#: Rows per tile: their distances stay in the L1 cache during the loop over columns.
-_TILE = 512
-
-
-@regrouping_kernel
-def potential(across: F64, candidate: F64, weights: F64, closest: F64, out: F64) -> float:
-    """Write ``min(closest, |x - candidate|^2)`` for every row, and return the weighted sum.
-
-    Parameters
-    ----------
-    across : ndarray (D, n)
-        The rows, transposed.
-    candidate : ndarray (D,)
-    weights, closest, out : ndarray (n,)
-    """
-    d, n = across.shape
-    total = 0.0
-    squares = np.empty(_TILE)
-    for start in range(0, n, _TILE):
-        size = min(_TILE, n - start)
-        for i in range(size):
-            squares[i] = 0.0
-        for j in range(d):
-            c = candidate[j]
-            for i in range(size):
-                difference = across[j, start + i] - c
-                squares[i] += difference * difference
-        for i in range(size):
-            least = min(closest[start + i], squares[i])
-            out[start + i] = least
-            total += weights[start + i] * least
-    return total
-
-
-@regrouping_kernel
-def _square(x: F64, c: F64) -> float:
-    total = 0.0
-    for j in range(x.size):
-        total += (x[j] - c[j]) * (x[j] - c[j])
-    return total
+#: Square of two, with slack for rounding errors.
+_TWICE_SQUARED: Final = 4.0 * (1.0 + 1e-9)
 
 
 @regrouping_kernel
@@ -81,12 +43,54 @@ def _look_up(x: F64, centres: F64, near: F64, who: I64) -> None:
     """Write the two smallest squared distances and their centres."""
     near[0], near[1], who[0], who[1] = np.inf, np.inf, -1, -1
     for k in range(len(centres)):
-        square = _square(x, centres[k])
+        square = squared_distance(x, centres[k])
         if square < near[0]:
             near[1], who[1] = near[0], who[0]
             near[0], who[0] = square, k
         elif square < near[1]:
             near[1], who[1] = square, k
+
+
+@regrouping_kernel
+def potentials(
+    rows: F64, weights: F64, centres: F64, candidates: I64, closest: F64, who: I64, out: F64
+) -> None:
+    """Write the inertia that each candidate would leave as a further centre.
+
+    Parameters
+    ----------
+    rows : ndarray (n, D)
+    weights : ndarray (n,)
+    centres : ndarray (K, D)
+    candidates : ndarray (T,)
+        Rows.
+    closest : ndarray (n,)
+        Squared distances to the nearest of the centres.
+    who : ndarray (n,)
+        The nearest centres.
+    out : ndarray (T,)
+    """
+    away = np.empty((candidates.size, len(centres)))
+    for t in range(candidates.size):
+        out[t] = 0.0
+        for k in range(len(centres)):
+            away[t, k] = squared_distance(rows[candidates[t]], centres[k])
+    for i in range(len(rows)):
+        for t in range(candidates.size):
+            least = closest[i]
+            # A candidate twice as far from the nearest centre as the row is not nearer to the row.
+            if away[t, who[i]] < _TWICE_SQUARED * least:
+                least = min(least, squared_distance(rows[i], rows[candidates[t]]))
+            out[t] += weights[i] * least
+
+
+@regrouping_kernel
+def add_centre(rows: F64, centre: F64, k: int, closest: F64, who: I64) -> None:
+    """Update the squared distances to the nearest centres, and those, with a ``k``-th centre."""
+    for i in range(len(rows)):
+        square = squared_distance(rows[i], centre)
+        if square < closest[i]:
+            closest[i], who[i] = square, k
 
 
 @regrouping_kernel
@@ -115,6 +119,7 @@ def swap_centres(rows: F64, weights: F64, centres: F64, uniforms: F64) -> int:
     for i in range(n):
         _look_up(rows[i], centres, near[i], who[i])
     swaps = 0
+    away = np.empty(n_centres)
     for uniform in uniforms:
         inertia = 0.0
         for i in range(n):
@@ -123,10 +128,17 @@ def swap_centres(rows: F64, weights: F64, centres: F64, uniforms: F64) -> int:
         while drawn < n - 1 and left >= weights[drawn] * near[drawn, 0]:
             left -= weights[drawn] * near[drawn, 0]
             drawn += 1
-        missed[:] = 0.0
+        for k in range(n_centres):
+            missed[k] = 0.0
+            away[k] = np.sqrt(squared_distance(rows[drawn], centres[k]))
         with_it = 0.0
         for i in range(n):
-            fresh[i] = _square(rows[i], rows[drawn])
+            # The drawn row is at least this far; if that is farther than the second, it is neither.
+            least = away[who[i, 0]] - np.sqrt(near[i, 0])
+            if least > 0.0 and least * least > near[i, 1]:
+                fresh[i] = np.inf
+            else:
+                fresh[i] = squared_distance(rows[i], rows[drawn])
             own = min(near[i, 0], fresh[i])
             with_it += weights[i] * own
             missed[who[i, 0]] += weights[i] * (min(near[i, 1], fresh[i]) - own)
@@ -134,7 +146,8 @@ def swap_centres(rows: F64, weights: F64, centres: F64, uniforms: F64) -> int:
         if not with_it + missed[least] < inertia:
             continue
         swaps += 1
-        centres[least] = rows[drawn]
+        for j in range(centres.shape[1]):
+            centres[least, j] = rows[drawn, j]
         for i in range(n):
             if who[i, 0] == least or who[i, 1] == least:
                 _look_up(rows[i], centres, near[i], who[i])
@@ -152,6 +165,8 @@ Start = Generator[Exchange, Outcome, Mapping[str, F64]]
 #: k-means||: number of rounds, and mean number of rows drawn per round and centre.
 _ROUNDS: Final = 5
 _OVERSAMPLING: Final = 2.0
+#: Rows of the sample of k-means++, per centre.
+ROWS_EACH: Final = 30
 #: Trial swaps of the local search, per centre.
 _SWAPS_EACH: Final = 4
 #: Separates these draws from all others with the same seed.
@@ -166,7 +181,7 @@ def start(
     n_rows: int,
     n_blocks: int,
     seed: int,
-    rows_each: int = 30,
+    rows_each: int = ROWS_EACH,
 ) -> Start:
     """Choose centres; yields exchanges, is sent their outcomes, returns ``centres``.
 
@@ -192,12 +207,19 @@ def start(
     rows = yield from _draw(share, None, at, columns, seed, 0)
     if how == "kmeans||":
         return {"centres": (yield from _parallel(rows, clusters, at, seed, rng))}
-    if how == "sample":
-        different = np.unique(rows, axis=0)
-        _check(len(different), clusters)
-        return {"centres": rng.permutation(different)[:clusters].copy()}
-    sample = rng.permutation(rows)[: rows_each * clusters]
-    return {"centres": plus_plus(sample, np.ones(len(sample)), clusters, rng)}
+    if how == "kmeans++":
+        rows = rng.permutation(rows)[: rows_each * clusters]
+    return {"centres": from_sample(how, rows, clusters, rng)}
+
+
+def from_sample(how: How, rows: F64, clusters: int, rng: np.random.Generator) -> F64:
+    """Choose centres (clusters, D) among rows of a sample, by k-means++ or at random."""
+    if how == "kmeans++":
+        return plus_plus(rows, np.ones(len(rows)), clusters, rng)
+    different = np.unique(rows, axis=0)
+    _check(len(different), clusters)
+    centres: F64 = rng.permutation(different)[:clusters].copy()
+    return centres
 
 
 def _draw(
@@ -236,27 +258,24 @@ def plus_plus(rows: F64, weights: F64, clusters: int, rng: np.random.Generator) 
     """
     n = len(rows)
     _check(n, clusters)
-    across = np.ascontiguousarray(rows.T)
-    first = int(rng.choice(n, p=weights / weights.sum()))
-    chosen, closest = [first], np.full(n, np.inf)
-    left = potential(across, rows[first], weights, closest.copy(), closest)
+    rows = np.ascontiguousarray(rows)
+    centres = np.empty((clusters, rows.shape[1]))
+    closest, who = np.full(n, np.inf), np.zeros(n, np.int64)
+    chosen = int(rng.choice(n, p=weights / weights.sum()))
     trials = 2 + int(math.log(clusters))
-    for done in range(1, clusters):
-        if not left > 0.0:
-            _check(done, clusters)
-        ends = np.cumsum(weights * closest)
-        drawn = np.searchsorted(ends, rng.random(trials) * ends[-1], side="right")
-        best: tuple[float, int, F64] | None = None
-        for candidate in sorted(set(np.minimum(drawn, n - 1).tolist())):
-            after = np.empty(n)
-            total = potential(across, rows[candidate], weights, closest, after)
-            if best is None or total < best[0]:
-                best = (total, candidate, after)
-        assert best is not None
-        left, closest = best[0], best[2]
-        chosen.append(best[1])
-    centres = np.ascontiguousarray(rows[chosen])
-    swap_centres(np.ascontiguousarray(rows), weights, centres, rng.random(_SWAPS_EACH * clusters))
+    for done in range(clusters):
+        if done:
+            ends = np.cumsum(weights * closest)
+            if not ends[-1] > 0.0:
+                _check(done, clusters)
+            drawn = np.searchsorted(ends, rng.random(trials) * ends[-1], side="right")
+            candidates = np.unique(np.minimum(drawn, n - 1))
+            after = np.empty(len(candidates))
+            potentials(rows, weights, centres[:done], candidates, closest, who, after)
+            chosen = int(candidates[after.argmin()])
+        centres[done] = rows[chosen]
+        add_centre(rows, centres[done], done, closest, who)
+    swap_centres(rows, weights, centres, rng.random(_SWAPS_EACH * clusters))
     return centres
 
 

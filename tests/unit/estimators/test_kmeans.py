@@ -81,7 +81,7 @@ def test_rows_without_weight_have_no_effect():
     s = np.zeros(3000)
     s[:900] = 1.0
     model = em.KMeans(4, random_state=0).fit(X, sample_weight=s)
-    assert model.counts_.sum() == pytest.approx(900 * model.n_iter_)
+    assert model.counts_.sum() == pytest.approx(900)
     lone = em.KMeans(4, init=model.cluster_centers_, max_iter=0, lloyd_iter=0).fit(X[:900])
     assert lone.inertia_ == pytest.approx(model.inertia_)
 

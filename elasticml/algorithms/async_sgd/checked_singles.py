@@ -1,0 +1,212 @@
+"""Nearest centres by single precision, and by double precision where that cannot decide.
+
+Single precision takes half the time of double. A row whose two nearest centres are closer to a tie
+than rounding errors is compared again in double precision, so labels are those of double precision.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from elasticml.arrays import F32, F64, I32
+from elasticml.compiled import compiled, kernel, regrouping_kernel
+
+#: Centres are padded to a multiple of this, and scores to a multiple of twice as many: a whole
+#: number of vectors of the loops over them.
+LANES: Final = 16
+#: Rows that are scored at a time.
+ROWS: Final = 4
+_MOST: Final = np.int32(2**31 - 1)
+_UNIT: Final = 2.0**-24
+#: Rows and centres farther from the shift than this are compared in double precision only.
+_FAR: Final = 1e15
+
+_comparing_kernel = compiled(fastmath={"reassoc", "contract", "nnan", "nsz"})
+
+
+@_comparing_kernel
+def _score_four(X: F32, i: int, across: F32, half_squares: F32, norms: F32, scores: F32) -> None:
+    """Write half the squared distances of rows ``i`` to ``i + 3`` to all centres."""
+    d, width = across.shape
+    a, b, e, f = scores[0], scores[1], scores[2], scores[3]
+    fours = d // 4 * 4
+    x, y, z, w = X[i], X[i + 1], X[i + 2], X[i + 3]
+    p, q, r, s = norms[i], norms[i + 1], norms[i + 2], norms[i + 3]
+    for k in range(width):
+        h = half_squares[k]
+        a[k] = h + p
+        b[k] = h + q
+        e[k] = h + r
+        f[k] = h + s
+    # A vector of centres is loaded once for four rows, and four columns are added to a score at
+    # a time: multiplications are the limit, not loads.
+    for j in range(0, fours, 4):
+        x0, x1, x2, x3 = x[j], x[j + 1], x[j + 2], x[j + 3]
+        y0, y1, y2, y3 = y[j], y[j + 1], y[j + 2], y[j + 3]
+        z0, z1, z2, z3 = z[j], z[j + 1], z[j + 2], z[j + 3]
+        w0, w1, w2, w3 = w[j], w[j + 1], w[j + 2], w[j + 3]
+        for k in range(width):
+            c0, c1, c2, c3 = across[j, k], across[j + 1, k], across[j + 2, k], across[j + 3, k]
+            a[k] -= x0 * c0 + x1 * c1 + x2 * c2 + x3 * c3
+            b[k] -= y0 * c0 + y1 * c1 + y2 * c2 + y3 * c3
+            e[k] -= z0 * c0 + z1 * c1 + z2 * c2 + z3 * c3
+            f[k] -= w0 * c0 + w1 * c1 + w2 * c2 + w3 * c3
+    for j in range(fours, d):
+        x0, y0, z0, w0 = x[j], y[j], z[j], w[j]
+        for k in range(width):
+            c0 = across[j, k]
+            a[k] -= x0 * c0
+            b[k] -= y0 * c0
+            e[k] -= z0 * c0
+            f[k] -= w0 * c0
+
+
+@kernel
+def _least_two(bits: I32, scores: F32, last: int) -> tuple[Any, Any, Any]:
+    """Return the place of the least score, the least score, and the least of the others.
+
+    Nonnegative floats are ordered as their bits, and minima of integers are vectorized, where
+    those of floats are not.
+    """
+    low = bits[0]
+    for k in range(bits.size):
+        low = bits[k] if bits[k] < low else low
+    place = np.int32(last)
+    for k in range(bits.size):
+        at = np.int32(k) if bits[k] == low else np.int32(last)
+        place = at if at < place else place
+    least = scores[place]
+    bits[place] = _MOST
+    low = bits[0]
+    for k in range(bits.size):
+        low = bits[k] if bits[k] < low else low
+    bits[place] = low
+    return place, least, scores[place]
+
+
+@regrouping_kernel
+def squared_distance(x: F64, c: F64) -> float:
+    """Return ``|x - c|^2``."""
+    total = 0.0
+    for j in range(c.size):
+        total += (x[j] - c[j]) * (x[j] - c[j])
+    return total
+
+
+@regrouping_kernel
+def _to_single(X: F64, n: int, shift: F64, out: F32, norms: F32) -> None:
+    """Write ``X - shift`` and half the squares of the rows' norms."""
+    for i in range(n):
+        square = 0.0
+        for j in range(shift.size):
+            difference = X[i, j] - shift[j]
+            out[i, j] = difference
+            square += difference * difference
+        norms[i] = 0.5 * square
+
+
+@kernel
+def _two_by_doubles(x: F64, centres: F64) -> tuple[int, float]:
+    """Return the nearest centre and the difference of the two least halved squared distances."""
+    place, least, second = 0, np.inf, np.inf
+    for k in range(len(centres)):
+        square = squared_distance(x, centres[k])
+        if square < least:
+            place, least, second = k, square, least
+        elif square < second:
+            second = square
+    return place, 0.5 * (second - least) if second < np.inf else np.inf
+
+
+@kernel
+def padded(n_centres: int) -> int:
+    """Return the number of centres with padding."""
+    return -(-n_centres // LANES) * LANES
+
+
+@kernel
+def prepare_single(centres: F64, shift: F64, across: F32, half_squares: F32) -> Any:
+    """Lay centres out for :func:`nearest_checked`, and return the largest distance to the shift.
+
+    Parameters
+    ----------
+    centres : ndarray (K, D)
+    shift : ndarray (D,)
+        A point near the data, such as the mean of centres, subtracted from all.
+    across : ndarray (D, P), float32, P from :func:`padded`
+    half_squares : ndarray (P,), float32
+    """
+    n_centres, d = centres.shape
+    for k in range(half_squares.size):
+        half_squares[k] = np.inf
+        for j in range(d):
+            across[j, k] = 0.0
+    most = 0.0
+    for k in range(n_centres):
+        total = 0.0
+        for j in range(d):
+            c = centres[k, j] - shift[j]
+            across[j, k] = c
+            total += c * c
+        half_squares[k] = 0.5 * total
+        most = max(most, total)
+    return np.sqrt(most)
+
+
+@kernel
+def nearest_checked(
+    X: F64,
+    n: Any,
+    centres: F64,
+    shift: F64,
+    across: F32,
+    half_squares: F32,
+    radius: float,
+    labels: I32,
+    halves: F64,
+    gaps: F64,
+) -> None:
+    """Find the nearest centres of the first ``n`` rows; ties go to the first centre.
+
+    Parameters
+    ----------
+    X : ndarray (m, D)
+    across, half_squares, radius
+        From :func:`prepare_single`.
+    labels : ndarray (m,), int32
+    halves : ndarray (m,)
+        About half the squared distances to them, from single precision.
+    gaps : ndarray (m,)
+        At most half the difference of the squared distances to the nearest and to any other
+        centre; infinite for one centre.
+
+    Error: ``x.c``, of which four columns are added at a time, and both halved squares have relative
+    errors of a few units of single precision, relative to the norms of row and centre.
+    """
+    n_centres, d = centres.shape
+    width = across.shape[1]
+    wide = -(-width // (2 * LANES)) * 2 * LANES
+    scores = np.empty((ROWS, wide), np.float32)
+    for i in range(ROWS):
+        for k in range(wide):
+            scores[i, k] = np.inf
+    bits = scores.view(np.int32)
+    singles = np.zeros((n + ROWS, d), np.float32)
+    norms = np.zeros(n + ROWS, np.float32)
+    _to_single(X, n, shift, singles, norms)
+    share = 2.0 * _UNIT * (d // 4 + 12)
+    for start in range(0, n, ROWS):
+        _score_four(singles, start, across, half_squares, norms, scores)
+        for i in range(start, min(start + ROWS, n)):
+            place, least, second = _least_two(bits[i - start], scores[i - start], n_centres - 1)
+            row = np.sqrt(2.0 * np.float64(norms[i]))
+            error = share * (row + radius) * (row + radius)
+            gap = np.float64(second) - np.float64(least) - error
+            # Not ``gap <= 0``: a gap that is no number is not above zero.
+            if gap > 0.0 and row < _FAR and radius < _FAR:
+                labels[i], halves[i], gaps[i] = place, least, gap
+            else:
+                labels[i], gaps[i] = _two_by_doubles(X[i], centres)
+                halves[i] = 0.5 * squared_distance(X[i], centres[labels[i]])
