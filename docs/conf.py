@@ -62,6 +62,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "elasticml"
 html_static_path = ["static"]
 html_css_files = ["elasticml.css"]
+html_sidebars = {"performance": [], "comparison": []}
 html_show_sourcelink = False
 html_theme_options = {
     "show_prev_next": True,

@@ -51,6 +51,7 @@ class Figures(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return a section for every file."""
+        self.env.note_reread()  # a new result file belongs on the page
         names = [line.strip() for line in self.content if line.strip()]
         paths = [FIGURES / f"{name}.json" for name in names] or sorted(FIGURES.glob("*.json"))
         sections: list[nodes.Node] = []
