@@ -66,13 +66,12 @@ class YarnWorkers:
         self._tenant: Tenant
 
     def __enter__(self) -> Self:
-        import skein
-
         from elasticml.clusters.yarn.cluster import YarnCluster
+        from elasticml.clusters.yarn.skein_client import start_client
 
         with contextlib.ExitStack() as exits:
-            skein_client: Any = exits.enter_context(skein.Client(log=False))
-            self._tenant = exits.enter_context(Tenant(skein_client))
+            yarn_client = exits.enter_context(start_client())
+            self._tenant = exits.enter_context(Tenant(yarn_client))
             self._cluster = exits.enter_context(
                 YarnCluster(
                     environment=f"python://{sys.executable}",
@@ -81,7 +80,7 @@ class YarnWorkers:
                     scheduler_memory="1 GiB",
                     worker_restarts=-1,
                     queue="ml",
-                    skein_client=skein_client,
+                    skein_client=yarn_client.client,
                 )
             )
             self.client = exits.enter_context(Client(self._cluster, set_as_default=False))
