@@ -239,8 +239,8 @@ class _Ascent:
         """Multiply unbounded dual variables by the best factor in [0, 1], and return it.
 
         Best by a lower bound of the dual objective: ``-loss*`` is concave and zero at zero, hence
-        above its chord from there, also with an offset. The members multiply in the next exchange. Dual variables of
-        absent examples stay as they are.
+        above its chord from there, also with an offset. The members multiply in the next exchange.
+        Dual variables of absent examples stay as they are.
         """
         loss = dual_loss_named(self.settings.loss, self.settings.loss_parameters)
         if float(arrays["unset"]) == 0.0 or math.isfinite(loss.high):
