@@ -1,13 +1,14 @@
 """Time the simulator with thousands of members that leave and return, without data and solvers.
 
     python tests/bench/simulator_scale.py [--members 10000] [--rounds 100] [--probes 0]
-        [--topology tree] [--rate 0] [--against OTHER_CHECKOUT] [--json FILE]
+        [--topology tree] [--rate 0] [--undisturbed] [--against OTHER_CHECKOUT] [--json FILE]
 
 The members of the trace are lost in groups, spread over the run, and return some rounds later;
-with ``--rate`` others are pre-empted at random. One line a run: members, rounds, losses, returns,
-chunks moved, events, processor seconds (the machine may be busy), and the digest of the story. With
-``--against`` the same record is also run with the elasticml of another checkout, and the stories
-must be equal.
+with ``--rate`` others are pre-empted at random, with ``--undisturbed`` none is lost. One line a
+run: members, rounds, losses, returns, chunks moved, events, processor seconds (the machine may be
+busy), of which milliseconds of the driver machine in a round (median), and the digest of the story.
+With ``--against`` the same record is also run with the elasticml of another checkout, and the
+stories must be equal.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from __future__ import annotations
 import argparse
 import gc
 import hashlib
+import itertools
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,6 +31,8 @@ from typing import Any
 # As a script's neighbour, not as tests.bench: with --against PYTHONPATH is another checkout.
 import harness
 
+from elasticml.control.driver import Driver
+from elasticml.protocol.events import RoundFinished
 from elasticml.sim.simulation import Simulation
 
 #: Times at which the trace takes members, and the share of all members that it takes each time.
@@ -78,14 +83,32 @@ def record(args: argparse.Namespace, file: Path) -> dict[str, Any]:
             "compute_s": 5e-4,
             "jitter": 0.1,
             "hosts": max(1, args.members // 50),
-            "trace": entries,
+            "trace": [] if args.undisturbed else entries,
             "preemption": chance,
         },
     }
 
 
+def timed_driver() -> list[float]:
+    """Have the driver machine add its processor seconds at the end of each round to a list."""
+    handle, spent_s, ends_s = Driver.handle, 0.0, [0.0]
+
+    def timed(self: Driver, event: Any, now_s: float) -> Any:
+        nonlocal spent_s
+        began_s = time.thread_time()
+        commands = handle(self, event, now_s)
+        spent_s += time.thread_time() - began_s
+        if isinstance(event, RoundFinished):
+            ends_s.append(spent_s)
+        return commands
+
+    Driver.handle = timed  # type: ignore[method-assign]
+    return ends_s
+
+
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Run a job; return its figures."""
+    ends_s = timed_driver()
     gc.set_threshold(1_000_000, 50, 100)  # as ``elasticml simulate`` does
     began_s, simulation = time.process_time(), Simulation(job)
     for batch in simulation.run():
@@ -105,6 +128,10 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         "absent_examples_max": max(row["absent_examples"] for row in result.rows),
         "events": result.actions,
         "cpu_s": round(seconds, 2),
+        # The first round includes the loading.
+        "driver_ms": round(
+            1e3 * statistics.median(b - a for a, b in itertools.pairwise(ends_s[1:])), 2
+        ),
         "us_per_event": round(1e6 * seconds / result.actions, 2),
         "story": hashlib.sha256(story).hexdigest()[:16],
     }
@@ -134,6 +161,7 @@ def main() -> None:
     parser.add_argument("--topology", default="tree", choices=("tree", "star"))
     parser.add_argument("--fan-out", type=int, default=2)
     parser.add_argument("--rate", type=float, default=0.0, help="pre-emptions a second, by chance")
+    parser.add_argument("--undisturbed", action="store_true", help="no member is lost")
     parser.add_argument("--against", type=Path, help="another checkout to run the same with")
     parser.add_argument("--record", type=Path, help="run the record in this JSON file")
     parser.add_argument("--json", type=Path, help="write the figures there")
