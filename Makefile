@@ -49,6 +49,8 @@ YARN_ARGS ?=
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
+# Extras of the tutorials, and of the names that the reference imports.
+DOCS_EXTRAS := pandas,yarn
 # Extras without which tests are skipped.
 TEST_EXTRAS := dashboard,export,mlflow,pandas,prometheus,tensorboard,wandb,yarn
 
@@ -102,7 +104,7 @@ $(TORCH_STAMP): $(STAMP)
 
 $(DOCS_STAMP): $(STAMP)
 	@echo "make: installing Sphinx: 0.2 GB on disk, only once"
-	@$(call install,[pandas],--group docs)
+	@$(call install,[$(DOCS_EXTRAS)],--group docs)
 	@touch $@
 
 agent: $(AGENT) ## Build and test the jar that forwards YARN's pre-emption notices (needs Maven and a JDK).
