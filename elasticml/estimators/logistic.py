@@ -223,9 +223,11 @@ class LogisticRegression(LinearClassifier):
 
     Minimises ``(1 - l1_ratio) / 2 |w|^2 + l1_ratio |w|_1 + C sum_i s_i loss_i`` by a trust-region
     Newton method, or, with an L1 penalty, by proximal Newton steps on working sets of columns with
-    gap-safe screening. Two classes without an intercept are fitted by dual coordinate ascent
-    (CoCoA) if there are at least 8 million stored values, ``C`` times the rows' mean square is at
-    most 64 and ``tol`` is at least 1e-7; float32 rows are then not converted.
+    gap-safe screening. With at most 500 coordinates and four rows for each, Newton steps are taken
+    in coordinates of a factored Hessian. Two classes without an intercept are fitted by dual
+    coordinate ascent if ``tol`` is at least 1e-7 and there are more columns than rows, or ``C``
+    times the rows' mean square is at most 4, or 64 with at least 8 million stored values; float32
+    rows are then not converted.
 
     Parameters
     ----------
@@ -240,7 +242,8 @@ class LogisticRegression(LinearClassifier):
     max_iter : int
         The most Newton steps; with an L1 penalty and more than two classes, the most cycles over
         the classes; for a job, the most rounds. It also limits the passes over the rows, of which
-        there are at most 30 before Newton steps follow.
+        there are at most 300, or 30 with at least 8 million stored values, before Newton steps
+        follow.
     warm_start : bool
         Start from the last fit's model.
     n_jobs : int, optional

@@ -3,7 +3,7 @@
     python tests/bench/linear_peers.py [--sets reuters kdd ijcnn1] [--models hinge logistic ridge
         lasso] [--C 1 100] [--intercept] [--peers elasticml snapml ...] [--threads 1 2]
         [--repeats 5] [--limit-s 60] [--python PEERS_VENV/bin/python] [--folder KEPT]
-        [--only find] [--begin-s 100] [--json FILE]
+        [--only find] [--begin-s 100] [--json FILE] [--cpu]
 
 Every peer has a separate process for each problem, which loads the data from shared .npy files
 first; the clock covers a fit in memory, without imports. The first fit of a process, which may
@@ -16,7 +16,8 @@ of more threads, with their own times.
 
 Classifiers minimise ``C`` times the sum of losses plus the penalty; with ``--intercept`` logistic
 regression is also fitted with a free intercept. Ratios above 1.0 are bold. ``--json`` writes the
-table to a file.
+table to a file. On a shared machine ``--cpu`` counts processor seconds, which estimate a thread
+that runs alone; of peers in the process, with one thread.
 
 With ``--folder`` results are kept, and not repeated with the same penalties, limit and python,
 except for peers that were missing or failed: ``--only find`` searches the efforts, for which any
@@ -108,7 +109,8 @@ def _find(fits: Fits, data: Data, problem: Problem, task: Entry) -> None:
 
 def run(task: Entry, python: str) -> list[Entry]:
     """Run a peer in a separate process; return its lines."""
-    environment = {**os.environ, **dict.fromkeys(THREADS, str(task["threads"]))}
+    clock = {"ELASTICML_BENCH_CLOCK": task.get("clock", "elapsed")}
+    environment = {**os.environ, **clock, **dict.fromkeys(THREADS, str(task["threads"]))}
     command = [python, __file__, "--task", json.dumps(task)]
     try:
         done = subprocess.run(
@@ -270,8 +272,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="keeps data and results")
     parser.add_argument("--only", choices=("find",), help="find efforts, measure nothing")
     parser.add_argument("--json", type=Path, help="write the table there")
+    parser.add_argument("--cpu", action="store_true", help="processor seconds; --threads 1 only")
     parser.add_argument("--begin-s", type=float, default=math.inf)
     options = parser.parse_args()
+    if options.cpu and options.threads != [1]:
+        parser.error("--cpu adds the threads' seconds up: give --threads 1 with it")
     if options.task:
         be_peer(json.loads(options.task))
         return
@@ -284,6 +289,7 @@ def main() -> None:
 def key_of(task: Entry, python: str) -> str:
     """Return the key of a task's results: all that they depend on."""
     parts = {name: task[name] for name in ("set", "problem", "threads", "limit_s")}
+    parts |= {"clock": "cpu"} if task.get("clock") == "cpu" else {}
     return json.dumps({**parts, "python": python}, sort_keys=True)
 
 
@@ -322,7 +328,7 @@ def study(folder: Path, options: argparse.Namespace) -> None:
             for threads in options.threads:
                 task = {"folder": str(folder), "set": name, "problem": problem}
                 task |= {"threads": threads, "limit_s": options.limit_s}
-                task |= {"repeats": options.repeats}
+                task |= {"repeats": options.repeats, "clock": "cpu" if options.cpu else "elapsed"}
                 result = kept.setdefault(key_of(task, options.python), {})
                 alone = kept.get(key_of({**task, "threads": 1}, options.python), {})
                 shown[f"{name} | {model} | {threads}"] = (result, alone)

@@ -44,7 +44,7 @@ from elasticml.objectives.conjugates import DualLoss
 
 #: Share of the constraint violations that a step leaves: the next Newton step soon pays off more
 #: than an exact solution of the subproblem.
-SHARE: Final = 0.1
+SHARE: Final = 0.3
 #: The smallest share, used when inexact steps gain little.
 FINE_SHARE: Final = 1e-4
 #: Maximum sweeps of a step, and of one with a smaller share than ``SHARE``.
