@@ -96,6 +96,17 @@ def test_most_members_away_for_good_leave_the_best_model_that_is_known(optimizer
     np.testing.assert_array_equal(guarded.arrays["coef"], guarded.snapshots[kept["round"]]["coef"])
 
 
+def test_the_last_row_of_a_job_that_ends_while_it_waits_has_the_model_that_is_returned():
+    """The row had the objective of the earlier model that is returned, and the latest model."""
+    algorithm = {"name": "batch_gradient", "l2": 1e-6, "optimizer": "gd"}
+    faults = [{"round": 3, "lose": 4}, {"round": 8, "lose": 1}]
+    members = {"start": 6, "min": 2}
+    result = play(algorithm=algorithm, faults=faults, members=members, stop={"seconds": 300.0})
+    last = result.rows[-1]["round"]
+    assert result.summary["model_round"] < last
+    np.testing.assert_array_equal(result.snapshots[last]["coef"], result.arrays["coef"])
+
+
 def test_descent_does_not_go_on_from_where_flat_stand_ins_led():
     """With 5 of 6 members away the model gets worse, and they return before the guard acts."""
     algorithm = {"name": "batch_gradient", "l2": 1e-6, "optimizer": "gd"}
