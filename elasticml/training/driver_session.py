@@ -274,6 +274,25 @@ class DriverSession:
         has_own = self.training is not None and bool(self.training.result_arrays())
         return None if has_own or self.resumed is None else self.resumed.resume_point
 
+    def _add_final_row(
+        self, machine: Driver, now_s: float, sent_bytes: int, model_round: int | None
+    ) -> float | None:
+        """Append the row of the returned model, and return its objective.
+
+        A job that was cut short ends with its best model, if it is validated, else with the model
+        of its last completed round. ``model_round`` is that of an earlier model.
+        """
+        model = None if self.training is None else self.training.result()
+        final = machine.rounds.waiting_row() if model is None else final_model(model)
+        if model is None and model_round is not None:
+            final = dict.fromkeys(("objective", "objective_kind", "gap", "step"))
+        rounds, absent_examples = machine.state.round, machine.state.ledger.absent_rows()
+        counted = {"members": machine.members_at_end, "absent_examples": absent_examples}
+        row = HistoryRow({**final, "round": rounds, **counted})
+        self.journal.add_row(now_s, row, sent_bytes)
+        self.journal.snapshot(rounds, self.result_arrays())
+        return row.objective
+
     def close(
         self,
         command: cmd.EndJob,
@@ -303,18 +322,7 @@ class DriverSession:
         if self.facts is None and self.resumed is not None:
             self.facts = self.resumed.facts
         if model is not None or self.journal.rows:
-            # A job that was cut short ends with its best model, if it is validated, else with the
-            # model of its last completed round.
-            final = final_model(model) if model is not None else machine.rounds.waiting_row()
-            if model_round is not None and model is None:
-                final = dict.fromkeys(("objective", "objective_kind", "gap", "step"))
-            absent_examples = machine.state.ledger.absent_rows()
-            counted = {"round": rounds, "members": members, "absent_examples": absent_examples}
-            row = HistoryRow({**final, **counted})
-            self.journal.add_row(now_s, row, sent_bytes)
-            # The model that is returned, which may be an earlier one.
-            self.journal.snapshot(rounds, self.result_arrays())
-            objective = row.objective
+            objective = self._add_final_row(machine, now_s, sent_bytes, model_round)
         converged = False
         if model is not None and training is not None and training.model is not None:
             converged = has_converged(model, machine.state.settings)

@@ -238,8 +238,8 @@ class _Ascent:
     def _scale(self, arrays: Arrays) -> float:
         """Multiply unbounded dual variables by the best factor in [0, 1], and return it.
 
-        Best by a lower bound of the dual objective: ``-loss*`` is concave and zero at zero, hence
-        above its chord from there, also with an offset. The members multiply in the next exchange.
+        Best by a lower bound of the dual objective: ``-loss*``, also with an offset, is concave and
+        zero at zero, hence above its chord from there. The members multiply in the next exchange.
         Dual variables of absent examples stay as they are.
         """
         loss = dual_loss_named(self.settings.loss, self.settings.loss_parameters)
