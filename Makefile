@@ -86,6 +86,8 @@ $(BIN)/python:
 $(STAMP): pyproject.toml | $(BIN)/python
 	@echo "make: installing elasticml and its dependencies: 0.8 GB on disk, only once"
 	@$(call install,)
+	@echo "make: compiling the kernels for this processor, only once"
+	@$(BIN)/elasticml warm >/dev/null || echo "make: not compiled ahead; first fits will compile" >&2
 	@touch $@
 
 setup-test: $(TEST_STAMP)

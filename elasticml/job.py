@@ -33,7 +33,7 @@ from elasticml.jobs.job_validation import (
     resolve_holders,
     resolve_validation,
 )
-from elasticml.jobs.preflight import preflight_data
+from elasticml.jobs.preflight import preflight_data, try_first_block
 from elasticml.jobs.result import Result
 from elasticml.jobs.rpc import unwrap_reply
 from elasticml.jobs.run_directory import check_free
@@ -236,7 +236,7 @@ class Job:
         return cls(arguments.pop("algorithm"), arguments.pop("data"), **arguments)
 
     def check_data(self) -> None:
-        """List the blocks of all data and read the first test block, which no member will read.
+        """List the blocks of all data, and read the first test block and a small first block.
 
         Raises
         ------
@@ -244,6 +244,7 @@ class Job:
             When a file is missing, empty, or not in the declared format.
         """
         preflight_data(self.algorithm, self.data, self.test, self.cache)
+        try_first_block(self.data, self.cache)
 
     def check_memory(self, worker_bytes: int | None) -> None:
         """Check that a chunk fits into a worker's memory; None and 0 mean no limit."""

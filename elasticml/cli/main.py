@@ -28,6 +28,7 @@ from elasticml.cli.schema import schema
 from elasticml.cli.simulate import simulate
 from elasticml.cli.submit import submit
 from elasticml.cli.submit_flow import INTERRUPTED
+from elasticml.cli.warm import warm
 from elasticml.errors import ConfigError, DataError, ElasticmlError, SubmissionError, one_line
 from elasticml.ids import VERSION
 
@@ -60,6 +61,7 @@ A job file specifies the algorithm, the data, and what to do when members vanish
     elasticml announce --grace 120 ...      tell jobs that workers will be stopped
     elasticml chaos --on simulator          run jobs under random faults and check the results
     elasticml doctor                        check this machine
+    elasticml warm                          compile all kernels ahead, once per machine
     elasticml mini-yarn up                  start a real Hadoop on this machine
 
 Completion of commands and options: _ELASTICML_COMPLETE=bash_source elasticml prints what bash reads
@@ -95,6 +97,7 @@ for _command in (
     announce,
     chaos,
     doctor,
+    warm,
     mini_yarn,
 ):
     elasticml.add_command(_command)

@@ -72,6 +72,17 @@ def preflight_data(
         check_image_shapes(test, lambda: _if_accessible(lambda: image_shape(data), reads) or shape)
 
 
+def try_first_block(data: Source, cache: CacheSetting = None) -> None:
+    """Read the first block of training data if it is small, before anything is started.
+
+    Raises
+    ------
+    ConfigError, DataError
+        When its rows cannot be read.
+    """
+    _columns_of(data, cache, True)
+
+
 def _check_orientation(algorithm: AnyAlgorithm, data: Source, path: str) -> None:
     if isinstance(algorithm, ImportedAlgorithm):
         return

@@ -1,12 +1,13 @@
 """Startup cost of a fresh process up to its first model: imports, cached compiled code, a fit.
 
-    python tests/bench/first_fit.py [repeats] [estimator ...]
+    python tests/bench/first_fit.py [repeats] [--cold] [estimator ...]
 
 Each estimator runs in separate processes; medians over repeats (5), in milliseconds: ``import
 elasticml``; its class, which imports scikit-learn (the first row is scikit-learn's own import of
 the same modules); the first fit of 2000 rows and 20 columns; the second fit of the same rows. The
 difference of the two fits is loading time. An extra process runs first, so that compiled code is in
-numba's cache and files are in memory.
+the cache and files are in memory. With ``--cold`` each process has an empty cache instead: the
+difference is what is compiled. Times are of the processor, which a busy machine changes less.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -42,50 +44,58 @@ MODELS = {
 #: Importing scikit-learn's own linear models imports what is measured here, and more.
 PEER = """
 import time, json
-started = time.perf_counter()
+started = time.process_time()
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
-print(json.dumps([0.0, 1e3 * (time.perf_counter() - started), 0.0, 0.0]))
+print(json.dumps([0.0, 1e3 * (time.process_time() - started), 0.0, 0.0]))
 """
 
 CODE = """
 import time, json, warnings
 warnings.simplefilter("ignore")
-marks = [time.perf_counter()]
+marks = [time.process_time()]
 import elasticml as em
-marks.append(time.perf_counter())
+marks.append(time.process_time())
 model = {made}
-marks.append(time.perf_counter())
+marks.append(time.process_time())
 import numpy as np
 rng = np.random.default_rng(0)
 X = rng.standard_normal((2000, 20))
 z = X[:, :5].sum(axis=1) + rng.standard_normal(2000)
 y = np.digitize(z, {cuts})
-before = time.perf_counter()
+before = time.process_time()
 model.fit(X, y)
-middle = time.perf_counter()
+middle = time.process_time()
 model.fit(X, y)
-after = time.perf_counter()
+after = time.process_time()
 found = [marks[1] - marks[0], marks[2] - marks[1], middle - before, after - middle]
 print(json.dumps([1e3 * seconds for seconds in found]))
 """
 
 
-def times(code, repeats):
+def times(code, repeats, cold):
     """Medians over processes of the figures that the code prints."""
     threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     env = {**os.environ, **threads, "PYTHONPATH": str(ROOT)}
     results = []
     for _ in range(repeats + 1):
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
-        )
+        with tempfile.TemporaryDirectory() as empty:
+            place = {"ELASTICML_CACHE": empty} if cold else {}
+            done = subprocess.run(
+                [sys.executable, "-c", code],
+                capture_output=True,
+                text=True,
+                check=True,
+                env=env | place,
+            )
         results.append(json.loads(done.stdout))
     return harness.column_medians(results[1:])
 
 
 def main():
     options = sys.argv[1:]
+    cold = "--cold" in options
+    options = [option for option in options if option != "--cold"]
     repeats = int(options.pop(0)) if options and options[0].isdigit() else 5
     harness.head(
         "estimator", "import", "class", "first fit", "second fit", "loaded by the first fit"
@@ -97,7 +107,7 @@ def main():
     for name, code in rows.items():
         if options and name not in options:
             continue
-        first = times(code, repeats)
+        first = times(code, repeats, cold)
         figures = [*first, first[2] - first[3]]
         harness.row(name, *(f"{figure:.0f}" for figure in figures))
 

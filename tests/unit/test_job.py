@@ -1,6 +1,7 @@
 """A job before it starts: refusals, and its record."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -99,3 +100,11 @@ def test_the_record_is_plain_json_and_complete(data):
 
 def test_evaluation_can_be_declined(data):
     assert em.Job(em.BatchGradient(), data, evaluate=False).record("a", 1)["evaluate"] is False
+
+
+def test_the_rows_of_a_small_file_are_checked_before_anything_is_started(tmp_path: Path) -> None:
+    path = tmp_path / "bad.svm"
+    path.write_text("1 1:2 3:4\n-1 2:1\nfoo 1:2\n")
+    job = em.Job(em.CoCoA(loss="hinge", l2=0.01), em.read_svmlight(path))
+    with pytest.raises(em.DataError, match=r"bad\.svm, line 3, column 1: label is 'foo'"):
+        job.check_data()
