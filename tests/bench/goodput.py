@@ -94,6 +94,8 @@ class Peer:
     options: tuple[str, ...] = ()
     #: Whether the job continues while workers are away; others are not run on the spot trace.
     is_elastic: bool = True
+    #: The peer whose undisturbed run counts as its own: they do the same until something is killed.
+    like: str = ""
     #: Parts of the data that always belong to one worker: an epoch is complete for each of them.
     parts: int = 1
 
@@ -120,6 +122,7 @@ PEERS = {
         script="goodput_torchrun.py",
         options=("--way", "restart"),
         is_elastic=False,
+        like="torchrun",
     ),
     "torchft": Peer(label="torchft", task="network", script="goodput_torchft.py", parts=WORKERS),
     "ray": Peer(label="Ray Train, elastic", task="network", script="goodput_ray.py"),
@@ -290,29 +293,30 @@ def own_lineage(folder: Path, examples: int) -> Lineage:
     """Return elasticml's lineage: what its module was given, and the rounds that summed it.
 
     A step belongs to the round that ended next, and its epoch follows from the examples of the
-    rounds before. The steps of a killed member since the end of the last round are void, as are all
-    steps since the last round.
+    rounds before. Steps since the last round are void. So are those of a process that ended in a
+    round, if more examples were computed in it than the round reports.
     """
     rounds = goodput_run.lines(folder, "rounds.jsonl")
-    ends = np.array([r["at"] for r in rounds])
-    epochs = np.array([0, *(r["examples"] for r in rounds)]) // examples
-    kills = [f["t"] for f in goodput_run.lines(folder, "faults.jsonl") if f["what"] == "kill"]
-    steps = []
-    for path in folder.glob("seen-*.bin"):
-        own = [(t, ids) for t, _, _, ids in goodput_run.read_seen(path) if ids is not None]
-        last_t = own[-1][0] if own else 0.0
-        kill_t = next((t for t in kills if 0.0 <= t - last_t < 2.0), np.inf)
-        # Its last round: the one that had not ended at the kill.
-        last = int(np.searchsorted(ends, kill_t))
-        for t, ids in own:
-            k = int(np.searchsorted(ends, t))
-            is_void = k >= min(last, ends.size)
-            steps.append((t, -np.inf if is_void else np.inf, epochs[k], ids))
+    ends, totals = np.array([r["at"] for r in rounds]), [0, *(r["examples"] for r in rounds)]
+    epochs = np.array(totals) // examples
+    excess = -np.diff(totals)
+    steps, last_of = list[tuple[float, int, int, np.ndarray]](), dict[int, int]()
+    for process, path in enumerate(sorted(folder.glob("seen-*.bin"))):
+        for t, _, _, ids in goodput_run.read_seen(path):
+            if ids is None:
+                continue
+            last_of[process] = k = int(np.searchsorted(ends, t))
+            steps.append((t, k, process, ids))
+            if k < ends.size:
+                excess[k] += ids.size
+    is_void = [
+        k >= ends.size or (excess[k] > 0 and last_of[process] == k) for _, k, process, _ in steps
+    ]
     return Lineage(
         t=np.array([each[0] for each in steps]),
-        void_t=np.array([each[1] for each in steps]),
+        void_t=np.where(is_void, -np.inf, np.inf),
         size=np.array([each[3].size for each in steps], int),
-        epoch=np.array([each[2] for each in steps], int),
+        epoch=epochs[[each[1] for each in steps]],
         ids=[each[3] for each in steps],
     )
 
@@ -321,7 +325,7 @@ def own_counts(folder: Path, end_t: float, examples: int) -> dict[str, int]:
     """Count elasticml's examples as those of the others are counted.
 
     "unexplained" is the difference between the steps that are not void and what the rounds report;
-    it is not 0 if a killed member had already sent its part of a round's sum.
+    it is not 0 if one of two members that were killed in a round had sent its part of the sum.
     """
     rounds = [r for r in goodput_run.lines(folder, "rounds.jsonl") if r["at"] <= end_t]
     if not rounds:
@@ -424,6 +428,7 @@ def measure(options: argparse.Namespace) -> None:
         for trace in options.traces:
             peer, result = PEERS[name], options.folder / f"{name}-{trace}.json"
             is_asked = peer.is_elastic or trace != "spot" or options.all
+            is_asked = is_asked and not (peer.like and trace == "none")
             if result.exists() or not is_asked:
                 continue
             if time.monotonic() - begin_s > options.limit_s:
@@ -441,14 +446,25 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def results_of(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the results by peer and trace."""
-    results = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    return {(result["peer"], result["trace"]): result for result in results}
+    """Return the results by peer and trace; figures are computed again where there are logs."""
+    results = {}
+    for path in sorted(folder.glob("*.json")):
+        result, logs = json.loads(path.read_text()), folder / "logs" / path.stem
+        name, trace = result["peer"], result["trace"]
+        if logs.exists():
+            result |= figures_of(PEERS[name], logs, result["seconds"], result["reason"])
+        results[name, trace] = result
+    return results
 
 
-def target_s(run: dict[str, Any], undisturbed: dict[str, Any]) -> float | None:
+def undisturbed(results: dict[tuple[str, str], dict[str, Any]], name: str) -> dict[str, Any] | None:
+    """Return the undisturbed run with which a peer's runs are compared."""
+    return results.get((name, "none")) or results.get((PEERS[name].like, "none"))
+
+
+def target_s(run: dict[str, Any], base: dict[str, Any]) -> float | None:
     """Return when a run has the loss that the undisturbed one has after 0.6 of the window."""
-    reached = [loss for t, loss in undisturbed["losses"] if t <= 0.6 * undisturbed["seconds"]]
+    reached = [loss for t, loss in base["losses"] if t <= 0.6 * base["seconds"]]
     if not reached:
         return None
     return next((t for t, loss in run["losses"] if loss <= min(reached)), None)
@@ -465,18 +481,18 @@ def rows_of(results: dict[tuple[str, str], dict[str, Any]], task: str) -> list[l
     """Return the rows of the table of a task."""
     rows = list[list[Any]]()
     for name, peer in PEERS.items():
-        base = results.get((name, "none"))
+        base = undisturbed(results, name)
         for trace in TRACES if peer.task == task else ():
             run = results.get((name, trace))
             if run is None:
                 continue
-            share = seconds = undisturbed = None
+            share = seconds = base_s = None
             if base is not None and base["examples"] and trace != "none":
                 share = round(run["examples"] / base["examples"], 2)
-                seconds, undisturbed = target_s(run, base), target_s(base, base)
+                seconds, base_s = target_s(run, base), target_s(base, base)
             kills = sum(len(f["places"]) for f in run["faults"] if f["what"] == "kill")
             counts = [run.get(key) for key in ("repeated", "lost", "twice")]
-            times = [None if t is None else round(t, 1) for t in (seconds, undisturbed)]
+            times = [None if t is None else round(t, 1) for t in (seconds, base_s)]
             load = round(run["load"], 1)
             rows.append([peer.label, trace, kills, run["examples"], share, *counts, *times, load])
     return rows
@@ -546,7 +562,7 @@ def draw(results: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
     for axis, (task, trace) in zip(axes.flat, shown, strict=True):
         seconds = 0.0
         for name, peer in PEERS.items():
-            run, base = results.get((name, trace)), results.get((name, "none"))
+            run, base = results.get((name, trace)), undisturbed(results, name)
             if peer.task != task or run is None or base is None or not base["examples"]:
                 continue
             t, v = zip(*run["curve"], strict=True) if run["curve"] else ((0.0,), (0.0,))

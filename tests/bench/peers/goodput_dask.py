@@ -2,7 +2,7 @@
 
 ``--way dask_ml``: ``dask_ml.linear_model.LogisticRegression(solver="lbfgs")`` on persisted arrays;
 Dask computes lost partitions again. ``--way xgboost``: ``xgboost.dask.train`` with trees (``hist``,
-depth 6): it has no distributed linear model; ``coll_cfg=Config(retry=3, timeout=5)``. Either runs
+depth 6): it has no distributed linear model; ``coll_cfg=Config(retry=3, timeout=30)``. Either runs
 with ``distributed.scheduler.allowed-failures=1000``. If training ends with an error, it is started
 again at once on the workers that are there: XGBoost from its last checkpoint (every 5 rounds),
 dask-ml, which has none, from the beginning.
@@ -115,7 +115,7 @@ def xgboost(run: Run, client: Any) -> None:
         verbose_eval=False,
         xgb_model=booster,
         callbacks=[Report()],
-        coll_cfg=Config(retry=3, timeout=5),
+        coll_cfg=Config(retry=3, timeout=30),
     )
 
 

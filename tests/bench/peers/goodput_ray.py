@@ -2,7 +2,9 @@
 
 ``ScalingConfig(num_workers=(1, 4), elastic_resize_monitor_interval_s=2)`` (default 60 s),
 ``FailureConfig(max_failures=-1)``, a checkpoint reported every 100 steps to local storage,
-``RAY_TRAIN_HEALTH_CHECK_INTERVAL_S=1`` (default 2 s). A kill is a SIGKILL of a node's raylet and of
+``RAY_TRAIN_HEALTH_CHECK_INTERVAL_S=1`` (default 2 s). The head node checks the others every 0.5 s
+and gives one up after three misses (default: every 3 s, five misses, the first check after 5 s;
+with these Ray Train made no further step within 30 s of a kill). A kill is a SIGKILL of a node's raylet and of
 all its processes; the head node, without CPUs, survives.
 """
 
@@ -58,6 +60,10 @@ def main() -> None:
         "RAY_TRAIN_V2_ENABLED": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",
+        "RAY_health_check_initial_delay_ms": "1000",
+        "RAY_health_check_period_ms": "500",
+        "RAY_health_check_timeout_ms": "2000",
+        "RAY_health_check_failure_threshold": "3",
         "RAY_DEDUP_LOGS": "0",
         "PYTHONPATH": str(ROOT),
     }
