@@ -4,8 +4,8 @@
 ``FailureConfig(max_failures=-1)``, a checkpoint reported every 100 steps to local storage,
 ``RAY_TRAIN_HEALTH_CHECK_INTERVAL_S=1`` (default 2 s). The head node checks the others every 0.5 s
 and gives one up after three misses (default: every 3 s, five misses, the first check after 5 s;
-with these Ray Train made no further step within 30 s of a kill). A kill is a SIGKILL of a node's raylet and of
-all its processes; the head node, without CPUs, survives.
+with these Ray Train made no further step within 30 s of a kill). A kill is a SIGKILL of a node's
+raylet and of all its processes; the head node, without CPUs, survives.
 """
 
 from __future__ import annotations
