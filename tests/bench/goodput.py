@@ -519,7 +519,7 @@ def write_docs(results: dict[tuple[str, str], dict[str, Any]], docs: Path) -> No
         "title": "Goodput under pre-emption",
         "order": 5,
         "date": dates[-1][:10],
-        "command": "python tests/bench/goodput.py --docs",
+        "command": f"python tests/bench/goodput.py --seconds {max(seconds):g} --docs",
         "machine": f"{os.cpu_count()} cores, {memory / 2**30:.0f} GiB",
         "text": TEXT,
         "tables": [
