@@ -206,7 +206,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         # Imported here: loading what jobs need takes longer than most fits.
         from elasticml.data.readers.arrays import from_arrays
 
-        self._problem(X, is_new=True)
+        self._check(X, is_new=True)
         dtype: Dtype = "float32" if X.dtype == np.float32 else "float64"
         data = from_arrays(X, np.zeros(X.shape[0]), weights, dtype=dtype)
         with choose_client(self.client, 0) as client:
