@@ -187,9 +187,9 @@ class _MemoryPlan:
         Returns
         -------
         dict
-            Empty if not all chunks fit.
+            Empty if not all chunks fit, or if there is no member.
         """
-        if self._chunks is None:
+        if self._chunks is None or not self._members:
             return {}
         before = dict(self._rows), dict(self._nbytes)
         owners = self.assign_to_holders(group)

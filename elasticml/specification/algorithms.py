@@ -54,6 +54,10 @@ _LOSS_PARAMETERS = {
 }
 
 
+#: A column, by its number or name; None for no offset.
+Offset = Annotated[int, Field(ge=0, strict=True)] | str | None
+
+
 class _WithLoss(SettingsModel):
     """An algorithm for a loss that may have parameters."""
 
@@ -91,14 +95,6 @@ class _WithIntercept(SettingsModel):
         return values.get("mode") != "paper"
 
 
-class _WithOffset(SettingsModel):
-    """A generalised linear model with an offset."""
-
-    #: Column that is added to every margin, by its name in a table or its number from 0: its
-    #: coefficient is 1. As in generalised linear models; with a log link the log of the exposure.
-    offset: Annotated[int, Field(ge=0, strict=True)] | str | None = None
-
-
 class _Certified(SettingsModel):
     """An algorithm with a certified duality gap, at which it ends."""
 
@@ -131,7 +127,7 @@ class _Seeded(SettingsModel):
         return getattr(self, "seed", None) or 0
 
 
-class AsyncSGD(_Seeded, _WithIntercept, _WithOffset):
+class AsyncSGD(_Seeded, _WithIntercept):
     """Asynchronous SGD by gossip: members never wait, and exchange states pairwise.
 
     Every member visits its own shuffled examples in mini-batches. After each mini-batch it merges
@@ -171,6 +167,9 @@ class AsyncSGD(_Seeded, _WithIntercept, _WithOffset):
     intercept: bool = True
     #: Weight of each label, or "balanced".
     class_weight: ClassWeight = None
+    #: Column that is added to every margin, by its name in a table or its number from 0: its
+    #: coefficient is 1. As in generalised linear models; with a log link the log of the exposure.
+    offset: Offset = None
     #: "paper" follows the paper literally; "batch": synchronous rounds over all data.
     mode: Literal["default", "paper", "batch"] = "default"
     #: Examples between two messages; "auto": log-PI control, "adaptive": adaptiveB, "inf": no
@@ -285,7 +284,7 @@ class AsyncSGD(_Seeded, _WithIntercept, _WithOffset):
         return section
 
 
-class BatchGradient(_WithLoss, _WithIntercept, _WithOffset):
+class BatchGradient(_WithLoss, _WithIntercept):
     """Full-batch training of a smooth loss with an L2 penalty; stand-ins replace lost partials.
 
     The objective is ``sum_i s_i loss_i / sum_i s_i + l2/2 ||w||^2``, with ``s`` the sample weight
@@ -342,6 +341,9 @@ class BatchGradient(_WithLoss, _WithIntercept, _WithOffset):
     roll_back: Literal[0, 1, 2] | None = None
     #: Scaling of the columns.
     scale: Scale = "none"
+    #: Column that is added to every margin, by its name in a table or its number from 0: its
+    #: coefficient is 1. As in generalised linear models; with a log link the log of the exposure.
+    offset: Offset = None
     #: Loss huber: residuals up to this are squared, in units of the labels; by default 1.
     delta: float | None = Field(default=None, gt=0)
     #: Loss quantile: the quantile to predict, by default 0.5, the median.
@@ -410,7 +412,7 @@ class BatchGradient(_WithLoss, _WithIntercept, _WithOffset):
         return _section(self.name, {**values, "optimizer": self.chosen_optimizer})
 
 
-class CoCoA(_Seeded, _WithLoss, _WithIntercept, _WithOffset, _Certified):
+class CoCoA(_Seeded, _WithLoss, _WithIntercept, _Certified):
     """Communication-efficient distributed dual coordinate ascent with a certified duality gap.
 
     The objective is that of :class:`BatchGradient`. An intercept is an extra column of value
@@ -454,6 +456,9 @@ class CoCoA(_Seeded, _WithLoss, _WithIntercept, _WithOffset, _Certified):
     class_weight: ClassWeight = None
     #: Scaling of the columns.
     scale: Scale = "none"
+    #: Column that is added to every margin, by its name in a table or its number from 0: its
+    #: coefficient is 1. As in generalised linear models; with a log link the log of the exposure.
+    offset: Offset = None
     #: Loss huber: residuals up to this are squared, in units of the labels; by default 1.
     delta: float | None = Field(default=None, gt=0)
     #: Loss quantile: the quantile to predict, by default 0.5, the median.
@@ -573,7 +578,7 @@ class PrimalCoCoA(_Seeded, _Certified):
     #: Rounds between two certificates; "auto": certificates take about a fifth of the work.
     gap_every: Count | Literal["auto"] = "auto"
     #: Always none: no member has whole rows.
-    offset: Annotated[int, Field(ge=0, strict=True)] | str | None = None
+    offset: Offset = None
     #: Gap-safe screening of columns.
     screen: bool = True
     #: If the model is small, gather its columns on the driver and finish there.

@@ -116,17 +116,19 @@ def test_the_bench_stores_finished_runs_under_all_that_they_depend_on(
     tiny(tmp_path, "a")
     options = {"sets": ["a"], "models": ["logistic"], "peers": ["elasticml", "snapml"]}
     options |= {"threads": [1], "only": "find", "begin_s": math.inf, "repeats": 1, "l1": 0.1}
+    options |= {"intercept": False, "cpu": False, "json": None}
 
     def again(**other: Any) -> list[str]:
         made.clear()
-        settings = {"l2": 0.01, "limit_s": 60.0, "python": "python", **options, **other}
+        settings = {"C": [1.0], "limit_s": 60.0, "python": "python", **options, **other}
         linear_peers.study(tmp_path, argparse.Namespace(**settings))
-        assert "snapml, a | logistic | 1: no" in capsys.readouterr().out
+        name = f"a | logistic C={settings['C'][0]:g} | 1"
+        assert f"snapml, {name}: no" in capsys.readouterr().out
         return list(made)
 
     both = ["elasticml", "snapml"]
     assert [again(), again()] == [both, ["snapml"]]
-    for other in ({"l2": 0.1}, {"limit_s": 5.0}, {"python": "another"}):
+    for other in ({"C": [10.0]}, {"limit_s": 5.0}, {"python": "another"}):
         assert [again(**other), again(**other), again()] == [both, ["snapml"], ["snapml"]]
 
 

@@ -181,8 +181,14 @@ def scanned(owned, newcomers, keys, held):
     rows = {m: sum(c.rows for c in value) for m, value in owned.items()} | dict.fromkeys(
         newcomers, 0
     )
+    # What a newcomer holds is left to it as long as possible: chunks are taken from the end.
+    all_held = set().union(*held.values())
     left = {
-        m: shuffled(sorted(value, key=lambda c: c.id), *keys, m.slot) for m, value in owned.items()
+        m: sorted(
+            shuffled(sorted(value, key=lambda c: c.id), *keys, m.slot),
+            key=lambda c: c.id not in all_held,
+        )
+        for m, value in owned.items()
     }
     moves: dict[ChunkId, MemberId] = {}
     while True:

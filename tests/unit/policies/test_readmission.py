@@ -130,6 +130,12 @@ def test_it_is_spread_sooner_when_as_many_members_work_as_at_the_start():
     assert slots_by_chunk(WholeGroup(), replace(seen_view, start_members=3, now_s=39.0)) == []
 
 
+def test_a_group_waits_while_no_member_is_left():
+    # Without patience the policy failed when the only member was lost.
+    nobody = replace(unclaimed_group(now_s=99.0), working=())
+    assert WholeGroup(patience_s=0.0, alone_s=0.0).suggest(nobody) == []
+
+
 def test_it_waits_while_no_member_has_memory_for_it():
     assert slots_by_chunk(WholeGroup(), unclaimed_group(now_s=99.0, limit_bytes=70)) == [0, 0, 1, 2]
     assert slots_by_chunk(WholeGroup(), unclaimed_group(now_s=99.0, limit_bytes=60)) == []
