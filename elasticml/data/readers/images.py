@@ -56,6 +56,8 @@ from elasticml.specification.data import ImagesSpec
 # big-endian 32-bit numbers, then the values, big-endian, the last dimension fastest.
 
 _TYPES: Final = {8: "|u1", 9: "|i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+#: Images have rows, columns and channels; a damaged header may claim 255 dimensions.
+_DIMENSIONS_MAX: Final = 8
 _WANTED: Final = "wanted an IDX file, such as train-images-idx3-ubyte or its .gz"
 
 
@@ -276,7 +278,7 @@ def _header(path: str, info: FileInfo) -> _Idx:
         start = source.read(4)
         is_idx = len(start) == 4 and start[:2] == bytes(2) and start[2] in _TYPES
         sizes = source.read(4 * start[3]) if is_idx else b""
-    if not is_idx or start[3] == 0 or len(sizes) != 4 * start[3]:
+    if not is_idx or not 0 < start[3] <= _DIMENSIONS_MAX or len(sizes) != 4 * start[3]:
         raise DataError(f"{path} begins with {start.hex(' ') or 'nothing'}, {_WANTED}", path=path)
     shape = tuple(np.frombuffer(sizes, ">u4").tolist())
     header = _Idx(path=path, type=np.dtype(_TYPES[start[2]]), shape=shape)

@@ -117,6 +117,8 @@ X, Y = drawn(3)
 WRONG = {
     "no IDX": (b"\x89PNG\r\n", idx(Y), r"x begins with 89 50 4e 47, wanted an IDX file"),
     "a type that is not": (b"\0\0\7\1\0\0\0\1\0", idx(Y), r"x begins with 00 00 07 01, wanted"),
+    # The message had the product of the sizes, a number of hundreds of digits.
+    "255 dimensions": (b"\0\0\x08\xff" + 1020 * b"\x7f", idx(Y), r"x begins with 00 00 08 ff, w"),
     "half a header": (idx(X)[:9], idx(Y), r"x begins with 00 00 08 03, wanted an IDX file"),
     "cut short": (idx(X)[:-1], idx(Y), r"x has 51 bytes, wanted 52 for dimensions \(3, 4, 3\)"),
     "cut and packed": (
