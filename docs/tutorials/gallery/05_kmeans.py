@@ -31,7 +31,7 @@ for panel, centre in zip(panels, model.cluster_centers_, strict=True):
 # On a cluster
 # ------------
 # As a job, K-Means is asynchronous: every member visits its own examples in mini-batches, sends its
-# centres to a random peer, and merges those that arrive. Nobody waits, so a slow or lost member
+# centres to a random peer, and merges those that arrive. No member waits, so a slow or lost member
 # holds up no other. The history has one row for each second.
 
 from dask.distributed import Client
