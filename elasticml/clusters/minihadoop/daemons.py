@@ -77,7 +77,12 @@ class Daemons:
 
     def pids(self) -> dict[str, int]:
         """Return the process ids of the running daemons, by name."""
-        return {n: pid for n, pid in self._pids.items() if is_ours(pid, self._layout.root)}
+        return {name: pid for name, pid in self._pids.items() if self._is_running(name, pid)}
+
+    def _is_running(self, name: str, pid: int) -> bool:
+        # A child that has just started shows an empty environment until its exec has ended.
+        child = self._children.get(name)
+        return is_ours(pid, self._layout.root) if child is None else child.poll() is None
 
     def signal(self, name: str, number: int) -> None:
         """Send a signal to a daemon; do nothing if it has exited."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -222,6 +224,20 @@ def test_processes_are_found_again_and_ended_with_their_children(tmp_path, monke
     second.end_all(container_s=0.0)
     assert (second.pids(), marked(tmp_path)) == ({}, [])
     first.wait(["node-0"], 1.0)
+
+
+def test_a_child_that_is_still_in_its_exec_is_running(tmp_path, monkeypatch):
+    """The kernel shows such a process with an empty environment."""
+    layout = Layout(tmp_path)
+    layout.logs.mkdir()
+    starter = Daemons(layout)
+    starter.start("data", ["sleep", "1000"], {"PATH": "/usr/bin:/bin", MARKER: str(tmp_path)})
+    monkeypatch.setattr(daemons, "environment_of", lambda pid: {})
+    running = starter.pids()
+    monkeypatch.undo()
+    os.kill(running["data"], signal.SIGKILL)
+    assert starter.wait(["data"], 60.0)
+    assert starter.pids() == {}
 
 
 def test_commands_without_a_started_one_are_one_line(tmp_path):
