@@ -17,6 +17,7 @@ from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.algorithms.cocoa.trainer import make_trainer
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.dual_descent import DualDescent
+from elasticml.algorithms.linear.interior_point import InteriorPoint, passes_of
 from elasticml.algorithms.linear.linear_objective import LinearObjective
 from elasticml.algorithms.linear.newton import minimise
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
@@ -81,6 +82,8 @@ class LinearSolution:
     gap: float
     target_gap: float
     rounds: int
+    #: How it was found in this process, in the estimators' words.
+    method: str = "dual"
 
 
 def solve(
@@ -240,14 +243,27 @@ def _by_descent(
         constant=scaling,
         seed=problem.seed,
     )
-    fit = solver.solve(target_gap, problem.rounds)
+    is_other = problem.loss == "hinge" and (weights is None or bool(weights.all()))
+    fit = solver.solve(target_gap, problem.rounds, passes_of(table.X) if is_other else math.inf)
+    method, w, gap, rounds = "dual", fit.w, fit.gap, fit.passes
+    if fit.is_slow:
+        interior = InteriorPoint(
+            table.blocks, targets, weights, strength=problem.strength, constant=scaling
+        ).solve(target_gap, w)
+        rounds += interior.steps
+        if interior.gap <= target_gap:
+            method, w, gap = "interior point", interior.w, interior.gap
+        else:
+            fit = solver.solve(target_gap, max(1, problem.rounds - rounds))
+            w, gap, rounds = fit.w, fit.gap, rounds + fit.passes
     return LinearSolution(
-        coef=fit.w[:d].copy(),
-        intercept=0.0 if scaling is None else scaling * float(fit.w[d]),
-        gap=fit.gap,
+        coef=w[:d].copy(),
+        intercept=0.0 if scaling is None else scaling * float(w[d]),
+        gap=gap,
         # If only rounding errors are left of the gap, the fit counts as converged.
-        target_gap=max(target_gap, fit.gap) if fit.converged else target_gap,
-        rounds=fit.passes,
+        target_gap=max(target_gap, gap) if fit.converged else target_gap,
+        rounds=rounds,
+        method=method,
     )
 
 

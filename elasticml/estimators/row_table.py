@@ -95,8 +95,11 @@ class RowTable:
 
     @cached_property
     def blocks(self) -> RowBlocks:
-        """The rows in blocks, for matrix products."""
-        return RowBlocks(self.X, self.parallel)
+        """The rows in blocks, for matrix products; sparse values as float64, for their kernels."""
+        X = self.X
+        if scipy.sparse.issparse(X) and X.dtype != np.float64:
+            X = type(X)((X.data.astype(np.float64), X.indices, X.indptr), shape=X.shape)
+        return RowBlocks(X, self.parallel)
 
     def columns(self, constant: float | None) -> Any:
         """Return the rows in column-major layout, (n, d), with a constant column unless None."""

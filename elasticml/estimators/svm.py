@@ -88,9 +88,10 @@ class LinearSVC(LinearClassifier):
         A certified bound of the suboptimality of the objective.
     n_iter_ : int
         The largest number of passes or steps over the classes.
-    method_ : "dual", "newton" or "columns"
-        The method: dual coordinate ascent, Newton steps on the model, or proximal Newton on working
-        sets of columns.
+    method_ : "dual", "interior point", "newton" or "columns"
+        The method: dual coordinate ascent, an interior point method after some passes of it (hinge,
+        at most 500 columns and not more than rows, where many passes would follow), Newton steps on
+        the model, or proximal Newton on working sets of columns.
     solver_path_ : "in-process" or "job"
         How it was fitted: as a job if ``client`` is given, or if there is a default client and at
         least 50 million stored values; otherwise in this process.
@@ -230,7 +231,9 @@ class LinearSVC(LinearClassifier):
 
     def _keep(self, problem: LinearProblem, solutions: list[LinearSolution]) -> None:
         is_newton = problem.is_primal and self.solver_path_ == "in-process"
-        self.method_ = "columns" if problem.is_sparse else "newton" if is_newton else "dual"
+        methods = {one.method for one in solutions}
+        how = "dual" if len(methods) > 1 else methods.pop()
+        self.method_ = "columns" if problem.is_sparse else "newton" if is_newton else how
         self.coef_ = np.stack([one.coef for one in solutions])
         self.intercept_ = np.array([one.intercept for one in solutions])
         # In units of the sum, like this estimator's objective.

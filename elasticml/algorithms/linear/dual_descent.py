@@ -251,6 +251,16 @@ class DualFit:
     passes: int
     #: The gap is at most the requested one, or rounding of the objective.
     converged: bool
+    #: The passes ended early, because the alternative is expected to be faster.
+    is_slow: bool = False
+
+
+def _passes_left(former: float, found: float, gap: float, passes: float) -> float:
+    """Return how many passes lead to ``gap`` at the rate of those between two certified gaps."""
+    if not math.isfinite(former):
+        return 0.0
+    rate = math.log(former / found) / passes if found < former else 0.0
+    return math.log(found / gap) / rate if rate > 0.0 else math.inf
 
 
 class DualDescent:
@@ -308,22 +318,38 @@ class DualDescent:
         #: Best certified objectives, and the model of the primal one.
         self._primal, self._dual, self._best = math.inf, -math.inf, self._v
 
-    def solve(self, gap: float, passes: int) -> DualFit:
-        """Make at most ``passes`` passes, until the gap is at most ``gap``."""
+    def solve(self, gap: float, passes: int, alternative: float = math.inf) -> DualFit:
+        """Make at most ``passes`` passes, until the gap is at most ``gap``.
+
+        Parameters
+        ----------
+        alternative : float, optional
+            Passes over all rows that another method would cost: the passes end when as many were
+            made, or when more than these are expected from the last two certificates.
+        """
         estimate, ratio = math.nan, KINK_RATIO if self._name == "hinge" else 1.0
-        work, before = 0.0, self._v
+        work, before, whole = 0.0, self._v, 0.0
+        former, since = math.inf, 0.0
         for done in range(passes):
             work += self._state[0] / self._alpha.size
             before = self._v.copy() if self._name == "hinge" else self._v
-            last, estimate = estimate, self._visit(self._total if done == 0 else 0.0)
+            last, estimate = (
+                estimate,
+                self._visit(self._total if done == 0 and not self._alpha.any() else 0.0),
+            )
             pace = estimate / last if 0.0 < estimate < last else 1.0
             expected = estimate * math.sqrt(pace)
             is_due = ratio * expected <= gap or self._state[0] == 0
             if not is_due and work < PATIENCE and done + 1 < passes:
                 continue
-            found, work = self._certify(before), 0.0
+            found, whole, work = self._certify(before), whole + work, 0.0
             if found <= gap or found <= ROUNDED * abs(self._primal):
                 return DualFit(w=self._best, gap=max(found, 0.0), passes=done + 1, converged=True)
+            if whole > alternative or _passes_left(former, found, gap, whole - since) > alternative:
+                return DualFit(
+                    w=self._best, gap=found, passes=done + 1, converged=False, is_slow=True
+                )
+            former, since = found, whole
             if is_due or found > RATIO_MAX * expected:
                 self._unshrink()
             if expected > 0.0:

@@ -111,7 +111,7 @@ CLASSIFIERS = {
     ),
     "svm": (em.LinearSVC(C=0.1, tol=1e-12), "squared_hinge", False, True),
     "svm by its dual": (
-        em.LinearSVC(C=0.1, tol=1e-12, dual=True, max_iter=10_000),
+        em.LinearSVC(C=0.1, tol=1e-12, dual=True, max_iter=10_000, random_state=0),
         "squared_hinge",
         False,
         True,
@@ -134,7 +134,9 @@ def test_an_offset_of_a_classifier_is_added_to_its_margins(name: str) -> None:
     for rows in (FRAME, sp.csr_array(WITH_OFFSET)):
         column = "exposure" if rows is FRAME else 2
         named = clone(estimator).fit(rows, SIGNS, S, offset=column)
-        np.testing.assert_allclose(without_column(named), own, atol=1e-6)
+        # Both models are at most sqrt(2 gap) from the optimum.
+        apart = np.sqrt(2.0 * model.dual_gap_) + np.sqrt(2.0 * named.dual_gap_)
+        np.testing.assert_allclose(without_column(named), own, atol=max(1e-6, apart))
         np.testing.assert_array_equal(named.predict(rows), model.predict(X, OFFSET))
     assert model.score(X, SIGNS, S, OFFSET) == pytest.approx(named.score(rows, SIGNS, S))
 
