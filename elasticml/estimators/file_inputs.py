@@ -172,7 +172,7 @@ def _rows(
         raise DataError("the rows are sequences, wanted numbers: fit them by a job of em.CoCoA")
     rows = [rows_of_chunk(chunk) for chunk in chunks]
     labels = np.concatenate([part.labels for part in rows])
-    encoder = getattr(ready, "encoder", None)
+    encoder = ready.fitted_encoder() if isinstance(ready, TableSource) else None
     if encoder is not None and encoder.classes is not None:
         labels = np.array(encoder.classes)[labels.astype(np.int64)]
     weights = None

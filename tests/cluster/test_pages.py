@@ -1,43 +1,34 @@
-"""The code of the pages runs, block after block, in an empty folder."""
+"""The code of the pages runs, block after block, in a folder with a reader's files."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.pages import blocks_of
-
-ROOT = Path(__file__).resolve().parents[2]
-DOCS = ROOT / "docs"
-#: Pages of which every block runs that does not say why not.
-PAGES = [path for name in ("start", "tutorials") for path in sorted((DOCS / name).glob("*.md"))]
+from tests.pages import NOT_RUN, ROOT, TORCH, blocks_of, name_of, pages
 
 
-def needs_torch(page: Path) -> bool:
-    """Whether a block of a page needs PyTorch."""
-    return any(block.needs == "torch" for block in blocks_of(page))
-
-
-def marked(page: Path) -> object:
+def marked(page):
     """Return the page as a parameter with its marks."""
-    marks = [pytest.mark.torch] if needs_torch(page) else [pytest.mark.slow]
-    return pytest.param(page, marks=marks, id=str(page.relative_to(DOCS)))
+    marks = [pytest.mark.torch] if name_of(page) in TORCH else [pytest.mark.slow]
+    return pytest.param(page, marks=marks, id=name_of(page))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A folder for kernels, which all pages of a run share."""
+    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize(
-    "page", [marked(page) for page in PAGES if any(block.runs for block in blocks_of(page))]
+    "page", [marked(page) for page in pages() if any(block.runs for block in blocks_of(page))]
 )
-def test_the_blocks_of_a_page_run(page, tmp_path):
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{ROOT}",
-        "ELASTICML_CACHE": str(tmp_path / "cache"),
-    }
+def test_the_blocks_of_a_page_run(page, tmp_path, cache):
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}", "ELASTICML_CACHE": str(cache)}
     done = subprocess.run(
         [sys.executable, "-m", "tests.pages", str(page)],
         cwd=tmp_path,
@@ -48,4 +39,30 @@ def test_the_blocks_of_a_page_run(page, tmp_path):
         text=True,
         timeout=280,
     )
-    assert " blocks" in done.stdout, done.stdout[-4000:]
+    n_blocks = sum(block.runs for block in blocks_of(page))
+    assert f"\n{n_blocks} blocks" in done.stdout, done.stdout[-4000:]
+
+
+def test_the_list_of_blocks_that_are_not_run_names_one_block_each():
+    counts = {
+        (name, part): sum(
+            part in block.text
+            for page in pages()
+            if name_of(page) == name
+            for block in blocks_of(page)
+        )
+        for name, part, _ in NOT_RUN
+    }
+    assert {entry: n for entry, n in counts.items() if n != 1} == {}
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_code_of_a_page_is_in_fenced_blocks_of_a_language_that_runs(page):
+    """Indented code, other names of a language and comments would leave code out silently."""
+    prose = page.read_text()
+    assert [block.language for block in blocks_of(page)
+            if block.language in ("bash", "console", "shell", "py", "yml")] == []  # fmt: skip
+    assert "<!-- not run" not in prose
+    indented = [line for line in prose.splitlines()
+                if line.startswith(("    elasticml ", "    import ", "    pip "))]  # fmt: skip
+    assert indented == []

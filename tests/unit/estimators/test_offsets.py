@@ -221,3 +221,14 @@ def test_scikit_learns_routing_carries_offsets_through_a_search() -> None:
     assert search.best_params_ == {"alpha": 0.01}
     expected = em.PoissonRegressor(alpha=0.01).fit(X, COUNTS, offset=OFFSET)
     np.testing.assert_array_equal(search.best_estimator_.coef_, expected.coef_)
+
+
+def test_a_file_of_numbers_alone_names_its_columns(tmp_path: Any) -> None:
+    train, rows = str(tmp_path / "claims.csv"), str(tmp_path / "rows.csv")
+    FRAME.assign(claims=COUNTS).to_csv(train, index=False)
+    FRAME[FRAME.columns[::-1]].to_csv(rows, index=False)
+    model = em.PoissonRegressor(alpha=0.1, tol=1e-10).fit(train, "claims", offset="exposure")
+    np.testing.assert_array_equal(model.predict(rows), model.predict(train))
+    model.save(tmp_path / "model.npz")
+    kept = em.load_model(tmp_path / "model.npz")
+    np.testing.assert_allclose(kept.predict(rows), model.predict(rows), rtol=1e-12)
