@@ -95,6 +95,6 @@ def test_the_check_sees_a_read_by_key() -> None:
 
 
 def test_every_record_is_listed_in_the_contracts() -> None:
-    page = (ROOT / "docs" / "reference" / "contracts.md").read_text()
+    page = (ROOT / "docs" / "explanation" / "contracts.md").read_text()
     events = StoryRecord.kinds.keys() - {JobBegun.__name__, UnknownRecord.__name__}
     assert {event for event in events if f"`{event}`" not in page} == set()
