@@ -12,7 +12,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "policies.md
 
 
 def test_example_of_the_page_releases_the_members_beyond_its_number():
-    (text,) = re.findall(r"```python\n(from .*?)```", PAGE.read_text(), re.DOTALL)
+    (text,) = re.findall(r"```python\n(# at_most.py\n.*?)```", PAGE.read_text(), re.DOTALL)
     made: dict = {}
     exec(compile(text, str(PAGE), "exec"), made)
     policy = made["AtMost"](members=2)
