@@ -63,7 +63,11 @@ NOT_RUN = (
     ("how-to/slurm.md", "#SBATCH", _SLURM),
     ("how-to/slurm.md", "test_slurm.py", "is a test itself"),
     ("how-to/spot.md", "pip install", _INSTALLS),
-    ("how-to/watch.md", "em.watch", "needs a notebook; tests/unit/report/test_notebook.py has one"),
+    (
+        "how-to/watch.md",
+        "em.watch",
+        "needs a notebook; tests/unit/jobs/test_watch.py has a stand-in",
+    ),
     ("how-to/watch.md", "alert:", "a rule of Prometheus"),
     ("how-to/yarn.md", "make yarn-up", _HADOOP),
     ("how-to/yarn.md", "--pack: ship", _HADOOP),

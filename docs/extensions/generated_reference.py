@@ -264,8 +264,8 @@ _ABOUT_STORY = """\
 This page is generated from the dataclasses in `elasticml/story`. A line of `story.jsonl` is the
 JSON of one record: `t` (seconds since the job started), `event` (the name below), `cause` (the
 event or the reason that led to it), in most records `round`, then the fields in this order. Member
-ids are text, `"slot.incarnation"`. [Contracts](../explanation/contracts.md#the-story) says when each
-is written."""
+ids are text, `"slot.incarnation"`. [Contracts](../explanation/contracts.md#the-story) says when
+each is written."""
 
 
 def _comments(module: str) -> dict[tuple[str, str], str]:
