@@ -26,8 +26,8 @@ _RUNS = (
     ("stall", "wait for them", _ORANGE, "--", 1.8),
     ("taylor", "elasticml goes on", _BLUE, "-", 2.6),
 )
-#: Rounds between two frames; milliseconds of a frame, and of the last one.
-_STEP, _FRAME_MS, _LAST_MS = 5, 90, 4000
+#: The first round shown; rounds between two frames; milliseconds of a frame, and of the last one.
+_FIRST, _STEP, _FRAME_MS, _LAST_MS = 50, 4, 90, 4000
 
 
 def presence(run: RunData) -> list[list[tuple[float, bool]]]:
@@ -85,9 +85,9 @@ def frame(runs: dict[str, RunData], slots: list[list[tuple[float, bool]]], at: f
     away = [at_ for at_ in range(int(rounds[-1])) if not all(is_there(s, at_) for s in slots)]
     if away and at >= away[0]:
         right.axvspan(away[0], min(at, away[-1]), color="#f5e0d0", lw=0, zorder=0)
-    right.set_xlim(0, rounds[-1])
+    right.set_xlim(_FIRST, rounds[-1])
     floor = min(objective(run)[1].min() for run in runs.values())
-    top = values[np.searchsorted(rounds, 40)]
+    top = values[np.searchsorted(rounds, _FIRST)]
     right.set_ylim(floor - 0.05 * (top - floor), top)
     right.set_xlabel("round")
     right.set_title("objective over all examples", fontsize=11, loc="left")
@@ -111,11 +111,13 @@ def main(folder: Path, target: Path) -> None:
     runs = {name: read_run(folder / name) for name, *_ in _RUNS}
     slots = presence(runs["taylor"])
     last = objective(runs["taylor"])[0][-1]
-    at = [float(n) for n in range(0, int(last), _STEP)] + [last]
+    at = [float(n) for n in range(_FIRST, int(last), _STEP)] + [last]
     frames = [pixels(frame(runs, slots, n)) for n in at]
-    middle = frames[len(frames) // 2].quantize(128, dither=Image.Dither.NONE)
+    middle = frames[len(frames) // 2].quantize(128, Image.Quantize.MAXCOVERAGE)
     few = [image.quantize(palette=middle, dither=Image.Dither.NONE) for image in frames]
-    times = [_FRAME_MS] * (len(few) - 1) + [_LAST_MS]
+    # The whole picture first: where nothing moves, this frame is shown.
+    few = [few[-1], *few[:-1]]
+    times = [_LAST_MS] + [_FRAME_MS] * (len(few) - 1)
     few[0].save(target, save_all=True, append_images=few[1:], duration=times, loop=0, optimize=True)
     print(f"{target}: {len(few)} frames, {target.stat().st_size / 1e6:.2f} MB")
 
