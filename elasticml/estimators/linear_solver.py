@@ -193,7 +193,8 @@ def _by_newton(
         function.zero(),
         gap=target_gap,
         steps=problem.rounds,
-        hessian=function.hessian if function.few_columns() else None,
+        hessian=function.hessian,
+        hessian_products=function.hessian_products(),
     )
     gap, w = max(minimum.point.gap, 0.0), minimum.point.w
     scaling = problem.intercept_scaling

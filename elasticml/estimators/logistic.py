@@ -503,7 +503,8 @@ class LogisticRegression(LinearClassifier):
                 start,
                 gap=target_gap,
                 steps=self.max_iter,
-                hessian=function.hessian if function.few_columns() else None,
+                hessian=function.hessian,
+                hessian_products=function.hessian_products(),
             )
         else:
             # Imported here: loading what jobs need takes longer than most fits.

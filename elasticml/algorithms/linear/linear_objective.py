@@ -22,7 +22,7 @@ from elasticml.objectives.conjugates import dual_loss_named
 
 #: Diagonal entries up to this are zero: a column of zeros without penalty.
 _TINY: Final = 1e-300
-#: Most coordinates, and least rows for each, with which Newton steps factor the Hessian.
+#: Most coordinates, and least rows for each, with which Newton steps may factor the Hessian.
 GRAM_COLUMNS_MAX: Final = 500
 GRAM_ROWS: Final = 4
 
@@ -143,14 +143,15 @@ class LinearObjective:
         diagonal[diagonal <= _TINY] = 1.0
         return diagonal
 
-    def few_columns(self) -> bool:
-        """Whether the factors of a Hessian cost less than the products that they save.
+    def hessian_products(self) -> float:
+        """Return the cost of a Hessian's factors in its products; infinite for many columns.
 
-        Not with an offset, and not without a penalty: the Hessian may be singular.
+        Also with an offset, and without a penalty: the Hessian may be singular.
         """
-        if self.fixed is not None or self.l2 <= 0.0:
-            return False
-        return self._n_model <= GRAM_COLUMNS_MAX and self._rows.n >= GRAM_ROWS * self._n_model
+        is_few = self._n_model <= GRAM_COLUMNS_MAX and self._rows.n >= GRAM_ROWS * self._n_model
+        if self.fixed is not None or self.l2 <= 0.0 or not is_few:
+            return math.inf
+        return self._rows.gram_products()
 
     def hessian(self, w: F64) -> F64:
         """Return the Hessian at ``w``, (n_model, n_model)."""

@@ -33,8 +33,8 @@ TAKEN: Final = 1e-4
 HIDDEN: Final = 64.0 * float(np.finfo(np.float64).eps)
 #: A step is solved to this share of the gradient norm at which the gap would be small enough.
 NEAR: Final = 0.5
-#: Products of a step after which a new Hessian is worth its cost; it also is after a step that
-#: is not taken.
+#: Least products of a step after which a new Hessian is worth its cost; it also is after a step
+#: that is not taken.
 PRODUCTS_WORTH: Final = 2
 #: Refused steps after which the Hessian is no longer factored: it changes too fast.
 REFUSED_MAX: Final = 2
@@ -150,6 +150,7 @@ def minimise(
     gap: float,
     steps: int,
     hessian: Callable[[F64], F64] | None = None,
+    hessian_products: float = 0.0,
 ) -> Minimum:
     """Minimise a convex smooth function.
 
@@ -162,8 +163,12 @@ def minimise(
     steps : int
         Maximum number of steps.
     hessian : callable, optional
-        Returns the Hessian at a model, if its factors are worth more than they cost.
+        Returns the Hessian at a model, for a function whose coordinates are few.
+    hessian_products : float, optional
+        Its cost in products: it is computed again after a step that took more of them.
     """
+    hessian = hessian if math.isfinite(hessian_products) else None
+    worth = max(PRODUCTS_WORTH, hessian_products)
     scale = _coordinates(function, hessian, start)
     here = function.at(start)
     first = float(np.linalg.norm(scale.of_gradient(here.gradient)))
@@ -189,7 +194,7 @@ def minimise(
         radius = next_radius(float(np.linalg.norm(newton.step)), slope, change, newton)
         is_better = change <= -TAKEN * newton.promised
         here, is_stale = (there, True) if is_better else (here, is_stale)
-        if hessian is not None and is_stale and (newton.products > PRODUCTS_WORTH or not is_better):
+        if hessian is not None and is_stale and (newton.products > worth or not is_better):
             refused += not is_better
             hessian = hessian if refused < REFUSED_MAX else None
             length, step = float(np.linalg.norm(newton.step)), scale.to_model(newton.step)
