@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import hashlib
 import os
 import re
@@ -97,6 +98,21 @@ def _part_of(function: Callable[..., Any], options: dict[str, Any]) -> Any:
 _LOWERING: Final = typed_passes.NativeLowering
 
 
+def _without_collections(compile_for: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a compiler that collects no garbage: collections take a tenth of its time."""
+
+    def compile_so(signature: Any) -> Any:
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return compile_for(signature)
+        finally:
+            if was_enabled:
+                gc.enable()
+
+    return compile_so
+
+
 def compiled(**options: Any) -> Callable[[_Function], _Function]:
     """Return a decorator that compiles a serial function, which releases the GIL.
 
@@ -111,6 +127,7 @@ def compiled(**options: Any) -> Callable[[_Function], _Function]:
         dispatcher = njit(nogil=True, **without)(function)
         if dispatcher is not function:  # $NUMBA_DISABLE_JIT
             dispatcher._cache = _Cache(function)
+            dispatcher.compile = _without_collections(dispatcher.compile)
             part = cache(lambda: _part_of(function, without))
             dispatcher.get_call_template = lambda *types: part().get_call_template(*types)
             dispatcher.get_overload = lambda signature: part().get_overload(signature)

@@ -18,6 +18,8 @@ from elasticml.compiled import compiled, kernel, regrouping_kernel
 LANES: Final = 16
 #: Rows that are scored at a time.
 ROWS: Final = 4
+#: Columns that are added to a score at a time; rows and centres have zeros up to a multiple.
+COLUMNS: Final = 4
 _MOST: Final = np.int32(2**31 - 1)
 _UNIT: Final = 2.0**-24
 #: Rows and centres farther from the shift than this are compared in double precision only.
@@ -29,9 +31,9 @@ _comparing_kernel = compiled(fastmath={"reassoc", "contract", "nnan", "nsz"})
 @_comparing_kernel
 def _score_four(X: F32, i: int, across: F32, half_squares: F32, norms: F32, scores: F32) -> None:
     """Write half the squared distances of rows ``i`` to ``i + 3`` to all centres."""
-    d, width = across.shape
+    # Known to be a multiple, or the loop takes half as long again.
+    n_columns, width = len(across) // COLUMNS * COLUMNS, across.shape[1]
     a, b, e, f = scores[0], scores[1], scores[2], scores[3]
-    fours = d // 4 * 4
     x, y, z, w = X[i], X[i + 1], X[i + 2], X[i + 3]
     p, q, r, s = norms[i], norms[i + 1], norms[i + 2], norms[i + 3]
     for k in range(width):
@@ -42,7 +44,7 @@ def _score_four(X: F32, i: int, across: F32, half_squares: F32, norms: F32, scor
         f[k] = h + s
     # A vector of centres is loaded once for four rows, and four columns are added to a score at
     # a time: multiplications are the limit, not loads.
-    for j in range(0, fours, 4):
+    for j in range(0, n_columns, COLUMNS):
         x0, x1, x2, x3 = x[j], x[j + 1], x[j + 2], x[j + 3]
         y0, y1, y2, y3 = y[j], y[j + 1], y[j + 2], y[j + 3]
         z0, z1, z2, z3 = z[j], z[j + 1], z[j + 2], z[j + 3]
@@ -53,14 +55,6 @@ def _score_four(X: F32, i: int, across: F32, half_squares: F32, norms: F32, scor
             b[k] -= y0 * c0 + y1 * c1 + y2 * c2 + y3 * c3
             e[k] -= z0 * c0 + z1 * c1 + z2 * c2 + z3 * c3
             f[k] -= w0 * c0 + w1 * c1 + w2 * c2 + w3 * c3
-    for j in range(fours, d):
-        x0, y0, z0, w0 = x[j], y[j], z[j], w[j]
-        for k in range(width):
-            c0 = across[j, k]
-            a[k] -= x0 * c0
-            b[k] -= y0 * c0
-            e[k] -= z0 * c0
-            f[k] -= w0 * c0
 
 
 @kernel
@@ -108,8 +102,8 @@ def _to_single(X: F64, n: int, shift: F64, out: F32, norms: F32) -> None:
 
 
 @kernel
-def _two_by_doubles(x: F64, centres: F64) -> tuple[int, float]:
-    """Return the nearest centre and the difference of the two least halved squared distances."""
+def _two_by_doubles(x: F64, centres: F64) -> tuple[int, float, float]:
+    """Return the nearest centre, half its squared distance, and how much more the next one has."""
     place, least, second = 0, np.inf, np.inf
     for k in range(len(centres)):
         square = squared_distance(x, centres[k])
@@ -117,13 +111,24 @@ def _two_by_doubles(x: F64, centres: F64) -> tuple[int, float]:
             place, least, second = k, square, least
         elif square < second:
             second = square
-    return place, 0.5 * (second - least) if second < np.inf else np.inf
+    return place, 0.5 * least, 0.5 * (second - least) if second < np.inf else np.inf
 
 
-@kernel
-def padded(n_centres: int) -> int:
-    """Return the number of centres with padding."""
-    return -(-n_centres // LANES) * LANES
+def empty_layout(n_centres: int, d: int) -> tuple[F32, F32]:
+    """Return the arrays that :func:`prepare_single` writes: centres across, and half squares."""
+    width = -(-n_centres // LANES) * LANES
+    return np.empty((_padded(d), width), np.float32), np.empty(width, np.float32)
+
+
+def scratch(n_rows: int, n_centres: int, d: int) -> tuple[F32, F32, F32, I32]:
+    """Return arrays that :func:`nearest_checked` overwrites, for up to ``n_rows`` rows."""
+    scores = np.full((ROWS, -(-n_centres // (2 * LANES)) * 2 * LANES), np.inf, np.float32)
+    singles = np.zeros((n_rows + ROWS, _padded(d)), np.float32)
+    return singles, np.zeros(n_rows + ROWS, np.float32), scores, scores.view(np.int32)
+
+
+def _padded(d: int) -> int:
+    return -(-d // COLUMNS) * COLUMNS
 
 
 @kernel
@@ -135,13 +140,13 @@ def prepare_single(centres: F64, shift: F64, across: F32, half_squares: F32) -> 
     centres : ndarray (K, D)
     shift : ndarray (D,)
         A point near the data, such as the mean of centres, subtracted from all.
-    across : ndarray (D, P), float32, P from :func:`padded`
-    half_squares : ndarray (P,), float32
+    across, half_squares : ndarray
+        From :func:`empty_layout`.
     """
     n_centres, d = centres.shape
     for k in range(half_squares.size):
         half_squares[k] = np.inf
-        for j in range(d):
+        for j in range(len(across)):
             across[j, k] = 0.0
     most = 0.0
     for k in range(n_centres):
@@ -164,6 +169,10 @@ def nearest_checked(
     across: F32,
     half_squares: F32,
     radius: float,
+    singles: F32,
+    norms: F32,
+    scores: F32,
+    bits: I32,
     labels: I32,
     halves: F64,
     gaps: F64,
@@ -175,6 +184,8 @@ def nearest_checked(
     X : ndarray (m, D)
     across, half_squares, radius
         From :func:`prepare_single`.
+    singles, norms, scores, bits
+        From :func:`scratch`.
     labels : ndarray (m,), int32
     halves : ndarray (m,)
         About half the squared distances to them, from single precision.
@@ -186,15 +197,6 @@ def nearest_checked(
     errors of a few units of single precision, relative to the norms of row and centre.
     """
     n_centres, d = centres.shape
-    width = across.shape[1]
-    wide = -(-width // (2 * LANES)) * 2 * LANES
-    scores = np.empty((ROWS, wide), np.float32)
-    for i in range(ROWS):
-        for k in range(wide):
-            scores[i, k] = np.inf
-    bits = scores.view(np.int32)
-    singles = np.zeros((n + ROWS, d), np.float32)
-    norms = np.zeros(n + ROWS, np.float32)
     _to_single(X, n, shift, singles, norms)
     share = 2.0 * _UNIT * (d // 4 + 12)
     for start in range(0, n, ROWS):
@@ -208,5 +210,4 @@ def nearest_checked(
             if gap > 0.0 and row < _FAR and radius < _FAR:
                 labels[i], halves[i], gaps[i] = place, least, gap
             else:
-                labels[i], gaps[i] = _two_by_doubles(X[i], centres)
-                halves[i] = 0.5 * squared_distance(X[i], centres[labels[i]])
+                labels[i], halves[i], gaps[i] = _two_by_doubles(X[i], centres)

@@ -15,17 +15,13 @@ import numpy as np
 import scipy.sparse
 
 from elasticml.algorithms.async_sgd.checked_singles import (
+    empty_layout,
     nearest_checked,
-    padded,
     prepare_single,
+    scratch,
     squared_distance,
 )
-from elasticml.algorithms.async_sgd.nearest_centres import (
-    add_rows,
-    gather_csr,
-    gather_dense,
-    move_to_means,
-)
+from elasticml.algorithms.async_sgd.nearest_centres import move_to_means
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import Serial
 from elasticml.arrays import F64, I32, I64
@@ -42,6 +38,11 @@ _PIECE_PRODUCTS_MIN: Final = 8_000_000
 _ASSIGNED_ROWS_MIN: Final = 1024
 #: Bounds are compared with this relative slack, for rounding errors of their sums.
 _SLACK: Final = 1e-9
+_NOTHING: Final = np.empty(0)
+_NO_SUMS: Final = np.empty((0, 0))
+_NO_ORDER: Final = np.empty(0, np.int64)
+#: Rows without labels and bounds.
+_NO_STATE: Final = (_NOTHING, _NOTHING, np.empty(0, np.int32), _NOTHING, _NOTHING)
 #: Half the distance to the nearest other centre is a bound too; it costs K^2 distances, and is
 #: computed for at least so many rows per centre.
 _ROWS_PER_CENTRE: Final = 20
@@ -77,71 +78,176 @@ class Rows:
 
 @kernel
 def _gather(
-    dense: Any, indptr: Any, indices: I32, values: Any, rows: I64, zeros: F64, X: F64
+    dense: Any, indptr: Any, indices: I32, values: Any, order: I64, places: I64, n: int, X: F64
 ) -> None:
-    if indptr.size > 0:
-        gather_csr(indptr, indices, values, rows, zeros, X, 0)
-    else:
-        gather_dense(dense, rows, zeros, X, 0)
-
-
-@kernel
-def _clear(sums: F64, counts: F64) -> None:
+    """Write the first ``n`` rows at ``places`` of ``order`` into ``X``; see :func:`_assign`."""
     # Loops: an assignment to a slice takes a second to compile.
-    for k in range(counts.size):
-        counts[k] = 0.0
-        for j in range(sums.shape[1]):
-            sums[k, j] = 0.0
+    d = X.shape[1]
+    for at in range(n):
+        row = order[places[at]] if order.size > 0 else places[at]
+        if indptr.size == 0:
+            for j in range(d):
+                X[at, j] = dense[row, j]
+            continue
+        for j in range(d):
+            X[at, j] = 0.0
+        for k in range(indptr[row], indptr[row + 1]):
+            X[at, indices[k]] += values[k]
 
 
 @kernel
-def _piece_sums(
+def _still_open(
+    X: F64, rows: I64, n: int, centres: F64, safe: F64, labels: I32, upper: F64, lower: F64
+) -> int:
+    """Compute the distances of rows to their own centres; keep the rows that this leaves open."""
+    left = 0
+    for at in range(n):
+        row = rows[at]
+        own = labels[row]
+        if own >= 0:
+            upper[row] = np.sqrt(squared_distance(X[at], centres[own]))
+            if upper[row] * (1.0 + _SLACK) < max(lower[row], safe[own]):
+                continue
+        rows[left] = row
+        if left < at:
+            for j in range(X.shape[1]):
+                X[left, j] = X[at, j]
+        left += 1
+    return left
+
+
+@kernel
+def _assign(
     dense: Any,
     indptr: Any,
     indices: I32,
     values: Any,
     weights: F64,
-    rows: I64,
-    block: int,
+    order: I64,
+    low: int,
+    high: int,
     centres: F64,
     shift: F64,
     across: Any,
     half_squares: Any,
     radius: float,
+    moved: F64,
+    safe: F64,
+    labels: I32,
+    upper: F64,
+    lower: F64,
+    is_exact: bool,
+    X: F64,
+    rows: I64,
+    nearest: I32,
+    halves: F64,
+    gaps: F64,
+    singles: Any,
+    norms: Any,
+    scores: Any,
+    bits: I32,
     sums: F64,
     counts: F64,
 ) -> float:
-    """Write sums and weights of rows by nearest centre; return their weighted squared distances."""
-    d = centres.shape[1]
-    zeros, X = np.zeros(d), np.empty((block, d))
-    labels, halves, gaps = np.empty(block, np.int32), np.empty(block), np.empty(block)
-    some = np.empty(block if weights.size > 0 else 0)
-    total = 0.0
-    _clear(sums, counts)
-    for start in range(0, rows.size, block):
-        part = rows[start : start + block]
-        _gather(dense, indptr, indices, values, part, zeros, X)
+    """Find the nearest centres of rows; update labels and bounds, or sum the rows by centre.
+
+    Parameters
+    ----------
+    dense, indptr, indices, values, weights
+        Of :class:`Rows`.
+    order, low, high
+        The rows are ``order[low:high]``; with an empty order, ``low`` to ``high``.
+    shift, across, half_squares, radius
+        What :func:`_prepare` wrote and returned.
+    moved : ndarray (K,)
+        Distances that the centres have moved since the bounds were true.
+    safe : ndarray (K,)
+        Half the distances to the nearest other centres: a row closer to its own has no other.
+    labels : ndarray (n,)
+        -1 for rows without bounds. If it is empty, rows are summed.
+    upper, lower : ndarray (n,)
+        Bounds of a row's distance to its centre, and to all others.
+    is_exact : bool
+        Make all upper bounds the distances.
+    X, rows, nearest, halves, gaps, singles, norms, scores, bits
+        From :func:`_space`.
+    sums, counts : ndarray (K, D), ndarray (K,)
+        Rows and weights are added to these.
+
+    Returns
+    -------
+    float
+        Weighted sum of the squared distances of summed rows.
+    """
+    most, next_most, furthest = 0.0, 0.0, -1
+    for k in range(moved.size):
+        if moved[k] > most:
+            most, next_most, furthest = moved[k], most, k
+        elif moved[k] > next_most:
+            next_most = moved[k]
+    n, total = 0, 0.0
+    for i in range(low, high):
+        is_open = True
+        if labels.size > 0 and labels[i] >= 0:
+            own = labels[i]
+            upper[i] += moved[own]
+            lower[i] -= next_most if own == furthest else most
+            bound = max(lower[i], safe[own])
+            is_open = is_exact or not upper[i] * (1.0 + _SLACK) < bound
+        if is_open:
+            rows[n] = i
+            n += 1
+        if n < rows.size and (n == 0 or i + 1 < high):
+            continue
+        _gather(dense, indptr, indices, values, order, rows, n, X)
+        if labels.size > 0:
+            n = _still_open(X, rows, n, centres, safe, labels, upper, lower)
         nearest_checked(
-            X, part.size, centres, shift, across, half_squares, radius, labels, halves, gaps
-        )
-        if weights.size > 0:
-            for i in range(part.size):
-                some[i] = weights[part[i]]
-        add_rows(X, part.size, some, labels, sums, counts)
-        for i in range(part.size):
-            total += 2.0 * max(0.0, halves[i]) * (some[i] if some.size > 0 else 1.0)
+            X, n, centres, shift, across, half_squares, radius, singles, norms, scores, bits,
+            nearest, halves, gaps,
+        )  # fmt: skip
+        for at in range(n):
+            row, own = rows[at], nearest[at]
+            if labels.size > 0:
+                square = squared_distance(X[at], centres[own])
+                labels[row] = own
+                upper[row] = np.sqrt(square)
+                lower[row] = np.sqrt(square + 2.0 * gaps[at]) * (1.0 - _SLACK)
+            else:
+                weight = weights[order[row]] if weights.size > 0 else 1.0
+                counts[own] += weight
+                for j in range(sums.shape[1]):
+                    sums[own, j] += weight * X[at, j]
+                total += 2.0 * max(0.0, halves[at]) * weight
+        n = 0
     return total
 
 
 @kernel
-def _prepare(centres: F64, shift: F64, across: Any, half_squares: Any) -> Any:
-    """Lay centres out relative to their mean; see :func:`prepare_single`."""
+def _prepare(centres: F64, shift: F64, across: Any, half_squares: Any, safe: F64) -> Any:
+    """Lay centres out relative to their mean; see :func:`prepare_single`.
+
+    Writes half of each centre's distance to the nearest other one into ``safe``, unless it is
+    empty.
+    """
     for j in range(shift.size):
         total = 0.0
         for k in range(len(centres)):
             total += centres[k, j]
         shift[j] = total / len(centres)
+    for k in range(safe.size):
+        safe[k] = np.inf
+        for m in range(k):
+            half = 0.5 * np.sqrt(squared_distance(centres[k], centres[m]))
+            safe[k] = min(safe[k], half)
+            safe[m] = min(safe[m], half)
     return prepare_single(centres, shift, across, half_squares)
+
+
+def _space(block: int, n_centres: int, d: int) -> tuple[Any, ...]:
+    """Return arrays that :func:`_assign` overwrites, for blocks of so many rows."""
+    by_row = (np.empty(block, np.int32), np.empty(block), np.empty(block))
+    return (np.empty((block, d)), np.empty(block, np.int64), *by_row, *scratch(block, n_centres, d))
 
 
 def mini_batch_pass(
@@ -159,128 +265,32 @@ def mini_batch_pass(
     pays = _PIECE_ROWS * centres.size >= _PIECE_PRODUCTS_MIN
     threads = parallel if pays else Serial()
     n_centres, d = centres.shape
-    shift, width = np.empty(d), padded(n_centres)
-    across, half_squares = np.empty((d, width), np.float32), np.empty(width, np.float32)
+    shift, arrays = np.empty(d), empty_layout(n_centres, d)
+    data: tuple[Any, ...] = (*rows.arrays, rows.weights, order)
+    shared = _space(rows.block, n_centres, d)
     total = 0.0
     for first in range(0, order.size, batch):
-        some = order[first : first + batch]
-        radius = _prepare(centres, shift, across, half_squares)
-        layout: tuple[Any, ...] = (rows.block, centres.copy(), shift, across, half_squares, radius)
+        end = min(first + batch, order.size)
+        radius = _prepare(centres, shift, *arrays, _NOTHING)
+        layout = (centres.copy(), shift, *arrays, radius)
 
         def piece(
-            start: int, some: I64 = some, layout: tuple[Any, ...] = layout
+            start: int, end: int = end, layout: tuple[Any, ...] = layout
         ) -> tuple[float, F64, F64]:
-            sums, counts = np.empty((n_centres, d)), np.empty(n_centres)
-            part = some[start : start + _PIECE_ROWS]
-            arguments: tuple[Any, ...] = (*rows.arrays, rows.weights, part, *layout, sums, counts)
-            squares = _piece_sums(*arguments)
+            sums, counts = np.zeros((n_centres, d)), np.zeros(n_centres)
+            space = _space(rows.block, n_centres, d) if pays else shared
+            rest: tuple[Any, ...] = (*layout, *_NO_STATE, False, *space, sums, counts)
+            squares = _assign(*data, start, min(start + _PIECE_ROWS, end), *rest)
             return squares, sums, counts
 
         sums, counts = np.zeros((n_centres, d)), np.zeros(n_centres)
-        starts = range(0, len(some), _PIECE_ROWS)
+        starts = range(first, end, _PIECE_ROWS)
         for squares, piece_sums, piece_counts in threads.map(piece, starts):
             total += squares
             sums += piece_sums
             counts += piece_counts
         move_to_means(centres, mass, sums, counts)
     return total
-
-
-@kernel
-def _half_to_nearest(centres: F64, out: F64) -> None:
-    """Write half of each centre's distance to the nearest other one."""
-    for k in range(len(centres)):
-        out[k] = np.inf
-        for m in range(k):
-            half = 0.5 * np.sqrt(squared_distance(centres[k], centres[m]))
-            out[k] = min(out[k], half)
-            out[m] = min(out[m], half)
-
-
-@kernel
-def _assign(
-    dense: Any,
-    indptr: Any,
-    indices: I32,
-    values: Any,
-    low: int,
-    high: int,
-    block: int,
-    centres: F64,
-    shift: F64,
-    across: Any,
-    half_squares: Any,
-    radius: float,
-    moved: F64,
-    safe: F64,
-    labels: I32,
-    upper: F64,
-    lower: F64,
-    is_exact: bool,
-) -> None:
-    """Update labels and bounds of rows ``low`` to ``high`` after the centres moved.
-
-    Parameters
-    ----------
-    moved : ndarray (K,)
-        Distances that the centres have moved since the bounds were true.
-    safe : ndarray (K,)
-        Half the distances to the nearest other centres: a row closer to its own has no other.
-    labels : ndarray (n,)
-        -1 for rows without bounds.
-    upper, lower : ndarray (n,)
-        Bounds of a row's distance to its centre, and to all others.
-    is_exact : bool
-        Make all upper bounds the distances.
-    """
-    n_centres, d = centres.shape
-    most, next_most, furthest = 0.0, 0.0, -1
-    for k in range(n_centres):
-        if moved[k] > most:
-            most, next_most, furthest = moved[k], most, k
-        elif moved[k] > next_most:
-            next_most = moved[k]
-    zeros = np.zeros(d)
-    X, rows = np.empty((block, d)), np.empty(block, np.int64)
-    nearest, halves, gaps = np.empty(block, np.int32), np.empty(block), np.empty(block)
-    n = 0
-    for i in range(low, high):
-        own = labels[i]
-        is_open = True
-        if own >= 0:
-            upper[i] += moved[own]
-            lower[i] -= next_most if own == furthest else most
-            bound = max(lower[i], safe[own])
-            is_open = is_exact or not upper[i] * (1.0 + _SLACK) < bound
-        if is_open:
-            rows[n] = i
-            n += 1
-        if n < block and (n == 0 or i + 1 < high):
-            continue
-        _gather(dense, indptr, indices, values, rows[:n], zeros, X)
-        left = np.int64(0)
-        for at in range(n):
-            row = rows[at]
-            own = labels[row]
-            if own >= 0:
-                upper[row] = np.sqrt(squared_distance(X[at], centres[own]))
-                if upper[row] * (1.0 + _SLACK) < max(lower[row], safe[own]):
-                    continue
-            rows[left] = row
-            if left < at:
-                for j in range(d):
-                    X[left, j] = X[at, j]
-            left += 1
-        nearest_checked(
-            X, left, centres, shift, across, half_squares, radius, nearest, halves, gaps
-        )
-        for at in range(left):
-            row, own = rows[at], nearest[at]
-            square = squared_distance(X[at], centres[own])
-            labels[row] = own
-            upper[row] = np.sqrt(square)
-            lower[row] = np.sqrt(square + 2.0 * gaps[at]) * (1.0 - _SLACK)
-        n = 0
 
 
 @kernel
@@ -296,24 +306,23 @@ def _move_rows(
     counts: F64,
 ) -> int:
     """Take rows with a new label from the old one's sum to the new one's; return their number."""
-    d = sums.shape[1]
-    zeros = np.zeros(d)
-    X, rows = np.empty((1, d)), np.empty(1, np.int64)
     n_moved = 0
     for i in range(labels.size):
         if labels[i] == before[i]:
             continue
         n_moved += 1
-        rows[0] = i
-        _gather(dense, indptr, indices, values, rows, zeros, X)
         weight = weights[i] if weights.size > 0 else 1.0
-        for j in range(d):
-            sums[labels[i], j] += weight * X[0, j]
-        counts[labels[i]] += weight
-        if before[i] >= 0:
-            for j in range(d):
-                sums[before[i], j] -= weight * X[0, j]
-            counts[before[i]] -= weight
+        for side in range(2):
+            k = labels[i] if side == 0 else before[i]
+            if k < 0:
+                continue
+            counts[k] += weight
+            for j in range(dense.shape[1]):
+                sums[k, j] += weight * dense[i, j]
+            if indptr.size > 0:
+                for at in range(indptr[i], indptr[i + 1]):
+                    sums[k, indices[at]] += weight * values[at]
+            weight = -weight
     return n_moved
 
 
@@ -336,9 +345,7 @@ class Assignment:
         self._upper, self._lower = np.zeros(rows.n), np.zeros(rows.n)
         self._sums, self._counts = np.zeros((n_centres, d)), np.zeros(n_centres)
         self._summed = self.labels.copy()
-        width = padded(n_centres)
-        self._across = np.empty((d, width), np.float32)
-        self._half_squares = np.empty(width, np.float32)
+        self._layout = empty_layout(n_centres, d)
         self._moved = np.zeros(n_centres)
 
     def move_to(self, centres: F64, *, is_exact: bool = False) -> None:
@@ -349,21 +356,19 @@ class Assignment:
 
     def _update(self, is_exact: bool) -> None:
         rows, centres = self._rows, self.centres
-        shift = np.empty(centres.shape[1])
-        radius = _prepare(centres, shift, self._across, self._half_squares)
-        safe = np.zeros(len(centres))
-        if rows.n >= _ROWS_PER_CENTRE * len(centres):
-            _half_to_nearest(centres, safe)
+        shift, safe = np.empty(centres.shape[1]), np.zeros(len(centres))
+        pays = rows.n >= _ROWS_PER_CENTRE * len(centres)
+        radius = _prepare(centres, shift, *self._layout, safe if pays else _NOTHING)
         n_pieces = max(1, min(rows.n // _ASSIGNED_ROWS_MIN, self._parallel.n_threads))
         ends = [rows.n * i // n_pieces for i in range(n_pieces + 1)]
-        layout = (rows.block, centres, shift, self._across, self._half_squares, radius)
+        data: tuple[Any, ...] = (*rows.arrays, rows.weights, _NO_ORDER)
+        layout = (centres, shift, *self._layout, radius)
         state = (self._moved, safe, self.labels, self._upper, self._lower, is_exact)
-        arrays: tuple[Any, ...] = rows.arrays
-        rest: tuple[Any, ...] = (*layout, *state)
 
         def piece(i: int) -> None:
-            arguments: tuple[Any, ...] = (*arrays, ends[i], ends[i + 1], *rest)
-            _assign(*arguments)
+            space = _space(rows.block, *centres.shape)
+            rest: tuple[Any, ...] = (*layout, *state, *space, _NO_SUMS, _NOTHING)
+            _assign(*data, ends[i], ends[i + 1], *rest)
 
         self._parallel.map(piece, range(n_pieces))
         self._moved[:] = 0.0

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,21 +39,15 @@ _TWICE_SQUARED: Final = 4.0 * (1.0 + 1e-9)
 
 
 @regrouping_kernel
-def _look_up(x: F64, centres: F64, near: F64, who: I64) -> None:
-    """Write the two smallest squared distances and their centres."""
-    near[0], near[1], who[0], who[1] = np.inf, np.inf, -1, -1
-    for k in range(len(centres)):
-        square = squared_distance(x, centres[k])
-        if square < near[0]:
-            near[1], who[1] = near[0], who[0]
-            near[0], who[0] = square, k
-        elif square < near[1]:
-            near[1], who[1] = square, k
-
-
-@regrouping_kernel
 def potentials(
-    rows: F64, weights: F64, centres: F64, candidates: I64, closest: F64, who: I64, out: F64
+    rows: F64,
+    weights: F64,
+    centres: F64,
+    candidates: I64,
+    closest: F64,
+    who: I64,
+    away: F64,
+    out: F64,
 ) -> None:
     """Write the inertia that each candidate would leave as a further centre.
 
@@ -68,9 +62,10 @@ def potentials(
         Squared distances to the nearest of the centres.
     who : ndarray (n,)
         The nearest centres.
+    away : ndarray (T, K)
+        Overwritten.
     out : ndarray (T,)
     """
-    away = np.empty((candidates.size, len(centres)))
     for t in range(candidates.size):
         out[t] = 0.0
         for k in range(len(centres)):
@@ -94,6 +89,72 @@ def add_centre(rows: F64, centre: F64, k: int, closest: F64, who: I64) -> None:
 
 
 @regrouping_kernel
+def _swap(
+    rows: F64,
+    weights: F64,
+    centres: F64,
+    uniforms: F64,
+    near: F64,
+    second: F64,
+    fresh: F64,
+    missed: F64,
+    away: F64,
+    who: I64,
+    next_who: I64,
+) -> int:
+    n, n_centres = len(rows), len(centres)
+    swaps, stale = 0, -1
+    for uniform in uniforms:
+        inertia = 0.0
+        for i in range(n):
+            if who[i] == stale or next_who[i] == stale:
+                near[i], second[i] = np.inf, np.inf
+                for k in range(n_centres):
+                    square = squared_distance(rows[i], centres[k])
+                    if square < near[i]:
+                        second[i], next_who[i] = near[i], who[i]
+                        near[i], who[i] = square, k
+                    elif square < second[i]:
+                        second[i], next_who[i] = square, k
+            inertia += weights[i] * near[i]
+        left, drawn = uniform * inertia, 0
+        while drawn < n - 1 and left >= weights[drawn] * near[drawn]:
+            left -= weights[drawn] * near[drawn]
+            drawn += 1
+        for k in range(n_centres):
+            missed[k] = 0.0
+            away[k] = np.sqrt(squared_distance(rows[drawn], centres[k]))
+        with_it = 0.0
+        for i in range(n):
+            # The drawn row is at least this far; if that is farther than the second, it is neither.
+            least = away[who[i]] - np.sqrt(near[i])
+            if least > 0.0 and least * least > second[i]:
+                fresh[i] = np.inf
+            else:
+                fresh[i] = squared_distance(rows[i], rows[drawn])
+            own = min(near[i], fresh[i])
+            with_it += weights[i] * own
+            missed[who[i]] += weights[i] * (min(second[i], fresh[i]) - own)
+        stale = 0
+        for k in range(n_centres):
+            stale = k if missed[k] < missed[stale] else stale
+        if not with_it + missed[stale] < inertia:
+            stale = n_centres
+            continue
+        swaps += 1
+        for j in range(centres.shape[1]):
+            centres[stale, j] = rows[drawn, j]
+        for i in range(n):
+            if who[i] == stale or next_who[i] == stale:
+                continue
+            if fresh[i] < near[i]:
+                second[i], next_who[i] = near[i], who[i]
+                near[i], who[i] = fresh[i], stale
+            elif fresh[i] < second[i]:
+                second[i], next_who[i] = fresh[i], stale
+    return swaps
+
+
 def swap_centres(rows: F64, weights: F64, centres: F64, uniforms: F64) -> int:
     """Improve centres by local search: swap them for rows that reduce the inertia.
 
@@ -114,49 +175,11 @@ def swap_centres(rows: F64, weights: F64, centres: F64, uniforms: F64) -> int:
         Number of swaps.
     """
     n, n_centres = len(rows), len(centres)
-    near, who = np.empty((n, 2)), np.empty((n, 2), np.int64)
-    fresh, missed = np.empty(n), np.empty(n_centres)
-    for i in range(n):
-        _look_up(rows[i], centres, near[i], who[i])
-    swaps = 0
-    away = np.empty(n_centres)
-    for uniform in uniforms:
-        inertia = 0.0
-        for i in range(n):
-            inertia += weights[i] * near[i, 0]
-        left, drawn = uniform * inertia, 0
-        while drawn < n - 1 and left >= weights[drawn] * near[drawn, 0]:
-            left -= weights[drawn] * near[drawn, 0]
-            drawn += 1
-        for k in range(n_centres):
-            missed[k] = 0.0
-            away[k] = np.sqrt(squared_distance(rows[drawn], centres[k]))
-        with_it = 0.0
-        for i in range(n):
-            # The drawn row is at least this far; if that is farther than the second, it is neither.
-            least = away[who[i, 0]] - np.sqrt(near[i, 0])
-            if least > 0.0 and least * least > near[i, 1]:
-                fresh[i] = np.inf
-            else:
-                fresh[i] = squared_distance(rows[i], rows[drawn])
-            own = min(near[i, 0], fresh[i])
-            with_it += weights[i] * own
-            missed[who[i, 0]] += weights[i] * (min(near[i, 1], fresh[i]) - own)
-        least = np.argmin(missed)
-        if not with_it + missed[least] < inertia:
-            continue
-        swaps += 1
-        for j in range(centres.shape[1]):
-            centres[least, j] = rows[drawn, j]
-        for i in range(n):
-            if who[i, 0] == least or who[i, 1] == least:
-                _look_up(rows[i], centres, near[i], who[i])
-            elif fresh[i] < near[i, 0]:
-                near[i, 1], who[i, 1] = near[i, 0], who[i, 0]
-                near[i, 0], who[i, 0] = fresh[i], least
-            elif fresh[i] < near[i, 1]:
-                near[i, 1], who[i, 1] = fresh[i], least
-    return swaps
+    squares = (np.empty(n), np.empty(n), np.empty(n))
+    by_centre = (np.empty(n_centres), np.empty(n_centres))
+    nearest = (np.full(n, -1), np.full(n, -1))
+    arguments: tuple[Any, ...] = (*squares, *by_centre, *nearest)
+    return int(_swap(rows, weights, centres, uniforms, *arguments))
 
 
 How = Literal["kmeans++", "kmeans||", "sample"]
@@ -270,8 +293,8 @@ def plus_plus(rows: F64, weights: F64, clusters: int, rng: np.random.Generator) 
                 _check(done, clusters)
             drawn = np.searchsorted(ends, rng.random(trials) * ends[-1], side="right")
             candidates = np.unique(np.minimum(drawn, n - 1))
-            after = np.empty(len(candidates))
-            potentials(rows, weights, centres[:done], candidates, closest, who, after)
+            away, after = np.empty((len(candidates), done)), np.empty(len(candidates))
+            potentials(rows, weights, centres[:done], candidates, closest, who, away, after)
             chosen = int(candidates[after.argmin()])
         centres[done] = rows[chosen]
         add_centre(rows, centres[done], done, closest, who)
