@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import compute_class_weight
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.multiclass import check_classification_targets
@@ -523,6 +522,8 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None, offset: Any = None) -> float:
         """Return the weighted accuracy; accepts the same inputs as ``fit``."""
+        from sklearn.metrics import accuracy_score
+
         if is_lazy(X):
             self._check_lazy(offset)
             return self._score_collections(X, y, sample_weight, "accuracy")
@@ -575,6 +576,8 @@ class LinearRegressor(RegressorMixin, LinearEstimator):
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None, offset: Any = None) -> float:
         """Return the coefficient of determination; accepts the same inputs as ``fit``."""
+        from sklearn.metrics import r2_score
+
         if is_lazy(X) and self.coef_.ndim == 1:
             self._check_lazy(offset)
             return self._score_collections(X, y, sample_weight, "r2")

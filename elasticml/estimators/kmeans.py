@@ -14,7 +14,6 @@ from sklearn.base import (
     ClusterMixin,
     TransformerMixin,
 )
-from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -332,6 +331,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         if is_lazy(X):
             return lazily(self, "transform", X, self.cluster_centers_.dtype, len(self._centres()))
         X = self._loaded(X)
+        from sklearn.metrics.pairwise import euclidean_distances
+
         distances: NDArray[Any] = euclidean_distances(X, self.cluster_centers_)
         return distances
 

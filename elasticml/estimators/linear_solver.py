@@ -13,8 +13,6 @@ from typing import Any, Final
 import numpy as np
 
 from elasticml.algorithms.base import Algorithm
-from elasticml.algorithms.cocoa.solver import CocoaSolver
-from elasticml.algorithms.cocoa.trainer import make_trainer
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.dual_descent import DualDescent
 from elasticml.algorithms.linear.interior_point import InteriorPoint, passes_of
@@ -27,7 +25,6 @@ from elasticml.estimators.backend_choice import STEP_VALUES_MIN, stored_values
 from elasticml.estimators.row_table import RowTable
 
 #: Not looked up in the registry, which would load the code of every algorithm.
-_COCOA: Final = Algorithm(name="cocoa", trainer=make_trainer, solver=CocoaSolver)
 #: Loss of the zero model in classification; for the squared loss it is half the mean square.
 _AT_ZERO: Final = {"hinge": 1.0, "squared_hinge": 1.0, "logistic": math.log(2.0)}
 
@@ -131,9 +128,13 @@ def solve(
         return _by_columns(problem, target_gap * total, table, targets, weights)
     if is_by_descent(problem, table):
         return _by_descent(problem, target_gap * total, table, targets, weights)
+    # Imported here: with the settings of jobs they take as long as everything else here.
+    from elasticml.algorithms.cocoa.solver import CocoaSolver
+    from elasticml.algorithms.cocoa.trainer import make_trainer
+
     data = table.chunked.with_labels(targets, weights)
     trained = train_locally(
-        _COCOA,
+        Algorithm(name="cocoa", trainer=make_trainer, solver=CocoaSolver),
         section,
         data.facts,
         data.chunks,

@@ -7,7 +7,6 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from sklearn.metrics import d2_tweedie_score
 from sklearn.utils._param_validation import Interval
 
 from elasticml.algorithms.linear.linear_objective import LinearObjective
@@ -206,6 +205,8 @@ class PoissonRegressor(LinearRegressor):
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None, offset: Any = None) -> float:
         """Return D2, the share of the deviance that the model explains."""
+        from sklearn.metrics import d2_tweedie_score
+
         if is_lazy(X):
             self._check_lazy(offset)
             return self._score_collections(X, y, sample_weight, "d2_poisson")

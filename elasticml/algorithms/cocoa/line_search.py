@@ -16,7 +16,7 @@ average.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -26,7 +26,9 @@ from elasticml.compiled import kernel
 from elasticml.objectives.conjugates import DualLoss
 from elasticml.objectives.dual_kernels import minus_conjugate_of
 from elasticml.objectives.loss_kernels import Shape
-from elasticml.specification.algorithms import CoCoA
+
+if TYPE_CHECKING:
+    from elasticml.specification.algorithms import CoCoA
 
 _NONE: Final = np.empty(0)
 
