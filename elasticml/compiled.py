@@ -181,27 +181,34 @@ def source_digest(path: Path) -> str:
 class _SharedLocator(caching._CacheLocator):  # type: ignore[misc]
     """Files of machine code in the user's cache folder, by the source and the versions of numba.
 
+    They are beside the source where that folder cannot be used. numba's own locators do not see a
+    change of a file that the source imports.
+
     The index of each file has the processor's name and features.
     """
 
-    def __init__(self, function: Callable[..., Any], path: Path) -> None:
+    def __init__(self, function: Callable[..., Any], path: Path, *, is_shared: bool) -> None:
         versions = f"{numba.__version__} {llvmlite.__version__} {source_digest(path)}"
         self._digest = hashlib.sha256(versions.encode()).hexdigest()
         self._line = function.__code__.co_firstlineno
-        name = "-".join([*path.relative_to(_PACKAGE).with_suffix("").parts, self._digest[:16]])
-        self._folder = cache_directory() / _FOLDER / name
+        self._folder = path.parent / "__pycache__"
+        if is_shared:
+            name = "-".join([*path.relative_to(_PACKAGE).with_suffix("").parts, self._digest[:16]])
+            self._folder = cache_directory() / _FOLDER / name
 
     @classmethod
     def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _SharedLocator | None:
         path = Path(py_file).resolve()
-        if is_off() or not path.is_relative_to(_PACKAGE) or not path.is_file():
+        if not path.is_relative_to(_PACKAGE) or not path.is_file():
             return None
-        try:
-            locator = cls(py_func, path)
-            locator.ensure_cache_path()
-        except (OSError, RuntimeError):  # read-only, a file in the way, no home directory
-            return None
-        return locator
+        for is_shared in (False,) if is_off() else (True, False):
+            try:
+                locator = cls(py_func, path, is_shared=is_shared)
+                locator.ensure_cache_path()
+            except (OSError, RuntimeError):  # read-only, a file in the way, no home directory
+                continue
+            return locator
+        return None
 
     def get_cache_path(self) -> str:
         return str(self._folder)

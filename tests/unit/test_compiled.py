@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from elasticml import compiled
+from elasticml.algorithms.cocoa.contention import adapted_contention
 from elasticml.arrays import F64
 
 #: Waits until both processes are here, compiles, and prints where the machine code came from.
@@ -65,6 +66,18 @@ def test_without_a_cache_folder_machine_code_lies_where_numba_puts_it(tmp_path: 
     hits, misses, place = results([start(tmp_path / "file")])[0]
     assert hits + misses == 1
     assert place.name == "__pycache__"
+
+
+def test_machine_code_beside_the_source_is_outdated_by_a_change_of_what_the_source_imports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ELASTICML_CACHE", "off")
+    function = cast(Any, adapted_contention).py_func
+    locator = compiled._Files(function).locator
+    assert Path(locator.get_cache_path()).name == "__pycache__"
+    monkeypatch.setattr(compiled, "source_digest", lambda path: "of changed files")
+    changed = compiled._Files(function).locator
+    assert changed.get_source_stamp() != locator.get_source_stamp()
 
 
 def test_a_function_that_compiled_code_calls_gets_no_machine_code_of_its_own() -> None:

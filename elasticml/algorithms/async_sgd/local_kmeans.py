@@ -279,9 +279,10 @@ def mini_batch_pass(
         ) -> tuple[float, F64, F64]:
             sums, counts = np.zeros((n_centres, d)), np.zeros(n_centres)
             space = _space(rows.block, n_centres, d) if pays else shared
-            rest: tuple[Any, ...] = (*layout, *_NO_STATE, False, *space, sums, counts)
-            squares = _assign(*data, start, min(start + _PIECE_ROWS, end), *rest)
-            return squares, sums, counts
+            rest = (*layout, *_NO_STATE, False, *space, sums, counts)
+            part = (start, min(start + _PIECE_ROWS, end))
+            arguments: tuple[Any, ...] = (*data, *part, *rest)
+            return _assign(*arguments), sums, counts
 
         sums, counts = np.zeros((n_centres, d)), np.zeros(n_centres)
         starts = range(first, end, _PIECE_ROWS)
@@ -367,8 +368,9 @@ class Assignment:
 
         def piece(i: int) -> None:
             space = _space(rows.block, *centres.shape)
-            rest: tuple[Any, ...] = (*layout, *state, *space, _NO_SUMS, _NOTHING)
-            _assign(*data, ends[i], ends[i + 1], *rest)
+            rest = (*layout, *state, *space, _NO_SUMS, _NOTHING)
+            arguments: tuple[Any, ...] = (*data, ends[i], ends[i + 1], *rest)
+            _assign(*arguments)
 
         self._parallel.map(piece, range(n_pieces))
         self._moved[:] = 0.0
