@@ -3,59 +3,59 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from elasticml.algorithms.async_sgd import build_plan
-from elasticml.algorithms.async_sgd.mapreduce_mode import with_batch
-from elasticml.algorithms.async_sgd.trainer import free_running
 from elasticml.algorithms.base import Algorithm
-from elasticml.algorithms.batch_gradient import trainer as batch_gradient
-from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
-from elasticml.algorithms.cocoa import scaled_chunks
-from elasticml.algorithms.cocoa import solver as cocoa_solver
-from elasticml.algorithms.cocoa import trainer as cocoa
-from elasticml.algorithms.local_sgd import trainer as local_sgd
-from elasticml.algorithms.local_sgd.solver import LocalSGDSolver
-from elasticml.algorithms.primal_cocoa import trainer as primal_cocoa
-from elasticml.algorithms.primal_cocoa.solver import PrimalCocoaSolver
 from elasticml.errors import ConfigError, one_line
+
+# Each algorithm is imported when it is looked up: a process of a job needs one of them.
 
 
 def _batch_gradient() -> Algorithm:
+    from elasticml.algorithms.batch_gradient import solver, trainer
+
     return Algorithm(
         name="batch_gradient",
-        trainer=batch_gradient.make_trainer,
-        solver=BatchGradientSolver,
-        column_bytes=batch_gradient.column_bytes,
+        trainer=trainer.make_trainer,
+        solver=solver.BatchGradientSolver,
+        column_bytes=trainer.column_bytes,
         streams=True,
     )
 
 
 def _cocoa() -> Algorithm:
+    from elasticml.algorithms.cocoa import scaled_chunks, solver, trainer
+
     return Algorithm(
         name="cocoa",
-        trainer=cocoa.make_trainer,
-        solver=cocoa_solver.make_solver,
+        trainer=trainer.make_trainer,
+        solver=solver.make_solver,
         forms=scaled_chunks.forms,
         streams=True,
     )
 
 
 def _primal_cocoa() -> Algorithm:
+    from elasticml.algorithms.primal_cocoa import solver, trainer
+
     return Algorithm(
-        name="primal_cocoa",
-        trainer=primal_cocoa.make_trainer,
-        solver=PrimalCocoaSolver,
+        name="primal_cocoa", trainer=trainer.make_trainer, solver=solver.PrimalCocoaSolver
     )
 
 
 def _async_sgd() -> Algorithm:
-    return with_batch(free_running("async_sgd", build_plan.plan), build_plan.plan)
+    from elasticml.algorithms.async_sgd.build_plan import plan
+    from elasticml.algorithms.async_sgd.mapreduce_mode import with_batch
+    from elasticml.algorithms.async_sgd.trainer import free_running
+
+    return with_batch(free_running("async_sgd", plan), plan)
 
 
 def _local_sgd() -> Algorithm:
-    return Algorithm(name="local_sgd", trainer=local_sgd.make_trainer, solver=LocalSGDSolver)
+    from elasticml.algorithms.local_sgd import solver, trainer
+
+    return Algorithm(name="local_sgd", trainer=trainer.make_trainer, solver=solver.LocalSGDSolver)
 
 
 _ALGORITHMS: Final[dict[str, Callable[[], Algorithm]]] = {
@@ -83,6 +83,13 @@ def algorithm(name: str) -> Algorithm:
             key="algorithm.name",
         )
     return _ALGORITHMS[name]()
+
+
+def import_algorithms(names: Iterable[str] | None) -> None:
+    """Import algorithms of this package ahead; None: all."""
+    for name in _ALGORITHMS if names is None else names:
+        if name in _ALGORITHMS:
+            _ALGORITHMS[name]()
 
 
 def column_bytes(section: Mapping[str, Any]) -> int:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from distributed import Client
     from distributed.security import Security
 
+    from elasticml.clusters.local.cluster import LocalCluster
     from elasticml.specification.sections import Address, ClusterFactory, LocalWorkers
 
 #: Seconds for a scheduler to respond.
@@ -62,11 +63,14 @@ def client_of(
         slowdown=cluster.slowdown,
         algorithms=[algorithm],
     )
-    local.launch()  # starts in the background while Dask's client is imported
+    local.launch()
     try:
-        with local:
+        # Imported while the cluster starts, with what a job submits.
+        with _ended_on_failure(local):
             from distributed import Client
 
+            importlib.import_module("elasticml.runtime.scheduler_plugin")
+        with local:
             quieten(verbose)
             with Client(local) as client:
                 yield client
@@ -74,6 +78,16 @@ def client_of(
         if local.log_dir.exists():  # logs are kept if the scheduler did not shut down cleanly
             error = JobFailedError(f"{error.message}; see {local.log_dir}", **error.fields)
         raise error from None
+
+
+@contextmanager
+def _ended_on_failure(local: LocalCluster) -> Iterator[None]:
+    """Shut down a cluster if what is done while it starts fails or is interrupted."""
+    try:
+        yield
+    except BaseException:
+        local.shutdown()
+        raise
 
 
 @contextmanager

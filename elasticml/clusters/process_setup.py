@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from elasticml.algorithms.kernel_modules import kernel_modules, warm_up
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 #: Modules that every member uses. They are imported before a worker registers, so that no exchange
 #: waits for an import. Modules that are not installed are skipped.
-_WORKER_MODULES = (
+WORKER_MODULES = (
     "numpy",
     "numba",
     "distributed.worker",
@@ -89,15 +89,19 @@ _NO_ROUTES: dict[str, Any] = {
 }
 
 
-def worker_modules(algorithms: Iterable[str] | None) -> tuple[str, ...]:
-    """Return the modules that a worker loads before it registers.
+def load_for_worker(algorithms: Sequence[str] | None) -> None:
+    """Import what a worker uses, and warm up its kernels, before it registers.
 
     Parameters
     ----------
-    algorithms : iterable of str or None
+    algorithms : sequence of str or None
         Names of the algorithms that the worker will run; None for all.
     """
-    return _WORKER_MODULES + kernel_modules(algorithms)
+    from elasticml.algorithms.registry import import_algorithms
+
+    load(WORKER_MODULES)
+    import_algorithms(algorithms)
+    load(kernel_modules(algorithms))
 
 
 def configure_dask(*, dashboard: bool) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 
 from elasticml.algorithms.base import Arrays, Parallel
 from elasticml.algorithms.parallel import runs
-from elasticml.algorithms.primal_cocoa.solver import targets_of
 from elasticml.arrays import F64
 from elasticml.data.chunks.body import Layout
 from elasticml.data.chunks.by_columns import own_coefs
@@ -59,6 +58,8 @@ def column_shares(
     for margins in parallel.map(run, runs(chunks, parallel.n_threads)):
         out[1 : 1 + n_rows] += margins
     if size > 1 + n_rows:
+        from elasticml.algorithms.primal_cocoa.solver import targets_of
+
         constants = targets_of(chunks, n_rows)
         parts = (constants["counts"][2:], constants["target"], constants["root"])
         out[1 + n_rows :] = np.concatenate(parts)

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +18,12 @@ from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.readers.images import image_shape
 from elasticml.data.storage.filesystem import exists, is_url, join, read_bytes
 from elasticml.errors import ConfigError, DataError, ElasticmlError, one_line, prefix_errors
-from elasticml.evaluation.evaluator import Evaluator
 from elasticml.evaluation.scoring import Score, check_image_shapes
 from elasticml.jobs.history import History, Row
 from elasticml.jobs.rpc import JobOutcome
 from elasticml.jobs.run_directory import FORMAT_VERSION, RunDirectory, read_history
 from elasticml.jobs.yaml_text import load_yaml
 from elasticml.models.file_format import Arrays
-from elasticml.models.loading import model_of_job, read_model
-from elasticml.models.model import KMeansModel, Model
 from elasticml.protocol.job_record import JobRecord
 from elasticml.report.preemptions import preemptions
 from elasticml.report.waiting import time_use
@@ -40,6 +37,9 @@ from elasticml.story.records import (
     records_of,
 )
 from elasticml.story.summary import summary_from_json
+
+if TYPE_CHECKING:
+    from elasticml.models.model import Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -196,6 +196,8 @@ def load_result(path: str | Path) -> Result:
         model: Model | None = None
         arrays: Arrays = {}
         if exists(join(name, "model.npz")):
+            from elasticml.models.loading import read_model
+
             model, arrays = read_model(join(name, "model.npz"), job.get("algorithm") or {})
     except (ValueError, AttributeError, TypeError, ConfigError) as error:
         raise DataError(
@@ -222,6 +224,8 @@ def make_result(
     run_dir: Path | None,
 ) -> Result:
     """Assemble the result from the scheduler's data, without evaluating the models."""
+    from elasticml.models.loading import model_of_job  # a job starts without models
+
     loaded = next(records_of(DataLoaded, story), None)
     records = [record_from_json(record) for record in story]
     notes = [*([] if loaded is None else loaded.notes), *time_use(records).advice()]
@@ -271,6 +275,9 @@ def evaluate(
         ``summary["not_evaluated"]`` says why.
     """
     is_imported = ":" in record.algorithm_name
+    from elasticml.evaluation.evaluator import Evaluator
+    from elasticml.models.model import KMeansModel
+
     is_scored = result.model is not None and not isinstance(result.model, KMeansModel)
     has_model = bool(outcome.arrays) if is_imported else is_scored
     if outcome.facts is None or not outcome.history or not has_model:

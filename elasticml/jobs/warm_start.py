@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from elasticml.data.storage.untrusted_files import check_regular, read_npz_arrays
 from elasticml.errors import ConfigError, DataError, shown
 from elasticml.models.file_format import own_arrays
-from elasticml.models.model import Model
 from elasticml.specification.algorithms import AnyAlgorithm, AsyncSGD, CoCoA, LocalSGD, PrimalCoCoA
 
-WarmStart = Model | Mapping[str, Any] | str | Path
+if TYPE_CHECKING:
+    from elasticml.models.model import Model
+
+WarmStart: TypeAlias = "Model | Mapping[str, Any] | str | Path"
 _WANTED = (
     "wanted a result's model, a mapping with coef and intercept (of K-Means: centres, counts; of a "
     "network: its arrays by name), or the path of a model.npz"
@@ -87,6 +89,8 @@ def _checked(arrays: Mapping[str, NDArray[np.float64]]) -> dict[str, Any]:
 
 
 def _arrays(initial: WarmStart) -> Mapping[str, Any]:
+    from elasticml.models.model import Model
+
     if isinstance(initial, Model):
         return initial.parameters()
     if isinstance(initial, Mapping):

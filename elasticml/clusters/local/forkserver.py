@@ -22,9 +22,9 @@ from elasticml.clusters.process_setup import (
     configure_logging,
     freeze_memory,
     load,
+    load_for_worker,
     redirect_output,
     set_process_name,
-    worker_modules,
 )
 
 #: Seconds that orphaned workers have to exit by themselves after the scheduler has exited.
@@ -136,7 +136,8 @@ def main() -> None:
     set_process_name("em-forkserver")
     configure_dask(dashboard=False)
     configure_logging()
-    load((*worker_modules(json.loads(sys.argv[2])), "elasticml.clusters.local.worker_process"))
+    load_for_worker(json.loads(sys.argv[2]))
+    load(("elasticml.clusters.local.worker_process",))
     freeze_memory()
     ForkServer(control).serve()
     sys.stderr.flush()

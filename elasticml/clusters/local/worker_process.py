@@ -18,10 +18,9 @@ from elasticml.clusters.process_setup import (
     configure_dask,
     configure_logging,
     die_with_parent,
-    load,
+    load_for_worker,
     redirect_output,
     set_process_name,
-    worker_modules,
 )
 from elasticml.clusters.worker_lifecycle import (
     WorkerLifecycle,
@@ -122,7 +121,7 @@ def main() -> None:
     redirect_output(options.log_file)
     configure_dask(dashboard=False)
     configure_logging()
-    load(worker_modules(options.algorithms))
+    load_for_worker(options.algorithms)
     status = run_worker(options, lifeline)
     sys.stderr.flush()
     os._exit(status)

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 from elasticml.clusters.process_setup import (
     configure_dask,
     configure_logging,
-    load,
+    load_for_worker,
     set_process_name,
-    worker_modules,
 )
 from elasticml.clusters.worker_lifecycle import WorkerLifecycle, first, prepare_interpreter
 from elasticml.clusters.yarn.container_context import (
@@ -231,7 +230,7 @@ def run_worker(nthreads: int | None = None, memory_limit: str | int | None = Non
     configure_dask(dashboard=False)
     configure_logging()
     # Load kernels first, so that a registered worker is ready.
-    load(worker_modules(None))
+    load_for_worker(None)
     prepare_interpreter()
     scheduler = _find_scheduler(current_application())
     if scheduler is None:

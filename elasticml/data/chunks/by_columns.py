@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 
 from elasticml.data.chunks.chunk import Chunk
@@ -43,6 +42,8 @@ def rows_by_columns(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, na
         As :func:`elasticml.data.chunks.rows.rows_of_arrays`; when there is no feature, or all
         weights are 0.
     """
+    import scipy.sparse  # a job that reads files does not need it
+
     checked = rows_of_arrays(X, y, sample_weight, name=name)
     if checked.n_columns == 0:
         raise DataError(f"{name} has no columns, wanted at least one")

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 
 from elasticml.data.chunks.chunk import Chunk, Dtype
@@ -30,6 +29,8 @@ def rows_of_arrays(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, nam
     DataError
         When lengths differ, there is no row, or a value is not finite; messages call X ``name``.
     """
+    import scipy.sparse  # a job that reads files does not need it
+
     labels = _finite_vector(y, "y", name)
     weights = None if sample_weight is None else _finite_vector(sample_weight, "weights", name)
     if weights is not None and np.any(weights < 0):

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, Self, TypeGuard, cast
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
 from elasticml.data.chunks.by_columns import COLUMNS
@@ -228,7 +227,7 @@ def _rows_of_arrays(parts: Sequence[Any], columns: int | None, block: int) -> Ro
         raise DataError(f"{partition_title(block)} has {X.shape[1]} columns, wanted {columns}")
     if X.ndim == 2 and X.shape[0] == 0 and len(y) == 0:
         width, none = int(X.shape[1]), np.empty(0)
-        if not scipy.sparse.issparse(X):
+        if isinstance(X, np.ndarray):
             return Rows(labels=none, n_columns=width, dense=np.empty((0, width)))
         return Rows(
             labels=none,
@@ -243,6 +242,8 @@ def _rows_of_arrays(parts: Sequence[Any], columns: int | None, block: int) -> Ro
 def matrix_of_part(X: Any) -> Any:
     """Return a partition of numbers as an array or CSR array."""
     if hasattr(X, "tocsr"):
+        import scipy.sparse
+
         return scipy.sparse.csr_array(X.tocsr())
     return X.to_numpy() if hasattr(X, "to_numpy") else np.asarray(X)
 

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 from elasticml.data.storage.hadoop_sites import VARIABLES, HadoopConf, hadoop_conf
 from elasticml.data.storage.hadoop_tokens import TOKEN_FILE, hdfs_token, read_tokens
-from elasticml.data.storage.webhdfs import WebHdfs
 from elasticml.errors import ConfigError
 
 #: Address of the name node's web service, for processes without a Hadoop configuration.
@@ -71,6 +70,8 @@ def hdfs_system(place: str, environment: Mapping[str, str] | None = None) -> tup
     ConfigError
         When the configuration cannot be read, there is no name node, or the route is unknown.
     """
+    from elasticml.data.storage.webhdfs import WebHdfs  # with fsspec and urllib3
+
     environment = os.environ if environment is None else environment
     url = _split(absolute_hdfs(place, environment))
     conf = hadoop_conf(environment)

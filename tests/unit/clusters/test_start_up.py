@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from elasticml.clusters.process_setup import worker_modules
+from elasticml.algorithms.kernel_modules import kernel_modules
+from elasticml.clusters.process_setup import SCHEDULER_MODULES, WORKER_MODULES
 
 MODULES = [
     "elasticml",
@@ -40,10 +41,28 @@ def test_a_job_loads_no_library_for_plots_tables_or_estimators():
 
 
 def test_a_worker_loads_the_kernels_of_the_algorithms_that_it_will_run():
-    every, one, none = worker_modules(None), worker_modules(["cocoa"]), worker_modules(["toy"])
+    every, one, none = kernel_modules(None), kernel_modules(["cocoa"]), kernel_modules(["toy"])
     # A missing module is silently skipped, so a moved one would go unnoticed.
-    assert [name for name in every if importlib.util.find_spec(name) is None] == []
+    names = (*every, *WORKER_MODULES, *SCHEDULER_MODULES)
+    assert [name for name in names if importlib.util.find_spec(name) is None] == []
     assert set(none) < set(one) < set(every)
     assert [name for name in one if name not in none and "cocoa" not in name] == [
         "elasticml.objectives.conjugates"
     ]
+
+
+def test_a_worker_loads_no_algorithm_but_its_own():
+    text = (
+        "import importlib, sys\n"
+        "from elasticml.algorithms.registry import import_algorithms\n"
+        "from elasticml.clusters.process_setup import WORKER_MODULES\n"
+        "for name in WORKER_MODULES:\n"
+        "    importlib.import_module(name)\n"
+        "import_algorithms(['cocoa'])\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "elasticml.algorithms.cocoa.solver" in loaded
+    others = ("async_sgd", "batch_gradient", "local_sgd", "primal_cocoa")
+    assert loaded.isdisjoint(f"elasticml.algorithms.{name}.trainer" for name in others)
