@@ -142,11 +142,38 @@ async def linked(changes: dict[str, Any], raw: bytes) -> Any:
     return answer
 
 
+def lose_most(_: str) -> str:
+    """Kill 3 of 4 members of gradient descent for good; evaluate the model that is returned."""
+    import numpy as np
+
+    import elasticml as em
+    from elasticml.sim.preemption_trace import options_from_section
+    from elasticml.sim.simulation import simulate
+
+    rng = np.random.default_rng(20261126)
+    X, truth = rng.normal(size=(3000, 20)), rng.normal(size=20)
+    y = np.sign(X @ truth + rng.normal(size=3000))
+    source = em.from_arrays(X, y)
+    record = {
+        **{"version": 1, "job": "sim", "name": "away", "chunk_bytes": 768, "seed": 0},
+        "algorithm": {"name": "batch_gradient", "l2": 1e-6, "optimizer": "gd"},
+        **{"absent": "taylor", "stop": {"rounds": 60}, "members": {"start": 4, "min": 1}},
+        "faults": [{"round": 3, "lose": 3}],
+        **{"collective": {"topology": "tree", "fan_out": 2}, "evaluate": {"every": 1}},
+        "data": source.spec(),
+    }
+    result = simulate(record, source, options=options_from_section(None))
+    loss = float(np.logaddexp(0.0, -y * (X @ np.ravel(result.arrays["coef"])[:20])).mean())
+    text = f"loss {loss:.4g} with {max(r['absent_examples'] for r in result.rows)} of 3,000 absent"
+    return f"EFFECT: {text}" if loss > np.log(2.0) else text
+
+
 ATTACKS: dict[str, tuple[Any, str]] = {
     "a private file offered as shared memory": (open_link, ""),
     "a header with a prefix of 4 GiB": (long_prefix, ""),
     "a FIFO named x.png": (read_fifo, ""),
     "complex numbers": (read_complex, ""),
+    "3 of 4 members killed for good": (lose_most, ""),
     **{name: (read_job_file, text) for name, text in JOB_FILES.items()},
 }
 
