@@ -473,6 +473,17 @@ def _check_resume(
     return Check(name=name, problem="", detail=f"{len(models)} rounds after a checkpoint")
 
 
+def _last_objectives(rows: Sequence[HistoryRow], calm: Sequence[Mapping[str, Any]]) -> str:
+    """Compare the last objectives; the row of the final model has none, if nothing scored it."""
+    last, undisturbed = (
+        next((row.objective for row in reversed(some) if row.objective is not None), None)
+        for some in (rows, [HistoryRow(row) for row in calm])
+    )
+    if last is None or undisturbed is None:
+        return "the trainer reports no objective"
+    return f"last objective {last:.6g}, undisturbed {undisturbed:.6g}"
+
+
 def _check_simulated(job: Job, members: int) -> list[Check]:
     faults = (
         Fault(round=2, lose=[0], how="kill", phase="compute"),
@@ -490,9 +501,8 @@ def _check_simulated(job: Job, members: int) -> list[Check]:
         return [Check(name=ends, problem=f"it ended as {outcome.state}: {message}")]
     rows = [HistoryRow(row) for row in outcome.history]
     bad = [row.round for row in rows if not _is_finite(row.objective)]
-    last, undisturbed = rows[-1].objective, HistoryRow(calm.history[-1]).objective
     lost = summary_from_json(outcome.summary).lost
-    detail = f"{lost} members lost; last objective {last}, undisturbed {undisturbed}"
+    detail = f"{lost} members lost; {_last_objectives(rows, calm.history)}"
     problem = f"the objective of round {bad[0]} is not finite" if bad else ""
     differs = "" if json.dumps(story) == json.dumps(runs[1][1]) else "two runs differ"
     return [

@@ -12,6 +12,7 @@ from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError, DataError
 from elasticml.objectives.links import check_targets
+from elasticml.specification.algorithms import REGRESSION_LOSSES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +166,28 @@ def targets_for(settings: HasTargets, facts: DatasetStats, number: int | None = 
     return Targets(positive=classes[-1 if number is None else number], of_class=of_class)
 
 
+def check_labels(loss: object, facts: DatasetStats) -> None:
+    """Check that the labels of a regression are numbers.
+
+    Raises
+    ------
+    DataError
+        When they are words, whose codes no regression is about.
+    """
+    encoder = facts.encoder
+    is_of_words = encoder is not None and encoder["classes"] and not encoder["is_boolean"]
+    if loss not in (*REGRESSION_LOSSES, "mse") or not is_of_words:
+        return
+    assert encoder is not None
+    words = list(encoder["classes"])
+    raise DataError(
+        f"loss: {loss} found the words {', '.join(map(repr, words[:5]))}"
+        f"{', ...' if len(words) > 5 else ''} in column {encoder['label']!r}, wanted "
+        "numbers; use a loss for classes, such as logistic, or correct data.label",
+        labels=words,
+    )
+
+
 def two_class_targets(settings: HasTargets, facts: DatasetStats) -> Targets:
     """Determine the targets for an algorithm that trains one model.
 
@@ -173,6 +196,7 @@ def two_class_targets(settings: HasTargets, facts: DatasetStats) -> Targets:
     DataError, ConfigError
         As :func:`targets_for`, and when there are more than two classes.
     """
+    check_labels(settings.loss, facts)
     targets = targets_for(settings, facts)
     if targets.numbered:
         raise DataError(

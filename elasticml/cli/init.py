@@ -30,6 +30,8 @@ Examples:
 """
 _LABELS: Final = ("label", "target", "class", "y", "outcome")
 _LAST: Final = "the last column"
+#: Names of columns of numbers that only tell rows apart.
+_IDS: Final = ("", "id", "index", "key", "row", "rownames")
 #: Integers with at most this many different values are classes.
 _CLASSES_MAX: Final = 20
 #: Columns of numbers whose sizes differ by more than this are scaled.
@@ -109,8 +111,6 @@ def init(data: str, label: str | None, out: Path, verbose: bool) -> None:
     if found.why == _LAST:
         click.echo("            another column: elasticml init DATA --label COLUMN")
     click.echo(f"next        elasticml run {out}")
-    if found.is_classes and len(found.counts) > 2:
-        click.echo(f"note        {_many(found)}")
 
 
 def _table(path: str, kind: str, label: str | None) -> tuple[_Label, list[str]]:
@@ -142,24 +142,27 @@ def _table(path: str, kind: str, label: str | None) -> tuple[_Label, list[str]]:
 
 def _about_features(head: TableHead, features: Sequence[str]) -> list[str]:
     lines = [f"  # {len(features)} columns besides the label:"]
+    ids = [name for name in features if _is_id(name, head)]
+    if len(ids) == len(features):
+        ids = []
+    features = [name for name in features if name not in ids]
     for kind, what in (("number", "numbers"), ("boolean", "true or false"), ("date", "dates")):
         some = [name for name in features if head.types[name] == kind]
         if some:
             lines.append(f"  #   {what}: {_listed(some)}")
-    texts = {n: Counter(head.columns[n]) for n in features if head.types[n] == "text"}
-    shown = [f"{name} ({len(counts)} different)" for name, counts in texts.items()]
+    texts = {n: set(head.columns[n]) - {None} for n in features if head.types[n] == "text"}
+    shown = [f"{name or repr(name)} ({len(values)} different)" for name, values in texts.items()]
     if shown:
         lines.append(f"  #   text, which becomes categories: {_listed(shown)}")
-    ids = [name for name in features if _is_id(name, head)]
-    if ids and len(ids) < len(features):
+    if ids:
         lines.append(f"  ignore: {_yaml(ids)}  # a different value in every row says nothing")
-    missing = {name: sum(v is None for v in values) for name, values in head.columns.items()}
+    missing = {n: sum(v is None for v in vs) for n, vs in head.columns.items() if n not in ids}
     lacking = [f"{name} ({n})" for name, n in missing.items() if n]
     if lacking:
         lines.append(f"  missing: median  # of numbers, or mean, 0; missing in {_listed(lacking)}")
     else:
         lines.append("  # missing: median  # accepts missing values; the first rows have none")
-    numbers = [name for name in features if head.types[name] == "number" and name not in ids]
+    numbers = [name for name in features if head.types[name] == "number"]
     sizes = [
         max(abs(v) for v in head.columns[n] if v is not None)
         for n in numbers
@@ -173,11 +176,15 @@ def _about_features(head: TableHead, features: Sequence[str]) -> list[str]:
 
 
 def _is_id(name: str, head: TableHead) -> bool:
-    """Whether a column tells its rows apart: texts that differ, or a number called an id."""
+    """Whether a column tells its rows apart: texts that differ, or a number called an id.
+
+    pandas and R write the numbers of the rows as a column without a name.
+    """
     values = head.columns[name]
     if head.n_rows < 3 or len(set(values)) < head.n_rows:
         return False
-    is_called_id = name.lower() in ("id", "index", "key") or name.lower().endswith(("_id", " id"))
+    lower = name.strip().lower()
+    is_called_id = lower in _IDS or lower.endswith(("_id", " id")) or lower.startswith("unnamed:")
     return head.types[name] == "text" or (head.types[name] == "number" and is_called_id)
 
 
@@ -185,7 +192,6 @@ def _job_file(name: str, kind: str, path: str, label: _Label, lines: Sequence[st
     """Return the text of the job file."""
     if label.is_classes:
         loss, told = "logistic", f"a classification: {len(label.counts)} different labels"
-        told = told if len(label.counts) <= 2 else _many(label)
     else:
         loss, told = "squared", "a regression: the labels are numbers; classes need loss: logistic"
     return "\n".join(
@@ -210,13 +216,6 @@ def _job_file(name: str, kind: str, path: str, label: _Label, lines: Sequence[st
     )
 
 
-def _many(label: _Label) -> str:
-    return (
-        f"{len(label.counts)} classes: the loss wants two; name one of them in another column, or "
-        "fit em.LogisticRegression or em.LinearSVC"
-    )
-
-
 def _svmlight_labels(path: str) -> list[float]:
     from elasticml.data.readers.tabular import head_lines
 
@@ -237,7 +236,7 @@ def _delimiter(path: str) -> str:
 
 def _listed(words: Sequence[str], most: int = 8) -> str:
     more = f", and {len(words) - most} more" if len(words) > most else ""
-    return ", ".join(words[:most]) + more
+    return ", ".join(word or "''" for word in words[:most]) + more
 
 
 def _text(value: Any) -> str:

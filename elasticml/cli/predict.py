@@ -38,6 +38,8 @@ def predict(model: str, data: str, out: Path, keep: tuple[str, ...], verbose: bo
 
     if out.suffix not in (".parquet", ".csv"):
         raise click.UsageError(f"--out: got {str(out)!r}, wanted a name ending in .parquet or .csv")
+    if out.exists() and any(Path(one).exists() and out.samefile(one) for one in (model, data)):
+        raise click.UsageError(f"--out: {out} is the file to read; give another name")
     n_rows = _write(load_model(model), data, out, keep)
     click.echo(f"predicted   {n_rows} rows")
     click.echo(f"output      {out}")

@@ -22,6 +22,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from elasticml.arrays import F64
+from elasticml.data.chunks.rows import refuse_text
 from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client
 from elasticml.estimators.inputs import is_named, load_arrays, load_rows, load_training
 from elasticml.estimators.offsets import (
@@ -303,7 +304,14 @@ class LinearEstimator(ElasticEstimator):
         self._validate_params()
         client = getattr(self, "client", None)
         X, y, sample_weight, self._rows = load_training(X, y, sample_weight, client=client)
-        X, y = validate_data(self, X, y, **rules)
+        if "y_numeric" in rules and y is not None and np.asarray(y).dtype.kind in "OUT":
+            refuse_text(y, "y", type(self).__name__)
+        try:
+            X, y = validate_data(self, X, y, **rules)
+        except ValueError:
+            if hasattr(X, "columns"):  # a frame, which has a name for the column
+                refuse_text(X, "X", type(self).__name__)
+            raise
         return X, y, weights_of(sample_weight, X)
 
     @contextmanager

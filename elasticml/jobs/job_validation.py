@@ -17,11 +17,13 @@ from elasticml.evaluation.validation import resolve_metrics
 from elasticml.ids import format_size, parse_size
 from elasticml.runtime.worker_limits import BODIES_SHARE
 from elasticml.specification.algorithms import (
+    ALGORITHMS,
     DEALT_ANEW,
     Absent,
     AnyAlgorithm,
     AsyncSGD,
     BatchGradient,
+    ImportedAlgorithm,
     LocalSGD,
     absent_rule,
     certifies_gap,
@@ -60,6 +62,10 @@ def check_source(given: Any, path: str) -> None:
     else:
         kind = type(given)
         wanted, got = "em.from_arrays(X, y)", f"{kind.__module__}.{kind.__qualname__}"
+        if kind in ALGORITHMS.values() or kind is ImportedAlgorithm:
+            wanted = "em.Job(algorithm, data), in this order"
+        elif hasattr(given, "__arrow_c_stream__"):
+            wanted += " of its numbers; write a table with text to a file, and em.read_parquet it"
     raise ConfigError(f"{path}: got {got}, wanted a source: {wanted}", path=path)
 
 

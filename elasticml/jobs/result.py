@@ -75,7 +75,10 @@ class Result:
         end = f"{summary.name or 'job'}: {summary.rounds or 0} rounds ({why})"
         lost = [f"{summary.lost} members lost"] if summary.lost else []
         place = [] if self.run_dir is None else [f"in {self.run_dir}"]
-        return f"<Result of {', '.join([end, *told, *lost, *place])}; model {self.model!r}>"
+        made = f"model {self.model!r}"
+        if self.model is None:
+            made = f"arrays {', '.join(self.arrays)}" if self.arrays else "no model"
+        return f"<Result of {', '.join([end, *told, *lost, *place])}; {made}>"
 
     def to_pandas(self) -> Any:
         """Return the history as a ``pandas.DataFrame``.
@@ -354,6 +357,12 @@ def _constant_warning(
         what = (
             f"the log loss {metrics['logloss']:.4f} is above {entropy:.4f}, that of always "
             "predicting the classes' shares"
+        )
+    elif metrics.get("accuracy") == most:
+        return (
+            f"the accuracy is {most:.4f}, that of always predicting the most frequent class: if "
+            f"the model predicts no other, {_remedies(algorithm)}, or give rare classes more "
+            "weight (class_weight: balanced)"
         )
     else:
         return None

@@ -93,7 +93,9 @@ def _of_header(arrays: Arrays, name: str) -> Model:
     try:
         header = json.loads(bytes(arrays[HEADER]))
         version, kind = header["version"], header["kind"]
-        if header["format"] == FORMAT and version != FORMAT_VERSION:
+        if header["format"] != FORMAT:
+            raise DataError(f"{name} is a file of format {header['format']!r}, wanted {FORMAT!r}")
+        if version != FORMAT_VERSION:
             raise DataError(
                 f"{name} is a model file of version {version}, wanted {FORMAT_VERSION}; read it "
                 f"with elasticml {header['package']} or later"
@@ -110,6 +112,7 @@ def _of_header(arrays: Arrays, name: str) -> Model:
                 power=settings.get("power"),
                 one_against_rest=bool(settings.get("one_against_rest")),
             )
+            _check_linear(linear)
             model, width = linear, linear.coef_.shape[1]
         elif kind == KMeansModel.kind:
             centres = KMeansModel(own, rows=rows)
@@ -132,6 +135,19 @@ def _of_header(arrays: Arrays, name: str) -> Model:
             f"{min(rows.n_columns, encoded)}; save the model again"
         )
     return model
+
+
+def _check_linear(model: LinearModel) -> None:
+    """Check that arrays and classes fit together; raises ValueError."""
+    coef, classes = model.coef_, model.classes_
+    n_models = len(coef)
+    if coef.ndim != 2 or coef.dtype.kind not in "fiu" or model.intercept_.dtype.kind not in "fiu":
+        raise ValueError(f"coef has shape {coef.shape} of {coef.dtype}")
+    if model.intercept_.shape != (n_models,):
+        raise ValueError(f"{n_models} rows of coef and {model.intercept_.size} intercepts")
+    wanted = n_models if n_models > 1 else 2
+    if classes is not None and classes.shape != (wanted,):
+        raise ValueError(f"classes of shape {classes.shape} for {n_models} rows of coef")
 
 
 def _of_older(arrays: Arrays, name: str) -> Model:

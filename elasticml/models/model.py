@@ -48,6 +48,27 @@ class Model:
     rows: RowInput
     classes_: NDArray[Any] | None = None
 
+    @property
+    def feature_names_in_(self) -> NDArray[Any]:
+        """Names of the columns of the training data, (n_features,), as in scikit-learn.
+
+        Raises
+        ------
+        AttributeError
+            When they have none.
+        """
+        names = self.rows.columns()
+        if not names:
+            raise AttributeError("the model was trained on columns without names")
+        return np.array(names, object)
+
+    def get_feature_names_out(self) -> NDArray[Any]:
+        """Return the names of the encoded columns, of which each has a coefficient.
+
+        A category is ``column=value``; columns without names are x0, x1, ...
+        """
+        return np.array(self.rows.feature_names(), object)
+
     def predict(self, X: Any) -> Any:
         """Return the predicted labels, values, or clusters, shape (n,).
 

@@ -76,10 +76,15 @@ class RowInput:
         names = (*self.names, name) if self.names else ()
         return replace(self, n_columns=self.n_columns + 1, names=names)
 
+    def columns(self) -> list[str]:
+        """Return the names of the columns before encoding; none if they have no names."""
+        return list(self.names) if self.encoder is None else [c.name for c in self.encoder.columns]
+
     def feature_names(self) -> list[str]:
         """Return the names of the model's columns; x0, x1, ... if they have none."""
-        named = list(self.names) if self.encoder is None else self.encoder.names()
-        return (named or [f"x{i}" for i in range(self.n_columns)])[: self.n_columns]
+        # A file's header may name far more columns than its arrays have.
+        named = self.names if self.encoder is None else self.encoder.names(self.n_columns)
+        return list(named or (f"x{i}" for i in range(self.n_columns)))[: self.n_columns]
 
     def matrix(self, X: Any) -> Any:
         """Return rows in memory as an array or CSR array (n, d).
@@ -109,7 +114,7 @@ class RowInput:
             raise DataError(
                 f"X has shape {rows.shape}, wanted {self.n_columns} columns{raw} as in training"
             )
-        return rows if scipy.sparse.issparse(rows) else np.asarray(rows, np.float64)
+        return _finite(rows)
 
     def batches(
         self, data: Any, keep: Sequence[str] = (), *, labelled: bool = False
@@ -201,6 +206,7 @@ class RowInput:
 
         encoder = self.encoder
         if encoder is not None:
+            table = self._with_nameless(table)
             encoder.check_names(table.column_names, what)
             rows = encoder.features(encoder.filled(table), what, place, {})
             return matrix_of(rows)[:, : self.n_columns]
@@ -213,6 +219,16 @@ class RowInput:
                 + " as in training"
             )
         return np.column_stack([numbers(table, name, what, place) for name in names])
+
+    def _with_nameless(self, table: Any) -> Any:
+        """Return a table in which a column without a name has none.
+
+        pandas reads the first column of a file that R or pandas wrote as ``Unnamed: 0``.
+        """
+        names = table.column_names
+        if "" in names or "Unnamed: 0" not in names or "" not in self.columns():
+            return table
+        return table.rename_columns(["" if name == "Unnamed: 0" else name for name in names])
 
     def labelled(self, X: Any) -> Batch:
         """Return the rows and labels of a table in memory, without the rows that have no label.
@@ -261,7 +277,7 @@ def arrow_table(X: Any) -> Any:
     Raises
     ------
     DataError
-        When a column has no common type.
+        When it is a single column, has two columns of one name, or a column without a common type.
     """
     import pyarrow
 
@@ -274,9 +290,31 @@ def arrow_table(X: Any) -> Any:
             table = pyarrow.Table.from_pandas(X, preserve_index=False)
         else:
             table = pyarrow.table(X)
-    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
+    except (pyarrow.ArrowException, ValueError, TypeError, AttributeError) as error:
         raise DataError(f"the frame cannot be read as a table: {one_line(error)}") from None
     return table.rename_columns([str(name) for name in table.column_names])
+
+
+def _finite(rows: Any) -> Any:
+    """Return an array or CSR array as numbers; raises DataError for text, NaN and infinity."""
+    if scipy.sparse.issparse(rows):
+        values = rows.data
+    else:
+        try:
+            values = rows = np.asarray(rows, np.float64)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"X holds something else than numbers: {one_line(error)}") from None
+    # A sum is finite unless a value is not, or it overflows.
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = values.sum()
+    if not np.isfinite(total) and not np.isfinite(values).all():
+        count = int(np.count_nonzero(~np.isfinite(values)))
+        raise DataError(
+            f"X has {count} values that are NaN or infinite, wanted finite numbers; the model was "
+            "trained without missing values in arrays: impute them, or train on a table with "
+            "data.missing"
+        )
+    return rows
 
 
 def is_lazy(X: Any) -> bool:

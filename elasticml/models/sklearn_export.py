@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 
 from elasticml.data.readers.table_encoding import ColumnEncoding, encoder_from_json, matrix_of
@@ -116,7 +117,11 @@ def _json(column: ColumnEncoding) -> dict[str, Any]:
 
 def encode_column(frame: Any, encoder: Mapping[str, Any]) -> Any:
     """Encode the columns of a frame as an elasticml model does; for ``FunctionTransformer``."""
-    return matrix_of(encoder_from_json(encoder).features(arrow_table(frame), "X", _row, {}))
+    rows = matrix_of(encoder_from_json(encoder).features(arrow_table(frame), "X", _row, {}))
+    if scipy.sparse.issparse(rows) and rows.nnz <= np.iinfo(np.int32).max:
+        # scikit-learn's K-Means takes no other indices.
+        rows.indices, rows.indptr = rows.indices.astype(np.int32), rows.indptr.astype(np.int32)
+    return rows
 
 
 def _row(row: int) -> str:

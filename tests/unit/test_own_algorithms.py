@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -57,7 +59,7 @@ def test_the_huber_example_keeps_all_rules(data):
     )
 
     assert [check.problem for check in checks] == [""] * 7
-    assert "2 members lost" in str(checks[5]) or "3 members lost" in str(checks[5])
+    assert re.search(r"[23] members lost; last objective \d\S*, undisturbed \d", str(checks[5]))
 
 
 @pytest.mark.parametrize(

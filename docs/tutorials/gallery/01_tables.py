@@ -83,7 +83,7 @@ evening
 
 import matplotlib.pyplot as plt
 
-names = result.model.rows.feature_names()
+names = result.model.get_feature_names_out()
 weights = result.model.coef_.ravel()
 order = np.argsort(weights)
 plt.figure(figsize=(7, 3))

@@ -44,7 +44,9 @@ frame
 data = em.from_dask(frame, label="price")
 job = em.Job(em.CoCoA(loss="squared", l2=1e-6, scale="standard"), data, stop=em.Stop(gap=1e-4))
 result = job.run(client)
-for name, weight in zip(result.model.rows.feature_names(), result.model.coef_.ravel(), strict=True):
+for name, weight in zip(
+    result.model.get_feature_names_out(), result.model.coef_.ravel(), strict=True
+):
     print(f"{name:12} {weight:8.2f}")
 print("intercept   ", round(float(np.ravel(result.model.intercept_)[0]), 2))
 

@@ -52,6 +52,7 @@ from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import (
     Targets,
+    check_labels,
     n_models,
     offset_column,
     targets_for,
@@ -89,10 +90,12 @@ def make_trainer(
     ConfigError
         When a setting is unknown or out of range.
     DataError
-        When the loss is for classification and the data do not have at least two labels.
+        When the loss is for classification and the data do not have at least two labels, or for
+        regression and the labels are words.
     """
     checked = settings_from_section(BatchGradient, settings)
     rule = absent_rule(checked.name, absent)
+    check_labels(checked.loss, facts)
     targets = targets_for(checked, facts)
     offset_column(checked, facts)  # refused before anything starts
     rules = AbsenceRules.of(rule, is_paper=checked.mode == "paper")

@@ -47,6 +47,7 @@ from elasticml.algorithms.one_against_rest import train_classes
 from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import (
     Targets,
+    check_labels,
     n_models,
     offset_column,
     targets_for,
@@ -83,10 +84,12 @@ def make_trainer(
     ConfigError
         When a setting is unknown or out of range, or does not fit the data.
     DataError
-        When the data of a classification loss have less than two labels or continuous ones.
+        When the data of a classification loss have less than two labels or continuous ones, or
+        those of a regression loss have words.
     """
     checked = settings_from_section(CoCoA, settings)
     rule, initial = absent_rule(checked.name, absent), initial_model(settings)
+    check_labels(checked.loss, facts)
     n = n_models(checked, facts)
     check_scale(checked.scale, facts)
     is_offset = offset_column(checked, facts) is not None  # refused before anything starts

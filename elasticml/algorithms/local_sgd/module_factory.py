@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from elasticml.algorithms.local_sgd.torch_import import load_torch
+from elasticml.algorithms.targets import check_labels
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.specification.algorithms import LocalSGD
@@ -166,8 +167,9 @@ def classes_of(settings: LocalSGD, facts: DatasetStats) -> tuple[float, ...] | N
     Raises
     ------
     DataError
-        When there are no classes, and the loss needs them.
+        When there are no classes, and the loss needs them; or they are words, and it needs numbers.
     """
+    check_labels(settings.loss, facts)
     if settings.loss == "mse" or (settings.loss != "cross_entropy" and facts.classes is None):
         return None
     if facts.classes is None or len(facts.classes) < 2:

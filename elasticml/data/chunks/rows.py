@@ -82,28 +82,37 @@ def _numeric(values: ArrayLike, what: str, name: str) -> NDArray[Any]:
         try:
             array = array.astype(np.float64)
         except (TypeError, ValueError):
-            raise DataError(f"{name}: {_not_a_number(values, array, what)}") from None
+            refuse_text(values, what, name)
+            raise DataError(f"{name}: {what} is of dtype {array.dtype}, wanted numbers") from None
     return array
 
 
-def _not_a_number(values: Any, array: NDArray[Any], what: str) -> str:
-    """Describe the first value that is not a number, and what to do about it."""
+def refuse_text(values: Any, what: str, name: str) -> None:
+    """Raise DataError for the first value that is not a number, if there is one.
+
+    Parameters
+    ----------
+    values : array_like or frame (n,) or (n, d)
+    what, name : str
+        What the values are, such as y, and where they come from.
+    """
+    array = np.asarray(values)
     found = next(
         ((at, value) for at, value in np.ndenumerate(array) if not _is_number(value)), None
     )
     if found is None:
-        return f"{what} is of dtype {array.dtype}, wanted numbers"
+        return
     at, value = found[0], getattr(found[1], "item", lambda: found[1])()
     if array.ndim < 2:
-        return (
-            f"{what} of row {at[0] if at else 0} is {value!r}, wanted a number; number the classes:"
-            f" labels, {what} = np.unique({what}, return_inverse=True)"
+        raise DataError(
+            f"{name}: {what} of row {at[0] if at else 0} is {value!r}, wanted a number; number "
+            f"the classes: labels, {what} = np.unique({what}, return_inverse=True)"
         )
     names = list(getattr(values, "columns", ()))
     column = repr(names[at[1]]) if len(names) == array.shape[1] else at[1]
-    return (
-        f"column {column}, row {at[0]} holds {value!r}, wanted a number; write the table to a file "
-        "and read it with em.read_csv or em.read_parquet, which encode text"
+    raise DataError(
+        f"{name}: column {column}, row {at[0]} holds {value!r}, wanted a number; write the table "
+        "to a file and read it with em.read_csv or em.read_parquet, which encode text"
     )
 
 

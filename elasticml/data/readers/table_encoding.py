@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import islice
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -28,6 +29,7 @@ _DENSE_SHARE: Final = 2 / 3
 _DAY_US: Final = 86_400_000_000
 
 ColumnType = Literal["number", "boolean", "text", "date"]
+_KINDS: Final = ("number", "category", "hash", "date")
 Place = Callable[[int], str]
 F64 = NDArray[np.float64]
 
@@ -74,7 +76,7 @@ def resolve_columns(
             return names[column]
         raise ConfigError(
             f"data.{key} names column {column!r}, which {path} does not have; it has "
-            f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+            f"{', '.join(map(repr, names[:20]))}{', ...' if len(names) > 20 else ''}"
             f"{did_you_mean(column, names)}",
             key=f"data.{key}",
         )
@@ -131,15 +133,18 @@ class ColumnEncoding:
             return self.buckets
         return (len(self.parts) if self.kind == "date" else 1) + self.indicator
 
-    def names(self) -> list[str]:
-        """Return the names of the encoded columns."""
+    def names(self) -> Iterator[str]:
+        """Yield the names of the encoded columns."""
         if self.kind == "hash":
-            return [f"{self.name}#{bucket}" for bucket in range(self.buckets)]
-        if self.kind == "category":
-            known = [f"{self.name}={'' if c is None else c}" for c in self.categories]
-            return [*known, *([f"{self.name}=(other)"] if self.other else [])]
-        named = [f"{self.name}.{part}" for part in self.parts] or [self.name]
-        return [*named, *([f"{self.name} is missing"] if self.indicator else [])]
+            yield from (f"{self.name}#{bucket}" for bucket in range(self.buckets))
+        elif self.kind == "category":
+            yield from (f"{self.name}={'' if c is None else c}" for c in self.categories)
+            if self.other:
+                yield f"{self.name}=(other)"
+        else:
+            yield from [f"{self.name}.{part}" for part in self.parts] or [self.name]
+            if self.indicator:
+                yield f"{self.name} is missing"
 
     def entries(
         self, table: Any, path: str, place: Place, unknown: str, counts: dict[str, int]
@@ -264,9 +269,9 @@ class TableEncoder:
             for column in self.columns
         )
 
-    def names(self) -> list[str]:
-        """Return the names of the encoded columns."""
-        return [name for column in self.columns for name in column.names()]
+    def names(self, most: int | None = None) -> list[str]:
+        """Return the names of the encoded columns, or of the first ``most`` of them."""
+        return list(islice((name for column in self.columns for name in column.names()), most))
 
     def vocabularies(self) -> dict[str, list[str]]:
         """Return the values of the categorical columns, the label's included."""
@@ -421,10 +426,12 @@ class TableEncoder:
 
 
 def encoder_from_json(fitted: Mapping[str, Any]) -> TableEncoder:
-    """Rebuild an encoder from ``to_json()``."""
+    """Rebuild an encoder from ``to_json()``; raises ValueError for an unknown kind of column."""
     columns = []
     for one in fitted["columns"]:
         lists = {key: tuple(one[key]) for key in ("categories", "parts") if key in one}
+        if one["kind"] not in _KINDS or one.get("buckets", 0) < 0:
+            raise ValueError(f"column {one['name']!r} has no encoding of kind {one['kind']!r}")
         columns.append(ColumnEncoding(**{**one, **lists}))
     classes = fitted["classes"]
     return TableEncoder(
@@ -563,7 +570,8 @@ def _fit(
             name=name,
             kind="date" if is_date else "number",
             fill=fill,
-            indicator=spec.missing_indicator,
+            # Like the category of missing values, only if training has some.
+            indicator=spec.missing_indicator and (survey is None or survey.missing > 0),
             parts=spec.dates if is_date else (),
             is_boolean=columns.types[name] == "boolean",
         )
@@ -801,8 +809,8 @@ def _refuse_missing(missing: NDArray[np.bool_], name: str, path: str, place: Pla
         count = int(missing.sum())
         raise DataError(
             f"column {name!r} of {path} has {count} missing values, the first in "
-            f"{place(int(np.argmax(missing)))}; set data.missing to impute them, remove the rows, "
-            "or list the column in data.ignore",
+            f"{place(int(np.argmax(missing)))}; impute them by data.missing, such as median (in "
+            'Python missing="median"), remove the rows, or list the column in data.ignore',
             path=path,
             column=name,
             count=count,

@@ -650,7 +650,7 @@ def read_csv(
     >>> with open("buses.csv", "w") as file:
     ...     print("hour,rain,late", *["8,no,0", "17,yes,1"] * 50, sep=chr(10), file=file)
     >>> result = em.Job(em.CoCoA(), em.read_csv("buses.csv", label="late"), stop=stop).run(client)
-    >>> result.model.rows.feature_names()
+    >>> list(result.model.get_feature_names_out())
     ['hour', 'rain=no', 'rain=yes']
     """
     return source_of(

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import elasticml as em
-from elasticml.algorithms.targets import targets_for
+from elasticml.algorithms.targets import check_labels, targets_for
 from elasticml.data.dataset_stats import DatasetStats, merge_summaries
 from elasticml.data.source import survey_all
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, DataError
 from elasticml.specification.algorithms import BatchGradient, settings_from_section
 
 LABELS = {
@@ -63,3 +63,11 @@ def test_class_weights_are_by_the_labels_of_the_file(tmp_path, kind, given, expe
 def test_the_weight_of_an_unknown_class_is_refused(tmp_path, kind, given, message):
     with pytest.raises(ConfigError, match=message):
         targets_for(settings_with(given), facts_of(tmp_path, kind))
+
+
+def test_words_are_no_targets_of_a_regression(tmp_path):
+    with pytest.raises(DataError, match="'early', 'late', 'no' in column 'y', wanted numbers"):
+        check_labels("squared", facts_of(tmp_path, "words"))
+    check_labels("squared", facts_of(tmp_path, "booleans"))
+    check_labels("squared", facts_of(tmp_path, "numbers"))
+    check_labels("logistic", facts_of(tmp_path, "words"))

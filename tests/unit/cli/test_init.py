@@ -51,7 +51,7 @@ def test_a_table_becomes_a_job_that_runs(folder, name):
     assert (file.algorithm.loss, file.algorithm.scale) == ("logistic", "standard")
     assert "label       Class (by its name): 2 classes: " in output
     assert "missing in gate (7)" in text
-    assert "text, which becomes categories: tail (60 different), carrier (2 different)" in text
+    assert "text, which becomes categories: carrier (2 different)" in text
     run = CliRunner().invoke(
         elasticml, ["simulate", "job.yaml", "--out", "run", "--set", "stop.rounds=20"]
     )
@@ -78,10 +78,24 @@ def test_an_svmlight_file(folder):
     assert "2 classes: 1 (1), -1 (1)" in output
 
 
-def test_many_classes_are_noted(folder):
-    _, output, text = written("flights.parquet", "--label", "tail")
-    assert "note        60 classes: the loss wants two" in output
-    assert "fit em.LogisticRegression" in text
+def test_many_classes_are_a_classification(folder):
+    file, output, _ = written("flights.parquet", "--label", "tail")
+    assert "60 classes: N0 (1)" in output
+    assert file.algorithm.loss == "logistic"
+    run = CliRunner().invoke(
+        elasticml, ["simulate", "job.yaml", "--out", "run", "--set", "stop.rounds=3"]
+    )
+    assert run.exit_code == 0, run.output
+
+
+def test_numbers_of_rows_are_ignored_and_gaps_are_no_category(folder):
+    table = pandas.read_csv("flights.csv", sep=";")
+    table.loc[::5, "carrier"] = None
+    table.drop(columns="tail").to_csv("indexed.csv")  # the index is a column without a name
+    file, _, text = written("indexed.csv")
+    assert file.data.spec()["ignore"] == [""]
+    assert "numbers: distance, gate, delay" in text
+    assert "carrier (2 different)" in text
 
 
 @pytest.mark.parametrize(

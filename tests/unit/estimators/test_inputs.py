@@ -159,7 +159,7 @@ def test_paths_take_files(folder):
         (("broken.npy", np.zeros(3)), DataError, "broken.npy is not a readable .npy file"),
         (("X.npy",), ValueError, "requires y to be passed"),
         (("header.csv",), DataError, "header.csv holds no examples, wanted at least one"),
-        (("words.csv",), ValueError, "could not convert string to float: .*'yes'"),
+        (("words.csv",), DataError, "y of row 0 is 'yes', wanted a number"),
     ],
 )
 def test_unreadable_inputs_are_one_line_errors(value, error, message, folder):
@@ -227,3 +227,11 @@ def test_labels_in_a_file_may_be_words(folder):
     assert model.classes_.tolist() == ["no", "yes"]
     assert model.predict([[1.0, 1.0]]).tolist() == ["yes"]
     assert model.score(folder / "late.csv", "c") == 1.0
+
+
+def test_words_are_refused_with_column_and_row():
+    table = pandas.DataFrame({"size": [1.0, 2.0, 3.0], "kind": ["1", "new", "old"]})
+    with pytest.raises(DataError, match=r"column 'kind', row 1 holds 'new'.*which encode text"):
+        em.LogisticRegression().fit(table, [0, 1, 1])
+    with pytest.raises(DataError, match="Ridge: y of row 0 is 'no', wanted a number"):
+        em.Ridge().fit(table[["size"]], ["no", "yes", "no"])

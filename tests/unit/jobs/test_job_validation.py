@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 import elasticml as em
@@ -24,6 +25,8 @@ from elasticml.specification.algorithms import BatchGradient, CoCoA, resolve_pla
         ("flights.csv", "'flights.csv'", r"em\.read_csv\('flights.csv', label=\.\.\.\)"),
         (Path("a.svm.gz"), "'a.svm.gz'", r"em\.read_svmlight\('a.svm.gz'\)"),
         (np.ones((2, 2)), "numpy.ndarray", r"em\.from_arrays\(X, y\)"),
+        (CoCoA(), ".*CoCoA", r"em\.Job\(algorithm, data\), in this order"),
+        (pandas.DataFrame({"a": ["x"]}), "pandas.*DataFrame", ".* and em.read_parquet it"),
     ],
 )
 def test_data_that_are_no_source_are_refused_at_once(given, got, wanted):

@@ -86,6 +86,7 @@ def test_evaluation_fills_history_and_summary():
         ((-1.0, 1.0), "logistic", "the accuracy 0.2500 is below 0.5000, that of always predicting"),
         ((-9.0, 9.0), "squared", "the predictions are worse than the mean of the labels (r2 -"),
         ((-9.0, 0.0), "logistic", "the log loss 6.9233 is above 0.6931, that of always predicting"),
+        ((0.0, 0.0), "logistic", "the accuracy is 0.5000, that of always predicting the most freq"),
         ((1.0, -1.0), "logistic", None),
     ],
 )

@@ -149,11 +149,75 @@ def test_files_that_are_no_models_are_refused(folder: Path, tmp_path: Path) -> N
         ({"kind": "forest"}, "kind 'forest', wanted linear, kmeans or network"),
         ({"rows": {}}, "damaged header"),
         ({"rows": header["rows"] | {"n_columns": 3}}, "its header 3; save the model again"),
+        ({"format": "another"}, "a file of format 'another', wanted 'elasticml model'"),
+        ({"classes": ["no"]}, "damaged header .*classes of shape .* for 1 rows of coef"),
+        ({"classes": 2}, "damaged header .*classes of shape"),
+        (with_first_column(header, kind="forest"), "has no encoding of kind 'forest'"),
+        (with_first_column(header, kind="hash", buckets=-3), "has no encoding of kind 'hash'"),
     ):
         text = json.dumps(header | change).encode()
         np.savez(tmp_path / "m.npz", **{**arrays, HEADER: np.frombuffer(text, np.uint8)})
         with pytest.raises(DataError, match=message):
             load_model(tmp_path / "m.npz")
+    # More encoded columns than the model has are cut; the names of all would fill the memory.
+    many = json.dumps(header | with_first_column(header, kind="hash", buckets=10**12)).encode()
+    np.savez(tmp_path / "m.npz", **{**arrays, HEADER: np.frombuffer(many, np.uint8)})
+    assert load_model(tmp_path / "m.npz").get_feature_names_out()[-1] == "carrier#20"
+    for change, message in (
+        ({"intercept": np.zeros(9)}, "1 rows of coef and 9 intercepts"),
+        ({"coef": arrays["coef"][None]}, "coef has shape"),
+        ({"coef": arrays["coef"].astype(str)}, "coef has shape"),
+    ):
+        np.savez(tmp_path / "m.npz", **{**arrays, **change})
+        with pytest.raises(DataError, match=message):
+            load_model(tmp_path / "m.npz")
+
+
+def with_first_column(header: dict[str, Any], **change: Any) -> dict[str, Any]:
+    rows = header["rows"]
+    first, *others = rows["encoder"]["columns"]
+    encoder = rows["encoder"] | {"columns": [first | change, *others]}
+    return {"rows": rows | {"encoder": encoder}}
+
+
+def test_a_model_names_its_columns_as_scikit_learn_does(folder: Path) -> None:
+    model = trained(folder)
+    names = model.get_feature_names_out()
+    assert model.feature_names_in_.tolist() == ["carrier", "tail", "delay", "gate", "when"]
+    assert names.shape == model.coef_.shape[1:]
+    assert names[:2].tolist() == ["carrier=9E", "carrier=AA"]
+    numbers = LinearModel({"coef": np.ones((1, 2)), "intercept": np.zeros(1)}, None)
+    assert not hasattr(numbers, "feature_names_in_")
+    assert numbers.get_feature_names_out().tolist() == ["x0", "x1"]
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (np.array([[0.0, np.nan]]), "X has 1 values that are NaN or infinite"),
+        (scipy.sparse.csr_array([[0.0, np.inf]]), "X has 1 values that are NaN or infinite"),
+        (np.array([["a", "b"]]), "X holds something else than numbers"),
+        (pd.Series([1.0, 2.0]), "cannot be read as a table"),
+        (pd.DataFrame([[1.0, 2.0]], columns=["a", "a"]), "cannot be read as a table"),
+    ],
+)
+def test_rows_that_are_no_numbers_have_no_prediction(X: Any, message: str) -> None:
+    model = LinearModel({"coef": np.ones((1, 2)), "intercept": np.zeros(1)}, [0, 1])
+    with pytest.raises(DataError, match=message):
+        model.predict(X)
+    assert model.predict(np.full((1, 2), 1e308)).tolist() == [1]  # the sum is infinite
+
+
+def test_a_frame_of_pandas_has_the_column_without_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    pd.DataFrame({"a": [1.0, 2.0, 3.0], "y": [0, 1, 1]}).to_csv(path)  # the index has no name
+    source = survey_all(read_csv(str(path), "y", missing="mean"))
+    facts = merge_summaries([source.read(0, None, 1)[1]])
+    arrays = {"coef": np.array([[1.0, -1.0]]), "intercept": np.zeros(1)}
+    model = model_of_job(BINARY, facts, arrays)
+    assert model is not None
+    assert model.feature_names_in_.tolist() == ["", "a"]
+    assert model.predict(pd.read_csv(path)).tolist() == model.predict(path).tolist()
 
 
 def test_files_of_older_versions_are_read(tmp_path: Path) -> None:
@@ -300,3 +364,11 @@ def test_the_command_predicts_files(frame: pd.DataFrame, folder: Path, name: str
     run(str(folder / "m.npz"), str(folder / name), "--out", str(written), "--keep", "tail")
     assert pd.read_csv(written)["tail"].tolist() == frame["tail"].tolist()
     assert not list(folder.glob(".*.part"))
+    for file in (folder / name, folder / "m.npz"):  # what is read is not replaced
+        linked = folder / f"{file.name}.linked.csv"
+        linked.hardlink_to(file)
+        done = CliRunner().invoke(
+            predict, [str(folder / "m.npz"), str(folder / name), "--out", str(linked)]
+        )
+        linked.unlink()
+        assert "is the file to read; give another name" in done.output

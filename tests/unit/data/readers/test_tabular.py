@@ -18,6 +18,7 @@ from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.column_survey import POINTS_MAX, merge_surveys, survey_numbers
 from elasticml.data.dataset_stats import merge_summaries
 from elasticml.data.readers import files
+from elasticml.data.readers.table_encoding import encoder_from_json
 from elasticml.data.readers.tabular import TableSource, read_csv, read_parquet
 from elasticml.data.source import load_all, source_from_spec, survey_all
 from elasticml.errors import ConfigError, DataError
@@ -249,6 +250,19 @@ def test_a_table_is_encoded_alike_as_csv_and_parquet(tmp_path: Path) -> None:
         read_parquet(str(tmp_path / "a.parquet"), "late", missing="mean", missing_indicator=True)
     )
     assert array(load_all(of_csv)).tolist() == array(load_all(of_parquet)).tolist()
+
+
+def test_only_columns_with_gaps_are_marked(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "a,b,y\n1,2,0\n3,,1\n4,6,1\n")
+    data = survey_all(read_csv(path, "y", missing="mean", missing_indicator=True))
+    assert data.encoder is not None
+    assert data.encoder.names() == ["a", "b", "b is missing"]
+    # A constant needs no survey, so that nobody knows which columns have gaps.
+    data = read_csv(path, "y", missing=0, missing_indicator=True)
+    fitted = data.read(0, None, 1)[1].encoder
+    assert fitted is not None
+    encoder = encoder_from_json(fitted)
+    assert encoder.names() == ["a", "a is missing", "b", "b is missing"]
 
 
 @pytest.mark.parametrize("rare", ["other", "hash"])
