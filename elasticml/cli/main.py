@@ -115,8 +115,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         error.show()
         code = BAD_INPUT
     except (KeyboardInterrupt, click.Abort) as error:
-        # click converts the interrupt to an error of its own; the notes say what is left of a run.
-        notes = getattr(error.__cause__ or error, "__notes__", [])
+        # click converts the interrupt to an error of its own, which older versions raise from None;
+        # the notes say what is left of a run.
+        interrupt = error.__context__ if isinstance(error, click.Abort) else error
+        notes = getattr(interrupt, "__notes__", [])
         _say("; ".join(["interrupted", *notes]))
         code = INTERRUPTED
     except Exception as error:

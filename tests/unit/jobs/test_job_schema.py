@@ -52,7 +52,12 @@ def job_files():
         for number, text in enumerate(re.findall(r"```yaml\n(.*?)```", page.read_text(), re.S)):
             results[f"{page.name}-{number}"] = text
     jobs = {place: yaml.safe_load(text) for place, text in results.items()}
-    return {place: job for place, job in jobs.items() if set(job) & set(SECTIONS)}
+    # A page may show YAML of another program, such as Prometheus's list of rules.
+    return {
+        place: job
+        for place, job in jobs.items()
+        if isinstance(job, dict) and job.keys() & set(SECTIONS)
+    }
 
 
 JOB_FILES = job_files()
