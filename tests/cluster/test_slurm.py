@@ -15,6 +15,7 @@ import elasticml as em
 from elasticml.clusters.stop_notices import SlurmJob, StopNotice
 from tests import mini_slurm
 from tests.stock_cluster import stock_cluster
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.cluster,
@@ -43,14 +44,6 @@ def slurm(daemons) -> Generator[mini_slurm.MiniSlurm]:
     daemons.cancel_all()
 
 
-def until(is_so, wait_s: float = 60.0):
-    until_s = time.monotonic() + wait_s
-    while not (found := is_so()):
-        assert time.monotonic() < until_s
-        time.sleep(0.2)
-    return found
-
-
 LISTENER = """
 import signal, time
 for number in (signal.SIGTERM, signal.SIGUSR1):
@@ -68,7 +61,7 @@ def listener(slurm: mini_slurm.MiniSlurm, node: str, *options: str) -> str:
     # exec: signals to the batch script reach the program, which otherwise is its child.
     script = f"exec {sys.executable} {program}"
     job = slurm.submit(script, "-p", "low", "-w", node, "--time=5", "--requeue", *options)
-    until(lambda: "ready" in slurm.output(job))
+    until(lambda: "ready" in slurm.output(job), "the listener is ready")
     return job
 
 
@@ -102,20 +95,23 @@ def test_the_end_of_a_job_is_its_limit_until_it_is_preempted(slurm, monkeypatch)
             told = poll(slurm, job, monkeypatch)
             return told if told is not None and told.reason == "preempted" else None
 
-        told = until(preempted)
+        told = until(preempted, "the job is pre-empted")
         assert told.deadline_s - began_s == pytest.approx(GRACE_S, abs=LATE_S)
     # A job that asked for a signal gets it at the beginning of the grace; others get none.
-    until(lambda: len(heard(slurm, asking)) >= 3)
+    until(lambda: len(heard(slurm, asking)) >= 3, "SIGUSR1 and SIGTERM")
     (_, _), (first, first_s), (second, second_s) = heard(slurm, asking)[:3]
     assert (first, second) == ("SIGUSR1", "SIGTERM")
     assert first_s - began_s < LATE_S
     assert second_s - first_s >= GRACE_S - 1
-    until(lambda: len(heard(slurm, silent)) >= 2)
+    until(lambda: len(heard(slurm, silent)) >= 2, "SIGTERM")
     assert heard(slurm, silent)[1][0] == "SIGTERM"
     # Both come back, under the same ids.
     for job in (asking, silent):
-        until(lambda job=job: slurm.show(job).get("Restarts") == "1")
-        until(lambda job=job: [name for name, _ in heard(slurm, job)].count("ready") == 2)
+        until(lambda job=job: slurm.show(job).get("Restarts") == "1", "a restart")
+        until(
+            lambda job=job: [name for name, _ in heard(slurm, job)].count("ready") == 2,
+            "the listener is ready again",
+        )
 
 
 #: Records that make the timeline.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 import elasticml as em
 from elasticml.report.status import JobStatus
 from tests.stock_cluster import stock_cluster
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -28,11 +28,12 @@ def job(start: int, seconds: float) -> em.Job:
 
 def waiting(handle: em.Handle) -> JobStatus:
     """Return the first status that says what is waited for."""
-    while True:
+
+    def told() -> JobStatus | None:
         status = handle.status()
-        if status.waiting is not None or status.is_over:
-            return status
-        time.sleep(0.05)
+        return status if status.waiting is not None or status.is_over else None
+
+    return until(told, "a status that says what is waited for")
 
 
 @pytest.mark.slow

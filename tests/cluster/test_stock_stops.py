@@ -23,6 +23,7 @@ import elasticml as em
 from elasticml.jobs.handle import workers_of
 from tests.http_server import serving
 from tests.stock_cluster import StockCluster, kill_session, stock_cluster
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -104,13 +105,6 @@ def client(cluster: StockCluster) -> Generator[Client]:
         yield client
 
 
-def until(is_so: Callable[[], object]) -> None:
-    until_s = time.monotonic() + 60.0
-    while not is_so():
-        assert time.monotonic() < until_s
-        time.sleep(0.05)
-
-
 def handle_signals(client: Client) -> bool:
     """Whether all nannies have the plugin: it arrives a moment after the job's start."""
 
@@ -158,7 +152,7 @@ class Course:
                 handle.cancel()
                 continue
             if not self.steps:
-                until(lambda: handle_signals(client))
+                until(lambda: handle_signals(client), "all nannies have the plugin")
             act, awaited = steps[len(self.steps)]
             self.steps.append([])
             began_s = time.monotonic()
@@ -275,4 +269,4 @@ def test_sigterm_drains_a_stock_worker_whoever_gets_it(
         print(f"SIGTERM to {name}: member released after {course.seconds[step]:.2f} s")
     lost = [r for r in course.steps[-1] if r["event"] == "MemberLost"]
     assert {record["chunks"] for record in lost} == {0}
-    until(lambda: len(workers_of(client)) == 2)
+    until(lambda: len(workers_of(client)) == 2, "two workers")
