@@ -69,7 +69,7 @@ class _PartLowering(typed_passes.NativeLowering):  # type: ignore[misc]
         state.flags.no_compile = True
         super().run_pass(state)
         lowered = state.cr
-        # Numba refers to a compiled function by this object, which nobody calls.
+        # Numba refers to a compiled function by this object, which is never called.
         name, module = lowered.fndesc.qualname.rpartition(".")[2], lowered.fndesc.lookup_module()
         handle = _dynfunc.make_function(module, name, "", 0, lowered.env, (state.library,))
         context.insert_user_function(handle, lowered.fndesc, [state.library])

@@ -44,7 +44,7 @@ _NO_ORDER: Final = np.empty(0, np.int64)
 #: Rows without labels and bounds.
 _NO_STATE: Final = (_NOTHING, _NOTHING, np.empty(0, np.int32), _NOTHING, _NOTHING)
 #: Half the distance to the nearest other centre is a bound too; it costs K^2 distances, and is
-#: computed for at least so many rows per centre.
+#: computed where there are at least this many rows per centre.
 _ROWS_PER_CENTRE: Final = 20
 
 

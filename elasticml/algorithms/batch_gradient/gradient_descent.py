@@ -44,7 +44,7 @@ def safe_step(smoothness: float, mean_square_norm: float, l2: float) -> float:
     """Return 1/L for an upper bound L of the objective's curvature.
 
     ``L = c * mean_i |x_i|^2 + l2`` with c the loss's smoothness: the trace of ``X'SX / S`` bounds
-    its largest eigenvalue. Safe, but for wide rows too short by the ratio of the two: set
+    its largest eigenvalue. Safe. For wide rows the step is too short, by the ratio of the two: set
     ``step_size``, or use the line search, which needs neither.
     """
     return 1.0 / (smoothness * mean_square_norm + l2)
