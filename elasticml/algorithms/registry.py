@@ -85,11 +85,34 @@ def algorithm(name: str) -> Algorithm:
     return _ALGORITHMS[name]()
 
 
-def import_algorithms(names: Iterable[str] | None) -> None:
-    """Import algorithms of this package ahead; None: all."""
+def import_algorithms(names: Iterable[str] | None) -> list[ImportError]:
+    """Import algorithms of this package ahead.
+
+    Parameters
+    ----------
+    names : iterable of str or None
+        None: all.
+
+    Returns
+    -------
+    list of ImportError
+        Libraries that cannot be imported: a job of such an algorithm raises a better error.
+
+    Raises
+    ------
+    ImportError
+        When a module of this package is missing.
+    """
+    missing: list[ImportError] = []
     for name in _ALGORITHMS if names is None else names:
-        if name in _ALGORITHMS:
-            _ALGORITHMS[name]()
+        try:
+            if name in _ALGORITHMS:
+                _ALGORITHMS[name]()
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] == "elasticml":
+                raise
+            missing.append(error)
+    return missing
 
 
 def column_bytes(section: Mapping[str, Any]) -> int:

@@ -92,6 +92,9 @@ _NO_ROUTES: dict[str, Any] = {
 def load_for_worker(algorithms: Sequence[str] | None) -> None:
     """Import what a worker uses, and warm up its kernels, before it registers.
 
+    A library that is missing is only a warning: an environment that was packed for some jobs may
+    lack what others need.
+
     Parameters
     ----------
     algorithms : sequence of str or None
@@ -100,7 +103,8 @@ def load_for_worker(algorithms: Sequence[str] | None) -> None:
     from elasticml.algorithms.registry import import_algorithms
 
     load(WORKER_MODULES)
-    import_algorithms(algorithms)
+    for error in import_algorithms(algorithms):
+        logger.warning("cannot preload %s: %s", error.name, error)
     load(kernel_modules(algorithms))
 
 

@@ -66,3 +66,18 @@ def test_a_worker_loads_no_algorithm_but_its_own():
     assert "elasticml.algorithms.cocoa.solver" in loaded
     others = ("async_sgd", "batch_gradient", "local_sgd", "primal_cocoa")
     assert loaded.isdisjoint(f"elasticml.algorithms.{name}.trainer" for name in others)
+
+
+def test_a_worker_without_compiled_libraries_starts():
+    """Environments are packed without them, for jobs that need none."""
+    text = (
+        "import sys\n"
+        "from elasticml.clusters.process_setup import configure_dask, load_for_worker\n"
+        f"for name in {sorted(HEAVY)}:\n"
+        "    sys.modules[name] = None\n"
+        "configure_dask(dashboard=False)\n"
+        "load_for_worker(None)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "cannot preload numba" in done.stderr
