@@ -37,6 +37,7 @@ def one_run(seed: int, stock: StockWorkers) -> tuple[float, str, int]:
         stop=em.Stop(seconds=STOP_S),
         chunk_size=1 << 18,
         seed=seed,
+        members=em.Members(start=MEMBERS),  # waits if all are ended before it starts
         evaluate=False,
     )
     times = sorted(rng.uniform(-0.5, 4.0) for _ in range(rng.randint(1, 4)))
