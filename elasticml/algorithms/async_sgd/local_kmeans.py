@@ -245,7 +245,7 @@ def _prepare(centres: F64, shift: F64, across: Any, half_squares: Any, safe: F64
 
 
 def _space(block: int, n_centres: int, d: int) -> tuple[Any, ...]:
-    """Return arrays that :func:`_assign` overwrites, for blocks of so many rows."""
+    """Return arrays that :func:`_assign` overwrites, for blocks of ``block`` rows."""
     by_row = (np.empty(block, np.int32), np.empty(block), np.empty(block))
     return (np.empty((block, d)), np.empty(block, np.int64), *by_row, *scratch(block, n_centres, d))
 

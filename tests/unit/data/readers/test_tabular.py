@@ -257,7 +257,7 @@ def test_only_columns_with_gaps_are_marked(tmp_path: Path) -> None:
     data = survey_all(read_csv(path, "y", missing="mean", missing_indicator=True))
     assert data.encoder is not None
     assert data.encoder.names() == ["a", "b", "b is missing"]
-    # A constant needs no survey, so that nobody knows which columns have gaps.
+    # A constant needs no survey, which would tell the columns with gaps.
     data = read_csv(path, "y", missing=0, missing_indicator=True)
     fitted = data.read(0, None, 1)[1].encoder
     assert fitted is not None
