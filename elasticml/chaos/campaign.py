@@ -81,15 +81,20 @@ class Totals:
         return {**figures, "wrong": wrong, "member_years": self.member_years}
 
 
+class PlanTimeoutError(BaseException):
+    """A plan took too long. No handler of the played code may take it for an error of its own."""
+
+
 @contextlib.contextmanager
 def _limited(seconds: float) -> Generator[None]:
     """Interrupt a block of the main thread that takes longer: a world whose time stands still."""
 
     def expire(*_: object) -> None:
-        raise TimeoutError(f"the plan takes more than {seconds:g} s")
+        raise PlanTimeoutError(f"the plan takes more than {seconds:g} s")
 
     former = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    # Again every second: a finalizer that runs when the signal comes ignores the exception.
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
     finally:
@@ -104,7 +109,7 @@ def judge(plan: FaultPlan, seconds_max: float = PLAN_S_MAX) -> Verdict:
         with _limited(seconds_max):
             played = play_plan(plan)
             found = tuple(violations(played))
-    except Exception as error:  # whatever it is, the plan has found it
+    except (Exception, PlanTimeoutError) as error:  # whatever it is, the plan has found it
         text = f"{type(error).__name__}: {error}"
         return Verdict(
             seed=plan.seed,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import threading
 from typing import Any
 
 import numpy as np
@@ -119,7 +121,20 @@ def test_a_resumed_job_whose_time_is_over_before_a_round_ends_with_the_checkpoin
 
 def test_a_plan_that_does_not_end_is_a_violation():
     verdict = judge(draw_plan(1), seconds_max=0.01)
-    assert verdict.violations == ("TimeoutError: the plan takes more than 0.01 s",)
+    assert verdict.violations == ("PlanTimeoutError: the plan takes more than 0.01 s",)
+
+
+def test_the_code_that_a_plan_plays_cannot_take_the_timeout_for_its_own_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stuck(plan: FaultPlan) -> Any:
+        with contextlib.suppress(Exception):  # as the driver does around a policy
+            threading.Event().wait()
+        pytest.fail("the timeout was swallowed")
+
+    monkeypatch.setattr("elasticml.chaos.campaign.play_plan", stuck)
+    verdict = judge(draw_plan(1), seconds_max=0.01)
+    assert verdict.violations == ("PlanTimeoutError: the plan takes more than 0.01 s",)
 
 
 def test_a_partition_keeps_the_messages_until_it_ends():
