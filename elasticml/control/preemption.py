@@ -168,7 +168,7 @@ class PreemptionHandler:
         if self._victim(assignment) is not None:
             return []  # repeated: the victim stays the same
         return self._choose(assignment, now_s) or [
-            self._record_victim(assignment, None, now_s, "nobody can be spared")
+            self._record_victim(assignment, None, now_s, "no member can be spared")
         ]
 
     def lifted(self, event: MarkLifted, now_s: float) -> list[Command]:

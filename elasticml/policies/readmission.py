@@ -65,7 +65,8 @@ class WholeGroup(PolicyOptions):
             size = len(group.former)
             waited = view.now_s - group.absent_since_s
             targets: tuple[MemberId, ...] = ()
-            why, spreads = f"nobody free in {waited:.0f} s{why_alone}", waited >= alone_s
+            why = f"no member has been free for {waited:.0f} s{why_alone}"
+            spreads = waited >= alone_s
             if free:
                 newcomers = _former_slots_first(group, free)
                 why, spreads = f"{len(free)} members free, {size} needed", False

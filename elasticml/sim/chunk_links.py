@@ -118,7 +118,7 @@ class ChunkTransport:
         if port is None or not port.is_open:
             port = self._worker.connect("chunks", self._me, order.address, order.target)
             if port is None:
-                self._fail(order, "nobody is there")
+                self._fail(order, "no member is at its address")
                 return
             self._outgoing[order.target] = port
         send(port, what)
