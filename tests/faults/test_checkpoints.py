@@ -253,6 +253,17 @@ def test_two_checkpoints_are_kept_and_a_damaged_one_is_skipped(tmp_path: Path) -
     assert not last.exists()  # unusable
 
 
+def test_a_damaged_part_of_the_journal_is_named_when_no_checkpoint_is_left(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    run(record(place, BATCH_GRADIENT))
+    part = min(path for path in place.iterdir() if path.name.startswith("journal-"))
+    part.write_bytes(part.read_bytes()[:-2])
+    with pytest.raises(
+        ConfigError, match=rf"readable.*\.bin is damaged.*the digest of {part.name} does not match"
+    ):
+        run(resumed(place, BATCH_GRADIENT))
+
+
 def test_changes_that_prevent_resuming_are_refused_in_one_line(tmp_path: Path) -> None:
     place = tmp_path / "place"
     run(record(place, BATCH_GRADIENT))

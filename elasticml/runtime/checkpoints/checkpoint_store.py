@@ -60,7 +60,7 @@ def checkpoint_name(attempt: int, number: int) -> str:
     return f"checkpoint-{attempt:03d}-{number:08d}.bin"
 
 
-def read_checkpoint(place: str) -> Checkpoint | None:
+def read_checkpoint(place: str, skipped: list[str] | None = None) -> Checkpoint | None:
     """Read the newest undamaged checkpoint in a place; None if there is none.
 
     ``notes`` of the result lists newer ones that were skipped: they are damaged, cannot be read, or
@@ -70,6 +70,8 @@ def read_checkpoint(place: str) -> Checkpoint | None:
     ----------
     place : str
         A local directory or a URL, as ``checkpoint.path`` of a job.
+    skipped : list of str, optional
+        The notes are appended to it, also if there is no result.
 
     Raises
     ------
@@ -77,7 +79,7 @@ def read_checkpoint(place: str) -> Checkpoint | None:
         When none can be read, and another version of elasticml wrote the newest of them, or the
         place cannot be read.
     """
-    notes: list[str] = []
+    notes = [] if skipped is None else skipped
     refusals: list[ConfigError] = []
     for _, _, name in sorted(_checkpoints(place), reverse=True):
         try:
@@ -134,10 +136,12 @@ def checkpoint_of(record: JobRecord) -> Checkpoint | None:
         When there is no such checkpoint, or when a new job would overwrite another one's.
     """
     if record.resume:
-        checkpoint = read_checkpoint(record.resume)
+        skipped: list[str] = []
+        checkpoint = read_checkpoint(record.resume, skipped)
         if checkpoint is None:
+            why = f": {skipped[0]}" if skipped else ""
             raise ConfigError(
-                f"resume: there is no readable checkpoint in {record.resume}; name the "
+                f"resume: there is no readable checkpoint in {record.resume}{why}; name the "
                 "directory of an interrupted run, or start the job again",
                 path="resume",
             )
