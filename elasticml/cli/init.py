@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 _HELP = """Write a job file for a data file, with comments; only the head of the file is read.
 
-DATA is a CSV, Parquet or svmlight file. The label is a column with a usual name (label, target,
-class, y, outcome), else the last one, unless that holds dates or identifiers. Two different labels
-make a classification, numbers a regression. Check what it says, then run it.
+DATA is a CSV, Parquet or svmlight file, or a folder of such files. The label is a column with a
+usual name (label, target, class, y, outcome), else the last one, unless that holds dates or
+identifiers. Two different labels make a classification, numbers a regression. Check what it says,
+then run it.
 
 \b
 Examples:
@@ -82,6 +83,7 @@ class _Label:
 @click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
 def init(data: str, label: str | None, out: Path, verbose: bool) -> None:
     """Write a job file."""
+    from elasticml.data.readers.file_parts import parts_of
     from elasticml.data.source import infer_format
     from elasticml.data.storage.filesystem import is_url
     from elasticml.jobs.job_file import read_job_file
@@ -91,9 +93,12 @@ def init(data: str, label: str | None, out: Path, verbose: bool) -> None:
     kind = infer_format(data)
     path = data if is_url(data) else os.path.relpath(data, out.parent)
     if kind in ("csv", "parquet"):
-        found, lines = _table(data, kind, label)
+        found, lines = _table(parts_of(data, kind)[0].path, kind, label)
     elif kind == "svmlight" and label is None:
-        found, lines = _Label(name=None, why="", values=_svmlight_labels(data)), []
+        found, lines = (
+            _Label(name=None, why="", values=_svmlight_labels(parts_of(data, kind)[0].path)),
+            [],
+        )
     else:
         wanted = "a CSV, Parquet or svmlight file" if label is None else "--label with tables only"
         raise ConfigError(

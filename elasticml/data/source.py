@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -299,10 +300,27 @@ FORMAT_BY_SUFFIX: Final = {
     ".parquet": "parquet",
 }
 _COMPRESSED: Final = (".gz", ".bz2", ".xz")
+#: File that describes a folder of chunks; it is written last.
+CHUNKS_MANIFEST: Final = "chunks.json"
 
 
-def infer_format(name: str) -> str | None:
-    """Return the format that a file name or URL implies; None if its suffix is unknown."""
+def format_of_suffix(name: str) -> str | None:
+    """Return the format that the suffix of a file name or URL implies; None if it is unknown."""
     for end in _COMPRESSED:
         name = name.removesuffix(end)
     return FORMAT_BY_SUFFIX.get(PurePosixPath(name).suffix.lower())
+
+
+def infer_format(name: str) -> str | None:
+    """Return the format that a name implies: by its suffix, or for a local folder by its files.
+
+    None if it implies none, or the files of a folder have different formats.
+    """
+    format = format_of_suffix(name)
+    if format is not None or "://" in name or not os.path.isdir(name):
+        return format
+    files = [file for file in os.listdir(name) if file[0] not in "_."]
+    if CHUNKS_MANIFEST in files:
+        return "chunks"
+    formats = {format_of_suffix(file) for file in files} - {None}
+    return formats.pop() if len(formats) == 1 else None

@@ -22,7 +22,6 @@ from elasticml.data.source import (
     source_from_spec,
     survey_all,
 )
-from elasticml.data.storage.filesystem import local_path
 from elasticml.data.storage.untrusted_files import check_array_header
 from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.models.row_input import RowInput
@@ -128,15 +127,11 @@ def _array(name: str | os.PathLike[str]) -> NDArray[Any]:
 
 def _source_named(name: str, y: Any) -> tuple[Source, Any]:
     """Return a file's source, and ``y``, which is None if it named the column of labels."""
-    path = local_path(name)
-    if path is not None and path.is_dir():
-        return source_from_spec({"format": "chunks", "path": name}), y
     kind = infer_format(name)
     if kind is None:
         raise ConfigError(
             f"the name {name} does not imply a format (known are {', '.join(FORMAT_BY_SUFFIX)}, "
-            ".npy): give a "
-            "source, such as em.read_svmlight(path)",
+            ".npy, or a folder of such files): give a source, such as em.read_svmlight(path)",
             path=name,
         )
     if kind not in _TABLES:

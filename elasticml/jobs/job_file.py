@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from elasticml.data.source import Source, source_from_spec
+from elasticml.data.source import Source, infer_format, source_from_spec
 from elasticml.data.storage.filesystem import is_url
 from elasticml.errors import ConfigError, shown
 from elasticml.jobs.job_record import SECTIONS
@@ -420,8 +420,14 @@ def _sources(section: Mapping[str, Any], folder: Path) -> tuple[Source, Source |
             "the job from Python",
             path="data.format",
         )
-    if not _is_one_of(spec.get("format"), FILE_FORMATS):
-        raise unknown_choice(spec.get("format"), FILE_FORMATS, "data.format")
+    if spec.get("format") is None:
+        raise ConfigError(
+            f"data.format: left out, and the name {shown(spec.get('path'))} does not imply one; "
+            f"wanted one of {', '.join(FILE_FORMATS)}",
+            path="data.format",
+        )
+    if not _is_one_of(spec["format"], FILE_FORMATS):
+        raise unknown_choice(spec["format"], FILE_FORMATS, "data.format")
     test = section.get("test")
     if test is None:
         return source_from_spec(spec), None
@@ -482,7 +488,10 @@ def data_section(path: Path) -> dict[str, Any]:
 
 def _readers_part(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     spec = {key: value for key, value in section.items() if key not in _NOT_THE_READERS}
-    return _with_path(spec, folder)
+    spec = _with_path(spec, folder)
+    if spec.get("format") is None and (format := infer_format(str(spec.get("path", "")))):
+        spec["format"] = format
+    return spec
 
 
 def _with_path(spec: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter
 
+from elasticml.data.source import FORMAT_BY_SUFFIX
 from elasticml.policies.registry import LOCAL_WORK, OFF, POLICIES
 from elasticml.policies.validation import NAME, settings_of
 from elasticml.specification.algorithms import ALGORITHMS, ImportedAlgorithm, Scale
@@ -140,7 +141,9 @@ def _data(name: str, definitions: dict[str, _Schema]) -> _Schema:
         ),
         "scale": _plain("as algorithm.scale", enum=[*get_args(Scale), None]),
     }
-    branch["required"] = ["format", *branch.get("required", [])]
+    # Suffixes imply the other formats.
+    named = ["format"] if name not in {"chunks", *FORMAT_BY_SUFFIX.values()} else []
+    branch["required"] = [*named, *branch.get("required", [])]
     return _define(f"data_{name}", branch, definitions)
 
 

@@ -249,6 +249,18 @@ def products(X: Any, coef: F64) -> F64:
 # A trained linear model.
 
 
+def class_names(classes: NDArray[Any]) -> list[str]:
+    """Return the labels as text: whole numbers without a decimal point.
+
+    >>> class_names(np.array([0.0, 1.0, 2.5]))
+    ['0', '1', '2.5']
+    """
+    return [
+        str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+        for label in classes.tolist()
+    ]
+
+
 class LinearModel(Model):
     """Coefficients, intercept and, for classifiers, classes.
 
@@ -298,7 +310,7 @@ class LinearModel(Model):
         what = (
             "regression"
             if self.classes_ is None
-            else "classes " + " / ".join(map(str, self.classes_[:5].tolist()))
+            else "classes " + " / ".join(class_names(self.classes_[:5]))
         )
         raw = (
             "" if self.rows.encoder is None else f" from {len(self.rows.encoder.columns)} features"
@@ -344,12 +356,12 @@ class LinearModel(Model):
             return {f"prediction_{k}": column for k, column in enumerate(targets.T)}
         if self.loss == "logistic":
             each = self._probabilities(X).T
-            names = [f"probability_{label}" for label in self.classes_.tolist()]
+            names = [f"probability_{name}" for name in class_names(self.classes_)]
             return found | dict(zip(names, each, strict=True))
         margins = self._margins(X)
         if margins.ndim == 1:
             return found | {"margin": margins}
-        names = [f"margin_{label}" for label in self.classes_.tolist()]
+        names = [f"margin_{name}" for name in class_names(self.classes_)]
         return found | dict(zip(names, margins.T, strict=True))
 
     def parameters(self) -> dict[str, NDArray[Any]]:

@@ -370,12 +370,10 @@ def _framed(values: NDArray[Any], index: Any) -> Any:
 
 def _source_named(name: str) -> Source:
     kind = infer_format(name)
-    if kind is None and os.path.isdir(name):
-        kind = "chunks"
     if kind is None:
         raise ConfigError(
-            f"the name {name} does not imply a format (.csv, .parquet, .svm, .npz, .npy); give a "
-            "source, such as em.read_svmlight(path)",
+            f"the name {name} does not imply a format (.csv, .parquet, .svm, .npz, .npy, or "
+            "a folder of such files); give a source, such as em.read_svmlight(path)",
             path=name,
         )
     return source_from_spec({"format": kind, "path": name})

@@ -105,6 +105,18 @@ def test_lines_of_a_large_file_are_each_in_one_block(folder, tmp_path):
     assert np.concatenate([c.values[:, 0] for c in chunks]).tolist() == list(range(rows))
 
 
+def test_a_folder_and_a_pattern_have_the_rows_of_their_files(folder):
+    parts = join(folder, "parts")
+    for number in (10, 2, 1):
+        text = f"label,a\n0,{number}\n1,{number}.5\n"
+        write_whole(join(parts, f"part-{number}.csv"), text.encode())
+    write_whole(join(parts, "_SUCCESS"), b"")
+    for path in (parts, join(parts, "part-*.csv")):
+        source = source_from_spec({"format": "csv", "path": path, "label": "label"})
+        rows = np.concatenate([chunk.values[:, 0] for chunk in load_all(source)])
+        assert rows.tolist() == [1.0, 1.5, 2.0, 2.5, 10.0, 10.5]
+
+
 @pytest.mark.slow
 def test_every_reader_gives_the_same_as_for_a_local_file(folder, tmp_path):
     chance = np.random.default_rng(0)

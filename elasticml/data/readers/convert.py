@@ -25,9 +25,9 @@ from elasticml.data.dataset_stats import (
     merge_summaries,
     summarise,
 )
-from elasticml.data.readers.converted import MANIFEST, VERSION, ConvertedSource
+from elasticml.data.readers.converted import VERSION, ConvertedSource
 from elasticml.data.readers.files import fingerprint
-from elasticml.data.source import BLOCK_BYTES, CHUNK_BYTES_MAX, Source, survey_all
+from elasticml.data.source import BLOCK_BYTES, CHUNK_BYTES_MAX, CHUNKS_MANIFEST, Source, survey_all
 from elasticml.data.storage.block_file import PART, SUFFIX, write_block
 from elasticml.data.storage.filesystem import reason_of, remedy_of
 from elasticml.errors import ConfigError, DataError
@@ -303,4 +303,4 @@ def _write_manifest(
         "encoder": facts.encoder,
         "blocks": writer.blocks,
     }
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
+    (folder / CHUNKS_MANIFEST).write_text(json.dumps(manifest, indent=1))

@@ -15,15 +15,13 @@ from elasticml.data.chunks.rows import cut_rows, rows_of_chunk
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats
 from elasticml.data.readers.files import absolute
 from elasticml.data.readers.single_pass_source import SinglePassSource
-from elasticml.data.source import BlockInfo
+from elasticml.data.source import CHUNKS_MANIFEST, BlockInfo
 from elasticml.data.storage.block_file import Block, map_block
 from elasticml.data.storage.filesystem import is_url
 from elasticml.data.storage.untrusted_files import check_regular, reads_untrusted_files
 from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.specification.data import ChunksSpec
 
-#: The file that describes the others; it is written last.
-MANIFEST: Final = "chunks.json"
 VERSION: Final = 2
 
 
@@ -86,13 +84,13 @@ class ConvertedSource(SinglePassSource):
         DataError
             When it is not a manifest, or one of another version.
         """
-        path = Path(self.path) / MANIFEST
+        path = Path(self.path) / CHUNKS_MANIFEST
         try:
             status = path.stat()
         except OSError:
             raise ConfigError(
-                f"{self.path} holds no chunk files ({MANIFEST} is missing); check data.path, "
-                "or create it with: elasticml convert SOURCE DEST",
+                f"{self.path} holds no chunk files ({CHUNKS_MANIFEST} is missing); check "
+                "data.path, or create it with: elasticml convert SOURCE DEST",
                 path=self.path,
             ) from None
         return _read_manifest(path, status.st_mtime_ns)
@@ -122,7 +120,7 @@ class ConvertedSource(SinglePassSource):
             ) from None
         if any(chunk.id[:2] != (manifest["name"], block) for chunk in chunks):
             raise DataError(
-                f"{path} is of another conversion than {MANIFEST} beside it; convert again",
+                f"{path} is of another conversion than {CHUNKS_MANIFEST} beside it; convert again",
                 path=str(path),
             )
         if block == 0:

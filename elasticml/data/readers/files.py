@@ -45,6 +45,8 @@ _VERSION_KEYS: Final = (
 )
 #: Bytes of a remote file that are searched at once for the end of a line.
 _LINE_BYTES: Final = 2**16
+#: Files of which something is remembered.
+_LOOKS: Final = 4096
 #: Part of every fingerprint: a change in how text becomes chunks invalidates old caches.
 READING_VERSION: Final = 1
 
@@ -98,9 +100,9 @@ def open_binary(path: str) -> BinaryIO:
         system, inner = system_of(path)
         return cast(BinaryIO, system.open(inner, "rb"))
     except FileNotFoundError:
-        raise _missing(path) from None
+        raise missing(path) from None
     except (OSError, ImportError, ValueError) as error:
-        raise _unusable(path, "opened", error) from None
+        raise unusable(path, "opened", error) from None
 
 
 def file_info(path: str) -> FileInfo:
@@ -117,9 +119,14 @@ def file_info(path: str) -> FileInfo:
         system, inner = system_of(path)
         info: Mapping[str, Any] = system.info(inner)
     except FileNotFoundError:
-        raise _missing(path) from None
+        raise missing(path) from None
     except (OSError, ImportError, ValueError) as error:
-        raise _unusable(path, "accessed", error) from None
+        raise unusable(path, "accessed", error) from None
+    return info_of(path, inner, info)
+
+
+def info_of(path: str, inner: str, info: Mapping[str, Any]) -> FileInfo:
+    """Return a file's size, version and compression by fsspec's ``info`` of it."""
     if info["type"] == "directory":
         raise ConfigError(f"data path {path} is a directory, wanted a file", path=path)
     if info["size"] == 0:
@@ -138,7 +145,7 @@ def once_per_version(look: Callable[..., T]) -> Callable[..., T]:
 
     Concurrent callers wait for the first one. Without a token nothing is cached.
     """
-    seen, looking = functools.lru_cache(maxsize=64)(look), threading.Lock()
+    seen, looking = functools.lru_cache(maxsize=_LOOKS)(look), threading.Lock()
 
     @functools.wraps(look)
     def looked(path: str, token: str, *more: Hashable) -> T:
@@ -158,11 +165,13 @@ def _compression(path: str, token: str, size: int) -> Compression | None:
     return next((name for magic, name in _MAGIC if start.startswith(magic)), None)
 
 
-def _missing(path: str) -> ConfigError:
+def missing(path: str) -> ConfigError:
+    """Return the error for a file that does not exist."""
     return ConfigError(f"data file {path} does not exist; check data.path", path=path)
 
 
-def _unusable(path: str, action: str, error: Exception) -> ConfigError:
+def unusable(path: str, action: str, error: Exception) -> ConfigError:
+    """Return the error for a file that cannot be opened, accessed or listed."""
     return ConfigError(
         f"data file {path} cannot be {action}: {reason_of(error)}; {remedy_of(path, error)}",
         path=path,

@@ -1,7 +1,7 @@
 """Read svmlight (libsvm) text: ``label index:value index:value ... # comment``, one row a line.
 
 Columns are numbered from 1 by default. With ``zero_based="auto"`` the first 8 MiB of the text
-decide for the whole file: an index 0 there makes it zero-based, else it is one-based, and an index
+decide for all of it: an index 0 there makes it zero-based, else it is one-based, and an index
 0 later on is an error. All members decide alike, as they read the same bytes.
 """
 
@@ -17,16 +17,21 @@ from elasticml.data.chunks.chunk import Chunk, Dtype, Layout
 from elasticml.data.chunks.chunker import Rows, block_layout, cut
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_layout_kinds, summarise
 from elasticml.data.readers import svmlight_kernels as kernels
+from elasticml.data.readers.file_parts import (
+    Part,
+    are_versioned,
+    block_of,
+    parts_fingerprint,
+    parts_of,
+    text_parts,
+)
 from elasticml.data.readers.files import (
     Piece,
     absolute,
     block_pieces,
     file_info,
-    fingerprint,
-    is_versioned,
     line_number,
     once_per_version,
-    text_blocks,
 )
 from elasticml.data.source import (
     BlockInfo,
@@ -55,7 +60,9 @@ def read_svmlight(
     Parameters
     ----------
     path : str
-        Local path or fsspec URL; gzip, bzip2 and xz are recognised by the first bytes.
+        Local path or fsspec URL of a file, of a folder of files, or a pattern such as
+        ``"logs/*.svm"``. In one file gzip, bzip2 and xz are recognised by the first bytes, in
+        several by the suffix.
     zero_based : "auto", True or False
         Whether columns are numbered from 0; "auto" inspects the first 8 MiB of text.
     dtype : "float64" or "float32"
@@ -92,7 +99,7 @@ def source_of(spec: SvmlightSpec) -> SvmlightSource:
 @reads_untrusted_files
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SvmlightSource:
-    """An svmlight file in blocks of 8 MiB; one block if it is compressed."""
+    """Svmlight files in blocks of 8 MiB; one block for each that is compressed."""
 
     path: str
     zero_based: ZeroBased
@@ -107,7 +114,7 @@ class SvmlightSource:
     @property
     def is_costly(self) -> bool:
         """Whether to cache blocks: text is worth it, if a change of the file can be detected."""
-        return is_versioned(self.path)
+        return are_versioned(self._parts())
 
     def spec(self) -> dict[str, Any]:
         """Return a JSON-able dict from which the source can be rebuilt."""
@@ -120,26 +127,27 @@ class SvmlightSource:
         }
 
     def fingerprint(self) -> str:
-        """Return 16 hex digits over path, size, modification time and options."""
-        return fingerprint(self.spec(), file_info(self.path))
+        """Return 16 hex digits over path, sizes, modification times and options."""
+        return parts_fingerprint(self.spec(), self._parts())
 
     def blocks(self) -> list[BlockInfo]:
         """Return byte ranges; raises ConfigError or DataError for a missing or empty file."""
-        return text_blocks(file_info(self.path))
+        return [part.block for part in text_parts(self._parts())]
 
     def read(
         self, block: int, chunk_bytes: int | None, n_members: int
     ) -> tuple[list[Chunk], BlockSummary]:
         """Read the rows that begin in one block; see :class:`elasticml.data.source.Source`."""
-        info = file_info(self.path)
+        parts = self._parts()
+        at = block_of(text_parts(parts), block, self.path)
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        name = fingerprint(self.spec(), info)
-        base = self._base(info.token)
+        name = parts_fingerprint(self.spec(), parts)
+        base = self._base(parts[0])
         chunks: list[Chunk] = []
         layouts: list[Layout] = []
         counts: dict[str, int] = {}
-        for piece in block_pieces(self.path, block, info):
-            rows = self._parse(piece, base, counts)
+        for piece in block_pieces(at.part.path, at.index, at.part.info):
+            rows = replace(self, path=at.part.path)._parse(piece, base, counts)
             if len(rows.labels) or not layouts:
                 layouts.append(block_layout(rows, self.dtype))
             start = len(chunks)
@@ -166,9 +174,12 @@ class SvmlightSource:
         """Return a source with ``n_columns`` columns; values beyond them are dropped."""
         return replace(self, n_columns=n_columns)
 
-    def _base(self, token: str) -> int:
+    def _parts(self) -> tuple[Part, ...]:
+        return parts_of(self.path, "svmlight")
+
+    def _base(self, first: Part) -> int:
         if self.zero_based == "auto":
-            return _find_base(self.path, token)
+            return _find_base(first.path, first.info.token)
         return 0 if self.zero_based else 1
 
     def _parse(self, piece: Piece, base: int, counts: dict[str, int]) -> Rows:

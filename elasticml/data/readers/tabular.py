@@ -25,14 +25,22 @@ from elasticml.data.chunks.chunker import Rows, cut
 from elasticml.data.chunks.rows import fit_columns
 from elasticml.data.column_survey import ColumnMoments, moments_of, moments_of_values
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_layout_kinds, summarise
+from elasticml.data.readers.file_parts import (
+    Part,
+    PartBlock,
+    are_versioned,
+    block_of,
+    numbered,
+    parts_fingerprint,
+    parts_of,
+    text_parts,
+)
 from elasticml.data.readers.files import (
     FileInfo,
     Piece,
     absolute,
     block_pieces,
     file_info,
-    fingerprint,
-    is_versioned,
     line_number,
     once_per_version,
     open_binary,
@@ -275,14 +283,14 @@ def _value(text: str, kind: ColumnType) -> Any:
     return float(text) if kind == "number" and _is_number(text) else text
 
 
-#: Name that pandas gives to the column in which it stores an unnamed index.
-_ROW_NUMBERS: Final = re.compile(r"__index_level_\d+__")
+#: Names that pandas and Dask give to the column in which they store an unnamed index.
+_ROW_NUMBERS: Final = re.compile(r"__index_level_\d+__|__null_dask_index__")
 
 
 @reads_untrusted_files
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSource:
-    """A CSV file in byte ranges, or a Parquet file in row groups."""
+    """CSV files in byte ranges, or Parquet files in row groups."""
 
     settings: CsvSpec | ParquetSpec
     #: From the survey, or of the training data.
@@ -290,7 +298,7 @@ class TableSource:
 
     @property
     def path(self) -> str:
-        """The file."""
+        """The file, folder or pattern."""
         return self.settings.path
 
     @property
@@ -303,7 +311,7 @@ class TableSource:
     @property
     def is_costly(self) -> bool:
         """Whether to cache blocks: CSV is worth it, if a change of the file can be detected."""
-        return isinstance(self.settings, CsvSpec) and is_versioned(self.path)
+        return isinstance(self.settings, CsvSpec) and are_versioned(self._parts())
 
     def spec(self) -> dict[str, Any]:
         """Return a JSON-able dict from which the source can be rebuilt."""
@@ -311,7 +319,7 @@ class TableSource:
         return {**self._options(), **fitted}
 
     def fingerprint(self) -> str:
-        """Return 16 hex digits over path, size, modification time and options."""
+        """Return 16 hex digits over path, sizes, modification times and options."""
         # The digest of a table without new options is that of older versions: chunks are named
         # after it.
         encoder = self.encoder
@@ -319,7 +327,7 @@ class TableSource:
         options = {**self._options(), "vocabularies": words or None}
         if encoder is not None and not encoder.is_plain:
             options["encoder"] = encoder.to_json()
-        return fingerprint(options, file_info(self.path))
+        return parts_fingerprint(options, self._parts())
 
     def _options(self) -> dict[str, Any]:
         """Return the basic options, and further ones that differ from the defaults."""
@@ -335,16 +343,21 @@ class TableSource:
 
     def blocks(self) -> list[BlockInfo]:
         """Return byte ranges or row groups; raises for a missing, empty or unreadable file."""
-        info = file_info(self.path)
-        if isinstance(self.settings, CsvSpec):
-            return text_blocks(info)
-        with _open_parquet(self.path) as file:
-            meta = file.metadata
-            groups = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
-            width = 8 * meta.num_columns
-        if sum(groups) == 0:
+        blocks = [part.block for part in self._part_blocks()]
+        if all(block.rows == 0 for block in blocks):
             raise DataError(f"{self.path} holds no rows, wanted at least one", path=self.path)
-        return [BlockInfo(index=i, nbytes=n * width, rows=n) for i, n in enumerate(groups)]
+        return blocks
+
+    def _parts(self) -> tuple[Part, ...]:
+        return parts_of(self.path, self.settings.format)
+
+    def _part_blocks(self) -> list[PartBlock]:
+        parts = self._parts()
+        if isinstance(self.settings, CsvSpec):
+            return text_parts(parts)
+        return numbered(
+            [(part, block) for part in parts for block in _row_groups(part.path, part.info.token)]
+        )
 
     def read(
         self, block: int, chunk_bytes: int | None, n_members: int
@@ -364,14 +377,14 @@ class TableSource:
                 path=self.path,
             )
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        info, encoder = file_info(self.path), self.fitted_encoder()
+        encoder, at = self.fitted_encoder(), block_of(self._part_blocks(), block, self.path)
         name, dtype = self.fingerprint(), self.settings.dtype
         chunks: list[Chunk] = []
         counts: dict[str, int] = {}
         encoded: list[Rows] = []
         width = 0
-        for table, place in self._tables(block, info, _types_of(encoder), encoder.used):
-            rows = encoder.rows(table, self.path, place, counts)
+        for table, place in self._tables(at, _types_of(encoder), encoder.used):
+            rows = encoder.rows(table, at.part.path, place, counts)
             encoded.append(rows)
             if self.settings.n_columns is not None:
                 rows = fit_columns(rows, self.settings.n_columns, counts)
@@ -399,8 +412,9 @@ class TableSource:
         columns = self._columns()
         names = columns_of_survey(self.settings, columns)
         types: dict[str, ColumnType] = {**columns.types, **dict.fromkeys(columns.listed, "text")}
-        tables = list(self._tables(block, file_info(self.path), types, names))
-        surveys = survey_table(tables, self.settings, columns, self.path)
+        at = block_of(self._part_blocks(), block, self.path)
+        tables = list(self._tables(at, types, names))
+        surveys = survey_table(tables, self.settings, columns, at.part.path)
         return BlockSummary(
             block=block,
             rows=sum(table.num_rows for table, _ in tables),
@@ -433,35 +447,33 @@ class TableSource:
 
     def _tables(
         self,
-        block: int,
-        info: FileInfo,
+        at: PartBlock,
         types: Mapping[str, ColumnType],
         names: Sequence[str],
     ) -> Iterator[tuple[Any, Place]]:
         """Yield a block's tables with the named columns, and a function that locates a row."""
-        self._check_names(names)
+        path, info = at.part.path, at.part.info
+        _check_names(path, _columns_of(self.settings, at.part)[0], names)
         if not isinstance(self.settings, CsvSpec):
-            with _open_parquet(self.path) as file:
-                table = file.read_row_group(block, columns=list(names), use_threads=False)
-            yield table, lambda row: f"row {row} of row group {block}"
+            with _open_parquet(path) as file:
+                table = file.read_row_group(at.index, columns=list(names), use_threads=False)
+            yield table, lambda row: f"row {row} of row group {at.index}"
             return
         parsed = {name: types.get(name, "number") for name in names}
-        for text in csv_texts(
-            self.path, block, info, self.settings.delimiter, self.settings.header
-        ):
+        for text in csv_texts(path, at.index, info, self.settings.delimiter, self.settings.header):
             yield parse_csv(text, parsed), functools.partial(place_of, text)
 
-    def _check_names(self, names: Sequence[str]) -> None:
-        """Check that test data have the columns of the training data."""
-        there, _ = table_columns(self.settings)
-        missing = [name for name in names if name not in there]
-        if missing:
-            raise DataError(
-                f"{self.path} lacks column {missing[0]!r} ({len(missing)} in all), wanted the "
-                "columns of the training data; name the right file",
-                path=self.path,
-                column=missing[0],
-            )
+
+def _check_names(path: str, there: Sequence[str], names: Sequence[str]) -> None:
+    """Check that a file has the columns of the first one, and test data those of training data."""
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise DataError(
+            f"{path} lacks column {missing[0]!r} ({len(missing)} in all), wanted the columns of "
+            "the training data; name the right file",
+            path=path,
+            column=missing[0],
+        )
 
 
 #: Row groups may expand this many times as much as other compressed data.
@@ -532,8 +544,15 @@ def feature_tables(
 def _feature_tables(
     path: str, encoder: TableEncoder, keep: Sequence[str]
 ) -> Iterator[tuple[Any, Place]]:
-    is_csv = infer_format(path) != "parquet"
-    info = file_info(path)
+    kind = infer_format(path)
+    for part in parts_of(path, kind):
+        is_csv = (kind or infer_format(part.path)) != "parquet"
+        yield from _feature_tables_of(part.path, part.info, is_csv, encoder, keep)
+
+
+def _feature_tables_of(
+    path: str, info: FileInfo, is_csv: bool, encoder: TableEncoder, keep: Sequence[str]
+) -> Iterator[tuple[Any, Place]]:
     if is_csv:
         names, types = csv_columns(path, info.token, encoder.delimiter, encoder.header)
     else:
@@ -571,12 +590,17 @@ def _row_from(start: int, row: int) -> str:
 
 
 def table_columns(settings: CsvSpec | ParquetSpec) -> tuple[Sequence[str], Sequence[ColumnType]]:
-    """Return the names and types of a file's columns."""
-    info = file_info(settings.path)
+    """Return the names and types of the columns: those of the first file."""
+    return _columns_of(settings, parts_of(settings.path, settings.format)[0])
+
+
+def _columns_of(
+    settings: CsvSpec | ParquetSpec, part: Part
+) -> tuple[Sequence[str], Sequence[ColumnType]]:
     if isinstance(settings, CsvSpec):
-        return csv_columns(settings.path, info.token, settings.delimiter, settings.header)
+        return csv_columns(part.path, part.info.token, settings.delimiter, settings.header)
     columns: tuple[Sequence[str], Sequence[ColumnType]] = _parquet_columns(
-        settings.path, info.token
+        part.path, part.info.token
     )
     return columns
 
@@ -601,13 +625,14 @@ def read_csv(
     dtype: Dtype = "float64",
     n_columns: int | None = None,
 ) -> TableSource:
-    r"""Return a source for a CSV file; nothing is read yet.
+    r"""Return a source for CSV data; nothing is read yet.
 
     Parameters
     ----------
     path : str
-        Local path or fsspec URL; gzip, bzip2 and xz are recognised by the first bytes. Fields must
-        not contain line breaks.
+        Local path or fsspec URL of a file, of a folder of files, or a pattern such as
+        ``"2026/*.csv"``. In one file gzip, bzip2 and xz are recognised by the first bytes, in
+        several by the suffix. Fields must not contain line breaks.
     label, weight : str or int
         Column name, or position from 0; -1 is the last column.
     categorical : sequence of str or int
@@ -694,12 +719,13 @@ def read_parquet(
     dtype: Dtype = "float64",
     n_columns: int | None = None,
 ) -> TableSource:
-    """Return a source for a Parquet file; a block is a row group. Nothing is read yet.
+    """Return a source for Parquet data; a block is a row group. Nothing is read yet.
 
     Parameters
     ----------
     path : str
-        Local path or fsspec URL.
+        Local path or fsspec URL of a file, of a folder of files as Dask and Spark write it, or a
+        pattern such as ``"2026/*.parquet"``. The types of the columns are those of the first file.
     label, weight, categorical, ignore, missing, missing_indicator, max_categories, rare
         As for :func:`read_csv`.
     dates, unknown, missing_columns, extra_columns, dtype, n_columns
@@ -759,6 +785,16 @@ def _parquet_columns(path: str, token: str) -> tuple[tuple[str, ...], tuple[Colu
         schema = file.schema_arrow
     kept = [field for field in schema if not _ROW_NUMBERS.fullmatch(field.name)]
     return tuple(f.name for f in kept), tuple(type_of_arrow(f.type) for f in kept)
+
+
+@once_per_version
+def _row_groups(path: str, token: str) -> tuple[BlockInfo, ...]:
+    """Return the row groups of a Parquet file as blocks."""
+    with _open_parquet(path) as file:
+        meta = file.metadata
+        rows = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
+        width = 8 * meta.num_columns
+    return tuple(BlockInfo(index=i, nbytes=n * width, rows=n) for i, n in enumerate(rows))
 
 
 @contextlib.contextmanager

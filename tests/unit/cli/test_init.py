@@ -32,6 +32,8 @@ def folder(tmp_path, monkeypatch):
     table["delay"] = table["distance"] / 7.0
     table.to_csv("flights.csv", index=False, sep=";")
     table.to_parquet("flights.parquet", index=False)
+    Path("parts").mkdir()
+    table.to_csv("parts/0.csv", index=False, sep=";")
     table[["gate", "delay", "day"]].to_csv("days.csv", index=False)
     (tmp_path / "rows.svm").write_text("# comment\n1 1:0.5\n-1 2:1\n")
     return tmp_path
@@ -43,7 +45,7 @@ def written(*arguments):
     return read_job_file("job.yaml"), done.output, Path("job.yaml").read_text()
 
 
-@pytest.mark.parametrize("name", ["flights.csv", "flights.parquet"])
+@pytest.mark.parametrize("name", ["flights.csv", "flights.parquet", "parts"])
 def test_a_table_becomes_a_job_that_runs(folder, name):
     file, output, text = written(name)
     spec = file.data.spec()

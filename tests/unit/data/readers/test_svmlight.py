@@ -243,7 +243,7 @@ def test_missing_empty_and_blank_files_are_refused(tmp_path: Path) -> None:
         read_svmlight(str(tmp_path / "nowhere.svm")).blocks()
     with pytest.raises(DataError, match=r"empty\.svm is empty \(0 bytes\)"):
         read_svmlight(write(tmp_path / "empty.svm", "")).blocks()
-    with pytest.raises(ConfigError, match="is a directory"):
+    with pytest.raises(ConfigError, match="has no file with data"):
         read_svmlight(str(tmp_path)).blocks()
     blank = read_svmlight(write(tmp_path / "blank.svm", "# nothing\n\n"))
     with pytest.raises(DataError, match=r"blank\.svm holds no examples"):

@@ -1,0 +1,182 @@
+"""Folders and patterns of files: the rows of one file, in the order of the names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dask.dataframe
+import fsspec
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from sklearn.datasets import dump_svmlight_file
+
+import elasticml as em
+from elasticml.data.chunks.rows import rows_of_chunk
+from elasticml.data.readers.table_encoding import matrix_of
+from elasticml.data.source import Source, infer_format, load_all, source_from_spec
+from elasticml.errors import ConfigError, DataError
+from elasticml.jobs.job_file import read_job_file
+
+
+@pytest.fixture
+def frame() -> pd.DataFrame:
+    rng = np.random.default_rng(5)
+    city = rng.choice(["Lima", "Oslo"], 120)
+    city[100:] = "Rome"  # only in the last parts
+    late = rng.integers(0, 2, 120)
+    return pd.DataFrame({"hour": np.arange(120.0), "city": city, "late": late})
+
+
+def write_parts(frame: pd.DataFrame, folder: Path, suffix: str = ".csv") -> str:
+    folder.mkdir()
+    for number, start in enumerate(range(0, len(frame), 10)):
+        part = frame.iloc[start : start + 10]
+        part.to_csv(folder / f"part-{number}{suffix}", index=False)
+    (folder / "_SUCCESS").write_text("")
+    (folder / ".hidden.csv").write_text("hour\n1\n")
+    (folder / "part-99.csv").write_text("")
+    (folder / "README.txt").write_text("about these files")
+    return str(folder)
+
+
+def table(source: Source) -> np.ndarray:
+    """Return the rows, labels first."""
+    parts = [rows_of_chunk(chunk) for chunk in load_all(source)]
+    matrices = [scipy.sparse.csr_array(matrix_of(rows)).toarray() for rows in parts]
+    return np.vstack([np.column_stack([p.labels, X]) for p, X in zip(parts, matrices, strict=True)])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".csv.xz"])
+def test_a_folder_has_the_rows_of_one_file_in_the_order_of_the_numbers(
+    tmp_path: Path, frame: pd.DataFrame, suffix: str
+) -> None:
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    whole = table(em.read_csv(str(tmp_path / "all.csv"), label="late"))
+    folder = write_parts(frame, tmp_path / "parts", suffix)
+    np.testing.assert_array_equal(table(em.read_csv(folder, label="late")), whole)
+    np.testing.assert_array_equal(
+        table(em.read_csv(f"{folder}/part-*{suffix}", label="late")), whole
+    )
+    assert whole.shape == (120, 1 + 1 + 3)
+
+
+def test_a_folder_that_dask_wrote_has_the_rows_of_the_frame(
+    tmp_path: Path, frame: pd.DataFrame
+) -> None:
+    folder = str(tmp_path / "written")
+    dask.dataframe.from_pandas(frame, npartitions=12).to_parquet(folder)
+    read = table(em.read_parquet(folder, label="late"))
+    np.testing.assert_array_equal(read[:, 1], frame.hour)
+    np.testing.assert_array_equal(read[:, -1], frame.city == "Rome")
+    assert read.shape == (120, 5)  # without the index that Dask stores
+
+
+def test_files_in_memory_of_another_file_system_are_listed(frame: pd.DataFrame) -> None:
+    memory = fsspec.filesystem("memory")
+    for start in (0, 60):
+        memory.pipe_file(
+            f"/em-parts/p{start}.csv", frame.iloc[start : start + 60].to_csv(index=False).encode()
+        )
+    for path in ("memory://em-parts", "memory://em-parts/p*.csv"):
+        read = table(em.read_csv(path, label="late"))
+        np.testing.assert_array_equal(read[:, 1], frame.hour)
+
+
+def test_the_first_file_says_for_all_how_columns_are_numbered(tmp_path: Path) -> None:
+    X = np.eye(4)
+    dump_svmlight_file(X[:2], np.ones(2), str(tmp_path / "a.svm"), zero_based=True)
+    # Without the other file this one would be taken as numbered from 1.
+    dump_svmlight_file(X[2:], np.ones(2), str(tmp_path / "b.svm"), zero_based=True)
+    read = table(em.read_svmlight(str(tmp_path), n_columns=4))
+    np.testing.assert_array_equal(read[:, 1:], X)
+
+
+def test_a_change_of_any_file_is_a_change_of_the_data(tmp_path: Path, frame: pd.DataFrame) -> None:
+    source = em.read_csv(write_parts(frame, tmp_path / "parts"), label="late")
+    before = source.fingerprint()
+    part = tmp_path / "parts" / "part-7.csv"
+    part.write_text(part.read_text() + "3,Oslo,1\n")
+    assert source.fingerprint() != before
+    assert len(table(source)) == 121
+
+
+def test_an_error_names_the_file_in_which_it_is(tmp_path: Path, frame: pd.DataFrame) -> None:
+    folder = tmp_path / "parts"
+    source = em.read_csv(write_parts(frame, folder), label="late")
+    (folder / "part-3.csv").write_text("hour,city,late\n1,Oslo,0\nsoon,Oslo,1\n")
+    with pytest.raises(DataError, match=r"part-3\.csv, line 3, column 'hour': value is 'soon'"):
+        table(source)
+    (folder / "part-3.csv").write_text("hour,late\n1,0\n")
+    with pytest.raises(DataError, match=r"part-3\.csv lacks column 'city'"):
+        table(source)
+
+
+def test_files_that_vanish_while_a_job_reads_are_an_error(
+    tmp_path: Path, frame: pd.DataFrame
+) -> None:
+    source = em.read_csv(write_parts(frame, tmp_path / "parts"), label="late")
+    (tmp_path / "parts" / "part-11.csv").unlink()
+    with pytest.raises(DataError, match="has 11 blocks, and block 11 is to be read"):
+        source.survey(11)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nothing", "does not exist"),
+        ("empty", "the folder .*empty has no file with data"),
+        ("parts/*.svm", r"the pattern .*\.svm matches no file with data"),
+        ("deep", "but folders, such as year=2025: name one of them"),
+        ("mixed", "has folders in it, such as more, wanted files of data alone"),
+    ],
+)
+def test_a_path_without_files_says_what_is_there(
+    tmp_path: Path, frame: pd.DataFrame, path: str, message: str
+) -> None:
+    write_parts(frame, tmp_path / "parts")
+    write_parts(frame, tmp_path / "mixed")
+    for folder in ("empty", "deep/year=2025", "mixed/more"):
+        (tmp_path / folder).mkdir(parents=True)
+    with pytest.raises(ConfigError, match=message):
+        em.read_csv(str(tmp_path / path), label="late").blocks()
+
+
+def test_a_local_folder_implies_the_format_of_its_files(
+    tmp_path: Path, frame: pd.DataFrame
+) -> None:
+    folder = write_parts(frame, tmp_path / "parts")
+    assert infer_format(folder) == "csv"
+    dump_svmlight_file(np.eye(2), np.ones(2), str(tmp_path / "parts" / "x.svm"))
+    assert infer_format(folder) is None
+
+
+def test_a_job_file_may_leave_out_a_format_that_the_name_implies(
+    tmp_path: Path, frame: pd.DataFrame
+) -> None:
+    write_parts(frame, tmp_path / "parts")
+    file = tmp_path / "job.yaml"
+    text = "data: {{path: {}, label: late}}\nalgorithm: {{name: cocoa}}\n"
+    file.write_text(text.format("parts"))
+    assert read_job_file(file).data.spec()["format"] == "csv"
+    file.write_text(text.format("parts/*.dat"))
+    with pytest.raises(ConfigError, match=r"left out, and the name .* does not imply one"):
+        read_job_file(file)
+
+
+def test_an_estimator_takes_folders_for_fits_and_predictions(
+    tmp_path: Path, frame: pd.DataFrame
+) -> None:
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    folder = write_parts(frame, tmp_path / "parts")
+    whole = em.LogisticRegression().fit(str(tmp_path / "all.csv"), "late")
+    parts = em.LogisticRegression().fit(folder, "late")
+    np.testing.assert_array_equal(parts.coef_, whole.coef_)
+    np.testing.assert_array_equal(parts.predict(folder), whole.predict(str(tmp_path / "all.csv")))
+
+
+def test_a_spec_rebuilds_the_source_of_a_folder(tmp_path: Path, frame: pd.DataFrame) -> None:
+    source = em.read_csv(write_parts(frame, tmp_path / "parts"), label="late")
+    again = source_from_spec(source.spec())
+    assert again.fingerprint() == source.fingerprint()
