@@ -2,15 +2,15 @@
 Tables with strings and gaps
 ============================
 
-A table has words, dates and missing values. elasticml reads it as it is, trains on any number of
-workers, and predicts new rows of the same form.
+Real tables have text, dates and missing values. This page trains a classifier on such a table
+without preparing it first, and then predicts new rows.
 """
 
 # %%
 # A table
 # -------
-# Two thousand flights, made up. A flight is late more often in the evening, with one of the
-# carriers, and in bad weather. One value in ten of the wind is missing.
+# We make up two thousand flights. Flights are late more often in the evening, with one of the
+# carriers, and in strong wind. One wind value in ten is missing.
 
 import numpy as np
 import pandas as pd
@@ -36,10 +36,15 @@ flights.head()
 # %%
 # Train
 # -----
-# ``read_csv`` reads nothing yet; the workers will. Words become one column for each value, dates
-# become weekdays, and gaps get the median of their column and a column that marks them. The label
-# may be a word. ``scale="standard"`` gives all columns the same spread; the model's coefficients
-# remain in the units of the table.
+# ``read_csv`` only describes the data; the workers will read the file.
+#
+# * A column of text is one-hot encoded: it becomes one column for each value.
+# * ``dates=["weekday"]`` turns a date into its weekday.
+# * ``missing="median"`` replaces a missing number by the median of its column, and
+#   ``missing_indicator`` adds a column that marks where it was missing.
+# * The label may be text.
+# * ``scale="standard"`` standardises the columns during training. The coefficients of the model
+#   are still in the units of the table.
 
 from dask.distributed import Client
 
@@ -59,12 +64,13 @@ print(result.summary["stopped_by"], result.summary["gap"])
 print(result.summary["test"])
 
 # %%
-# ``gap`` is a certificate: no model has an objective that is lower by more than this number.
+# ``gap`` is a certificate: the best possible objective is lower by at most this number.
 #
 # Predict
 # -------
 # The model encodes new rows as it encoded the training data. It accepts a file, a DataFrame, an
-# Arrow table or a Dask collection. A carrier that it has not seen counts as none of the known ones.
+# Arrow table or a Dask collection. A carrier that was not in the training data, here Darwin, gets 0
+# in the columns of all known carriers.
 
 evening = pd.DataFrame(
     {
@@ -78,8 +84,9 @@ evening["prediction"] = result.model.predict(evening)
 evening
 
 # %%
-# Which column does what
-# ----------------------
+# What each column contributes
+# ----------------------------
+# ``get_feature_names_out`` returns a name for each coefficient.
 
 import matplotlib.pyplot as plt
 
@@ -92,12 +99,12 @@ plt.xlabel("coefficient")
 plt.tight_layout()
 
 # %%
-# The model is one file. It needs neither the run nor a cluster.
+# Save the model as one file. To use it, you need neither a cluster nor the files of the run.
 
 result.model.save("flights.npz")
 print(em.load_model("flights.npz").score("new.csv"))
 
 # %%
-# The same without Python: ``elasticml init flights.csv --label arrived`` writes a commented job
-# file, and ``elasticml run`` runs it. All options of tables are in the :doc:`reference of job files
-# </reference/job-files>`.
+# You can do the same without Python. ``elasticml init flights.csv --label arrived`` writes a
+# commented job file, and ``elasticml run`` runs it. The :doc:`reference of job files
+# </reference/job-files>` lists all options for tables.

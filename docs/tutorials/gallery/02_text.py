@@ -2,15 +2,15 @@
 Text
 ====
 
-Sentences become sparse rows with one column for each word. elasticml trains on sparse rows
-directly; a column that is zero costs nothing.
+This page classifies sentences by topic. Each sentence becomes a sparse row with one column for each
+word. elasticml trains on sparse rows directly, so zeros cost neither memory nor time.
 """
 
 # %%
 # Sentences
 # ---------
-# scikit-learn contains descriptions of data sets, in English. The task: from which description is a
-# sentence?
+# scikit-learn contains English descriptions of data sets. We split them into sentences. The task is
+# to predict which description a sentence comes from.
 
 import re
 
@@ -33,8 +33,8 @@ print(len(texts), "sentences, such as:", " ".join(texts[-5].split()))
 # %%
 # Train
 # -----
-# ``TfidfVectorizer`` gives a sparse matrix. Estimators have scikit-learn's interface, so they work
-# in its pipelines and searches. Without a cluster they fit in this process.
+# ``TfidfVectorizer`` returns a sparse matrix. elasticml's estimators have scikit-learn's interface,
+# so they work in pipelines and grid searches. Without a Dask client they fit in this process.
 
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.model_selection import cross_val_score
@@ -51,7 +51,8 @@ model.fit(texts, topics)
 print(model.predict(["the petal of a flower", "alcohol and malic acid", "handwritten characters"]))
 
 # %%
-# ``dual_gap_`` certifies each of the five models, one for each topic.
+# The classifier consists of five models, one for each topic. ``dual_gap_`` certifies each of them:
+# the best possible objective is lower by at most this number.
 
 svm = model[-1]
 print(svm.dual_gap_)
@@ -75,8 +76,8 @@ figure.tight_layout()
 # %%
 # More text than one machine holds
 # --------------------------------
-# Give the estimator a client, ``em.LinearSVC(C=1.0, client=client)``, and it becomes a job on that
-# cluster. Data that are already vectorised are best kept in svmlight or Parquet files, which the
-# workers read themselves: ``em.read_svmlight("hdfs://…/text.svm.gz")``. Vectorise a large text
-# without a vocabulary, with scikit-learn's ``HashingVectorizer`` in ``map_partitions`` of a Dask
-# bag, and pass the result to ``em.from_dask``.
+# * To fit on a Dask cluster, pass a client: ``em.LinearSVC(C=1.0, client=client)``.
+# * If your text is already vectorised, store it as svmlight or Parquet files. The workers then read
+#   it themselves: ``em.read_svmlight("hdfs://…/text.svm.gz")``.
+# * To vectorise a large text on the cluster, use scikit-learn's ``HashingVectorizer``, which needs
+#   no vocabulary, in ``map_partitions`` of a Dask bag. Pass the result to ``em.from_dask``.

@@ -2,15 +2,15 @@
 A Dask dataframe
 ================
 
-Rows that are in the memory of Dask workers stay there. Neither the client nor the scheduler touches
-one.
+Your data are a Dask dataframe already, in the memory of the workers of a cluster. This page trains
+a model where the rows are. They are not copied to the client or the scheduler.
 """
 
 # %%
 # A cluster with a dataframe on it
 # --------------------------------
-# Any Dask cluster works; this one starts quickly on this machine. ``persist`` computes the
-# partitions and keeps them on the workers.
+# Any Dask cluster works. Here we start a small one on this machine. ``persist`` computes the
+# partitions and keeps them in the workers' memory.
 
 import dask.dataframe as dd
 import numpy as np
@@ -39,7 +39,7 @@ frame
 # %%
 # Train where the rows are
 # ------------------------
-# ``from_dask`` names the column of the labels; columns of text become categories.
+# ``label`` names the column to predict. Text columns are one-hot encoded.
 
 data = em.from_dask(frame, label="price")
 job = em.Job(em.CoCoA(loss="squared", l2=1e-6, scale="standard"), data, stop=em.Stop(gap=1e-4))
@@ -53,8 +53,8 @@ print("intercept   ", round(float(np.ravel(result.model.intercept_)[0]), 2))
 # %%
 # Or with an estimator
 # --------------------
-# Estimators accept Dask collections. Where there is a client, they fit as a job on its cluster, and
-# ``predict`` returns a lazy collection in the same partitions.
+# The estimators accept Dask collections too. If there is a Dask client, they fit as a job on its
+# cluster. ``predict`` then returns a lazy collection with the same partitions.
 
 X, y = frame[["rooms", "area"]], frame["price"]
 ridge = em.Ridge(alpha=1.0).fit(X, y)
@@ -65,8 +65,8 @@ print(predicted.compute()[:3])
 # %%
 # When a worker is lost
 # ---------------------
-# Its partitions are computed again from their graph, as Dask does for any task, and their rows take
-# part in the next rounds. See :doc:`data in Dask </how-to/dask-data>` for memory and limits.
+# Dask computes the lost partitions again from their task graph, and the job continues with all
+# rows. :doc:`Data in Dask </how-to/dask-data>` explains memory use and limits.
 
 client.close()
 cluster.close()

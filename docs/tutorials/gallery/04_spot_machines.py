@@ -2,15 +2,20 @@
 Spot machines
 =============
 
-A cloud takes spot machines back with a notice of 30 seconds to two minutes, or with none. This page
-shows on worker processes of this machine what a job does in each case.
+A cloud may take a spot machine back at any time, usually with a warning of 30 seconds to two
+minutes, sometimes without. This page shows how a job reacts in both cases. Worker processes on this
+machine play the spot machines.
 """
 
 # %%
 # Data, and a cluster that can lose workers
 # -----------------------------------------
-# ``em.LocalCluster`` starts worker processes, and loses them on request: ``faults`` of a job says
-# when. ``how: notice`` announces the end first, as clouds do; ``how: kill`` is SIGKILL.
+# ``em.LocalCluster`` starts worker processes. The job's ``faults`` say in which rounds workers are
+# lost and started again. ``how: notice`` warns a worker before it ends, as clouds do. ``how: kill``
+# sends SIGKILL without a warning.
+#
+# ``absent="taylor"`` says what to do about the training examples of a killed worker: replace their
+# gradient by an estimate from the last one that is known.
 
 import numpy as np
 from dask.distributed import Client
@@ -51,9 +56,9 @@ with (
 # %%
 # The same result
 # ---------------
-# With a notice the chunks of a member move to the others before it ends; nothing is absent. Without
-# one, half of the examples are absent until the workers return. Their last gradient takes their
-# place.
+# With a warning, a worker's rows move to the other workers before it ends, so no example is ever
+# missing. Without a warning, half of the examples are absent from round 5 until the workers return
+# in round 25. In between, the estimate takes their place.
 
 for name, result in results.items():
     summary = result.summary
@@ -76,7 +81,8 @@ figure.tight_layout()
 # %%
 # What the job decided
 # --------------------
-# The story of a job has every event and its cause.
+# The *story* of a job is its log: every event, every decision, and their causes. A *member* is what
+# elasticml calls a worker that takes part in a job.
 
 for record in results["two with a notice"].story:
     if record["event"] in ("MemberLost", "MemberJoined") and record["round"] > 0:
@@ -85,6 +91,6 @@ for record in results["two with a notice"].story:
 # %%
 # On real machines
 # ----------------
-# Workers read the clouds' notices if they have elasticml's preload:
+# Start the workers with elasticml's preload script, so that they learn about the cloud's warnings:
 # ``dask worker tcp://SCHEDULER:8786 --preload elasticml.preload``. :doc:`Run jobs on spot machines
 # </how-to/spot>` has the details for AWS, GCE and Azure.

@@ -2,7 +2,8 @@
 K-Means
 =======
 
-Cluster handwritten digits: in this process, then on members that never wait for each other.
+Cluster handwritten digits with K-Means: first in this process, then on a Dask cluster whose workers
+never wait for each other.
 """
 
 # %%
@@ -18,7 +19,7 @@ model = em.KMeans(n_clusters=10, random_state=0).fit(X)
 print("inertia", round(model.inertia_), "after", model.n_iter_, "passes")
 
 # %%
-# The centres are pictures of digits.
+# Each centre is the mean of the pictures in its cluster, so it looks like a digit.
 
 import matplotlib.pyplot as plt
 
@@ -30,9 +31,9 @@ for panel, centre in zip(panels, model.cluster_centers_, strict=True):
 # %%
 # On a cluster
 # ------------
-# As a job, K-Means is asynchronous: every member visits its own examples in mini-batches, sends its
-# centres to a random peer, and merges those that arrive. No member waits, so a slow or lost member
-# holds up no other. The history has one row for each second.
+# On a cluster, K-Means is asynchronous. Every worker takes mini-batches of its own examples, sends
+# its centres to a random other worker, and merges the centres that it receives. No worker waits for
+# another, so a slow or lost worker does not delay the rest.
 
 from dask.distributed import Client
 
@@ -43,5 +44,5 @@ print("objective", result.summary["objective"], "with members", result.summary["
 print(result.model.predict(X[:10]), digits[:10])
 
 # %%
-# The result of a job depends on when messages arrive. :doc:`How it works </explanation/async-sgd>`
-# and :doc:`its options </explanation/kmeans>` are explained elsewhere.
+# The result depends on when messages arrive, so two runs differ slightly. Read :doc:`how it works
+# </explanation/async-sgd>` and :doc:`which options it has </explanation/kmeans>`.
