@@ -68,28 +68,33 @@ if TYPE_CHECKING:
 
 
 class Job:
-    """An algorithm, its data, and the rules for members that join and leave.
+    """Describe a training job: the algorithm, the data, and what to do when workers are lost.
 
-    Nothing is read or started before :meth:`start` or :meth:`run`.
+    :meth:`run` runs the job on a Dask cluster and returns its result. :meth:`start` returns at
+    once. Before that, nothing is read or started. A *member* is a worker that takes part in the
+    job. The rows are split into *chunks*, which members own. A *round* is one step of the training.
 
     Parameters
     ----------
     algorithm : AsyncSGD, BatchGradient, CoCoA, LocalSGD, PrimalCoCoA or ImportedAlgorithm
     data : Source
-        From ``read_svmlight``, ``read_csv``, ``read_parquet``, ``read_sequences``, ``from_arrays``.
+        The training data: what ``em.read_csv``, ``em.read_svmlight``, ``em.from_dask``,
+        ``em.from_arrays`` and similar functions return.
     test : Source, optional
         Data for the test metrics; the client reads them after the job.
     name : str
         A label; the name of the run directory starts with it.
     absent : {"auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload", "freeze"}
-        How to handle the examples of lost members. "auto": "taylor" with curvature (batch gradient
-        descent), else "reload" (CoCoA and primal CoCoA also support "freeze" and "stall").
+        What to do about the examples of lost members. "reload": other members read them again.
+        "taylor": an estimate from their last gradient replaces them. "ignore": continue without
+        them. "stall": wait for them. "freeze": keep their dual variables as they are. "auto": for
+        batch gradient "taylor" with curvature, otherwise "reload".
     policies : sequence of policies, names or mappings
-        Decisions between rounds, such as ``em.ScaleInAtKnee()`` or ``{"name": "rebalance"}``.
+        Rules that change the job between rounds, such as ``em.ScaleInAtKnee()`` or
+        ``{"name": "rebalance"}``.
     stop : Stop or mapping, optional
-        When the job ends, at the latest: it ends before if its model is good enough, see
-        ``tolerance`` of the algorithm. By default after 1000 rounds (local SGD and asynchronous
-        SGD: 100).
+        When the job ends at the latest, by default after 1000 rounds (local SGD and asynchronous
+        SGD: 100). It ends earlier if its model is good enough, see ``tolerance`` of the algorithm.
     seed : int, not negative
     faults : sequence of mappings
         Planned faults: ``{"round": 9, "lose": 7}``, ``{"round": 20, "return": 7}``; LocalCluster
@@ -101,12 +106,12 @@ class Job:
     collective : Collective or mapping, optional
         Tree and transport of models and partials; by default chosen by members and hosts.
     partitions : int, optional
-        Static partitions of the examples, several per member, as in the papers' layouts.
+        Number of fixed partitions of the examples, several per member, as in the papers.
     holders : "auto", 1 or 2
-        Number of members that hold each chunk's body; "auto" is 2 for both CoCoAs if everything
-        fits in memory twice, else 1.
+        On how many members each chunk is stored. With 2, a lost chunk need not be read again.
+        "auto" is 2 for both CoCoAs if everything fits in memory twice, otherwise 1.
     placement : "auto", "contiguous" or "random"
-        Initial placement of chunks on members; "auto" is contiguous for batch gradients, else
+        How chunks are first assigned to members. "auto" is contiguous for batch gradient, otherwise
         random.
     warm_start : model, mapping or path, optional
         Initial model for both CoCoAs, asynchronous and local SGD: ``result.model``, a mapping of

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ElasticNet(LinearRegressor):
-    """Linear regression with an L1 and an L2 penalty, by coordinate descent.
+    """Fit a linear regression with an L1 and an L2 penalty, and certify how good the fit is.
 
     Minimises ``1/(2 S) sum_i s_i (y_i - w.x_i - b)^2 + alpha l1_ratio |w|_1
     + alpha (1 - l1_ratio) / 2 |w|^2`` with ``S = sum_i s_i`` and an unpenalised intercept b, with
@@ -55,7 +55,7 @@ class ElasticNet(LinearRegressor):
         Fit as an elastic job on this cluster; for the default see ``solver_path_``.
     random_state : accepted; nothing is drawn
     precompute, copy_X, selection
-        Parameters of scikit-learn without meaning here: other values than the defaults are ignored,
+        Accepted for compatibility with scikit-learn. Values other than the defaults are ignored,
         with a warning.
 
     Attributes
@@ -63,7 +63,7 @@ class ElasticNet(LinearRegressor):
     coef_ : ndarray (n_features,), or (n_targets, n_features) for several targets
     intercept_ : float or ndarray (n_targets,)
     dual_gap_ : float or ndarray (n_targets,)
-        A certified bound of the suboptimality of the objective.
+        The certificate: the objective is at most this far above its minimum.
     n_iter_ : int or list of int
         Sweeps; for a job, rounds.
     solver_path_ : "in-process" or "job"
@@ -250,7 +250,7 @@ class Lasso(ElasticNet):
     alpha, fit_intercept, max_iter, tol, warm_start, positive, client
         As for :class:`ElasticNet`, which also has the attributes.
     precompute, copy_X, random_state, selection
-        Parameters of scikit-learn without meaning here.
+        Accepted for compatibility with scikit-learn.
 
     Examples
     --------

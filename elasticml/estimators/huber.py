@@ -27,7 +27,7 @@ POLISH: Final = 2
 
 
 class HuberRegressor(LinearRegressor):
-    """Linear regression that outliers hardly move, with an L2 penalty and a certified gap.
+    """Fit a linear regression that outliers hardly affect, and certify how good the fit is.
 
     Minimises ``sum_i s_i (sigma + sigma H(r_i / sigma)) + alpha |w|^2`` over w, b and the scale
     ``sigma``, with ``r_i = y_i - w.x_i - b`` and ``H(t) = t^2`` for ``|t| < epsilon``, else
@@ -59,7 +59,7 @@ class HuberRegressor(LinearRegressor):
     outliers_ : ndarray (n_samples,), bool
         Whether a residual is above ``epsilon scale_``; lazy after a fit to Dask collections.
     dual_gap_ : float
-        A certified bound of the suboptimality of the objective. NaN with alpha 0.
+        The certificate: the objective is at most this far above its minimum. NaN with alpha 0.
     n_iter_ : int
     solver_path_ : "in-process" or "job"
         How it was fitted: as jobs if ``client`` is given, or if there is a default client and at

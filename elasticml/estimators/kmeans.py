@@ -55,11 +55,12 @@ _STARTS: Final[dict[str, seeding.How]] = {
 
 
 class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, ElasticEstimator):
-    """K-Means by mini-batches and Lloyd's algorithm, in this process or as an asynchronous SGD job.
+    """Find clusters with K-Means, in this process or on a Dask cluster.
 
-    Every centre is the running mean of the examples assigned to it. Each example is visited once
-    per pass, in random order. The last passes are Lloyd's algorithm, where bounds spare most rows
-    the look at all centres (Hamerly, "Making k-means even faster", SDM 2010).
+    The interface is that of scikit-learn's ``KMeans``. The first passes over the data use
+    mini-batches, in which every centre is the running mean of the examples assigned to it. The last
+    passes are Lloyd's algorithm, which skips rows whose centre cannot have changed (Hamerly,
+    "Making k-means even faster", SDM 2010). On a cluster, the job is one of :class:`AsyncSGD`.
 
     Parameters
     ----------
@@ -70,14 +71,13 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         Examples per mini-batch; by default ``max(10 n_clusters, 256)``, of a job's members
         ``max(3 n_clusters, 256)``.
     max_iter : int
-        The most passes over the data in mini-batches. They end before after a pass that reduced the
+        The most passes over the data in mini-batches. They end earlier if a pass reduces the
         inertia by less than 0.5 %, unless ``tol`` is zero.
     tol : float
-        Both kinds of passes end after one in which the squared shifts of the centres, summed over
-        centres, were at most this share of the columns' mean variance.
+        Both kinds of passes end when the sum of the squared shifts of the centres is at most this
+        share of the mean variance of the columns.
     lloyd_iter : int
-        The most final passes of Lloyd's algorithm; 300 are scikit-learn's ``KMeans`` from a better
-        start.
+        The most final passes of Lloyd's algorithm. scikit-learn's ``KMeans`` makes up to 300.
     n_jobs : int, optional
         Threads; by default one, -1 for all CPUs. The result does not depend on it. Threads share
         passes over all data (k-means||, Lloyd's, labels), and mini-batches of more than 512 rows if
@@ -87,7 +87,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
     client : distributed.Client or address, optional
         Fit as an elastic job on this cluster; for the default see ``solver_path_``.
     n_init, verbose, copy_x, algorithm
-        Parameters of scikit-learn without meaning here: other values than the defaults are ignored,
+        Accepted for compatibility with scikit-learn. Values other than the defaults are ignored,
         with a warning.
 
     Attributes

@@ -219,15 +219,11 @@ def fit_softmax(
 
 
 class LogisticRegression(LinearClassifier):
-    """Logistic regression, binary or multinomial, with a free intercept and a certified gap.
+    """Fit a binary or multinomial logistic regression, and certify how good the fit is.
 
-    Minimises ``(1 - l1_ratio) / 2 |w|^2 + l1_ratio |w|_1 + C sum_i s_i loss_i`` by a trust-region
-    Newton method, or, with an L1 penalty, by proximal Newton steps on working sets of columns with
-    gap-safe screening. With at most 500 coordinates and four rows for each, Newton steps are taken
-    in coordinates of a factored Hessian. Two classes without an intercept are fitted by dual
-    coordinate ascent if ``tol`` is at least 1e-7 and there are more columns than rows, or ``C``
-    times the rows' mean square is at most 4, or 64 with at least 8 million stored values; float32
-    rows are then not converted.
+    The interface is that of scikit-learn's ``LogisticRegression``. The objective is
+    ``(1 - l1_ratio) / 2 |w|^2 + l1_ratio |w|_1 + C sum_i s_i loss_i`` with sample weights ``s_i``.
+    The intercept is not penalised.
 
     Parameters
     ----------
@@ -241,9 +237,9 @@ class LogisticRegression(LinearClassifier):
     class_weight : mapping, "balanced" or None
     max_iter : int
         The most Newton steps; with an L1 penalty and more than two classes, the most cycles over
-        the classes; for a job, the most rounds. It also limits the passes over the rows, of which
-        there are at most 300, or 30 with at least 8 million stored values, before Newton steps
-        follow.
+        the classes; for a job, the most rounds. It also limits the passes of coordinate ascent
+        before the Newton steps, of which there are at most 300, or 30 with at least 8 million
+        stored values.
     warm_start : bool
         Start from the last fit's model.
     n_jobs : int, optional
@@ -254,7 +250,7 @@ class LogisticRegression(LinearClassifier):
         cannot be fitted as a job is fitted here, with a warning.
     random_state : accepted; nothing is drawn
     dual, intercept_scaling, solver, verbose
-        Parameters of scikit-learn without meaning here: other values than the defaults are ignored,
+        Accepted for compatibility with scikit-learn. Values other than the defaults are ignored,
         with a warning.
 
     Attributes
@@ -263,10 +259,15 @@ class LogisticRegression(LinearClassifier):
     intercept_ : ndarray (1,) or (n_classes,)
     classes_ : ndarray (n_classes,)
     dual_gap_ : float
-        A certified bound of the suboptimality of the objective. NaN if ``C`` is infinite.
+        The certificate: the objective is at most this far above its minimum. NaN if ``C`` is
+        infinite.
     n_iter_ : ndarray (1,)
     method_ : "newton", "dual" or "columns"
-        The method: Newton, dual coordinate ascent, or proximal Newton on working sets of columns.
+        The method that was used. "newton": trust-region Newton. "dual": dual coordinate ascent, for
+        two classes without an intercept, if there are more columns than rows, if ``C`` times the
+        mean square of the rows is at most 4, or 64 with at least 8 million stored values; ``tol``
+        must be at least 1e-7. "columns": proximal Newton on working sets of columns, for the L1
+        penalty.
     solver_path_ : "in-process" or "job"
         How it was fitted: as a job if ``client`` is given, or if there is a default client and at
         least 50 million stored values; otherwise, and with an L1 penalty and more than two classes,

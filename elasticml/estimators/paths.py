@@ -203,7 +203,7 @@ class ElasticNetCV(LinearRegressor):
         Threads; each computes the paths of one fold at a time.
     random_state : accepted; nothing is drawn
     precompute, copy_X, verbose, selection
-        Parameters of scikit-learn without meaning here: other values than the defaults are ignored,
+        Accepted for compatibility with scikit-learn. Values other than the defaults are ignored,
         with a warning.
 
     Attributes
@@ -355,7 +355,7 @@ class LassoCV(ElasticNetCV):
     eps, alphas, fit_intercept, max_iter, tol, cv, n_jobs, positive, verbose
         As for :class:`ElasticNetCV`, which also has the attributes, except ``l1_ratio_``.
     precompute, copy_X, random_state, selection
-        Parameters of scikit-learn without meaning here.
+        Accepted for compatibility with scikit-learn.
 
     Examples
     --------

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PoissonRegressor(LinearRegressor):
-    """Regression of counts: ``exp(w.x + b)`` is their mean; L2 penalty, certified gap.
+    """Fit a regression of counts with mean ``exp(w.x + b)``, and certify how good the fit is.
 
     Minimises ``1/(2 S) sum_i s_i deviance_i + alpha/2 |w|^2`` with an unpenalised intercept. The
     ``offset`` of ``fit`` and ``predict`` is the log of the exposure.
@@ -42,7 +42,7 @@ class PoissonRegressor(LinearRegressor):
     client : distributed.Client or address, optional
         Fit as an elastic job on this cluster; for the default see ``solver_path_``.
     solver, verbose
-        Parameters of scikit-learn without meaning here: other values than the defaults are ignored,
+        Accepted for compatibility with scikit-learn. Values other than the defaults are ignored,
         with a warning.
 
     Attributes
@@ -50,7 +50,7 @@ class PoissonRegressor(LinearRegressor):
     coef_ : ndarray (n_features,)
     intercept_ : float
     dual_gap_ : float
-        A certified bound of the suboptimality of the objective. NaN with alpha 0.
+        The certificate: the objective is at most this far above its minimum. NaN with alpha 0.
     n_iter_ : int
     solver_path_ : "in-process" or "job"
         How it was fitted: as a job if ``client`` is given, or if there is a default client and at

@@ -19,7 +19,7 @@ from elasticml.estimators.quantile_rows import (
 
 
 class QuantileRegressor(LinearRegressor):
-    """Predict a conditional quantile by a linear model with an L1 penalty and a certified gap.
+    """Fit a linear model of a quantile, such as the median, and certify how good the fit is.
 
     Minimises ``1/S sum_i s_i rho(y_i - w.x_i - b) + alpha |w|_1`` with the quantile loss
     ``rho(r) = q r`` for ``r >= 0``, else ``(q - 1) r``, and an unpenalised intercept, by an
@@ -38,7 +38,7 @@ class QuantileRegressor(LinearRegressor):
     client : distributed.Client or address, optional
         Fit on this cluster; for the default see ``solver_path_``.
     solver, solver_options
-        Parameters of scikit-learn without meaning here: other values than the defaults are ignored,
+        Accepted for compatibility with scikit-learn. Values other than the defaults are ignored,
         with a warning.
 
     Attributes
@@ -46,7 +46,7 @@ class QuantileRegressor(LinearRegressor):
     coef_ : ndarray (n_features,)
     intercept_ : float
     dual_gap_ : float
-        A certified bound of the suboptimality of the objective.
+        The certificate: the objective is at most this far above its minimum.
     n_iter_ : int
     solver_path_ : "in-process" or "tasks"
         How it was fitted: in this process, or by Dask tasks if ``client`` is given, and if there is

@@ -43,9 +43,11 @@ _EQUATIONS_MAX: Final = 2000
 
 
 class Ridge(LinearRegressor):
-    """Linear least squares with an L2 penalty and a free intercept, with a certified gap.
+    """Fit least squares with an L2 penalty, and certify how good the fit is.
 
-    Minimises ``sum_i s_i (y_i - w.x_i - b)^2 + alpha |w|^2``.
+    The interface is that of scikit-learn's ``Ridge``. The objective is
+    ``sum_i s_i (y_i - w.x_i - b)^2 + alpha |w|^2`` with sample weights ``s_i``. The intercept is
+    not penalised.
 
     Parameters
     ----------
@@ -67,14 +69,14 @@ class Ridge(LinearRegressor):
         Fit as an elastic job on this cluster; for the default see ``solver_path_``.
     random_state : accepted; nothing is drawn
     copy_X
-        A parameter of scikit-learn without meaning here: ignored with a warning if it is not True.
+        Accepted for compatibility with scikit-learn. Ignored with a warning if it is not True.
 
     Attributes
     ----------
     coef_ : ndarray (n_features,), or (n_targets, n_features) for several targets
     intercept_ : float or ndarray (n_targets,)
     dual_gap_ : float or ndarray (n_targets,)
-        A certified bound of the suboptimality of the objective. NaN with alpha 0.
+        The certificate: the objective is at most this far above its minimum. NaN with alpha 0.
     n_iter_ : ndarray (n_targets,)
         1 if the normal equations were solved.
     solver_ : "cholesky", "newton" or "coordinate descent"

@@ -38,23 +38,22 @@ if TYPE_CHECKING:
 
 
 class LinearSVC(LinearClassifier):
-    """Linear support vector classifier with a certified duality gap.
+    """Fit a linear support vector classifier, and certify how good the fit is.
 
-    Minimises ``|w|^2 / 2 + C sum_i s_i loss(y_i (w.x_i + b))``, or with ``|w|_1`` as the penalty,
-    for each class against the rest. As in LIBLINEAR, ``w`` includes the intercept, whose column has
-    the value ``intercept_scaling``.
+    The interface is that of scikit-learn's ``LinearSVC``. The objective is
+    ``|w|^2 / 2 + C sum_i s_i loss(y_i (w.x_i + b))`` with sample weights ``s_i``, or ``|w|_1`` in
+    place of the first term. Several classes are trained one against the rest. As in LIBLINEAR, the
+    intercept is penalised: it is the coefficient of a column of value ``intercept_scaling``.
 
     Parameters
     ----------
     penalty : "l2" or "l1"
-        "l1" requires the squared hinge and ``dual`` False or "auto": proximal Newton steps on
-        working sets of columns with gap-safe screening, or a job on column-partitioned data.
+        "l1" requires the squared hinge, and ``dual`` False or "auto".
     loss : "squared_hinge" or "hinge"
     dual : bool or "auto"
-        True: dual coordinate ascent; from 8 million stored values and in a job, CoCoA. False:
-        Newton steps on the model (squared hinge only, in this process). "auto": Newton steps if
-        they are possible and there are at least as many rows as columns. A job with
-        ``penalty="l2"`` always uses CoCoA.
+        The method. True: dual coordinate ascent, or CoCoA from 8 million stored values. False:
+        Newton steps; only for the squared hinge. "auto": Newton steps if they are possible and
+        there are at least as many rows as columns. A job with ``penalty="l2"`` always uses CoCoA.
     tol : float
         A fit ends when its duality gap is at most ``tol`` times the objective of the zero model.
     C : float, above 0
@@ -68,16 +67,16 @@ class LinearSVC(LinearClassifier):
     max_iter : int
         The most passes over the rows or Newton steps; for a job, the most rounds.
     n_jobs : int, optional
-        Threads in this process. With more than two classes they fit that many classes at a time,
-        with bit-identical results; else they share the passes over the rows, whose result then
-        differs within the tolerance. A single thread is used below 250,000 stored values; with two
-        classes, below 8 million, and for Newton steps below 4 million.
+        Threads in this process. With more than two classes, each thread fits a class, with the
+        same result. With two classes the threads share the passes over the rows, and the result
+        differs within the tolerance. Small data use one thread: below 250,000 stored values; with
+        two classes below 8 million, and for Newton steps below 4 million.
     client : distributed.Client or address, optional
         Fit as an elastic job on this cluster; for the default see ``solver_path_``.
     multi_class : "ovr"
         One class against the rest.
     verbose
-        A parameter of scikit-learn without meaning here: ignored with a warning if it is not 0.
+        Accepted for compatibility with scikit-learn. Ignored with a warning if it is not 0.
 
     Attributes
     ----------
@@ -85,13 +84,13 @@ class LinearSVC(LinearClassifier):
     intercept_ : ndarray (1,) or (n_classes,)
     classes_ : ndarray (n_classes,)
     dual_gap_ : float or ndarray (n_classes,)
-        A certified bound of the suboptimality of the objective.
+        The certificate: the objective is at most this far above its minimum.
     n_iter_ : int
         The largest number of passes or steps over the classes.
     method_ : "dual", "interior point", "newton" or "columns"
-        The method: dual coordinate ascent, an interior point method after some passes of it (hinge,
-        at most 500 columns and not more than rows, where many passes would follow), Newton steps on
-        the model, or proximal Newton on working sets of columns.
+        The method that was used. "interior point": for the hinge, with at most 500 columns and at
+        least as many rows, if coordinate ascent would need many passes. "columns": proximal Newton
+        on working sets of columns, for the L1 penalty.
     solver_path_ : "in-process" or "job"
         How it was fitted: as a job if ``client`` is given, or if there is a default client and at
         least 50 million stored values; otherwise in this process.

@@ -128,18 +128,18 @@ class _Seeded(SettingsModel):
 
 
 class AsyncSGD(_Seeded, _WithIntercept):
-    """Asynchronous SGD by gossip: members never wait, and exchange states pairwise.
+    """Train K-Means or a linear model with workers that never wait for each other.
 
-    Every member visits its own shuffled examples in mini-batches. After each mini-batch it merges
-    the states in its mailbox, and sends its own state to a random peer. Members may join and leave
-    at any time.
+    Every worker visits its own examples in mini-batches. After each mini-batch it merges the models
+    that it has received, and sends its own to a random other worker. Workers may join and leave at
+    any time.
 
-    ``problem="kmeans"`` finds ``k`` centres. Each centre carries the mass of the examples that made
-    it, and centres are averaged by mass. ``problem="linear"`` minimises a loss with an L2 penalty.
-    ``batch`` is the number of examples between two messages: a number, ``"auto"`` (as many messages
-    as the network carries, by log-PI control), ``"adaptive"`` (the paper's adaptiveB) or ``"inf"``
-    (no messages: SimuParallelSGD). By default it is ``max(3 k, 256)``. While a member's last
-    message is still unsent, a newer state replaces it, so that no batch is too small for a network.
+    ``problem="kmeans"`` finds ``k`` centres. Centres are averaged by the number of examples that
+    they are the mean of. ``problem="linear"`` minimises a loss with an L2 penalty. ``batch`` is the
+    number of examples between two messages: a number, ``"auto"`` (as many messages as the network
+    carries), ``"adaptive"`` (the paper's adaptiveB) or ``"inf"`` (no messages: SimuParallelSGD). By
+    default it is ``max(3 k, 256)``. If the last message has not been sent yet, a newer one replaces
+    it, so that small batches do not overload the network.
 
     ``mode="batch"`` is the paper's baseline: Lloyd's algorithm, one synchronous round per pass over
     all data.
@@ -285,14 +285,15 @@ class AsyncSGD(_Seeded, _WithIntercept):
 
 
 class BatchGradient(_WithLoss, _WithIntercept):
-    """Full-batch training of a smooth loss with an L2 penalty; stand-ins replace lost partials.
+    """Train a linear model with a smooth loss and an L2 penalty by full gradients.
 
     The objective is ``sum_i s_i loss_i / sum_i s_i + l2/2 ||w||^2``, with ``s`` the sample weight
     times the class weight.
 
-    Every optimizer uses full gradients: ``"lbfgs"`` is limited-memory BFGS, ``"tron"`` uses exact
-    Hessian-vector products (fewest rounds, several exchanges each), and ``"gd"`` is gradient
-    descent with a line search or a fixed ``step``.
+    ``"lbfgs"`` is limited-memory BFGS. ``"tron"`` is a trust-region Newton method with exact
+    Hessian-vector products: it needs the fewest rounds, but several exchanges of messages in each.
+    ``"gd"`` is gradient descent with a line search or a fixed ``step``. While workers are lost, an
+    estimate (a stand-in) replaces their part of the gradient.
 
     Source: Algorithms 1 and 2 of the resource-elastic paper, which are ``optimizer="gd"``.
 
@@ -413,12 +414,13 @@ class BatchGradient(_WithLoss, _WithIntercept):
 
 
 class CoCoA(_Seeded, _WithLoss, _WithIntercept, _Certified):
-    """Communication-efficient distributed dual coordinate ascent with a certified duality gap.
+    """Train a linear model with an L2 penalty by distributed dual coordinate ascent (CoCoA).
 
-    The objective is that of :class:`BatchGradient`. An intercept is an extra column of value
-    ``intercept_scaling``, penalised like the others. Members improve their part of the dual by
-    coordinate ascent; the driver adds their updates, scaled by an exact line search. The duality
-    gap ``P(w) - D(alpha)`` is an upper bound of the suboptimality ``P(w) - min P``.
+    CoCoA certifies its model: the duality gap ``P(w) - D(alpha)`` is an upper bound of the distance
+    ``P(w) - min P`` of the objective from its minimum. The objective is that of
+    :class:`BatchGradient`. An intercept is an extra column of value ``intercept_scaling``,
+    penalised like the others. Each worker improves the dual variables of its own examples by
+    coordinate ascent. The updates of all workers are added, scaled by an exact line search.
 
     Source: the elastic-CoCoA paper and the uni-task paper; ``mode="paper"`` is their aggregation,
     with ``sigma' = gamma K``.
@@ -541,7 +543,7 @@ class CoCoA(_Seeded, _WithLoss, _WithIntercept, _Certified):
 
 
 class PrimalCoCoA(_Seeded, _Certified):
-    """Sparse linear models on column-partitioned data, with a certified duality gap.
+    """Train a sparse linear model, such as the lasso, on data that are divided by columns.
 
     The objective is ``sum_i s_i loss_i / S + l1 |w|_1 + l2/2 |w|^2`` with margins ``w.x_i + b``,
     ``S = sum_i s_i``, s the sample weight times the class weight, and an unpenalised intercept b.
@@ -618,12 +620,12 @@ class PrimalCoCoA(_Seeded, _Certified):
 
 
 class LocalSGD(_Seeded):
-    """Local SGD for networks: members take local steps in every round, then models are averaged.
+    """Train a PyTorch network: every worker takes SGD steps, then the weights are averaged.
 
-    The K members together process ``K x batch x local_steps`` samples per round, each in proportion
-    to its share of the examples; ``local_steps=1`` is mini-batch SGD. Every example is visited
-    exactly once per epoch, whichever members join and leave. Needs PyTorch:
-    ``pip install 'elasticml[torch]'``.
+    One such step of all workers is a round. K workers together process ``K x batch x local_steps``
+    examples in a round, each in proportion to its share of the examples. ``local_steps=1`` is
+    mini-batch SGD. Every example is used exactly once in an epoch, also if workers join and leave.
+    This needs PyTorch: ``pip install 'elasticml[torch]'``.
 
     Source: the uni-task paper, sections 2.2, 3 and 5.1; the defaults are its settings for
     Fashion-MNIST.

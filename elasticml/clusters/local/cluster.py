@@ -45,9 +45,10 @@ class _Done:
 
 
 class LocalCluster:
-    """A scheduler process and worker processes on this machine, with faults on demand.
+    """Start a Dask scheduler and worker processes on this machine.
 
-    Nothing is started before ``start()`` or ``with``. ``distributed.Client(cluster)`` connects.
+    A job's ``faults`` may kill its workers and start new ones. Nothing is started before
+    ``start()`` or ``with``. ``distributed.Client(cluster)`` connects.
 
     Parameters
     ----------
