@@ -166,7 +166,7 @@ def _follow(
         if error.fields.get("reason") == DIRECTORY_LOST:
             if cancels:
                 _last_words(handle, [], story)
-            raise
+            raise _with_remedy(error, handle.record, job, directory) from error
         _rescue(handle, job, directory, story, error.message)
         if isinstance(error, JobFailedError):
             raise _with_remedy(error, handle.record, job, directory) from error
@@ -178,17 +178,17 @@ def _follow(
 
 
 def _with_remedy(
-    error: JobFailedError,
+    error: ElasticmlError,
     record: JobRecord,
     job: Mapping[str, Any],
     directory: RunDirectory | None,
-) -> JobFailedError:
+) -> ElasticmlError:
     """Return the error with what is left of the run, and how to resume it."""
     path = None if directory is None else directory.path
     text = [error.message]
     if path is not None:
         text.append(f"partial results of the run are in {path}")
-    if error.fields.get("reason") == SCHEDULER_LOST:
+    if error.fields.get("reason") in (SCHEDULER_LOST, DIRECTORY_LOST):
         text.append(how_to_resume(record, path, is_command="cluster" in job))
     return type(error)("; ".join(text), **error.fields)
 

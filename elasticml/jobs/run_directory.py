@@ -297,7 +297,7 @@ class RunDirectory:
         except (OSError, ConfigError) as error:
             why = reason_of(error.__cause__ or error)
             raise JobFailedError(
-                f"{self.path}: the run cannot be written any more: {why}; run it again",
+                f"{self.path}: the run cannot be written any more: {why}; make room there",
                 reason=DIRECTORY_LOST,
             ) from error
 

@@ -109,6 +109,21 @@ def test_a_directory_that_cannot_be_written_again_is_a_one_line_error(tmp_path):
     assert job.is_cancelled
 
 
+def test_a_full_disk_names_the_checkpoint_from_which_the_job_goes_on(tmp_path, monkeypatch):
+    # It said: run it again, although hours of work were in the checkpoint.
+    def full(*args):
+        raise OSError("No space left on device")
+
+    job = RunningJob(lambda: monkeypatch.setattr(module.RunDirectory, "_restore", full))
+    job.record = job_record(saved_record(tmp_path))
+    with pytest.raises(JobFailedError) as caught:
+        module.follow(job, run_dir=tmp_path / "run", cancels=True, cluster={"kind": "local"})
+    assert job.is_cancelled
+    message = caught.value.message
+    assert "cannot be written any more: No space left on device; make room there" in message
+    assert message.endswith(f"; resume it: elasticml run --resume {tmp_path / 'run'}")
+
+
 class LostJob(RunningJob):
     """A job whose scheduler ends while it runs."""
 
