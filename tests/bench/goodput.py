@@ -68,16 +68,17 @@ TRACES = ("none", "steady", "spot")
 TASKS = {"network": "A network", "linear": "A linear model"}
 #: What the page of performance says above the tables.
 TEXT = (
-    "Four workers of one thread each on two cores; one worker is killed (SIGKILL) at 5 s and "
-    "every 15 s from then on, and a new one may start 5 s later (`steady`), or workers are killed "
-    "and started in the shape of a spot cluster's trace (`spot`). Two workers keep both cores "
-    "busy: no trace takes processor time away from anybody, and a survivor may use what a killed "
-    "worker leaves. *Goodput* is the progress in a window after the first step, divided by that "
-    "of the same framework undisturbed. *Repeated*: examples computed that are not in the model. "
-    "*Lost*, *twice*: examples that complete epochs of the model lack, or have more than once, "
-    "counted alike for all that train a network, by the processes that compute them; – where the "
-    "framework's own passes are counted. *Target*: the loss of the undisturbed run after 0.6 of "
-    "the window. How each is set up, and what is not its default: "
+    "What training loses when workers are killed. Each framework trains with four workers of "
+    "one thread on two cores. Trace `steady`: one worker is killed with SIGKILL after 5 s and "
+    "then every 15 s, and a new one may start 5 s later. Trace `spot`: workers are killed and "
+    "started as in a recorded trace of a spot cluster. Two workers alone keep both cores "
+    "busy, so a loss takes no processor time away. *Goodput* is the progress in a window "
+    "after the first step, divided by that of the same framework without kills. *Repeated*: "
+    "examples that were computed but are not in the model. *Lost* and *twice*: examples that "
+    "are missing in the complete epochs of the model, or are in it more than once; – means "
+    "that only the framework's own passes were counted. *s to target*: seconds to the loss "
+    "that the undisturbed run has after 0.6 of the window; *undisturbed*: the seconds of that "
+    "run. How each framework was set up: "
     "[note](notes/performance-2026-11-25.md#goodput-under-pre-emption)."
 )
 #: The environment variable by which all processes of a run are recognized.
