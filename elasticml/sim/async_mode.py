@@ -199,7 +199,7 @@ class VirtualLoop:
         rows = None if mail.rows is None else int(mail.rows.size)
         port.send(StateMessage(mail), CONTROL_BYTES + 8 * message_values(self._shapes, rows))
         self._looper.counts["sent"] += 1
-        left_s = self._worker.endpoint.uplink_free_s - self._environment.clock.now_s
+        left_s = self._worker.endpoint.card.up_free_s - self._environment.clock.now_s
         self._later(max(left_s, 0.0), self._left, unsent)
 
     def _left(self, unsent: _Unsent) -> None:

@@ -153,7 +153,7 @@ class ChunkTransport:
 
     def _feed_when_sent(self, event: ev.Event) -> None:
         """Feed an event when what has been sent so far has left this process."""
-        left_s = self._worker.endpoint.uplink_free_s - self._environment.clock.now_s
+        left_s = self._worker.endpoint.card.up_free_s - self._environment.clock.now_s
         self._later(left_s, self._feed, event)
 
     def _fail(self, order: cmd.GiveChunks | cmd.CopyChunks, reason: str) -> None:

@@ -22,8 +22,8 @@ from elasticml.evaluation.validation import make_solver
 from elasticml.ids import ExchangeId, MemberId
 from elasticml.sim.block_cache import BlockCache
 from elasticml.sim.message_sizes import SharedExchange, shared_exchange
-from elasticml.sim.network import Network
-from elasticml.sim.virtual_clock import Clock
+from elasticml.sim.network import Network, NetworkCard
+from elasticml.sim.virtual_clock import Clock, Processors
 from elasticml.specification.simulator import WorldOptions
 from elasticml.training.driver_session import DriverSession
 from elasticml.training.fingerprint import blas_threads
@@ -56,7 +56,17 @@ class Environment:
         self.options = options
         self.session = session
         self.clock = Clock()
-        self.network = Network(self.clock, options.latency_s, options.bandwidth, options.detect_s)
+        self.processors = Processors(options.cores)
+        self.network = Network(
+            self.clock,
+            options.latency_s,
+            options.bandwidth,
+            options.detect_s,
+            options.message_s,
+            self.processors,
+        )
+        #: The network cards of hosts whose processes share one.
+        self._cards: dict[str, NetworkCard] = {}
         record = session.record
         self.library = BlockCache(session.source, record.chunk_bytes, n_members, record.cache)
         self.blas_threads = blas_threads()
@@ -74,6 +84,12 @@ class Environment:
         #: The last header, and what all members share of its exchange.
         self._shared_header: Work | None = None
         self._shared: SharedExchange | None = None
+
+    def card_of(self, host: str) -> NetworkCard:
+        """Return the network card of a process on a host."""
+        if self.options.host_links:
+            return self._cards.setdefault(host, NetworkCard())
+        return NetworkCard()
 
     def make_solver(self) -> Solver:
         """Create a member's solver."""

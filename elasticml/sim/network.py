@@ -4,7 +4,7 @@ A message leaves when its sender's uplink is free, takes its bytes over the band
 latency later when the receiver's downlink has received it. So the link of a driver with many
 children is a bottleneck. Messages that a killed process had sent completely still arrive; then its
 peers see the connection closed, as after ``kill -9``. A paused process receives nothing and closes
-nothing; it catches up when it is resumed.
+nothing; it catches up when it is resumed. A process may take processor time for each message.
 """
 
 from __future__ import annotations
@@ -12,11 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from elasticml.sim.virtual_clock import Clock
+from elasticml.sim.virtual_clock import Clock, Processors
 
 #: Messages of at least this size also occupy the receiver's downlink.
 LARGE_BYTES = 4096
 _CLOSED = object()
+
+
+class NetworkCard:
+    """The uplink and the downlink of a process, or of a host whose processes share them."""
+
+    __slots__ = ("down_free_s", "up_free_s")
+
+    def __init__(self) -> None:
+        self.up_free_s = self.down_free_s = 0.0
 
 
 class Endpoint:
@@ -25,27 +34,31 @@ class Endpoint:
     Parameters
     ----------
     address : str
+    card : NetworkCard, optional
+        That of its host; by default it has one of its own. Messages between processes with the
+        same card do not occupy it.
     """
 
     __slots__ = (
         "address",
         "backlog",
+        "busy_until_s",
+        "card",
         "died_s",
-        "downlink_free_s",
         "is_alive",
         "is_paused",
         "ports",
-        "uplink_free_s",
     )
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, card: NetworkCard | None = None) -> None:
         self.address = address
+        self.card = NetworkCard() if card is None else card
         self.is_alive = True
         self.is_paused = False
         #: Time of death: messages that had not left by then never arrive.
         self.died_s = float("inf")
-        self.uplink_free_s = 0.0
-        self.downlink_free_s = 0.0
+        #: When it has handled the messages that have arrived.
+        self.busy_until_s = 0.0
         self.ports: dict[Port, None] = {}
         #: Actions to perform when it is resumed.
         self.backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -115,13 +128,27 @@ class Network:
         Bytes per second of every endpoint's uplink, and of its downlink.
     detect_s : float
         Seconds from a process's death until its peers see their connections closed.
+    message_s : float
+        Processor seconds that a process takes for each message that it receives.
+    processors : Processors, optional
+        On which it does so.
     """
 
-    def __init__(self, clock: Clock, latency_s: float, bandwidth: float, detect_s: float) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        latency_s: float,
+        bandwidth: float,
+        detect_s: float,
+        message_s: float = 0.0,
+        processors: Processors | None = None,
+    ) -> None:
         self.clock = clock
         self.latency_s = latency_s
         self.bandwidth = bandwidth
         self.detect_s = detect_s
+        self.message_s = message_s
+        self.processors = Processors(None) if processors is None else processors
         self.sent_bytes = 0
 
     def connect(self, a: Endpoint, b: Endpoint) -> tuple[Port, Port]:
@@ -135,10 +162,14 @@ class Network:
     def carry(self, sender: Endpoint, to: Port, message: Any, nbytes: int) -> None:
         """Transmit a message."""
         self.sent_bytes += nbytes
-        seconds = nbytes / self.bandwidth
-        now_s, free_s = self.clock.now_s, sender.uplink_free_s
+        card, now_s = sender.card, self.clock.now_s
+        if card is to.owner.card:
+            to.last_arrival_s = max(now_s + self.latency_s, to.last_arrival_s)
+            self.clock.at(to.last_arrival_s, self._arrive, sender, now_s, to, message)
+            return
+        seconds, free_s = nbytes / self.bandwidth, card.up_free_s
         begins_s = now_s if now_s > free_s else free_s
-        left_s = sender.uplink_free_s = begins_s + seconds
+        left_s = card.up_free_s = begins_s + seconds
         if nbytes < LARGE_BYTES and not to.large_in_flight:
             to.last_arrival_s = max(left_s + self.latency_s, to.last_arrival_s)
             self.clock.at(to.last_arrival_s, self._arrive, sender, left_s, to, message)
@@ -151,9 +182,9 @@ class Network:
     def _receive(
         self, sender: Endpoint, left_s: float, to: Port, message: Any, seconds: float
     ) -> None:
-        receiver, now_s = to.owner, self.clock.now_s
-        free_s = receiver.downlink_free_s
-        free_s = receiver.downlink_free_s = (now_s if now_s > free_s else free_s) + seconds
+        card, now_s = to.owner.card, self.clock.now_s
+        free_s = card.down_free_s
+        free_s = card.down_free_s = (now_s if now_s > free_s else free_s) + seconds
         to.last_arrival_s = max(free_s, left_s + self.latency_s, to.last_arrival_s)
         self.clock.at(to.last_arrival_s, self._arrive_large, sender, left_s, to, message)
 
@@ -164,6 +195,15 @@ class Network:
     def _arrive(self, sender: Endpoint, left_s: float, to: Port, message: Any) -> None:
         if left_s > sender.died_s:
             return
+        if self.message_s > 0.0:
+            who = to.owner
+            begin_s = max(self.clock.now_s, who.busy_until_s)
+            who.busy_until_s = self.processors.done_s(begin_s, self.message_s)
+            self.clock.at(who.busy_until_s, self._hand_over, to, message)
+        else:
+            self._hand_over(to, message)
+
+    def _hand_over(self, to: Port, message: Any) -> None:
         who = to.owner
         if who.is_paused:
             who.backlog.append((to.take, (message,)))
@@ -196,7 +236,7 @@ class Network:
         if port.large_in_flight:
             self.clock.after(self.detect_s, self._detect, port)
             return
-        t_s = max(self.clock.now_s, port.last_arrival_s)
+        t_s = max(self.clock.now_s, port.last_arrival_s, port.owner.busy_until_s)
         self.clock.at(t_s, self.perform, port.owner, port.take, _CLOSED)
 
     def pause(self, who: Endpoint) -> None:

@@ -77,7 +77,7 @@ class Worker:
         self.number = number
         self.address = f"sim://{number}"
         self.host = f"host{number % self.environment.options.hosts}"
-        self.endpoint = Endpoint(self.address)
+        self.endpoint = Endpoint(self.address, self.environment.card_of(self.host))
         #: Its member of the job; None before the first welcome.
         self.life: Incarnation | None = None
         #: The slot of its last member.
@@ -108,7 +108,8 @@ class Worker:
     def computing_s(self, seconds: float) -> float:
         """Return the seconds until a computation requested now is done, after earlier ones."""
         now_s = self.environment.clock.now_s
-        self._computing_until_s = max(now_s, self._computing_until_s) + seconds
+        begin_s = max(now_s, self._computing_until_s)
+        self._computing_until_s = self.environment.processors.done_s(begin_s, seconds)
         return self._computing_until_s - now_s
 
     def reading_s(self, seconds: float) -> float:

@@ -157,6 +157,9 @@ class WorldOptions(_Options):
     latency_s: NumberFrom0 = 2e-4
     #: Bytes per second of every process's uplink, and of its downlink.
     bandwidth: Rate = 1.25e9
+    #: The processes of a host share one uplink and one downlink, which messages between them do
+    #: not use.
+    host_links: Flag = Field(default=False, repr=False)
     #: Seconds per example and exchange; by operation (others at "other"); or "measured": the
     #: solver's own time on this machine, which makes times differ from run to run.
     compute_s: Seconds | Literal["measured"] = 2e-7
@@ -184,6 +187,10 @@ class WorldOptions(_Options):
     warm_up_s: NumberFrom0 = Field(default=0.0, repr=False)
     #: Seconds from a process's death to the moment at which others see its links closed.
     detect_s: NumberAbove0 = 0.01
+    #: Processor seconds that a process takes for each message that it receives.
+    message_s: NumberFrom0 = Field(default=0.0, repr=False)
+    #: Cores that all processes share, for messages and computations; None: each has its own.
+    cores: Count | None = Field(default=None, repr=False)
     #: Members are placed on this many hosts in turn.
     hosts: Count = 1
     #: Seconds between two ticks of the driver.

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 
-from elasticml.sim.network import Endpoint, Network
-from elasticml.sim.virtual_clock import Clock
+import pytest
+
+from elasticml.sim.network import Endpoint, Network, NetworkCard
+from elasticml.sim.virtual_clock import Clock, Processors
 
 
 class Net:
     """A network, and what each of its endpoints has received and when."""
 
-    def __init__(self, latency_s=1.0, bandwidth=1000.0, detect_s=5.0):
+    def __init__(self, latency_s=1.0, bandwidth=1000.0, detect_s=5.0, message_s=0.0, cores=None):
         self.clock = Clock()
-        self.network = Network(self.clock, latency_s, bandwidth, detect_s)
+        processors = Processors(cores)
+        self.network = Network(self.clock, latency_s, bandwidth, detect_s, message_s, processors)
         self.heard = []
 
     def link(self, a, b):
@@ -99,3 +102,43 @@ def test_events_due_at_one_moment_happen_as_planned():
         clock.at(1.0, done.append, name)
     clock.run(math.inf)
     assert (done, clock.now_s) == (["a", "b", "c"], 1.0)
+
+
+def test_processes_of_a_host_share_its_link_and_do_not_use_it_among_themselves():
+    net, card = Net(), NetworkCard()
+    one, two, far = Endpoint("one", card), Endpoint("two", card), Endpoint("far")
+    net.link(one, far)[0].send("first", 10_000)
+    net.link(two, far)[0].send("second", 10_000)
+    net.link(one, two)[0].send("near", 10_000)
+    assert net.run() == [(1.0, "two", "near"), (11.0, "far", "first"), (21.0, "far", "second")]
+
+
+@pytest.mark.parametrize(("cores", "last_s"), [(None, 3.0), (2, 3.0), (1, 5.0)])
+def test_messages_take_processor_time_one_after_another_in_a_process(cores, last_s):
+    net = Net(message_s=1.0, cores=cores)
+    sender, a, b = Endpoint("sender"), Endpoint("a"), Endpoint("b")
+    to_a, to_b = (net.link(sender, each)[0] for each in (a, b))
+    for port in (to_a, to_b):
+        port.send("first", 0)
+        port.send("second", 0)
+    heard = net.run()
+    assert [t for t, _, _ in heard][-1] == last_s
+    for name in "ab":
+        assert [what for _, who, what in heard if who == name] == ["first", "second"]
+
+
+def test_the_end_of_a_connection_comes_after_the_messages_that_are_being_handled():
+    net = Net(message_s=10.0)
+    dead = Endpoint("dead")
+    port = net.link(dead, Endpoint("b"))[0]
+    port.send("one", 0)
+    port.send("two", 0)
+    net.clock.after(2.0, net.network.kill, dead)
+    assert net.run() == [(11.0, "b", "one"), (21.0, "b", "two"), (21.0, "b", "closed")]
+
+
+def test_a_core_that_would_idle_until_the_work_begins_is_left_to_others():
+    processors = Processors(2)
+    assert processors.done_s(0.0, 1.0) == 1.0
+    assert processors.done_s(1.0, 1.0) == 2.0
+    assert processors.done_s(0.0, 1.0) == 1.0
