@@ -178,6 +178,18 @@ def source_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
+def _version_digest(path: Path) -> str:
+    """Return a digest of a file's source and of what compiles it."""
+    versions = f"{numba.__version__} {llvmlite.__version__} {source_digest(path)}"
+    return hashlib.sha256(versions.encode()).hexdigest()
+
+
+def _shared_folder(path: Path) -> Path:
+    """Return the folder in the user's cache for the machine code of a file of this package."""
+    parts = path.relative_to(_PACKAGE).with_suffix("").parts
+    return cache_directory() / _FOLDER / "-".join([*parts, _version_digest(path)[:16]])
+
+
 class _SharedLocator(caching._CacheLocator):  # type: ignore[misc]
     """Files of machine code in the user's cache folder, by the source and the versions of numba.
 
@@ -188,13 +200,9 @@ class _SharedLocator(caching._CacheLocator):  # type: ignore[misc]
     """
 
     def __init__(self, function: Callable[..., Any], path: Path, *, is_shared: bool) -> None:
-        versions = f"{numba.__version__} {llvmlite.__version__} {source_digest(path)}"
-        self._digest = hashlib.sha256(versions.encode()).hexdigest()
+        self._digest = _version_digest(path)
         self._line = function.__code__.co_firstlineno
-        self._folder = path.parent / "__pycache__"
-        if is_shared:
-            name = "-".join([*path.relative_to(_PACKAGE).with_suffix("").parts, self._digest[:16]])
-            self._folder = cache_directory() / _FOLDER / name
+        self._folder = _shared_folder(path) if is_shared else path.parent / "__pycache__"
 
     @classmethod
     def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _SharedLocator | None:
@@ -218,6 +226,18 @@ class _SharedLocator(caching._CacheLocator):  # type: ignore[misc]
 
     def get_disambiguator(self) -> str:
         return str(self._line)
+
+
+def has_machine_code(file: str) -> bool:
+    """Whether the cache has machine code of a file of this package, or of one that it imports.
+
+    True if the user's cache folder is not used.
+    """
+    if is_off() or numba.config.CACHE_DIR:
+        return True
+    path = Path(file).resolve()
+    folders = [_shared_folder(each) for each in (path, *_imports(path))]
+    return any(True for folder in folders for _ in folder.glob("*.nbc"))
 
 
 class _Files(caching.CompileResultCacheImpl):  # type: ignore[misc]

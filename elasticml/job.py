@@ -240,8 +240,14 @@ class Job:
         del arguments["cluster"]
         return cls(arguments.pop("algorithm"), arguments.pop("data"), **arguments)
 
-    def check_data(self) -> None:
+    def check_data(self) -> tuple[str, str] | None:
         """List the blocks of all data, and read the first test block and a small first block.
+
+        Returns
+        -------
+        (str, str) or None
+            The layout of the first block's chunks, kind and type of values; None if it was not
+            read.
 
         Raises
         ------
@@ -249,7 +255,7 @@ class Job:
             When a file is missing, empty, or not in the declared format.
         """
         preflight_data(self.algorithm, self.data, self.test, self.cache)
-        try_first_block(self.data, self.cache)
+        return try_first_block(self.data, self.cache)
 
     def check_memory(self, worker_bytes: int | None) -> None:
         """Check that a chunk fits into a worker's memory; None and 0 mean no limit."""

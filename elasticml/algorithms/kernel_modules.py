@@ -19,10 +19,17 @@ _TORCH: Final = "torch"
 _OF_ALGORITHM: Final[dict[str, tuple[str, ...]]] = {
     "async_sgd": ("elasticml.algorithms.async_sgd.kmeans",),
     "batch_gradient": (),
-    "cocoa": ("elasticml.objectives.conjugates", "elasticml.algorithms.cocoa.local_pass"),
+    "cocoa": (
+        "elasticml.objectives.conjugates",
+        "elasticml.algorithms.cocoa.line_search",
+        "elasticml.algorithms.cocoa.local_pass",
+    ),
     "local_sgd": (_TORCH,),
     "primal_cocoa": ("elasticml.algorithms.primal_cocoa.column_blocks",),
 }
+
+#: Algorithms for which this process was warmed up as a whole, before its members began.
+_warm: set[str] = set()
 
 
 def warms_up(algorithm: str) -> bool:
@@ -37,11 +44,20 @@ def kernel_modules(algorithms: Iterable[str] | None = None) -> tuple[str, ...]:
     return _ALWAYS + tuple(m for m in modules if algorithms is not None or m != _TORCH)
 
 
-def warm_up(modules: Iterable[str]) -> list[ImportError]:
+def warm_up(
+    modules: Iterable[str], kind: str | None = None, dtype: str | None = None
+) -> list[ImportError]:
     """Import modules and compile their kernels, or load the machine code from the cache.
 
-    Calls ``warm_kernels()`` of each module that defines it, in the calling thread; it starts no
-    thread.
+    Calls ``warm_kernels(kind, dtype)`` of each module that defines it, in the calling thread; it
+    starts no thread.
+
+    Parameters
+    ----------
+    modules : iterable of str
+    kind, dtype : str, optional
+        The layout of the data, see :class:`elasticml.data.chunks.body.Layout`: only its kernels are
+        compiled. None: those of all.
 
     Returns
     -------
@@ -64,5 +80,15 @@ def warm_up(modules: Iterable[str]) -> list[ImportError]:
             continue
         warm_kernels = getattr(module, "warm_kernels", None)
         if warm_kernels is not None:
-            warm_kernels()
+            warm_kernels(kind, dtype)
     return missing
+
+
+def note_warm(algorithms: Iterable[str] | None) -> None:
+    """Record that this process was warmed up for algorithms; None: for all."""
+    _warm.update(_OF_ALGORITHM if algorithms is None else algorithms)
+
+
+def is_warm(algorithm: str) -> bool:
+    """Whether this process, or the one that forked it, was warmed up for an algorithm."""
+    return algorithm in _warm

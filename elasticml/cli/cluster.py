@@ -29,11 +29,16 @@ CONNECT_S = 10
 
 @contextmanager
 def client_of(
-    cluster: LocalWorkers | Address | ClusterFactory, algorithm: str, *, verbose: bool = False
+    cluster: LocalWorkers | Address | ClusterFactory,
+    algorithm: str,
+    layout: tuple[str, str] | None = None,
+    *,
+    verbose: bool = False,
 ) -> Iterator[Client]:
     """Yield a client of the cluster that a job names; start and end local workers.
 
-    Local workers compile the kernels of ``algorithm`` before they register.
+    Local workers compile the kernels of ``algorithm`` before they register; with ``layout`` only
+    those for chunks of this kind and type of values.
 
     Raises
     ------
@@ -62,6 +67,7 @@ def client_of(
         workers_max=cluster.workers_max,
         slowdown=cluster.slowdown,
         algorithms=[algorithm],
+        layout=layout,
     )
     local.launch()
     try:

@@ -94,14 +94,15 @@ def run(
         check_free(path)
     else:
         interrupted_run(resume, made.checkpoint)  # before anything is started
+    layout = None
     if isinstance(file.cluster, LocalWorkers):
         # Check first: nothing is started for a job that cannot run.
-        made.check_data()
+        layout = made.check_data()
         if file.cluster.memory != "auto":
             made.check_memory(parse_size(file.cluster.memory))
     with (
         _nothing_written(),
-        client_of(file.cluster, made.algorithm.name, verbose=verbose) as client,
+        client_of(file.cluster, made.algorithm.name, layout, verbose=verbose) as client,
     ):
         result = made.run(
             client,

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib.util
 import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from elasticml.algorithms.kernel_modules import kernel_modules, warm_up
+from elasticml.algorithms.kernel_modules import kernel_modules, note_warm, warm_up
 
 # Process name and parent death signal, which only Linux has; elsewhere these calls do nothing.
 
@@ -89,7 +90,12 @@ _NO_ROUTES: dict[str, Any] = {
 }
 
 
-def load_for_worker(algorithms: Sequence[str] | None) -> None:
+def load_for_worker(
+    algorithms: Sequence[str] | None,
+    layout: tuple[str, str] | None = None,
+    *,
+    with_helper: bool = False,
+) -> None:
     """Import what a worker uses, and warm up its kernels, before it registers.
 
     A library that is missing is only a warning: an environment that was packed for some jobs may
@@ -99,13 +105,42 @@ def load_for_worker(algorithms: Sequence[str] | None) -> None:
     ----------
     algorithms : sequence of str or None
         Names of the algorithms that the worker will run; None for all.
+    layout : (str, str), optional
+        Kind and type of values of the data's chunks: only their kernels are compiled.
+    with_helper : bool
+        Whether to fork a process that compiles from the end of the list of modules, if one has
+        nothing in the cache: each function is compiled by one of the two, and loaded by this one.
+        Only for a process without threads.
     """
     from elasticml.algorithms.registry import import_algorithms
 
     load(WORKER_MODULES)
-    for error in import_algorithms(algorithms):
-        logger.warning("cannot preload %s: %s", error.name, error)
-    load(kernel_modules(algorithms))
+    _warn_of(import_algorithms(algorithms))
+    kind, dtype = layout or (None, None)
+    modules = kernel_modules(algorithms)
+    child = os.fork() if with_helper and _are_cold(modules) else None
+    if child == 0:
+        try:
+            warm_up(modules[::-1], kind, dtype)
+        finally:
+            os._exit(0)
+    try:
+        _warn_of(warm_up(modules, kind, dtype))
+    finally:
+        if child is not None:
+            os.waitpid(child, 0)
+    note_warm(algorithms)
+
+
+def _are_cold(modules: Iterable[str]) -> bool:
+    """Whether the cache lacks the machine code of one of some modules."""
+    try:
+        from elasticml.compiled import has_machine_code
+    except ImportError:  # no numba: there is nothing to compile
+        return False
+    specs = [importlib.util.find_spec(name) for name in modules if name.startswith("elasticml.")]
+    files = [spec.origin for spec in specs if spec is not None and spec.origin is not None]
+    return not all(has_machine_code(file) for file in files)
 
 
 def configure_dask(*, dashboard: bool) -> None:
@@ -149,7 +184,11 @@ def load(modules: tuple[str, ...]) -> None:
     ImportError
         When a module of this package is missing.
     """
-    for error in warm_up(modules):
+    _warn_of(warm_up(modules))
+
+
+def _warn_of(missing: Sequence[ImportError]) -> None:
+    for error in missing:
         logger.warning("cannot preload %s: %s", error.name, error)
 
 

@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 
 from elasticml.algorithms.registry import algorithm as algorithm_named
 from elasticml.data.chunks.by_columns import is_by_columns
+from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.readers.images import image_shape
 from elasticml.data.source import Source, read_block
 from elasticml.errors import ConfigError, DataError, prefix_errors
@@ -72,15 +73,21 @@ def preflight_data(
         check_image_shapes(test, lambda: _if_accessible(lambda: image_shape(data), reads) or shape)
 
 
-def try_first_block(data: Source, cache: CacheSetting = None) -> None:
+def try_first_block(data: Source, cache: CacheSetting = None) -> tuple[str, str] | None:
     """Read the first block of training data if it is small, before anything is started.
+
+    Returns
+    -------
+    (str, str) or None
+        The layout of its chunks, kind and type of values; None if it was not read.
 
     Raises
     ------
     ConfigError, DataError
         When its rows cannot be read.
     """
-    _columns_of(data, cache, True)
+    summary = _first_summary(data, cache)
+    return None if summary is None else (summary.layout.kind, summary.layout.dtype)
 
 
 def _check_orientation(algorithm: AnyAlgorithm, data: Source, path: str) -> None:
@@ -122,7 +129,13 @@ def _columns_of(source: Source, cache: CacheSetting, reads: bool) -> int | None:
     Categories need the vocabulary of the training data, which does not exist yet.
     """
     first = source.blocks()[0]
-    if not reads or first.nbytes > TRIED_BYTES_MAX or source.needs_survey:
-        return first.columns
-    summary = read_block(source, first.index, None, 1, cache)[1]
-    return summary.n_columns if first.columns is None else first.columns
+    summary = _first_summary(source, cache) if reads else None
+    return summary.n_columns if summary and first.columns is None else first.columns
+
+
+def _first_summary(source: Source, cache: CacheSetting) -> BlockSummary | None:
+    """Read the first block; return None if it is too large or cannot be read yet."""
+    first = source.blocks()[0]
+    if first.nbytes > TRIED_BYTES_MAX or source.needs_survey:
+        return None
+    return read_block(source, first.index, None, 1, cache)[1]

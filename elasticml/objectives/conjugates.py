@@ -150,7 +150,7 @@ def dual_loss_named(name: str, parameters: Mapping[str, float] = {}) -> DualLoss
     return _box(loss) if loss.code == loss_kernels.BOX else _deviance(loss)
 
 
-def warm_kernels() -> None:
+def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
     """Compile the kernels for float64 arrays, or load them from the cache."""
     one = np.ones(1)
     for loss in DUAL_LOSSES.values():

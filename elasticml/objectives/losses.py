@@ -282,7 +282,7 @@ def loss_named(name: str, parameters: Mapping[str, float] = {}) -> MarginLoss:
     return _WITH_PARAMETERS[name](**parameters) if parameters else LOSSES[name]
 
 
-def warm_kernels() -> None:
+def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
     """Compile the kernels for float64 arrays, or load them from the cache.
 
     Members call it before they report ready, so that no exchange waits for the compiler.

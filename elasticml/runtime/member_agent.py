@@ -10,7 +10,7 @@ from typing import Any
 
 from elasticml.algorithms.async_sgd.report_ops import ReportSolver
 from elasticml.algorithms.base import Solver, WarmingSolver
-from elasticml.algorithms.kernel_modules import kernel_modules, warm_up, warms_up
+from elasticml.algorithms.kernel_modules import is_warm, kernel_modules, warm_up, warms_up
 from elasticml.algorithms.parallel import Serial
 from elasticml.collective.frames import Frame, Header, Kind, check_payload
 from elasticml.collective.segmentation import IncomingVector
@@ -331,7 +331,7 @@ class MemberAgent:
         )
         self.collective.moved_bytes = lambda: transfers.sent_bytes
         name = self._record.algorithm_name
-        if warms_up(name):
+        if warms_up(name) and not is_warm(name):
             self._warming = asyncio.get_running_loop().create_task(self._warm_up(name))
             self._tasks.add(self._warming)
             self._warming.add_done_callback(self._tasks.discard)

@@ -145,3 +145,22 @@ def test_the_digest_covers_every_imported_file(
     assert digest() == before
     (tmp_path / "rooms/c.py").write_text("D = 2\n")
     assert digest() != before
+
+
+def test_a_file_whose_functions_were_only_imported_has_no_machine_code(tmp_path):
+    text = (
+        "from elasticml.algorithms.cocoa import contention\n"
+        "from elasticml.compiled import has_machine_code\n"
+        "print(has_machine_code(contention.__file__))\n"
+        "contention.adapted_contention(1.0, 2.0, 3.0, 4.0)\n"
+        "print(has_machine_code(contention.__file__))\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment | {"ELASTICML_CACHE": str(tmp_path)},
+    )
+    assert done.stdout.split() == ["False", "True"]

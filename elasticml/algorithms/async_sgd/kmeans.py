@@ -122,12 +122,14 @@ def checked_centres(arrays: Mapping[str, F64], clusters: int, columns: int) -> F
     return centres
 
 
-def warm_kernels() -> None:
+def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
     """Compile the kernels for both value types, or load them from the cache."""
     problem = KMeans(clusters=2, columns=2)
     dtypes: tuple[Dtype, ...] = ("float64", "float32")
-    for dtype in dtypes:
-        chunk = dense_chunk(ChunkId("warm", 0, 0), np.zeros(3), np.eye(3, 2), dtype=dtype)
+    for each in dtypes:
+        if dtype not in (None, each):
+            continue
+        chunk = dense_chunk(ChunkId("warm", 0, 0), np.zeros(3), np.eye(3, 2), dtype=each)
         state = problem.begin({"centres": np.eye(2)})
         problem.step(state, Batch(parts=[(chunk, np.arange(3))]))
         problem.value(state, [chunk])

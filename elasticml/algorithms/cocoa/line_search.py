@@ -96,6 +96,13 @@ def sum_steps(
             sums[0] -= s * u * offsets[i] * (y if code != 1 and code != 5 else 1.0)
 
 
+def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
+    """Compile the sums, or load their machine code from the cache."""
+    one = np.ones(1)
+    products(one, one)
+    sum_steps(0, (0.0, 1.0, 0.0), one, one, one, _NONE, _NONE, np.zeros(1), np.zeros(2))
+
+
 def summed_steps(loss: DualLoss, before: F64, piece: Piece, step: F64) -> F64:
     """Write a chunk's step from ``before`` to its dual variables; return its sums, (2,)."""
     sums = np.zeros(2)

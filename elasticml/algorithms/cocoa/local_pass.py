@@ -553,12 +553,14 @@ class LocalSolver:
 # Compile the kernels of a local pass in advance.
 
 
-def warm_kernels() -> None:
+def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
     """Compile the kernels for both types of values, or load their machine code from the cache."""
     dtypes: tuple[Dtype, ...] = ("float32", "float64")
-    for dtype in dtypes:
-        chunk = dense_chunk(ChunkId("warm", 0, 0), np.ones(1), np.ones((1, 1)), dtype=dtype)
-        solver = LocalSolver(loss="hinge", dtype=dtype, intercept_scaling=None)
+    for each in dtypes:
+        if dtype not in (None, each):
+            continue
+        chunk = dense_chunk(ChunkId("warm", 0, 0), np.ones(1), np.ones((1, 1)), dtype=each)
+        solver = LocalSolver(loss="hinge", dtype=each, intercept_scaling=None)
         one = np.ones(1)
         solver.bind([Piece(chunk, one, one, np.zeros(1))])
         request = PassRequest(

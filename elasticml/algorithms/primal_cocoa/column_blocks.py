@@ -281,7 +281,7 @@ def _unstored(chunk: Chunk, of: I64, root: F64, total: float) -> F64:
     return rest
 
 
-def warm_kernels() -> None:
+def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
     """Compile a member's kernels, or load their machine code from the cache."""
     one, id = np.ones(1), ChunkId("warm", 0, 0)
     for chunk in (

@@ -83,6 +83,9 @@ class LocalCluster:
     algorithms : sequence of str or None
         Algorithms that the cluster will run, such as ``["cocoa"]``: workers compile their kernels
         before they register, which takes some seconds the first time. None compiles all.
+    layout : (str, str), optional
+        Kind and type of values of the only chunks whose kernels they compile then, such as
+        ``("csr", "float64")``. Others are compiled when they are first used.
 
     Raises
     ------
@@ -113,6 +116,7 @@ class LocalCluster:
         workers_max: int | None = None,
         slowdown: Mapping[int, float] | None = None,
         algorithms: Sequence[str] | None = None,
+        layout: tuple[str, str] | None = None,
     ) -> None:
         _check_count("workers", workers)
         _check_count("workers_max", workers if workers_max is None else workers_max)
@@ -124,6 +128,7 @@ class LocalCluster:
         self._workers_max = workers if workers_max is None else workers_max
         self._slowdown = _slowdown(slowdown or {})
         self._algorithms = None if algorithms is None else list(algorithms)
+        self._layout = layout
         self._threads = threads
         self._memory_limit = _memory_bytes(memory_limit)
         self._keep = keep
@@ -278,6 +283,7 @@ class LocalCluster:
             workers_max=self._workers_max,
             slowdown=self._slowdown,
             algorithms=self._algorithms,
+            layout=self._layout,
             threads=self._threads,
             memory_limit=self._memory_limit,
             keep=self._keep,

@@ -127,16 +127,16 @@ def _become_worker(options: WorkerOptions, lifeline: int) -> None:
 
 
 def main() -> None:
-    """Run the fork server: ``python -m elasticml.clusters.local.forkserver CONTROL_FD ALGORITHMS``.
+    """Run the fork server: ``python -m elasticml.clusters.local.forkserver CONTROL_FD KERNELS``.
 
-    ``ALGORITHMS`` is JSON: a list of the algorithms whose kernels are compiled, or null for all.
+    ``KERNELS`` is JSON: the arguments of ``load_for_worker``.
     """
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     set_process_name("em-forkserver")
     configure_dask(dashboard=False)
     configure_logging()
-    load_for_worker(json.loads(sys.argv[2]))
+    load_for_worker(*json.loads(sys.argv[2]), with_helper=True)
     load(("elasticml.clusters.local.worker_process",))
     freeze_memory()
     ForkServer(control).serve()

@@ -148,14 +148,20 @@ class ForkServerLauncher:
         Threads for the numeric libraries of the workers.
     log_file : str
         Log file of the fork server.
-    algorithms : list of str or None
-        Algorithms whose kernels the fork server compiles before it forks; None for all.
+    kernels : tuple
+        The algorithms and the layout whose kernels the fork server compiles before it forks; see
+        ``load_for_worker``.
     """
 
-    def __init__(self, threads: int, log_file: str, algorithms: list[str] | None) -> None:
+    def __init__(
+        self,
+        threads: int,
+        log_file: str,
+        kernels: tuple[list[str] | None, tuple[str, str] | None],
+    ) -> None:
         self._threads = threads
         self._log_file = log_file
-        self._algorithms = json.dumps(algorithms)
+        self._kernels = json.dumps(kernels)
         self._forkserver: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         #: One future per request that the fork server has not answered, oldest first.
@@ -169,7 +175,7 @@ class ForkServerLauncher:
         with theirs, open(self._log_file, "ab") as log:
             self._forkserver = subprocess.Popen(
                 python_command(
-                    "elasticml.clusters.local.forkserver", str(theirs.fileno()), self._algorithms
+                    "elasticml.clusters.local.forkserver", str(theirs.fileno()), self._kernels
                 ),
                 env=python_environment(self._threads),
                 stdin=subprocess.DEVNULL,

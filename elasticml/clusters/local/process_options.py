@@ -39,6 +39,8 @@ class ClusterOptions:
     slowdown: dict[str, float] = field(default_factory=dict)
     #: Algorithms whose kernels workers compile before they register; None for all.
     algorithms: list[str] | None = None
+    #: Kind and type of values of the only chunks whose kernels they compile; None for all.
+    layout: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,8 @@ class WorkerOptions:
     #: Algorithms whose kernels it compiles before it registers, where it was not forked; None for
     #: all.
     algorithms: list[str] | None = None
+    #: The only layout of chunks for which it does so.
+    layout: tuple[str, str] | None = None
 
 
 def encode(options: ClusterOptions | WorkerOptions) -> str:

@@ -194,7 +194,8 @@ def _new_launcher(options: ClusterOptions) -> Launcher:
     if options.start_method == "spawn":
         return SpawnLauncher(options.threads)
     log_file = f"{options.log_dir}/forkserver.log"
-    launcher = ForkServerLauncher(options.threads, log_file, options.algorithms)
+    kernels = (options.algorithms, options.layout)
+    launcher = ForkServerLauncher(options.threads, log_file, kernels)
     launcher.launch()
     return launcher
 

@@ -121,7 +121,7 @@ def main() -> None:
     redirect_output(options.log_file)
     configure_dask(dashboard=False)
     configure_logging()
-    load_for_worker(options.algorithms)
+    load_for_worker(options.algorithms, options.layout)
     status = run_worker(options, lifeline)
     sys.stderr.flush()
     os._exit(status)

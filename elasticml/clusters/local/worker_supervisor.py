@@ -227,6 +227,7 @@ class WorkerSupervisor(SchedulerPlugin):
             scratch_dir=self._options.scratch_dir,
             slowdown=self._options.slowdown.get(record.name, 1.0),
             algorithms=self._options.algorithms,
+            layout=self._options.layout,
         )
         read_end, record.lifeline = os.pipe()
         try:

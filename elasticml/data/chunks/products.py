@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from elasticml.arrays import F64
 from elasticml.data.chunks import kernels
+from elasticml.data.chunks.body import Dtype
 from elasticml.data.chunks.chunk import (
     Chunk,
     Layout,
@@ -243,19 +244,29 @@ def make_adjoint(layout: Layout, d: int) -> Adjoint:
     return Adjoint(layout, d)
 
 
-def warm_kernels() -> None:
-    """Compile all products for float64 chunks, or load their machine code from the cache.
+def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
+    """Compile the products of float64 chunks, or load their machine code from the cache.
 
     Members call it before they report ready, so that no exchange waits for compilation.
+
+    Parameters
+    ----------
+    kind : str, optional
+        The only kind of chunks; None: all.
+    dtype : str, optional
+        Their type of values instead.
     """
+    values: Dtype = "float32" if dtype == "float32" else "float64"
     one, id = np.ones(1), ChunkId("warm", 0, 0)
     layout = sequence_layout("AC", 8, (1, 2))
     for chunk in (
-        dense_chunk(id, one, np.ones((1, 1))),
-        csr_chunk(id, one, [0, 1], [0], one, 1),
+        dense_chunk(id, one, np.ones((1, 1)), dtype=values),
+        csr_chunk(id, one, [0, 1], [0], one, 1, dtype=values),
         binary_csr_chunk(id, one, [0, 1], [0], 1),
         sequence_chunk(id, one, np.zeros((1, 8), np.uint8), layout),
     ):
+        if kind not in (None, chunk.layout.kind):
+            continue
         w, out = np.ones(chunk.layout.n_columns), np.empty(1)
         forward = make_forward(chunk.layout, w)
         forward(chunk, out)

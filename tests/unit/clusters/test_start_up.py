@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 
@@ -81,3 +82,39 @@ def test_a_worker_without_compiled_libraries_starts():
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "cannot preload numba" in done.stderr
+
+
+HELPED = """
+import os, sys
+from elasticml.algorithms import kernel_modules
+from elasticml.clusters import process_setup
+
+sys.path.insert(0, sys.argv[1])
+process_setup._are_cold = lambda modules: True
+kernel_modules._ALWAYS = ("first",)
+kernel_modules._OF_ALGORITHM["cocoa"] = ("second",)
+process_setup.load_for_worker(["cocoa"], ("csr", "float32"), with_helper=True)
+print(os.getpid(), kernel_modules.is_warm("cocoa"), kernel_modules.is_warm("local_sgd"))
+"""
+MODULE = """
+import os
+
+def warm_kernels(kind, dtype):
+    with open(os.environ["CALLS"], "a") as file:
+        file.write(f"{os.getpid()} {__name__} {kind} {dtype}\\n")
+"""
+
+
+def test_a_helper_compiles_the_kernels_of_one_layout_from_the_other_end(tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.py").write_text(MODULE)
+    env = {**os.environ, "CALLS": str(tmp_path / "calls")}
+    command = [sys.executable, "-c", HELPED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    own, *warm = done.stdout.split()
+    assert warm == ["True", "False"]
+    calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
+    assert {tuple(call[2:]) for call in calls} == {("csr", "float32")}
+    by_own = [call[1] for call in calls if call[0] == own]
+    by_helper = [call[1] for call in calls if call[0] != own]
+    assert (by_own, by_helper) == (["first", "second"], ["second", "first"])
