@@ -22,9 +22,13 @@ from elasticml.objectives.conjugates import dual_loss_named
 
 #: Diagonal entries up to this are zero: a column of zeros without penalty.
 _TINY: Final = 1e-300
+_NEVER: Final = (math.inf, math.inf)
 #: Most coordinates, and least rows for each, with which Newton steps may factor the Hessian.
 GRAM_COLUMNS_MAX: Final = 500
 GRAM_ROWS: Final = 4
+#: Slope at which a search along a step ends, as a share of the first, and its most trials.
+SEARCH: Final = 0.05
+SEARCH_MAX: Final = 30
 
 
 class LinearObjective:
@@ -78,6 +82,8 @@ class LinearObjective:
         self._frees = is_free and intercept_scaling is not None
         if self._frees:
             self._penalty[self._d :] = 0.0
+        #: The Hessian jumps where margins are 1.
+        self._is_searched = loss == "squared_hinge"
         #: Number of the offset's column; None without one.
         self.fixed = fixed
         if fixed is not None:
@@ -102,7 +108,9 @@ class LinearObjective:
 
     def at(self, w: F64) -> Point:
         """See :class:`elasticml.algorithms.linear.newton.Smooth`."""
-        margins = self._forward(w)
+        return self._at(w, self._forward(w))
+
+    def _at(self, w: F64, margins: F64) -> Point:
         slopes = np.empty(margins.size)
         loss = self._loss.loss.value_and_slope(margins, self._targets, self._weights, slopes)
         penalised = self._penalty * w
@@ -121,7 +129,42 @@ class LinearObjective:
             product=self._product(margins),
             gap=value - self._dual(margins, image),
             is_quadratic=self._loss.name == "squared",
+            minimum_along=self._search(w, margins, slopes) if self._is_searched else None,
+            hessian_products=self._products_here(slopes) if self._is_searched else _NEVER,
         )
+
+    def _products_here(self, slopes: F64) -> tuple[float, float]:
+        """Return the cost of a Hessian of the rows with a slope, see :class:`Point`."""
+        if not math.isfinite(self.hessian_products()):
+            return _NEVER
+        share = max(float(np.count_nonzero(slopes)), 1.0) / slopes.size
+        of_all = self._rows.gram_products(share)
+        return of_all, of_all / share
+
+    def _search(self, w: F64, margins: F64, slopes: F64) -> Callable[[F64], Point]:
+        """Return the search along a step: Newton's method between the bounds found so far."""
+
+        def search(step: F64) -> Point:
+            directions, penalised = self._forward(step), self._penalty * step
+            constant, linear = float(penalised @ w), float(penalised @ step)
+            first = abs(float(slopes @ directions) + constant)
+            low, high, t, trial = 0.0, math.inf, 1.0, np.empty(margins.size)
+            for _ in range(SEARCH_MAX):
+                there = margins + t * directions
+                self._loss.loss.value_and_slope(there, self._targets, self._weights, trial)
+                slope = float(trial @ directions) / self._total + constant + t * linear
+                if abs(slope) <= SEARCH * first:
+                    break
+                low, high = (low, t) if slope > 0.0 else (t, high)
+                along = self._loss.loss.curvature_along(
+                    there, directions, self._targets, self._weights
+                )
+                t -= slope / (along / self._total + linear)
+                if not low < t < high:
+                    t = 0.5 * (low + high) if math.isfinite(high) else 2.0 * low
+            return self._at(w + t * step, margins + t * directions)
+
+        return search
 
     def diagonal(self) -> F64:
         """See :class:`elasticml.algorithms.linear.newton.Smooth`."""

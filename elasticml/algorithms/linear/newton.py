@@ -1,11 +1,16 @@
-"""Trust-region Newton method for a smooth function in this process, with a certified stop.
+"""Newton's method for a smooth function in this process, with a certified stop.
 
 It does in process what ``batch_gradient``'s TRON does through exchanges, and shares its conjugate
 gradients, radius update and forcing sequence. Coordinates are scaled by the curvature at zero, so
 that columns of unequal size need no additional products; or, for few coordinates, by the factors of
-a Hessian, which is computed again when conjugate gradients begin to take many products.
+a Hessian, which is computed again when conjugate gradients begin to take many products. Steps are
+limited by a trust region or, for a function that can be searched along a step at the cost of one
+product, taken to the least value along them: where the Hessian jumps, as a squared hinge's does, a
+trust region needs hundreds of steps.
 
-Source: Lin and More (1999) for the radius, Steihaug (1983) for the steps.
+Source: Lin and More (1999) for the radius, Steihaug (1983) for the steps; Keerthi and DeCoste
+(2005), "A modified finite Newton method for fast solution of large scale linear SVMs", for the
+search. Deviation: the steps are inexact unless the Hessian is cheap to factor.
 """
 
 from __future__ import annotations
@@ -36,6 +41,9 @@ NEAR: Final = 0.5
 #: Least products of a step after which a new Hessian is worth its cost; it also is after a step
 #: that is not taken.
 PRODUCTS_WORTH: Final = 2
+#: A Hessian of no more products with all rows than this is factored for each searched step,
+#: which takes about two.
+STEP_PRODUCTS: Final = 2.5
 #: Refused steps after which the Hessian is no longer factored: it changes too fast.
 REFUSED_MAX: Final = 2
 #: A gap below this share of the value that no step reduces is rounding.
@@ -55,6 +63,11 @@ class Point:
     gap: float
     #: One Newton step, solved as exactly as the gap requires, is enough.
     is_quadratic: bool = False
+    #: Returns the point of the least value along a step; None where whole steps are tried.
+    minimum_along: Callable[[F64], Point] | None = None
+    #: Cost of the Hessian's factors here in products with all rows, and in products of this point;
+    #: for points with a search.
+    hessian_products: tuple[float, float] = (math.inf, math.inf)
 
 
 class Smooth(Protocol):
@@ -167,10 +180,12 @@ def minimise(
     hessian_products : float, optional
         Its cost in products: it is computed again after a step that took more of them.
     """
+    here = function.at(start)
     hessian = hessian if math.isfinite(hessian_products) else None
+    if here.minimum_along is not None:
+        return _minimise_along(function, here, gap, steps, hessian)
     worth = max(PRODUCTS_WORTH, hessian_products)
     scale = _coordinates(function, hessian, start)
-    here = function.at(start)
     first = float(np.linalg.norm(scale.of_gradient(here.gradient)))
     radius = math.inf
     stalled, is_stale, refused = False, False, 0
@@ -178,9 +193,7 @@ def minimise(
         gradient = scale.of_gradient(here.gradient)
         norm = float(np.linalg.norm(gradient))
         if here.gap <= gap or norm == 0.0 or stalled:
-            # That steps no longer help proves nothing: a gap far above rounding is reported.
-            is_small = not here.gap > max(gap, ROUNDED * abs(here.value))
-            return Minimum(point=here, steps=done, converged=is_small)
+            return _end(here, done, gap)
         newton = _newton(here, gradient, scale, radius, _residual(here, gap, norm, first))
         there = function.at(here.w + scale.to_model(newton.step))
         change, slope = there.value - here.value, float(gradient @ newton.step)
@@ -203,6 +216,43 @@ def minimise(
             radius *= float(np.linalg.norm(scale.of_model(step))) / length
             first = float(np.linalg.norm(scale.of_gradient(here.gradient)))
     return Minimum(point=here, steps=steps, converged=here.gap <= gap)
+
+
+def _minimise_along(
+    function: Smooth, here: Point, gap: float, steps: int, hessian: Callable[[F64], F64] | None
+) -> Minimum:
+    """Minimise a function whose points have a search, see :func:`minimise`."""
+    scale, first, stalled = _coordinates(function, None, here.w), 0.0, False
+    for done in range(steps):
+        gradient = scale.of_gradient(here.gradient)
+        norm = float(np.linalg.norm(gradient))
+        first = first or norm
+        if here.gap <= gap or norm == 0.0 or stalled:
+            return _end(here, done, gap)
+        residual = _residual(here, gap, norm, first)
+        of_all, limit = here.hessian_products if hessian is not None else (math.inf, math.inf)
+        newton = None
+        if of_all > STEP_PRODUCTS:
+            newton = _newton_within(limit, here, gradient, scale, math.inf, residual)
+        if newton is None:
+            scale = _coordinates(function, hessian, here.w)
+            gradient, first = scale.of_gradient(here.gradient), 0.0
+            newton = _newton(here, gradient, scale, math.inf, residual)
+        assert here.minimum_along is not None
+        there = here.minimum_along(scale.to_model(newton.step))
+        change = here.value - there.value
+        # Values are equal up to rounding: judge the step by the norm of the gradient.
+        is_hidden = not change > HIDDEN * abs(here.value)
+        after = float(np.linalg.norm(scale.of_gradient(there.gradient)))
+        stalled = is_hidden and not after < 0.5 * float(np.linalg.norm(gradient))
+        here = here if stalled and change < 0.0 else there
+    return Minimum(point=here, steps=steps, converged=here.gap <= gap)
+
+
+def _end(here: Point, steps: int, gap: float) -> Minimum:
+    """Return the last point. That steps no longer help proves nothing: its gap may be large."""
+    is_small = not here.gap > max(gap, ROUNDED * abs(here.value))
+    return Minimum(point=here, steps=steps, converged=is_small)
 
 
 def _coordinates(function: Smooth, hessian: Callable[[F64], F64] | None, w: F64) -> Coordinates:
@@ -228,11 +278,27 @@ def _residual(here: Point, target: float, norm: float, first: float) -> float:
 def _newton(
     here: Point, gradient: F64, scale: Coordinates, radius: float, residual: float
 ) -> NewtonStep:
-    solving = conjugate_gradients(gradient, radius, residual)
+    newton = _newton_within(math.inf, here, gradient, scale, radius, residual)
+    assert newton is not None
+    return newton
+
+
+def _newton_within(
+    products: float,
+    here: Point,
+    gradient: F64,
+    scale: Coordinates,
+    radius: float,
+    residual: float,
+) -> NewtonStep | None:
+    """Return a step; None if it takes more than so many products."""
+    solving, used = conjugate_gradients(gradient, radius, residual), 0
     try:
         direction = next(solving)
-        while True:
+        while used < products:
+            used += 1
             direction = solving.send(scale.of_gradient(here.product(scale.to_model(direction))))
     except StopIteration as end:
         newton: NewtonStep = end.value
         return newton
+    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ _GRAM_VALUES = 2**19
 def _csr_gram(indptr: I32, indices: I32, values: F64, c: F64, out: F64) -> None:
     """Add the lower triangle of ``X.T @ diag(c) @ X`` to ``out`` (d, d); columns are sorted."""
     for i in range(c.size):
+        if c[i] == 0.0:
+            continue
         for p in range(indptr[i], indptr[i + 1]):
             weighted, row = c[i] * values[p], np.uint32(indices[p])
             for q in range(indptr[i], p + 1):
@@ -127,18 +130,24 @@ class RowBlocks:
             total += weighted.T @ weighted
         return total
 
-    def gram_products(self) -> float:
-        """Return the cost of a Gram matrix and its factors in products with the Hessian.
+    def gram_products(self, share: float = 1.0) -> float:
+        """Return the cost of a Gram matrix of a share of the rows and its factors in products.
 
-        The nanoseconds of both were measured with one thread; only their ratio matters.
+        The products are with all rows.
+        """
+        gram, product = self._costs
+        return float((share * gram + 0.1 * self.d**3) / max(product, 1.0))
+
+    @cached_property
+    def _costs(self) -> tuple[float, float]:
+        """Nanoseconds of a Gram matrix and of a product with the Hessian.
+
+        Both were measured with one thread; only their ratio matters.
         """
         if hasattr(self._X, "indptr"):
             stored = np.diff(self._X.indptr).astype(np.float64)
-            gram, product = 0.45 * (stored @ stored), 2.4 * stored.sum() + 5.0 * self.n
-        else:
-            gram = 0.02 * self.n * self.d * self.d
-            product = self.n * (0.8 * self.d + 5.0)
-        return float((gram + 0.1 * self.d**3) / max(product, 1.0))
+            return 0.45 * float(stored @ stored), 2.4 * float(stored.sum()) + 5.0 * self.n
+        return 0.02 * self.n * self.d * self.d, self.n * (0.8 * self.d + 5.0)
 
     def _csr_adjoint(self, c: F64, values: list[F64]) -> F64:
         """Return ``A.T @ c`` for sparse rows A with the sparsity pattern of X and these values."""
