@@ -37,7 +37,7 @@ OK, BAD_INPUT, FAILED = 0, 2, 3
 
 _HELP = """Train models on a Dask cluster whose workers come and go.
 
-A job file specifies the algorithm, the data, and what to do when members vanish:
+A job file specifies the algorithm, the data, and what to do when workers are lost:
 
 \b
     name: first

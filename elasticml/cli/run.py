@@ -38,7 +38,8 @@ checkpoint; see docs/reference/job-files.md. To kill members on purpose:
     absent: taylor                # or ignore, ignore_rescaled, stall, reload
     faults: [{round: 100, lose: 7, how: kill}, {round: 200, return: 7}]
 
-A support vector machine to a certified gap; the knee policy releases workers that no longer pay:
+A support vector machine to a certified gap. The policy knee releases workers when convergence
+slows down:
 
 \b
     algorithm: {name: cocoa, loss: hinge, l2: 1.0e-2}

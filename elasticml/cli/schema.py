@@ -7,8 +7,18 @@ from pathlib import Path
 
 import click
 
+_HELP = """Print the JSON schema of job files, for editors.
 
-@click.command()
+Editors with a YAML language server, such as VS Code with the extension "YAML", complete keys,
+show their documentation and mark mistakes if the first line of a job file names the schema:
+
+\b
+    elasticml schema --out elasticml-job.schema.json
+    # yaml-language-server: $schema=elasticml-job.schema.json
+"""
+
+
+@click.command(help=_HELP)
 @click.option(
     "--out",
     "-o",
@@ -17,15 +27,7 @@ import click
     help="Write the schema to FILE instead of printing it.",
 )
 def schema(out: Path | None) -> None:
-    r"""Print the JSON schema of job files, for editors.
-
-    Editors with a YAML language server, such as VS Code with the extension "YAML", complete keys,
-    show their documentation and mark mistakes if the first line of a job file names the schema:
-
-    \b
-        elasticml schema --out elasticml-job.schema.json
-        # yaml-language-server: $schema=elasticml-job.schema.json
-    """
+    """Print the schema, or write it."""
     from elasticml.data.storage.filesystem import write_whole
     from elasticml.jobs.job_schema import job_schema
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import click
 
 
-@click.command()
+@click.command(short_help="Compile all kernels ahead.")
 def warm() -> None:
     """Compile all kernels of this version ahead, so that no first fit or job waits for it.
 
