@@ -32,6 +32,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     TypeAdapter,
     ValidationError,
     ValidationInfo,
@@ -58,8 +59,16 @@ def _keep_int(value: Any, handler: Callable[[Any], Any]) -> Any:
     return value if isinstance(value, int) else checked
 
 
+class _KeepInt:
+    @staticmethod
+    def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> Any:
+        schema = WrapValidator(_keep_int).__get_pydantic_core_schema__(source, handler)
+        # In a union, pydantic's own serializer of a float warns when it gets an integer.
+        return {**schema, "serialization": {"type": "function-plain", "function": lambda n: n}}
+
+
 #: Lets a number stay an integer if it is one, so that records keep the user's spelling.
-KEEP_INT = WrapValidator(_keep_int)
+KEEP_INT = _KeepInt()
 NumberFrom0 = Annotated[float, Field(ge=0), KEEP_INT]
 NumberAbove0 = Annotated[float, Field(gt=0), KEEP_INT]
 NumberFrom1 = Annotated[float, Field(ge=1), KEEP_INT]
