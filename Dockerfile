@@ -29,7 +29,8 @@ WORKDIR /home/elasticml
 ENV OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=1 \
     DASK_DISTRIBUTED__WORKER__PRELOAD=elasticml.preload \
     DASK_DISTRIBUTED__SCHEDULER__PRELOAD=elasticml.preload
-# Compile the kernels into the image, so that a new worker is ready at once.
-RUN python -c "import elasticml.preload"
+# Compile the kernels into the image, so that a new worker is ready at once. A processor of another
+# type than the one that builds the image compiles them again.
+RUN elasticml warm
 ENTRYPOINT ["tini", "--"]
 CMD ["dask", "worker", "--help"]

@@ -177,7 +177,7 @@ chaos: setup ## Run random fault plans in the simulator for ten minutes, and a f
 	@$(BIN)/elasticml chaos --on processes --plans 4 $(CHAOS_ARGS)
 
 lanes: setup ## Run tests with the lowest and with the newest dependencies, each in its own environment.
-	PATH="$(abspath $(VENV)-uv)/bin:$$PATH" $(VENV)-uv/bin/uv tool run nox --session lowest newest
+	PATH="$(abspath $(VENV)-uv)/bin:$$PATH" $(VENV)-uv/bin/uv tool run nox --error-on-missing-interpreters --session lowest newest
 
 release: setup ## Build sdist and wheel, check them, and try both on every Python here; uploads nothing.
 	$(BIN)/python tools/release.py
