@@ -6,55 +6,24 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 from distributed import Client
 
+from elasticml.chaos.stock_workers import StockProcesses
 from elasticml.jobs.handle import workers_of
-from tests.waiting import until
 
 #: Where workers find the functions of the tests.
 ROOT = Path(__file__).resolve().parents[1]
-START_S_MAX = 120.0
 END_S_MAX = 60.0
 #: The processes also end when pytest is killed.
 _ENDS_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 
 
-def kill_session(process: subprocess.Popen[Any]) -> None:
-    """Kill a process that leads a session, and all others in it; return when none is left.
-
-    The resource trackers of ``multiprocessing`` end by themselves, when they have removed the
-    semaphores of the killed ones.
-    """
-
-    def is_empty() -> bool:
-        left = [one for one in psutil.process_iter() if _is_in(one, process.pid)]
-        for one in left:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if not any("resource_tracker" in word for word in one.cmdline()):
-                    one.kill()
-        process.poll()
-        return not left
-
-    until(is_empty, "processes of a session that was killed", look_s=0.02)
-    process.wait()
-
-
-def _is_in(process: psutil.Process, session: int) -> bool:
-    try:
-        return os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE
-    except (OSError, psutil.Error):
-        return False
-
-
-class StockCluster:
+class StockCluster(StockProcesses):
     """The processes of a scheduler and of workers, each in a session of its own.
 
     Parameters
@@ -66,9 +35,7 @@ class StockCluster:
     """
 
     def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
-        self.folder = folder
-        self.file = folder / "scheduler.json"
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        super().__init__(folder)
         self._options = options
         self.start_scheduler()
 
@@ -95,21 +62,17 @@ class StockCluster:
         """Start ``dask worker``; returns the pid of its process, the nanny's where it has one."""
         self._await_file()
         file = ["--scheduler-file", str(self.file), "--name", name, "--nthreads", "1"]
-        return self._start(name, ["dask_worker", *file, *options], environment)
+        self._start(name, ["dask_worker", *file, *options], environment)
+        return self.processes[name].pid
 
-    def client(self) -> Client:
+    def client(self, **settings: Any) -> Client:
         """Return a client; close it before the cluster."""
         self._await_file()
-        return Client(scheduler_file=str(self.file), set_as_default=False)
+        return Client(scheduler_file=str(self.file), set_as_default=False, **settings)
 
     def await_workers(self, client: Client, count: int) -> None:
         """Wait until ``count`` workers have registered; fail when a process has ended instead."""
-        until_s = time.monotonic() + START_S_MAX
-        while len(workers_of(client)) < count:
-            for name, process in self.processes.items():
-                assert process.poll() is None, self.log(name)
-            assert time.monotonic() < until_s, f"{count} workers have not come"
-            time.sleep(0.05)
+        self.wait_for(lambda: len(workers_of(client)) >= count, f"{count} workers", self.processes)
 
     def pid(self, client: Client, name: str) -> int:
         """Return the pid of the process in which a worker computes."""
@@ -120,40 +83,19 @@ class StockCluster:
         """Wait for a process; returns its exit status."""
         return self.processes[name].wait(END_S_MAX)
 
-    def log(self, name: str) -> str:
-        """Return what a process has written."""
-        return (self.folder / f"{name}.log").read_text()
-
-    def close(self) -> None:
-        """Kill what is left, with all children."""
-        for process in self.processes.values():
-            kill_session(process)
-
     def _start(
         self, name: str, command: list[str], environment: dict[str, str] | None = None
-    ) -> int:
+    ) -> None:
         module, *options = command
-        with open(self.folder / f"{name}.log", "ab") as log:
-            self.processes[name] = subprocess.Popen(
-                [
-                    *_ENDS_WITH_PARENT,
-                    *(sys.executable, "-m", f"distributed.cli.{module}"),
-                    *("--host", "127.0.0.1", "--no-dashboard", *options),
-                ],
-                cwd=self.folder,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
-            )
-        return self.processes[name].pid
+        dask = [sys.executable, "-m", f"distributed.cli.{module}", "--host", "127.0.0.1"]
+        self.start(
+            name,
+            [*_ENDS_WITH_PARENT, *dask, "--no-dashboard", *options],
+            {"PYTHONPATH": str(ROOT), **(environment or {})},
+        )
 
     def _await_file(self) -> None:
-        until_s = time.monotonic() + START_S_MAX
-        while not self.file.exists():
-            assert self.processes["scheduler"].poll() is None, self.log("scheduler")
-            assert time.monotonic() < until_s, self.log("scheduler")
-            time.sleep(0.05)
+        self.wait_for(self.file.exists, "the scheduler's file")
 
 
 @contextlib.contextmanager

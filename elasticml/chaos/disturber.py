@@ -20,6 +20,7 @@ from distributed import Client
 from elasticml.chaos.temporary_faults import TemporaryFault, Undo
 from elasticml.clusters.local.cluster import LocalWorker
 from elasticml.errors import ElasticmlError
+from elasticml.jobs.announce import announce
 from elasticml.runtime.fault_injection import How
 
 
@@ -41,6 +42,18 @@ class Processes(Protocol):
     def scale(self, n: int) -> None:
         """Start or end workers until there are ``n``."""
         ...
+
+
+def end_workers(
+    cluster: Processes, client: Client, addresses: Sequence[str], how: How, grace_s: float
+) -> None:
+    """End workers of this machine by signals; after a notice they get SIGTERM at once."""
+    victims = [w for w in cluster.workers() if w.address in addresses]
+    if how == "notice":
+        announce(client, [str(w.address) for w in victims], grace_s=grace_s)
+    for worker in victims:
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL if how == "kill" else signal.SIGTERM)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +140,8 @@ class Disturber(threading.Thread):
         until_s = time.monotonic() + self.chances.seconds
         while not self.over.wait(self.rng.uniform(*self.chances.pause_s)):
             is_early = time.monotonic() < until_s and self.episodes < self.chances.episodes
-            # A worker may be about to end by itself.
-            with contextlib.suppress(ElasticmlError, ProcessLookupError):
+            # A worker may be about to end by itself, and the scheduler may have ended.
+            with contextlib.suppress(ElasticmlError, OSError):
                 workers = [w for w in self.cluster.workers() if w.address is not None]
                 draws_fault = is_early and len(workers) > self.chances.spared
                 if draws_fault and self.rng.random() < self.chances.fault:

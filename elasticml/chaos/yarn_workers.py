@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import signal
 import sys
+import threading
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
@@ -14,14 +14,15 @@ from urllib.parse import urlsplit
 import psutil
 from distributed import Client
 
+from elasticml.chaos.disturber import end_workers
 from elasticml.chaos.temporary_faults import TemporaryFault, Undo
 from elasticml.clusters.local.cluster import LocalWorker
 from elasticml.clusters.minihadoop.daemons import marked
 from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
 from elasticml.clusters.minihadoop.test_tenant import Tenant
 from elasticml.clusters.polling import until
+from elasticml.clusters.yarn.yarn_client import YarnCallError
 from elasticml.errors import JobFailedError
-from elasticml.jobs.announce import announce
 from elasticml.jobs.handle import workers_of
 from elasticml.runtime.fault_injection import How
 
@@ -62,6 +63,8 @@ class YarnWorkers:
     def __init__(self, yarn: MiniYarn, members: int) -> None:
         self._yarn, self._members = yarn, members
         self._exits = contextlib.ExitStack()
+        #: Held while daemons end or start.
+        self._daemons = threading.Lock()
         self._cluster: YarnCluster
         self._tenant: Tenant
 
@@ -89,7 +92,7 @@ class YarnWorkers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._yarn.repair()
+        self._repair()
         self._exits.close()
 
     @property
@@ -117,22 +120,18 @@ class YarnWorkers:
 
     def lose(self, workers: Sequence[str], how: How = "kill", grace_s: float = 5.0) -> None:
         """End workers, by address; after a notice they get SIGTERM at once."""
-        victims = [w for w in self.workers() if w.address in workers]
-        if how == "notice":
-            announce(self.client, [str(w.address) for w in victims], grace_s=grace_s)
-        for worker in victims:
-            assert worker.pid is not None
-            os.kill(worker.pid, signal.SIGKILL if how == "kill" else signal.SIGTERM)
+        end_workers(self, self.client, workers, how, grace_s)
 
     def bring_back(self, n: int) -> None:
         """Request containers for ``n`` more workers; return when they have registered."""
         here = len(self.workers())
-        self._cluster.scale(here + n)
+        self.scale(here + n)
         self._await(here + n)
 
     def scale(self, n: int) -> None:
         """Request or release containers until there are ``n``."""
-        self._cluster.scale(n)
+        with _refused_as_failure():
+            self._cluster.scale(n)
 
     def _await(self, n: int) -> None:
         if not until(lambda: len(self.workers()) >= n, wait_s=_START_S_MAX, every_s=0.2):
@@ -149,16 +148,37 @@ class YarnWorkers:
         return ports
 
     def _preempt(self, rng: random.Random, _: Sequence[LocalWorker]) -> Undo:
-        self._tenant.take(rng.randint(4, 7))
-        return self._tenant.give_back
+        with _refused_as_failure():
+            self._tenant.take(rng.randint(4, 7))
+        return self._give_back
+
+    def _give_back(self) -> None:
+        # The other queue's application may have ended with its node.
+        with contextlib.suppress(YarnCallError):
+            self._tenant.give_back()
 
     def _kill_node(self, _: random.Random, __: Sequence[LocalWorker]) -> Undo:
-        self._yarn.kill_node(_NODE, containers=True)
-        return self._yarn.repair
+        with self._daemons:
+            self._yarn.kill_node(_NODE, containers=True)
+        return self._repair
 
     def _kill_resource_manager(self, _: random.Random, __: Sequence[LocalWorker]) -> Undo:
-        self._yarn.kill_resource_manager()
-        return self._yarn.repair
+        with self._daemons:
+            self._yarn.kill_resource_manager()
+        return self._repair
+
+    def _repair(self) -> None:
+        with self._daemons:
+            self._yarn.repair()
+
+
+@contextlib.contextmanager
+def _refused_as_failure() -> Generator[None]:
+    """Raise what YARN or an application refuses, perhaps because it has ended, as a failure."""
+    try:
+        yield
+    except YarnCallError as error:
+        raise JobFailedError(f"YARN: {error}") from error
 
 
 def _port(address: str) -> int:

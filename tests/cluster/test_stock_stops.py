@@ -20,9 +20,10 @@ import pytest
 from distributed import Client
 
 import elasticml as em
+from elasticml.chaos.stock_workers import kill_session
 from elasticml.jobs.handle import workers_of
 from tests.http_server import serving
-from tests.stock_cluster import StockCluster, kill_session, stock_cluster
+from tests.stock_cluster import StockCluster, stock_cluster
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
