@@ -2,26 +2,33 @@
 
     --seed N        another sequence of frames (default 0)
     --members N     workers (default 4)
+    --tls           on stock workers with TLS; attackers have the cluster's certificate or another
+    --asynchronous  against ``async_sgd``, whose members send each other states
 
-A job runs on a local cluster of real processes, first undisturbed, then again and again while
+A job runs on a cluster of real processes, first undisturbed, then again and again while
 another process's links are opened to the scheduler and to all workers, with
 
 openings    messages of any form: wrong types, missing fields, offers of other files as memory
 strangers   right openings in the name of a member or the driver, without the job's key
 insiders    openings with the job's key, in the name of a member that is not there
+foreigners  with TLS: right openings with a certificate of another cluster
 
 and frames on them, of all kinds: right ones, and ones with bits flipped, fields overwritten by
 hostile numbers, prefixes of other JSON, parts cut off. Raw bytes go to the ports too.
 
 An effect is anything that a job shows of it: another model, in any bit, another history, a lost
-member, an error. Reported too: the memory that the processes took meanwhile, whether an answer held
-a traceback, and whether the job's key is in a log or in the saved run. Exit code 1 if there is any.
+member, an error. No two runs of an asynchronous job are the same: there an effect is another number
+of visited examples, a state that no member has sent, or an objective farther from the undisturbed
+one than ``SPREAD`` of it. Reported too: the memory that the processes took meanwhile, whether an
+answer held a traceback, and whether the job's key is in a log or in the saved run. Exit code 1 if
+there is any.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -29,6 +36,8 @@ import struct
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Generator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,13 +46,16 @@ import numpy as np
 import psutil
 from distributed import Client
 from distributed.comm import connect
+from distributed.security import Security
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import elasticml as em
+from elasticml.chaos.problems import source_of
 from elasticml.collective.frames import VERSION as PROTOCOL
 from elasticml.collective.frames import Frame, Kind
 from elasticml.data.synthetic.splice_sites import synthetic_splice
+from tests.stock_cluster import stock_cluster
 from tests.waiting import until
 
 NUMBERS = (0, 1, 2**15, 2**16 - 1, 2**31 - 1, 2**32 - 1, 2**40, 2**63 - 1, 2**64 - 1, 12345)
@@ -71,6 +83,10 @@ PREFIXES: tuple[Any, ...] = (
 LINK_FRAMES = 8
 #: Jobs are attacked until all frames are sent; each is long enough for a few thousand.
 ROUNDS = 400
+PASSES = 400.0
+#: Largest relative distance of two asynchronous jobs' objectives. Undisturbed ones differ by .03
+#: after few passes, by .001 after many; a model of zeros is 300 times as bad as theirs.
+SPREAD = 0.25
 ANSWER_S_MAX = 20.0
 ENDED = ("done", "failed", "cancelled")
 
@@ -80,15 +96,23 @@ def _has_begun(handle: em.Handle) -> bool:
     return status.round >= 1 or status.state in ENDED
 
 
-def job(rounds: int) -> em.Job:
+def job(is_asynchronous: bool, rounds: int = ROUNDS, passes: float = PASSES) -> em.Job:
+    settings: dict[str, Any] = {"name": "attacked", "absent": "ignore"}
+    if is_asynchronous:
+        linear = {"loss": "logistic", "l2": 1e-3}
+        return em.Job(
+            em.AsyncSGD("linear", passes=passes, report_every=0.2, **linear),
+            source_of({"name": "async_sgd", **linear}, {"rows": 4000, "columns": 40, "seed": 5}),
+            chunk_size=16384,
+            **settings,
+        )
     return em.Job(
         em.BatchGradient(loss="logistic", l2=1e-3, optimizer="gd"),
         synthetic_splice(rows=4000, length=40, seed=5),
-        name="attacked",
-        absent="ignore",
         stop=em.Stop(rounds=rounds),
         collective=em.Collective(topology="tree", fan_out=2),
         chunk_size=4096,
+        **settings,
     )
 
 
@@ -114,14 +138,30 @@ class Attack:
     job : str
     key : str
         The job's.
+    security : Security or None
+        The cluster's.
     """
 
-    def __init__(self, seed: int, scheduler: str, workers: list[str], job: str, key: str) -> None:
+    def __init__(
+        self,
+        seed: int,
+        scheduler: str,
+        workers: list[str],
+        job: str,
+        key: str,
+        security: Security | None = None,
+    ) -> None:
         self.rng = np.random.default_rng(seed)
         self.targets = [scheduler, *workers]
         self.workers = workers
         self.job = job
         self.key = key
+        self.kinds = ["opening", "raw", "stranger", "stranger", "stranger", "insider"]
+        self.arguments = self.foreign = {}
+        if security is not None:
+            self.kinds += ["foreigner"]
+            self.arguments = security.get_connection_args("client")
+            self.foreign = Security.temporary().get_connection_args("client")
         self.n_frames = 0
         self.counts: Counter[str] = Counter()
         self.tracebacks = 0
@@ -205,7 +245,7 @@ class Attack:
     async def run(self, stopped: asyncio.Event, frames_max: int) -> None:
         """Attack until the event or the number of frames."""
         while not stopped.is_set() and self.n_frames < frames_max:
-            kind = self._pick(["opening", "raw", "stranger", "stranger", "stranger", "insider"])
+            kind = self._pick(self.kinds)
             try:
                 await asyncio.wait_for(getattr(self, f"_{kind}")(), 2 * ANSWER_S_MAX)
                 self.counts[kind] += 1
@@ -213,7 +253,7 @@ class Attack:
                 self.counts[f"{kind}: {type(error).__name__}"] += 1
 
     async def _open(self, message: dict[str, Any], address: str) -> tuple[Any, Any]:
-        comm = await connect(address, timeout=ANSWER_S_MAX)
+        comm = await connect(address, timeout=ANSWER_S_MAX, **self.arguments)
         try:
             await comm.write(message)
             answer = await asyncio.wait_for(comm.read(), ANSWER_S_MAX)
@@ -230,7 +270,7 @@ class Attack:
 
     async def _raw(self) -> None:
         """Send frames to a port without an opening."""
-        host, _, port = self._pick(self.targets).removeprefix("tcp://").rpartition(":")
+        host, _, port = self._pick(self.targets).partition("://")[2].rpartition(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(self.frame())
         self.n_frames += 1
@@ -271,19 +311,83 @@ class Attack:
     async def _insider(self) -> None:
         await self._link(True)
 
+    async def _foreigner(self) -> None:
+        """Open a link with a certificate that the cluster does not know."""
+        self.n_frames += 1
+        with contextlib.suppress(OSError):
+            comm = await connect(self._pick(self.targets), timeout=2.0, **self.foreign)
+            self.counts["foreigner: ACCEPTED"] += 1
+            comm.abort()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attacked:
+    """A running cluster."""
+
+    client: Client
+    scheduler_pid: int
+    log_dir: Path
+    security: Security | None = None
+
+    def memory_mib(self) -> int:
+        """Return the resident memory of the cluster's processes."""
+        pids = {*self.client.run(os.getpid).values(), self.scheduler_pid}
+        return sum(psutil.Process(pid).memory_info().rss for pid in pids) >> 20
+
+
+@contextlib.contextmanager
+def local_cluster(n_members: int) -> Generator[Attacked]:
+    """Start a ``LocalCluster``."""
+    with em.LocalCluster(n_members) as local, Client(local, set_as_default=False) as client:
+        pid, log_dir = local.scheduler_pid, Path(local.log_dir)
+        yield Attacked(client=client, scheduler_pid=pid, log_dir=log_dir)
+
+
+@contextlib.contextmanager
+def tls_cluster(n_members: int) -> Generator[Attacked]:
+    """Start stock processes that accept only connections with a new certificate."""
+    made = Security.temporary()
+    with tempfile.TemporaryDirectory() as name:
+        folder, options = Path(name), ["--protocol", "tls"]
+        pems = {"ca-file": made.tls_ca_file, "cert": made.tls_client_cert}
+        for word, pem in {**pems, "key": made.tls_client_key}.items():
+            (folder / word).write_text(pem)
+            options += [f"--tls-{word}", str(folder / word)]
+        with stock_cluster(folder, options) as stock:
+            for k in range(n_members):
+                stock.worker(f"w{k}", "--no-nanny", *options)
+            with stock.client(security=made) as client:
+                stock.await_workers(client, n_members)
+                yield Attacked(
+                    client=client,
+                    scheduler_pid=stock.processes["scheduler"].pid,
+                    log_dir=folder,
+                    security=made,
+                )
+
 
 def trained(result: Any) -> dict[str, Any]:
     """Return what must be the same to the bit."""
+    lost = [r["event"] for r in result.story if r["event"] in ("MemberLost", "Failed")]
+    last = result.history[-1]
+    if "posted" in last:
+        return {"examples": last["examples"], "batches": last["batches"], "lost": lost}
     rows = [(row["round"], row["objective"]) for row in result.history]
     model = {name: array.tobytes() for name, array in sorted(result.arrays.items())}
-    lost = [r["event"] for r in result.story if r["event"] in ("MemberLost", "Failed")]
     return {"history": rows, "model": model, "lost": lost}
 
 
-def memory_of(cluster: em.LocalCluster) -> int:
-    """Return the resident bytes of the cluster's processes."""
-    scheduler = psutil.Process(cluster.scheduler_pid)
-    return sum(p.memory_info().rss for p in [scheduler, *scheduler.children(recursive=True)])
+def effects_on(result: Any, undisturbed: Any) -> list[str]:
+    """Compare a job with an undisturbed one."""
+    after, before, last = trained(result), trained(undisturbed), result.history[-1]
+    found = [f"another {what}" for what in before if after[what] != before[what]]
+    if "posted" in last:
+        ratio = result.summary["objective"] / undisturbed.summary["objective"]
+        if not abs(ratio - 1.0) <= SPREAD:
+            found.append(f"the objective is {ratio} times the undisturbed one")
+        if last["received"] > last["posted"]:
+            found.append(f"{last['received']} states received, {last['posted']} sent")
+    return found
 
 
 def files_with(folder: Path, text: str) -> list[str]:
@@ -292,8 +396,15 @@ def files_with(folder: Path, text: str) -> list[str]:
     return [str(path) for path in places if text.encode() in path.read_bytes()]
 
 
-def attack(seed: int, frames: int, n_members: int, rounds: int = ROUNDS) -> dict[str, Any]:
+def attack(
+    seed: int,
+    frames: int,
+    n_members: int,
+    attacked_job: em.Job | None = None,
+    has_tls: bool = False,
+) -> dict[str, Any]:
     """Attack jobs until all frames are sent; return what was seen."""
+    job_of = job(False) if attacked_job is None else attacked_job
     seen: dict[str, Any] = {
         "frames": 0,
         "jobs": 0,
@@ -301,57 +412,67 @@ def attack(seed: int, frames: int, n_members: int, rounds: int = ROUNDS) -> dict
         "kinds": Counter(),
         "tracebacks": 0,
     }
-    with em.LocalCluster(n_members) as cluster, Client(cluster, set_as_default=False) as client:
-        undisturbed = trained(job(rounds).start(client).result())
-        again = trained(job(rounds).start(client).result())
-        assert undisturbed == again, "the job differs without an attack"
-        seen["before_mib"] = memory_of(cluster) >> 20
+    with (tls_cluster if has_tls else local_cluster)(n_members) as cluster:
+        undisturbed = job_of.start(cluster.client).result()
+        again = effects_on(job_of.start(cluster.client).result(), undisturbed)
+        assert not again, f"the job differs without an attack: {again}"
+        seen["before_mib"] = cluster.memory_mib()
         while seen["frames"] < frames:
-            handle = job(rounds).start(client)
-            until(partial(_has_begun, handle), "the first round", look_s=0.05)
-            known = [k for k in client.run(keys_of).values() if k]
-            name = handle.job_id
-            key = next((keys[name] for keys in known if name in keys), "")
-            workers = list(client.scheduler_info()["workers"])
-            address = client.scheduler.address
-            attacking = Attack(seed + seen["jobs"], address, workers, name, key)
-
-            async def session(attacking: Attack = attacking, handle: Any = handle) -> None:
-                stopped = asyncio.Event()
-
-                async def watch() -> None:
-                    while (await asyncio.to_thread(handle.status)).state not in ENDED:
-                        await asyncio.sleep(0.2)
-                    stopped.set()
-
-                watching = asyncio.create_task(watch())
-                await attacking.run(stopped, frames - seen["frames"])
-                watching.cancel()
-
-            asyncio.run(session())
-            try:
-                result = handle.result()
-            except em.ElasticmlError as error:
-                seen["effects"].append(f"job {seen['jobs']}: {error.message}")
-                result = None
-            if result is not None:
-                after = trained(result)
-                seen["effects"] += [
-                    f"job {seen['jobs']}: another {what}"
-                    for what in undisturbed
-                    if after[what] != undisturbed[what]
-                ]
-                with tempfile.TemporaryDirectory() as folder:
-                    result.save(Path(folder) / "run")
-                    leaks = files_with(Path(folder), key) if key else ["no key was seen"]
-                leaks += files_with(Path(cluster.log_dir), key) if key else []
-                seen["effects"] += [f"the key is in {place}" for place in leaks]
-            seen["frames"] += attacking.n_frames
-            seen["kinds"] += attacking.counts
-            seen["tracebacks"] += attacking.tracebacks
-            seen["jobs"] += 1
-        seen["after_mib"] = memory_of(cluster) >> 20
+            _attack_once(cluster, job_of, seed, frames, undisturbed, seen)
+        seen["after_mib"] = cluster.memory_mib()
     return seen
+
+
+def _attack_once(
+    cluster: Attacked,
+    attacked_job: em.Job,
+    seed: int,
+    frames: int,
+    undisturbed: Any,
+    seen: dict[str, Any],
+) -> None:
+    """Attack one job while it runs, and add to what was seen."""
+    handle = attacked_job.start(cluster.client)
+    until(partial(_has_begun, handle), "the first round", look_s=0.05)
+    known = [k for k in cluster.client.run(keys_of).values() if k]
+    name = handle.job_id
+    key = next((keys[name] for keys in known if name in keys), "")
+    workers = list(cluster.client.scheduler_info(n_workers=-1)["workers"])
+    address = cluster.client.scheduler.address
+    attacking = Attack(seed + seen["jobs"], address, workers, name, key, cluster.security)
+
+    async def session() -> None:
+        stopped = asyncio.Event()
+
+        async def watch() -> None:
+            while (await asyncio.to_thread(handle.status)).state not in ENDED:
+                await asyncio.sleep(0.2)
+            stopped.set()
+
+        watching = asyncio.create_task(watch())
+        await attacking.run(stopped, frames - seen["frames"])
+        watching.cancel()
+
+    asyncio.run(session())
+    found = []
+    try:
+        result = handle.result()
+    except em.ElasticmlError as error:
+        found.append(error.message)
+    else:
+        found += effects_on(result, undisturbed)
+        with tempfile.TemporaryDirectory() as folder:
+            result.save(Path(folder) / "run")
+            leaks = files_with(Path(folder), key) if key else ["no key was seen"]
+        leaks += files_with(cluster.log_dir, key) if key else []
+        found += [f"the key is in {place}" for place in leaks]
+    if attacking.counts["foreigner: ACCEPTED"]:
+        found.append("a certificate of another cluster was accepted")
+    seen["effects"] += [f"job {seen['jobs']}: {text}" for text in found]
+    seen["frames"] += attacking.n_frames
+    seen["kinds"] += attacking.counts
+    seen["tracebacks"] += attacking.tracebacks
+    seen["jobs"] += 1
 
 
 def main() -> None:
@@ -359,9 +480,13 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--members", type=int, default=4)
+    parser.add_argument("--tls", action="store_true")
+    parser.add_argument("--asynchronous", action="store_true")
     given = parser.parse_args()
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    seen = attack(given.seed, given.frames, given.members)
+    seen = attack(
+        given.seed, given.frames, given.members, job(given.asynchronous), has_tls=given.tls
+    )
     print(f"{seen['frames']} frames against {seen['jobs']} jobs of {given.members} members")
     print("links: " + ", ".join(f"{k} {n}" for k, n in sorted(seen["kinds"].items())))
     print(f"memory of all processes: {seen['before_mib']} MiB before, {seen['after_mib']} after")
