@@ -30,8 +30,10 @@ def rows_of(algorithm: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[F64,
 
 
 def source_of(algorithm: Mapping[str, Any], data: Mapping[str, Any]) -> ArraySource:
-    """Return the rows as a source; by columns for primal CoCoA."""
+    """Return the rows as a source; by columns for primal CoCoA, in 32 bits for networks."""
     X, y = rows_of(algorithm, data)
+    if algorithm["name"] == "local_sgd":
+        return from_arrays(X.astype(np.float32), (y > 0).astype(np.float64))
     return from_arrays(X, y, by="columns" if algorithm["name"] == "primal_cocoa" else "rows")
 
 
@@ -44,9 +46,17 @@ _LOSSES: Mapping[str, Callable[[F64, F64], F64]] = {
 
 
 def true_objective(algorithm: Mapping[str, Any], data: Mapping[str, Any], model: Arrays) -> float:
-    """Return ``mean_i loss_i + l1 |w|_1 + l2/2 |w|^2`` over all rows, for a linear model."""
+    """Return ``mean_i loss_i + l1 |w|_1 + l2/2 |w|^2`` over all rows, for a linear model.
+
+    The cross-entropy of a network that is one linear layer with two outputs is the logistic loss of
+    their difference.
+    """
     X, y = rows_of(algorithm, data)
-    w = np.asarray(model["coef"], dtype=np.float64).reshape(-1)
-    z = X @ w + float(np.ravel(model.get("intercept", 0.0))[0])
-    penalty = algorithm.get("l1", 0.0) * np.abs(w).sum() + 0.5 * algorithm["l2"] * w @ w
-    return float(_LOSSES[algorithm["loss"]](z, y).mean() + penalty)
+    if algorithm["name"] == "local_sgd":
+        w, intercept = np.diff(model["weight"], axis=0)[0], np.diff(model["bias"])[0]
+    else:
+        w = np.asarray(model["coef"], dtype=np.float64).reshape(-1)
+        intercept = np.ravel(model.get("intercept", 0.0))[0]
+    z = X @ w + float(intercept)
+    penalty = algorithm.get("l1", 0.0) * np.abs(w).sum() + 0.5 * algorithm.get("l2", 0.0) * w @ w
+    return float(_LOSSES[algorithm.get("loss", "logistic")](z, y).mean() + penalty)

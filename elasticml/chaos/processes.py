@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 import random
 import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -19,6 +20,7 @@ import psutil
 from distributed import Client
 
 from elasticml.chaos.disturber import Disturber, FaultOptions, Processes, is_over_in_time
+from elasticml.chaos.epochs import FIXED_RATE, missampled
 from elasticml.chaos.namespaces import NAMESPACES, check_root, inside, namespaces, prefix
 from elasticml.chaos.network_faults import network_faults
 from elasticml.chaos.problems import source_of, true_objective
@@ -34,7 +36,13 @@ from elasticml.errors import ElasticmlError, JobFailedError
 from elasticml.job import Job, resume
 from elasticml.jobs.handle import Handle
 from elasticml.jobs.result import Result
-from elasticml.specification.algorithms import BatchGradient, CoCoA, PrimalCoCoA
+from elasticml.specification.algorithms import (
+    BatchGradient,
+    CoCoA,
+    LocalSGD,
+    PrimalCoCoA,
+    has_torch,
+)
 from elasticml.specification.sections import (
     Checkpoint,
     Collective,
@@ -44,6 +52,7 @@ from elasticml.specification.sections import (
 )
 from elasticml.story.history import HistoryRow
 from elasticml.story.records import CheckpointWritten, records_of
+from elasticml.story.summary import summary_from_json
 
 Kind = Literal["local", "stock", "hosts", "yarn"]
 MEMBERS: Final = 4
@@ -52,7 +61,12 @@ DATA: Final = {"rows": 4000, "columns": 20}
 JOB_S, FAULTS_S, HANGS_S = 24.0, 10.0, 90.0
 #: Seconds of a job of a soak.
 SOAK_JOB_S: Final = 120.0
-ALGORITHMS: Final = {"batch_gradient": BatchGradient, "cocoa": CoCoA, "primal_cocoa": PrimalCoCoA}
+ALGORITHMS: Final = {
+    "batch_gradient": BatchGradient,
+    "cocoa": CoCoA,
+    "local_sgd": LocalSGD,
+    "primal_cocoa": PrimalCoCoA,
+}
 SECTIONS: Final[tuple[tuple[dict[str, Any], tuple[Any, ...]], ...]] = (
     ({"name": "cocoa", "loss": "hinge", "l2": 1e-2}, ("reload", "freeze", "stall")),
     (
@@ -64,6 +78,27 @@ SECTIONS: Final[tuple[tuple[dict[str, Any], tuple[Any, ...]], ...]] = (
         ("reload", "freeze"),
     ),
 )
+_LAYER: Final = {"in_features": DATA["columns"], "out_features": 2}
+#: With PyTorch, on processes. With the first no weight changes, so that losses count examples.
+NETWORKS: Final[tuple[tuple[dict[str, Any], tuple[Any, ...]], ...]] = tuple(
+    (
+        {
+            "name": "local_sgd",
+            "model": "torch.nn:Linear",
+            "model_options": _LAYER,
+            "normalize": "none",
+            "batch": 16,
+            "local_steps": 4,
+            "learning_rate": rate,
+        },
+        ("reload", "ignore", "stall"),
+    )
+    for rate in (FIXED_RATE, 0.02)
+)
+#: Part of the loss of a zero model that a trained network may have.
+_TRAINED_MAX: Final = 0.25
+#: Error of a mean loss that was computed in 32 bits.
+_LOSS_ERROR: Final = 1e-5
 KINDS: Final = ("kill", "kill", "kill", "terminate", "notice", "stop", "deaf", "half", "all")
 
 
@@ -120,7 +155,7 @@ def run_on_processes(
             if time.monotonic() >= until_s:
                 break
             kind = kinds[number % len(kinds)]
-            with Leftovers() as left:
+            with Leftovers(lasting=_daemons(yarn)) as left:
                 run = _Run(kind, seed + number, kill_every_s, yarn)
                 wrong = run.play()
             wrong += left.found
@@ -147,18 +182,25 @@ class _Run:
         rng = random.Random(seed)
         # Primal CoCoA is done before a soak's job is over.
         sections = SECTIONS if kill_every_s is None else SECTIONS[:2]
+        if kill_every_s is None and kind in ("local", "stock") and has_torch():
+            sections += NETWORKS
         section, rules = sections[seed // 2 % len(sections)]
-        self.section = {**section, "intercept": False, "tolerance": 0.0}
+        self.is_network = section["name"] == "local_sgd"
+        more = {} if self.is_network else {"intercept": False, "tolerance": 0.0}
+        self.section = {**section, **more}
         self.absent = rng.choice(rules)
         self.data = {**DATA, "seed": seed % 3}
         self.kills_driver = kill_every_s is None and seed % 4 >= 2
         self.seconds = JOB_S if kill_every_s is None else SOAK_JOB_S
-        if yarn is not None:  # a new container takes seconds
-            self.seconds *= 3.0
+        # A new container takes seconds, and so does the import of PyTorch.
+        self.slowness = 1.0 if yarn is None else 3.0
+        self.slowness = 2.0 if self.is_network else self.slowness
+        self.seconds *= self.slowness
         self.name = f"seed {seed}, {kind}, {section['name']}, absent: {self.absent}"
         self.name += ", driver killed" if self.kills_driver else ""
         self.faults: Counter[str] = Counter()
         self.killed = self.rounds = self.rows_checked = 0
+        self.has_lost_driver = False
 
     def play(self) -> list[str]:
         """Run the job to its end; return what is wrong."""
@@ -187,10 +229,13 @@ class _Run:
                 try:
                     return self._attempt(job, folder, source, is_calm=False)
                 except JobFailedError as error:
-                    if not self.faults["memory"] or not error.message.startswith("member "):
+                    if self.faults["memory"] and error.message.startswith("member "):
+                        self.faults["out of memory"] += 1  # it ends the job
+                    elif self.has_lost_driver:
+                        self.faults["driver's container"] += 1
+                    else:
                         raise
-                    # A member without memory ends the job; it goes on from its checkpoint.
-                    self.faults["out of memory"] += 1
+                    # The job goes on from its checkpoint.
                     return self._attempt(job, folder, source, is_calm=True)
             except ElasticmlError as error:
                 return [f"{type(error).__name__}: {error.message}"]
@@ -204,7 +249,12 @@ class _Run:
                 handle = resume(world.client, place, data=source)
             else:
                 handle = job.start(world.client)
-            return self._end_of(world, handle, is_calm)
+            try:
+                return self._end_of(world, handle, is_calm)
+            finally:
+                # A machine's end and pre-emption may hit the scheduler or the application master.
+                is_there = psutil.pid_exists(world.scheduler_pid)
+                self.has_lost_driver = self.yarn is not None and not is_there
 
     def _until_driver_is_killed(self, job: Job) -> None:
         """Start the job, and kill its driver after the second checkpoint."""
@@ -229,16 +279,18 @@ class _Run:
                 fault=1.0,
                 spared=0,
                 takes_half=True,
-                seconds=FAULTS_S if self.yarn is None else 3.0 * FAULTS_S,
+                seconds=self.slowness * FAULTS_S,
             )
             temporary = world.temporary
         else:
             pause_s = (self.kill_every_s, self.kill_every_s)
             chances = FaultOptions(pause_s=pause_s, fault=1.0, replace=1.0)
         disturber = Disturber(world.cluster, MEMBERS, self.seed, chances, world.client, temporary)
-        is_over = is_over_in_time(handle, disturber, self.seconds + HANGS_S)
-        self.faults.update(disturber.counts)
-        self.killed += disturber.killed
+        try:
+            is_over = is_over_in_time(handle, disturber, self.seconds + HANGS_S)
+        finally:
+            self.faults.update(disturber.counts)
+            self.killed += disturber.killed
         if not is_over:
             return [f"not over after {self.seconds + HANGS_S:g} s: {handle.status()}"]
         story = list(handle)
@@ -250,6 +302,8 @@ class _Run:
         if self.section["name"] == "primal_cocoa":
             n_rows = self.data["columns"] + 1
         wrong = list(miscounted(story, n_rows))
+        if self.is_network:
+            return wrong + self._judged_network(result)
         best = undisturbed_objective(self.section, self.data)
         for values in result.history:
             row, true = HistoryRow(values), values.get("objective_full")
@@ -262,6 +316,25 @@ class _Run:
         zero = true_objective(self.section, self.data, at_zero)
         if true - best > 0.1 * (zero - best):
             wrong.append(f"objective {true}, of the undisturbed job {best}, of zero {zero}")
+        return wrong
+
+    def _judged_network(self, result: Result) -> list[str]:
+        """Check what was visited, and compare the final model's losses with numpy's."""
+        true = true_objective(self.section, self.data, result.arrays)
+        is_fixed = self.section["learning_rate"] == FIXED_RATE
+        n_rows = self.data["rows"]
+        wrong = list(missampled(result.history, n_rows, true if is_fixed else None))
+        last = HistoryRow(result.history[-1])
+        self.rounds = max(self.rounds, last.round)
+        self.rows_checked += len(result.history)
+        for what, told in (
+            ("the last row", last.columns.get("objective_full")),
+            ("the summary", (summary_from_json(result.summary).train or {}).get("logloss")),
+        ):
+            if told is None or abs(told - true) > _LOSS_ERROR * true:
+                wrong.append(f"{what} has a loss of {told}, the model {true}")
+        if not is_fixed and true > _TRAINED_MAX * math.log(2.0):
+            wrong.append(f"the loss is {true} after {last.round} rounds, of zero {math.log(2)}")
         return wrong
 
 
@@ -324,10 +397,14 @@ class Leftovers:
     ----------
     patience_s : float
         Seconds for which processes of a closed cluster may still end.
+    lasting : callable
+        Returns the ids of processes that outlive the block, although they may begin in it.
     """
 
-    def __init__(self, patience_s: float = 20.0) -> None:
-        self._patience_s = patience_s
+    def __init__(
+        self, patience_s: float = 20.0, lasting: Callable[[], Collection[int]] = tuple
+    ) -> None:
+        self._patience_s, self._lasting = patience_s, lasting
 
     def __enter__(self) -> Self:
         self.found: list[str] = []
@@ -352,9 +429,8 @@ class Leftovers:
 
     def _left(self) -> list[str]:
         gc.collect()
-        children = [
-            p for p in psutil.Process().children(recursive=True) if p.pid not in self._children
-        ]
+        known = self._children.union(self._lasting())
+        children = [p for p in psutil.Process().children(recursive=True) if p.pid not in known]
         found = [f"process {p.pid} is left" for p in children if p.is_running()]
         found += [f"file {path} is left" for path in sorted(self._folder.iterdir())]
         new = set(os.listdir("/dev/shm")) - self._shared
@@ -363,6 +439,11 @@ class Leftovers:
         found += [f"network namespace {name} is left" for name in sorted(hosts)]
         more = _descriptors() - self._descriptors
         return found + [f"{n} descriptors of {what} are left" for what, n in sorted(more.items())]
+
+
+def _daemons(yarn: MiniYarn | None) -> Callable[[], Collection[int]]:
+    """Return a function that lists the daemons of a mini YARN, which faults may restart."""
+    return lambda: () if yarn is None else yarn.pids().values()
 
 
 def _unmapped(names: set[str]) -> set[str]:
