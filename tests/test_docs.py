@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -184,6 +185,17 @@ def test_every_document_that_the_code_names_exists():
 def test_the_walk_finds_the_documents_and_what_they_name():
     readme = ROOT / "README.md"
     assert {"make demo", "make test"} <= set(code_in(readme))
+
+
+def test_the_page_on_security_has_every_dependency_with_its_bound():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    bounds = dict(text.split(">=") for text in project["dependencies"])
+    text = (ROOT / "docs/reference/security.md").read_text()
+    rows = re.findall(r"^\| ((?:`[\w-]+`(?:, )?)+) \| ([\d., ]+) \| [\d., ]+ \|", text, re.M)
+    told = {}
+    for names, versions in rows:
+        told |= zip(re.findall(r"`([\w-]+)`", names), versions.split(", "), strict=True)
+    assert told == bounds
 
 
 def test_the_page_on_own_algorithms_shows_the_example():
