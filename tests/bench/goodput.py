@@ -1,7 +1,7 @@
 """Goodput under pre-emption: how much of its undisturbed progress each framework keeps.
 
     python tests/bench/goodput.py [--peers NAME ...] [--traces none steady spot] [--seconds 40]
-        [--folder KEPT] [--environment FOLDER] [--limit-s 1500] [--report]
+        [--folder KEPT ...] [--environment FOLDER] [--limit-s 1500] [--report]
 
 Every peer trains with four worker processes of one thread each on two cores, through one trace of
 SIGKILLs and returns. "steady" kills a worker at 5 s and every 15 s from then on, and allows a new
@@ -17,8 +17,10 @@ undisturbed run of the same peer has after 0.6 of the window.
 
 Results are kept in ``--folder``, one JSON file a run; a run whose file is there is not repeated. No
 run begins after ``--limit-s``; the next call continues. The table and ``goodput.png`` are of all
-files. Peers are installed once, with uv, into a virtual environment in ``--environment``: 6 GB,
-most of it PyTorch. Spark needs Java. How each peer is set up is said in ``peers/goodput_*.py``.
+files. Runs are repeated into further folders; the table then has the run with the median goodput,
+and the goodput of all. Peers are installed once, with uv, into a virtual environment in
+``--environment``: 6 GB, most of it PyTorch. Spark needs Java. How each peer is set up is said in
+``peers/goodput_*.py``.
 """
 
 from __future__ import annotations
@@ -78,7 +80,8 @@ TEXT = (
     "are missing in the complete epochs of the model, or are in it more than once; – means "
     "that only the framework's own passes were counted. *s to target*: seconds to the loss "
     "that the undisturbed run has after 0.6 of the window; *undisturbed*: the seconds of that "
-    "run. How each framework was set up: "
+    "run. *All runs*: the goodput of each repetition; the row shows the run with the median one. "
+    "How each framework was set up: "
     "[note](notes/performance-2026-11-25.md#goodput-under-pre-emption)."
 )
 #: The environment variable by which all processes of a run are recognized.
@@ -95,8 +98,6 @@ class Peer:
     options: tuple[str, ...] = ()
     #: Whether the job continues while workers are away; others are not run on the spot trace.
     is_elastic: bool = True
-    #: The peer whose undisturbed run counts as its own: they do the same until something is killed.
-    like: str = ""
     #: Parts of the data that always belong to one worker: an epoch is complete for each of them.
     parts: int = 1
 
@@ -123,7 +124,6 @@ PEERS = {
         script="goodput_torchrun.py",
         options=("--way", "restart"),
         is_elastic=False,
-        like="torchrun",
     ),
     "torchft": Peer(label="torchft", task="network", script="goodput_torchft.py", parts=WORKERS),
     "ray": Peer(label="Ray Train, elastic", task="network", script="goodput_ray.py"),
@@ -429,7 +429,6 @@ def measure(options: argparse.Namespace) -> None:
         for trace in options.traces:
             peer, result = PEERS[name], options.folder / f"{name}-{trace}.json"
             is_asked = peer.is_elastic or trace != "spot" or options.all
-            is_asked = is_asked and not (peer.like and trace == "none")
             if result.exists() or not is_asked:
                 continue
             if time.monotonic() - begin_s > options.limit_s:
@@ -446,21 +445,37 @@ def measure(options: argparse.Namespace) -> None:
             print(f"{name} {trace}: {figures['examples']} examples {reason}", file=sys.stderr)
 
 
-def results_of(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the results by peer and trace; figures are computed again where there are logs."""
-    results = {}
-    for path in sorted(folder.glob("*.json")):
-        result, logs = json.loads(path.read_text()), folder / "logs" / path.stem
-        name, trace = result["peer"], result["trace"]
-        if logs.exists():
-            result |= figures_of(PEERS[name], logs, result["seconds"], result["reason"])
-        results[name, trace] = result
-    return results
+def results_of(folders: Sequence[Path]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return a result by peer and trace: of several folders the one with the median goodput.
+
+    Figures are computed again where there are logs. A result has its undisturbed run of the same
+    folder as "base", and the goodput of all folders as "shares".
+    """
+    found = defaultdict[tuple[str, str], list[dict[str, Any]]](list)
+    for folder in folders:
+        results = {}
+        for path in sorted(folder.glob("*.json")):
+            result, logs = json.loads(path.read_text()), folder / "logs" / path.stem
+            name, trace = result["peer"], result["trace"]
+            if logs.exists():
+                result |= figures_of(PEERS[name], logs, result["seconds"], result["reason"])
+            results[name, trace] = result
+        for (name, trace), result in results.items():
+            base = results.get((name, "none"))
+            found[name, trace].append({**result, "base": base, "share": share_of(result, base)})
+    chosen = {}
+    for key, runs in found.items():
+        runs.sort(key=lambda run: (run["share"] or 0.0, run["examples"]))
+        shares = [run["share"] for run in runs if run["share"] is not None]
+        chosen[key] = {**runs[(len(runs) - 1) // 2], "shares": shares}
+    return chosen
 
 
-def undisturbed(results: dict[tuple[str, str], dict[str, Any]], name: str) -> dict[str, Any] | None:
-    """Return the undisturbed run with which a peer's runs are compared."""
-    return results.get((name, "none")) or results.get((PEERS[name].like, "none"))
+def share_of(run: dict[str, Any], base: dict[str, Any] | None) -> float | None:
+    """Return a run's progress as a share of the undisturbed one."""
+    if base is None or not base["examples"] or run["trace"] == "none":
+        return None
+    return float(round(run["examples"] / base["examples"], 2))
 
 
 def target_s(run: dict[str, Any], base: dict[str, Any]) -> float | None:
@@ -473,8 +488,8 @@ def target_s(run: dict[str, Any], base: dict[str, Any]) -> float | None:
 
 #: Columns of the table.
 COLUMNS = (
-    "framework", "trace", "kills", "examples", "goodput", "repeated", "lost", "twice",
-    "s to target", "undisturbed", "load before",
+    "framework", "trace", "kills", "examples", "a second", "goodput", "repeated", "lost", "twice",
+    "s to target", "undisturbed", "load before", "all runs", "date",
 )  # fmt: skip
 
 
@@ -482,20 +497,27 @@ def rows_of(results: dict[tuple[str, str], dict[str, Any]], task: str) -> list[l
     """Return the rows of the table of a task."""
     rows = list[list[Any]]()
     for name, peer in PEERS.items():
-        base = undisturbed(results, name)
         for trace in TRACES if peer.task == task else ():
             run = results.get((name, trace))
             if run is None:
                 continue
-            share = seconds = base_s = None
-            if base is not None and base["examples"] and trace != "none":
-                share = round(run["examples"] / base["examples"], 2)
-                seconds, base_s = target_s(run, base), target_s(base, base)
+            seconds = base_s = None
+            if run["share"] is not None:
+                seconds, base_s = target_s(run, run["base"]), target_s(run["base"], run["base"])
             kills = sum(len(f["places"]) for f in run["faults"] if f["what"] == "kill")
             counts = [run.get(key) for key in ("repeated", "lost", "twice")]
             times = [None if t is None else round(t, 1) for t in (seconds, base_s)]
             load = round(run["load"], 1)
-            rows.append([peer.label, trace, kills, run["examples"], share, *counts, *times, load])
+            shares = " ".join(f"{share:.2f}" for share in run["shares"])
+            row = [
+                peer.label,
+                trace,
+                kills,
+                run["examples"],
+                round(run["examples"] / run["seconds"]),
+            ]
+            row += [run["share"], *counts, *times, load, shares or None, run["date"][:10]]
+            rows.append(row)
     return rows
 
 
@@ -563,12 +585,12 @@ def draw(results: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
     for axis, (task, trace) in zip(axes.flat, shown, strict=True):
         seconds = 0.0
         for name, peer in PEERS.items():
-            run, base = results.get((name, trace)), undisturbed(results, name)
-            if peer.task != task or run is None or base is None or not base["examples"]:
+            run = results.get((name, trace))
+            if peer.task != task or run is None or run["share"] is None:
                 continue
             t, v = zip(*run["curve"], strict=True) if run["curve"] else ((0.0,), (0.0,))
             is_own = name.startswith("elasticml") and peer.is_elastic
-            share = np.array(v) / base["examples"]
+            share = np.array(v) / run["base"]["examples"]
             axis.plot(t, share, label=peer.label, linewidth=2.6 if is_own else 1.3)
             seconds = run["seconds"]
         axis.plot([0.0, seconds], [0.0, 1.0], color="0.6", linestyle=":", label="undisturbed")
@@ -589,7 +611,13 @@ def main() -> None:
     parser.add_argument("--traces", nargs="+", choices=TRACES, default=list(TRACES))
     parser.add_argument("--all", action="store_true", help="the spot trace for every peer")
     parser.add_argument("--seconds", type=float, default=40.0, help="window of each run")
-    parser.add_argument("--folder", type=Path, default=cache / "goodput", help="keeps the results")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        nargs="+",
+        default=[cache / "goodput"],
+        help="keeps the results; of several, all are reported and the last is measured",
+    )
     parser.add_argument("--docs", action="store_true", help="also write table and picture there")
     parser.add_argument(
         "--environment",
@@ -601,11 +629,15 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="only print and draw")
     options = parser.parse_args()
     # Some peers take the paths in other folders.
-    options.folder, options.environment = options.folder.resolve(), options.environment.resolve()
+    folders, options.environment = (
+        [f.resolve() for f in options.folder],
+        options.environment.resolve(),
+    )
+    options.folder = folders[-1]
     options.folder.mkdir(parents=True, exist_ok=True)
     if not options.report:
         measure(options)
-    results = results_of(options.folder)
+    results = results_of(folders)
     print_table(results)
     draw(results, options.folder / "goodput.png")
     if options.docs:
