@@ -171,9 +171,12 @@ def majorant_of(
 
     def run(part: Sequence[Chunk]) -> F64:
         sums, ones = np.zeros((1, n_sent)), np.ones(n_sent)
+        scratch = None
+        if facts.layout.kind == "dense":
+            scratch = np.empty(max((c.n_rows for c in part), default=0) * n_sent)
         for chunk in stream_chunks(part):
             one_bin = np.zeros(chunk.n_rows, np.int64)
-            add_diagonals(chunk, one_bin, weights_of(chunk), ones, has_offset, sums)
+            add_diagonals(chunk, one_bin, weights_of(chunk), ones, has_offset, sums, scratch)
         return sums.reshape(n_sent)
 
     out = np.zeros(n_sent)

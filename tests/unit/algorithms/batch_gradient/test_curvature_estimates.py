@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 from typing import Any
 
@@ -9,13 +10,14 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from elasticml.algorithms.batch_gradient import curvature_estimates
+from elasticml.algorithms.batch_gradient import curvature_estimates, curvature_probes
 from elasticml.algorithms.batch_gradient.curvature_estimates import Curvatures, curvatures_for
 from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
 from elasticml.algorithms.batch_gradient.stand_ins import Sums
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.scaling import Columns
-from elasticml.ids import ExchangeId
+from elasticml.data.chunks.chunk import dense_chunk
+from elasticml.ids import ChunkId, ExchangeId
 from elasticml.protocol.events import ExchangeHeader
 from elasticml.specification.algorithms import BatchGradient
 from tests.serial_world import Return, Run, Vanish, World, facts_of, split_rows
@@ -32,6 +34,30 @@ def train(*schedule: Vanish | Return) -> Run:
     parts = split_rows(ROWS[ORDER], LABELS[ORDER], 4)
     settings = {"optimizer": "gd", "l2": 0.01}
     return World(settings=settings, parts=parts, absent="auto", schedule=schedule).run(25)
+
+
+# --- majorants ------------------------------------------------------------------------------------
+
+
+def test_a_majorant_of_dense_chunks_allocates_for_one_chunk_only() -> None:
+    """New memory for each chunk cost ten times as much as the products, in page faults."""
+    rows = RNG.normal(size=(6000, 50)).astype(np.float32)
+    sizes = np.cumsum([0, 2000, 1000, 3000])
+    chunks = [
+        dense_chunk(ChunkId("s", 0, k), np.ones(stop - start), rows[start:stop], dtype="float32")
+        for k, (start, stop) in enumerate(itertools.pairwise(sizes))
+    ]
+    facts = facts_of(chunks)
+    weights = {chunk.id: RNG.uniform(size=chunk.n_rows) for chunk in chunks}
+    tracemalloc.start()
+    found = curvature_probes.majorant_of(chunks, lambda c: weights[c.id], 51, facts, Serial())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # sum_i s_i |x_ij| |x_i|_1 with a column of ones.
+    absolute = np.column_stack([np.abs(rows).astype(float), np.ones(6000)])
+    s = np.concatenate([*weights.values()])
+    np.testing.assert_allclose(found, (s * absolute.sum(axis=1)) @ absolute, rtol=1e-12)
+    assert peak < 1.2 * 3000 * 51 * 8
 
 
 # --- requests -------------------------------------------------------------------------------------
