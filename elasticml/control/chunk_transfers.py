@@ -337,7 +337,8 @@ class ChunkMoves:
                     seconds=event.seconds,
                 )
             )
-            commands += self.drop(source, [c for c in chunks if self._is_surplus(c)])
+            kept = 2 if self._keeps_given(source) else max(self.state.holders, 1)
+            commands += self.drop(source, [c for c in chunks if self._n_staying(c) > kept])
         return commands
 
     def failed(self, event: MoveFailed, now_s: float) -> list[Command]:
@@ -396,11 +397,22 @@ class ChunkMoves:
 
     # --- copies that are not owned --------------------------------------------------------------
 
-    def _is_surplus(self, chunk: ChunkId) -> bool:
-        """Whether more staying members hold a body than the job wants."""
-        members, holders = self.state.membership.members, self.state.ledger.holders[chunk]
-        staying = sum(members[m].stage != "leaving" for m in holders)
-        return staying > max(self.state.holders, 1)
+    def _n_staying(self, chunk: ChunkId) -> int:
+        """Count the staying members that hold a body."""
+        members = self.state.membership.members
+        return sum(members[m].stage != "leaving" for m in self.state.ledger.holders[chunk])
+
+    def _keeps_given(self, source: MemberId) -> bool:
+        """Whether a member keeps the bodies of chunks that it gives to another, as second copies.
+
+        If the new owner is lost, they need not be read again. Only a member that has memory for all
+        chunks keeps them: there the copies are never in the way of chunks that it will own.
+        """
+        state = self.state
+        if state.stage != "training" or state.settings.absent not in ("auto", "reload"):
+            return False
+        limit = state.membership.members[source].in_memory_bytes
+        return limit is None or state.ledger.total_bytes <= limit
 
     def is_spare_copy(self, member: MemberId, chunk: ChunkId) -> bool:
         """Whether a member may drop a chunk: another holds it, and no transfer needs this copy."""

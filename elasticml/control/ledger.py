@@ -55,6 +55,7 @@ class Ledger:
         #: Number of changes of owners and holders: if it is unchanged, so are all of them.
         self.changes = 0
         self.total_rows = 0
+        self.total_bytes = 0
         #: Living members that owned chunks and now own none.
         self.emptied: set[MemberId] = set()
         self._owner: dict[ChunkId, MemberId] = {}
@@ -79,6 +80,7 @@ class Ledger:
                 self.hold(holder, [chunk.id])
             self._own(chunk.id, member)
             self.total_rows += chunk.rows
+            self.total_bytes += chunk.nbytes
 
     def hold(self, member: MemberId, chunks: Iterable[ChunkId]) -> None:
         """Add copies that a member holds; copies of unknown chunks count once those are added."""
@@ -250,6 +252,8 @@ class Ledger:
         self._check_places()
         if sum(i.rows for i in self.info.values()) != self.total_rows:
             raise LocalProtocolError("rows do not add up")
+        if sum(i.nbytes for i in self.info.values()) != self.total_bytes:
+            raise LocalProtocolError("bytes do not add up")
 
     def _check_owners(self, alive: set[MemberId]) -> None:
         """Check that owners are alive, hold what they own, and that their examples add up."""

@@ -152,13 +152,16 @@ def to_newcomers(
     newcomers: Sequence[MemberId],
     keys: Sequence[int] = (),
     held: Mapping[MemberId, Collection[ChunkId]] | None = None,
+    *,
+    is_contiguous: bool = False,
 ) -> dict[ChunkId, MemberId]:
-    """Move random chunks from the fullest members until the newcomers have an equal share.
+    """Move chunks from the fullest members until the newcomers have an equal share.
 
     A move is made only if it reduces the difference between the two members. Chunks that a newcomer
     already holds, from an earlier incarnation or as a copy, go to it first.
 
-    Source: the uni-task paper's elastic scaling; deviation: held chunks go first.
+    Source: the uni-task paper's elastic scaling. Deviations: held chunks go first, and
+    ``is_contiguous``.
 
     Parameters
     ----------
@@ -169,6 +172,9 @@ def to_newcomers(
         Keys of the random choice: a seed, a round.
     held : mapping, optional
         Chunks whose body each newcomer holds.
+    is_contiguous : bool
+        Take each giver's last chunks instead of random ones, and give each newcomer consecutive
+        ones: they are of few blocks, and a block is read whole when the newcomer is lost.
     """
     rows = {m: sum(c.rows for c in chunks) for m, chunks in owned.items()}
     rows.update(dict.fromkeys(newcomers, 0))
@@ -176,9 +182,11 @@ def to_newcomers(
     all_held = {c for chunks in (held or {}).values() for c in chunks}
 
     def left_to(giver: MemberId) -> dict[ChunkId, ChunkInfo]:
-        # Shuffled when it is the fullest for the first time; most members never are.
+        # Ordered when it is the fullest for the first time; most members never are.
         if giver not in left:
-            order = shuffled(sorted(owned[giver], key=lambda c: c.id), *keys, giver.slot)
+            order = sorted(owned[giver], key=lambda c: c.id)
+            if not is_contiguous:
+                order = shuffled(order, *keys, giver.slot)
             # Taken from the end: what a newcomer holds is left to it as long as possible.
             order.sort(key=lambda c: c.id not in all_held)
             left[giver] = {c.id: c for c in order}
@@ -209,13 +217,46 @@ def to_newcomers(
         while copies and copies[-1] not in there:
             copies.pop()
         chunk = there[copies[-1] if copies else next(reversed(there))]
-        if rows[giver] - chunk.rows < rows[taker] + chunk.rows:
+        most = (rows[giver] - rows[taker]) / 2
+        if is_contiguous and chunk.rows > most:
+            # The last chunk may be the largest: another one may still help.
+            chunk = next((c for c in reversed(there.values()) if c.rows <= most), chunk)
+        if chunk.rows > most:
             break
         del there[chunk.id]
         moves[chunk.id] = taker
         rows[giver] -= chunk.rows
         rows[taker] += chunk.rows
+    if is_contiguous and len(newcomers) > 1:
+        sizes = {c.id: c.rows for chunks in owned.values() for c in chunks}
+        moves |= _consecutive(moves, newcomers, sizes, held or {})
     return moves
+
+
+def _consecutive(
+    moves: Mapping[ChunkId, MemberId],
+    newcomers: Sequence[MemberId],
+    rows: Mapping[ChunkId, int],
+    held: Mapping[MemberId, Collection[ChunkId]],
+) -> dict[ChunkId, MemberId]:
+    """Exchange chunks that newcomers do not hold, so that each gets consecutive ones.
+
+    Nothing is exchanged if a newcomer would have more examples than the fullest one has now.
+    """
+    now = dict.fromkeys(newcomers, 0)
+    for chunk, member in moves.items():
+        now[member] += rows[chunk]
+    rest = sorted(c for c, m in moves.items() if c not in held.get(m, ()))
+    load, level = dict(now), sum(now.values()) / len(newcomers)
+    for chunk in rest:
+        load[moves[chunk]] -= rows[chunk]
+    target, waiting = dict[ChunkId, MemberId](), sorted(newcomers, reverse=True)
+    for chunk in rest:
+        while len(waiting) > 1 and load[waiting[-1]] + rows[chunk] / 2 > level:
+            waiting.pop()
+        target[chunk] = waiting[-1]
+        load[waiting[-1]] += rows[chunk]
+    return target if max(load.values()) <= max(now.values()) else {}
 
 
 def fitting(

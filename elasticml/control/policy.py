@@ -202,6 +202,8 @@ class View:
     absent_rows: int = 0
     #: Wanted number of holders of every body.
     holders: int = 1
+    #: Whether members own ranges of the file, so that each one's chunks are of few blocks.
+    is_contiguous: bool = False
     #: Pending copies of bodies: chunk -> new holder.
     copying: Mapping[ChunkId, MemberId] = field(default_factory=dict)
     #: Number of chunks moving to a new owner; 0 when the boundary is first evaluated.

@@ -153,6 +153,7 @@ class PolicyViews:
             start_members=state.settings.start_members,
             absent_rows=ledger.absent_rows(),
             holders=state.holders,
+            is_contiguous=state.settings.placement == "contiguous",
             copying=self._copying.targets(),
             moving=len(chunk_moves.moves),
             coming=chunk_moves.coming(),

@@ -23,9 +23,10 @@ class ElasticScaling:
     the remaining ones; for a new task they are taken at random from every old one until the shares
     are equal. Deviations: a leaver sends as many chunks as fit into half of its grace period, those
     with a copy elsewhere first; balance counts examples instead of chunks; a leaver's replacement
-    takes its chunks, too; no newcomer gets a share while it could readmit absent examples; and a
-    newcomer gets the bodies of its share as copies, in the background, before it becomes their
-    owner, if moving them would hold up the round.
+    takes its chunks, too; no newcomer gets a share while it could readmit absent examples; with
+    contiguous placement a newcomer gets consecutive chunks, so that few blocks are read again when
+    it is lost; and it gets the bodies of its share as copies, in the background, before it becomes
+    their owner, if moving them would hold up the round.
 
     Examples
     --------
@@ -116,7 +117,13 @@ def _to_newcomers(view: View, chunks: Chunks) -> list[Move | Replicate]:
     held = {m.id: chunks.held_by(m.id) for m in newcomers}
 
     def shares(held: Mapping[MemberId, Collection[ChunkId]]) -> dict[ChunkId, MemberId]:
-        return to_newcomers(owned, [m.id for m in newcomers], (view.seed, view.round), held)
+        return to_newcomers(
+            owned,
+            [m.id for m in newcomers],
+            (view.seed, view.round),
+            held,
+            is_contiguous=view.is_contiguous,
+        )
 
     targets = shares(held)
     slow = {m.id for m in newcomers if _takes_long(view, chunks, m, targets)}

@@ -27,7 +27,8 @@ class WholeGroup(PolicyOptions):
     working members after ``patience_s``. The paper's rule is ``patience_s=inf, alone_s=inf``.
 
     Jobs with ``absent: auto`` wait neither for newcomers nor for any replacement: ``patience_s=0,
-    alone_s=0``. A stand-in then takes the group's place only while its chunks are being read.
+    alone_s=0``. A stand-in then takes the group's place only while its chunks are being read. Free
+    members then read only what nobody holds: they get their share of the rest from its holders.
 
     Source: Algorithm 2 of the resource-elastic paper, lines 18-21. Deviations: patience, and
     ``first_fitting``.
@@ -63,6 +64,12 @@ class WholeGroup(PolicyOptions):
             alone_s, why_alone = self.patience_s, ", and as many work as at the start"
         for group in view.groups:
             size = len(group.former)
+            if alone_s == self.patience_s == 0.0 and (owners := memory.with_copies(group)):
+                why = "copies of some of its chunks"
+                suggestions.append(Readmit(group=group.id, targets=(), why=why, owners=owners))
+                used = set(owners.values())
+                free = [m for m in free if m.id not in used]
+                continue
             waited = view.now_s - group.absent_since_s
             targets: tuple[MemberId, ...] = ()
             why = f"no member has been free for {waited:.0f} s{why_alone}"
@@ -171,6 +178,13 @@ class _MemoryPlan:
             if holders:
                 self._take(owners, chunk, min(holders, key=self._load))
         return owners
+
+    def with_copies(self, group: GroupView) -> dict[ChunkId, MemberId]:
+        """Spread a group of which some chunks have copies; return nothing for another one."""
+        if self._chunks is None:
+            return {}
+        is_held = any(m in self._members for c in group.chunks for m in self._chunks.holders(c))
+        return self.spread(group) if is_held else {}
 
     def reserve(self, owners: Mapping[ChunkId, MemberId]) -> bool:
         """Reserve memory for chunks with these owners; return False, unchanged, if any is short."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 
@@ -29,7 +33,7 @@ def client(cluster: em.LocalCluster) -> Generator[Client]:
         yield client
 
 
-def job(name: str, rounds: int, **changes: object) -> em.Job:
+def job(name: str, rounds: int, data: Any = DATA, **changes: object) -> em.Job:
     settings: dict = {
         "stop": em.Stop(rounds=rounds),
         "collective": em.Collective(topology="tree", fan_out=2),
@@ -39,7 +43,7 @@ def job(name: str, rounds: int, **changes: object) -> em.Job:
     }
     return em.Job(
         em.BatchGradient(l2=1e-3, optimizer="gd", intercept=False, tolerance=0.0),
-        DATA,
+        data,
         name=name,
         **settings,
     )
@@ -93,6 +97,43 @@ def test_a_notice_with_enough_time_moves_the_chunks_and_loses_nothing(client: Cl
     moved = story(handle, "ChunksMoved")
     assert {r["source"] for r in moved if r["round"] > 0} >= {"4.1", "5.1"}
     assert all(e["absent_examples"] == 0 for e in story(handle, "ExchangeEnded"))
+
+
+def test_the_loss_of_a_newcomer_makes_no_survivor_read_again(
+    cluster: em.LocalCluster, client: Client, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(3)
+    columns = {f"x{k}": rng.standard_normal(6000) for k in range(5)}
+    table = pa.table({**columns, "y": np.sign(columns["x0"] + rng.standard_normal(6000))})
+    pq.write_table(table, tmp_path / "points.parquet", row_group_size=500)
+    data = em.read_parquet(str(tmp_path / "points.parquet"), "y")
+    endless = em.Stop(seconds=300.0)
+    handle = job("newcomer", 1, data=data, stop=endless, absent="auto").start(client)
+
+    addresses: dict[str, str] = {}
+    parsed: list[int] = []
+    try:
+        for record in (r for batch in handle.batches() for r in batch):
+            event = record["event"]
+            if event == "MemberJoined":
+                addresses[record["member"]] = record["address"]
+            elif event == "DataDealt":
+                cluster.lose([addresses["0.1"]], "kill")
+            elif event == "MemberActive" and record["member"] == "0.2":
+                cluster.lose([addresses["0.2"]], "kill")
+            elif event == "MemberLost":
+                parsed.append(0)
+            elif event == "ChunksLoaded" and parsed and record.get("source") is None:
+                parsed[-1] += record["parsed_bytes"]
+            elif event == "GroupReturned":
+                cluster.bring_back(1)
+                if len(parsed) == 2:
+                    break
+    finally:
+        handle.cancel()
+
+    assert parsed[0] > 0
+    assert parsed[1] == 0
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 from elasticml.control.member_machine import BURST_S
 from elasticml.data.readers.arrays import from_arrays
+from elasticml.data.readers.tabular import read_parquet
 from elasticml.errors import JobFailedError
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import simulate
@@ -148,6 +151,52 @@ def test_a_notice_with_enough_grace_moves_the_chunks_and_loses_nothing():
     assert sum(r["examples"] for r in moved) == 80
     assert {r["source"] for r in moved} == {"4.1", "5.1"}
     assert set(column(result, "absent_examples")) == {0}
+
+
+def lose_and_return(folder, rounds, limit_bytes, **world):
+    """Kill the member of slot 0 in some rounds, with returns between; 92,160 bytes of data."""
+    X, y = source_rows()
+    table = pa.table({**{f"x{k}": x for k, x in enumerate(X.T)}, "y": y})
+    pq.write_table(table, folder / "points.parquet", row_group_size=15)
+    faults = [{"round": r, "lose": [0], "phase": "compute"} for r in rounds]
+    faults += [{"round": (r + q) // 2, "return": 1} for r, q in itertools.pairwise(rounds)]
+    job = record(
+        absent="reload",
+        chunk_bytes=256,
+        members={"start": 4, "min": 1},
+        faults=faults,
+        stop={"rounds": rounds[-1] + 10},
+    )
+    options = options_from_section({"limit_bytes": limit_bytes, **world})
+    source = read_parquet(folder / "points.parquet", "y")
+    result = simulate(job, source, options=options, check_every_event=True)
+    assert result.error is None
+    return result
+
+
+def test_a_lost_newcomer_leaves_few_blocks_to_be_read_again(tmp_path):
+    """With random chunks, each of the others would read almost all blocks."""
+    result = lose_and_return(tmp_path, [5, 15, 25], limit_bytes=60_000)
+    losses = [r["t"] for r in records_of(result, "MemberLost")]
+    read: dict[float, set[tuple[str, str]]] = {t: set() for t in losses}
+    for loaded in records_of(result, "ChunksLoaded"):
+        if loaded.get("source") is None and loaded["t"] > losses[0]:
+            blocks = {name.partition(".")[0] for name in loaded["chunks"].split()}
+            after = max(t for t in losses if t < loaded["t"])
+            read[after] |= {(loaded["member"], block) for block in blocks}
+    assert [len(blocks) for blocks in read.values()] == [6, 6, 6]
+
+
+@pytest.mark.parametrize(
+    ("limit_bytes", "rounds"), [(60_000, [*range(5, 25), *range(45, 55)]), (93_000, range(5, 25))]
+)
+def test_givers_with_memory_for_all_data_keep_the_bodies_of_a_newcomers_chunks(
+    tmp_path, limit_bytes, rounds
+):
+    """The newcomer is lost in round 45; reading takes longer than the rounds until then."""
+    result = lose_and_return(tmp_path, [5, 45], limit_bytes, read_bandwidth=1e4)
+    absent = column(result, "absent_examples")
+    assert [r for r, n in enumerate(absent) if n] == [*rounds]
 
 
 def test_copies_keep_to_their_rate_and_a_move_does_not_wait_for_them():

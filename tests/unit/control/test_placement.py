@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,15 +86,16 @@ def test_chunks_are_assigned_to_equal_members_in_turn():
     assert [m.slot for m in given_to.values()] == [0, 1, 2, 0]
 
 
-@given(st.lists(ROWS, min_size=1, max_size=5), st.integers(0, 3))
-def test_newcomers_get_a_fair_share_and_no_giver_falls_below_its_own(shares, n_new):
+@pytest.mark.parametrize("is_contiguous", [False, True])
+@given(shares=st.lists(ROWS, min_size=1, max_size=5), n_new=st.integers(0, 3))
+def test_newcomers_get_a_fair_share_and_no_giver_falls_below_its_own(shares, n_new, is_contiguous):
     old, new = members(len(shares)), members(len(shares) + n_new)[len(shares) :]
     owned = {}
     for member, rows in zip(old, shares, strict=True):
         owned[member] = [
             ChunkInfo(id=ChunkId("s", member.slot, k), rows=n, nbytes=1) for k, n in enumerate(rows)
         ]
-    moves = to_newcomers(owned, new)
+    moves = to_newcomers(owned, new, is_contiguous=is_contiguous)
     assert set(moves.values()) <= set(new)
     rows_of = {m: sum(c.rows for c in held) for m, held in owned.items()}
     most = max(rows_of.values())
@@ -113,6 +115,29 @@ def test_newcomer_to_three_equal_members_gets_a_quarter():
     }
     moves = to_newcomers(owned, [MemberId(3, 1)])
     assert Counter(chunk.block for chunk in moves) == {0: 1, 1: 1, 2: 1}
+
+
+@pytest.mark.parametrize(("lost", "blocks_max"), [(1, 6), (2, 8)])
+def test_lost_newcomers_of_contiguous_jobs_leave_few_blocks_to_be_read_again(lost, blocks_max):
+    """Of random chunks, they would leave all 16 blocks to each of the others."""
+    made = [
+        ChunkInfo(id=ChunkId("s", block, k), rows=10, nbytes=1)
+        for block in range(16)
+        for k in range(15)
+    ]
+    present = list(members(4))
+    owner = contiguous(made, present)
+    for incarnation in range(2, 8):
+        gone, present = present[:lost], present[lost:]
+        absent = [c for c in made if owner[c.id] in gone]
+        owner |= contiguous(absent, present)
+        assert len({(owner[c.id], c.id.block) for c in absent}) <= blocks_max
+        owned = {m: [c for c in made if owner[c.id] == m] for m in present}
+        new = [MemberId(m.slot, incarnation) for m in gone]
+        owner |= to_newcomers(owned, new, is_contiguous=True)
+        present += new
+        rows = Counter(owner.values())
+        assert max(rows.values()) - min(rows.values()) <= 2
 
 
 def test_nothing_moves_without_newcomers():

@@ -242,3 +242,9 @@ def test_without_patience_a_group_is_shared_by_survivors_and_newcomers():
     assert slots_by_chunk(policy, with_newcomer) == [7, 7, 7, 2]
     idle = tuple(replace(m, rows=0) for m in with_newcomer.working)
     assert slots_by_chunk(policy, replace(with_newcomer, working=idle)) == [0, 1, 7, 2]
+
+
+def test_without_patience_a_free_member_reads_only_what_no_member_holds():
+    with_newcomer = replace(unclaimed_group(now_s=10.0), spares=seen(7))
+    assert readmitted(WholeGroup(), with_newcomer) == {1: [7]}
+    assert slots_by_chunk(WholeGroup(patience_s=0.0, alone_s=0.0), with_newcomer) == [7, 7, 7, 2]
