@@ -2,15 +2,19 @@
 
     make release
 
-The distributions go to dist/, with a report dist/release.json. Nothing is uploaded: the last lines
-say how. The version is ``VERSION`` in elasticml/ids.py, and nowhere else.
+The distributions go to dist/, and what was found to docs/figures/package.json, from which the site
+has its tables. Nothing is uploaded: the last line says how. The version is ``VERSION`` in
+elasticml/ids.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import collections
+import datetime
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -23,6 +27,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
+FIGURES = ROOT / "docs" / "figures" / "package.json"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 #: What each distribution must contain, relative to its first folder.
@@ -116,32 +121,27 @@ def contents(path: Path) -> dict[str, int]:
         return {m.name.partition("/")[2]: m.size for m in sdist.getmembers() if m.isfile()}
 
 
-def check_contents(path: Path, expected: tuple[str, ...]) -> dict[str, object]:
-    """Stop if a file is missing or unwanted; return sizes and counts."""
+def check_contents(path: Path, expected: tuple[str, ...]) -> list[object]:
+    """Stop if a file is missing or unwanted; return size in MB, files, unpacked size in MB."""
     files = contents(path)
     missing = [name for name in expected if not any(file.startswith(name) for file in files)]
     unwanted = [name for name in files if UNWANTED.search(name)]
     if missing or unwanted:
         raise SystemExit(f"release: {path.name} lacks {missing} and contains {unwanted}")
-    folders: dict[str, int] = {}
-    for name, size in files.items():
-        top = name.partition("/")[0] if "/" in name else "(top)"
-        folders[top] = folders.get(top, 0) + size
-    return {
-        "file": path.name,
-        "bytes": path.stat().st_size,
-        "files": len(files),
-        "unpacked_bytes": sum(files.values()),
-        "folders": dict(sorted(folders.items(), key=lambda item: -item[1])),
-    }
+    return [round(path.stat().st_size / 1e6, 2), len(files), round(sum(files.values()) / 1e6, 2)]
 
 
 def pythons(wanted: list[str]) -> dict[str, str]:
-    """Return the interpreters that exist on this machine, by version."""
+    """Return the interpreters that exist on this machine, pyenv's included, by version."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    places = [os.environ["PATH"], *map(str, pyenv.glob("versions/*/bin"))]
     found = {}
     for name in wanted:
         command = [uv(), "python", "find", "--no-project", "--no-python-downloads", name]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        environment = {**os.environ, "PATH": os.pathsep.join(places)}
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
         if done.returncode == 0:
             found[name] = done.stdout.strip()
     return found
@@ -167,27 +167,23 @@ def try_out(distribution: Path, python: str, extras: str) -> dict[str, object]:
         Path(folder, "trial.py").write_text(TRIAL)
         python_ = str(bin_ / "python")
         number = "import platform; print(platform.python_version())"
-        silent = [python_, "-W", "error", "-c", "import elasticml.cli.main"]
+        # -W error: neither elasticml nor what it imports warns.
+        run([python_, "-W", "error", "-c", "import elasticml.cli.main"], folder)
+        if run([str(bin_ / "elasticml"), "--version"], folder).split()[-1] != version():
+            raise SystemExit(f"release: {distribution.name} states another version")
         return {
-            "distribution": "sdist" if distribution.suffix == ".gz" else "wheel",
             "python": run([python_, "-c", number], folder),
             "install_s": round(install_s, 1),
-            # -W error: neither elasticml nor what it imports warns.
-            "import": run(silent, folder) or "ok",
-            "version": run([str(bin_ / "elasticml"), "--version"], folder),
             "doctor": doctor(bin_, folder),
             "trial": run([python_, "trial.py"], folder),
         }
 
 
-def doctor(bin_: Path, folder: str) -> dict[str, int]:
+def doctor(bin_: Path, folder: str) -> str:
     """Count the findings of ``elasticml doctor`` by state; a broken required one stops."""
-    checks = json.loads(run([str(bin_ / "elasticml"), "doctor", "--json"], folder))
-    checks = checks.get("checks", checks) if isinstance(checks, dict) else checks
-    counts: dict[str, int] = {}
-    for check in checks:
-        counts[check["state"]] = counts.get(check["state"], 0) + 1
-    return counts
+    report = json.loads(run([str(bin_ / "elasticml"), "doctor", "--json"], folder))
+    states = collections.Counter(check["state"] for check in report["checks"])
+    return ", ".join(f"{count} {state}" for state, count in states.items())
 
 
 def run(command: list[str], folder: str) -> str:
@@ -208,24 +204,73 @@ def main() -> None:
     number = version()
     check_sources(number)
     sdist, wheel = build()
-    report: dict[str, object] = {
-        "version": number,
-        "distributions": [check_contents(sdist, IN_SDIST), check_contents(wheel, IN_WHEEL)],
-    }
+    sizes = [check_contents(wheel, IN_WHEEL), check_contents(sdist, IN_SDIST)]
     subprocess.run(
         [uv(), "tool", "run", "twine", "check", "--strict", str(sdist), str(wheel)], check=True
     )
     wanted = options.python or list(PYTHONS)
     found = pythons(wanted)
-    report["not_on_this_machine"] = [name for name in wanted if name not in found]
-    trials = report["trials"] = []
+    trials = []
     for python in found.values():
-        for distribution in (wheel, sdist):
-            trials.append(try_out(distribution, python, options.extras))
-            print(json.dumps(trials[-1]), flush=True)
-    (DIST / "release.json").write_text(json.dumps(report, indent=2) + "\n")
-    print(json.dumps({**report, "trials": len(trials)}, indent=2))
+        of_wheel, of_sdist = (try_out(path, python, options.extras) for path in (wheel, sdist))
+        for key in ("doctor", "trial"):
+            if of_wheel[key] != of_sdist[key]:
+                raise SystemExit(f"release: wheel and sdist differ: {of_wheel} {of_sdist}")
+        wheel_s, sdist_s = of_wheel["install_s"], of_sdist["install_s"]
+        trials.append([of_wheel["python"], wheel_s, sdist_s, of_wheel["doctor"], of_wheel["trial"]])
+        print(*trials[-1], sep="; ", flush=True)
+    write_figures(sizes, trials, options.extras, [name for name in wanted if name not in found])
     print(f"tag v{number}, then: uv publish dist/*.tar.gz dist/*.whl")
+
+
+def write_figures(
+    sizes: list[list[object]], trials: list[list[object]], extras: str, absent: list[str]
+) -> None:
+    """Write the tables for the site."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    notes = [
+        f"With the extra {extras}. The first installation of the sdist builds the wheel, with "
+        "Maven; the later ones take it from uv's cache.",
+        "Missing are the folder of data sets and the configuration of a Hadoop cluster, both "
+        "optional.",
+    ]
+    if absent:
+        notes.append(
+            f"Not on the machine: Python {', '.join(absent)}; uv.lock has versions for it."
+        )
+    figures = {
+        "date": datetime.date.today().isoformat(),
+        "command": "make release",
+        "machine": f"{os.cpu_count()} cores, {round(memory / 2**30)} GiB, packages in uv's cache",
+        "order": 200,
+        "tables": [
+            {
+                "title": f"The distributions of {version()}",
+                "columns": ["file", "size, MB", "files", "unpacked, MB", "contains"],
+                "rows": [
+                    ["wheel", *sizes[0], "the package and the agent's jar"],
+                    [
+                        *("sdist", *sizes[1]),
+                        "the package, tests, docs, examples, yarn, tools, Makefile, lock file",
+                    ],
+                ],
+                "notes": [
+                    "The wheel is for every Python from 3.11 and every machine with Linux; the "
+                    "sdist needs Maven and a JDK to build it."
+                ],
+            },
+            {
+                "title": "Both in fresh environments",
+                "columns": [
+                    *("Python", "wheel: installed in, s", "sdist: installed in, s"),
+                    *("elasticml doctor", "a fit on two workers"),
+                ],
+                "rows": trials,
+                "notes": notes,
+            },
+        ],
+    }
+    FIGURES.write_text(json.dumps(figures, indent=2) + "\n")
 
 
 if __name__ == "__main__":
