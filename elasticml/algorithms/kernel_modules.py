@@ -8,8 +8,9 @@ compiles, so that a small process may import it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 #: Kernels that every algorithm uses.
@@ -44,6 +45,17 @@ def kernel_modules(algorithms: Iterable[str] | None = None) -> tuple[str, ...]:
     return _ALWAYS + tuple(m for m in modules if algorithms is not None or m != _TORCH)
 
 
+@contextlib.contextmanager
+def noting_missing(missing: list[ImportError]) -> Iterator[None]:
+    """Add the import error of a library to a list; that of a module of this package is raised."""
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] == "elasticml":
+            raise
+        missing.append(error)
+
+
 def warm_up(
     modules: Iterable[str], kind: str | None = None, dtype: str | None = None
 ) -> list[ImportError]:
@@ -71,13 +83,9 @@ def warm_up(
     """
     missing: list[ImportError] = []
     for name in modules:
-        try:
-            module: Any = importlib.import_module(name)
-        except ImportError as error:
-            if (error.name or "").partition(".")[0] == "elasticml":
-                raise
-            missing.append(error)
-            continue
+        module: Any = None
+        with noting_missing(missing):
+            module = importlib.import_module(name)
         warm_kernels = getattr(module, "warm_kernels", None)
         if warm_kernels is not None:
             warm_kernels(kind, dtype)

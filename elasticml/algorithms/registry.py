@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from elasticml.algorithms.base import Algorithm
+from elasticml.algorithms.kernel_modules import noting_missing
 from elasticml.errors import ConfigError, one_line
 
 # Each algorithm is imported when it is looked up: a process of a job needs one of them.
@@ -105,13 +106,9 @@ def import_algorithms(names: Iterable[str] | None) -> list[ImportError]:
     """
     missing: list[ImportError] = []
     for name in _ALGORITHMS if names is None else names:
-        try:
+        with noting_missing(missing):
             if name in _ALGORITHMS:
                 _ALGORITHMS[name]()
-        except ImportError as error:
-            if (error.name or "").partition(".")[0] == "elasticml":
-                raise
-            missing.append(error)
     return missing
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from threading import Lock
 from typing import Any, Final
 
 import numpy as np
@@ -82,6 +83,8 @@ class RowTable:
         self.X = X
         self.parallel: Parallel = Serial() if parallel is None else parallel
         self._columns: dict[float | None, Any] = {}
+        self._blocks: RowBlocks | None = None
+        self._converting = Lock()
 
     @cached_property
     def chunked(self) -> ChunkedRows:
@@ -93,13 +96,19 @@ class RowTable:
         """The rows as they are, for dual coordinate descent in one thread."""
         return memory_rows(self.X)
 
-    @cached_property
+    @property
     def blocks(self) -> RowBlocks:
-        """The rows in blocks, for matrix products; sparse values as float64, for their kernels."""
-        X = self.X
-        if scipy.sparse.issparse(X) and X.dtype != np.float64:
-            X = type(X)((X.data.astype(np.float64), X.indices, X.indptr), shape=X.shape)
-        return RowBlocks(X, self.parallel)
+        """The rows in blocks, for matrix products; sparse values as float64, for their kernels.
+
+        Converted once, even if several threads ask for them at the same time.
+        """
+        with self._converting:
+            if self._blocks is None:
+                X = self.X
+                if scipy.sparse.issparse(X) and X.dtype != np.float64:
+                    X = type(X)((X.data.astype(np.float64), X.indices, X.indptr), shape=X.shape)
+                self._blocks = RowBlocks(X, self.parallel)
+            return self._blocks
 
     def columns(self, constant: float | None) -> Any:
         """Return the rows in column-major layout, (n, d), with a constant column unless None."""

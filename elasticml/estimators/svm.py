@@ -230,8 +230,7 @@ class LinearSVC(LinearClassifier):
 
     def _keep(self, problem: LinearProblem, solutions: list[LinearSolution]) -> None:
         is_newton = problem.is_primal and self.solver_path_ == "in-process"
-        methods = {one.method for one in solutions}
-        how = "dual" if len(methods) > 1 else methods.pop()
+        how = " and ".join(sorted({one.method for one in solutions}))
         self.method_ = "columns" if problem.is_sparse else "newton" if is_newton else how
         self.coef_ = np.stack([one.coef for one in solutions])
         self.intercept_ = np.array([one.intercept for one in solutions])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -164,3 +166,26 @@ def test_a_file_whose_functions_were_only_imported_has_no_machine_code(tmp_path)
         env=environment | {"ELASTICML_CACHE": str(tmp_path)},
     )
     assert done.stdout.split() == ["False", "True"]
+
+
+def test_the_garbage_collector_is_off_until_the_last_of_several_compilations_ends() -> None:
+    first, second = threading.Event(), threading.Event()
+    states = []
+
+    def compile_first(signature: Any) -> None:
+        first.set()
+        assert second.wait(60)
+
+    def compile_second(signature: Any) -> None:
+        assert first.wait(60)
+        second.set()
+        thread.join(60)
+        states.append(gc.isenabled())
+
+    thread = threading.Thread(target=compiled._without_collections(compile_first), args=[()])
+    assert gc.isenabled()
+    thread.start()
+    compiled._without_collections(compile_second)(())
+    assert not thread.is_alive()
+    assert states == [False]
+    assert gc.isenabled()

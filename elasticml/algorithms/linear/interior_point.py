@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import scipy.linalg
 
-from elasticml.algorithms.linear.row_blocks import RowBlocks
+from elasticml.algorithms.linear.row_blocks import BorderedRows, RowBlocks
 from elasticml.arrays import F64
 
 #: Columns up to which the method is considered.
@@ -70,37 +70,6 @@ class InteriorFit(NamedTuple):
     w: F64
     gap: float
     steps: int
-
-
-class _Rows:
-    """Products with the rows times their targets, with the constant column."""
-
-    def __init__(self, blocks: RowBlocks, targets: F64, constant: float | None) -> None:
-        self._blocks, self._y, self._constant = blocks, targets, constant or 0.0
-        self._d = blocks.d
-        self.n_model = blocks.d + (constant is not None)
-
-    def forward(self, w: F64) -> F64:
-        margins = self._blocks.forward(w[: self._d])
-        if self.n_model > self._d:
-            margins = margins + self._constant * w[-1]
-        return self._y * margins
-
-    def adjoint(self, b: F64) -> F64:
-        signed = self._y * b
-        image = np.empty(self.n_model)
-        image[: self._d] = self._blocks.adjoint(signed)
-        image[self._d :] = self._constant * signed.sum()
-        return image
-
-    def gram(self, c: F64) -> F64:
-        matrix = np.empty((self.n_model, self.n_model))
-        d = self._d
-        matrix[:d, :d] = self._blocks.gram(c)
-        if self.n_model > d:
-            matrix[d, :d] = matrix[:d, d] = self._constant * self._blocks.adjoint(c)
-            matrix[d, d] = self._constant**2 * c.sum()
-        return matrix
 
 
 class _Point(NamedTuple):
@@ -166,7 +135,7 @@ class InteriorPoint:
         strength: float,
         constant: float | None,
     ) -> None:
-        self._rows = _Rows(blocks, targets, constant)
+        self._rows, self._y = BorderedRows(blocks, constant), targets
         self._s = np.ones(blocks.n) if weights is None else weights
         self._strength = strength
         self._best: F64 = np.zeros(self._rows.n_model)
@@ -197,11 +166,11 @@ class InteriorPoint:
         return InteriorFit(self._best, max(self._primal - self._dual, 0.0), steps)
 
     def _first(self, w: F64) -> _Point:
-        s, excess = self._s, self._rows.forward(w) - 1.0
+        s, excess = self._s, self._y * self._rows.forward(w) - 1.0
         # Both products of the conditions are CENTRE: the root of a quadratic equation in b.
         b = 2.0 * CENTRE * s / (excess * s + 2.0 * CENTRE + np.hypot(excess * s, 2.0 * CENTRE))
         left = s - b
-        image = self._rows.adjoint(b)
+        image = self._rows.adjoint(self._y * b)
         return _Point(
             w=w, excess=excess, b=b, left=left, z=CENTRE / b, u=CENTRE / left, image=image
         )
@@ -235,9 +204,9 @@ class InteriorPoint:
         def step(lower: F64 | float, upper: F64 | float) -> _Step:
             """Solve the linearised conditions ``z b = lower`` and ``u left = upper``."""
             wanted = lower / b - upper / left - point.excess
-            right = self._rows.adjoint(scale * wanted) - lacking
+            right = self._rows.adjoint(self._y * (scale * wanted)) - lacking
             dw = scipy.linalg.cho_solve(factor, right, check_finite=False)
-            forward = self._rows.forward(dw)
+            forward = self._y * self._rows.forward(dw)
             db = scale * (wanted - forward)
             return _Step(
                 w=dw,
@@ -267,5 +236,5 @@ class InteriorPoint:
             left=self._s - b,
             z=z + far * final.z,
             u=u + far * final.u,
-            image=self._rows.adjoint(b),
+            image=self._rows.adjoint(self._y * b),
         )

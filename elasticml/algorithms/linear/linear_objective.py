@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from elasticml.algorithms.linear.newton import Point
-from elasticml.algorithms.linear.row_blocks import RowBlocks
+from elasticml.algorithms.linear.row_blocks import BorderedRows, RowBlocks
 from elasticml.arrays import F64
 from elasticml.objectives.conjugates import dual_loss_named
 
@@ -73,15 +73,14 @@ class LinearObjective:
         self._weights = weights
         self._total = float(targets.size if weights is None else weights.sum())
         self._loss = dual_loss_named(loss, parameters)
-        self._d = rows.d
-        self._constant = intercept_scaling or 0.0
-        self._n_model = self._d + (intercept_scaling is not None)
+        self._bordered = BorderedRows(rows, intercept_scaling)
+        self._n_model = self._bordered.n_model
         self._penalty = np.full(self._n_model, l2)
         self.l2 = l2
         self.has_intercept = intercept_scaling is not None
         self._frees = is_free and intercept_scaling is not None
         if self._frees:
-            self._penalty[self._d :] = 0.0
+            self._penalty[rows.d :] = 0.0
         #: The Hessian jumps where margins are 1.
         self._is_searched = loss == "squared_hinge"
         #: Number of the offset's column; None without one.
@@ -121,7 +120,7 @@ class LinearObjective:
             )
         slopes /= self._total
         value = loss / self._total + 0.5 * float(penalised @ w)
-        image = self._adjoint(slopes)
+        image = self._bordered.adjoint(slopes)
         return Point(
             w=w,
             value=value,
@@ -177,11 +176,7 @@ class LinearObjective:
             each = np.empty(self._rows.n)
             self._loss.loss.curvature(np.zeros(each.size), self._targets, self._weights, each)
             each /= self._total
-        diagonal = np.empty(self._n_model)
-        diagonal[: self._d] = self._rows.squares(each)
-        diagonal[self._d :] = self._constant**2 * each.sum()
-        diagonal += self._penalty
-        diagonal = self._free(diagonal)
+        diagonal = self._free(self._bordered.squares(each) + self._penalty)
         # The coordinate of a column of zeros without penalty never moves.
         diagonal[diagonal <= _TINY] = 1.0
         return diagonal
@@ -201,30 +196,20 @@ class LinearObjective:
         c = np.empty(self._rows.n)
         self._loss.loss.curvature(self._forward(w), self._targets, self._weights, c)
         c /= self._total
-        d, hessian = self._d, np.diag(self._penalty)
-        hessian[:d, :d] += self._rows.gram(c)
-        if self.has_intercept:
-            hessian[d, :d] = hessian[:d, d] = self._constant * self._rows.adjoint(c)
-            hessian[d, d] += self._constant**2 * float(c.sum())
+        hessian = self._bordered.gram(c)
+        hessian[np.diag_indices(self._n_model)] += self._penalty
         return hessian
 
     def _forward(self, w: F64) -> F64:
         if not w.any():
             return np.zeros(self._rows.n)
-        margins = self._rows.forward(w[: self._d])
-        return margins + self._constant * w[-1] if self._n_model > self._d else margins
+        return self._bordered.forward(w)
 
     def _free(self, v: F64) -> F64:
         """Return ``v``, with a zero for the fixed coefficient."""
         if self.fixed is not None:
             v[self.fixed] = 0.0
         return v
-
-    def _adjoint(self, c: F64) -> F64:
-        image = np.empty(self._n_model)
-        image[: self._d] = self._rows.adjoint(c)
-        image[self._d :] = self._constant * c.sum()
-        return image
 
     def _product(self, margins: F64) -> Callable[[F64], F64]:
         cached_curvature: list[F64] = []
@@ -234,12 +219,8 @@ class LinearObjective:
                 curvature = np.empty(margins.size)
                 self._loss.loss.curvature(margins, self._targets, self._weights, curvature)
                 cached_curvature.append(curvature / self._total)
-            offset = self._constant * float(v[-1]) if self._n_model > self._d else 0.0
-            hv = self._penalty * v
-            image, products = self._rows.product(v[: self._d], offset, cached_curvature[0])
-            hv[: self._d] += image
-            hv[self._d :] += self._constant * products.sum()
-            return self._free(hv)
+            image = self._bordered.product(v, cached_curvature[0])
+            return self._free(self._penalty * v + image)
 
         return product
 

@@ -162,3 +162,54 @@ class RowBlocks:
         sums = self._parallel.map(multiply, range(len(parts)))
         total: F64 = sum(sums[1:], start=sums[0])
         return total
+
+
+class BorderedRows:
+    """Rows with a last column of one value, or without one.
+
+    Parameters
+    ----------
+    blocks : RowBlocks
+    constant : float, optional
+        The value; None for rows without such a column.
+    """
+
+    def __init__(self, blocks: RowBlocks, constant: float | None) -> None:
+        self._blocks, self._constant = blocks, constant or 0.0
+        self.n, self.d, self.n_model = blocks.n, blocks.d, blocks.d + (constant is not None)
+
+    def forward(self, w: F64) -> F64:
+        """Return the products of the rows with ``w`` (n_model,)."""
+        margins = self._blocks.forward(w[: self.d])
+        return margins + self._constant * w[-1] if self.n_model > self.d else margins
+
+    def adjoint(self, c: F64) -> F64:
+        """Return ``sum_i c_i x_i``, (n_model,); c (n,)."""
+        image = np.empty(self.n_model)
+        image[: self.d] = self._blocks.adjoint(c)
+        image[self.d :] = self._constant * c.sum()
+        return image
+
+    def product(self, v: F64, curvatures: F64) -> F64:
+        """Return ``sum_i c_i x_i x_i.v``, (n_model,); v (n_model,), curvatures (n,)."""
+        offset = self._constant * float(v[-1]) if self.n_model > self.d else 0.0
+        image = np.empty(self.n_model)
+        image[: self.d], products = self._blocks.product(v[: self.d], offset, curvatures)
+        image[self.d :] = self._constant * products.sum()
+        return image
+
+    def squares(self, c: F64) -> F64:
+        """Return ``sum_i c_i x_i * x_i``, (n_model,)."""
+        image = np.empty(self.n_model)
+        image[: self.d] = self._blocks.squares(c)
+        image[self.d :] = self._constant**2 * c.sum()
+        return image
+
+    def gram(self, c: F64) -> F64:
+        """Return ``sum_i c_i x_i x_i.T``, (n_model, n_model); c (n,), not negative."""
+        d, matrix = self.d, np.empty((self.n_model, self.n_model))
+        matrix[:d, :d] = self._blocks.gram(c)
+        if self.n_model > d:
+            matrix[d, :d] = matrix[:d, d] = self._constant * self._blocks.adjoint(c)
+            matrix[d, d] = self._constant**2 * c.sum()
+        return matrix

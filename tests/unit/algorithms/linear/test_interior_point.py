@@ -96,3 +96,14 @@ def test_it_is_not_considered_for_wide_rows_or_weights_of_zero():
     weights[:50] = 0.0
     fit = LinearSVC(loss="hinge", C=10.0, fit_intercept=False, tol=1e-4, max_iter=10**6)
     assert fit.fit(X, y, weights).method_ == "dual"
+
+
+def test_an_estimator_names_every_method_that_a_class_was_fitted_by():
+    """Of three classes two overlap, and the third has a column of its own."""
+    X, y = rows(400, 20)
+    X[:, 5] = 0.0
+    far = np.tile(2.0 * (np.arange(20) == 5), (100, 1))
+    classes = np.concatenate([np.where(y > 0.0, 0, 1), np.full(100, 2)])
+    fit = LinearSVC(loss="hinge", C=1e3, tol=1e-5, max_iter=10**6, random_state=0)
+    fit.fit(np.vstack([X, far]), classes)
+    assert fit.method_ == "dual and interior point"
