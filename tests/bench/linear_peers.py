@@ -15,9 +15,11 @@ not installed, with the reason below the table. Peers with a single thread also 
 of more threads, with their own times.
 
 Classifiers minimise ``C`` times the sum of losses plus the penalty; with ``--intercept`` logistic
-regression is also fitted with a free intercept. Ratios above 1.0 are bold. ``--json`` writes the
-table to a file. On a shared machine ``--cpu`` counts processor seconds, which estimate a thread
-that runs alone; of peers in the process, with one thread.
+regression is also fitted with a free intercept. Ratios above 1.0 are bold. ``--json`` adds the rows
+to a figure of the page of performance, in place of those of the same problems, so that the table
+can be made in several sittings; a note of it names what is missing. On a shared machine ``--cpu``
+counts processor seconds, which estimate a thread that runs alone; of peers in the process, with one
+thread.
 
 With ``--folder`` results are kept, and not repeated with the same penalties, limit and python,
 except for peers that were missing or failed: ``--only find`` searches the efforts, for which any
@@ -34,10 +36,12 @@ import argparse
 import json
 import math
 import os
+import platform
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -69,6 +73,11 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_
 
 #: Fits of one effort stop after this time, however few they are.
 PATIENCE_S = 5.0
+
+#: Columns of a figure before the peers'.
+KEY = ("set", "model", "threads", "to", "clock")
+#: Sets that no constant of a solver was chosen on.
+HELD_OUT = ("rcv1_vw", "moneyfx", "higgs")
 
 Entry = dict[str, Any]
 
@@ -315,6 +324,64 @@ def keep(path: Path, results: dict[str, dict[str, Entry]]) -> None:
     fresh.replace(path)
 
 
+def add_to_figure(path: Path, columns: Sequence[str], cells: list[list[str]], clock: str) -> None:
+    """Add rows with a time of the first peer to a figure; replace those of the same problems."""
+    figure = json.loads(path.read_text()) if path.exists() else {"columns": [], "rows": []}
+    known = {_place(row): row for row in _records(figure["columns"], figure["rows"])}
+    for row in _records(columns, cells):
+        if row[columns[4]] not in ("", "found", "-", "none"):
+            known[_place(row)] = {**row, "clock": clock}
+    peers = [peer for peer in PEERS if any(peer in row for row in known.values())]
+    whole = [*KEY, *peers, columns[-1]]
+    figure = {
+        "title": "Linear classifiers against their peers",
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}",
+        "command": "python tests/bench/linear_peers.py --python PEERS/bin/python --folder KEPT",
+        **{key: figure[key] for key in ("order", "text", "chart") if key in figure},
+        "columns": whole,
+        "rows": [[row.get(column, "") for column in whole] for _, row in sorted(known.items())],
+        "notes": [
+            "Milliseconds of a fit from scratch to this relative suboptimality, medians of up to "
+            "five. Ratios above 1.0 are bold. none: no such model; -: not reached within the "
+            "limit; empty: not run.",
+            f"Not looked at while the solvers were tuned: {', '.join(HELD_OUT)}.",
+            f"Not measured: {_missing(set(known))}.",
+        ],
+    }
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    harness.report(figure, fresh)
+    fresh.replace(path)
+
+
+def _records(columns: Sequence[str], rows: list[list[str]]) -> list[dict[str, str]]:
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def _place(row: dict[str, str]) -> tuple[str, ...]:
+    return tuple(row.get(column, "") for column in KEY[:4])
+
+
+def _missing(known: set[tuple[str, ...]]) -> str:
+    """Name the classification problems of all sets that have no row, by sets."""
+    from tests.bench.peers import small_sets
+
+    parts = []
+    for threads in ("1", "2"):
+        for name in small_sets.SETS:
+            absent = [
+                f"{model} C={C}"
+                for model in ("hinge", "squared_hinge", "logistic", "sparse_logistic")
+                for C in (1, 100)
+                if (name, f"{model} C={C}", threads, "1e-05") not in known
+            ]
+            what = "all" if len(absent) == 8 else ", ".join(absent)
+            parts += (
+                [f"{name} ({what}; {threads} thread{'s' * (threads != '1')})"] if absent else []
+            )
+    return "; ".join(parts) or "nothing"
+
+
 def study(folder: Path, options: argparse.Namespace) -> None:
     """Run all problems; print tables."""
     results, began = folder / "results.json", time.perf_counter()
@@ -345,8 +412,8 @@ def study(folder: Path, options: argparse.Namespace) -> None:
         lines += rows(name, {**serial, **result}, options.peers)
     print("\n".join(lines))
     if options.json is not None:
-        cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
-        harness.report({"columns": columns, "rows": cells}, options.json)
+        cells = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
+        add_to_figure(options.json, columns, cells, "processor" if options.cpu else "elapsed")
     print("\nSeconds of the first fit of a process, with any compilation:\n")
     for name, (result, _) in shown.items():
         first = {p: t["first_s"] for p, t in result.items() if "first_s" in t}
