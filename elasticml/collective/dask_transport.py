@@ -57,6 +57,8 @@ UNPROVEN_MAX: Final = 128
 APART: Final = "the peer shares no memory, its log says why"
 #: Longest greeting, in characters.
 GREETING_BYTES_MAX: Final = 4096
+#: Registered links up to this number are not searched for closed ones.
+LINKS_MIN: Final = 16
 #: Reasons for not sharing memory that are logged.
 REASONS_MAX: Final = 100
 #: Values of ``hello["transport"]``.
@@ -97,6 +99,8 @@ class DaskTransport:
         self._server = server
         self._on_link: OnLink | None = None
         self._links: set[AnyLink] = set()
+        #: Number of links at which closed ones are dropped.
+        self._links_max = LINKS_MIN
         #: Number of links by host that have not sent their first frame.
         self._unproven: Counter[str] = Counter()
         self._pool = SlotPool()
@@ -309,7 +313,10 @@ class DaskTransport:
 
     def _register(self, link: AnyLink) -> AnyLink:
         """Register a link, so that closing the transport closes it."""
-        self._links = {other for other in self._links if not other.closed.is_set()}
+        if len(self._links) >= self._links_max:
+            # Rarely: thousands of members may come at the same time.
+            self._links = {other for other in self._links if not other.closed.is_set()}
+            self._links_max = max(LINKS_MIN, 2 * len(self._links))
         self._links.add(link)
         return link
 

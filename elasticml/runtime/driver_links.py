@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 #: Attempts to connect to a worker that does not answer: it may be stopped, or busy for a while.
 CONNECTS_MAX = 100
+#: Links that are opened at the same time: of thousands, each would take longer than its timeout.
+CONNECTING_MAX = 256
 #: First and longest pause between attempts; each pause is twice the previous one.
 PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 5.0
 
@@ -73,6 +75,7 @@ class DriverLinks:
         self._tasks: set[asyncio.Task[None]] = set()
         self._past_bytes = 0
         self._closed = False
+        self._connecting = asyncio.Semaphore(CONNECTING_MAX)
 
     def invite(self, address: str) -> None:
         """Open a link to a worker that has announced itself; do nothing if one is open."""
@@ -97,7 +100,8 @@ class DriverLinks:
         pause_s = PAUSE_S_MIN
         for _ in range(CONNECTS_MAX):
             try:
-                return await self._transport.connect(address, self._hello)
+                async with self._connecting:
+                    return await self._transport.connect(address, self._hello)
             except LinkClosedError as error:
                 logger.info("worker %s does not answer: %s", address, error)
             except ElasticmlError as error:
