@@ -25,9 +25,9 @@ PORT = 18786
 
 
 @contextlib.contextmanager
-def hosts(n: int, rate: str) -> Iterator[list[str]]:
+def hosts(n: int, rate: str, burst: str = "256kb") -> Iterator[list[str]]:
     """Make namespaces whose links to a common switch are shaped both ways; yield their names."""
-    shape = ["root", "tbf", "rate", rate, "burst", "256kb", "latency", "200ms"]
+    shape = ["root", "tbf", "rate", rate, "burst", burst, "latency", "200ms"]
     with namespaces(n + 1) as [*names, hub]:
         ip("-n", hub, "link", "add", "switch", "type", "bridge")
         ip("-n", hub, "link", "set", "switch", "up")
