@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from distributed import Client
 
@@ -141,3 +143,46 @@ def test_an_application_whose_workers_cannot_start_ends_with_the_reason(skein_cl
     assert report.final_status == "FAILED"
     assert report.diagnostics.startswith("3 worker containers in a row ended before they")
     assert "worker_class: cannot import 'nowhere.Worker'" in report.diagnostics
+
+
+@pytest.mark.slow
+def test_no_secret_is_in_a_run_or_in_a_log(
+    cluster: em.YarnCluster, client: Client, mini_yarn: Any, tmp_path: Path
+) -> None:
+    def keys_of(dask_worker: Any) -> list[str]:
+        # Defined here, because the containers cannot import the tests.
+        from elasticml.runtime.member_plugin import _plugin_of
+
+        plugin = _plugin_of(dask_worker)
+        return [] if plugin is None else [agent.key for agent in plugin.host.agents.values()]
+
+    X = np.random.default_rng(0).normal(size=(600, 5))
+    job = em.Job(
+        em.BatchGradient(loss="logistic", l2=1e-2, tolerance=0.0, optimizer="gd"),
+        em.from_arrays(X, np.sign(X[:, 0])),
+        stop=em.Stop(rounds=10**6),
+        checkpoint=em.Checkpoint(path=str(tmp_path / "checkpoint"), every=0.1),
+    )
+    handle = job.start(client, run_dir=tmp_path / "run")
+    story = iter(handle)
+    next(record for record in story if record["event"] == "CheckpointWritten")
+    job_keys = {key for keys in client.run(keys_of).values() for key in keys}
+    handle.cancel()
+    handle.result().save(tmp_path / "saved")
+    security = cluster.security
+    assert security is not None
+    assert security.tls_client_key is not None
+    private = security.tls_client_key.splitlines()[1].encode()
+    # An application's folder on a node has the private key until the application ends.
+    places = [path for root in (tmp_path, mini_yarn.root) for path in root.rglob("*")]
+    texts = {path: path.read_bytes() for path in places if path.is_file()}
+    assert any(b'"JobStarted"' in text for text in texts.values())
+    assert any(path.name == "dask.worker.log" for path in texts)
+    assert len(job_keys) == 1
+    for key in job_keys:
+        assert [path for path, text in texts.items() if key.encode() in text] == []
+    holders = [path for path, text in texts.items() if private in text]
+    assert {path.name for path in holders if "blk_" not in path.name} == {".skein.pem"}
+    for path in holders:
+        if path.name == ".skein.pem":
+            assert path.stat().st_mode & 0o077 == 0
