@@ -118,9 +118,11 @@ def load_for_worker(
     _warn_of(import_algorithms(algorithms))
     kind, dtype = layout or (None, None)
     modules = kernel_modules(algorithms)
+    me = os.getpid()
     child = os.fork() if with_helper and _are_cold(modules) else None
     if child == 0:
         try:
+            die_with_parent(me)
             warm_up(modules[::-1], kind, dtype)
         finally:
             os._exit(0)
