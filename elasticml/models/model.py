@@ -151,7 +151,7 @@ class Model:
         """
         from elasticml.models.sklearn_export import pipeline
 
-        return pipeline(self.rows, self._sklearn)
+        return pipeline(self.rows, self._sklearn, is_linear=isinstance(self, LinearModel))
 
     def to_onnx(self, path: str | Path | None = None) -> Any:
         """Return the model as an ``onnx.ModelProto``, and write it if a path is given.
@@ -402,14 +402,14 @@ class LinearModel(Model):
             if self._width() is None:
                 regressor.coef_ = regressor.coef_[0]
                 regressor.intercept_ = float(self.intercept_[0])
-            regressor.n_features_in_ = self.coef_.shape[1]
+            regressor.n_features_in_ = len(order)
             return regressor
         coef = np.ascontiguousarray(self.coef_[:, order])
 
         def fitted(coef: F64, intercept: F64, classes: NDArray[Any]) -> Any:
             classifier = LogisticRegression() if self.loss == "logistic" else LinearSVC()
             classifier.coef_, classifier.intercept_ = coef, intercept
-            classifier.classes_, classifier.n_features_in_ = classes, self.coef_.shape[1]
+            classifier.classes_, classifier.n_features_in_ = classes, len(order)
             return classifier
 
         if not self.one_against_rest or self.loss != "logistic":
@@ -423,7 +423,7 @@ class LinearModel(Model):
             for k in range(len(coef))
         ]
         rest.label_binarizer_ = LabelBinarizer(sparse_output=True).fit(self.classes_)
-        rest.classes_, rest.n_features_in_ = self.classes_, self.coef_.shape[1]
+        rest.classes_, rest.n_features_in_ = self.classes_, len(order)
         return rest
 
     def _add_onnx(self, graph: Any, rows: str) -> None:

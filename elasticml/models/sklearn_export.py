@@ -14,7 +14,9 @@ from elasticml.errors import ConfigError
 from elasticml.models.row_input import RowInput, arrow_table
 
 
-def pipeline(rows: RowInput, estimator: Callable[[NDArray[np.int64]], Any]) -> Any:
+def pipeline(
+    rows: RowInput, estimator: Callable[[NDArray[np.int64]], Any], *, is_linear: bool
+) -> Any:
     """Return a fitted ``Pipeline`` of the encoding and a model.
 
     Parameters
@@ -22,6 +24,8 @@ def pipeline(rows: RowInput, estimator: Callable[[NDArray[np.int64]], Any]) -> A
     rows : RowInput
     estimator : callable
         Returns the fitted estimator, given the model's column of each encoded one, (d,).
+    is_linear : bool
+        Whether two encoded columns of which at most one is not 0 may be one column of the model.
 
     Raises
     ------
@@ -38,12 +42,12 @@ def pipeline(rows: RowInput, estimator: Callable[[NDArray[np.int64]], Any]) -> A
                 f"to_sklearn: data.n_columns cut the {rows.encoder.n_columns} encoded columns to "
                 f"{rows.n_columns}; train without n_columns"
             )
-        transformer, order = _columns(rows)
+        transformer, order = _columns(rows, is_linear)
         steps.append(("columns", transformer))
     return Pipeline([*steps, ("model", estimator(order))])
 
 
-def _columns(rows: RowInput) -> tuple[Any, NDArray[np.int64]]:
+def _columns(rows: RowInput, is_linear: bool) -> tuple[Any, NDArray[np.int64]]:
     """Return a fitted ``ColumnTransformer``, and the model's column of each of its outputs."""
     import pandas
     from sklearn.compose import ColumnTransformer
@@ -58,7 +62,7 @@ def _columns(rows: RowInput) -> tuple[Any, NDArray[np.int64]]:
     )
     groups: dict[str, list[ColumnEncoding]] = {}
     for column in encoder.columns:
-        groups.setdefault(_group(column), []).append(column)
+        groups.setdefault(_group(column, is_linear), []).append(column)
     # Two rows to which scikit-learn fits exactly this state: the fills, beside missing values.
     sample = pandas.DataFrame({c.name: _sample(c) for c in encoder.columns})
     parts: list[tuple[str, Any, list[str]]] = []
@@ -77,7 +81,11 @@ def _columns(rows: RowInput) -> tuple[Any, NDArray[np.int64]]:
             values = [_categories(column) for column in columns]
             unknown = "ignore" if encoder.unknown == "ignore" else "error"
             parts.append((group, OneHotEncoder(categories=values, handle_unknown=unknown), names))
-            order += [starts[c.name] + at for c in columns for at in range(c.width)]
+            for column in columns:
+                places = list(range(column.width))
+                order += [starts[column.name] + at for at in places]
+                if None in column.categories:
+                    order.append(starts[column.name] + places[-1])
         else:
             single = {**encoder.to_json(), "columns": [_json(columns[0])]}
             function = FunctionTransformer(encode_column, kw_args={"encoder": single})
@@ -88,13 +96,14 @@ def _columns(rows: RowInput) -> tuple[Any, NDArray[np.int64]]:
     return transformer, np.array(order)
 
 
-def _group(column: ColumnEncoding) -> str:
+def _group(column: ColumnEncoding, is_linear: bool) -> str:
     if column.kind == "number":
         if column.fill is None:
             return "numbers"
         return "marked" if column.indicator else "filled"
     if column.kind == "category" and not column.other and column.is_text:
-        return "categories"
+        # scikit-learn tells None and NaN apart: each gets a column.
+        return "categories" if is_linear or None not in column.categories else f"own {column.name}"
     return f"own {column.name}"
 
 
@@ -108,7 +117,9 @@ def _sample(column: ColumnEncoding) -> list[Any]:
 
 
 def _categories(column: ColumnEncoding) -> NDArray[Any]:
-    return np.array([np.nan if text is None else text for text in column.categories], object)
+    present = [text for text in column.categories if text is not None]
+    missing = [None, np.nan] if len(present) < len(column.categories) else []
+    return np.array([*present, *missing], object)
 
 
 def _json(column: ColumnEncoding) -> dict[str, Any]:

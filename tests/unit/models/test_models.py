@@ -197,7 +197,7 @@ def test_a_model_names_its_columns_as_scikit_learn_does(folder: Path) -> None:
         (np.array([[0.0, np.nan]]), "X has 1 values that are NaN or infinite"),
         (scipy.sparse.csr_array([[0.0, np.inf]]), "X has 1 values that are NaN or infinite"),
         (np.array([["a", "b"]]), "X holds something else than numbers"),
-        (pd.Series([1.0, 2.0]), "cannot be read as a table"),
+        (pd.Series([1.0, 2.0]), "cannot be read as a table|wanted rows and columns"),
         (pd.DataFrame([[1.0, 2.0]], columns=["a", "a"]), "cannot be read as a table"),
     ],
 )
@@ -271,6 +271,20 @@ def test_a_pipeline_of_scikit_learn_predicts_the_same(
     assert pipeline.score(X, frame["late"]) == model.score(frame)
 
 
+@pytest.mark.parametrize("kind", ["logistic", "kmeans"])
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_a_pipeline_takes_none_and_nan_for_missing(
+    frame: pd.DataFrame, folder: Path, kind: str, missing: Any
+) -> None:
+    algorithm = {"name": "async_sgd", "problem": "kmeans", "k": 3}
+    model = trained(folder, BINARY if kind == "logistic" else algorithm)
+    X = frame.drop(columns="late")
+    for name in ("carrier", "tail"):
+        X[name] = pd.Series([missing if v is None or v != v else v for v in X[name]], dtype=object)
+    assert X["carrier"].isna().any()
+    assert model.to_sklearn().predict(X).tolist() == model.predict(frame).tolist()
+
+
 @pytest.mark.parametrize("loss", ["poisson", "gamma", "tweedie"])
 def test_models_with_the_link_log_score_and_export_as_scikit_learns(
     frame: pd.DataFrame, folder: Path, tmp_path: Path, loss: str
@@ -304,7 +318,8 @@ def test_pipelines_of_regression_and_centres(frame: pd.DataFrame, folder: Path) 
 def onnx_inputs(frame: pd.DataFrame) -> dict[str, Any]:
     inputs: dict[str, Any] = {}
     for name in ("carrier", "tail", "gate"):
-        inputs[name] = frame[[name]].astype(object).fillna("").astype(str).to_numpy(object)
+        values = ["" if pd.isna(value) else str(value) for value in frame[name]]
+        inputs[name] = np.array(values, dtype=object)[:, None]
     inputs["delay"] = frame[["delay"]].to_numpy()
     days = (frame[["when"]] - pd.Timestamp("1970-01-01")) / pd.Timedelta(1, "D")
     inputs["when"] = days.to_numpy()
