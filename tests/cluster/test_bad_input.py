@@ -99,7 +99,7 @@ ONE_BASED = of("data", zero_based=False)
         (b"", JOB, "train is empty (0 bytes)"),
         (GOOD, of("data", test="nothing"), "data.test: "),
         (GOOD, of("data", test="job.yaml"), "data.test: "),
-        (GOOD, of("data", path="."), "is a directory"),
+        (GOOD, of("data", path="."), "has folders in it, such as tmp"),
         (GOOD, of("data", paht="x"), "did you mean 'path'?"),
         (GOOD, {**JOB, "algoritm": {}}, "did you mean 'algorithm'?"),
         (GOOD, of("algorithm", l22=1), "did you mean 'l2'?"),
