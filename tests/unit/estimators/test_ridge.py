@@ -40,7 +40,7 @@ def test_it_finds_scikit_learns_model(data, solver, make, weighted, intercept):
 def test_each_target_has_its_own_penalty():
     X, y = tall()
     Y, alpha = np.stack([y, y * y], axis=1), [0.1, 30.0]
-    ours, theirs = em.Ridge(alpha).fit(X, Y), Theirs(alpha).fit(X, Y)
+    ours, theirs = em.Ridge(alpha).fit(X, Y), Theirs(np.array(alpha)).fit(X, Y)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-8)
     assert ours.dual_gap_.shape == (2,)
     with pytest.raises(ValueError, match="alpha has 2 values for 1 targets"):
