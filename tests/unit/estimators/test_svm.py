@@ -221,5 +221,5 @@ def test_a_wrong_setting_is_named(settings, message):
 
 
 def test_rows_without_any_weight_are_refused():
-    with pytest.raises(ValueError, match="at least one non-zero|wanted some above 0"):
+    with pytest.raises(ValueError, match=r"at least one non-zero|wanted some above 0"):
         em.LinearSVC().fit(np.eye(4), [0, 1, 0, 1], sample_weight=np.zeros(4))
