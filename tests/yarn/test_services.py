@@ -149,12 +149,12 @@ def test_an_application_whose_workers_cannot_start_ends_with_the_reason(skein_cl
 def test_no_secret_is_in_a_run_or_in_a_log(
     cluster: em.YarnCluster, client: Client, mini_yarn: Any, tmp_path: Path
 ) -> None:
-    def keys_of(dask_worker: Any) -> list[str]:
+    def keys_of(dask_worker: Any, job: str) -> list[str]:
         # Defined here, because the containers cannot import the tests.
         from elasticml.runtime.member_plugin import _plugin_of
 
         plugin = _plugin_of(dask_worker)
-        return [] if plugin is None else [agent.key for agent in plugin.host.agents.values()]
+        return [] if plugin is None else [plugin.host.agents[job].key]
 
     X = np.random.default_rng(0).normal(size=(600, 5))
     job = em.Job(
@@ -166,7 +166,7 @@ def test_no_secret_is_in_a_run_or_in_a_log(
     handle = job.start(client, run_dir=tmp_path / "run")
     story = iter(handle)
     next(record for record in story if record["event"] == "CheckpointWritten")
-    job_keys = {key for keys in client.run(keys_of).values() for key in keys}
+    job_keys = {key for keys in client.run(keys_of, job=handle.job_id).values() for key in keys}
     handle.cancel()
     handle.result().save(tmp_path / "saved")
     security = cluster.security

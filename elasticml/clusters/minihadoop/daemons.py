@@ -94,15 +94,23 @@ class Daemons:
     def wait(self, names: Iterable[str], wait_s: float) -> bool:
         """Wait until daemons have exited; return whether all have."""
         deadline_s = time.monotonic() + wait_s
-        awaited = [self._pids[name] for name in names if name in self._pids]
-        processes = []
-        for pid in awaited:
-            if is_ours(pid, self._layout.root):
+
+        def left_s() -> float:
+            return max(0.0, deadline_s - time.monotonic())
+
+        children, others = list[subprocess.Popen[bytes]](), list[psutil.Process]()
+        for name in names:
+            if name in self._children:
+                children.append(self._children[name])
+            elif name in self._pids and is_ours(self._pids[name], self._layout.root):
                 with suppress(psutil.NoSuchProcess):
-                    processes.append(psutil.Process(pid))
-        _, alive = psutil.wait_procs(processes, timeout=max(0.0, deadline_s - time.monotonic()))
-        self._reap()
-        return not alive
+                    others.append(psutil.Process(self._pids[name]))
+        # Not by its environment: a child that dies shows none, and is running until it is reaped.
+        for child in children:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(left_s())
+        _, alive = psutil.wait_procs(others, timeout=left_s())
+        return not alive and all(child.poll() is not None for child in children)
 
     def end_all(self, container_s: float) -> None:
         """End every process of this mini YARN: daemons, containers and their remaining children.

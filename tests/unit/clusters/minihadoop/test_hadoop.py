@@ -240,6 +240,17 @@ def test_a_child_that_is_still_in_its_exec_is_running(tmp_path, monkeypatch):
     assert starter.pids() == {}
 
 
+def test_a_child_that_dies_is_waited_for(tmp_path, monkeypatch):
+    """The kernel shows such a process with an empty environment, too."""
+    layout = Layout(tmp_path)
+    layout.logs.mkdir()
+    starter = Daemons(layout)
+    starter.start("data", ["sleep", "0.5"], {"PATH": "/usr/bin:/bin", MARKER: str(tmp_path)})
+    monkeypatch.setattr(daemons, "environment_of", lambda pid: {})
+    assert starter.wait(["data"], 60.0)
+    assert starter.pids() == {}
+
+
 def test_commands_without_a_started_one_are_one_line(tmp_path):
     for command in ("status", "env"):
         done = CliRunner().invoke(elasticml, ["mini-yarn", command, "--root", str(tmp_path)])
