@@ -107,45 +107,6 @@ def test_a_killed_container_is_replaced(cluster: em.YarnCluster, client: Client)
 
 
 @pytest.mark.slow
-def test_a_job_follows_when_the_cluster_is_scaled(cluster: em.YarnCluster, client: Client) -> None:
-    job = Running(client, "scaled")
-    job.until_whole(MEMBERS)
-    cluster.scale(MEMBERS - 2)
-    job.until_whole(MEMBERS - 2)
-    cluster.scale(MEMBERS)
-    job.until_whole(MEMBERS)
-    job.stop()
-    assert job.of("ChunksAbsent") == []
-
-
-@pytest.mark.slow
-def test_a_policy_releases_containers_at_the_knee(cluster: em.YarnCluster, client: Client) -> None:
-    knee = {"name": "knee", "gap": "linear", "to": [2], "minimum": 2}
-    cocoa = em.CoCoA(loss="squared_hinge", l2=1e-2, intercept=False, tolerance=0.0)
-    job = Running(
-        client, "knee", algorithm=cocoa, stop=em.Stop(gap=GAP, rounds=10**6), policies=[knee]
-    )
-    job.until_whole(2)
-    until(lambda: len(cluster.workers()) <= 2, "two containers")
-    job.until_recorded("JobEnded")
-    assert (job.is_whole, job.of("ChunksAbsent")) == (True, [])
-    assert job.stop()["gap"] <= GAP
-
-
-@pytest.mark.slow
-def test_an_application_whose_workers_cannot_start_ends_with_the_reason(skein_client: Any) -> None:
-    with make_cluster(skein_client, 1, name="no-worker", worker_class="nowhere.Worker") as cluster:
-        until(
-            lambda: skein_client.application_report(cluster.app_id).state != "RUNNING",
-            "the application's end",
-        )
-    report = skein_client.application_report(cluster.app_id)
-    assert report.final_status == "FAILED"
-    assert report.diagnostics.startswith("3 worker containers in a row ended before they")
-    assert "worker_class: cannot import 'nowhere.Worker'" in report.diagnostics
-
-
-@pytest.mark.slow
 def test_no_secret_is_in_a_run_or_in_a_log(
     cluster: em.YarnCluster, client: Client, mini_yarn: Any, tmp_path: Path
 ) -> None:
@@ -186,3 +147,42 @@ def test_no_secret_is_in_a_run_or_in_a_log(
     for path in holders:
         if path.name == ".skein.pem":
             assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.slow
+def test_a_job_follows_when_the_cluster_is_scaled(cluster: em.YarnCluster, client: Client) -> None:
+    job = Running(client, "scaled")
+    job.until_whole(MEMBERS)
+    cluster.scale(MEMBERS - 2)
+    job.until_whole(MEMBERS - 2)
+    cluster.scale(MEMBERS)
+    job.until_whole(MEMBERS)
+    job.stop()
+    assert job.of("ChunksAbsent") == []
+
+
+@pytest.mark.slow
+def test_a_policy_releases_containers_at_the_knee(cluster: em.YarnCluster, client: Client) -> None:
+    knee = {"name": "knee", "gap": "linear", "to": [2], "minimum": 2}
+    cocoa = em.CoCoA(loss="squared_hinge", l2=1e-2, intercept=False, tolerance=0.0)
+    job = Running(
+        client, "knee", algorithm=cocoa, stop=em.Stop(gap=GAP, rounds=10**6), policies=[knee]
+    )
+    job.until_whole(2)
+    until(lambda: len(cluster.workers()) <= 2, "two containers")
+    job.until_recorded("JobEnded")
+    assert (job.is_whole, job.of("ChunksAbsent")) == (True, [])
+    assert job.stop()["gap"] <= GAP
+
+
+@pytest.mark.slow
+def test_an_application_whose_workers_cannot_start_ends_with_the_reason(skein_client: Any) -> None:
+    with make_cluster(skein_client, 1, name="no-worker", worker_class="nowhere.Worker") as cluster:
+        until(
+            lambda: skein_client.application_report(cluster.app_id).state != "RUNNING",
+            "the application's end",
+        )
+    report = skein_client.application_report(cluster.app_id)
+    assert report.final_status == "FAILED"
+    assert report.diagnostics.startswith("3 worker containers in a row ended before they")
+    assert "worker_class: cannot import 'nowhere.Worker'" in report.diagnostics
