@@ -20,11 +20,16 @@ import psutil
 from distributed import Client
 
 from elasticml.chaos.disturber import Disturber, FaultOptions, Processes, is_over_in_time
-from elasticml.chaos.epochs import FIXED_RATE, missampled
 from elasticml.chaos.namespaces import NAMESPACES, check_root, inside, namespaces, prefix
 from elasticml.chaos.network_faults import network_faults
 from elasticml.chaos.problems import source_of, true_objective
-from elasticml.chaos.rules import miscounted, undisturbed_objective, untrue
+from elasticml.chaos.rules import (
+    FIXED_RATE,
+    miscounted,
+    missampled,
+    undisturbed_objective,
+    untrue,
+)
 from elasticml.chaos.stock_workers import StockWorkers
 from elasticml.chaos.switch import join
 from elasticml.chaos.temporary_faults import TemporaryFault, full_disk, memory_limit

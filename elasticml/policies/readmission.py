@@ -28,7 +28,7 @@ class WholeGroup(PolicyOptions):
 
     Jobs with ``absent: auto`` wait neither for newcomers nor for any replacement: ``patience_s=0,
     alone_s=0``. A stand-in then takes the group's place only while its chunks are being read. Free
-    members then read only what nobody holds: they get their share of the rest from its holders.
+    members then read only what no member holds: they get their share of the rest from its holders.
 
     Source: Algorithm 2 of the resource-elastic paper, lines 18-21. Deviations: patience, and
     ``first_fitting``.

@@ -291,7 +291,7 @@ def _newton_within(
     radius: float,
     residual: float,
 ) -> NewtonStep | None:
-    """Return a step; None if it takes more than so many products."""
+    """Return a step; None if it takes more products than the limit."""
     solving, used = conjugate_gradients(gradient, radius, residual), 0
     try:
         direction = next(solving)
