@@ -95,10 +95,8 @@ def init(data: str, label: str | None, out: Path, verbose: bool) -> None:
     if kind in ("csv", "parquet"):
         found, lines = _table(parts_of(data, kind)[0].path, kind, label)
     elif kind == "svmlight" and label is None:
-        found, lines = (
-            _Label(name=None, why="", values=_svmlight_labels(parts_of(data, kind)[0].path)),
-            [],
-        )
+        values = _svmlight_labels(parts_of(data, kind)[0].path)
+        found, lines = _Label(name=None, why="", values=values), []
     else:
         wanted = "a CSV, Parquet or svmlight file" if label is None else "--label with tables only"
         raise ConfigError(

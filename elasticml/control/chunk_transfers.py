@@ -337,7 +337,7 @@ class ChunkMoves:
                     seconds=event.seconds,
                 )
             )
-            kept = 2 if self._keeps_given(source) else max(self.state.holders, 1)
+            kept = max(self.state.holders, 2 if self._keeps_given(source) else 1)
             commands += self.drop(source, [c for c in chunks if self._n_staying(c) > kept])
         return commands
 

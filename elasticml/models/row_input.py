@@ -137,8 +137,9 @@ class RowInput:
         """
         from elasticml.data.readers.tabular import TableSource
 
+        format = None
         if isinstance(data, TableSource):
-            data = data.path
+            format, data = data.settings.format, data.path
         name = os.fspath(data) if isinstance(data, str | os.PathLike) else ""
         if name.endswith(".npy"):
             check_regular(name)
@@ -148,8 +149,8 @@ class RowInput:
             for start in range(0, n_rows, 65_536):
                 yield Batch(X=self.matrix(rows[start : start + 65_536]))
             return
-        if infer_format(name) in _TABLES:
-            yield from self._table_batches(name, keep, labelled)
+        if (format := format or infer_format(name)) in _TABLES:
+            yield from self._table_batches(name, format, keep, labelled)
             return
         if keep:
             raise ConfigError(
@@ -157,7 +158,9 @@ class RowInput:
             )
         yield from self._source_batches(data if not name else _source_named(name))
 
-    def _table_batches(self, path: str, keep: Sequence[str], labelled: bool) -> Iterator[Batch]:
+    def _table_batches(
+        self, path: str, format: str, keep: Sequence[str], labelled: bool
+    ) -> Iterator[Batch]:
         from elasticml.data.readers.table_encoding import encoder_of_numbers
         from elasticml.data.readers.tabular import feature_tables
 
@@ -170,7 +173,7 @@ class RowInput:
                 "columns in the model's order and give an array",
                 path=path,
             )
-        for table, place in feature_tables(path, encoder, keep):
+        for table, place in feature_tables(path, format, encoder, keep):
             labels = None
             if labelled:
                 table, place, _ = encoder.labelled(table, path, place)

@@ -60,7 +60,7 @@ from elasticml.data.readers.npz import read_npz
 from elasticml.data.readers.sequences import read_sequences
 from elasticml.data.readers.svmlight import read_svmlight
 from elasticml.data.readers.tabular import feature_tables, read_csv, read_head, read_parquet
-from elasticml.data.source import survey_all
+from elasticml.data.source import infer_format, survey_all
 from elasticml.data.storage import block_file
 from elasticml.errors import ConfigError, DataError
 from elasticml.jobs.job_file import read_job_file
@@ -178,7 +178,7 @@ def read_table(folder: Path, name: str, make: Callable[..., Any]) -> None:
     source = make(path, "y", missing="mean")
     use(source)
     encoder = survey_all(source).fitted_encoder()
-    for table, _ in feature_tables(path, encoder):
+    for table, _ in feature_tables(path, str(infer_format(path)), encoder):
         table.num_rows
 
 

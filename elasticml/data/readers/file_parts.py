@@ -50,7 +50,7 @@ class PartBlock:
     block: BlockInfo
 
 
-def parts_of(path: str, format: str | None = None) -> tuple[Part, ...]:
+def parts_of(path: str, format: str) -> tuple[Part, ...]:
     """Return the file of a path, or the files of a folder or a pattern, in natural order.
 
     Left out are empty files, those whose names begin with ``_`` or ``.``, and, where any file of a
@@ -84,7 +84,7 @@ def parts_of(path: str, format: str | None = None) -> tuple[Part, ...]:
 
 
 def _visible(
-    path: str, base: str, inner: str, found: Mapping[str, Mapping[str, Any]], format: str | None
+    path: str, base: str, inner: str, found: Mapping[str, Mapping[str, Any]], format: str
 ) -> tuple[Part, ...]:
     prefix = inner.rstrip("/") + "/"
     # Some file systems include the host in file names; "inner" does not have it.

@@ -528,9 +528,9 @@ def column_moments(encoder: TableEncoder, encoded: Sequence[Rows]) -> dict[str, 
 
 
 def feature_tables(
-    path: str, encoder: TableEncoder, keep: Sequence[str] = ()
+    path: str, format: str, encoder: TableEncoder, keep: Sequence[str] = ()
 ) -> Iterator[tuple[Any, Place]]:
-    """Yield a file's tables with the features of a trained model, in bounded memory.
+    """Yield the tables of CSV or Parquet data with a trained model's features, in bounded memory.
 
     The label and the weights are included if the file has them, for scores, and so are the columns
     in ``keep``, which must exist.
@@ -541,21 +541,14 @@ def feature_tables(
         When the file cannot be read, or its columns do not fit the model.
     """
     with reading(path):
-        yield from _feature_tables(path, encoder, keep)
+        for part in parts_of(path, format):
+            yield from _feature_tables(part, format == "csv", encoder, keep)
 
 
 def _feature_tables(
-    path: str, encoder: TableEncoder, keep: Sequence[str]
+    part: Part, is_csv: bool, encoder: TableEncoder, keep: Sequence[str]
 ) -> Iterator[tuple[Any, Place]]:
-    kind = infer_format(path)
-    for part in parts_of(path, kind):
-        is_csv = (kind or infer_format(part.path)) != "parquet"
-        yield from _feature_tables_of(part.path, part.info, is_csv, encoder, keep)
-
-
-def _feature_tables_of(
-    path: str, info: FileInfo, is_csv: bool, encoder: TableEncoder, keep: Sequence[str]
-) -> Iterator[tuple[Any, Place]]:
+    path, info = part.path, part.info
     if is_csv:
         names, types = csv_columns(path, info.token, encoder.delimiter, encoder.header)
     else:

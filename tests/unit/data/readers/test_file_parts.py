@@ -80,8 +80,12 @@ def test_files_in_memory_of_another_file_system_are_listed(frame: pd.DataFrame) 
             f"/em-parts/p{start}.csv", frame.iloc[start : start + 60].to_csv(index=False).encode()
         )
     for path in ("memory://em-parts", "memory://em-parts/p*.csv"):
-        read = table(em.read_csv(path, label="late"))
-        np.testing.assert_array_equal(read[:, 1], frame.hour)
+        source = em.read_csv(path, label="late")
+        np.testing.assert_array_equal(table(source)[:, 1], frame.hour)
+    # The name of the folder implies no format; the source knows it.
+    source = em.read_csv("memory://em-parts", label="late")
+    model = em.LogisticRegression().fit(source)
+    assert model.predict(source).tolist() == model.predict(frame.drop(columns="late")).tolist()
 
 
 def test_the_first_file_says_for_all_how_columns_are_numbered(tmp_path: Path) -> None:
