@@ -107,7 +107,7 @@ class JobStatus:
         now = replace(self, seconds=max(self.seconds, record.t))
         match record:
             case JobStarted():
-                return replace(now._limited(record), name=record.name or "")
+                return now._limited(record)
             case JobResumed():
                 limited = now._limited(record)
                 return replace(
@@ -139,10 +139,11 @@ class JobStatus:
         return now
 
     def _limited(self, record: JobBegun) -> JobStatus:
-        """Return the status with the limits of the job record."""
+        """Return the status with the name, and the limits of the job record."""
         stop = job_record(record.spec).stop
         return replace(
             self,
+            name=record.name or "",
             rounds_max=stop.rounds,
             seconds_max=stop.seconds,
             epochs_max=stop.epochs,

@@ -75,8 +75,10 @@ class Checkpoint:
     parts: Sequence[Mapping[str, Any]] = ()
     #: Files with the models kept for the evaluation, by round.
     models: Mapping[int, str] = field(default_factory=dict)
-    #: Newer checkpoints that could not be read, and why.
+    #: Newer checkpoints that could not be read, and why; then what is missing in this one.
     notes: tuple[str, ...] = field(default=())
+    #: Whether nothing is missing in the journal and the models kept for the evaluation.
+    is_whole: bool = True
 
     @property
     def round(self) -> int:

@@ -253,14 +253,49 @@ def test_two_checkpoints_are_kept_and_a_damaged_one_is_skipped(tmp_path: Path) -
     assert not last.exists()  # unusable
 
 
-def test_a_damaged_part_of_the_journal_is_named_when_no_checkpoint_is_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["journal", "model"])
+@pytest.mark.parametrize("how", ["damaged", "missing"])
+def test_a_job_resumes_without_a_file_that_both_checkpoints_share(
+    tmp_path: Path, kind: str, how: str
+) -> None:
+    algorithm = {**BATCH_GRADIENT, "step": "constant"}
+    settings = {"evaluate": {"every": 8}}
+    place = tmp_path / "cut"
+    whole = cut(record(tmp_path / "whole", algorithm, **settings), place, at_round=21)
+    shared = min(path for path in place.iterdir() if path.name.startswith(f"{kind}-"))
+    if how == "damaged":
+        shared.write_bytes(shared.read_bytes()[:-2])
+    else:
+        shared.unlink()
+    again = run(resumed(place, algorithm, **settings))
+    assert np.array_equal(coef(whole), coef(again))
+    (event,) = again.events("JobResumed")
+    # Both checkpoints lack it, and the newest is used.
+    assert event["round"] in (20, 21)
+    assert [shared.name in note for note in event["notes"]] == [True]
+    rows, kept = again.shell.journal.rows, again.shell.journal.snapshots
+    former = {row["round"]: row for row in whole.shell.journal.rows}
+    assert [row["objective"] for row in rows] == [former[r["round"]]["objective"] for r in rows]
+    if kind == "journal":
+        assert 0 < len(rows) < len(former)
+        assert sorted(kept) == [0, 8, 16, 24]
+    else:
+        assert len(rows) == len(former)
+        assert sorted(kept) == [8, 16, 24]
+    # The resumed job's own checkpoints are whole.
+    newest = read_checkpoint(str(place))
+    assert newest is not None
+    assert newest.is_whole
+    assert list(newest.rows) == rows[: newest.resume_point.rows]
+
+
+def test_a_checkpoint_is_refused_by_name_when_its_own_file_is_damaged(tmp_path: Path) -> None:
     place = tmp_path / "place"
     run(record(place, BATCH_GRADIENT))
-    part = min(path for path in place.iterdir() if path.name.startswith("journal-"))
-    part.write_bytes(part.read_bytes()[:-2])
-    with pytest.raises(
-        ConfigError, match=rf"readable.*\.bin is damaged.*the digest of {part.name} does not match"
-    ):
+    own = sorted(path for path in place.iterdir() if path.name.startswith("checkpoint-"))
+    for path in own:
+        path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(ConfigError, match=rf"readable.*{own[-1].name} is damaged"):
         run(resumed(place, BATCH_GRADIENT))
 
 

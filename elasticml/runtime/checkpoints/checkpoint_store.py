@@ -30,6 +30,8 @@ from elasticml.training.checkpoint import Checkpoint, ResumePoint
 
 #: Number of checkpoints to keep: if the last one is damaged, the previous one is used.
 KEPT: Final = 2
+#: What damaged files raise.
+_UNREADABLE: Final = (DamagedError, FileNotFoundError, KeyError, TypeError, ValueError)
 #: Prefix of the model's arrays in a checkpoint, beside those of the trainer.
 _MODEL: Final = "model:"
 _NAME = re.compile(r"(checkpoint|journal|model)-(\d{3,})-(\d{8,})\.(bin|jsonl)")
@@ -66,6 +68,10 @@ def read_checkpoint(place: str, skipped: list[str] | None = None) -> Checkpoint 
     ``notes`` of the result lists newer ones that were skipped: they are damaged, cannot be read, or
     name another version in their first line, which no digest covers.
 
+    Checkpoints share parts of the journal and models kept for the evaluation. If such a file is
+    damaged in all of them, the newest checkpoint is read without it: the state of the job is in the
+    checkpoint's own file. Then ``notes`` says what is missing.
+
     Parameters
     ----------
     place : str
@@ -81,17 +87,23 @@ def read_checkpoint(place: str, skipped: list[str] | None = None) -> Checkpoint 
     """
     notes = [] if skipped is None else skipped
     refusals: list[ConfigError] = []
+    incomplete: Checkpoint | None = None
     for _, _, name in sorted(_checkpoints(place), reverse=True):
         try:
-            return _read(place, name, tuple(notes))
-        except (DamagedError, FileNotFoundError, KeyError, TypeError, ValueError) as error:
+            checkpoint = _read(place, name, tuple(notes))
+        except _UNREADABLE as error:
             notes.append(f"{name} is damaged and skipped: {_reason(error)}")
         except ConfigError as error:
             refusals.append(error)
             notes.append(f"{name} is skipped: {error.message}")
-    if refusals:
+        else:
+            if checkpoint.is_whole:
+                return checkpoint
+            incomplete = incomplete or checkpoint
+            notes.append(f"{name} is incomplete and skipped: {checkpoint.notes[-1]}")
+    if incomplete is None and refusals:
         raise refusals[0]
-    return None
+    return incomplete
 
 
 def last_number(place: str) -> int:
@@ -237,16 +249,13 @@ def _checkpoints(place: str) -> list[tuple[int, int, str]]:
 
 def _read(place: str, name: str, notes: tuple[str, ...]) -> Checkpoint:
     values, arrays = decode(read_bytes(join(place, name)), join(place, name))
-    entries: dict[str, list[Any]] = {"story": [], "row": [], "progress": []}
-    for part in values["journal"]:
-        content = read_bytes(join(place, part["name"]))
-        if hashlib.sha256(content).hexdigest() != part["sha256"]:
-            raise DamagedError(f"the digest of {part['name']} does not match")
-        for kind, of_kind in decode_lines(content).items():
-            entries[kind] += of_kind
+    missing: list[str] = []
+    entries = _journal(place, values["journal"], missing)
+    snapshots = _snapshots(place, values["models"], missing)
+    models = {round: str(values["models"][str(round)]) for round in snapshots}
+    files = (name, *(part["name"] for part in values["journal"]), *values["models"].values())
     ours = [name for name in arrays if name.startswith(_MODEL)]
     model = {name.removeprefix(_MODEL): arrays.pop(name) for name in ours}
-    models = {int(round): str(model) for round, model in values["models"].items()}
     resume_point = ResumePoint(
         round=int(values["round"]),
         seconds=float(values["seconds"]),
@@ -270,16 +279,51 @@ def _read(place: str, name: str, notes: tuple[str, ...]) -> Checkpoint:
         story=entries["story"],
         rows=entries["row"],
         progress=[progress_of(entry) for entry in entries["progress"]],
-        snapshots={
-            round: decode(read_bytes(join(place, model)), model)[1]
-            for round, model in models.items()
-        },
+        snapshots=snapshots,
         owners=values["owners"],
-        files=(name, *(part["name"] for part in values["journal"]), *models.values()),
-        parts=values["journal"],
+        files=files,
+        # Positions in the journal count all entries: if some are missing, it is written anew.
+        parts=() if missing else values["journal"],
         models=models,
-        notes=notes,
+        notes=(*notes, *missing),
+        is_whole=not missing,
     )
+
+
+def _journal(
+    place: str, parts: Sequence[Mapping[str, Any]], missing: list[str]
+) -> dict[str, list[Any]]:
+    """Read the entries of a journal, by kind, and say which parts are missing."""
+    entries: dict[str, list[Any]] = {"story": [], "row": [], "progress": []}
+    for entry in parts:
+        part = part_of(entry)
+        try:
+            content = read_bytes(join(place, part.name))
+            if hashlib.sha256(content).hexdigest() != part.sha256:
+                raise DamagedError(f"the digest of {part.name} does not match")
+        except (DamagedError, FileNotFoundError) as error:
+            records, rows, _ = (b - a for a, b in zip(part.start, part.end, strict=True))
+            missing.append(
+                f"{_reason(error, part.name)}: {records} records of the log and {rows} rows of the "
+                "history are missing"
+            )
+            continue
+        for kind, of_kind in decode_lines(content).items():
+            entries[kind] += of_kind
+    return entries
+
+
+def _snapshots(place: str, models: Mapping[str, str], missing: list[str]) -> dict[int, Arrays]:
+    """Read the models kept for the evaluation, by round, and say which are missing."""
+    snapshots: dict[int, Arrays] = {}
+    for round, name in models.items():
+        try:
+            snapshots[int(round)] = decode(read_bytes(join(place, name)), name)[1]
+        except (DamagedError, FileNotFoundError) as error:
+            missing.append(
+                f"{_reason(error, name)}: the model of round {round} is not evaluated ({name})"
+            )
+    return snapshots
 
 
 def part_of(entry: Mapping[str, Any]) -> Part:
@@ -288,8 +332,8 @@ def part_of(entry: Mapping[str, Any]) -> Part:
     return Part(name=entry["name"], sha256=entry["sha256"], start=start, end=end)  # type: ignore[arg-type]
 
 
-def _reason(error: BaseException) -> str:
+def _reason(error: BaseException, name: str = "one of its files") -> str:
     if isinstance(error, FileNotFoundError):
-        return "one of its files is missing"
+        return f"{name} is missing"
     kind = "" if isinstance(error, DamagedError) else f"{type(error).__name__}: "
     return f"{kind}{one_line(error)}"
