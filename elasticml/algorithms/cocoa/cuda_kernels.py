@@ -19,6 +19,8 @@ from elasticml.objectives.dual_kernels import logistic_newton_step, minus_conjug
 
 #: Maximum threads of a block, a power of two.
 THREADS_MAX: Final = 256
+#: From this number of blocks on numba does not warn that a kernel leaves the device idle.
+_QUIET_BLOCKS: Final = 128
 #: Sums that :func:`ascend` and :func:`compare` add to: change of the dual, curvature, visited rows,
 #: visited values; then ``|r|^2 - |before|^2``, and ``|r|^2 + |before|^2``.
 N_CUDA_SUMS: Final = 6
@@ -190,7 +192,7 @@ def try_device() -> None:
         When it had no effect; numba raises its own errors for anything missing.
     """
     out = cuda.to_device(np.zeros(1))
-    _touch[1, 1](out)
+    _touch[_QUIET_BLOCKS, 1](out)
     if out.copy_to_host()[0] != 1.0:
         raise RuntimeError("a kernel ran without effect")
 

@@ -46,6 +46,9 @@ ROW_BYTES: Final = 7 * 8
 #: Share of the free memory available for rows; the rest is for the model and fragmentation.
 SHARE: Final = 0.8
 
+#: Size of each of the two buffers through which rows are sent.
+PINNED_BYTES: Final = 16 << 20
+
 #: The driver's error code for out of memory.
 OUT_OF_MEMORY: Final = 2
 
@@ -142,6 +145,36 @@ def _mib(nbytes: float) -> str:
     return f"{np.ceil(nbytes / 2**20):.0f}"  # the simulator reports infinity
 
 
+class PinnedCopies:
+    """Copies arrays to the device through two pinned buffers, one filled while the other is sent.
+
+    The driver's own copies from memory that is not pinned reach a fraction of the bus.
+    """
+
+    def __init__(self) -> None:
+        self._buffers = [cuda.pinned_array(PINNED_BYTES, np.uint8) for _ in range(2)]
+        self._streams = [cuda.stream() for _ in range(2)]
+        self._turn = 0
+
+    def put(self, target: Any, begin: int, end: int, source: NDArray[Any]) -> None:
+        """Copy an array into part of a device array; :meth:`wait` before the source changes."""
+        source = source.reshape(-1)
+        step = PINNED_BYTES // target.dtype.itemsize
+        for at in range(begin, end, step):
+            stop = min(end, at + step)
+            stream = self._streams[self._turn]
+            stream.synchronize()
+            staged = self._buffers[self._turn].view(target.dtype)[: stop - at]
+            staged[:] = source[at - begin : stop - begin]
+            target[at:stop].copy_to_device(staged, stream=stream)
+            self._turn = 1 - self._turn
+
+    def wait(self) -> None:
+        """Wait until everything has arrived."""
+        for stream in self._streams:
+            stream.synchronize()
+
+
 def send_rows(pieces: Sequence[Piece], dtype: np.dtype[Any], threads: int) -> DeviceRows:
     """Copy the rows of pieces to the device, piece by piece, and compute their squared norms.
 
@@ -172,6 +205,7 @@ def send_rows(pieces: Sequence[Piece], dtype: np.dtype[Any], threads: int) -> De
         before=cuda.device_array(n_rows, np.float64),
     )
     indptr, row, at = np.zeros(n_rows + 1, np.int64), 0, 0
+    copies = PinnedCopies()
     for piece, chunk in zip(pieces, stream_chunks([piece.chunk for piece in pieces]), strict=True):
         end, stop = row + chunk.n_rows, at + stored_of(chunk)
         if kind in ("csr", "binary_csr"):
@@ -180,16 +214,17 @@ def send_rows(pieces: Sequence[Piece], dtype: np.dtype[Any], threads: int) -> De
             each = (stop - at) // max(1, chunk.n_rows)
             indptr[row : end + 1] = at + each * np.arange(chunk.n_rows + 1)
         if has_values:
-            _put(rows.values, at, stop, chunk.values.reshape(-1))
+            copies.put(rows.values, at, stop, chunk.values)
         if kind != "dense":
-            columns = columns_of(chunk).reshape(-1) if kind == "sequence" else chunk.indices
-            _put(rows.indices, at, stop, columns)
-        _put(rows.targets, row, end, piece.targets)
+            columns = columns_of(chunk) if kind == "sequence" else chunk.indices
+            copies.put(rows.indices, at, stop, columns)
+        copies.put(rows.targets, row, end, piece.targets)
         if is_weighted:
             ones = np.ones(chunk.n_rows) if piece.weights is None else piece.weights
-            _put(rows.weights, row, end, ones)
+            copies.put(rows.weights, row, end, ones)
         row, at = end, stop
-    rows.indptr.copy_to_device(indptr)
+    copies.put(rows.indptr, 0, n_rows + 1, indptr)
+    copies.wait()
     norms_of[min(n_rows, 1024), threads](rows.indptr, rows.values, rows.norms)
     return rows
 
@@ -205,12 +240,6 @@ def fetch_alpha(rows: DeviceRows) -> None:
     for piece in rows.pieces:
         piece.alpha[:] = alpha[row : row + piece.chunk.n_rows]
         row += piece.chunk.n_rows
-
-
-def _put(target: Any, begin: int, end: int, source: NDArray[Any]) -> None:
-    """Copy an array into part of a device array."""
-    if end > begin:
-        target[begin:end].copy_to_device(np.ascontiguousarray(source))
 
 
 # A member's dual coordinate ascent over all its rows on a GPU.
