@@ -17,12 +17,19 @@ from elasticml.runtime.numa import node_cores, numa_nodes, pin_thread, spanned
 #: frame by half a millisecond instead of five (measured in the prototypes of the collective).
 SWITCH_INTERVAL_S: Final = 5e-4
 #: Longest processor time of a brief call.
-BRIEF_S: Final = 5e-4
+BRIEF_S: Final = 1e-3
 #: Longest wall time of a brief call: one that sleeps or waits for a disk is not brief.
 BRIEF_WALL_S: Final = 2e-2
-#: Brief calls in a row, in the thread, after which a function runs on the event loop; further calls
-#: that it needs after one that was not brief.
+#: Brief calls, in the thread, after which a function runs on the event loop.
 BRIEF_MIN: Final = 16
+#: What a call that was not brief takes from the count of those that were: one in ten may be longer,
+#: as when memory is touched for the first time.
+NOT_BRIEF: Final = 10
+#: More brief calls than this do not count.
+BRIEF_MAX: Final = 64
+#: Longest processor time of a call that takes no more than that; after a longer one, or one that
+#: waited, a function needs ``BRIEF_AGAIN`` further brief calls.
+NEARLY_BRIEF_S: Final = 5e-3
 BRIEF_AGAIN: Final = 1000
 
 
@@ -68,12 +75,42 @@ class Long:
         return self._function(*args)
 
 
+class Repeated:
+    """A function that is called again and again; counts its brief calls for a BriefRunner.
+
+    Parameters
+    ----------
+    function : callable
+    """
+
+    __slots__ = ("_function", "n_brief")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        #: Brief calls, less what calls that were not brief have taken.
+        self.n_brief = 0
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the function."""
+        return self._function(*args)
+
+    def count(self, processor_s: float, wall_s: float) -> None:
+        """Record how long a call took."""
+        if processor_s <= BRIEF_S and wall_s <= BRIEF_WALL_S:
+            self.n_brief = min(self.n_brief + 1, BRIEF_MAX)
+        elif processor_s <= NEARLY_BRIEF_S and wall_s <= BRIEF_WALL_S:
+            self.n_brief -= NOT_BRIEF
+        else:
+            self.n_brief = -BRIEF_AGAIN
+
+
 class BriefRunner:
     """Runs calls in one thread, or on the event loop if the function's calls have been brief.
 
     Switching to a thread and back takes longer than a trainer of a small model needs for a round,
     and all members wait meanwhile. A call that is marked as :class:`Long` always runs in the
-    thread, and does not count.
+    thread, and does not count. Brief calls are counted by the function's name, or apart for each
+    :class:`Repeated`.
 
     Parameters
     ----------
@@ -93,46 +130,47 @@ class BriefRunner:
     ) -> None:
         self._thread = ThreadRunner(name)
         self._clock, self._wall = clock, wall
-        #: Consecutive brief calls by the function's name; functions without a name share a count.
-        self._brief: dict[str, int] = {}
+        #: By the function's name; functions without a name are counted together.
+        self._repeated: dict[str, Repeated] = {}
         #: Calls that run in the thread or wait for it.
         self._n_in_thread = 0
         self._is_closed = False
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call the function; after ``close`` the call is cancelled."""
-        call: Callable[..., Any] = functools.partial(self._timed, function)
-        if isinstance(function, Long):
-            call = function
-        elif self._brief.get(_name(function), 0) >= BRIEF_MIN and not self._n_in_thread:
-            if self._is_closed:
-                raise asyncio.CancelledError
-            return self._timed(function, *args)
+        call: Callable[..., Any] = function
+        if not isinstance(function, Long):
+            counted = function if isinstance(function, Repeated) else self._counted(function)
+            if counted.n_brief >= BRIEF_MIN and not self._n_in_thread:
+                if self._is_closed:
+                    raise asyncio.CancelledError
+                return self._timed(counted, function, *args)
+            call = functools.partial(self._timed, counted, function)
         self._n_in_thread += 1
         try:
             return await self._thread.run(call, *args)
         finally:
             self._n_in_thread -= 1
 
-    def _timed(self, function: Callable[..., Any], *args: Any) -> Any:
-        began_s, began_wall_s, name = self._clock(), self._wall(), _name(function)
+    def _counted(self, function: Callable[..., Any]) -> Repeated:
+        # A functools.partial has no name.
+        name = str(getattr(function, "__name__", ""))
+        counted = self._repeated.get(name)
+        if counted is None:
+            counted = self._repeated[name] = Repeated(function)
+        return counted
+
+    def _timed(self, counted: Repeated, function: Callable[..., Any], *args: Any) -> Any:
+        began_s, began_wall_s = self._clock(), self._wall()
         try:
             return function(*args)
         finally:
-            is_brief = (
-                self._clock() - began_s <= BRIEF_S and self._wall() - began_wall_s <= BRIEF_WALL_S
-            )
-            self._brief[name] = self._brief.get(name, 0) + 1 if is_brief else -BRIEF_AGAIN
+            counted.count(self._clock() - began_s, self._wall() - began_wall_s)
 
     def close(self) -> None:
         """End the thread after its current call; cancel queued calls."""
         self._is_closed = True
         self._thread.close()
-
-
-def _name(function: Callable[..., Any]) -> str:
-    # A functools.partial has no name.
-    return str(getattr(function, "__name__", ""))
 
 
 class ThreadParallel:

@@ -17,7 +17,7 @@ from elasticml.collective.dask_transport import transport_of
 from elasticml.data.out_of_core.mapped_memory import spill_folder
 from elasticml.errors import ConfigError
 from elasticml.ids import VERSION
-from elasticml.runtime.executors import SWITCH_INTERVAL_S, ThreadRunner, parallel
+from elasticml.runtime.executors import SWITCH_INTERVAL_S, BriefRunner, ThreadRunner, parallel
 from elasticml.runtime.fault_injection import SLOWNESS_EXTENSION, FaultSlowdown
 from elasticml.runtime.member_host import MemberHost
 from elasticml.runtime.partitions import PartitionRequests
@@ -52,7 +52,7 @@ class MemberPlugin(WorkerPlugin):
     def __init__(self, version: str) -> None:
         self.version = version
         self.host: MemberHost | None = None
-        self._runners: list[ThreadRunner] = []
+        self._runners: list[BriefRunner | ThreadRunner] = []
         self._announcing: asyncio.Task[list[str]] | None = None
         self._worker: Worker | None = None
         #: The announcement of this worker's end; there is only one.
@@ -68,7 +68,7 @@ class MemberPlugin(WorkerPlugin):
             )
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         threads = worker.state.nthreads
-        compute, reading = ThreadRunner("em-compute"), ThreadRunner("em-read", threads)
+        compute, reading = BriefRunner("em-compute"), ThreadRunner("em-read", threads)
         self._runners = [compute, reading]
         context = WorkerContext(
             transport=transport_of(worker),

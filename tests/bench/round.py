@@ -1,0 +1,194 @@
+"""A job's round against its bare exchange: four members of one host, next to nothing to compute.
+
+    python tests/bench/round.py [--members 4] [--columns 1000 47028] [--rounds 600] [--turns 3]
+                                 [--profile] [--docs FILE]
+
+The data have one example a member, so that a round is its exchanges and what driver and members do
+for them. Rounds of jobs and the bare exchange of ``exchange.py``, with vectors as long as the
+model, take turns. Printed are medians of the wall milliseconds of an exchange in a job (a round's
+time divided by its exchanges), and the processor microseconds of the scheduler's process and of one
+member's for it. With ``--profile`` the functions that take the time, in the scheduler's process and
+in a member's, are printed instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import io
+import json
+import logging
+import os
+import platform
+import pstats
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import exchange as bare
+import numpy as np
+import scipy.sparse as sp
+from distributed import Client
+
+import elasticml as em
+from elasticml.clusters.process_setup import configure_dask
+from tests.bench import harness
+
+#: Rounds at the start of a job that do not count: functions that run on the event loop do so after
+#: some brief calls, and the first exchanges of a process are slower.
+WARM_UP = 100
+
+
+def job_of(kind: str, n_members: int, columns: int, rounds: int) -> em.Job:
+    """Return a job whose members have one example each, of three values."""
+    rng = np.random.default_rng(0)
+    n = n_members
+    places = np.sort(rng.choice(columns - 1, (n, 2)), axis=1)
+    indices = np.column_stack([places, np.full(n, columns - 1)]).ravel()
+    matrix = (rng.standard_normal(3 * n), indices, 3 * np.arange(n + 1))
+    X = sp.csr_matrix(matrix, shape=(n, columns))
+    X.sum_duplicates()
+    y = np.where(rng.random(n) < 0.5, -1.0, 1.0)
+    if kind == "cocoa":
+        algorithm: Any = em.CoCoA(loss="hinge", l2=1e-6, intercept=False, tolerance=0)
+    else:
+        algorithm = em.BatchGradient(
+            loss="logistic",
+            l2=1e-9,
+            optimizer="gd",
+            step="constant",
+            step_size=1e-6,
+            tolerance=0,
+            intercept=False,
+        )
+    stop = em.Stop(rounds=rounds)
+    return em.Job(algorithm, em.from_arrays(X, y), stop=stop, evaluate=False, chunk_size=64)
+
+
+def processor_s() -> float:
+    """Return the processor seconds of this process."""
+    return time.process_time()
+
+
+def start_profile() -> None:
+    """Profile the event loop's thread of this process."""
+    cProfile._elasticml = cProfile.Profile()  # type: ignore[attr-defined]
+    cProfile._elasticml.enable()  # type: ignore[attr-defined]
+
+
+def end_profile() -> str:
+    """Return the functions that took most time."""
+    cProfile._elasticml.disable()  # type: ignore[attr-defined]
+    text = io.StringIO()
+    stats = pstats.Stats(cProfile._elasticml, stream=text)  # type: ignore[attr-defined]
+    stats.sort_stats("tottime").print_stats(60)
+    return text.getvalue()
+
+
+def run_job(client: Client, job: em.Job, profiled: bool = False) -> dict[str, float]:
+    """Run a job; return the figures of one of its exchanges."""
+    if profiled:
+        client.run_on_scheduler(start_profile)
+        client.run(start_profile)
+    before = client.run_on_scheduler(processor_s), client.run(processor_s)
+    records = list(job.start(client).events())
+    after = client.run_on_scheduler(processor_s), client.run(processor_s)
+    if profiled:
+        print(client.run_on_scheduler(end_profile))
+        print(next(iter(client.run(end_profile).values())))
+    ends = [r["t"] for r in records if r["event"] == "RoundEnded"]
+    n = sum(r["event"] == "ExchangeEnded" for r in records)
+    each = n / len(ends)
+    times = np.diff(ends)[WARM_UP:]
+    worker = statistics.median(after[1][w] - before[1][w] for w in before[1])
+    return {
+        "ms": 1e3 * float(np.median(times)) / each,
+        "min": 1e3 * float(times.min()) / each,
+        "exchanges": each,
+        "driver": 1e6 * (after[0] - before[0]) / n,
+        "member": 1e6 * worker / n,
+    }
+
+
+def bare_ms(n_members: int, columns: int) -> float:
+    """Return the median milliseconds of a bare exchange."""
+    way = bare.SHARED
+    times = asyncio.run(bare.measure(n_members, (columns,), 10, False, [way]))
+    return 1e3 * statistics.median(times[way][columns])
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = harness.parser(__doc__)
+    parser.add_argument("--members", type=int, default=4)
+    parser.add_argument("--columns", type=int, nargs="+", default=[1000, 47_028])
+    parser.add_argument("--rounds", type=int, default=600)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--kinds", nargs="+", default=["cocoa", "batch gradient"])
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--docs", type=Path, help="write the table of docs/figures/round.json here")
+    options = parser.parse_args()
+    harness.one_thread()
+    configure_dask(dashboard=False)
+    logging.getLogger("distributed").setLevel(logging.ERROR)
+    harness.head("job", "columns", "exchanges", "ms", "min", "driver us", "member us", "bare ms")
+    rows: list[list[Any]] = []
+    for columns in options.columns:
+        ways: dict[str, Any] = {}
+        with em.LocalCluster(options.members, threads=1) as cluster, Client(cluster) as client:
+            for kind in options.kinds:
+                job = job_of(kind, options.members, columns, options.rounds)
+                ways[kind] = lambda job=job: run_job(client, job, options.profile)
+            if not options.profile:
+                ways["bare"] = lambda columns=columns: bare_ms(options.members, columns)
+            figures = harness.interleaved(ways, 1 if options.profile else options.turns)
+        base = statistics.median(figures.pop("bare", [float("nan")]))
+        for kind, runs in figures.items():
+            middle = {k: statistics.median(run[k] for run in runs) for k in runs[0]}
+            whole, exchange = middle["ms"], middle["exchanges"]
+            figures_us = [round(middle["driver"]), round(middle["member"])]
+            cells = (exchange, whole, base, whole / base)
+            rows.append([kind, columns, *(round(cell, 3) for cell in cells), *figures_us])
+            harness.row(
+                kind,
+                columns,
+                f"{middle['exchanges']:.2f}",
+                f"{middle['ms']:.3f} ({middle['ms'] / base:.2f})",
+                f"{middle['min']:.3f}",
+                f"{middle['driver']:.0f}",
+                f"{middle['member']:.0f}",
+                f"{base:.3f}",
+            )
+    if options.docs and not options.profile:
+        write_docs(options, rows)
+
+
+def write_docs(options: Any, rows: list[list[Any]]) -> None:
+    """Write the figures as a table of the documentation."""
+    load = os.getloadavg()[1]
+    table = {
+        "order": 41,
+        "title": "A job's round against its exchange",
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}, load average "
+        f"{load:.1f} at the end (the bench alone: about 2)",
+        "command": "python tests/bench/round.py --docs docs/figures/round.json",
+        "text": f"{options.members} members of one host with one example each. Milliseconds of an "
+        "exchange within a job (a round's time divided by its exchanges), against the same vectors "
+        "exchanged without a job, by turns; medians. Processor time of a whole process, divided by "
+        "the exchanges: it includes the job's start.",
+        "columns": [
+            *("job", "doubles", "exchanges a round", "ms in a job", "bare ms", "ratio"),
+            *("driver, µs of processor time", "member, µs"),
+        ],
+        "rows": rows,
+    }
+    options.docs.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
