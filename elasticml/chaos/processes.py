@@ -56,7 +56,7 @@ from elasticml.specification.sections import (
     Stop,
 )
 from elasticml.story.history import HistoryRow
-from elasticml.story.records import CheckpointWritten, records_of
+from elasticml.story.records import CheckpointWritten, ContainerEnded, records_of
 from elasticml.story.summary import summary_from_json
 
 Kind = Literal["local", "stock", "hosts", "yarn"]
@@ -105,6 +105,8 @@ _TRAINED_MAX: Final = 0.25
 #: Error of a mean loss that was computed in 32 bits.
 _LOSS_ERROR: Final = 1e-5
 KINDS: Final = ("kill", "kill", "kill", "terminate", "notice", "stop", "deaf", "half", "all")
+#: On YARN containers start slowly, and a job has time for few faults: one in three is pre-emption.
+_YARN_KINDS: Final = ("kill", "terminate", "notice", "stop", "deaf", "all", *("preemption",) * 3)
 
 
 @dataclass(kw_only=True)
@@ -117,6 +119,8 @@ class ProcessTotals:
     #: Faults by kind; a fault may take several workers.
     faults: Counter[str] = field(default_factory=Counter)
     killed: int = 0
+    #: Containers that YARN took, or that were released in place of those that it had marked.
+    preempted: int = 0
     rows_checked: int = 0
     seconds: float = 0.0
     #: Each as ``what: job: violation``.
@@ -169,8 +173,10 @@ def run_on_processes(
             totals.rows_checked += run.rows_checked
             totals.faults.update(run.faults)
             totals.killed += run.killed
+            totals.preempted += run.preempted
             totals.wrong += [f"{run.name}: {text}" for text in wrong]
-            watch(f"{run.name}: {run.rounds} rounds, {dict(run.faults)}")
+            taken = f", {run.preempted} containers pre-empted" if yarn is not None else ""
+            watch(f"{run.name}: {run.rounds} rounds, {dict(run.faults)}{taken}")
             for text in wrong:
                 watch(f"VIOLATION {run.name}: {text}")
     totals.seconds = time.monotonic() - begin_s
@@ -204,7 +210,7 @@ class _Run:
         self.name = f"seed {seed}, {kind}, {section['name']}, absent: {self.absent}"
         self.name += ", driver killed" if self.kills_driver else ""
         self.faults: Counter[str] = Counter()
-        self.killed = self.rounds = self.rows_checked = 0
+        self.killed = self.preempted = self.rounds = self.rows_checked = 0
         self.has_lost_driver = False
 
     def play(self) -> list[str]:
@@ -256,10 +262,12 @@ class _Run:
                 handle = job.start(world.client)
             try:
                 return self._end_of(world, handle, is_calm)
-            finally:
+            except JobFailedError:
                 # A machine's end and pre-emption may hit the scheduler or the application master.
-                is_there = psutil.pid_exists(world.scheduler_pid)
-                self.has_lost_driver = self.yarn is not None and not is_there
+                self.has_lost_driver = self.yarn is not None and until(
+                    lambda: _has_ended(world.scheduler_pid), wait_s=2.0, every_s=0.05
+                )
+                raise
 
     def _until_driver_is_killed(self, job: Job) -> None:
         """Start the job, and kill its driver after the second checkpoint."""
@@ -279,7 +287,7 @@ class _Run:
             chances = FaultOptions(seconds=0.0)
         elif self.kill_every_s is None:
             chances = FaultOptions(
-                kinds=KINDS,
+                kinds=KINDS if self.yarn is None else _YARN_KINDS,
                 pause_s=(0.1, 1.0),
                 fault=1.0,
                 spared=0,
@@ -299,6 +307,8 @@ class _Run:
         if not is_over:
             return [f"not over after {self.seconds + HANGS_S:g} s: {handle.status()}"]
         story = list(handle)
+        ended = records_of(ContainerEnded, story)
+        self.preempted += sum(one.reason in ("preempted", "released") for one in ended)
         return self._judged(handle.result(), story)
 
     def _judged(self, result: Result, story: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -444,6 +454,14 @@ class Leftovers:
         found += [f"network namespace {name} is left" for name in sorted(hosts)]
         more = _descriptors() - self._descriptors
         return found + [f"{n} descriptors of {what} are left" for what, n in sorted(more.items())]
+
+
+def _has_ended(pid: int) -> bool:
+    """Return whether a process has ended; nobody needs to have waited for it."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _daemons(yarn: MiniYarn | None) -> Callable[[], Collection[int]]:

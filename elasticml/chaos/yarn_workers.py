@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from elasticml.clusters.yarn.cluster import YarnCluster
 
 _START_S_MAX: Final = 180.0
+#: Containers that the other queue demands: YARN has 12 GiB in all, so it takes two of ours for 7.
+_DEMANDED: Final = (7, 8)
+#: Longest wait until it has them. It takes about 7 s: marks, 2 s of notice, the end, the start.
+_PREEMPTION_S_MAX: Final = 20.0
 #: The node whose NodeManager ends with all its containers.
 _NODE: Final = 1
 
@@ -86,7 +90,10 @@ class YarnWorkers:
                     skein_client=yarn_client.client,
                 )
             )
-            self.client = exits.enter_context(Client(self._cluster, set_as_default=False))
+            client = self.client = Client(self._cluster, set_as_default=False)
+            # A client that closes itself, 30 s after its scheduler ended, keeps the loop's thread.
+            exits.callback(lambda: client._loop_runner.stop())
+            exits.enter_context(client)
             self._await(self._members)
             self._exits = exits.pop_all()
         return self
@@ -148,8 +155,16 @@ class YarnWorkers:
         return ports
 
     def _preempt(self, rng: random.Random, _: Sequence[LocalWorker]) -> Undo:
+        """Demand containers until the other queue has them; one time in four, change one's mind."""
         with _refused_as_failure():
-            self._tenant.take(rng.randint(4, 7))
+            self._tenant.take(rng.randint(*_DEMANDED))
+            if rng.random() < 0.75:
+                least = _DEMANDED[0]
+                until(
+                    lambda: len(self._tenant.held()) >= least,
+                    wait_s=_PREEMPTION_S_MAX,
+                    every_s=0.2,
+                )
         return self._give_back
 
     def _give_back(self) -> None:

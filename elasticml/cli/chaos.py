@@ -130,6 +130,7 @@ def _on_processes(
         ("jobs", f"{totals.jobs}, {totals.rounds:,} rounds"),
         ("faults", f"{totals.faults.total():,}, {totals.killed:,} workers ended"),
         *((f"  {kind}", f"{count:,}") for kind, count in totals.faults.most_common()),
+        *([("pre-empted", f"{totals.preempted:,} containers")] if where == "yarn" else []),
         ("rows checked", f"{totals.rows_checked:,}"),
         ("violations", f"{len(totals.wrong)}"),
         ("seconds", f"{totals.seconds:.0f}"),
