@@ -18,10 +18,10 @@ hostile numbers, prefixes of other JSON, parts cut off. Raw bytes go to the port
 
 An effect is anything that a job shows of it: another model, in any bit, another history, a lost
 member, an error. No two runs of an asynchronous job are the same: there an effect is another number
-of visited examples, a state that no member has sent, or an objective farther from the undisturbed
-one than ``SPREAD`` of it. Reported too: the memory that the processes took meanwhile, whether an
-answer held a traceback, and whether the job's key is in a log or in the saved run. Exit code 1 if
-there is any.
+of visited examples, a state in a mailbox that is not to the bit one that a member has sent, or an
+objective farther from the undisturbed one than ``SPREAD`` of it. Reported too: the memory that the
+processes took meanwhile, whether an answer held a traceback, and whether the job's key is in a log
+or in the saved run. Exit code 1 if there is any.
 """
 
 from __future__ import annotations
@@ -124,6 +124,64 @@ def keys_of(dask_worker: Any) -> dict[str, str]:
     return (
         {} if plugin is None else {j: getattr(a, "key", "") for j, a in plugin.host.agents.items()}
     )
+
+
+def watch_states() -> None:
+    """Note the digests of all states that this worker sends and accepts; runs on the worker."""
+    import hashlib
+
+    from elasticml.runtime.async_mode import async_gossip as gossip
+
+    if hasattr(gossip, "states_seen"):
+        return
+    seen: dict[str, list[bytes]] = {"sent": [], "accepted": []}
+    gossip.states_seen = seen  # type: ignore[attr-defined]
+    post, answer, on_frame = (
+        gossip.SendQueue.post,
+        gossip.AsyncGossip._answer,
+        gossip.AsyncGossip._on_frame,
+    )
+
+    def digest(vector: Any) -> bytes:
+        return hashlib.sha256(np.ascontiguousarray(vector)).digest()
+
+    def noting_post(self: Any, vector: Any, rows: int | None) -> None:
+        seen["sent"].append(digest(vector))
+        post(self, vector, rows)
+
+    def noting_answer(self: Any, peer: Any, vector: Any) -> None:
+        if vector is not None:
+            seen["sent"].append(digest(vector))
+        answer(self, peer, vector)
+
+    def noting_frame(self: Any, peer: Any, frame: Any) -> None:
+        on_frame(self, peer, frame)
+        if frame.kind == gossip.Kind.MAIL:
+            seen["accepted"].append(digest(gossip.vector_of(frame)))
+
+    changed: Any = gossip
+    changed.SendQueue.post = noting_post
+    changed.AsyncGossip._answer, changed.AsyncGossip._on_frame = noting_answer, noting_frame
+
+
+def seen_states(what: str) -> list[bytes]:
+    """Return the digests since the last call; runs on the worker."""
+    from elasticml.runtime.async_mode import async_gossip as gossip
+
+    digests: list[bytes] = getattr(gossip, "states_seen", {}).get(what, [])
+    given = digests.copy()
+    del digests[: len(given)]
+    return given
+
+
+def foreign_states(client: Client, sent: set[bytes]) -> tuple[int, int]:
+    """Return how many states members accepted, and how many of them no member has sent.
+
+    Adds to ``sent`` what members have sent. What was accepted is asked first: it was sent before.
+    """
+    accepted = [digest for some in client.run(seen_states, "accepted").values() for digest in some]
+    sent.update(*client.run(seen_states, "sent").values())
+    return len(accepted), sum(digest not in sent for digest in accepted)
 
 
 class Attack:
@@ -411,11 +469,14 @@ def attack(
         "effects": [],
         "kinds": Counter(),
         "tracebacks": 0,
+        "states": 0,
+        "sent": set(),
     }
     with (tls_cluster if has_tls else local_cluster)(n_members) as cluster:
         undisturbed = job_of.start(cluster.client).result()
         again = effects_on(job_of.start(cluster.client).result(), undisturbed)
         assert not again, f"the job differs without an attack: {again}"
+        cluster.client.run(watch_states)
         seen["before_mib"] = cluster.memory_mib()
         while seen["frames"] < frames:
             _attack_once(cluster, job_of, seed, frames, undisturbed, seen)
@@ -466,6 +527,10 @@ def _attack_once(
             leaks = files_with(Path(folder), key) if key else ["no key was seen"]
         leaks += files_with(cluster.log_dir, key) if key else []
         found += [f"the key is in {place}" for place in leaks]
+    accepted, foreign = foreign_states(cluster.client, seen["sent"])
+    seen["states"] += accepted
+    if foreign:
+        found.append(f"{foreign} of {accepted} accepted states were sent by no member")
     if attacking.counts["foreigner: ACCEPTED"]:
         found.append("a certificate of another cluster was accepted")
     seen["effects"] += [f"job {seen['jobs']}: {text}" for text in found]
@@ -489,6 +554,8 @@ def main() -> None:
     )
     print(f"{seen['frames']} frames against {seen['jobs']} jobs of {given.members} members")
     print("links: " + ", ".join(f"{k} {n}" for k, n in sorted(seen["kinds"].items())))
+    if given.asynchronous:
+        print(f"states accepted: {seen['states']}")
     print(f"memory of all processes: {seen['before_mib']} MiB before, {seen['after_mib']} after")
     print(f"answers with a traceback: {seen['tracebacks']}; effects: {len(seen['effects'])}")
     for effect in seen["effects"][:20]:

@@ -18,5 +18,6 @@ def test_fuzzed_frames_have_no_effect_on_a_job_and_find_no_secret(
     attacked = job(is_asynchronous, rounds=60, passes=100.0)
     seen = attack(11, 150, n_members=2, attacked_job=attacked, has_tls=has_tls)
     assert seen["frames"] >= 150
+    assert (seen["states"] > 0) == is_asynchronous
     assert seen["effects"] == []
     assert seen["tracebacks"] == 0
