@@ -147,16 +147,18 @@ def simulated(seeds: range) -> int:
         except (em.ElasticmlError, AssertionError) as error:
             late += 1
             print(f"seed {seed}: {type(error).__name__}: {error}", flush=True)
-            continue
-        past_s = played.world.environment.clock.now_s - STOP_S
-        n_faults += played.faults.total()
-        stages[f"{played.result.state}, {'some' if played.result.rows else 'no'} rounds"] += 1
-        longest_s = max(longest_s, past_s)
-        if past_s > step_s + 2.0 * plan.world["tick_s"]:
-            late += 1
-            print(f"seed {seed}: {played.result.state}, {past_s:+.2f} s", flush=True)
-    print(f"{len(seeds)} jobs, {n_faults} faults, {dict(stages)}, {late} late or stuck")
-    print(f"longest: {longest_s:+.2f} s past stop.seconds")
+        else:
+            past_s = played.world.environment.clock.now_s - STOP_S
+            n_faults += played.faults.total()
+            stages[f"{played.result.state}, {'some' if played.result.rows else 'no'} rounds"] += 1
+            longest_s = max(longest_s, past_s)
+            if past_s > step_s + 2.0 * plan.world["tick_s"]:
+                late += 1
+                print(f"seed {seed}: {played.result.state}, {past_s:+.2f} s", flush=True)
+        n_jobs = seed - seeds.start + 1
+        if n_jobs % 1000 == 0 or n_jobs == len(seeds):
+            print(f"{n_jobs} jobs, {n_faults} faults, {dict(stages)}, {late} late or stuck")
+            print(f"longest: {longest_s:+.2f} s past stop.seconds", flush=True)
     return late
 
 
