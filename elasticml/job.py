@@ -18,8 +18,6 @@ from elasticml.errors import ConfigError
 from elasticml.ids import RECORD_VERSION, VERSION
 from elasticml.jobs import run_checkpoints
 from elasticml.jobs.callbacks import check_callbacks
-from elasticml.jobs.follow import Watcher
-from elasticml.jobs.handle import Handle, attach_handle, prepare_scheduler, workers_of
 from elasticml.jobs.job_file import JobFile, check_faults, read_faults, read_yaml_mapping
 from elasticml.jobs.job_validation import (
     check_chunk_fits,
@@ -34,7 +32,6 @@ from elasticml.jobs.job_validation import (
     resolve_validation,
 )
 from elasticml.jobs.preflight import preflight_data, try_first_block
-from elasticml.jobs.result import Result
 from elasticml.jobs.rpc import unwrap_reply
 from elasticml.jobs.run_directory import check_free
 from elasticml.jobs.warm_start import WarmStart, load_warm_start
@@ -65,6 +62,11 @@ from elasticml.specification.settings_model import read_settings
 
 if TYPE_CHECKING:
     from distributed import Client
+
+    # Imported where they are used: the command line first checks the data and starts workers.
+    from elasticml.jobs.follow import Watcher
+    from elasticml.jobs.handle import Handle
+    from elasticml.jobs.result import Result
 
 
 class Job:
@@ -354,6 +356,8 @@ class Job:
         ConfigError, DataError
             When the cluster or the data do not fit the job.
         """
+        from elasticml.jobs.handle import Handle, prepare_scheduler, workers_of
+
         workers = workers_of(client)
         members = self.members.start or len(workers)
         if members < 1 and (resume is not None or cluster_of(client) is not None):
@@ -464,6 +468,8 @@ def attach(client: Client, job_id: str) -> Handle:
     >>> again.result().summary["job"] == handle.job_id
     True
     """
+    from elasticml.jobs.handle import attach_handle
+
     return attach_handle(client, job_id)
 
 
@@ -508,6 +514,8 @@ def resume(
     Traceback (most recent call last):
     elasticml.errors.ConfigError: there is no run
     """
+    from elasticml.jobs.handle import Handle, prepare_scheduler
+
     run_dir = Path(path) if not is_url(str(path)) and (Path(path) / "job.yaml").is_file() else None
     reached: Mapping[str, Any] = {}
     interrupted: dict[str, Any] = {}

@@ -75,7 +75,8 @@ def client_of(
         with _ended_on_failure(local):
             from distributed import Client
 
-            importlib.import_module("elasticml.runtime.scheduler_plugin")
+            for module in ("elasticml.runtime.scheduler_plugin", "elasticml.jobs.handle"):
+                importlib.import_module(module)
         with local:
             quieten(verbose)
             with Client(local) as client:

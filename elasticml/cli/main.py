@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import traceback
@@ -34,6 +35,8 @@ from elasticml.ids import VERSION
 
 #: Exit codes: success; bad job, data or command line; failed at run time.
 OK, BAD_INPUT, FAILED = 0, 2, 3
+#: New objects before Python looks for garbage, 700 by default: imports create many and leave none.
+_OBJECTS_BEFORE_COLLECTION = 50_000
 
 _HELP = """Train models on a Dask cluster whose workers come and go.
 
@@ -107,6 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; errors are one line on standard error."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     signal.signal(signal.SIGTERM, _interrupt)
+    gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
     try:
         code = elasticml.main(words, prog_name="elasticml", standalone_mode=False)
     except click.exceptions.Exit as error:

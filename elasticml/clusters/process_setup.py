@@ -194,7 +194,15 @@ def _warn_of(missing: Sequence[ImportError]) -> None:
         logger.warning("cannot preload %s: %s", error.name, error)
 
 
+def pause_collections() -> None:
+    """Collect no garbage until ``freeze_memory``: it takes a fifth of the time of the imports."""
+    gc.disable()
+
+
 def freeze_memory() -> None:
-    """Exclude all live objects from garbage collection, so that forked children share the pages."""
-    gc.collect()
+    """Exclude all objects so far from garbage collection, so that forked children share the pages.
+
+    Nothing is collected before: imports leave little, and a collection takes long.
+    """
     gc.freeze()
+    gc.enable()

@@ -1,7 +1,8 @@
 """A link over the plain TCP socket below a Dask comm: the default and the fastest.
 
-The comm opens the link and keeps its socket. The link duplicates the descriptor and reads and
-writes it from the event loop, with one callback per event. Compared with tornado's stream
+The comm opens the link. The link takes its socket over, and reads and writes it from the event
+loop, with one callback per event. It does not duplicate the descriptor: a driver of 10,000 members
+needs one for each, and a process may have only some thousands. Compared with tornado's stream
 (``comm_link.py``, which TLS needs), this halves the CPU time of an exchange of 47,028 doubles.
 """
 
@@ -179,8 +180,9 @@ class SocketLink:
         # A server that shuts down closes its comms, and thereby the link.
         comm.stream.set_close_callback(self.close)
         comm.stream.io_loop.remove_handler(comm.stream.fileno())
-        # Own descriptor, so that it is not closed while the event loop watches it.
-        self._socket: socket.socket = comm.stream.socket.dup()
+        # Taken from the stream, so that it does not close it while the event loop watches it.
+        self._socket = socket.socket(fileno=comm.stream.socket.detach())
+        self._socket.setblocking(False)
         self._loop = asyncio.get_running_loop()
         self._unsent: list[memoryview] = []
         self._room: asyncio.Future[None] | None = None

@@ -13,7 +13,6 @@ from elasticml.data.source import Source, infer_format
 from elasticml.data.storage.filesystem import is_url
 from elasticml.data.validation import with_validation
 from elasticml.errors import ConfigError, one_line, shown
-from elasticml.evaluation.validation import resolve_metrics
 from elasticml.ids import format_size, parse_size
 from elasticml.runtime.worker_limits import BODIES_SHARE
 from elasticml.specification.algorithms import (
@@ -194,6 +193,8 @@ def resolve_validation(
     """
     if validate is None or validate is False:
         return data, None
+    from elasticml.evaluation.validation import resolve_metrics  # here: it imports numba
+
     if isinstance(validate, int | float) and not isinstance(validate, bool):
         validate = {"share": validate}
     elif not isinstance(validate, Validate | Mapping):

@@ -21,10 +21,11 @@ from elasticml.clusters.local.control_pipe import ControlPipe
 from elasticml.clusters.local.process_options import ClusterOptions, StartMethod
 from elasticml.errors import ConfigError, SubmissionError
 from elasticml.ids import parse_size
-from elasticml.runtime.fault_injection import How
 
 if TYPE_CHECKING:
     from distributed.core import Status
+
+    from elasticml.runtime.fault_injection import How
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

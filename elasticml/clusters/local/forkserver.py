@@ -23,6 +23,7 @@ from elasticml.clusters.process_setup import (
     freeze_memory,
     load,
     load_for_worker,
+    pause_collections,
     redirect_output,
     set_process_name,
 )
@@ -131,6 +132,7 @@ def main() -> None:
 
     ``KERNELS`` is JSON: the arguments of ``load_for_worker``.
     """
+    pause_collections()
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     set_process_name("em-forkserver")

@@ -23,13 +23,13 @@ from elasticml.clusters.process_setup import (
     SCHEDULER_MODULES,
     configure_dask,
     configure_logging,
+    freeze_memory,
     load,
+    pause_collections,
     redirect_output,
     set_process_name,
 )
 from elasticml.errors import ElasticmlError
-from elasticml.runtime.fault_injection import FAULT_INJECTOR_EXTENSION
-from elasticml.runtime.scaler import SCALER_EXTENSION
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -95,6 +95,8 @@ class SchedulerProcess:
         from distributed.scheduler import Scheduler
 
         from elasticml.clusters.local.worker_supervisor import WorkerSupervisor
+        from elasticml.runtime.fault_injection import FAULT_INJECTOR_EXTENSION
+        from elasticml.runtime.scaler import SCALER_EXTENSION
 
         # Dask's scheduler has a working folder too; otherwise it would stay behind in the
         # system's temporary folder.
@@ -213,7 +215,11 @@ def _read_line(descriptor: int) -> str:
 
 
 def main() -> None:
-    """Run the scheduler process; the options come as the first line of standard input."""
+    """Run the scheduler process; the options come as the first line of standard input.
+
+    What is imported at the top of this module delays the fork server, and so all workers.
+    """
+    pause_collections()
     options = cluster_options(_read_line(0))
     # Replies must not be mixed with what libraries print.
     answers = os.dup(1)
@@ -224,6 +230,7 @@ def main() -> None:
     configure_dask(dashboard=options.dashboard_address is not None)
     configure_logging()
     load(SCHEDULER_MODULES)
+    freeze_memory()
     asyncio.run(_run(options, answers, launcher))
     sys.stderr.flush()
 

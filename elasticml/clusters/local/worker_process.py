@@ -18,7 +18,9 @@ from elasticml.clusters.process_setup import (
     configure_dask,
     configure_logging,
     die_with_parent,
+    freeze_memory,
     load_for_worker,
+    pause_collections,
     redirect_output,
     set_process_name,
 )
@@ -110,6 +112,7 @@ async def _run(options: WorkerOptions, lifeline: int) -> None:
 
 def main() -> None:
     """Run a spawned worker; the arguments are its options and its parent's process id."""
+    pause_collections()
     options = worker_options(sys.argv[1])
     die_with_parent(int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -122,6 +125,7 @@ def main() -> None:
     configure_dask(dashboard=False)
     configure_logging()
     load_for_worker(options.algorithms, options.layout)
+    freeze_memory()
     status = run_worker(options, lifeline)
     sys.stderr.flush()
     os._exit(status)

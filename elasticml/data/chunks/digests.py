@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.chunks.checksums import mix
 from elasticml.data.chunks.chunk import Chunk
 
 
@@ -24,6 +23,8 @@ def digest_of(array: NDArray[np.float64], before: int = 0) -> int:
     before : int
         Digest of the preceding arrays; their order counts.
     """
+    from elasticml.data.chunks.checksums import mix  # here: it imports numba
+
     words = np.ascontiguousarray(array, np.float64).reshape(-1).view(np.uint64)
     return int(mix(words, np.uint64(before)))
 

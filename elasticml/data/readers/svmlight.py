@@ -16,7 +16,7 @@ import numpy as np
 from elasticml.data.chunks.chunk import Chunk, Dtype, Layout
 from elasticml.data.chunks.chunker import Rows, block_layout, cut
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_layout_kinds, summarise
-from elasticml.data.readers import svmlight_kernels as kernels
+from elasticml.data.readers import svmlight_short as short
 from elasticml.data.readers.file_parts import (
     Part,
     are_versioned,
@@ -185,60 +185,61 @@ class SvmlightSource:
     def _parse(self, piece: Piece, base: int, counts: dict[str, int]) -> Rows:
         """Parse whole lines; add the counts of notes to ``counts``."""
         text = piece.text
-        raw = kernels.as_bytes(text)
-        n_lines, n_colons = kernels.count_lines_and_colons(raw)
+        is_short = len(text) <= short.SHORT_BYTES
+        if is_short:
+            n_lines, n_colons = text.count(b"\n"), text.count(b":")
+        else:
+            from elasticml.data.readers import svmlight_kernels as kernels  # imports numba
+
+            raw = kernels.as_bytes(text)
+            n_lines, n_colons = kernels.count_lines_and_colons(raw)
         n_lines += 1
         labels = np.empty(n_lines)
         indptr = np.zeros(n_lines + 1, np.int64)
         indices = np.empty(n_colons, np.int32)
         values = np.empty(n_colons)
         slow = np.empty((n_lines + n_colons, 3), np.int64)
-        counters = np.empty(kernels.N_COUNTERS, np.int64)
+        counters = np.empty(short.N_COUNTERS, np.int64)
         limit = -1 if self.n_columns is None else self.n_columns
-        kernels.parse(
-            raw,
-            base,
-            limit,
-            labels,
-            indptr,
-            indices,
-            values,
-            slow,
-            counters,
-        )
+        out = (labels, indptr, indices, values, slow, counters)
+        if is_short:
+            short.parse(text, base, limit, *out)
+        else:
+            kernels.parse(raw, base, limit, *out)
         totals = counters.tolist()
-        if totals[kernels.ERROR]:
-            self._refuse_token(piece, totals[kernels.ERROR], totals[kernels.ERROR_AT], base)
-        inexact = slow[: totals[kernels.SLOW]]
+        if totals[short.ERROR]:
+            self._refuse_token(piece, totals[short.ERROR], totals[short.ERROR_AT], base)
+        inexact = slow[: totals[short.SLOW]]
         exact = np.array([float(text[a:b]) for a, b in inexact[:, :2].tolist()], dtype=np.float64)
         infinite = ~np.isfinite(exact)
         if infinite.any():
             at = int(inexact[np.argmax(infinite), 0])
-            self._refuse_token(piece, kernels.BAD_VALUE, at, base)
+            self._refuse_token(piece, short.BAD_VALUE, at, base)
         is_label = inexact[:, 2] < 0
         labels[-1 - inexact[is_label, 2]] = exact[is_label]
         values[inexact[~is_label, 2]] = exact[~is_label]
-        n_rows, stored = totals[kernels.ROWS], totals[kernels.STORED]
+        n_rows, stored = totals[short.ROWS], totals[short.STORED]
         indptr, indices, values = indptr[: n_rows + 1], indices[:stored], values[:stored]
-        if totals[kernels.UNSORTED]:
-            repeated = kernels.sort_rows(indptr, indices, values)
+        if totals[short.UNSORTED]:
+            sort_rows = short.sort_rows if is_short else kernels.sort_rows
+            repeated = sort_rows(indptr, indices, values)
             if repeated >= 0:
                 self._refuse_row(piece, repeated)
         dropped = f"{{}} values in columns beyond the {self.n_columns} of the model were dropped"
         for sentence, place in (
-            (_UNSORTED, kernels.UNSORTED),
-            (_QID, kernels.QID),
-            (dropped, kernels.DROPPED),
+            (_UNSORTED, short.UNSORTED),
+            (_QID, short.QID),
+            (dropped, short.DROPPED),
         ):
             if totals[place]:
                 counts[sentence] = counts.get(sentence, 0) + totals[place]
-        spanned = totals[kernels.LAST_COLUMN] + 1 if self.n_columns is None else self.n_columns
+        spanned = totals[short.LAST_COLUMN] + 1 if self.n_columns is None else self.n_columns
         return Rows(
             labels=labels[:n_rows],
             n_columns=spanned,
             indptr=indptr,
             indices=indices,
-            values=None if totals[kernels.OTHERS] == 0 and not len(inexact) else values,
+            values=None if totals[short.OTHERS] == 0 and not len(inexact) else values,
         )
 
     def _refuse_token(self, piece: Piece, error: int, at: int, base: int) -> NoReturn:
@@ -257,11 +258,11 @@ class SvmlightSource:
     def _complaint(self, token: str, error: int, base: int) -> str:
         index, _, value = token.partition(":")
         shown = repr(token if len(token) <= 40 else token[:37] + "...")
-        if error == kernels.BAD_LABEL:
+        if error == short.BAD_LABEL:
             return f"label is {shown}, wanted one finite number"
-        if error == kernels.NEGATIVE_INDEX:
+        if error == short.NEGATIVE_INDEX:
             return f"feature index is {index}, wanted an integer of at least {base}"
-        if error == kernels.ZERO_INDEX:
+        if error == short.ZERO_INDEX:
             because = (
                 " (no index 0 in its first 8 MiB)"
                 if self.zero_based == "auto"
@@ -271,9 +272,9 @@ class SvmlightSource:
                 f"feature index is 0 in a file taken as one-based{because}, wanted at least 1; "
                 "set zero_based: true if columns are numbered from 0"
             )
-        if error == kernels.LARGE_INDEX:
+        if error == short.LARGE_INDEX:
             return f"feature index is {index}, wanted at most {2**31 - 2 + base}"
-        if error == kernels.BAD_VALUE:
+        if error == short.BAD_VALUE:
             value = value or token
             hint = (
                 "; impute missing values or remove the row" if _NOT_FINITE.fullmatch(value) else ""
@@ -312,6 +313,10 @@ def _find_base(path: str, token: str) -> int:
     info = file_info(path)
     piece = next(block_pieces(path, 0, info), None)
     text = b"" if piece is None else piece.text
+    if len(text) <= short.SHORT_BYTES:
+        return 0 if short.has_index_zero(text) else 1
+    from elasticml.data.readers import svmlight_kernels as kernels
+
     return 0 if kernels.has_index_zero(kernels.as_bytes(text)) else 1
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.compiled import inlined_kernel, kernel
+from elasticml.data.readers import svmlight_short
 from elasticml.data.readers.decimals import (
     EXACT,
     INEXACT,
@@ -29,6 +30,26 @@ from elasticml.data.readers.decimals import (
     scaled,
     trailing_zeros,
     word_at,
+)
+from elasticml.data.readers.svmlight_short import (
+    BAD_INDEX,
+    BAD_LABEL,
+    BAD_VALUE,
+    DROPPED,
+    ERROR,
+    ERROR_AT,
+    INDEX_MAX,
+    LARGE_INDEX,
+    LAST_COLUMN,
+    NEGATIVE_INDEX,
+    NO_COLON,
+    OTHERS,
+    QID,
+    ROWS,
+    SLOW,
+    STORED,
+    UNSORTED,
+    ZERO_INDEX,
 )
 
 # Fast paths for the most frequent svmlight tokens: one word or three, without a loop.
@@ -151,21 +172,7 @@ def fraction_at(text: NDArray[np.uint8], at: int) -> tuple[float, int, bool]:
 # :mod:`elasticml.data.readers.decimals`; Python's ``float`` parses the few that it marks as
 # inexact.
 
-BAD_LABEL: Final = 1
-BAD_INDEX: Final = 2
-NEGATIVE_INDEX: Final = 3
-ZERO_INDEX: Final = 4
-LARGE_INDEX: Final = 5
-NO_COLON: Final = 6
-BAD_VALUE: Final = 7
-
-#: Indices into ``counters``: rows, stored values, inexact numbers, largest column, dropped values,
-#: qid tokens, unsorted rows, values other than 0 and 1, error code and offset.
-ROWS, STORED, SLOW, LAST_COLUMN, DROPPED, QID, UNSORTED, OTHERS, ERROR, ERROR_AT = range(10)
-N_COUNTERS: Final = 10
-
-_INDEX_MAX: Final = 2**31 - 1
-#: Digits of an index that are read at once; any number of so few digits is below ``_INDEX_MAX``.
+#: Digits of an index that are read at once; any number of so few digits is below ``INDEX_MAX``.
 _INDEX_DIGITS: Final = 8
 
 _TAB, _NEWLINE, _RETURN, _SPACE, _HASH = 9, 10, 13, 32, 35  # white space is 9 to 13 and 32
@@ -202,7 +209,7 @@ def _feature(text: NDArray[np.uint8], at: int, base: int) -> tuple[int, int, int
         at += 1
     index, start = 0, at
     while at < n and _ZERO <= text[at] <= _NINE:
-        if index <= _INDEX_MAX:
+        if index <= INDEX_MAX:
             index = 10 * index + (text[at] - _ZERO)
         at += 1
     if at == start:
@@ -213,7 +220,7 @@ def _feature(text: NDArray[np.uint8], at: int, base: int) -> tuple[int, int, int
         return 0, at, NEGATIVE_INDEX
     if index < base:
         return 0, at, ZERO_INDEX
-    if index - base >= _INDEX_MAX:
+    if index - base >= INDEX_MAX:
         return 0, at, LARGE_INDEX
     return index - base, at + 1, 0
 
@@ -282,7 +289,7 @@ def parse(
         Numbers left to Python: start and end of the token, and the destination: an index into
         ``values``, or ``-1 - row`` for a label.
     counters : ndarray (N_COUNTERS,), written
-        See the names at the top; ``ERROR_AT`` is the offset of the invalid token.
+        See the names in ``svmlight_short``; ``ERROR_AT`` is the offset of the invalid token.
     """
     n, at, row, stored, n_slow = text.size, 0, 0, 0, 0
     counters[:] = 0
@@ -419,25 +426,7 @@ def has_index_zero(text: NDArray[np.uint8]) -> bool:
     return False
 
 
-@kernel
-def sort_rows(
-    indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float64]
-) -> int:
-    """Sort every row by column, in place; return the first row with a repeated column, or -1."""
-    for row in range(indptr.size - 1):
-        start, stop = indptr[row], indptr[row + 1]
-        ascends = True
-        for k in range(start + 1, stop):
-            ascends = ascends and indices[k] > indices[k - 1]
-        if ascends:
-            continue
-        order = np.argsort(indices[start:stop], kind="mergesort")
-        indices[start:stop] = indices[start:stop][order]
-        values[start:stop] = values[start:stop][order]
-        for k in range(start + 1, stop):
-            if indices[k] == indices[k - 1]:
-                return row
-    return -1
+sort_rows = kernel(svmlight_short.sort_rows)
 
 
 def as_bytes(text: bytes) -> NDArray[np.uint8]:

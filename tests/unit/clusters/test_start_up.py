@@ -118,3 +118,25 @@ def test_a_helper_compiles_the_kernels_of_one_layout_from_the_other_end(tmp_path
     by_own = [call[1] for call in calls if call[0] == own]
     by_helper = [call[1] for call in calls if call[0] != own]
     assert (by_own, by_helper) == (["first", "second"], ["second", "first"])
+
+
+# The first rows of a job's data came to wait for numba, or for the compilation of a parser.
+def test_the_first_rows_of_a_job_are_checked_without_compiled_code(tmp_path):
+    (tmp_path / "data.svm").write_text("1 1:0.5 2:1\n-1 2:3\n" * 20)
+    text = (
+        "import sys\n"
+        "import elasticml.cli.run\n"
+        "from elasticml.job import Job\n"
+        "from elasticml.jobs.job_file import read_job_file\n"
+        f"job = Job.from_file(read_job_file({str(tmp_path / 'job.yaml')!r}, ()))\n"
+        "print(job.check_data()[0], *{name.partition('.')[0] for name in sys.modules})\n"
+    )
+    (tmp_path / "job.yaml").write_text(
+        "{data: {format: svmlight, path: data.svm}, algorithm: {name: cocoa, loss: logistic}}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    kind, *loaded = done.stdout.split()
+    assert kind == "csr"
+    assert sorted(HEAVY & set(loaded)) == []

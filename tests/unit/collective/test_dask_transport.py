@@ -273,7 +273,7 @@ async def test_sender_that_waits_for_buffer_space_learns_of_a_lost_peer():
 async def test_foreign_bytes_are_a_protocol_error_and_close_the_link():
     async with servers() as there:
         near, far = await pair(there)
-        await near._comm.stream.write(b"GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n")
+        near._socket.sendall(b"GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n")
 
         with pytest.raises(RemoteProtocolError, match="another version"):
             await far.receive(fresh)

@@ -19,10 +19,17 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from elasticml.data import source
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.data.readers import files
+from elasticml.data.readers import files, svmlight_short
 from elasticml.data.readers.svmlight import read_svmlight
 from elasticml.data.source import load_all, merge_summaries, source_from_spec
 from elasticml.errors import ConfigError, DataError
+
+
+@pytest.fixture(autouse=True, params=["short texts in Python", "all by compiled kernels"])
+def parsed_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parse short texts in both ways."""
+    if request.param == "all by compiled kernels":
+        monkeypatch.setattr(svmlight_short, "SHORT_BYTES", -1)
 
 
 def matrix(chunks: list[Chunk], n_columns: int) -> sp.csr_array:
@@ -71,6 +78,43 @@ def test_any_numbers_are_read_as_scikit_learn_reads_them(
     X.eliminate_zeros()
     assert labels(chunks) == y.tolist()
     assert (matrix(chunks, 41) != X).nnz == 0
+
+
+TOKENS = ["1", "-1", "2:1", "1:0.5", "3:-2e3", "+4:1", "0:1", "-0:0", "-3:1", "qid:7", "qid", "7"]
+TOKENS += ["5:x", "5:", ":5", "x:5", "4x:5", "9" * 30 + ":1", "2147483648:1", "2:nan", "2:1_0"]
+TOKENS += [
+    "6:1e999",
+    "6:1e-400",
+    "-inf",
+    "1e400",
+    "00000000000000000000008:1",
+    "3:1#2:1",
+    "#",
+    "\r",
+]
+TOKENS += ["5:0x1", "5:.5", "5:5.", "5:.", "5:1e", "5:1E+2", "\v8:1", "10:-0.0", "11:000", "2:3:4"]
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.lists(st.sampled_from(TOKENS), max_size=6), min_size=1, max_size=4), st.booleans()
+)
+def test_python_reads_and_refuses_what_the_kernels_do(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[list[str]], zero_based: bool
+) -> None:
+    text = "\n".join("\t ".join(["1", *line] if line[1:] else line) for line in lines) + "\n1 1:1"
+    path = write(tmp_path_factory.mktemp("svm") / "data.svm", text)
+
+    def outcome(short_bytes: int) -> object:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(svmlight_short, "SHORT_BYTES", short_bytes)
+            try:
+                chunks, summary = read_svmlight(path, zero_based=zero_based).read(0, 400, 1)
+            except DataError as error:
+                return str(error)
+        return [bytes(chunk.body) for chunk in chunks], summary
+
+    assert outcome(2**20) == outcome(-1)
 
 
 @pytest.mark.parametrize("digits", [1, 15, 16, 17, 18, 19, 20, 25])
