@@ -182,6 +182,28 @@ def test_every_document_that_the_code_names_exists():
     assert {entry for entry in named if not (ROOT / entry[1]).exists()} == set()
 
 
+def texts_for_users(path):
+    """Return the strings of a module that are not docstrings: messages and help."""
+    tree = ast.parse(path.read_text())
+    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if id(node) not in statements
+    ]
+
+
+def test_no_message_names_a_file_that_an_installed_package_lacks():
+    named = {
+        (str(path.relative_to(ROOT)), name)
+        for path in (ROOT / "elasticml").rglob("*.py")
+        for text in texts_for_users(path)
+        for name in re.findall(r"\b(?:docs|examples|tests)/[\w./-]*", text)
+    }
+    assert named == set()
+
+
 def test_the_walk_finds_the_documents_and_what_they_name():
     readme = ROOT / "README.md"
     assert {"make demo", "make test"} <= set(code_in(readme))

@@ -100,7 +100,9 @@ def init(data: str, label: str | None, out: Path, verbose: bool) -> None:
     else:
         wanted = "a CSV, Parquet or svmlight file" if label is None else "--label with tables only"
         raise ConfigError(
-            f"init: got {data!r}, wanted {wanted}; see docs/reference/job-files.md", path=data
+            f"init: got {data!r}, wanted {wanted}; for other data write the job file yourself: "
+            "elasticml schema prints its keys",
+            path=data,
         )
     if not found.counts:
         raise DataError(f"{data} holds no labels in its first rows, wanted at least one", path=data)
@@ -200,7 +202,7 @@ def _job_file(name: str, kind: str, path: str, label: _Label, lines: Sequence[st
     return "\n".join(
         [
             "# Written by elasticml init from the head of the data; check it, then: elasticml run",
-            "# All settings: docs/reference/job-files.md; for editors: elasticml schema",
+            "# All settings, also for editors: elasticml schema",
             f"name: {_yaml(name or 'job')}",
             "data:",
             f"  format: {kind}",

@@ -30,7 +30,7 @@ elasticml submit -h describes the settings.
 
 Sections of a job file: data, algorithm, cluster, absent, policies, stop, faults, evaluate,
 members, collective, partitions, holders, placement, warm_start, seed, threads, memory_limit,
-checkpoint; see docs/reference/job-files.md. To kill members on purpose:
+checkpoint. elasticml schema describes their keys. To kill members on purpose:
 
 \b
     algorithm: {name: batch_gradient, loss: logistic, l2: 1.0e-4}

@@ -61,7 +61,7 @@ In the job file only kind is required, and --set overrides settings:
       result: hdfs:///user/me/runs/first    # where the run directory is kept
 
 Further settings: name, tags, node_label, nodes, racks, user, threads, security, specification,
-keytab, principal; see docs/reference/job-files.md. The defaults are those of dask-yarn's
+keytab, principal; elasticml schema describes them. The defaults are those of dask-yarn's
 configuration.
 
 HADOOP_CONF_DIR names the cluster; elasticml doctor --yarn checks it.

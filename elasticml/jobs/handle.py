@@ -135,7 +135,7 @@ class Handle:
         """Delete the job's results on the scheduler, which otherwise keeps them for a while.
 
         By default finished jobs are kept for 24 hours, up to 100 of them and 1 GiB: see
-        docs/how-to/dask-clusters.md.
+        :doc:`/how-to/dask-clusters`.
         """
         self._ask("em_forget")
 

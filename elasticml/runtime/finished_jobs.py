@@ -27,8 +27,10 @@ from elasticml.training.driver_session import DriverSession
 KEPT_S: Final = "24h"
 KEPT_JOBS: Final = 100
 KEPT_BYTES: Final = "1 GiB"
-SECONDS_KEY, JOBS_KEY, BYTES_KEY = (
-    f"elasticml.results.{name}" for name in ("time", "jobs", "size")
+KEYS = SECONDS_KEY, JOBS_KEY, BYTES_KEY = (
+    "elasticml.results.time",
+    "elasticml.results.jobs",
+    "elasticml.results.size",
 )
 #: A result that no client has fetched is kept at least for this long, whatever the limits.
 UNFETCHED_S: Final = 60.0

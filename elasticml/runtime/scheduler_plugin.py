@@ -31,7 +31,7 @@ from elasticml.runtime.dask_demand import DaskDemand
 from elasticml.runtime.driver_agent import DriverAgent, DriverContext
 from elasticml.runtime.executors import BriefRunner, ThreadRunner
 from elasticml.runtime.fault_injection import FAULT_INJECTOR_EXTENSION
-from elasticml.runtime.finished_jobs import JOBS_KEY, FinishedJob, FinishedJobs
+from elasticml.runtime.finished_jobs import KEYS, FinishedJob, FinishedJobs
 from elasticml.runtime.member_plugin import NAME as MEMBER_NAME
 from elasticml.runtime.member_plugin import MemberPlugin
 from elasticml.runtime.notice_service import NoticeService
@@ -327,7 +327,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         if shell is None:
             raise ConfigError(
                 f"no job {job!r} here, wanted one of {sorted(self._jobs)}; finished jobs are kept "
-                f"for a time, in limits: see {JOBS_KEY} in docs/how-to/dask-clusters.md",
+                f"as long as the scheduler's Dask configuration says: {', '.join(KEYS)}",
                 reason=UNKNOWN_JOB,
             )
         return shell
