@@ -153,7 +153,7 @@ def tables(runs: Mapping[str, Run], optimum: float, plan: Plan, study: Study, *,
     if "no failure" in runs:
         at = (*shown[1:3], plan.back_at, *shown[3:])
         parts += [
-            "Gap to the optimum over that of no failure:\n",
+            "Gap to the optimum, divided by the gap of the run without failure:\n",
             _table(runs, study.gap_ratios(), at, lambda m, r: gap_ratio(runs, m, r, optimum), 3),
         ]
     if test:
