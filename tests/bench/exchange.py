@@ -1,7 +1,7 @@
 """Time one exchange without compute: our links, and other ways with Dask, sockets and MPI.
 
     python tests/bench/exchange.py [--workers 4 8] [--blocks 10] [--quick] [--json FILE]
-                                    [--only shm streams] [--mpi PYTHON]
+                                    [--only shm streams] [--mpi PYTHON] [--docs FILE]
 
 The root is in the scheduler's process; each worker is a process, forked as by a local cluster, and
 Dask is configured as in our clusters. All ways take turns within one run, in random order in each
@@ -287,6 +287,27 @@ def targets(results: dict[int, Times]) -> list[dict[str, Any]]:
     return compared
 
 
+def write_docs(path: Path, n_workers: int, times: Times) -> None:
+    """Write the medians of shared memory and MPI as a table of the documentation."""
+    ours, theirs = harness.medians(times[SHARED]), harness.medians(times[MPI])
+    harness.write_docs(
+        path,
+        order=40,
+        title="An exchange among four workers",
+        command=f"python tests/bench/exchange.py --workers {n_workers} --blocks 4 --only shm "
+        f"--mpi PYTHON --docs {path}",
+        text="How long it takes to sum vectors over workers of one host, without computation: "
+        "milliseconds from sending the model until the driver has the sum; medians, by turns. "
+        "*Doubles*: the length of the vectors. MPI is OpenMPI's allreduce, whose processes wait in "
+        "a busy loop.",
+        columns=["doubles", "elasticml, shared memory", "MPI", "elasticml ÷ MPI"],
+        rows=[
+            [size, round(1e3 * own, 3), round(1e3 * theirs[size], 3), round(own / theirs[size], 2)]
+            for size, own in ours.items()
+        ],
+    )
+
+
 def main() -> None:
     """Run the benchmark, or one of its workers."""
     parser = harness.parser(__doc__)
@@ -297,6 +318,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], help="the ways to time, by their names")
     parser.add_argument("--mpi", help="an interpreter with mpi4py; mpirun must be in the path")
     parser.add_argument("--json", type=Path, help="write every time to this file")
+    parser.add_argument("--docs", type=Path, help="write docs/figures/exchange.json; with --mpi")
     parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     logging.getLogger("distributed").setLevel(logging.ERROR)
@@ -320,6 +342,8 @@ def main() -> None:
             f"{target['ratio_of_min']:.2f}), wanted at most {target['wanted_max']}: "
             + ("met" if target["met"] else "MISSED")
         )
+    if options.docs:
+        write_docs(options.docs, counts[0], results[counts[0]])
     if options.json:
         record = {
             "python": platform.python_version(),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import random
 import statistics
 import sys
@@ -123,6 +124,21 @@ def head(*columns: str) -> None:
     """Print a Markdown table's header."""
     row(*columns)
     print("|" + "---|" * len(columns), flush=True)
+
+
+def machine() -> str:
+    """Describe the machine, and how busy it is, for the documentation's tables."""
+    load = os.getloadavg()[1]
+    return (
+        f"{os.cpu_count()} cores, Python {platform.python_version()}, load average {load:.1f} over "
+        "five minutes, the bench included"
+    )
+
+
+def write_docs(path: Path, **table: Any) -> None:
+    """Write a table of the documentation (``docs/figures``), measured today on this machine."""
+    whole = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), **table}
+    path.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
 
 
 def report(figures: Any, path: Path | None = None) -> None:

@@ -1,6 +1,7 @@
 """How fast gradients and Hessian products go over data larger than the caches.
 
     python tests/bench/passes.py [--mib 256] [--threads 1 2] [--kinds csr dense64 dense32 sequence]
+                                  [--cpu] [--docs FILE]
 
 Through the solver, as members compute: ``new`` is a gradient at a model without cached margins
 (both products), ``step`` a gradient one step along a direction (the transpose alone), ``probe`` the
@@ -130,12 +131,15 @@ def main() -> int:
     kinds = ["csr", "dense64", "dense32", "sequence"]
     parser.add_argument("--kinds", nargs="+", choices=kinds, default=kinds)
     parser.add_argument("--cpu", action="store_true", help="processor seconds; --threads 1 only")
+    parser.add_argument(
+        "--docs", type=Path, help="write the table of docs/figures/passes.json here"
+    )
     options = parser.parse_args()
     if options.cpu and options.threads != [1]:
         parser.error("--cpu adds the threads' seconds up: give --threads 1 with it")
     clock = time.process_time if options.cpu else time.perf_counter
     print(f"{'':12}{'threads':>8}{'read GB/s':>11}{'pass':>9}{'GB/s':>8}{'share':>8}{'rows/s':>14}")
-    least = 1.0
+    least, rows_of_docs = 1.0, []
     for kind in options.kinds:
         chunks = chunks_of(kind, options.mib * MIB, np.random.default_rng(0))
         n_bytes, rows = sum(len(c.body) for c in chunks), sum(c.n_rows for c in chunks)
@@ -150,6 +154,8 @@ def main() -> int:
             timings = {name: harness.seconds_of(run, clock) for name, run in ways.items()}
             times = harness.interleaved(timings, REPEATS, warm_up=1)
             read_s = min(times.pop("read"))
+            shares = {name: round(100 * read_s / min(took)) for name, took in times.items()}
+            rows_of_docs.append([kind, threads, round(n_bytes / read_s / 1e9, 1), *shares.values()])
             for name, took in times.items():
                 share = read_s / min(took)
                 if kind != "sequence":
@@ -159,8 +165,30 @@ def main() -> int:
                     f"{n_bytes / min(took) / 1e9:8.1f}{share:8.0%}{rows / min(took):14,.0f}",
                     flush=True,
                 )
+    if options.docs:
+        write_docs(options, rows_of_docs)
     print(f"least share of a plain read: {least:.0%}, wanted {WANTED:.0%}")
     return 0 if least >= WANTED else 1
+
+
+def write_docs(options: Any, rows: list[list[Any]]) -> None:
+    """Write the shares as a table of the documentation."""
+    harness.write_docs(
+        options.docs,
+        order=42,
+        title="Passes of batch gradient over data larger than the caches",
+        command=f"python tests/bench/passes.py --mib {options.mib} --threads "
+        + " ".join(map(str, options.threads))
+        + f" --kinds {' '.join(options.kinds)}"
+        + (" --cpu" if options.cpu else "")
+        + f" --docs {options.docs}",
+        text="The speed of a pass in percent of a plain read of the same bytes by as many threads, "
+        "by turns, the best of nine of each. *New*: a gradient at a new model; *probe*: margins "
+        "of a direction; *step*: a gradient after a step along it; *Hessian*: a product with the "
+        "Hessian." + (" Processor seconds instead of wall seconds." if options.cpu else ""),
+        columns=["chunks", "threads", "read, GB/s", "new, %", "probe, %", "step, %", "Hessian, %"],
+        rows=rows,
+    )
 
 
 if __name__ == "__main__":

@@ -16,10 +16,7 @@ from __future__ import annotations
 import asyncio
 import cProfile
 import io
-import json
 import logging
-import os
-import platform
 import pstats
 import statistics
 import sys
@@ -169,25 +166,21 @@ def main() -> None:
 
 def write_docs(options: Any, rows: list[list[Any]]) -> None:
     """Write the figures as a table of the documentation."""
-    load = os.getloadavg()[1]
-    table = {
-        "order": 41,
-        "title": "A job's round against its exchange",
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}, load average "
-        f"{load:.1f} at the end (the bench alone: about 2)",
-        "command": "python tests/bench/round.py --docs docs/figures/round.json",
-        "text": f"{options.members} members of one host with one example each. Milliseconds of an "
+    harness.write_docs(
+        options.docs,
+        order=41,
+        title="A job's round against its exchange",
+        command="python tests/bench/round.py --docs docs/figures/round.json",
+        text=f"{options.members} members of one host with one example each. Milliseconds of an "
         "exchange within a job (a round's time divided by its exchanges), against the same vectors "
         "exchanged without a job, by turns; medians. Processor time of a whole process, divided by "
         "the exchanges: it includes the job's start.",
-        "columns": [
+        columns=[
             *("job", "doubles", "exchanges a round", "ms in a job", "bare ms", "ratio"),
             *("driver, µs of processor time", "member, µs"),
         ],
-        "rows": rows,
-    }
-    options.docs.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n")
+        rows=rows,
+    )
 
 
 if __name__ == "__main__":
