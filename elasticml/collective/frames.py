@@ -103,6 +103,20 @@ def unpack(raw: bytes | bytearray | memoryview) -> Header:
     return Header(named_kind, exchange, attempt, piece, prefix_bytes, payload_bytes, is_shared)
 
 
+class RepeatedPrefix(dict[str, Any]):
+    """The prefix of frames to several peers, which is written as JSON once; do not change it."""
+
+    __slots__ = ("_encoded",)
+
+    def encoded(self) -> bytes:
+        """Return it as JSON."""
+        try:
+            return self._encoded
+        except AttributeError:
+            self._encoded: bytes = _dumps(self).encode()
+            return self._encoded
+
+
 @dataclass(slots=True, kw_only=True)
 class Frame:
     """A frame in memory. Its payload may be shared with the caller: treat it as read-only."""
@@ -119,7 +133,10 @@ class Frame:
     def encode(self) -> tuple[bytes, memoryview | None]:
         """Return header and prefix as bytes, and the payload without a copy."""
         # An empty prefix takes no bytes and saves the receiver a read.
-        prefix = _dumps(self.prefix).encode() if self.prefix else b""
+        if isinstance(self.prefix, RepeatedPrefix):
+            prefix = self.prefix.encoded()
+        else:
+            prefix = _dumps(self.prefix).encode() if self.prefix else b""
         payload = None if self.payload is None else self.payload.cast("B")
         head = _HEADER.pack(
             MAGIC,
@@ -149,16 +166,16 @@ def decode(header: Header, prefix: bytes, payload: memoryview | None) -> Frame:
 
 def model_frame(header: ExchangeHeader[Shape], packed: memoryview | None) -> Frame:
     """Return the frame that carries the model of an exchange, packed, and its header as prefix."""
-    prefix = {
-        "generation": header.generation,
-        "members": header.members,
-        "operation": header.operation,
-        "model": header.model,
-        "returns": header.returns,
-        "parameters": header.parameters,
-        "reduce": header.reduce,
-        "keep": header.keep,
-    }
+    prefix = RepeatedPrefix(
+        generation=header.generation,
+        members=header.members,
+        operation=header.operation,
+        model=header.model,
+        returns=header.returns,
+        parameters=header.parameters,
+        reduce=header.reduce,
+        keep=header.keep,
+    )
     return Frame(kind=Kind.MODEL, exchange=header.exchange, prefix=prefix, payload=packed)
 
 
@@ -245,13 +262,13 @@ def check_payload(header: Header, kind: Kind, nbytes: int | None) -> None:
     RemoteProtocolError
         When the kind or the number of bytes is another.
     """
-    wanted = f"{nbytes} bytes" if nbytes is not None else f"at most {_HOST_BYTES} bytes"
     is_right = (
         header.payload_bytes == nbytes
         if nbytes is not None
         else (header.payload_bytes <= _HOST_BYTES)
     )
     if header.kind is not kind or header.shared or not is_right:
+        wanted = f"{nbytes} bytes" if nbytes is not None else f"at most {_HOST_BYTES} bytes"
         raise RemoteProtocolError(
             f"{header.kind.name} frame of exchange {header.exchange} with a payload of "
             f"{header.payload_bytes} bytes, wanted {kind.name} with {wanted}"

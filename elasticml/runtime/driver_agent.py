@@ -257,6 +257,8 @@ class DriverAgent(JobDriver):
         )
         #: Bytes of the longest partial that members were asked for.
         self._partial_bytes_max = 0
+        #: The model of the last exchange, as all members get it.
+        self._model = Frame(kind=Kind.MODEL, prefix={})
         #: The scheduler ends, or the job is forgotten: nothing more is decided.
         self._is_closed = False
         self._compute_s: dict[str, float] = {}
@@ -502,9 +504,11 @@ class DriverAgent(JobDriver):
         training, running = self.driver_session.training, self.machine.exchanges.running
         if training is None or running is None:
             return
-        nbytes = 8 * n_values(running.header.returns)
-        self._partial_bytes_max = max(self._partial_bytes_max, nbytes)
-        self._links.send(command.to, model_frame(running.header, bytes_of(training.packed)))
+        if self._model.exchange != running.id:
+            nbytes = 8 * n_values(running.header.returns)
+            self._partial_bytes_max = max(self._partial_bytes_max, nbytes)
+            self._model = model_frame(running.header, bytes_of(training.packed))
+        self._links.send(command.to, self._model)
 
     # --- the cluster, the end ------------------------------------------------------------
 

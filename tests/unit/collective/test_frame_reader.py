@@ -7,9 +7,11 @@ import socket
 import numpy as np
 import pytest
 
-from elasticml.collective.frames import Frame, Kind
+from elasticml.collective.frames import Frame, Kind, header_of, model_frame
 from elasticml.collective.socket_link import AHEAD_BYTES, FrameReader
 from elasticml.errors import LocalProtocolError, RemoteProtocolError
+from elasticml.ids import ExchangeId, Generation
+from elasticml.protocol.events import ExchangeHeader
 
 PAYLOADS = (0, 8, 80, AHEAD_BYTES - 32, AHEAD_BYTES, 5 * AHEAD_BYTES)
 
@@ -112,3 +114,23 @@ def test_foreign_bytes_and_wrong_buffers_are_refused(ends):
     near.sendall(raw(Frame(kind=Kind.MODEL, prefix={}, payload=memoryview(bytes(8)))))
     with pytest.raises(LocalProtocolError, match="8 bytes"):
         FrameReader(far).next(lambda header, prefix: memoryview(bytearray(9)))
+
+
+def test_the_prefix_of_a_model_is_written_once_and_alike():
+    header = ExchangeHeader(
+        exchange=ExchangeId(3),
+        generation=Generation(2),
+        members=4,
+        operation="pass",
+        model={"w": (3,)},
+        returns={"v": (3,)},
+        parameters={"serial": 1},
+        reduce="sum",
+        keep=True,
+    )
+    frame = model_frame(header, None)
+    head, _ = frame.encode()
+    assert frame.encode()[0] == head
+    plain = Frame(kind=frame.kind, exchange=frame.exchange, prefix=dict(frame.prefix))
+    assert plain.encode()[0] == head
+    assert header_of(frame) == header
