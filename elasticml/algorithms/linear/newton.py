@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
-from scipy.linalg import solve_triangular
+from scipy.linalg.blas import dtrsv
 
 from elasticml.algorithms.batch_gradient.trust_region import (
     NewtonStep,
@@ -138,21 +138,22 @@ class Factored:
     """
 
     def __init__(self, matrix: F64) -> None:
-        self._lower = np.linalg.cholesky(matrix)
+        #: Transposed, in the order of BLAS, which then copies nothing.
+        self._upper = np.linalg.cholesky(matrix).T
 
     def to_model(self, u: F64) -> F64:
         """See :class:`Coordinates`."""
-        w: F64 = solve_triangular(self._lower, u, trans="T", lower=True, check_finite=False)
+        w: F64 = dtrsv(self._upper, u)
         return w
 
     def of_gradient(self, g: F64) -> F64:
         """See :class:`Coordinates`."""
-        u: F64 = solve_triangular(self._lower, g, lower=True, check_finite=False)
+        u: F64 = dtrsv(self._upper, g, trans=1)
         return u
 
     def of_model(self, w: F64) -> F64:
         """See :class:`Coordinates`."""
-        u: F64 = self._lower.T @ w
+        u: F64 = self._upper @ w
         return u
 
 
