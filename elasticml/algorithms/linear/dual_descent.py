@@ -362,7 +362,7 @@ class DualDescent:
 
         ``whole`` is the weight of all rows in the first pass, else 0.
         """
-        share = whole if self._grows() else 0.0
+        share = whole if whole > 0.0 and self._grows() else 0.0
         problem, state, slopes = self._problem, self._state, self._slopes
         gap = _pass(self._rows, problem, self._alpha, self._v, self._active, state, share, slopes)
         # The limits of the next pass are the projected slopes of this one.
@@ -385,12 +385,15 @@ class DualDescent:
         _certify(self._rows, self._problem, self._alpha, self._v, step, image, sums)
         image *= self._problem.unit
         half = 0.5 * self._strength
+        along, square = products(self._v, step) if step.size else (0.0, 0.0)
+        own, best = products(self._v, self._v)[1], -1.0
         for mixed, losses in zip(MIXED, sums[1:].tolist(), strict=True):
             if mixed == 0.0 or step.size:
-                sent = self._v + mixed * step if mixed else self._v
-                primal = losses + half * products(sent, sent)[1]
+                primal = losses + half * (own + mixed * (2.0 * along + mixed * square))
                 if primal < self._primal:
-                    self._primal, self._best = primal, sent
+                    self._primal, best = primal, mixed
+        if best >= 0.0:
+            self._best = self._v + best * step if best else self._v
         self._v = image
         self._dual = max(self._dual, float(sums[0]) - half * products(image, image)[1])
         return self._primal - self._dual
