@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -234,10 +235,13 @@ class _MemoryPlan:
         """
         before, fits = (dict(self._rows), dict(self._nbytes)), True
         rest = [chunk for chunk in group.chunks if chunk not in owners]
-        level, current = self._even_load(rest, preferred), None
+        loads = sorted(self._load(m) for m in preferred)
+        level, current = self._even_load(rest, loads), None
         for chunk in rest:
             if current is None or not self._takes(current, chunk, level):
-                room = self._with_room(chunk, preferred) or self._with_room(chunk, others)
+                current = self._least_loaded(chunk, loads)
+            if current is None:
+                room = self._with_room(chunk, others)
                 fits = fits and bool(room)
                 current = min(room or preferred, key=self._load)
             self._take(owners, chunk, current)
@@ -245,11 +249,36 @@ class _MemoryPlan:
             self._rows, self._nbytes = before
         return fits
 
-    def _even_load(self, chunks: Sequence[ChunkId], members: Sequence[MemberId]) -> float:
-        """Return the examples of the members that get chunks, once loads are as even as can be."""
+    def _least_loaded(self, chunk: ChunkId, loads: list[tuple[int, MemberId]]) -> MemberId | None:
+        """Return the least loaded member with room for a chunk, if one has.
+
+        Parameters
+        ----------
+        loads : list of (int, MemberId), updated
+            A heap of the members with their loads when they were last looked at; loads only grow.
+        """
+        without_room, found = [], None
+        while loads and found is None:
+            entry = loads[0]
+            now = self._load(entry[1])
+            if now != entry:
+                heapq.heapreplace(loads, now)
+            elif self._with_room(chunk, [entry[1]]):
+                found = entry[1]
+            else:
+                without_room.append(heapq.heappop(loads))
+        for entry in without_room:
+            heapq.heappush(loads, entry)
+        return found
+
+    def _even_load(self, chunks: Sequence[ChunkId], loads: Sequence[tuple[int, MemberId]]) -> float:
+        """Return the examples of the members that get chunks, once loads are as even as can be.
+
+        ``loads`` ascend.
+        """
         assert self._chunks is not None
         total, level = sum(self._chunks.rows(c) for c in chunks), 0.0
-        for n, (load, _) in enumerate(sorted(self._load(m) for m in members), start=1):
+        for n, (load, _) in enumerate(loads, start=1):
             if n > 1 and load >= level:
                 break
             total += load
