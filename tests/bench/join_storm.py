@@ -1,6 +1,6 @@
 """Thousands of member shells on real sockets: how long all take to join, a round, memory, lag.
 
-    python tests/bench/join_storm.py [--members 10000] [--processes 4] [--rounds 6]
+    python tests/bench/join_storm.py [--members 10000] [--processes 4] [--rounds 6] [--json FILE]
 
 The members' and the driver's real agents, each with a listening socket of its own, in few
 processes on one host, joined by Dask comms over TCP as on a cluster. All members are announced at
@@ -193,6 +193,7 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=10_000)
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--json", type=Path, help="write the figures there")
     options: argparse.Namespace = parser.parse_args()
     harness.one_thread()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -244,7 +245,7 @@ def main() -> None:
     figures["member_kb"] = 1000 * sum(each["mb"] for each in reports) / options.members
     figures["member_lag_p99_s"] = max(each["lag_p99_s"] for each in reports)
     figures["processes"] = options.processes
-    harness.report(figures)
+    harness.report(figures, options.json)
 
 
 if __name__ == "__main__":
