@@ -46,8 +46,8 @@ ROW_BYTES: Final = 7 * 8
 #: Share of the free memory available for rows; the rest is for the model and fragmentation.
 SHARE: Final = 0.8
 
-#: Size of each of the two buffers through which rows are sent.
-PINNED_BYTES: Final = 16 << 20
+#: Size of each of the two buffers through which an array is sent.
+PINNED_BYTES: Final = 8 << 20
 
 #: The driver's error code for out of memory.
 OUT_OF_MEMORY: Final = 2
@@ -145,34 +145,43 @@ def _mib(nbytes: float) -> str:
     return f"{np.ceil(nbytes / 2**20):.0f}"  # the simulator reports infinity
 
 
-class PinnedCopies:
-    """Copies arrays to the device through two pinned buffers, one filled while the other is sent.
+class PinnedCopy:
+    """Fills a device array through two pinned buffers: one is filled while the other is sent.
 
-    The driver's own copies from memory that is not pinned reach a fraction of the bus.
+    Many small arrays leave in few copies, as each copy takes a tenth of a millisecond to start.
     """
 
-    def __init__(self) -> None:
-        self._buffers = [cuda.pinned_array(PINNED_BYTES, np.uint8) for _ in range(2)]
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        n = min(target.size, PINNED_BYTES // target.dtype.itemsize)
+        self._buffers = [cuda.pinned_array(n, target.dtype) for _ in range(2)]
         self._streams = [cuda.stream() for _ in range(2)]
-        self._turn = 0
+        self._turn, self._used, self._sent = 0, 0, 0
 
-    def put(self, target: Any, begin: int, end: int, source: NDArray[Any]) -> None:
-        """Copy an array into part of a device array; :meth:`wait` before the source changes."""
-        source = source.reshape(-1)
-        step = PINNED_BYTES // target.dtype.itemsize
-        for at in range(begin, end, step):
-            stop = min(end, at + step)
-            stream = self._streams[self._turn]
-            stream.synchronize()
-            staged = self._buffers[self._turn].view(target.dtype)[: stop - at]
-            staged[:] = source[at - begin : stop - begin]
-            target[at:stop].copy_to_device(staged, stream=stream)
-            self._turn = 1 - self._turn
+    def add(self, source: NDArray[Any]) -> None:
+        """Copy an array behind what has been added."""
+        rest = source.reshape(-1)
+        while rest.size:
+            buffer = self._buffers[self._turn]
+            some, rest = np.split(rest, [buffer.size - self._used])
+            buffer[self._used : self._used + some.size] = some
+            self._used += some.size
+            if self._used == buffer.size:
+                self._send()
 
-    def wait(self) -> None:
-        """Wait until everything has arrived."""
+    def end(self) -> None:
+        """Send what is left, and wait until everything has arrived."""
+        if self._used:
+            self._send()
         for stream in self._streams:
             stream.synchronize()
+
+    def _send(self) -> None:
+        part = self._target[self._sent : self._sent + self._used]
+        staged = self._buffers[self._turn][: self._used]
+        part.copy_to_device(staged, stream=self._streams[self._turn])
+        self._sent, self._used, self._turn = self._sent + self._used, 0, 1 - self._turn
+        self._streams[self._turn].synchronize()
 
 
 def send_rows(pieces: Sequence[Piece], dtype: np.dtype[Any], threads: int) -> DeviceRows:
@@ -205,7 +214,11 @@ def send_rows(pieces: Sequence[Piece], dtype: np.dtype[Any], threads: int) -> De
         before=cuda.device_array(n_rows, np.float64),
     )
     indptr, row, at = np.zeros(n_rows + 1, np.int64), 0, 0
-    copies = PinnedCopies()
+    copies = {
+        name: PinnedCopy(getattr(rows, name))
+        for name in ("indices", "values", "targets", "weights")
+        if getattr(rows, name).size
+    }
     for piece, chunk in zip(pieces, stream_chunks([piece.chunk for piece in pieces]), strict=True):
         end, stop = row + chunk.n_rows, at + stored_of(chunk)
         if kind in ("csr", "binary_csr"):
@@ -213,18 +226,19 @@ def send_rows(pieces: Sequence[Piece], dtype: np.dtype[Any], threads: int) -> De
         else:
             each = (stop - at) // max(1, chunk.n_rows)
             indptr[row : end + 1] = at + each * np.arange(chunk.n_rows + 1)
-        if has_values:
-            copies.put(rows.values, at, stop, chunk.values)
-        if kind != "dense":
+        if "values" in copies:
+            copies["values"].add(chunk.values)
+        if "indices" in copies:
             columns = columns_of(chunk) if kind == "sequence" else chunk.indices
-            copies.put(rows.indices, at, stop, columns)
-        copies.put(rows.targets, row, end, piece.targets)
+            copies["indices"].add(columns)
+        copies["targets"].add(piece.targets)
         if is_weighted:
             ones = np.ones(chunk.n_rows) if piece.weights is None else piece.weights
-            copies.put(rows.weights, row, end, ones)
+            copies["weights"].add(ones)
         row, at = end, stop
-    copies.put(rows.indptr, 0, n_rows + 1, indptr)
-    copies.wait()
+    for copy in copies.values():
+        copy.end()
+    rows.indptr.copy_to_device(indptr)
     norms_of[min(n_rows, 1024), threads](rows.indptr, rows.values, rows.norms)
     return rows
 
