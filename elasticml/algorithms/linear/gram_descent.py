@@ -49,14 +49,19 @@ def descend(
         done += used
         if reached <= gap or used < budget or done >= sweeps:
             return done, reached
-        _step(gram.G, gram.linear, penalty, w, q)
+        # Each step but the last sets a coefficient to zero, so they end.
+        while _step(gram.G, gram.linear, penalty, w, q):
+            pass
 
 
-def _step(G: F64, linear: F64, penalty: Penalty, w: F64, q: F64) -> None:
-    """Step towards the best coefficients with these signs; updates ``w`` and ``q`` in place."""
+def _step(G: F64, linear: F64, penalty: Penalty, w: F64, q: F64) -> bool:
+    """Step towards the best coefficients with these signs; updates ``w`` and ``q`` in place.
+
+    Returns whether a coefficient became zero before they were reached.
+    """
     support = np.flatnonzero(w)
     if not 0 < support.size <= EQUATIONS_MAX:
-        return
+        return False
     H = G[np.ix_(support, support)]
     H[np.diag_indices_from(H)] += penalty.a2
     own = w[support]
@@ -70,12 +75,13 @@ def _step(G: F64, linear: F64, penalty: Penalty, w: F64, q: F64) -> None:
     length = min(float(ends.min()), -slope / bend if bend > 0.0 else np.inf)
     change = length * slope + 0.5 * length**2 * bend
     if not (np.isfinite(length) and change < 0.0):
-        return  # Rounding.
+        return False  # Rounding.
     new = own + length * direction
     # A coefficient that has reached zero is exactly zero, without rounding.
     new[ends <= length] = 0.0
     q -= G[:, support] @ (new - own)
     w[support] = new
+    return bool((ends <= length).any())
 
 
 def descent_direction(H: F64, gradient: F64, rounding: F64 | None = None) -> F64:

@@ -26,6 +26,7 @@ from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty, best
 from elasticml.algorithms.linear.elastic_net import PRODUCTS_MAX, ElasticNetSolver
 from elasticml.algorithms.linear.gram import CLOSE
+from elasticml.algorithms.linear.gram_descent import EQUATIONS_MAX
 from elasticml.arrays import F64, I32, I64
 from elasticml.compiled import inlined_kernel, kernel
 from elasticml.objectives.conjugates import DualLoss
@@ -93,8 +94,11 @@ def solve_quadratic_model(
     *,
     intercept: bool,
     share: float,
-) -> tuple[F64, float] | None:
+    sweeps_max: int,
+) -> tuple[F64, float, bool] | None:
     """Return the coefficients that minimise the quadratic model, (m,), and the intercept's step.
+
+    The third value is whether that took fewer than ``sweeps_max`` sweeps.
 
     Parameters
     ----------
@@ -124,9 +128,9 @@ def solve_quadratic_model(
     else:
         moments[:, 1] = 0.0
     new, q = w.copy(), np.zeros(curvature.size)
-    stop = _StopRule(share, FINE_SWEEPS_MAX if share < SHARE else SPARSE_SWEEPS_MAX)
-    model = _QuadraticModel(curvature, moments, total)
-    return new, _descend(columns, model, penalty, stop, new, q, shift)
+    stop, model = _StopRule(share, sweeps_max), _QuadraticModel(curvature, moments, total)
+    shift, sweeps = _descend(columns, model, penalty, stop, new, q, shift)
+    return new, shift, sweeps < sweeps_max
 
 
 @inlined_kernel
@@ -191,8 +195,10 @@ def _descend(
     w: F64,
     q: F64,
     shift: float,
-) -> float:
-    """Sweep over coordinates in random order until the violations are small; return the new shift.
+) -> tuple[float, int]:
+    """Sweep over coordinates in random order until the violations are small.
+
+    Returns the new shift, and the number of sweeps.
 
     Parameters
     ----------
@@ -238,12 +244,12 @@ def _descend(
             target = stop.share * leaning
         elif leaning <= target:
             if n_active == m:
-                break
+                return shift, done
             # Check the columns that were left out once more.
             n_active, room = m, math.inf
             continue
         room = largest / curvature.size
-    return shift
+    return shift, stop.sweeps_max
 
 
 # A sparse linear model with a loss of margins, and proximal Newton steps on some of its columns.
@@ -309,6 +315,8 @@ class MarginModel:
         self.slopes, self.value = np.empty(columns.n), 0.0
         #: Whether the last step's predicted decrease was above rounding.
         self.is_measurable = True
+        #: Whether sweeps over sparse columns have not solved a subproblem.
+        self._is_stiff = False
 
     def begin(self, w: F64, b: float) -> None:
         """Set the model."""
@@ -357,7 +365,19 @@ class MarginModel:
 
     def is_wide(self, working: I64) -> bool:
         """Whether a step on this working set sweeps over the sparse columns without a copy."""
-        return self._columns.is_sparse and working.size > PRODUCTS
+        is_swept = not (self._is_stiff and self._is_full(working))
+        return self._columns.is_sparse and working.size > PRODUCTS and is_swept
+
+    def _is_full(self, working: I64) -> bool:
+        """Whether sparse columns have more entries than their Gram matrix.
+
+        A sweep then takes longer than one over the matrix, which can also jump to the optimum of a
+        sign pattern: sweeps alone take thousands for linearly dependent columns.
+        """
+        if working.size > EQUATIONS_MAX:
+            return False
+        indptr = self._columns.stored[0]
+        return int((indptr[working + 1] - indptr[working]).sum()) >= working.size**2
 
     def newton_step(self, penalty: Penalty, working: I64, gap: float, share: float = SHARE) -> bool:
         """Take a proximal Newton step on these columns and the intercept.
@@ -380,6 +400,8 @@ class MarginModel:
             curvature, shift = np.full(self.z.size, CURVED), np.zeros(self.z.size)
         old = self.w[working]
         if self.is_wide(working):
+            own = share if self.is_measurable else FINE_SHARE
+            is_patient = own < SHARE and not self._is_full(working)
             solution = solve_quadratic_model(
                 SparseColumns(working, *self._columns.stored),
                 old,
@@ -387,20 +409,23 @@ class MarginModel:
                 curvature,
                 penalty,
                 intercept=self.has_intercept,
-                share=share if self.is_measurable else FINE_SHARE,
+                share=own,
+                sweeps_max=FINE_SWEEPS_MAX if is_patient else SPARSE_SWEEPS_MAX,
             )
             if solution is not None:
+                self._is_stiff = self._is_stiff or not solution[2]
                 self.is_measurable = self._go(penalty, working, solution[0] - old, solution[1])
                 return self.is_measurable
         matrix = ColumnMatrix(
             self._columns.take(working), self.z - shift, curvature, centred=self.has_intercept
         )
+        by_products = self._is_full(working) if matrix.is_sparse else working.size <= PRODUCTS
         solver = ElasticNetSolver(
             matrix,
             old,
-            by_products=working.size <= PRODUCTS and not matrix.is_sparse,
-            # The Gram matrix of sparse columns costs more than the sweeps of one subproblem.
-            products_max=PRODUCTS if matrix.is_sparse else PRODUCTS_MAX,
+            by_products=by_products,
+            # The Gram matrix of most sparse columns costs more than the sweeps of one subproblem.
+            products_max=PRODUCTS if matrix.is_sparse and not by_products else PRODUCTS_MAX,
         )
         new = solver.solve(penalty, gap, SWEEPS_MAX).w
         b = matrix.intercept(new) if self.has_intercept else 0.0

@@ -39,9 +39,11 @@ def stored(X, features):
 def test_a_fine_step_leaves_no_coordinate_to_improve(intercept, a2):
     X, features, w, slopes, curvature = problem()
     penalty = Penalty(a1=2.0, a2=a2)
-    new, rise = solve_quadratic_model(
-        stored(X, features), w, slopes, curvature, penalty, intercept=intercept, share=FINE_SHARE
-    )
+    new, rise, is_solved = solve_quadratic_model(
+        stored(X, features), w, slopes, curvature, penalty,
+        intercept=intercept, share=FINE_SHARE, sweeps_max=1000,
+    )  # fmt: skip
+    assert is_solved
     A = X[:, features].toarray()
     there = slopes + curvature * (A @ (new - w) + rise)
     gradient = A.T @ there + a2 * new
@@ -63,11 +65,21 @@ def test_a_plain_step_leaves_at_most_a_tenth_of_the_subgradient():
         at_zero = np.maximum(np.abs(gradient) - 2.0, 0.0)
         return np.where(new != 0, np.abs(gradient + 2.0 * np.sign(new)), at_zero).sum()
 
-    new, _ = solve_quadratic_model(
+    new, _, is_solved = solve_quadratic_model(
         stored(X, features), w, slopes, curvature, Penalty(a1=2.0, a2=0.0),
-        intercept=False, share=SHARE,
+        intercept=False, share=SHARE, sweeps_max=100,
     )  # fmt: skip
+    assert is_solved
     assert leaning(new) <= 0.1 * leaning(w)
+
+
+def test_sweeps_that_did_not_suffice_are_reported():
+    X, features, w, slopes, curvature = problem()
+    _, _, is_solved = solve_quadratic_model(
+        stored(X, features), w, slopes, curvature, Penalty(a1=0.0, a2=0.0),
+        intercept=False, share=FINE_SHARE, sweeps_max=3,
+    )  # fmt: skip
+    assert not is_solved
 
 
 def test_the_given_model_is_not_modified():
@@ -75,7 +87,7 @@ def test_the_given_model_is_not_modified():
     before = [array.copy() for array in (w, slopes, curvature, X.data)]
     solve_quadratic_model(
         stored(X, features), w, slopes, curvature, Penalty(a1=1.0, a2=0.0),
-        intercept=True, share=SHARE,
+        intercept=True, share=SHARE, sweeps_max=100,
     )  # fmt: skip
     for one, other in zip(before, (w, slopes, curvature, X.data), strict=True):
         assert np.array_equal(one, other)
@@ -86,8 +98,9 @@ def test_a_column_that_equals_the_intercept_is_reported():
     X = sp.hstack([X, sp.csc_matrix(np.full((N, 1), 3.0))], format="csc")
     features = np.append(features, D)
     value = (stored(X, features), np.append(w, 0.0), slopes, curvature, Penalty(a1=1.0, a2=0.0))
-    assert solve_quadratic_model(*value, intercept=True, share=SHARE) is None
-    assert solve_quadratic_model(*value, intercept=False, share=SHARE) is not None
+    settings = {"share": SHARE, "sweeps_max": 100}
+    assert solve_quadratic_model(*value, intercept=True, **settings) is None
+    assert solve_quadratic_model(*value, intercept=False, **settings) is not None
 
 
 # With strong curvature, rough steps alone took 1111 steps instead of 141.
@@ -99,4 +112,18 @@ def test_steps_become_finer_where_rough_ones_gain_little():
     y = np.where(unit @ w + 0.05 * rng.logistic(size=300) > 0.0, 1.0, -1.0)
     solver = SparseClassifier(X.tocsc(), y, None, loss="squared_hinge", intercept=False)
     result = solver.solve(Penalty(a1=0.01, a2=0.0), 3e-4, 300)
+    assert result.converged
+
+
+# Where only the penalty acts, sweeps alone crawl: 33 and more than 40 steps.
+@pytest.mark.parametrize("intercept", [False, True])
+def test_indicators_of_letters_take_few_steps(intercept):
+    rng = np.random.default_rng(0)
+    letters = rng.integers(0, 4, (3000, 40))
+    indices = (4 * np.arange(40) + letters).ravel()
+    X = sp.csr_matrix((np.ones(indices.size), indices, 40 * np.arange(3001)), shape=(3000, 160))
+    margins = X @ rng.normal(size=160)
+    y = np.where(margins + rng.logistic(size=3000) > np.quantile(margins, 0.97), 1.0, -1.0)
+    solver = SparseClassifier(X.tocsc(), y, None, loss="logistic", intercept=intercept)
+    result = solver.solve(Penalty(a1=0.01, a2=0.0), 1e-6, 24)
     assert result.converged
