@@ -1,6 +1,6 @@
 """Thousands of member shells on real sockets: how long all take to join, a round, memory, lag.
 
-    python tests/bench/join_storm.py [--members 10000] [--processes 4] [--rounds 6] [--json FILE]
+    python tests/bench/join_storm.py [--members 10000] [--processes 10] [--rounds 6] [--json FILE]
 
 The members' and the driver's real agents, each with a listening socket of its own, in few
 processes on one host, joined by Dask comms over TCP as on a cluster. All members are announced at
@@ -191,7 +191,7 @@ def main() -> None:
     """Fork the members' processes and drive a job from this one."""
     parser = harness.parser(__doc__)
     parser.add_argument("--members", type=int, default=10_000)
-    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--processes", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--json", type=Path, help="write the figures there")
     options: argparse.Namespace = parser.parse_args()
