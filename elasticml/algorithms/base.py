@@ -225,6 +225,13 @@ class Solver(Protocol):
 
 
 @runtime_checkable
+class WaitingSolver(Solver, Protocol):
+    """A solver that waits for another thread: its exchanges never run on the event loop."""
+
+    waits: bool
+
+
+@runtime_checkable
 class WarmingSolver(Solver, Protocol):
     """A solver whose first exchange would take longer than the others."""
 

@@ -457,7 +457,7 @@ class Leftovers:
 
 
 def _has_ended(pid: int) -> bool:
-    """Return whether a process has ended; nobody needs to have waited for it."""
+    """Return whether a process has ended, also if its parent has not waited for it yet."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from elasticml.algorithms.async_sgd.report_ops import ReportSolver
-from elasticml.algorithms.base import Solver, Work
+from elasticml.algorithms.base import Solver, WaitingSolver, Work
 from elasticml.collective.frames import (
     Frame,
     Header,
@@ -87,7 +86,7 @@ class CollectiveAgent:
         self.solver: Solver | None = None
         self._chunks: list[Chunk] = []
         #: The computation of each operation over these chunks: some take longer than others.
-        self._solves: dict[str, Repeated] = {}
+        self._solves: dict[str, Long | Repeated] = {}
         #: Returns the bytes that chunk transfers have sent.
         self.moved_bytes: Callable[[], int] = lambda: 0
         self._driver = driver
@@ -332,11 +331,10 @@ class CollectiveAgent:
         self._stream_up()
 
     def _solve_of(self, work: Work) -> Callable[[Work, Vector], float]:
-        if isinstance(self.solver, ReportSolver):
-            return Long(self._solve)  # it waits for its training loop
         solve = self._solves.get(work.operation)
         if solve is None:
-            solve = self._solves[work.operation] = Repeated(self._solve)
+            marked = Long if isinstance(self.solver, WaitingSolver) else Repeated
+            solve = self._solves[work.operation] = marked(self._solve)
         return solve
 
     def _solve(self, work: Work, total: Vector) -> float:

@@ -146,6 +146,9 @@ class ReportSolver:
         The job's definition; the owner of the loop sets ``running``.
     """
 
+    #: For the training loop, which runs in another thread.
+    waits = True
+
     def __init__(self, plan: AsyncPlan) -> None:
         self.plan = plan
         #: The loop; set once before the first exchange.

@@ -363,18 +363,13 @@ class MarginModel:
             self.z += step
             self.slopes, other = other, self.slopes
 
-    def is_wide(self, working: I64) -> bool:
-        """Whether a step on this working set sweeps over the sparse columns without a copy."""
-        is_swept = not (self._is_stiff and self._is_full(working))
-        return self._columns.is_sparse and working.size > PRODUCTS and is_swept
-
     def _is_full(self, working: I64) -> bool:
-        """Whether sparse columns have more entries than their Gram matrix.
+        """Whether these are sparse columns with more entries than their Gram matrix.
 
         A sweep then takes longer than one over the matrix, which can also jump to the optimum of a
         sign pattern: sweeps alone take thousands for linearly dependent columns.
         """
-        if working.size > EQUATIONS_MAX:
+        if not self._columns.is_sparse or working.size > EQUATIONS_MAX:
             return False
         indptr = self._columns.stored[0]
         return int((indptr[working + 1] - indptr[working]).sum()) >= working.size**2
@@ -398,10 +393,16 @@ class MarginModel:
         total = float(curvature.sum())
         if total <= 0.0:
             curvature, shift = np.full(self.z.size, CURVED), np.zeros(self.z.size)
-        old = self.w[working]
-        if self.is_wide(working):
+        old, is_sparse, is_small = (
+            self.w[working],
+            self._columns.is_sparse,
+            working.size <= PRODUCTS,
+        )
+        is_full = self._is_full(working)
+        if is_sparse and not is_small and not (self._is_stiff and is_full):
+            # Sweeps over the stored columns, without a copy.
             own = share if self.is_measurable else FINE_SHARE
-            is_patient = own < SHARE and not self._is_full(working)
+            is_patient = own < SHARE and not is_full
             solution = solve_quadratic_model(
                 SparseColumns(working, *self._columns.stored),
                 old,
@@ -419,13 +420,12 @@ class MarginModel:
         matrix = ColumnMatrix(
             self._columns.take(working), self.z - shift, curvature, centred=self.has_intercept
         )
-        by_products = self._is_full(working) if matrix.is_sparse else working.size <= PRODUCTS
         solver = ElasticNetSolver(
             matrix,
             old,
-            by_products=by_products,
-            # The Gram matrix of most sparse columns costs more than the sweeps of one subproblem.
-            products_max=PRODUCTS if matrix.is_sparse and not by_products else PRODUCTS_MAX,
+            by_products=is_full if is_sparse else is_small,
+            # The Gram matrix of other sparse columns costs more than the sweeps of one subproblem.
+            products_max=PRODUCTS if is_sparse and not is_full else PRODUCTS_MAX,
         )
         new = solver.solve(penalty, gap, SWEEPS_MAX).w
         b = matrix.intercept(new) if self.has_intercept else 0.0

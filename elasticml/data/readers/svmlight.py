@@ -194,18 +194,20 @@ class SvmlightSource:
             raw = kernels.as_bytes(text)
             n_lines, n_colons = kernels.count_lines_and_colons(raw)
         n_lines += 1
-        labels = np.empty(n_lines)
-        indptr = np.zeros(n_lines + 1, np.int64)
-        indices = np.empty(n_colons, np.int32)
-        values = np.empty(n_colons)
-        slow = np.empty((n_lines + n_colons, 3), np.int64)
-        counters = np.empty(short.N_COUNTERS, np.int64)
+        out = short.Parsed(
+            labels=np.empty(n_lines),
+            indptr=np.zeros(n_lines + 1, np.int64),
+            indices=np.empty(n_colons, np.int32),
+            values=np.empty(n_colons),
+            slow=np.empty((n_lines + n_colons, 3), np.int64),
+            counters=np.empty(short.N_COUNTERS, np.int64),
+        )
         limit = -1 if self.n_columns is None else self.n_columns
-        out = (labels, indptr, indices, values, slow, counters)
         if is_short:
-            short.parse(text, base, limit, *out)
+            short.parse(text, base, limit, out)
         else:
-            kernels.parse(raw, base, limit, *out)
+            kernels.parse(raw, base, limit, out)
+        labels, indptr, indices, values, slow, counters = out
         totals = counters.tolist()
         if totals[short.ERROR]:
             self._refuse_token(piece, totals[short.ERROR], totals[short.ERROR_AT], base)

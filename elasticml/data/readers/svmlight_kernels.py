@@ -50,6 +50,7 @@ from elasticml.data.readers.svmlight_short import (
     STORED,
     UNSORTED,
     ZERO_INDEX,
+    Parsed,
 )
 
 # Fast paths for the most frequent svmlight tokens: one word or three, without a loop.
@@ -263,17 +264,7 @@ def _value(text: NDArray[np.uint8], at: int) -> tuple[float, int, int]:
 
 
 @kernel
-def parse(
-    text: NDArray[np.uint8],
-    base: int,
-    limit: int,
-    labels: NDArray[np.float64],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
-    values: NDArray[np.float64],
-    slow: NDArray[np.int64],
-    counters: NDArray[np.int64],
-) -> None:
+def parse(text: NDArray[np.uint8], base: int, limit: int, out: Parsed) -> None:
     """Parse whole lines into rows; stop at the first error.
 
     Parameters
@@ -283,14 +274,9 @@ def parse(
         Index of the first column, 0 or 1.
     limit : int
         Columns from here on are dropped and counted; -1 for no limit.
-    labels, indptr, indices, values : ndarray, written
-        Large enough for one row per line and one value per colon. Explicit zeros are not stored.
-    slow : ndarray (labels + colons, 3), written
-        Numbers left to Python: start and end of the token, and the destination: an index into
-        ``values``, or ``-1 - row`` for a label.
-    counters : ndarray (N_COUNTERS,), written
-        See the names in ``svmlight_short``; ``ERROR_AT`` is the offset of the invalid token.
+    out : Parsed, written
     """
+    labels, indptr, indices, values, slow, counters = out
     n, at, row, stored, n_slow = text.size, 0, 0, 0, 0
     counters[:] = 0
     counters[LAST_COLUMN] = -1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,24 @@ N_COUNTERS: Final = 10
 
 INDEX_MAX: Final = 2**31 - 1
 
+
+class Parsed(NamedTuple):
+    """What parsing writes: room for one row per line and one value per colon."""
+
+    #: (lines,)
+    labels: NDArray[np.float64]
+    #: (lines + 1,)
+    indptr: NDArray[np.int64]
+    #: (colons,). Explicit zeros are not stored.
+    indices: NDArray[np.int32]
+    values: NDArray[np.float64]
+    #: (lines + colons, 3). Numbers left to Python: start and end of the token, and the destination:
+    #: an index into ``values``, or ``-1 - row`` for a label.
+    slow: NDArray[np.int64]
+    #: (N_COUNTERS,), by the names above; ``ERROR_AT`` is the offset of the invalid token.
+    counters: NDArray[np.int64]
+
+
 #: Digits of an index that certainly fit.
 _PLAIN_DIGITS: Final = 18
 _NUMBER: Final = re.compile(rb"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
@@ -46,22 +64,13 @@ def has_index_zero(text: bytes) -> bool:
     return _INDEX_ZERO.search(text) is not None
 
 
-def parse(
-    text: bytes,
-    base: int,
-    limit: int,
-    labels: NDArray[np.float64],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
-    values: NDArray[np.float64],
-    slow: NDArray[np.int64],
-    counters: NDArray[np.int64],
-) -> None:
+def parse(text: bytes, base: int, limit: int, out: Parsed) -> None:
     """Parse whole lines into rows; stop at the first error.
 
     Parameters and results are those of :func:`elasticml.data.readers.svmlight_kernels.parse`, but
     ``slow`` gets only the first number that is not finite.
     """
+    labels, indptr, indices, values, slow, counters = out
     counters[:] = 0
     counters[LAST_COLUMN] = -1
     row, columns, numbers, at = 0, list[int](), list[float](), 0

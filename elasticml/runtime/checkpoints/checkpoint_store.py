@@ -30,8 +30,6 @@ from elasticml.training.checkpoint import Checkpoint, ResumePoint
 
 #: Number of checkpoints to keep: if the last one is damaged, the previous one is used.
 KEPT: Final = 2
-#: What damaged files raise.
-_UNREADABLE: Final = (DamagedError, FileNotFoundError, KeyError, TypeError, ValueError)
 #: Prefix of the model's arrays in a checkpoint, beside those of the trainer.
 _MODEL: Final = "model:"
 _NAME = re.compile(r"(checkpoint|journal|model)-(\d{3,})-(\d{8,})\.(bin|jsonl)")
@@ -91,7 +89,7 @@ def read_checkpoint(place: str, skipped: list[str] | None = None) -> Checkpoint 
     for _, _, name in sorted(_checkpoints(place), reverse=True):
         try:
             checkpoint = _read(place, name, tuple(notes))
-        except _UNREADABLE as error:
+        except (DamagedError, FileNotFoundError, KeyError, TypeError, ValueError) as error:
             notes.append(f"{name} is damaged and skipped: {_reason(error)}")
         except ConfigError as error:
             refusals.append(error)
@@ -282,7 +280,7 @@ def _read(place: str, name: str, notes: tuple[str, ...]) -> Checkpoint:
         snapshots=snapshots,
         owners=values["owners"],
         files=files,
-        # Positions in the journal count all entries: if some are missing, it is written anew.
+        # Positions in the journal count all entries: if some are missing, all are written again.
         parts=() if missing else values["journal"],
         models=models,
         notes=(*notes, *missing),
