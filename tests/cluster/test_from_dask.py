@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 import warnings
 from collections.abc import Generator
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from distributed import Client, LocalCluster, wait
+from distributed import Client, Event, LocalCluster, wait
 from sklearn.base import clone
 
 import elasticml as em
@@ -160,16 +159,17 @@ def test_held_out_rows_of_partitions_are_scored_also_after_a_kill(client: Client
 
 
 def test_workers_are_killed_while_they_load(client: Client, optimum: float):
-    def slow(part: Any) -> Any:
-        time.sleep(0.05)
+    def held_up(part: Any) -> Any:
+        Event("killed").wait()
         return part
 
-    rows = da.from_array(X, chunks=(50, D)).map_blocks(slow, meta=np.empty((0, 0)))
+    rows = da.from_array(X, chunks=(50, D)).map_blocks(held_up, meta=np.empty((0, 0)))
     handle = em.Job(ALGORITHM, em.from_dask(rows, Y), stop=STOP).start(client)
     for record in handle:
         if record["event"] == "MemberJoined" and record["member"].startswith("2."):
             break
     kill_one(client)
+    Event("killed", client).set()
     result = handle.result()
     assert result.summary["objective"] == pytest.approx(optimum, abs=2e-8)
 
