@@ -296,10 +296,10 @@ def write_docs(path: Path, n_workers: int, times: Times) -> None:
         title="An exchange among four workers",
         command=f"python tests/bench/exchange.py --workers {n_workers} --blocks 4 --only shm "
         f"--mpi PYTHON --docs {path}",
-        text="How long it takes to sum vectors over workers of one host, without computation: "
-        "milliseconds from sending the model until the driver has the sum; medians, by turns. "
-        "*Doubles*: the length of the vectors. MPI is OpenMPI's allreduce, whose processes wait in "
-        "a busy loop.",
+        text="Milliseconds to sum vectors over the workers of one host, from sending the model "
+        "until the driver has the sum. The workers compute nothing. The two were measured "
+        "alternately; medians. *Doubles*: the length of the vectors. *MPI*: OpenMPI's allreduce, "
+        "whose processes wait in a busy loop.",
         columns=["doubles", "elasticml, shared memory", "MPI", "elasticml ÷ MPI"],
         rows=[
             [size, round(1e3 * own, 3), round(1e3 * theirs[size], 3), round(own / theirs[size], 2)]

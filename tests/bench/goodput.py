@@ -70,18 +70,18 @@ TRACES = ("none", "steady", "spot")
 TASKS = {"network": "A network", "linear": "A linear model"}
 #: What the page of performance says above the tables.
 TEXT = (
-    "What training loses when workers are killed. Each framework trains with four workers of "
-    "one thread on two cores. Trace `steady`: one worker is killed with SIGKILL after 5 s and "
-    "then every 15 s, and a new one may start 5 s later. Trace `spot`: workers are killed and "
-    "started as in a recorded trace of a spot cluster. Two workers alone keep both cores "
-    "busy, so a loss takes no processor time away. *Goodput* is the progress in a window "
-    "after the first step, divided by that of the same framework without kills. *Repeated*: "
-    "examples that were computed but are not in the model. *Lost* and *twice*: examples that "
-    "are missing in the complete epochs of the model, or are in it more than once; – means "
-    "that only the framework's own passes were counted. *s to target*: seconds to the loss "
-    "that the undisturbed run has after 0.6 of the window; *undisturbed*: the seconds of that "
-    "run. *All runs*: the goodput of each repetition; the row shows the run with the median one. "
-    "How each framework was set up: "
+    "How much progress training loses when workers are killed. Each framework trains on two cores "
+    "with four workers of one thread each. Trace `steady`: one worker is killed with SIGKILL after "
+    "5 s and then every 15 s. A new one may start 5 s later. Trace `spot`: workers are killed and "
+    "started as in a recorded trace of a spot cluster. Two workers alone keep both cores busy, so "
+    "the loss of a worker takes no processor time away. *Goodput* is the progress in a window "
+    "after the first step, divided by the progress of the same framework without kills. "
+    "*Repeated*: examples that were computed but are not in the model. *Lost* and *twice*: "
+    "examples that are missing from the model's complete epochs, or are in them more than once. A "
+    "– means that only the framework's own passes were counted. *s to target*: seconds until the "
+    "run reaches the loss that the run without kills has after 0.6 of the window. *Undisturbed*: "
+    "the same seconds for the run without kills. *All runs*: the goodput of each repetition. The "
+    "row shows the run with the median goodput. How each framework was set up: "
     "[note](notes/performance-2026-11-25.md#goodput-under-pre-emption)."
 )
 #: The environment variable by which all processes of a run are recognized.
@@ -568,7 +568,7 @@ def failures_of(results: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
     for (name, trace), run in results.items():
         errors = sum("fail" in note["what"] or "ended" in note["what"] for note in run["notes"])
         if run["reason"] or errors:
-            what = run["reason"] or f"{errors} times started again after an error"
+            what = run["reason"] or f"{errors} restart{'s' * (errors != 1)} after an error"
             notes.append(f"{PEERS[name].label}, {trace}: {what}.")
     return notes
 

@@ -345,7 +345,7 @@ def add_to_figure(path: Path, columns: Sequence[str], cells: list[list[str]], cl
             "Milliseconds of a fit from scratch to this relative suboptimality, medians of up to "
             "five. Ratios above 1.0 are bold. none: no such model; -: not reached within the "
             "limit; empty: not run.",
-            f"Not looked at while the solvers were tuned: {', '.join(HELD_OUT)}.",
+            f"Not used for tuning the solvers: {', '.join(HELD_OUT)}.",
             f"Not measured: {_missing(set(known))}.",
         ],
     }

@@ -182,10 +182,11 @@ def write_docs(options: Any, rows: list[list[Any]]) -> None:
         + f" --kinds {' '.join(options.kinds)}"
         + (" --cpu" if options.cpu else "")
         + f" --docs {options.docs}",
-        text="The speed of a pass in percent of a plain read of the same bytes by as many threads, "
-        "by turns, the best of nine of each. *New*: a gradient at a new model; *probe*: margins "
-        "of a direction; *step*: a gradient after a step along it; *Hessian*: a product with the "
-        "Hessian." + (" Processor seconds instead of wall seconds." if options.cpu else ""),
+        text="The speed of a pass in percent of the speed of a plain read of the same bytes by as "
+        "many threads. The two were measured alternately; each value is the best of nine. *New*: a "
+        "gradient at a new model. *Probe*: the margins of a search direction. *Step*: a gradient "
+        "after a step along that direction. *Hessian*: a product with the Hessian."
+        + (" Processor seconds instead of wall seconds." if options.cpu else ""),
         columns=["chunks", "threads", "read, GB/s", "new, %", "probe, %", "step, %", "Hessian, %"],
         rows=rows,
     )

@@ -171,10 +171,11 @@ def write_docs(options: Any, rows: list[list[Any]]) -> None:
         order=41,
         title="A job's round against its exchange",
         command="python tests/bench/round.py --docs docs/figures/round.json",
-        text=f"{options.members} members of one host with one example each. Milliseconds of an "
-        "exchange within a job (a round's time divided by its exchanges), against the same vectors "
-        "exchanged without a job, by turns; medians. Processor time of a whole process, divided by "
-        "the exchanges: it includes the job's start.",
+        text=f"{options.members} members on one host, with one example each. *ms in a job*: "
+        "milliseconds of an exchange within a job, which is a round's time divided by its "
+        "exchanges. *bare ms*: the same vectors, exchanged without a job. The two were measured "
+        "alternately; medians. *driver* and *member*: processor time of the whole process, "
+        "including the job's start, divided by the exchanges.",
         columns=[
             *("job", "doubles", "exchanges a round", "ms in a job", "bare ms", "ratio"),
             *("driver, µs of processor time", "member, µs"),
