@@ -160,25 +160,28 @@ def run_on_processes(
     numbers: Iterator[int] = iter(range(10**9 if jobs is None else jobs))
     with contextlib.ExitStack() as exits:
         yarn = exits.enter_context(yarn_environment()) if "yarn" in kinds else None
-        for number in numbers:
-            if time.monotonic() >= until_s:
-                break
-            kind = kinds[number % len(kinds)]
-            with Leftovers(lasting=_daemons(yarn)) as left:
-                run = _Run(kind, seed + number, kill_every_s, yarn)
-                wrong = run.play()
-            wrong += left.found
-            totals.jobs += 1
-            totals.rounds += run.rounds
-            totals.rows_checked += run.rows_checked
-            totals.faults.update(run.faults)
-            totals.killed += run.killed
-            totals.preempted += run.preempted
-            totals.wrong += [f"{run.name}: {text}" for text in wrong]
-            taken = f", {run.preempted} containers pre-empted" if yarn is not None else ""
-            watch(f"{run.name}: {run.rounds} rounds, {dict(run.faults)}{taken}")
-            for text in wrong:
-                watch(f"VIOLATION {run.name}: {text}")
+        try:
+            for number in numbers:
+                if time.monotonic() >= until_s:
+                    break
+                kind = kinds[number % len(kinds)]
+                with Leftovers(lasting=_daemons(yarn)) as left:
+                    run = _Run(kind, seed + number, kill_every_s, yarn)
+                    wrong = run.play()
+                wrong += left.found
+                totals.jobs += 1
+                totals.rounds += run.rounds
+                totals.rows_checked += run.rows_checked
+                totals.faults.update(run.faults)
+                totals.killed += run.killed
+                totals.preempted += run.preempted
+                totals.wrong += [f"{run.name}: {text}" for text in wrong]
+                taken = f", {run.preempted} containers pre-empted" if yarn is not None else ""
+                watch(f"{run.name}: {run.rounds} rounds, {dict(run.faults)}{taken}")
+                for text in wrong:
+                    watch(f"VIOLATION {run.name}: {text}")
+        except KeyboardInterrupt:
+            watch("interrupted: the job that was running does not count")
     totals.seconds = time.monotonic() - begin_s
     return totals
 
