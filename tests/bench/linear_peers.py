@@ -2,8 +2,9 @@
 
     python tests/bench/linear_peers.py [--sets reuters kdd ijcnn1] [--models hinge logistic ridge
         lasso] [--C 1 100] [--intercept] [--peers elasticml snapml ...] [--threads 1 2]
-        [--repeats 5] [--limit-s 60] [--python PEERS_VENV/bin/python] [--folder KEPT]
-        [--only find] [--begin-s 100] [--json FILE] [--cpu]
+        [--repeats 5] [--limit-s 60 SET=SECONDS ...] [--python PEERS_VENV/bin/python]
+        [--folder KEPT] [--only find] [--cores 1-15] [--begin-s 100] [--end-s 120] [--json FILE]
+        [--cpu]
 
 Every peer has a separate process for each problem, which loads the data from shared .npy files
 first; the clock covers a fit in memory, without imports. The first fit of a process, which may
@@ -23,7 +24,9 @@ thread.
 
 With ``--folder`` results are kept, and not repeated with the same penalties, limit and python,
 except for peers that were missing or failed: ``--only find`` searches the efforts, for which any
-machine will do, and ``--begin-s`` starts no problem after that time.
+machine will do. ``--begin-s`` starts no problem after that time, and ``--end-s`` ends those that
+still run then; ``--begin-s 0`` prints the table of what is kept. ``--cores`` runs several problems
+at the same time, each on as many of these cores as it has threads: leave the machine one core.
 
 Peers other than scikit-learn need their own venv: ``python -m venv V && V/bin/pip install snapml
 skglm celer vowpalwabbit dask-ml pyspark pyarrow scipy``; Spark needs Java. The set ``flights``
@@ -40,6 +43,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,6 +80,8 @@ PATIENCE_S = 5.0
 
 #: Columns of a figure before the peers'.
 KEY = ("set", "model", "threads", "to", "clock")
+#: Entries of a figure that are not replaced when rows are added.
+_BY_HAND = ("title", "order", "text", "chart", "machine", "command")
 #: Sets that no constant of a solver was chosen on.
 HELD_OUT = ("rcv1_vw", "moneyfx", "higgs")
 
@@ -121,13 +127,14 @@ def run(task: Entry, python: str) -> list[Entry]:
     clock = {"ELASTICML_BENCH_CLOCK": task.get("clock", "elapsed")}
     environment = {**os.environ, **clock, **dict.fromkeys(THREADS, str(task["threads"]))}
     command = [python, __file__, "--task", json.dumps(task)]
+    left = task.get("end", math.inf) - time.perf_counter()
     try:
         done = subprocess.run(
             command,
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60 + 5 * task.get("look_s", task["limit_s"]),
+            timeout=max(0.0, min(left, 60 + 5 * task.get("look_s", task["limit_s"]))),
         )
         out, failed = done.stdout, done.returncode
         error = done.stderr.strip().splitlines()[-1:] or [f"exit {failed}"]
@@ -272,7 +279,9 @@ def main() -> None:
     parser.add_argument("--peers", nargs="+", choices=[*PEERS], default=[*PEERS])
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--limit-s", type=float, default=60.0, help="of looking for efforts")
+    parser.add_argument(
+        "--limit-s", nargs="+", default=["60"], help="of looking for efforts; SET=S for one set"
+    )
     parser.add_argument("--C", nargs="+", type=float, default=[1.0, 100.0], help="of classifiers")
     parser.add_argument("--intercept", action="store_true", help="also with a free intercept")
     parser.add_argument("--l2", type=float, default=0.01, help="of ridge")
@@ -283,6 +292,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the table there")
     parser.add_argument("--cpu", action="store_true", help="processor seconds; --threads 1 only")
     parser.add_argument("--begin-s", type=float, default=math.inf)
+    parser.add_argument("--end-s", type=float, default=math.inf)
+    parser.add_argument("--cores", help="FIRST-LAST, for several problems at the same time")
     options = parser.parse_args()
     if options.cpu and options.threads != [1]:
         parser.error("--cpu adds the threads' seconds up: give --threads 1 with it")
@@ -325,11 +336,11 @@ def keep(path: Path, results: dict[str, dict[str, Entry]]) -> None:
 
 
 def add_to_figure(path: Path, columns: Sequence[str], cells: list[list[str]], clock: str) -> None:
-    """Add rows with a time of the first peer to a figure; replace those of the same problems."""
+    """Add rows that were measured whole to a figure, in place of those of the same problems."""
     figure = json.loads(path.read_text()) if path.exists() else {"columns": [], "rows": []}
     known = {_place(row): row for row in _records(figure["columns"], figure["rows"])}
     for row in _records(columns, cells):
-        if row[columns[4]] not in ("", "found", "-", "none"):
+        if row[columns[4]] not in ("", "none") and "found" not in row.values():
             known[_place(row)] = {**row, "clock": clock}
     peers = [peer for peer in PEERS if any(peer in row for row in known.values())]
     whole = [*KEY, *peers, columns[-1]]
@@ -338,7 +349,7 @@ def add_to_figure(path: Path, columns: Sequence[str], cells: list[list[str]], cl
         "date": time.strftime("%Y-%m-%d"),
         "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}",
         "command": "python tests/bench/linear_peers.py --python PEERS/bin/python --folder KEPT",
-        **{key: figure[key] for key in ("order", "text", "chart") if key in figure},
+        **{key: figure[key] for key in _BY_HAND if key in figure},
         "columns": whole,
         "rows": [[row.get(column, "") for column in whole] for _, row in sorted(known.items())],
         "notes": [
@@ -382,11 +393,58 @@ def _missing(known: set[tuple[str, ...]]) -> str:
     return "; ".join(parts) or "nothing"
 
 
+def limit_of(name: str, limits: Sequence[str]) -> float:
+    """Return a set's limit in seconds: its own, or the one without a name."""
+    of_sets = dict(limit.split("=") if "=" in limit else ("", limit) for limit in limits)
+    return float(of_sets.get(name, of_sets.get("", "60")))
+
+
+def _penalty(task: Entry) -> float:
+    return float(task["problem"].get("l1", task["problem"].get("l2")))
+
+
+def work_through(tasks: list[Entry], lanes: list[set[int]], options: argparse.Namespace) -> None:
+    """Run problems side by side, the longest first, each on the cores of a lane; keep results."""
+    path, lock = Path(tasks[0]["folder"]) / "results.json", threading.Lock()
+
+    def work(cores: set[int]) -> None:
+        if cores:
+            # Of this thread, and of the processes that it starts.
+            os.sched_setaffinity(0, cores)
+        while True:
+            with lock:
+                if not tasks or time.perf_counter() >= min(tasks[0]["begin"], tasks[0]["end"]):
+                    return
+                task = tasks.pop(0)
+            result = task.pop("result")
+            compare(task, result, options)
+            with lock:
+                keep(path, kept_of({key_of(task, options.python): result}))
+
+    threads = [threading.Thread(target=work, args=(cores,)) for cores in lanes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def lanes_of(cores: str | None, threads: int) -> list[set[int]]:
+    """Return disjoint groups of cores, one for each problem that runs at the same time."""
+    if cores is None:
+        return [set()]
+    first, last = (int(core) for core in cores.split("-"))
+    lanes = [set(range(k, k + threads)) for k in range(first, last + 2 - threads, threads)]
+    if not lanes or not set().union(*lanes) <= os.sched_getaffinity(0):
+        raise SystemExit(f"--cores {cores}: not {threads} of this machine's cores")
+    return lanes
+
+
 def study(folder: Path, options: argparse.Namespace) -> None:
     """Run all problems; print tables."""
     results, began = folder / "results.json", time.perf_counter()
     kept: dict[str, dict[str, Entry]] = json.loads(results.read_text()) if results.exists() else {}
     shown: dict[str, tuple[dict[str, Entry], dict[str, Entry]]] = {}
+    tasks = []
     for name in options.sets:
         if not (folder / f"{name}-columns.npy").exists():
             prepare(name, folder)
@@ -394,14 +452,19 @@ def study(folder: Path, options: argparse.Namespace) -> None:
         for model, problem in problems(data, options).items():
             for threads in options.threads:
                 task = {"folder": str(folder), "set": name, "problem": problem}
-                task |= {"threads": threads, "limit_s": options.limit_s}
+                task |= {"threads": threads, "limit_s": limit_of(name, options.limit_s)}
                 task |= {"repeats": options.repeats, "clock": "cpu" if options.cpu else "elapsed"}
                 result = kept.setdefault(key_of(task, options.python), {})
-                alone = kept.get(key_of({**task, "threads": 1}, options.python), {})
+                alone = kept.setdefault(key_of({**task, "threads": 1}, options.python), {})
                 shown[f"{name} | {model} | {threads}"] = (result, alone)
-                if time.perf_counter() - began <= options.begin_s:
-                    compare(task, result, options)
-                    keep(results, kept_of({key_of(task, options.python): result}))
+                task |= {"begin": began + options.begin_s, "end": began + options.end_s}
+                tasks.append({**task, "result": result, "size": data.X.nnz})
+    if options.cores is not None:
+        # Weak penalties and large sets take longest.
+        tasks.sort(key=lambda task: (-task["limit_s"], -task["size"], _penalty(task)))
+    for threads in options.threads:
+        some = [task for task in tasks if task["threads"] == threads]
+        work_through(some, lanes_of(options.cores, threads), options)
     print("Milliseconds of a fit, medians:\n")
     columns = ("set", "model", "threads", "to", *options.peers, "first / best other")
     harness.head(*columns)
