@@ -221,7 +221,7 @@ class View:
     def steady(self) -> Sequence[MemberView]:
         """Working members that are not marked; all working members if all members are marked."""
         steady = tuple(m for m in self.working if not m.is_marked)
-        return self.working if all(m.is_marked for m in (*steady, *self.spares)) else steady
+        return self.working if not steady and all(m.is_marked for m in self.spares) else steady
 
     @property
     def has_waited(self) -> bool:

@@ -73,16 +73,19 @@ class Redeal(PolicyOptions):
 
     def suggest(self, view: View) -> Sequence[Move]:
         """Return this round's changes of owner."""
-        chunks = view.chunks
-        if chunks is None or len(view.steady) < 2 or view.has_waited:
+        chunks, steady = view.chunks, view.steady
+        if chunks is None or len(steady) < 2 or view.has_waited:
+            return []
+        owner = {chunk: m.id for m in steady for chunk in chunks.of(m.id)}
+        if len(owner) <= len(set(owner.values())):
+            # With one chunk each, all assignments have the same partitions.
             return []
         share = float(view.tuned.get("redeal_share", self._share(view, chunks)))
-        owner = {chunk: m.id for m in view.steady for chunk in chunks.of(m.id)}
         drawn = self._draw(view, chunks, owner, share)
         if not drawn:
             return []
-        cost = seconds_per_row(view.steady, self.rounds)
-        rows = {m.id: rows_owned(chunks, m.id) for m in view.steady}
+        cost = seconds_per_row(steady, self.rounds)
+        rows = {m.id: rows_owned(chunks, m.id) for m in steady}
         for chunk in drawn:
             rows[owner[chunk]] -= chunks.rows(chunk)
         assignment = Assignment(chunks, predicted_seconds(rows, cost), cost)

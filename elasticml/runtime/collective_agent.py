@@ -28,7 +28,7 @@ from elasticml.control.member_machine import Member
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.out_of_core.store import plan_residency
 from elasticml.errors import RemoteProtocolError
-from elasticml.ids import NO_EXCHANGE, ExchangeId, MemberId, member_id
+from elasticml.ids import NO_EXCHANGE, ChunkId, ExchangeId, MemberId, member_id
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.protocol.codec import decode, encode
@@ -87,6 +87,9 @@ class CollectiveAgent:
         self._chunks: list[Chunk] = []
         #: The computation of each operation over these chunks: some take longer than others.
         self._solves: dict[str, Long | Repeated] = {}
+        #: The chunks that have been among them, and their most rows at a time.
+        self._seen: set[ChunkId] = set()
+        self._rows_max = 0
         #: Returns the bytes that chunk transfers have sent.
         self.moved_bytes: Callable[[], int] = lambda: 0
         self._driver = driver
@@ -115,7 +118,12 @@ class CollectiveAgent:
     @chunks.setter
     def chunks(self, chunks: list[Chunk]) -> None:
         self._chunks = chunks
-        self._solves.clear()
+        ids, rows = {chunk.id for chunk in chunks}, sum(chunk.n_rows for chunk in chunks)
+        if rows > self._rows_max or not ids <= self._seen:
+            # More rows take longer, and so do bodies that no computation has read.
+            self._solves.clear()
+            self._seen |= ids
+            self._rows_max = max(rows, self._rows_max)
 
     def close(self) -> None:
         """Close the links to parent and children, and cancel all tasks."""

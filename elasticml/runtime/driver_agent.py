@@ -231,7 +231,7 @@ class DriverAgent(JobDriver):
         policies = policies_of_job(record, settings)
         machine = Driver(settings, policies, check_every_event)
         super().__init__(session, machine)
-        #: Set when the job is over; set, and then replaced, whenever the story has grown.
+        #: Set when the job is over; set whenever the story has grown, and cleared by who waits.
         self.ended = asyncio.Event()
         self.grown = asyncio.Event()
         self._clock = context.clock
@@ -255,8 +255,8 @@ class DriverAgent(JobDriver):
                 refused=self._on_refused,
             ),
         )
-        #: Bytes of the longest partial that members were asked for.
-        self._partial_bytes_max = 0
+        #: Bytes of a partial of the last exchange, and of the longest partial of all exchanges.
+        self._partial_bytes = self._partial_bytes_max = 0
         #: The model of the last exchange, as all members get it.
         self._model = Frame(kind=Kind.MODEL, prefix={})
         #: The scheduler ends, or the job is forgotten: nothing more is decided.
@@ -348,8 +348,8 @@ class DriverAgent(JobDriver):
 
     def _allocate(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
         running = self.machine.exchanges.running
-        if running is not None and header.exchange == running.header.exchange:
-            check_payload(header, Kind.PARTIAL, 8 * n_values(running.header.returns))
+        if running is not None and header.exchange == running.id == self._model.exchange:
+            check_payload(header, Kind.PARTIAL, self._partial_bytes)
         elif header.payload_bytes > self._partial_bytes_max or header.payload_bytes % 8:
             raise RemoteProtocolError(
                 f"payload of {header.payload_bytes} bytes of exchange {header.exchange}, wanted at "
@@ -420,7 +420,6 @@ class DriverAgent(JobDriver):
     def _append(self, record: StoryRecord) -> None:
         self.journal.write(self.now_s(), record)
         self.grown.set()
-        self.grown = asyncio.Event()
 
     def sent_bytes(self) -> int:
         """Return the bytes that the driver and the members have sent."""
@@ -505,8 +504,8 @@ class DriverAgent(JobDriver):
         if training is None or running is None:
             return
         if self._model.exchange != running.id:
-            nbytes = 8 * n_values(running.header.returns)
-            self._partial_bytes_max = max(self._partial_bytes_max, nbytes)
+            self._partial_bytes = 8 * n_values(running.header.returns)
+            self._partial_bytes_max = max(self._partial_bytes_max, self._partial_bytes)
             self._model = model_frame(running.header, bytes_of(training.packed))
         self._links.send(command.to, self._model)
 

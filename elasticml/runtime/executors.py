@@ -17,7 +17,7 @@ from elasticml.runtime.numa import node_cores, numa_nodes, pin_thread, spanned
 #: frame by half a millisecond instead of five (measured in the prototypes of the collective).
 SWITCH_INTERVAL_S: Final = 5e-4
 #: Longest processor time of a brief call.
-BRIEF_S: Final = 1e-3
+BRIEF_S: Final = 2e-3
 #: Longest wall time of a brief call: one that sleeps or waits for a disk is not brief.
 BRIEF_WALL_S: Final = 2e-2
 #: Brief calls, in the thread, after which a function runs on the event loop.

@@ -351,8 +351,10 @@ class ElasticmlScheduler(SchedulerPlugin):
             return {"error": error_to_dict(unknown), **nothing}
         # They outlive the driver: the job may end, and be forgotten, during a wait.
         journal, ended, state, error = shell.journal, shell.ended, shell.state, shell.error
-        if len(journal.story) <= since and not ended.is_set() and wait_s > 0:
-            await _first(shell.grown, wait_s)
+        if wait_s > 0 and not ended.is_set() and len(journal.story) < since + POLLED_MAX:
+            if len(journal.story) <= since:
+                shell.grown.clear()
+                await _first(shell.grown, wait_s)
             if len(journal.story) > since:
                 await _first(ended, GATHERED_S)
             now = self._jobs.get(job)

@@ -6,9 +6,10 @@
 The data have one example a member, so that a round is its exchanges and what driver and members do
 for them. Rounds of jobs and the bare exchange of ``exchange.py``, with vectors as long as the
 model, take turns. Printed are medians of the wall milliseconds of an exchange in a job (a round's
-time divided by its exchanges), and the processor microseconds of the scheduler's process and of one
-member's for it. With ``--profile`` the functions that take the time, in the scheduler's process and
-in a member's, are printed instead.
+time divided by its exchanges), and the processor microseconds of the scheduler's process, of a
+member's and of the client's for it: the difference between a long job and a short one, so that the
+start of a job does not count. With ``--profile`` the functions that take the time, in the
+scheduler's process and in a member's, are printed instead.
 """
 
 from __future__ import annotations
@@ -86,28 +87,39 @@ def end_profile() -> str:
     return text.getvalue()
 
 
-def run_job(client: Client, job: em.Job, profiled: bool = False) -> dict[str, float]:
-    """Run a job; return the figures of one of its exchanges."""
+def processor_of_job(client: Client, job: em.Job) -> tuple[list[Any], tuple[float, float, float]]:
+    """Run a job; return its story, and the processor seconds of driver, member and client."""
+    before = client.run_on_scheduler(processor_s), client.run(processor_s), processor_s()
+    records = list(job.start(client).events())
+    after = client.run_on_scheduler(processor_s), client.run(processor_s), processor_s()
+    worker = statistics.median(after[1][w] - before[1][w] for w in before[1])
+    return records, (after[0] - before[0], worker, after[2] - before[2])
+
+
+def run_job(client: Client, job: em.Job, short: em.Job, profiled: bool = False) -> dict[str, float]:
+    """Run a job and a short one; return the figures of an exchange."""
+    first, first_s = processor_of_job(client, short)
     if profiled:
         client.run_on_scheduler(start_profile)
         client.run(start_profile)
-    before = client.run_on_scheduler(processor_s), client.run(processor_s)
-    records = list(job.start(client).events())
-    after = client.run_on_scheduler(processor_s), client.run(processor_s)
+    records, whole_s = processor_of_job(client, job)
     if profiled:
         print(client.run_on_scheduler(end_profile))
         print(next(iter(client.run(end_profile).values())))
     ends = [r["t"] for r in records if r["event"] == "RoundEnded"]
-    n = sum(r["event"] == "ExchangeEnded" for r in records)
+    n, n_first = (sum(r["event"] == "ExchangeEnded" for r in story) for story in (records, first))
     each = n / len(ends)
     times = np.diff(ends)[WARM_UP:]
-    worker = statistics.median(after[1][w] - before[1][w] for w in before[1])
+    driver, member, watcher = (
+        1e6 * (a - b) / (n - n_first) for a, b in zip(whole_s, first_s, strict=True)
+    )
     return {
         "ms": 1e3 * float(np.median(times)) / each,
         "min": 1e3 * float(times.min()) / each,
         "exchanges": each,
-        "driver": 1e6 * (after[0] - before[0]) / n,
-        "member": 1e6 * worker / n,
+        "driver": driver,
+        "member": member,
+        "client": watcher,
     }
 
 
@@ -132,14 +144,17 @@ def main() -> None:
     harness.one_thread()
     configure_dask(dashboard=False)
     logging.getLogger("distributed").setLevel(logging.ERROR)
-    harness.head("job", "columns", "exchanges", "ms", "min", "driver us", "member us", "bare ms")
+    harness.head("job", "columns", "exchanges", "ms", "min", "driver, member, client us", "bare ms")
     rows: list[list[Any]] = []
     for columns in options.columns:
         ways: dict[str, Any] = {}
         with em.LocalCluster(options.members, threads=1) as cluster, Client(cluster) as client:
             for kind in options.kinds:
                 job = job_of(kind, options.members, columns, options.rounds)
-                ways[kind] = lambda job=job: run_job(client, job, options.profile)
+                short = job_of(kind, options.members, columns, WARM_UP)
+                ways[kind] = lambda job=job, short=short: run_job(
+                    client, job, short, options.profile
+                )
             if not options.profile:
                 ways["bare"] = lambda columns=columns: bare_ms(options.members, columns)
             figures = harness.interleaved(ways, 1 if options.profile else options.turns)
@@ -147,7 +162,7 @@ def main() -> None:
         for kind, runs in figures.items():
             middle = {k: statistics.median(run[k] for run in runs) for k in runs[0]}
             whole, exchange = middle["ms"], middle["exchanges"]
-            figures_us = [round(middle["driver"]), round(middle["member"])]
+            figures_us = [round(middle[whose]) for whose in ("driver", "member", "client")]
             cells = (exchange, whole, base, whole / base)
             rows.append([kind, columns, *(round(cell, 3) for cell in cells), *figures_us])
             harness.row(
@@ -156,8 +171,7 @@ def main() -> None:
                 f"{middle['exchanges']:.2f}",
                 f"{middle['ms']:.3f} ({middle['ms'] / base:.2f})",
                 f"{middle['min']:.3f}",
-                f"{middle['driver']:.0f}",
-                f"{middle['member']:.0f}",
+                ", ".join(str(us) for us in figures_us),
                 f"{base:.3f}",
             )
     if options.docs and not options.profile:
@@ -174,11 +188,11 @@ def write_docs(options: Any, rows: list[list[Any]]) -> None:
         text=f"{options.members} members on one host, with one example each. *ms in a job*: "
         "milliseconds of an exchange within a job, which is a round's time divided by its "
         "exchanges. *bare ms*: the same vectors, exchanged without a job. The two were measured "
-        "alternately; medians. *driver* and *member*: processor time of the whole process, "
-        "including the job's start, divided by the exchanges.",
+        "alternately; medians. *driver*, *member*, *client*: processor time of each process in a "
+        "steady exchange, which is the difference between a long job and a short one.",
         columns=[
             *("job", "doubles", "exchanges a round", "ms in a job", "bare ms", "ratio"),
-            *("driver, µs of processor time", "member, µs"),
+            *("driver, µs of processor time", "member, µs", "client, µs"),
         ],
         rows=rows,
     )

@@ -101,6 +101,15 @@ def test_no_member_is_emptied():
     assert world.chunks.of(member(1))
 
 
+def test_members_with_one_chunk_each_keep_it():
+    world = PolicyWorld([Redeal()], dict.fromkeys(range(4), 1.0), n_chunks=4, holders=2)
+    assert {len(world.chunks.of(member(slot))) for slot in range(4)} == {1}
+    assert Redeal().suggest(world.view()) == []
+    # With one chunk more there are different partitions.
+    world = PolicyWorld([Redeal()], dict.fromkeys(range(4), 1.0), n_chunks=5, holders=2)
+    assert any(Redeal().suggest(replace(world.view(), round=r)) for r in range(20))
+
+
 def test_draws_depend_on_round_and_seed_only():
     world = PolicyWorld([], dict.fromkeys(range(4), 1.0), n_chunks=64, holders=2)
     first = Redeal().suggest(world.view())
