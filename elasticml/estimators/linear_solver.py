@@ -196,6 +196,7 @@ def _by_newton(
         steps=problem.rounds,
         hessian=function.hessian,
         hessian_products=function.hessian_products(),
+        rough=function.rough(),
     )
     gap, w = max(minimum.point.gap, 0.0), minimum.point.w
     scaling = problem.intercept_scaling

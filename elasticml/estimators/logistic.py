@@ -264,7 +264,7 @@ class LogisticRegression(LinearClassifier):
         infinite.
     n_iter_ : ndarray (1,)
     method_ : "newton", "dual" or "columns"
-        The method that was used. "newton": trust-region Newton. "dual": dual coordinate ascent, for
+        The method that was used. "newton": Newton steps. "dual": dual coordinate ascent, for
         two classes without an intercept, if there are more columns than rows, if ``C`` times the
         mean square of the rows is at most 4, or 64 with at least 8 million stored values; ``tol``
         must be at least 1e-7. "columns": proximal Newton on working sets of columns, for the L1
@@ -507,6 +507,7 @@ class LogisticRegression(LinearClassifier):
                 steps=self.max_iter,
                 hessian=function.hessian,
                 hessian_products=function.hessian_products(),
+                rough=function.rough(),
             )
         else:
             # Imported here: loading what jobs need takes longer than most fits.

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from elasticml.algorithms.linear.newton import Point
+from elasticml.algorithms.linear.newton import Point, Rough
 from elasticml.algorithms.linear.row_blocks import BorderedRows, RowBlocks
 from elasticml.arrays import F64
 from elasticml.objectives.conjugates import dual_loss_named
@@ -26,9 +28,23 @@ _NEVER: Final = (math.inf, math.inf)
 #: Most coordinates, and least rows for each, with which Newton steps may factor the Hessian.
 GRAM_COLUMNS_MAX: Final = 500
 GRAM_ROWS: Final = 4
+#: Rows for each coordinate that are enough for the factors of a smooth Hessian.
+SAMPLE_ROWS: Final = 32
 #: Slope at which a search along a step ends, as a share of the first, and its most trials.
 SEARCH: Final = 0.05
 SEARCH_MAX: Final = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sample:
+    """Some of the rows."""
+
+    rows: BorderedRows
+    targets: F64
+    #: Such that sums over the sample estimate means over all rows.
+    weights: F64
+    #: What the sample lacks of the sum of squares of each column.
+    missing: F64
 
 
 class LinearObjective:
@@ -73,6 +89,7 @@ class LinearObjective:
         self._weights = weights
         self._total = float(targets.size if weights is None else weights.sum())
         self._loss = dual_loss_named(loss, parameters)
+        self._constant = intercept_scaling
         self._bordered = BorderedRows(rows, intercept_scaling)
         self._n_model = self._bordered.n_model
         self._penalty = np.full(self._n_model, l2)
@@ -82,7 +99,8 @@ class LinearObjective:
         if self._frees:
             self._penalty[rows.d :] = 0.0
         #: The Hessian jumps where margins are 1.
-        self._is_searched = loss == "squared_hinge"
+        self._jumps = loss == "squared_hinge"
+        self._is_searched = self._jumps or (loss == "logistic" and l2 > 0.0)
         #: Number of the offset's column; None without one.
         self.fixed = fixed
         if fixed is not None:
@@ -107,29 +125,38 @@ class LinearObjective:
 
     def at(self, w: F64) -> Point:
         """See :class:`elasticml.algorithms.linear.newton.Smooth`."""
-        return self._at(w, self._forward(w))
-
-    def _at(self, w: F64, margins: F64) -> Point:
+        margins = self._forward(w)
         slopes = np.empty(margins.size)
         loss = self._loss.loss.value_and_slope(margins, self._targets, self._weights, slopes)
+        return self._at(w, margins, loss, slopes, -math.inf)
+
+    def _at(self, w: F64, margins: F64, loss: float, slopes: F64, bound: float) -> Point:
+        """Evaluate at ``w`` with these margins, their sum of losses and their slopes.
+
+        ``bound`` is a lower bound of the minimum.
+        """
         penalised = self._penalty * w
         if not math.isfinite(loss):  # a trial step too far for a loss with the link log
             none = np.full(self._n_model, math.nan)
-            return Point(
-                w=w, value=math.inf, gradient=none, product=self._product(margins), gap=math.inf
-            )
+            product = self._product(self._curvature(margins))
+            return Point(w=w, value=math.inf, gradient=none, product=product, gap=math.inf)
         slopes /= self._total
         value = loss / self._total + 0.5 * float(penalised @ w)
         image = self._bordered.adjoint(slopes)
+        gradient, curvature = self._free(image + penalised), self._curvature(margins)
+        gap = self._gap(value, margins, image, gradient)
+        bound = max(bound, value - gap)
         return Point(
             w=w,
             value=value,
-            gradient=self._free(image + penalised),
-            product=self._product(margins),
-            gap=value - self._dual(margins, image),
+            gradient=gradient,
+            product=self._product(curvature),
+            gap=value - bound if math.isfinite(bound) else gap,
             is_quadratic=self._loss.name == "squared",
-            minimum_along=self._search(w, margins, slopes) if self._is_searched else None,
-            hessian_products=self._products_here(slopes) if self._is_searched else _NEVER,
+            minimum_along=(
+                self._search(w, margins, slopes, curvature, bound) if self._is_searched else None
+            ),
+            hessian_products=self._products_here(slopes) if self._jumps else None,
         )
 
     def _products_here(self, slopes: F64) -> tuple[float, float]:
@@ -140,17 +167,20 @@ class LinearObjective:
         of_all = self._rows.gram_products(share)
         return of_all, of_all / share
 
-    def _search(self, w: F64, margins: F64, slopes: F64) -> Callable[[F64], Point]:
+    def _search(
+        self, w: F64, margins: F64, slopes: F64, curvature: Callable[[], F64], bound: float
+    ) -> Callable[[F64, bool], Point]:
         """Return the search along a step: Newton's method between the bounds found so far."""
+        loss_at = self._loss.loss.value_and_slope
 
-        def search(step: F64) -> Point:
+        def search(step: F64, certifies: bool) -> Point:
             directions, penalised = self._forward(step), self._penalty * step
             constant, linear = float(penalised @ w), float(penalised @ step)
             first = abs(float(slopes @ directions) + constant)
             low, high, t, trial = 0.0, math.inf, 1.0, np.empty(margins.size)
-            for _ in range(SEARCH_MAX):
-                there = margins + t * directions
-                self._loss.loss.value_and_slope(there, self._targets, self._weights, trial)
+            there, trials = margins + directions, 0
+            loss = loss_at(there, self._targets, self._weights, trial)
+            while trials < SEARCH_MAX:
                 slope = float(trial @ directions) / self._total + constant + t * linear
                 if abs(slope) <= SEARCH * first:
                     break
@@ -161,12 +191,22 @@ class LinearObjective:
                 t -= slope / (along / self._total + linear)
                 if not low < t < high:
                     t = 0.5 * (low + high) if math.isfinite(high) else 2.0 * low
-            return self._at(w + t * step, margins + t * directions)
+                there = margins + t * directions
+                loss = loss_at(there, self._targets, self._weights, trial)
+                trials += 1
+            least = bound
+            if certifies:
+                least = max(least, self._bound_of(slopes + curvature() * directions))
+            return self._at(w + t * step, there, loss, trial, least)
 
         return search
 
     def diagonal(self) -> F64:
         """See :class:`elasticml.algorithms.linear.newton.Smooth`."""
+        return self._diagonal
+
+    @cached_property
+    def _diagonal(self) -> F64:
         smoothness = self._loss.loss.smoothness
         if math.isfinite(smoothness):
             each = np.full(self._rows.n, smoothness / self._total)
@@ -191,6 +231,36 @@ class LinearObjective:
             return math.inf
         return self._rows.gram_products()
 
+    def rough(self) -> Rough | None:
+        """Return the Hessian of a sample of the rows; None where it is no cheaper."""
+        n = SAMPLE_ROWS * self._n_model
+        if self._jumps or not math.isfinite(self.hessian_products()) or 2 * n > self._rows.n:
+            return None
+        return Rough(hessian=self._rough, products=self._rows.gram_products(n / self._rows.n))
+
+    def _rough(self, w: F64) -> F64:
+        sample = self._sample
+        c = np.empty(sample.rows.n)
+        self._loss.loss.curvature(sample.rows.forward(w), sample.targets, sample.weights, c)
+        hessian = sample.rows.gram(c)
+        # Columns that the sample has too few values of.
+        share = float(c.sum() / sample.weights.sum())
+        hessian[np.diag_indices(self._n_model)] += self._penalty + share * sample.missing
+        return hessian
+
+    @cached_property
+    def _sample(self) -> _Sample:
+        n = SAMPLE_ROWS * self._n_model
+        at = np.sort(np.random.default_rng(0).choice(self._rows.n, n, replace=False))
+        rows = self._rows.some(at)
+        weights = np.ones(n) if self._weights is None else self._weights[at]
+        weights = weights * (self._rows.n / n / self._total)
+        bordered = BorderedRows(rows, self._constant)
+        smoothness = self._loss.loss.smoothness
+        own = self._free(bordered.squares(smoothness * weights) + self._penalty)
+        missing = np.maximum(self.diagonal() - own, 0.0) / smoothness
+        return _Sample(rows=bordered, targets=self._targets[at], weights=weights, missing=missing)
+
     def hessian(self, w: F64) -> F64:
         """Return the Hessian at ``w``, (n_model, n_model)."""
         c = np.empty(self._rows.n)
@@ -211,28 +281,64 @@ class LinearObjective:
             v[self.fixed] = 0.0
         return v
 
-    def _product(self, margins: F64) -> Callable[[F64], F64]:
-        cached_curvature: list[F64] = []
+    def _curvature(self, margins: F64) -> Callable[[], F64]:
+        """Return a function that returns the rows' second derivatives, computed once."""
+        cached: list[F64] = []
 
+        def curvature() -> F64:
+            if not cached:
+                each = np.empty(margins.size)
+                self._loss.loss.curvature(margins, self._targets, self._weights, each)
+                cached.append(each / self._total)
+            return cached[0]
+
+        return curvature
+
+    def _product(self, curvature: Callable[[], F64]) -> Callable[[F64], F64]:
         def product(v: F64) -> F64:
-            if not cached_curvature:
-                curvature = np.empty(margins.size)
-                self._loss.loss.curvature(margins, self._targets, self._weights, curvature)
-                cached_curvature.append(curvature / self._total)
-            image = self._bordered.product(v, cached_curvature[0])
-            return self._free(self._penalty * v + image)
+            return self._free(self._penalty * v + self._bordered.product(v, curvature()))
 
         return product
 
-    def _dual(self, margins: F64, image: F64) -> float:
-        """Return the dual objective at the margins' dual variables: a lower bound of the minimum.
+    def _gap(self, value: float, margins: F64, image: F64, gradient: F64) -> float:
+        """Return the gap of a model and its dual variables.
 
-        ``image`` (n_model,) is the gradient of the mean loss at these margins.
+        ``image`` (n_model,) is the gradient of the mean loss at these margins. By the equality of
+        Fenchel and Young the gap is the square norm of the gradient over ``2 l2``, unless the dual
+        variables have to be made feasible.
         """
         if self.l2 <= 0.0:
             return math.nan
-        alpha, image = np.empty(margins.size), -image
+        if not self._frees:
+            return 0.5 / self.l2 * float(gradient @ gradient)
+        alpha = np.empty(margins.size)
         self._loss.alpha_from_margin(margins, self._targets, alpha)
+        return value - self._dual(alpha, image)
+
+    def _bound_of(self, slopes: F64) -> float:
+        """Return the dual objective of slopes that need not be those of any margins.
+
+        Newton's method linearises the slopes. The dual variables of slopes at the end of a step
+        have the image of the model there, up to the residual of the step: their gap falls like that
+        of the objective, and does not have the step's own error over ``l2``.
+        """
+        if self.l2 <= 0.0:
+            return -math.inf
+        alpha = slopes * -self._total
+        if self._weights is not None:
+            positive = self._weights > 0.0
+            alpha = np.divide(alpha, self._weights, out=np.zeros_like(alpha), where=positive)
+        alpha = np.clip(alpha * self._targets, 0.0, None if self._jumps else 1.0)
+        folded = alpha * self._targets / -self._total
+        folded = folded if self._weights is None else folded * self._weights
+        return self._dual(alpha, self._bordered.adjoint(folded))
+
+    def _dual(self, alpha: F64, image: F64) -> float:
+        """Return the dual objective at dual variables: a lower bound of the minimum.
+
+        ``image`` (n_model,) is minus their sum of rows over the total.
+        """
+        image = -image
         if self._frees:
             alpha = self._feasible(alpha)
             s = alpha if self._weights is None else alpha * self._weights

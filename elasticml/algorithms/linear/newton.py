@@ -6,7 +6,8 @@ that columns of unequal size need no additional products; or, for few coordinate
 a Hessian, which is computed again when conjugate gradients begin to take many products. Steps are
 limited by a trust region or, for a function that can be searched along a step at the cost of one
 product, taken to the least value along them: where the Hessian jumps, as a squared hinge's does, a
-trust region needs hundreds of steps.
+trust region needs hundreds of steps. For such a function, factors of a sample of the rows serve the
+steps before the last; the last is solved as exactly as a certificate of its end requires.
 
 Source: Lin and More (1999) for the radius, Steihaug (1983) for the steps; Keerthi and DeCoste
 (2005), "A modified finite Newton method for fast solution of large scale linear SVMs", for the
@@ -44,6 +45,8 @@ PRODUCTS_WORTH: Final = 2
 #: A Hessian of no more products with all rows than this is factored for each searched step,
 #: which takes about two.
 STEP_PRODUCTS: Final = 2.5
+#: A Hessian of no more products is factored before the first step of a search.
+EARLY_PRODUCTS: Final = 2.0
 #: Refused steps after which the Hessian is no longer factored: it changes too fast.
 REFUSED_MAX: Final = 2
 #: A gap below this share of the value that no step reduces is rounding.
@@ -64,10 +67,11 @@ class Point:
     #: One Newton step, solved as exactly as the gap requires, is enough.
     is_quadratic: bool = False
     #: Returns the point of the least value along a step; None where whole steps are tried.
-    minimum_along: Callable[[F64], Point] | None = None
-    #: Cost of the Hessian's factors here in products with all rows, and in products of this point;
-    #: for points with a search.
-    hessian_products: tuple[float, float] = (math.inf, math.inf)
+    #: With True, the point also has the bound of the minimum that the linearised slopes give.
+    minimum_along: Callable[[F64, bool], Point] | None = None
+    #: Cost of the Hessian's factors here in products with all rows, and in products of this point,
+    #: where the Hessian jumps; None where it is smooth.
+    hessian_products: tuple[float, float] | None = None
 
 
 class Smooth(Protocol):
@@ -91,6 +95,14 @@ class Minimum:
     #: The gap is at most the requested one or rounding; or there is no gap, and steps no longer
     #: gain more than rounding.
     converged: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rough:
+    """An estimate of a Hessian, and its cost in products of the Hessian."""
+
+    hessian: Callable[[F64], F64] | None
+    products: float
 
 
 class Coordinates(Protocol):
@@ -165,6 +177,7 @@ def minimise(
     steps: int,
     hessian: Callable[[F64], F64] | None = None,
     hessian_products: float = 0.0,
+    rough: Rough | None = None,
 ) -> Minimum:
     """Minimise a convex smooth function.
 
@@ -180,11 +193,15 @@ def minimise(
         Returns the Hessian at a model, for a function whose coordinates are few.
     hessian_products : float, optional
         Its cost in products: it is computed again after a step that took more of them.
+    rough : Rough, optional
+        An estimate of the Hessian, for a function whose points have a search: its factors serve
+        the steps before the last.
     """
     here = function.at(start)
     hessian = hessian if math.isfinite(hessian_products) else None
     if here.minimum_along is not None:
-        return _minimise_along(function, here, gap, steps, hessian)
+        searched = _SearchedSteps(function, hessian, hessian_products, rough)
+        return _minimise_along(function, here, gap, steps, searched)
     worth = max(PRODUCTS_WORTH, hessian_products)
     scale = _coordinates(function, hessian, start)
     first = float(np.linalg.norm(scale.of_gradient(here.gradient)))
@@ -219,33 +236,116 @@ def minimise(
     return Minimum(point=here, steps=steps, converged=here.gap <= gap)
 
 
+class _SearchedSteps:
+    """Newton steps of a function whose points have a search.
+
+    Parameters
+    ----------
+    hessian, products
+        See :func:`minimise`.
+    rough : Rough, optional
+        See :func:`minimise`.
+    """
+
+    def __init__(
+        self,
+        function: Smooth,
+        hessian: Callable[[F64], F64] | None,
+        products: float,
+        rough: Rough | None,
+    ) -> None:
+        self._function, self._hessian, self._products = function, hessian, products
+        self._rough = rough or Rough(hessian=hessian, products=products)
+        #: Coordinates of the last step.
+        self.scale: Coordinates | None = None
+        self._first = 0.0
+        #: By which power of e each product of the last step made its residual smaller.
+        self._rate = math.inf
+
+    def next(self, here: Point, gap: float) -> NewtonStep:
+        """Return a step from a point that is not a minimum."""
+        if here.hessian_products is not None:
+            return self._where_it_jumps(here, gap, *here.hessian_products)
+        if self.scale is None:
+            is_cheap = self._rough.products <= EARLY_PRODUCTS
+            self._change(here.w, self._rough.hessian if is_cheap else None)
+        residual, is_last = self._goal(here, gap)
+        expected = -math.log(residual) / self._rate
+        if is_last and expected > self._products + 1.0:
+            self._change(here.w, self._hessian)
+        elif expected > max(PRODUCTS_WORTH, self._rough.products) and self._rough.hessian:
+            self._change(here.w, self._rough.hessian)
+        assert self.scale is not None
+        gradient = self.scale.of_gradient(here.gradient)
+        newton = _newton(here, gradient, self.scale, math.inf, residual)
+        self._rate = -math.log(residual) / newton.products
+        return newton
+
+    def _goal(self, here: Point, gap: float) -> tuple[float, bool]:
+        """Return the relative residual for a step, and whether it may be the last one."""
+        norm = self._norm(here)
+        is_last = isinstance(self.scale, Factored) and 0.5 * norm * norm <= _reach(here, gap)
+        if is_last and 0.0 < gap < here.gap < math.inf:
+            return NEAR * math.sqrt(gap / here.gap), True
+        return _residual(here, gap, norm, self._first), False
+
+    def _where_it_jumps(self, here: Point, gap: float, of_all: float, limit: float) -> NewtonStep:
+        if self._hessian is None:
+            of_all, limit = math.inf, math.inf
+        if self.scale is None:
+            self._change(here.w, None)
+        assert self.scale is not None
+        if of_all > STEP_PRODUCTS:
+            residual = _residual(here, gap, self._norm(here), self._first)
+            gradient = self.scale.of_gradient(here.gradient)
+            newton = _newton_within(limit, here, gradient, self.scale, math.inf, residual)
+            if newton is not None:
+                return newton
+        self._change(here.w, self._hessian)
+        self._first = 0.0
+        residual = _residual(here, gap, self._norm(here), self._first)
+        gradient = self.scale.of_gradient(here.gradient)
+        return _newton(here, gradient, self.scale, math.inf, residual)
+
+    def _change(self, w: F64, hessian: Callable[[F64], F64] | None) -> None:
+        if not isinstance(self.scale, Factored):
+            # Norms are comparable between factors of Hessians alone.
+            self._first = 0.0
+        self.scale = _coordinates(self._function, hessian, w)
+
+    def _norm(self, here: Point) -> float:
+        assert self.scale is not None
+        norm = float(np.linalg.norm(self.scale.of_gradient(here.gradient)))
+        self._first = self._first or norm
+        return norm
+
+
+def _reach(here: Point, gap: float) -> float:
+    """Return from how far above the minimum one step may come within ``gap`` of it.
+
+    Relative to the value, a step squares the distance.
+    """
+    return math.sqrt(max(gap, 0.0) * abs(here.value))
+
+
 def _minimise_along(
-    function: Smooth, here: Point, gap: float, steps: int, hessian: Callable[[F64], F64] | None
+    function: Smooth, here: Point, gap: float, steps: int, searched: _SearchedSteps
 ) -> Minimum:
     """Minimise a function whose points have a search, see :func:`minimise`."""
-    scale, first, stalled = _coordinates(function, None, here.w), 0.0, False
+    stalled = False
     for done in range(steps):
-        gradient = scale.of_gradient(here.gradient)
-        norm = float(np.linalg.norm(gradient))
-        first = first or norm
-        if here.gap <= gap or norm == 0.0 or stalled:
+        if here.gap <= gap or not here.gradient.any() or stalled:
             return _end(here, done, gap)
-        residual = _residual(here, gap, norm, first)
-        of_all, limit = here.hessian_products if hessian is not None else (math.inf, math.inf)
-        newton = None
-        if of_all > STEP_PRODUCTS:
-            newton = _newton_within(limit, here, gradient, scale, math.inf, residual)
-        if newton is None:
-            scale = _coordinates(function, hessian, here.w)
-            gradient, first = scale.of_gradient(here.gradient), 0.0
-            newton = _newton(here, gradient, scale, math.inf, residual)
-        assert here.minimum_along is not None
-        there = here.minimum_along(scale.to_model(newton.step))
+        newton, scale = searched.next(here, gap), searched.scale
+        assert here.minimum_along is not None and scale is not None
+        certifies = newton.promised <= _reach(here, gap)
+        there = here.minimum_along(scale.to_model(newton.step), certifies)
         change = here.value - there.value
         # Values are equal up to rounding: judge the step by the norm of the gradient.
         is_hidden = not change > HIDDEN * abs(here.value)
+        before = float(np.linalg.norm(scale.of_gradient(here.gradient)))
         after = float(np.linalg.norm(scale.of_gradient(there.gradient)))
-        stalled = is_hidden and not after < 0.5 * float(np.linalg.norm(gradient))
+        stalled = is_hidden and not after < 0.5 * before
         here = here if stalled and change < 0.0 else there
     return Minimum(point=here, steps=steps, converged=here.gap <= gap)
 

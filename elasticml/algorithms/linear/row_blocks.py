@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Parallel
+from elasticml.algorithms.parallel import Serial
 from elasticml.arrays import F64, I32
 from elasticml.compiled import unchecked_kernel
 from elasticml.data.chunks.kernels import csr_adjoint, csr_forward, csr_product
@@ -28,6 +31,14 @@ def _csr_gram(indptr: I32, indices: I32, values: F64, c: F64, out: F64) -> None:
             weighted, row = c[i] * values[p], np.uint32(indices[p])
             for q in range(indptr[i], p + 1):
                 out[row, np.uint32(indices[q])] += weighted * values[q]
+
+
+@unchecked_kernel
+def _csr_squares(indptr: I32, indices: I32, values: F64, c: F64, out: F64) -> None:
+    """Add ``(X * X).T @ c`` to ``out`` (d,)."""
+    for i in range(c.size):
+        for p in range(indptr[i], indptr[i + 1]):
+            out[np.uint32(indices[p])] += c[i] * values[p] * values[p]
 
 
 class RowBlocks:
@@ -58,6 +69,10 @@ class RowBlocks:
             else None
         )
 
+    def some(self, at: NDArray[np.int64]) -> RowBlocks:
+        """Return these rows, for one thread."""
+        return RowBlocks(self._X[at], Serial())
+
     def forward(self, w: F64) -> F64:
         """Return ``X @ w``; w (d,) or (d, k)."""
         if w.ndim == 1 and self._rows is not None:
@@ -75,7 +90,7 @@ class RowBlocks:
     def adjoint(self, c: F64) -> F64:
         """Return ``X.T @ c``; c (n,) or (n, k)."""
         if c.ndim == 1 and self._rows is not None:
-            return self._csr_adjoint(c, [values for _, _, values in self._rows])
+            return self._csr_sum(csr_adjoint, c)
         pairs = list(zip(self._across, self._slices, strict=True))
         sums = self._parallel.map(lambda pair: np.asarray(pair[0] @ c[pair[1]]), pairs)
         total: F64 = sum(sums[1:], start=sums[0])
@@ -107,7 +122,7 @@ class RowBlocks:
     def squares(self, c: F64) -> F64:
         """Return ``(X * X).T @ c``; c (n,)."""
         if self._rows is not None and all(part.has_canonical_format for part in self._parts):
-            return self._csr_adjoint(c, [read_only(values * values) for _, _, values in self._rows])
+            return self._csr_sum(_csr_squares, c)
         total = np.zeros(self.d)
         for part, rows in zip(self._across, self._slices, strict=True):
             square = part.multiply(part) if hasattr(part, "multiply") else part * part
@@ -149,17 +164,17 @@ class RowBlocks:
             return 0.45 * float(stored @ stored), 2.4 * float(stored.sum()) + 5.0 * self.n
         return 0.02 * self.n * self.d * self.d, self.n * (0.8 * self.d + 5.0)
 
-    def _csr_adjoint(self, c: F64, values: list[F64]) -> F64:
-        """Return ``A.T @ c`` for sparse rows A with the sparsity pattern of X and these values."""
+    def _csr_sum(self, kernel: Callable[..., None], c: F64) -> F64:
+        """Return what a kernel adds for the sparse rows, and their factors c, of all blocks."""
         assert self._rows is not None
         c, parts = read_only(np.ascontiguousarray(c)), self._rows
 
-        def multiply(k: int) -> F64:
+        def add(k: int) -> F64:
             out = np.zeros(self.d)
-            csr_adjoint(parts[k][0], parts[k][1], values[k], c[self._slices[k]], out)
+            kernel(*parts[k], c[self._slices[k]], out)
             return out
 
-        sums = self._parallel.map(multiply, range(len(parts)))
+        sums = self._parallel.map(add, range(len(parts)))
         total: F64 = sum(sums[1:], start=sums[0])
         return total
 

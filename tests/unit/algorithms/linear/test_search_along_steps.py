@@ -1,4 +1,4 @@
-"""A squared hinge is searched along its Newton steps: few steps where the Hessian jumps."""
+"""A squared hinge and a logistic loss are searched along their Newton steps, and certified."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def separable(n_rows=1500, categories=5, features=20):
     return X, np.where(margins > np.median(margins), 1.0, -1.0)
 
 
-def objective(l2, weights=None):
-    X, y = separable()
+def objective(l2, weights=None, loss="squared_hinge", is_free=False, **separable_by):
+    X, y = separable(**separable_by)
     rows = RowBlocks(X, Serial())
     return LinearObjective(
-        rows, y, weights, loss="squared_hinge", l2=l2, intercept_scaling=1.0, is_free=False
+        rows, y, weights, loss=loss, l2=l2, intercept_scaling=1.0, is_free=is_free
     )
 
 
@@ -58,9 +58,59 @@ def test_the_end_of_a_search_has_no_slope_along_the_step_and_is_a_point_of_the_f
     assert start.minimum_along is not None
     for length in (1e-3, 1.0, 1e3):
         step = -length * start.gradient
-        end = start.minimum_along(step)
+        end = start.minimum_along(step, False)
         assert end.value < start.value
         assert abs(end.gradient @ step) <= 0.06 * abs(start.gradient @ step)
         again = function.at(end.w)
         np.testing.assert_allclose(again.value, end.value, rtol=1e-12)
         np.testing.assert_allclose(again.gradient, end.gradient, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "logistic"])
+@pytest.mark.parametrize("is_free", [False, True])
+@pytest.mark.parametrize("length", [0.1, 1.0, 10.0])
+def test_the_bound_at_the_end_of_a_step_is_below_the_minimum(loss, is_free, length):
+    weights = np.random.default_rng(2).integers(0, 3, 1500).astype(float)
+    function = objective(1e-4, weights, loss, is_free)
+    least = minimise(function, function.zero(), gap=1e-10, steps=200)
+    assert least.converged
+    rng = np.random.default_rng(4)
+    for spread in (0.0, 0.01, 1.0):
+        start = function.at(least.point.w + spread * rng.standard_normal(function.n_model))
+        step = np.linalg.solve(function.hessian(start.w), -length * start.gradient)
+        end = start.minimum_along(step + 0.01 * spread * rng.standard_normal(step.size), True)
+        assert end.value - end.gap <= least.point.value + 1e-12
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "logistic"])
+@pytest.mark.parametrize("is_free", [False, True])
+def test_a_newton_step_certifies_its_end_better_than_the_gradient_there(loss, is_free):
+    function = objective(1e-7, None, loss, is_free)
+    least = minimise(function, function.zero(), gap=1e-9, steps=200)
+    rng = np.random.default_rng(5)
+    start = function.at(least.point.w + 0.03 * rng.standard_normal(function.n_model))
+    step = np.linalg.solve(function.hessian(start.w), -start.gradient)
+    end = start.minimum_along(step, True)
+    assert end.gap < 0.1 * function.at(end.w).gap
+
+
+@pytest.mark.parametrize("is_free", [False, True])
+def test_factors_of_a_sample_lead_to_the_same_minimum(is_free):
+    function = objective(1e-6, None, "logistic", is_free, n_rows=4000, categories=2)
+    rough = function.rough()
+    assert rough is not None
+    assert rough.products < function.hessian_products()
+    options = {"gap": 1e-9, "steps": 100}
+    plain = minimise(function, function.zero(), **options)
+    factored = minimise(
+        function,
+        function.zero(),
+        **options,
+        hessian=function.hessian,
+        hessian_products=function.hessian_products(),
+        rough=rough,
+    )
+    assert plain.converged
+    assert factored.converged
+    assert factored.steps <= plain.steps
+    assert abs(plain.point.value - factored.point.value) <= 2e-9
