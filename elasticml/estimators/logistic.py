@@ -17,10 +17,11 @@ from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.linear_objective import LinearObjective
 from elasticml.algorithms.linear.newton import minimise
-from elasticml.algorithms.linear.row_blocks import RowBlocks
+from elasticml.algorithms.linear.row_blocks import BorderedRows, RowBlocks
 from elasticml.algorithms.linear.softmax_objective import SoftmaxObjective
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 from elasticml.algorithms.linear.sparse_softmax import SparseSoftmax
+from elasticml.algorithms.parallel import Serial
 from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import (
     PRODUCT_VALUES_MIN,
@@ -169,6 +170,7 @@ def fit_binary(
     goal: SparseGoal,
     *,
     loss: str,
+    rows: RowBlocks | None = None,
 ) -> SparseFit:
     """Fit two classes.
 
@@ -181,8 +183,17 @@ def fit_binary(
         None if all are one.
     start : tuple of ndarray (d,) and float, optional
         Initial coefficients and intercept.
+    rows : RowBlocks, optional
+        X by rows.
     """
-    solver = SparseClassifier(X, targets, weights, loss=loss, intercept=goal.intercept)
+    solver = SparseClassifier(
+        X,
+        targets,
+        weights,
+        loss=loss,
+        intercept=goal.intercept,
+        rows=None if rows is None else BorderedRows(rows, None),
+    )
     if start is not None:
         solver.begin(*start)
     fit = solver.solve(goal.penalty, goal.gap, goal.steps)
@@ -598,7 +609,10 @@ class LogisticRegression(LinearClassifier):
         """Fit two classes with an L1 penalty, here or as a job on column-partitioned data."""
         self.solver_path_ = "in-process" if client is None else "job"
         if client is None:
-            return fit_binary(by_columns(X), targets, weights, begin, goal, loss="logistic")
+            rows = RowBlocks(X, Serial()) if scipy.sparse.issparse(X) else None
+            return fit_binary(
+                by_columns(X), targets, weights, begin, goal, loss="logistic", rows=rows
+            )
         # Imported here: loading what jobs need takes longer than most fits.
         from elasticml.data.readers.arrays import from_arrays
 

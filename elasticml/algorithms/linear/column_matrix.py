@@ -17,11 +17,23 @@ from elasticml.algorithms.cocoa.row_kernels import KIND_CODES
 from elasticml.algorithms.linear import coordinate_descent_kernels, gram
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty, StoredColumns
 from elasticml.algorithms.linear.gram import CLOSE, moved
-from elasticml.arrays import F64, I64
+from elasticml.arrays import F64, I32, I64
+from elasticml.compiled import kernel
 
 _NO_GRAMS: Final = np.zeros((0, GRAM_FIELDS), np.int64)
 #: A column is constant up to rounding if centring leaves less than this share of its squared norm.
 FLAT: Final = 1e-14
+
+
+@kernel
+def _combine(
+    features: I64, indptr: I32, indices: I32, values: F64, coefficients: F64, image: F64
+) -> None:
+    """Add some columns times their coefficients (m,) to ``image`` (n,)."""
+    for k in range(features.size):
+        c, j = coefficients[k], features[k]
+        for p in range(indptr[j], indptr[j + 1]):
+            image[np.uint32(indices[p])] += c * values[p]
 
 
 class ColumnMatrix:
@@ -157,12 +169,14 @@ class ColumnMatrix:
 
     def combination(self, features: I64, coefficients: F64) -> F64:
         """Return ``X[:, features] @ coefficients``, (n,)."""
+        if self.is_sparse:
+            image = np.zeros(self.n)
+            _combine(features, *self.stored, coefficients, image)
+            mean = float(self.means[features] @ coefficients)
+            return image - mean * self.root if mean else image
         is_whole = features.size == self.d and np.array_equal(features, self._all)
         columns = self._columns if is_whole else self._columns[:, features]
-        image = np.asarray(columns @ coefficients)
-        if self.is_sparse:
-            image = image - float(self.means[features] @ coefficients) * self.root
-        return image
+        return np.asarray(columns @ coefficients)
 
     def take(self, features: I64) -> Any:
         """Return some columns as stored: an ndarray, or sparse in CSC format."""

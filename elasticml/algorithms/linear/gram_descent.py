@@ -19,6 +19,8 @@ from elasticml.arrays import F64
 SWEEPS: Final = 30
 #: A column is linearly dependent on others if less than this share of its squared norm remains.
 DEPENDENT: Final = 1e-11
+#: If more remains of every column, they are independent, in whatever order they are taken.
+INDEPENDENT: Final = 1e-6
 #: A gradient component along flat directions below this share of the gradient is rounding.
 LEVEL: Final = 1e-9
 #: Rounding error of a gradient, as a share of the terms that cancel in it.
@@ -44,14 +46,15 @@ def descend(
     """
     done = 0
     while True:
-        budget = min(SWEEPS, sweeps - done)
+        budget = min(max(SWEEPS, w.size), sweeps - done)
         used, reached = coordinate_descent_kernels.descend(gram, penalty, gap, budget, w, q)
         done += used
         if reached <= gap or used < budget or done >= sweeps:
             return done, reached
         # Each step but the last sets a coefficient to zero, so they end.
         while _step(gram.G, gram.linear, penalty, w, q):
-            pass
+            if coordinate_descent_kernels.gap_of_products(gram, penalty, w, q) <= gap:
+                break
 
 
 def _step(G: F64, linear: F64, penalty: Penalty, w: F64, q: F64) -> bool:
@@ -67,8 +70,10 @@ def _step(G: F64, linear: F64, penalty: Penalty, w: F64, q: F64) -> bool:
     own = w[support]
     # The gradient for the current signs.
     gradient = penalty.a2 * own + penalty.a1 * np.sign(own) - q[support]
-    size = np.abs(linear[support]) + np.abs(H) @ np.abs(own)
-    direction = descent_direction(H, gradient, ROUNDING * size)
+    direction = _to_minimum(H, gradient)
+    if direction is None:
+        size = np.abs(linear[support]) + np.abs(H) @ np.abs(own)
+        direction = descent_direction(H, gradient, ROUNDING * size)
     slope, bend = float(gradient @ direction), float(direction @ (H @ direction))
     towards = direction * own < 0.0
     ends = np.divide(-own, direction, out=np.full(own.size, np.inf), where=towards)
@@ -82,6 +87,20 @@ def _step(G: F64, linear: F64, penalty: Penalty, w: F64, q: F64) -> bool:
     q -= G[:, support] @ (new - own)
     w[support] = new
     return bool((ends <= length).any())
+
+
+def _to_minimum(H: F64, gradient: F64) -> F64 | None:
+    """Return the step to the minimum if columns are clearly independent, else None."""
+    import scipy.linalg
+
+    lengths = np.sqrt(H.diagonal())
+    if not lengths.all():
+        return None
+    R, failed = scipy.linalg.lapack.dpotrf(H / np.outer(lengths, lengths), overwrite_a=True)
+    if failed or float(R.diagonal().min()) ** 2 <= INDEPENDENT:
+        return None
+    step, _ = scipy.linalg.lapack.dpotrs(R, gradient / lengths)
+    return np.asarray(-step / lengths)
 
 
 def descent_direction(H: F64, gradient: F64, rounding: F64 | None = None) -> F64:

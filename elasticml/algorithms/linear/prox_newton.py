@@ -23,10 +23,12 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
-from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty, best
+from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty, best
+from elasticml.algorithms.linear.coordinate_descent_kernels import descend as sweep_on_gram
 from elasticml.algorithms.linear.elastic_net import PRODUCTS_MAX, ElasticNetSolver
 from elasticml.algorithms.linear.gram import CLOSE
-from elasticml.algorithms.linear.gram_descent import EQUATIONS_MAX
+from elasticml.algorithms.linear.gram_descent import EQUATIONS_MAX, descend
+from elasticml.algorithms.linear.row_blocks import BorderedRows
 from elasticml.arrays import F64, I32, I64
 from elasticml.compiled import inlined_kernel, kernel
 from elasticml.objectives.conjugates import DualLoss
@@ -278,6 +280,30 @@ HIDDEN: Final = 8.0 * float(np.finfo(np.float64).eps)
 #: Maximum Newton steps of the intercept alone, and the relative slope at which they stop.
 INTERCEPT_STEPS: Final = 50
 LEVEL: Final = 1e-14
+#: Sweeps on a Gram matrix between two looks at the decrease, the most looks, and the share of the
+#: decrease so far below which sweeps gain little.
+ROUGH_SWEEPS: Final = 10
+ROUGH_MAX: Final = 10
+ROUGH: Final = 0.1
+#: Ratio of a step's decrease to the one before, above which inexact steps are what is slow.
+SLOW_PACE: Final = 0.5
+#: Decrease by a step, as a share of the loss, from which on inexact steps are what is slow.
+CLOSE_SHARE: Final = 1e-4
+#: Accuracy of a Newton step's subproblem, as a share of the working set's gap.
+GAP_SHARE: Final = 0.01
+#: The same on a Gram matrix of all columns, as a share of the wanted gap.
+WHOLE_SHARE: Final = 0.1
+TINY: Final = float(np.finfo(np.float64).tiny)
+
+
+def _sweep_roughly(gram: GramProblem, penalty: Penalty, gap: float, w: F64, q: F64) -> None:
+    """Sweep on a Gram matrix as long as that gains much; updates ``w`` and ``q`` in place."""
+    values: list[float] = []
+    for _ in range(ROUGH_MAX):
+        values.append(penalty.of(w) - 0.5 * float(w @ (gram.linear + q)))
+        if len(values) > 2 and values[-2] - values[-1] <= ROUGH * (values[0] - values[-1]):
+            return
+        sweep_on_gram(gram, penalty, gap, ROUGH_SWEEPS, w, q)
 
 
 class MarginModel:
@@ -295,6 +321,8 @@ class MarginModel:
         A differentiable loss of margins.
     intercept : bool
         Whether there is an unpenalised intercept.
+    rows : BorderedRows, optional
+        The same matrix by rows, if their Gram matrix is cheap.
     """
 
     def __init__(
@@ -305,18 +333,26 @@ class MarginModel:
         loss: DualLoss,
         *,
         intercept: bool,
+        rows: BorderedRows | None = None,
     ) -> None:
         self._columns, self.targets, self.weights = columns, targets, weights
-        self._loss, self.has_intercept = loss, intercept
+        self._interval = (loss.low, loss.high)
+        self._loss, self.has_intercept, self.rows = loss, intercept, rows
         self.w, self.b = np.zeros(columns.d), 0.0
         #: (n,) margins.
         self.z = np.zeros(columns.n)
         #: (n,) ``s_i loss'`` at the margins, and the sum of losses.
         self.slopes, self.value = np.empty(columns.n), 0.0
+        #: By how much the last step reduced the objective.
+        self.decrease = math.inf
+        #: The ratio of that to the decrease by the step before.
+        self.pace = 0.0
+        #: (n,) slopes that the last step's subproblem predicted, if they satisfy the constraints.
+        self.predicted: F64 | None = None
         #: Whether the last step's predicted decrease was above rounding.
         self.is_measurable = True
         #: Whether sweeps over sparse columns have not solved a subproblem.
-        self._is_stiff = False
+        self.is_stiff = False
 
     def begin(self, w: F64, b: float) -> None:
         """Set the model."""
@@ -388,7 +424,15 @@ class MarginModel:
         share : float
             Share of the constraint violations that may remain, for sweeps over sparse columns.
         """
-        curvature = self.curvature()
+        curvature, self.predicted = self.curvature(), None
+        if self.rows is not None:
+            self.is_stiff = self.is_stiff or self.decrease <= CLOSE_SHARE * self.value
+            solved = None
+            if self.is_stiff:
+                solved = self._solve_on_rows(self.rows, curvature, penalty, working, gap)
+            if solved is not None:
+                self.is_measurable = self._go(penalty, working, *solved)
+                return self.is_measurable
         shift = np.divide(self.slopes, curvature, out=np.zeros(self.z.size), where=curvature > 0.0)
         total = float(curvature.sum())
         if total <= 0.0:
@@ -399,10 +443,11 @@ class MarginModel:
             working.size <= PRODUCTS,
         )
         is_full = self._is_full(working)
-        if is_sparse and not is_small and not (self._is_stiff and is_full):
+        if is_sparse and (self.rows or not is_small) and not (self.is_stiff and is_full):
             # Sweeps over the stored columns, without a copy.
             own = share if self.is_measurable else FINE_SHARE
             is_patient = own < SHARE and not is_full
+            most = FINE_SWEEPS_MAX if is_patient else SPARSE_SWEEPS_MAX
             solution = solve_quadratic_model(
                 SparseColumns(working, *self._columns.stored),
                 old,
@@ -411,10 +456,10 @@ class MarginModel:
                 penalty,
                 intercept=self.has_intercept,
                 share=own,
-                sweeps_max=FINE_SWEEPS_MAX if is_patient else SPARSE_SWEEPS_MAX,
+                sweeps_max=most if self.rows is None else 1 + math.ceil(self.rows.gram_products()),
             )
             if solution is not None:
-                self._is_stiff = self._is_stiff or not solution[2]
+                self.is_stiff = self.is_stiff or not solution[2]
                 self.is_measurable = self._go(penalty, working, solution[0] - old, solution[1])
                 return self.is_measurable
         matrix = ColumnMatrix(
@@ -431,10 +476,75 @@ class MarginModel:
         b = matrix.intercept(new) if self.has_intercept else 0.0
         return self._go(penalty, working, new - old, b - self.b)
 
-    def _go(self, penalty: Penalty, working: I64, step: F64, rise: float) -> bool:
-        """Take a step by backtracking line search."""
-        moved = np.flatnonzero(step)
-        along = self._columns.combination(working[moved], step[moved]) + rise
+    def _solve_on_rows(
+        self, rows: BorderedRows, curvature: F64, penalty: Penalty, working: I64, gap: float
+    ) -> tuple[F64, float, F64] | None:
+        """Return a step of the columns, of the intercept and of the margins, by a Gram matrix.
+
+        None if eliminating the intercept leaves only rounding of a column.
+        """
+        old, total = self.w[working], float(curvature.sum())
+        is_whole = working.size == rows.n_model
+        G, slope = rows.gram(curvature), rows.adjoint(self.slopes)
+        if not is_whole:
+            G, slope = G[np.ix_(working, working)], slope[working]
+        if not total > 0.0:
+            return None
+        square, rise = float(np.sum(self.slopes**2 / np.maximum(curvature, TINY))), 0.0
+        across = np.zeros(working.size)
+        if self.has_intercept:
+            rise, across = -float(self.slopes.sum()) / total, rows.adjoint(curvature)[working]
+            left = G.diagonal() - across**2 / total
+            if np.any(left <= CLOSE * G.diagonal()):
+                return None
+            G -= np.outer(across, across / total)
+            slope += rise * across
+            square -= rise**2 * total
+        linear, w, q = G @ old - slope, old.copy(), -slope
+        yy = square + float(old @ (linear - slope))
+        problem = GramProblem(G, linear, yy)
+        _sweep_roughly(problem, penalty, gap, w, q)
+
+        def whole_step() -> tuple[F64, float, F64]:
+            step = w - old
+            up = rise - (float(across @ step) / total if self.has_intercept else 0.0)
+            return step, up, self._along(working, step) + up
+
+        solution = whole_step()
+        predicted = self.slopes + curvature * solution[2]
+        if self.pace > SLOW_PACE or self._lost(predicted, penalty) <= gap / WHOLE_SHARE:
+            descend(problem, penalty, gap, SWEEPS_MAX, w, q)
+            solution = whole_step()
+            self.predicted = self.slopes + curvature * solution[2]
+        return solution
+
+    def _lost(self, slopes: F64, penalty: Penalty) -> float:
+        """Return what the gap of predicted slopes is at least, as far as clipping them matters.
+
+        Where that is too much, an exact solution of the subproblem certifies nothing yet.
+        """
+        assert self.rows is not None
+        s = self.targets if self.weights is None else self.targets * self.weights
+        over = slopes + s * np.clip(-slopes / np.where(s == 0.0, 1.0, s), *self._interval)
+        if not over.any():
+            return 0.0
+        steepest = float(np.abs(self.rows.adjoint(over)).max())
+        return steepest / (penalty.a1 + steepest) * (self.value + penalty.of(self.w))
+
+    def _along(self, working: I64, step: F64) -> F64:
+        if self.rows is None:
+            moved = np.flatnonzero(step)
+            return self._columns.combination(working[moved], step[moved])
+        whole = np.zeros(self.rows.n_model)
+        whole[working] = step
+        return self.rows.forward(whole)
+
+    def _go(
+        self, penalty: Penalty, working: I64, step: F64, rise: float, along: F64 | None = None
+    ) -> bool:
+        """Take a step by backtracking line search; ``along`` is that of the margins, if known."""
+        if along is None:
+            along = self._along(working, step) + rise
         old = self.w[working]
         before = self.value + penalty.of(old)
         promised = -float(self.slopes @ along) + penalty.of(old) - penalty.of(old + step)
@@ -446,10 +556,13 @@ class MarginModel:
         for _ in range(HALVINGS_MAX):
             new = old + share * step
             value = self._at(self.z + share * along, slopes)
-            is_downhill = value + penalty.of(new) <= before - TAKEN * share * promised
+            least = before - TAKEN * share * promised + HIDDEN * abs(before)
+            is_downhill = value + penalty.of(new) <= least
             if is_downhill or (not is_measurable and np.isfinite(value)):
                 self.w[working], self.b = new, self.b + share * rise
                 self.z += share * along
+                decrease = before - value - penalty.of(new)
+                self.pace, self.decrease = decrease / max(self.decrease, TINY), decrease
                 self.value, self.slopes = value, slopes
                 return is_measurable
             share *= 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from elasticml.compiled import unchecked_kernel
 from elasticml.data.chunks.kernels import csr_adjoint, csr_forward, csr_product
 from elasticml.data.chunks.products import read_only
 
+#: Columns, and cost in products with all rows, up to which a Gram matrix is cheap.
+COLUMNS_MAX: Final = 500
+CHEAP_MAX: Final = 30.0
 #: Values of dense rows that are weighted at a time for a Gram matrix: 4 MB.
 _GRAM_VALUES = 2**19
 
@@ -192,6 +195,15 @@ class BorderedRows:
     def __init__(self, blocks: RowBlocks, constant: float | None) -> None:
         self._blocks, self._constant = blocks, constant or 0.0
         self.n, self.d, self.n_model = blocks.n, blocks.d, blocks.d + (constant is not None)
+
+    def has_cheap_gram(self) -> bool:
+        """Whether a Gram matrix costs little more than some passes over the rows."""
+        is_tall = self.n >= self.n_model and self.n_model <= COLUMNS_MAX
+        return is_tall and self.gram_products() <= CHEAP_MAX
+
+    def gram_products(self) -> float:
+        """Return the cost of a Gram matrix and its factors in products with all rows."""
+        return self._blocks.gram_products()
 
     def forward(self, w: F64) -> F64:
         """Return the products of the rows with ``w`` (n_model,)."""

@@ -19,7 +19,15 @@ from elasticml.algorithms.linear.column_matrix import unweighted_columns
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.elastic_net import FIRST, INNER
 from elasticml.algorithms.linear.newton import ROUNDED
-from elasticml.algorithms.linear.prox_newton import FINE_SHARE, SHARE, MarginModel
+from elasticml.algorithms.linear.prox_newton import (
+    FINE_SHARE,
+    GAP_SHARE,
+    SHARE,
+    TINY,
+    WHOLE_SHARE,
+    MarginModel,
+)
+from elasticml.algorithms.linear.row_blocks import BorderedRows
 from elasticml.algorithms.linear.screening import Bound, bound_at, nearest, screen
 from elasticml.arrays import F64, I64
 from elasticml.objectives.conjugates import dual_loss_named
@@ -28,8 +36,11 @@ from elasticml.objectives.conjugates import dual_loss_named
 STEPS: Final = 3
 #: A sparse column is close to its constraint if its slope exceeds this share of the threshold.
 NEAR: Final = 0.9
-#: Accuracy of a Newton step's subproblem, as a share of the working set's gap.
-PARABOLA: Final = 0.01
+#: The same where the working set has all columns.
+WHOLE_STEPS: Final = 10
+#: Wanted gap, as a share of the objective, below which the model's own dual variables must certify
+#: it: a subproblem's certify a model before its last digits are right.
+PREDICTED_MIN: Final = 1e-7
 #: Consecutive iterations that do not halve the gap, after which subproblems are solved better.
 SLOW: Final = 3
 
@@ -65,14 +76,35 @@ class SparseClassifier:
         A smooth loss of margins.
     intercept : bool
         Whether there is an unpenalised intercept.
+    rows : BorderedRows, optional
+        X by rows, to compute Gram matrices of it where that is cheap.
     """
 
     def __init__(
-        self, X: Any, targets: F64, weights: F64 | None, *, loss: str, intercept: bool
+        self,
+        X: Any,
+        targets: F64,
+        weights: F64 | None,
+        *,
+        loss: str,
+        intercept: bool,
+        rows: BorderedRows | None = None,
     ) -> None:
         self._loss = dual_loss_named(loss)
         self._columns, self._shifts, norms = unweighted_columns(X, weights, intercept=intercept)
-        self.model = MarginModel(self._columns, targets, weights, self._loss, intercept=intercept)
+        is_by_rows = rows is not None and rows.has_cheap_gram() and not self._shifts.any()
+        self.model = MarginModel(
+            self._columns,
+            targets,
+            weights,
+            self._loss,
+            intercept=intercept,
+            rows=rows if is_by_rows else None,
+        )
+        #: The wanted gap.
+        self._goal = 0.0
+        #: The last bound over the decrease before it.
+        self._ratio = 1.0
         #: (d,) squared column norms scaled for a 1-concave dual objective, without the l2 term.
         self._squares = self._loss.loss.smoothness * norms
 
@@ -83,16 +115,20 @@ class SparseClassifier:
     def solve(self, penalty: Penalty, gap: float, steps: int) -> SparseClassifierFit:
         """Take at most ``steps`` Newton steps, until the gap is at most ``gap``."""
         self._check_start(penalty)
+        self._goal = gap
         features, done, size = np.arange(self._columns.d), 0, 0
         last, is_measurable, is_whole, slow, share = np.inf, True, False, 0, SHARE
         while True:
             self.model.settle_intercept()
             bound = self._bound(penalty, features)
+            self._ratio = bound.gap / max(self.model.decrease, TINY)
             is_stuck = not is_measurable and not bound.gap < 0.5 * last
             if bound.gap <= gap or done >= steps or (is_stuck and is_whole):
                 break
             slow = 0 if bound.gap < 0.5 * last else slow + 1
-            if slow >= SLOW:
+            if slow >= SLOW and self.model.rows is not None:
+                self.model.is_stiff = True
+            elif slow >= SLOW:
                 # Inexact steps, not the working set, limit progress: solve better from here on.
                 share = max(0.1 * share, FINE_SHARE)
             lengths = np.sqrt(self._squares[features] + penalty.a2)
@@ -102,7 +138,9 @@ class SparseClassifier:
             # If the working set is solved and the gap is due to other columns, enlarge it.
             size = max(self._size(penalty, bound, features, alive, size), 2 * size * is_stuck)
             working = nearest(features, distance, self.model.w[features], size)
-            target = max(INNER * bound.gap, 0.5 * gap)
+            # With all columns in it, the bound on a working set is that of the whole.
+            is_one = self.model.rows is not None
+            target = gap if is_one else max(INNER * bound.gap, 0.5 * gap)
             last, is_whole = bound.gap, working.size == features.size and not dropped
             used, is_measurable = self._descend(penalty, working, last, target, share, steps - done)
             done += used
@@ -133,6 +171,8 @@ class SparseClassifier:
     ) -> int:
         """Return the size of the next working set."""
         own = self.model.w[features] != 0.0
+        if self.model.rows is not None:
+            return self._columns.d
         if not self._columns.is_sparse:
             return max(FIRST, 2 * int(np.count_nonzero(own)), last)
         # Sweeps over sparse columns are so cheap that the working set has all columns whose slope
@@ -152,15 +192,25 @@ class SparseClassifier:
         bool
             False if the last step's decrease was below rounding.
         """
-        for done in range(min(STEPS, steps)):
+        model, is_whole = self.model, self.model.rows is not None
+        most = min(WHOLE_STEPS if is_whole else STEPS, steps)
+        for done in range(most):
             if done:
-                self.model.settle_intercept()
-                gap = self._bound(penalty, working).gap
+                model.settle_intercept()
+                if is_whole and not self._is_far(target):
+                    return done, True
+                gap = gap if is_whole else self._bound(penalty, working).gap
                 if gap <= target:
                     return done, True
-            if not self.model.newton_step(penalty, working, PARABOLA * max(gap, target), share):
+            wanted = WHOLE_SHARE * target if is_whole else GAP_SHARE * max(gap, target)
+            if not model.newton_step(penalty, working, wanted, share):
                 return done + 1, False
-        return min(STEPS, steps), True
+        return most, True
+
+    def _is_far(self, gap: float) -> bool:
+        """Whether a bound of all columns is expected to be above ``gap``."""
+        model = self.model
+        return model.predicted is None and (model.is_stiff or self._ratio * model.decrease > gap)
 
     def _drop(self, features: I64) -> bool:
         """Remove screened columns from the model; return whether any had a coefficient."""
@@ -172,21 +222,35 @@ class SparseClassifier:
         return bool(gone.size)
 
     def _bound(self, penalty: Penalty, features: I64) -> Bound:
-        """Return the bound from the model's dual variables, made feasible."""
-        model, w = self.model, self.model.w[features]
-        alpha = np.empty(self._columns.n)
-        self._loss.alpha_from_margin(model.z, model.targets, alpha)
+        """Return the bound from the model's dual variables, or the subproblem's, made feasible."""
+        model = self.model
+        if model.predicted is None or self._goal <= PREDICTED_MIN * model.value:
+            alpha = np.empty(self._columns.n)
+            self._loss.alpha_from_margin(model.z, model.targets, alpha)
+        else:
+            # Columns satisfy their constraints there. The model's own dual variables violate them
+            # by many times a low threshold, however close its objective is to the minimum.
+            s = 1.0 if model.weights is None else np.maximum(model.weights, TINY)
+            alpha = -model.targets * model.predicted / s
+            alpha = np.clip(alpha, self._loss.low, self._loss.high)
+        products = self._products(alpha, features)
+
+        def minus(share: float) -> float:
+            return self._loss.minus_conjugate(share * alpha, model.targets, model.weights)
+
+        return bound_at(model.value, penalty, model.w[features], products, minus)
+
+    def _products(self, alpha: F64, features: I64) -> F64:
+        """Return the columns' products with dual variables, which are balanced first."""
+        model = self.model
         if model.has_intercept:
             balance(alpha, model.targets, model.weights)
         folded = alpha * model.targets
         if model.weights is not None:
             folded *= model.weights
-        products = self._columns.correlations(folded, features)
-
-        def minus(share: float) -> float:
-            return self._loss.minus_conjugate(share * alpha, model.targets, model.weights)
-
-        return bound_at(model.value, penalty, w, products, minus)
+        if model.rows is None:
+            return self._columns.correlations(folded, features)
+        return model.rows.adjoint(folded)[features]
 
 
 def balance(alpha: F64, targets: F64, weights: F64 | None) -> None:

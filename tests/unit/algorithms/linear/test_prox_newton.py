@@ -13,7 +13,9 @@ from elasticml.algorithms.linear.prox_newton import (
     SparseColumns,
     solve_quadratic_model,
 )
+from elasticml.algorithms.linear.row_blocks import BorderedRows, RowBlocks
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
+from elasticml.algorithms.parallel import Serial
 
 N, D = 300, 160
 #: Plain steps leave a thousand times as much.
@@ -127,3 +129,50 @@ def test_indicators_of_letters_take_few_steps(intercept):
     solver = SparseClassifier(X.tocsc(), y, None, loss="logistic", intercept=intercept)
     result = solver.solve(Penalty(a1=0.01, a2=0.0), 1e-6, 24)
     assert result.converged
+
+
+def tall(noise):
+    """Return rows of 12 indicators and labels of a linear model."""
+    rng = np.random.default_rng(2)
+    indices = (5 * np.arange(12) + rng.integers(0, 5, (4000, 12))).ravel()
+    values = rng.exponential(size=indices.size) + 0.1
+    X = sp.csr_matrix((values, indices, 12 * np.arange(4001)), shape=(4000, 60))
+    margins = X @ rng.normal(size=60)
+    y = np.where(margins + noise * rng.logistic(size=4000) > np.median(margins), 1.0, -1.0)
+    return X, y, rng.exponential(size=4000) * (rng.random(4000) < 0.9)
+
+
+def solver_of(X, y, weights, *, intercept, by_rows):
+    rows = BorderedRows(RowBlocks(X, Serial()), None) if by_rows else None
+    return SparseClassifier(
+        X.tocsc(), y, weights, loss="logistic", intercept=intercept, rows=rows
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("a2", [0.0, 0.3])
+def test_steps_on_the_rows_gram_matrix_find_the_same_minimum(intercept, weighted, a2):
+    X, y, weights = tall(1.0)
+    penalty = Penalty(a1=0.5, a2=a2)
+    one, other = (
+        solver_of(X, y, weights if weighted else None, intercept=intercept, by_rows=by_rows).solve(
+            penalty, 1e-7, 300
+        )
+        for by_rows in (True, False)
+    )
+    assert one.converged and other.converged
+    np.testing.assert_allclose(one.w, other.w, atol=1e-5)
+    np.testing.assert_allclose(one.b, other.b, atol=1e-4)
+
+
+# The model's own dual variables certify the same only after some more steps.
+def test_a_low_threshold_is_certified_by_the_subproblem():
+    X, y, _ = tall(0.3)
+    steps = []
+    for by_rows in (True, False):
+        solver = solver_of(X, y, None, intercept=False, by_rows=by_rows)
+        result = solver.solve(Penalty(a1=1e-3, a2=0.0), 0.01 * len(y), 300)
+        assert result.converged
+        steps.append(result.steps)
+    assert steps[0] < steps[1]
