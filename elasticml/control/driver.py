@@ -24,7 +24,7 @@ from elasticml.control.rounds import History, Rounds
 from elasticml.control.tree_layout import children
 from elasticml.control.waiting import WaitMonitor
 from elasticml.errors import ElasticmlError, LocalProtocolError
-from elasticml.ids import MemberId, mask_of
+from elasticml.ids import MemberId
 from elasticml.protocol import events as ev
 from elasticml.protocol import notices
 from elasticml.protocol.commands import Command, Continue, Dismiss, EndJob, Gathered
@@ -525,5 +525,5 @@ def _sum(driver: Driver) -> None:
         if covered & item.contributors:
             raise LocalProtocolError(f"exchange {run.id} counts a member twice")
         covered |= item.contributors
-    if covered & ~mask_of(m.slot for m in run.participants):
+    if covered & ~run.mask:
         raise LocalProtocolError(f"exchange {run.id} counts a member that does not participate")

@@ -6,6 +6,7 @@ import statistics
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from elasticml.control.job_state import JobState
 from elasticml.control.tree_layout import Parents
@@ -113,6 +114,9 @@ class RunningExchange:
     absent_at_start: tuple[int, ...]
     deadline_s: float
     rows: dict[MemberId, int]
+    #: The mask of all participants, and the number of their examples.
+    mask: Mask
+    n_rows: int
     #: A member was lost while it ran.
     disturbed: bool = False
     asked_s: float | None = None
@@ -143,6 +147,17 @@ class KeptExchange:
     versions: dict[MemberId, int]
 
 
+class _Participants(NamedTuple):
+    """The members in the tree, the same for every exchange until tree or ledger change."""
+
+    #: The chunk-set version and the examples of each.
+    versions: dict[MemberId, int]
+    rows: dict[MemberId, int]
+    #: The mask of all, and the sum of their examples.
+    mask: Mask
+    n_rows: int
+
+
 class ExchangeCoordinator:
     """Starts exchanges, watches their deadlines, and builds their outcomes."""
 
@@ -153,7 +168,7 @@ class ExchangeCoordinator:
         self._durations: dict[str, deque[float]] = {}
         #: Generation and ledger changes for which ``_part`` was computed.
         self._part_at: tuple[int, int] | None = None
-        self._part: tuple[dict[MemberId, int], dict[MemberId, int]] = ({}, {})
+        self._part: _Participants = _Participants({}, {}, Mask(0), 0)
         #: Handles of anchor terms that members sent; freed when the next exchange starts.
         self._fetched: list[int] = []
 
@@ -173,33 +188,38 @@ class ExchangeCoordinator:
         median = self.median_s(request.header.operation)
         factor = state.settings.stuck_factor
         wait = max(state.settings.deadline_s_min, factor * (median or 0.0))
-        versions, rows = self._taking_part()
+        part = self._taking_part()
         header = replace(
             request.header,
             exchange=state.last_exchange,
             generation=state.generation,
-            members=len(versions),
+            members=len(part.versions),
         )
         self.running = RunningExchange(
             header=header,
             request=request,
             started_s=now_s,
-            participants=versions,
+            participants=part.versions,
             absent_at_start=tuple(state.ledger.groups),
             deadline_s=now_s + wait,
-            rows=rows,
+            rows=part.rows,
+            mask=part.mask,
+            n_rows=part.n_rows,
         )
         return commands + state.root.begin(header.exchange, header.keep)
 
-    def _taking_part(self) -> tuple[dict[MemberId, int], dict[MemberId, int]]:
-        """Return chunk-set versions and examples of all members in the tree, to be read only."""
+    def _taking_part(self) -> _Participants:
+        """Return the members in the tree, to be read only."""
         state, at = self.state, (self.state.generation, self.state.ledger.changes)
         if self._part_at != at:
             ledger = state.ledger
             self._part_at = at
-            self._part = (
-                {m: ledger.versions.get(m, 0) for m in state.parents},
-                {m: ledger.rows_of(m) for m in state.parents},
+            rows = {m: ledger.rows_of(m) for m in state.parents}
+            self._part = _Participants(
+                versions={m: ledger.versions.get(m, 0) for m in state.parents},
+                rows=rows,
+                mask=mask_of(m.slot for m in rows),
+                n_rows=sum(rows.values()),
             )
         return self._part
 
@@ -273,7 +293,12 @@ class ExchangeCoordinator:
         run = self.running
         assert run is not None and run.gathered is not None
         if run.in_sum is None:
-            run.in_sum = members_in(run.gathered.contributors, run.participants)
+            lacking = run.mask & ~run.gathered.contributors
+            present = run.participants.keys()
+            # Usually none or few are lacking; sets are subtracted without running Python code.
+            run.in_sum = frozenset(
+                present - members_in(lacking, run.participants) if lacking else present
+            )
         return run.in_sum
 
     def missing(self) -> list[MemberId]:
@@ -367,7 +392,8 @@ class ExchangeCoordinator:
         assert run is not None and run.gathered is not None
         in_sum = self.in_sum()
         opened, _ = state.ledger.report(in_sum)
-        examples = sum(run.rows[m] for m in in_sum)
+        lacking = run.participants.keys() - in_sum
+        examples = run.n_rows - sum(run.rows[m] for m in lacking)
         if run.header.keep and not run.disturbed:
             self.kept.append(
                 KeptExchange(id=run.id, parents=dict(state.parents), versions=run.participants)
@@ -394,7 +420,7 @@ class ExchangeCoordinator:
             phase=run.request.phase,
             start_t=run.started_s,
             contributors=hex(deliver.contributors),
-            missing=hex(mask_of(m.slot for m in run.participants) & ~deliver.contributors),
+            missing=hex(run.mask & ~deliver.contributors),
             order=deliver.order,
             examples=examples,
             absent_examples=deliver.absent_examples,

@@ -156,7 +156,7 @@ class JobState:
         record.deadline_s = None
         record.notice_reason = None
         record.is_retiring = False
-        record.is_ending = False
+        self.membership.set_ending(record, False)
         owns = bool(self.ledger.owned.get(record.id))
         self.membership.enter(record, "active" if owns else "spare")
         self.stale_layout = True

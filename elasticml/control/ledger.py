@@ -129,6 +129,10 @@ class Ledger:
         """Return the number of examples that a member owns."""
         return self._rows.get(member, 0)
 
+    def rows_by_member(self) -> dict[MemberId, int]:
+        """Return the number of examples that each member owns, as a new dictionary."""
+        return self._rows.copy()
+
     def holds(self, member: MemberId, chunk: ChunkId) -> bool:
         """Whether a member holds a chunk's body."""
         return member in self.holders.get(chunk, ())

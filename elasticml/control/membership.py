@@ -39,6 +39,7 @@ class MemberRecord:
     #: Its container is asked for: it receives no chunks.
     is_marked: bool = False
     #: It is marked and will be drained, but not yet: its bodies are copied to others meanwhile.
+    #: Set by :meth:`Membership.set_ending` only.
     is_ending: bool = False
     #: Reason of its own notice; None: no notice.
     notice_reason: str | None = None
@@ -64,6 +65,8 @@ class Membership:
 
     def __init__(self) -> None:
         self.members: dict[MemberId, MemberRecord] = {}
+        #: The members with ``is_ending``: few, and looked for at every round boundary.
+        self.ending: set[MemberId] = set()
         #: Counts admissions, removals and changes of stage.
         self.changes = 0
         self._incarnations: dict[int, int] = {}
@@ -121,6 +124,7 @@ class Membership:
         if record is not None:
             self.changes += 1
             self._former[record.address] = member
+            self.ending.discard(member)
             self._taken.discard(member.slot)
             heapq.heappush(self._freed, member.slot)
             self._stages[record.stage].discard(record)
@@ -134,6 +138,11 @@ class Membership:
         record.stage = stage
         self.changes += 1
         self._stages[stage].add(record)
+
+    def set_ending(self, record: MemberRecord, is_ending: bool) -> None:
+        """Note whether the drain of a living member is near."""
+        record.is_ending = is_ending
+        (self.ending.add if is_ending else self.ending.discard)(record.id)
 
     def at(self, address: str) -> MemberRecord | None:
         """Return the living member of an address, or None."""
@@ -175,6 +184,8 @@ class Membership:
             expected = sorted((m for m in self.members.values() if m.stage == stage), key=_age)
             if aged.records != expected:
                 raise LocalProtocolError(f"the list of {stage} members is wrong")
+        if self.ending != {m.id for m in self.members.values() if m.is_ending}:
+            raise LocalProtocolError("the set of members near their end is wrong")
         if self._taken != {m.slot for m in self.members}:
             raise LocalProtocolError("the taken slots are not those of the living members")
         if {id(m) for m in self._at.values()} != {id(m) for m in self.members.values()}:

@@ -148,7 +148,7 @@ class PolicyViews:
             tuned=dict(self._tuned),
             requested=state.requested,
             expected=self._rounds.expected or 0,
-            has_ending=any(record.is_ending for record in membership.members.values()),
+            has_ending=bool(membership.ending),
             planned=self._rounds.planned_returns,
             start_members=state.settings.start_members,
             absent_rows=ledger.absent_rows(),

@@ -176,7 +176,8 @@ class PreemptionHandler:
         assignment = self.assignments.pop(event.address, None)
         record = self.state.membership.at(event.address)
         if record is not None:
-            record.is_marked = record.is_ending = False
+            record.is_marked = False
+            self.state.membership.set_ending(record, False)
         if assignment is None:
             return []
         removed = self.state.record(
@@ -265,7 +266,8 @@ class PreemptionHandler:
         assignment.look_s = now_s + max(LOOK_S_MIN, LOOK * min(left_s, AHEAD_S_MIN))
         copies_s = AHEAD_FACTOR * nbytes / self.state.settings.copy_bytes_per_s
         if now_s >= begin_s - max(AHEAD_S_MIN, copies_s) and not record.is_ending:
-            record.is_marked = record.is_ending = True
+            record.is_marked = True
+            self.state.membership.set_ending(record, True)
             self.chunk_copies.waive(record.id)
         if not is_new:
             return []
@@ -325,7 +327,8 @@ class PreemptionHandler:
         containers in its own order until it has enough, and might take one that is to stay.
         """
         assignment.victim = record.id
-        record.is_victim, record.is_ending = True, False
+        record.is_victim = True
+        self.state.membership.set_ending(record, False)
         is_own = record.address == assignment.mark.address
         # If the mark is not negotiable, other jobs may use the container, too.
         record.is_retiring = record.is_retiring or not is_own or assignment.mark.negotiable

@@ -55,8 +55,15 @@ class History:
         self._progress: list[Progress] = []
         #: Compute seconds of the running round, by exchange: a sum that is sent again counts once.
         self._now: dict[ExchangeId, dict[MemberId, float]] = {}
-        #: (seconds, examples owned) of each living member's last rounds.
-        self._times: dict[MemberId, deque[tuple[float, int]]] = {}
+        #: Seconds of the living members, and examples owned, in the last rounds. Kept by round and
+        #: not by member: most members compute in every round, and few are asked about.
+        self._kept: deque[tuple[dict[MemberId, float], Mapping[MemberId, int]]] = deque(
+            maxlen=ROUNDS_KEPT
+        )
+        #: (seconds, examples owned) of members that did not compute in each of these rounds.
+        self._apart: dict[MemberId, deque[tuple[float, int]]] = {}
+        #: The examples owned, and the ledger's number of changes then.
+        self._rows: tuple[int, Mapping[MemberId, int]] = (-1, {})
 
     @property
     def progress(self) -> Sequence[Progress]:
@@ -73,23 +80,7 @@ class History:
 
     def ended(self, row: HistoryRow, now_s: float) -> None:
         """Add a finished round that was not idle."""
-        first, *others = [*self._now.values()] or [{}]
-        sums = dict(first)
-        for seconds in others:
-            for member, value in seconds.items():
-                sums[member] = sums.get(member, 0.0) + value
-        self._now.clear()
-        members, rows_of, times = (
-            self.state.membership.members,
-            self.state.ledger.rows_of,
-            self._times,
-        )
-        for member, value in sums.items():
-            rows = rows_of(member)
-            if rows and member in members:
-                if member not in times:
-                    times[member] = deque(maxlen=ROUNDS_KEPT)
-                times[member].append((value, rows))
+        self._keep_times()
         self._progress.append(
             Progress(
                 round=self.state.round,
@@ -101,17 +92,59 @@ class History:
             )
         )
 
+    def _keep_times(self) -> None:
+        """Keep the running round's compute seconds, without a step for each member."""
+        sums, *others = [*self._now.values()] or [{}]
+        for seconds in others:
+            for member, value in seconds.items():
+                sums[member] = sums.get(member, 0.0) + value
+        self._now.clear()
+        members, ledger = self.state.membership.members, self.state.ledger
+        for member in sums.keys() - members.keys():
+            del sums[member]
+        if not sums:
+            return
+        if self._rows[0] != ledger.changes:
+            self._rows = (ledger.changes, ledger.rows_by_member())
+        rows = self._rows[1]
+        skipped = self._kept[-1][0].keys() - sums.keys() if self._kept else set()
+        if 0 in rows.values():
+            skipped |= {member for member in sums if not rows.get(member)}
+        for member in skipped - self._apart.keys():
+            self._apart[member] = deque(self._shared(member), maxlen=ROUNDS_KEPT)
+        self._kept.append((sums, rows))
+        for member, times in list(self._apart.items()):
+            if member in sums and rows.get(member):
+                times.append((sums[member], rows[member]))
+                if len(self._shared(member)) == ROUNDS_KEPT:
+                    del self._apart[member]
+
+    def _shared(self, member: MemberId) -> list[tuple[float, int]]:
+        """Return what the last rounds contain of a member, newest last."""
+        return [
+            (sums[member], rows[member])
+            for sums, rows in self._kept
+            if member in sums and rows.get(member)
+        ]
+
+    def _times(self, member: MemberId) -> Iterable[tuple[float, int]]:
+        """Return the (seconds, examples owned) of a member's last rounds, newest last."""
+        apart = self._apart.get(member)
+        return self._shared(member) if apart is None else apart
+
     def lost(self, member: MemberId) -> None:
         """Forget a lost member's times."""
-        self._times.pop(member, None)
+        self._apart.pop(member, None)
+        for sums, _ in self._kept:
+            sums.pop(member, None)
 
     def seconds(self, member: MemberId) -> tuple[float, ...]:
         """Return the compute seconds of a member's last rounds, newest last."""
-        return tuple(value for value, _ in self._times.get(member, ()))
+        return tuple([value for value, _ in self._times(member)])
 
     def seconds_per_row(self, member: MemberId) -> tuple[float, ...]:
         """Return them divided by the examples that it owned at the end of each round."""
-        return tuple(value / rows for value, rows in self._times.get(member, ()))
+        return tuple([value / rows for value, rows in self._times(member)])
 
 
 ROUNDS_TIMED = 20
