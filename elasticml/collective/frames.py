@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from elasticml.errors import RemoteProtocolError
-from elasticml.ids import ExchangeId, Generation
+from elasticml.ids import ExchangeId, Generation, Mask
 from elasticml.protocol.events import ExchangeHeader, Shape
 
 _HEADER: Final = struct.Struct("<4sBBHIIQQ")
@@ -168,6 +168,7 @@ def model_frame(header: ExchangeHeader[Shape], packed: memoryview | None) -> Fra
     """Return the frame that carries the model of an exchange, packed, and its header as prefix."""
     prefix = RepeatedPrefix(
         generation=header.generation,
+        moved=None if header.moved is None else hex(header.moved),
         members=header.members,
         operation=header.operation,
         model=header.model,
@@ -192,6 +193,7 @@ def header_of(frame: Frame) -> ExchangeHeader[Shape]:
         return ExchangeHeader(
             exchange=ExchangeId(frame.exchange),
             generation=Generation(prefix["generation"]),
+            moved=None if prefix["moved"] is None else Mask(int(prefix["moved"], 16)),
             members=prefix["members"],
             operation=prefix["operation"],
             model=prefix["model"],

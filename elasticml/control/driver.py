@@ -7,6 +7,7 @@ events. The machine uses no clock, no randomness and no arrays.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from elasticml.control.async_mode import AsyncMode
@@ -33,6 +34,18 @@ from elasticml.story.history import HistoryRow
 
 #: Up to this many members the invariants are checked after every event, above at round ends.
 FULL_CHECK_MEMBERS_MAX = 64
+
+
+@dataclass(slots=True)
+class Checks:
+    """How far the invariants of ledger, membership and tree have been checked."""
+
+    #: Change counts at the last check.
+    at: tuple[object, ...] | None = None
+    #: Parts of a large state that were not checked since.
+    left: int = 0
+    #: Number of checks so far.
+    number: int = 0
 
 
 class Driver:
@@ -108,8 +121,7 @@ class Driver:
         self._recorded_rows: dict[str, int] = {}
         #: Change counts of ledger and membership at that time.
         self._rows_at: tuple[int, int] | None = None
-        #: Change counts at which ledger, membership and tree were last checked.
-        self.checked_at: tuple[object, ...] | None = None
+        self.checks = Checks()
         self._handlers = self._handler_table()
 
     def _handler_table(self) -> dict[type[ev.Event], Callable[[Any, float], list[Command]]]:
@@ -423,6 +435,9 @@ class Driver:
 
 #: Up to this many members plus chunks, indexes are checked every time, even if unchanged.
 BOOKS_ENTRIES_MIN = 100
+#: With more members plus chunks, the check after a change is spread over the next round ends.
+CHECK_WHOLE_MAX = 10_000
+CHECK_PARTS = 16
 
 
 def check(driver: Driver) -> None:
@@ -433,7 +448,7 @@ def check(driver: Driver) -> None:
     LocalProtocolError
         Names the violated invariant and the cause of the event that violated it.
     """
-    state = driver.state
+    state, checks = driver.state, driver.checks
     try:
         if state.stage == "ended":
             return
@@ -442,15 +457,28 @@ def check(driver: Driver) -> None:
         # checked only after changes. A small one is checked every time.
         n_entries = len(state.membership.members) + len(state.ledger.info)
         always = driver.check_every_event or n_entries <= BOOKS_ENTRIES_MIN
-        if always or at != driver.checked_at:
-            state.membership.check()
-            state.ledger.check(state.membership.members)
-            _tree(driver)
-            driver.checked_at = at
+        if always or at != checks.at:
+            checks.at = at
+            checks.left = 1 if n_entries <= CHECK_WHOLE_MAX else CHECK_PARTS
+        if checks.left:
+            _books(driver, CHECK_PARTS if n_entries > CHECK_WHOLE_MAX else 1)
+            checks.left -= 1
         _transfers(driver)
         _sum(driver)
     except LocalProtocolError as error:
         raise LocalProtocolError(f"{error} (after {state.cause})", cause=state.cause) from error
+
+
+def _books(driver: Driver, parts: int) -> None:
+    """Check members, chunks and tree: all of them, or the next of several parts."""
+    state = driver.state
+    part = driver.checks.number % parts
+    driver.checks.number += 1
+    if part == 0:
+        state.membership.check()
+    if part == parts // 2:
+        _tree(driver)
+    state.ledger.check(state.membership.members, part, parts)
 
 
 def _change_counts(driver: Driver) -> tuple[object, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, KeysView
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -158,6 +158,15 @@ class _Participants(NamedTuple):
     n_rows: int
 
 
+def _only(values: dict[MemberId, int], members: KeysView[MemberId]) -> dict[MemberId, int]:
+    """Restrict a dictionary to some members, 0 if it lacks one, in place."""
+    for member in values.keys() - members:
+        del values[member]
+    for member in members - values.keys():
+        values[member] = 0
+    return values
+
+
 class ExchangeCoordinator:
     """Starts exchanges, watches their deadlines, and builds their outcomes."""
 
@@ -193,8 +202,10 @@ class ExchangeCoordinator:
             request.header,
             exchange=state.last_exchange,
             generation=state.generation,
+            moved=state.moved,
             members=len(part.versions),
         )
+        state.rewired.clear()
         self.running = RunningExchange(
             header=header,
             request=request,
@@ -212,13 +223,15 @@ class ExchangeCoordinator:
         """Return the members in the tree, to be read only."""
         state, at = self.state, (self.state.generation, self.state.ledger.changes)
         if self._part_at != at:
-            ledger = state.ledger
             self._part_at = at
-            rows = {m: ledger.rows_of(m) for m in state.parents}
+            here, former = state.parents.keys(), self._part
+            rows = _only(state.ledger.rows_by_member(), here)
+            gone = mask_of(m.slot for m in former.rows.keys() - here)
+            came = mask_of(m.slot for m in here - former.rows.keys())
             self._part = _Participants(
-                versions={m: ledger.versions.get(m, 0) for m in state.parents},
+                versions=_only(state.ledger.versions.copy(), here),
                 rows=rows,
-                mask=mask_of(m.slot for m in rows),
+                mask=Mask(former.mask & ~gone | came),
                 n_rows=sum(rows.values()),
             )
         return self._part

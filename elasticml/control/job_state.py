@@ -9,9 +9,17 @@ from typing import Literal, ParamSpec
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.ledger import Ledger
 from elasticml.control.membership import MemberRecord, Membership
-from elasticml.control.tree_layout import Below, children, layout, take_out
+from elasticml.control.tree_layout import (
+    LAID_OUT_ANEW_MAX,
+    Below,
+    children,
+    kept_order,
+    layout,
+    rewired,
+    take_out,
+)
 from elasticml.control.tree_node import TreeNode
-from elasticml.ids import ExchangeId, Generation, MemberId
+from elasticml.ids import ExchangeId, Generation, Mask, MemberId, mask_of
 from elasticml.protocol.commands import Command, Order, Own, Record, Rewire
 from elasticml.story.records import StoryRecord
 
@@ -33,6 +41,12 @@ class JobState:
     #: The same tree as children of each node.
     below: Below = field(default_factory=lambda: {None: []})
     generation: Generation = Generation(0)
+    #: The members in the order in which the tree was last filled.
+    order: list[MemberId] = field(default_factory=list)
+    #: Members that were sent a place since the last exchange started.
+    rewired: set[MemberId] = field(default_factory=set)
+    #: Mask of the members that must know the current generation before they compute; None: all.
+    moved: Mask | None = None
     #: Membership or ownership has changed since the tree was laid out.
     stale_layout: bool = True
     #: Chunk-set version last sent to each member with Own.
@@ -81,29 +95,46 @@ class JobState:
         return Record(cause=self.cause, record=made(cause=self.cause, round=self.round, **fields))
 
     def relayout(self) -> list[Command]:
-        """Rebuild the tree, between exchanges, and tell every working member its place."""
+        """Rebuild the tree, between exchanges, and tell working members their places.
+
+        In a large tree members keep their places, and only those whose place or chunks have changed
+        are told.
+        """
         if not self.stale_layout:
             return []
         self.stale_layout = False
         # Leaving members come last, where no other member depends on them; older members first.
-        order = self.membership.stage("active") + self.membership.stage("leaving")
+        staying, leaving = self.membership.stage("active"), self.membership.stage("leaving")
         self.generation = Generation(self.generation + 1)
-        former = self.parents
+        former, n = self.parents, len(staying) + len(leaving)
+        keeps = n > LAID_OUT_ANEW_MAX and bool(self.order)
+        ids = [m.id for m in staying], [m.id for m in leaving]
+        self.order = kept_order(self.order, *ids) if keeps else [*ids[0], *ids[1]]
         self.parents = layout(
-            [m.id for m in order],
+            self.order,
             self.settings.topology,
             self.settings.fan_out,
-            len({m.host for m in order}),
+            len({m.host for m in (*staying, *leaving)}),
         )
+        if keeps:
+            versions, announced = self.ledger.versions, self.announced_versions
+            touched = rewired(former, self.parents, self.below)
+            # What was sent since the last exchange may be on its way: it is known when this is.
+            touched |= self.rewired & self.parents.keys()
+            touched.update(m for m in self.parents if announced.get(m) != versions.get(m, 0))
+            self.moved = mask_of(m.slot for m in touched)
+        else:
+            touched, self.moved = set(self.parents), None
+            self.below = children(self.parents)
+        self.rewired = touched
         commands: list[Command] = []
-        below = self.below = children(self.parents)
         for member in sorted(former.keys() - self.parents.keys()):
             if member in self.membership.members:
                 commands += self._own(member)  # it must learn that it no longer owns chunks
-        for member in sorted(self.parents):
+        for member in sorted(touched):
             commands += self._own(member)
-            commands.append(self.rewire(member, below.get(member, []), member not in former))
-        return commands + self.rewire_root(below[None])
+            commands.append(self.rewire(member, self.below.get(member, []), member not in former))
+        return commands + self.rewire_root(self.below[None])
 
     def _own(self, member: MemberId) -> list[Command]:
         """Tell a member what it owns if that has changed since it was last told."""
@@ -168,6 +199,7 @@ class JobState:
         commands: list[Command] = []
         for touched in sorted({*orphans, *([] if heir is None else [heir])}):
             if touched in self.membership.members:
+                self.rewired.add(touched)
                 commands.append(self.rewire(touched, self.below.get(touched, [])))
         return commands + self.rewire_root(self.below[None])
 

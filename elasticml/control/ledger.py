@@ -7,8 +7,9 @@ last seal) or one sealed group. The ledger is the only record of where an exampl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from elasticml.errors import LocalProtocolError
 from elasticml.ids import ChunkId, ChunkInfo, GroupId, MemberId
@@ -242,27 +243,35 @@ class Ledger:
 
     # --- invariants -------------------------------------------------------------------------
 
-    def check(self, living: Iterable[MemberId]) -> None:
+    def check(self, living: Collection[MemberId], part: int = 0, parts: int = 1) -> None:
         """Check all invariants: each chunk has one living owner, or is absent in one place.
+
+        Parameters
+        ----------
+        living : collection of MemberId
+        part, parts : int
+            Check members and chunks number ``part`` of every ``parts``, and the sums over all.
 
         Raises
         ------
         LocalProtocolError
             When an invariant is violated.
         """
-        alive = set(living)
-        self._check_owners(alive)
-        self._check_holders(alive)
+        self._check_owners(living, part, parts)
+        self._check_holders(living, part, parts)
+        if parts > 1:
+            self._check_count()
+            return
         self._check_places()
         if sum(i.rows for i in self.info.values()) != self.total_rows:
             raise LocalProtocolError("rows do not add up")
         if sum(i.nbytes for i in self.info.values()) != self.total_bytes:
             raise LocalProtocolError("bytes do not add up")
 
-    def _check_owners(self, alive: set[MemberId]) -> None:
+    def _check_owners(self, alive: Collection[MemberId], part: int, parts: int) -> None:
         """Check that owners are alive, hold what they own, and that their examples add up."""
         info, holders, owner = self.info, self.holders, self._owner
-        for member, chunks in self.owned.items():
+        for member, chunks in islice(self.owned.items(), part, None, parts):
             if chunks and member not in alive:
                 raise LocalProtocolError(f"{member} owns {len(chunks)} chunks and is not alive")
             rows = 0
@@ -274,23 +283,34 @@ class Ledger:
                     )
             if rows != self.rows_of(member):
                 raise LocalProtocolError(f"rows of {member} do not add up")
-        if self.emptied != {m for m, chunks in self.owned.items() if not chunks}:
+        if parts == 1 and self.emptied != {m for m, chunks in self.owned.items() if not chunks}:
             raise LocalProtocolError("the members without chunks are not those that own none")
 
-    def _check_holders(self, alive: set[MemberId]) -> None:
+    def _check_holders(self, alive: Collection[MemberId], part: int, parts: int) -> None:
         """Check that ``holders`` and ``held`` agree, and that holders are alive."""
         info, held = self.info, self.held
-        for member, chunks in held.items():
+        for member, chunks in islice(held.items(), part, None, parts):
             if sum([info[c].nbytes for c in chunks]) != self.held_bytes(member):
                 raise LocalProtocolError(f"bytes that {member} holds do not add up")
-        for chunk, members in self.holders.items():
+        for chunk, members in islice(self.holders.items(), part, None, parts):
             for member in members:
                 if chunk not in held.get(member, ()):
                     raise LocalProtocolError(
                         f"chunk {chunk} has holder {member}, whose held chunks lack it"
                     )
-            if not members <= alive:
-                raise LocalProtocolError(f"chunk {chunk} is held by a member that is gone")
+                if member not in alive:
+                    raise LocalProtocolError(f"chunk {chunk} is held by a member that is gone")
+
+    def _check_count(self) -> None:
+        """Check that there are as many chunks with an owner, or absent, as there are chunks."""
+        owned = sum(map(len, self.owned.values()))
+        absent = sum(map(len, self.open.values())) + sum(
+            len(g.chunks) for g in self.groups.values()
+        )
+        if owned != len(self._owner) or owned + absent != len(self.info):
+            raise LocalProtocolError(
+                f"{owned} chunks have an owner, {absent} are absent, and there are {len(self.info)}"
+            )
 
     def _check_places(self) -> None:
         """Check that each chunk has one owner, or is absent in one place."""

@@ -276,7 +276,8 @@ class Member:
         return not self._held or all(exchange != held.exchange for held in self._held)
 
     def _model(self, event: ev.ExchangeHeader[Any]) -> Commands:
-        if event.generation > self.node.generation:
+        is_new = event.generation > self.node.generation
+        if is_new and (event.moved is None or self.me.bit & event.moved):
             if len(self._held) >= HELD_MODELS_MAX:
                 raise LocalProtocolError(f"{self.me} holds {HELD_MODELS_MAX} early models")
             self._held.append(event)

@@ -154,6 +154,7 @@ def to_newcomers(
     held: Mapping[MemberId, Collection[ChunkId]] | None = None,
     *,
     is_contiguous: bool = False,
+    rows: Mapping[MemberId, int] | None = None,
 ) -> dict[ChunkId, MemberId]:
     """Move chunks from the fullest members until the newcomers have an equal share.
 
@@ -175,8 +176,12 @@ def to_newcomers(
     is_contiguous : bool
         Take each giver's last chunks instead of random ones, and give each newcomer consecutive
         ones: they are of few blocks, and a block is read whole when the newcomer is lost.
+    rows : mapping, optional
+        Examples of each giving member, so that only the fullest ones' chunks are looked up.
     """
-    rows = {m: sum(c.rows for c in chunks) for m, chunks in owned.items()}
+    if rows is None:
+        rows = {m: sum(c.rows for c in chunks) for m, chunks in owned.items()}
+    rows = dict(rows)
     rows.update(dict.fromkeys(newcomers, 0))
     left: dict[MemberId, dict[ChunkId, ChunkInfo]] = {}
     all_held = {c for chunks in (held or {}).values() for c in chunks}
@@ -199,6 +204,7 @@ def to_newcomers(
     heapq.heapify(takers)
     ready: dict[tuple[MemberId, MemberId], list[ChunkId]] = {}
     moves: dict[ChunkId, MemberId] = {}
+    sizes: dict[ChunkId, int] = {}
     while givers and takers:
         giver, taker = givers[0][3], takers[0][1]
         if -givers[0][0] != rows[giver]:
@@ -225,10 +231,10 @@ def to_newcomers(
             break
         del there[chunk.id]
         moves[chunk.id] = taker
+        sizes[chunk.id] = chunk.rows
         rows[giver] -= chunk.rows
         rows[taker] += chunk.rows
     if is_contiguous and len(newcomers) > 1:
-        sizes = {c.id: c.rows for chunks in owned.values() for c in chunks}
         moves |= _consecutive(moves, newcomers, sizes, held or {})
     return moves
 

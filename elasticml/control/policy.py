@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, overload, runtime_checkable
 
+from elasticml.control.membership import MemberRecord
 from elasticml.ids import ChunkId, GroupId, MemberId
 
 Scalar = float | int | str | bool
@@ -106,31 +107,53 @@ class Chunks(Protocol):
 class LazyMembers(Sequence[MemberView]):
     """Members of a view, built when a policy first looks at one of them.
 
-    A policy that only counts members, as most do at most boundaries, does not pay for thousands of
-    member views. A view that a policy keeps is completed before the state changes.
+    A policy that only counts members, as most do at most boundaries, or asks for their examples,
+    does not pay for thousands of member views. A view that a policy keeps is completed before the
+    state changes.
 
     Parameters
     ----------
-    n : int
-        Number of members.
+    records : sequence of MemberRecord
     make : callable
-        Builds their views.
+        Builds the view of one.
+    rows_of : callable
+        Returns the number of examples that a member owns.
     """
 
-    def __init__(self, n: int, make: Callable[[], tuple[MemberView, ...]]) -> None:
-        self._n = n
+    def __init__(
+        self,
+        records: Sequence[MemberRecord],
+        make: Callable[[MemberRecord], MemberView],
+        rows_of: Callable[[MemberId], int],
+    ) -> None:
+        self._records = records
         self._make = make
+        self._rows_of = rows_of
         self._members: tuple[MemberView, ...] | None = None
+        self._by_id: dict[MemberId, MemberRecord] = {}
 
     def seen(self) -> tuple[MemberView, ...]:
         """Return the member views, built on first use."""
         if self._members is None:
-            self._members = self._make()
+            self._members = tuple([self._make(record) for record in self._records])
         return self._members
+
+    def loads(self, unmarked: bool = False) -> dict[MemberId, int]:
+        """Return the examples of the members, or of the unmarked ones, without their views."""
+        if self._members is not None:
+            return {m.id: m.rows for m in self._members if not (unmarked and m.is_marked)}
+        rows_of = self._rows_of
+        return {r.id: rows_of(r.id) for r in self._records if not (unmarked and r.is_marked)}
+
+    def member(self, id: MemberId) -> MemberView:
+        """Return the view of one member, without those of the others."""
+        if not self._by_id:
+            self._by_id = {record.id: record for record in self._records}
+        return self._make(self._by_id[id])
 
     def __len__(self) -> int:
         """Count the members."""
-        return self._n
+        return len(self._records)
 
     def __iter__(self) -> Iterator[MemberView]:
         """Iterate over the members."""
@@ -178,7 +201,7 @@ class View:
     #: Oldest first.
     groups: tuple[GroupView, ...]
     #: Configured members that own no chunks and await none; marked ones only if all are marked.
-    spares: tuple[MemberView, ...]
+    spares: Sequence[MemberView]
     #: Members that own chunks and are not leaving.
     working: Sequence[MemberView]
     #: Members that are leaving.
@@ -223,10 +246,34 @@ class View:
         steady = tuple(m for m in self.working if not m.is_marked)
         return self.working if not steady and all(m.is_marked for m in self.spares) else steady
 
+    def loads(self) -> dict[MemberId, int]:
+        """Return the examples of the working members, without a view of each."""
+        return _loads(self.working)
+
+    def steady_loads(self) -> dict[MemberId, int]:
+        """Return the examples of the members in ``steady``, without a view of each."""
+        unmarked = _loads(self.working, unmarked=True)
+        if unmarked or not all(m.is_marked for m in self.spares):
+            return unmarked
+        return self.loads()
+
+    def member(self, id: MemberId) -> MemberView:
+        """Return the view of a working member."""
+        working = self.working
+        if isinstance(working, LazyMembers):
+            return working.member(id)
+        return next(m for m in working if m.id == id)
+
     @property
     def has_waited(self) -> bool:
         """Whether the last round was idle: no round has used the decisions made before it."""
         return bool(self.history) and self.history[-1].round < self.round - 1
+
+
+def _loads(members: Sequence[MemberView], unmarked: bool = False) -> dict[MemberId, int]:
+    if isinstance(members, LazyMembers):
+        return members.loads(unmarked)
+    return {m.id: m.rows for m in members if not (unmarked and m.is_marked)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,15 +96,16 @@ class PolicyViews:
         self._history = history
         self._tuned = tuned
         self._chunks = LedgerChunks(state)
-        #: The members of the last view, while a policy still refers to it.
-        self._last: weakref.ref[LazyMembers] | None = None
+        #: The lists of members of the last view, while a policy still refers to it.
+        self._last: list[weakref.ref[LazyMembers]] = []
 
     def settle(self) -> None:
         """Evaluate the last view's members before the state changes, if a policy kept it."""
-        kept = None if self._last is None else self._last()
-        if kept is not None:
-            kept.seen()
-        self._last = None
+        for reference in self._last:
+            kept = reference()
+            if kept is not None:
+                kept.seen()
+        self._last = []
 
     def view(self, now_s: float) -> View:
         """Return the view of the current state."""
@@ -115,15 +116,16 @@ class PolicyViews:
         for chunk, target in self._copying.targets().items():
             coming[target] = coming.get(target, 0) + ledger.info[chunk].nbytes
 
-        def views_of(records: Iterable[MemberRecord]) -> tuple[MemberView, ...]:
-            return tuple(self._member(m, coming.get(m.id, 0)) for m in records)
+        def views_of(records: Sequence[MemberRecord]) -> LazyMembers:
+            return LazyMembers(
+                records, lambda m: self._member(m, coming.get(m.id, 0)), ledger.rows_of
+            )
 
         ready = [m for m in membership.stage("spare") if m.configured and m.id not in promised]
         if any(m.is_marked for m in ready) and state.steady():
             ready = [m for m in ready if not m.is_marked]
-        active = membership.stage("active")
-        working = LazyMembers(len(active), lambda: views_of(active))
-        self._last = weakref.ref(working)
+        spares, working = views_of(ready), views_of(membership.stage("active"))
+        self._last = [weakref.ref(spares), weakref.ref(working)]
         return View(
             now_s=now_s,
             round=state.round,
@@ -139,9 +141,9 @@ class PolicyViews:
                 for g in ledger.groups.values()
                 if g.id not in chunk_moves.returning
             ),
-            spares=views_of(ready),
+            spares=spares,
             working=working,
-            leaving=views_of(membership.stage("leaving")),
+            leaving=views_of(membership.stage("leaving")).seen(),
             history=self._history.progress,
             chunks=self._chunks,
             changes=ledger.changes,

@@ -18,6 +18,9 @@ Below = dict[MemberId | None, list[MemberId]]
 
 STAR_MEMBERS_MAX = 8
 
+#: In larger trees members keep their places: only those near a change are told of it.
+LAID_OUT_ANEW_MAX = 256
+
 
 def layout(
     order: Sequence[MemberId], topology: str, fan_out: int, n_hosts: int = 1
@@ -43,6 +46,49 @@ def layout(
     return {
         member: None if k < fan_out else order[k // fan_out - 1] for k, member in enumerate(order)
     }
+
+
+def kept_order(
+    former: Sequence[MemberId], staying: Sequence[MemberId], leaving: Sequence[MemberId]
+) -> list[MemberId]:
+    """Return an order of a tree in which staying members keep their positions of the former one.
+
+    The positions of members that are gone are taken by those from the end of the order, if there
+    are fewer members now, and by newcomers. Leaving members come last, where none depends on them.
+    """
+    left, n = set(staying), len(staying)
+    places = [m if m in left else None for m in former[:n]]
+    left.difference_update(places)
+    late = [m for m in former[n:] if m in left]
+    left.difference_update(late)
+    rest = iter([*late, *(m for m in staying if m in left)] if left else late)
+    order = [next(rest) if m is None else m for m in places]
+    return [*order, *rest, *leaving]
+
+
+def rewired(former: Parents, parents: Parents, below: Below) -> set[MemberId]:
+    """Bring the lists of children of a tree to another one, in place.
+
+    Returns
+    -------
+    set of MemberId
+        The members of the new tree whose parent or children have changed.
+    """
+    moved = [m for m, parent in parents.items() if former.get(m, m) != parent]
+    gone = former.keys() - parents.keys()
+    nodes: set[MemberId | None] = set()
+    for member in (*gone, *(m for m in moved if m in former)):
+        nodes.add(former[member])
+        below[former[member]].remove(member)
+    for member in moved:
+        nodes.add(parents[member])
+        below.setdefault(parents[member], []).append(member)
+    for node in nodes:
+        if below[node] or node is None:
+            below[node].sort()
+        else:
+            del below[node]
+    return {m for m in (*moved, *nodes) if m is not None and m in parents}
 
 
 def take_out(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 from elasticml.control.placement import fitting, to_emptiest, to_newcomers
@@ -52,6 +52,26 @@ def _infos(chunks: Chunks, member: MemberId) -> list[ChunkInfo]:
     ]
 
 
+class _Owned(Mapping[MemberId, Sequence[ChunkInfo]]):
+    """The chunks of each member, looked up when they are asked for: few members give any."""
+
+    def __init__(self, chunks: Chunks, members: Collection[MemberId]) -> None:
+        self._chunks = chunks
+        self._members = members
+
+    def __getitem__(self, member: MemberId) -> Sequence[ChunkInfo]:
+        """Return the chunks that a member owns."""
+        return _infos(self._chunks, member)
+
+    def __iter__(self) -> Iterator[MemberId]:
+        """Iterate over the members."""
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        """Count the members."""
+        return len(self._members)
+
+
 def _hosts(view: View) -> dict[MemberId, int]:
     """Return the members that can take leavers' chunks, each with its number of examples.
 
@@ -59,8 +79,8 @@ def _hosts(view: View) -> dict[MemberId, int]:
     other members work. Members whose containers are marked for preemption are excluded.
     """
     spares_are_needed = view.absent_rows > 0 and bool(view.working)
-    hosts: Sequence[MemberView] = view.steady if spares_are_needed else [*view.steady, *view.spares]
-    return {m.id: m.rows for m in hosts}
+    hosts = view.steady_loads()
+    return hosts if spares_are_needed else {**hosts, **{m.id: m.rows for m in view.spares}}
 
 
 def _from_leavers(view: View, chunks: Chunks) -> list[Move]:
@@ -113,16 +133,17 @@ def _to_newcomers(view: View, chunks: Chunks) -> list[Move | Replicate]:
     newcomers = view.spares
     if view.absent_rows or view.expected or not newcomers or not view.working:
         return []
-    owned = {m.id: _infos(chunks, m.id) for m in view.working}
+    rows = view.loads()
     held = {m.id: chunks.held_by(m.id) for m in newcomers}
 
     def shares(held: Mapping[MemberId, Collection[ChunkId]]) -> dict[ChunkId, MemberId]:
         return to_newcomers(
-            owned,
+            _Owned(chunks, rows),
             [m.id for m in newcomers],
             (view.seed, view.round),
             held,
             is_contiguous=view.is_contiguous,
+            rows=rows,
         )
 
     targets = shares(held)

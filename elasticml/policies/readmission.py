@@ -124,18 +124,19 @@ class Reload:
                 suggestions.append(Readmit(group=group.id, targets=(), why="copies", owners=owners))
                 free = [m for m in free if m.id not in set(owners.values())]
                 continue
-            hosts = free or sorted(view.steady, key=lambda m: (m.rows, m.id))
+            loads = {} if free else view.steady_loads()
+            hosts = [m.id for m in free] or sorted(loads, key=lambda m: (loads[m], m))
             if not hosts:
                 break
             why = "free members" if free else "read again on survivors"
             # All survivors share a group whose chunks are known.
             is_shared = bool(group.chunks) and not free
             count = len(hosts) if is_shared else max(len(group.former), 1)
-            targets = tuple(m.id for m in hosts[:count])
+            targets = tuple(hosts[:count])
             if is_shared or owners or not memory.reserve(_shares_by_target(group, targets)):
                 if owners:
                     why = f"{len(owners)} of {len(group.chunks)} copies, {why}"
-                others = [m.id for m in (*free, *view.steady)]
+                others = [*(m.id for m in free), *view.steady_loads()]
                 memory.assign_rest(group, owners, targets, others)
                 suggestions.append(Readmit(group=group.id, targets=(), why=why, owners=owners))
             else:
@@ -161,8 +162,9 @@ class _MemoryPlan:
         self._nbytes: dict[MemberId, int] = {}
 
     @cached_property
-    def _members(self) -> dict[MemberId, MemberView]:
-        return {m.id: m for m in (*self._view.steady, *self._view.spares)}
+    def _members(self) -> dict[MemberId, int]:
+        """The examples of the members that stay."""
+        return {**self._view.steady_loads(), **{m.id: m.rows for m in self._spares.values()}}
 
     @cached_property
     def _rooms(self) -> MemoryBudget:
@@ -292,15 +294,14 @@ class _MemoryPlan:
         return middle <= level and bool(self._with_room(chunk, [member]))
 
     def _load(self, member: MemberId) -> tuple[int, MemberId]:
-        return self._member(member).rows + self._rows.get(member, 0), member
-
-    def _member(self, member: MemberId) -> MemberView:
-        return self._spares.get(member) or self._members[member]
+        spare = self._spares.get(member)
+        rows = self._members[member] if spare is None else spare.rows
+        return rows + self._rows.get(member, 0), member
 
     def _left(self, member: MemberId) -> int | None:
         """Return the bytes free once copies of others' chunks are dropped; None without a limit."""
         if member not in self._free:
-            limit = self._member(member).limit_bytes
+            limit = (self._spares.get(member) or self._view.member(member)).limit_bytes
             self._free[member] = None if limit is None else self._rooms.left(member, limit)
         free = self._free[member]
         return None if free is None else free - self._nbytes.get(member, 0)

@@ -223,6 +223,9 @@ class ExchangeHeader(Event, Generic[Part]):
     exchange: ExchangeId = NO_EXCHANGE
     #: Generation of the tree at the start: a member computes if it knows this or a later one.
     generation: Generation = Generation(0)
+    #: Mask of the members whose place or chunks changed with this generation; the others need not
+    #: know it. None: all must.
+    moved: Mask | None = None
     #: Number of participating members at the start: the papers' K.
     members: int = 1
     #: What the solver computes.
@@ -243,6 +246,7 @@ class ExchangeHeader(Event, Generic[Part]):
         return ExchangeHeader(
             exchange=self.exchange,
             generation=self.generation,
+            moved=self.moved,
             members=self.members,
             operation=self.operation,
             model=model,

@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
+from elasticml.control import job_state, tree_layout
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.ids import ExchangeId, Mask
 from elasticml.protocol import events as ev
@@ -116,6 +117,7 @@ class JobMachine(MembershipEvents):
         limit_bytes=st.sampled_from([None, None, 400, 1000]),
         kinds=st.lists(st.sampled_from(KINDS), max_size=4),
         seed=st.integers(0, 1000),
+        keeps_places=st.booleans(),
     )
     def start(
         self,
@@ -134,7 +136,10 @@ class JobMachine(MembershipEvents):
         limit_bytes,
         kinds,
         seed,
+        keeps_places,
     ):
+        # Members keep their places in large trees only; here they may in every tree.
+        job_state.LAID_OUT_ANEW_MAX = 0 if keeps_places else tree_layout.LAID_OUT_ANEW_MAX
         self.world = PureWorld(
             DriverSettings(
                 start_members=n,
@@ -231,6 +236,7 @@ class JobMachine(MembershipEvents):
     def teardown(self):
         if hasattr(self, "world"):
             self.world.run(lambda k: k * 7919)
+            job_state.LAID_OUT_ANEW_MAX = tree_layout.LAID_OUT_ANEW_MAX
             if self.world.ended.state == "failed":
                 # Right only if memory is limited, and examples were absent for too long.
                 assert self.world.limit_bytes is not None, self.world.ended

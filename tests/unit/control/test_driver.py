@@ -308,6 +308,11 @@ def broken_exchange(driver) -> None:
     )
 
 
+def broken_rows(driver) -> None:
+    ledger = driver.state.ledger
+    ledger._rows[max(ledger.owned)] += 1
+
+
 def broken_return(driver) -> None:
     driver.chunk_moves.returning[1] = {ChunkId("s", 0, 0): MemberId(0, 1)}
 
@@ -373,6 +378,24 @@ def test_large_ledgers_are_checked_again_when_they_have_changed(monkeypatch, n_e
         check(driver)
     # Tests check everything after every event.
     monkeypatch.setattr(driver_module, "BOOKS_ENTRIES_MIN", 0)
-    driver.checked_at, driver.check_every_event = driver_module._change_counts(driver), True
+    driver.checks.at, driver.check_every_event = driver_module._change_counts(driver), True
     with pytest.raises(LocalProtocolError, match="rows do not add up"):
         check(driver)
+
+
+@pytest.mark.parametrize("breaks", [broken_tree, broken_rows])
+def test_a_very_large_state_is_checked_in_parts_at_the_ends_of_rounds(monkeypatch, breaks):
+    monkeypatch.setattr(driver_module, "CHECK_WHOLE_MAX", 0)
+    monkeypatch.setattr(driver_module, "BOOKS_ENTRIES_MIN", 0)
+    made = world()
+    until(made, lambda: made.driver.state.last_exchange == 1)
+    made.driver.check_every_event = False
+    breaks(made.driver)
+    made.driver.state.ledger.changes += 1
+    errors = []
+    for _ in range(driver_module.CHECK_PARTS):
+        try:
+            check(made.driver)
+        except LocalProtocolError as error:
+            errors.append(error)
+    assert errors

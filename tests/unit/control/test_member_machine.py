@@ -51,6 +51,14 @@ def test_model_of_a_later_tree_waits_for_its_order():
     assert member.handle(rewire(2), 0.0) == [Compute(exchange=ExchangeId(1))]
 
 
+def test_model_of_a_later_tree_waits_only_at_members_whose_place_has_changed():
+    for moved, begins in ((Mask(0), True), (Mask(~ME.bit & 0xFF), True), (ME.bit, False)):
+        member = placed()
+        arrived = replace(model(1, generation=2), moved=moved)
+        assert bool(member.handle(arrived, 0.0)) == begins
+        assert bool(member.handle(rewire(2), 0.0)) != begins
+
+
 def test_model_of_an_earlier_tree_is_computed_at_once():
     member = placed()
     member.handle(rewire(2), 0.0)
