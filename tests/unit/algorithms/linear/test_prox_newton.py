@@ -161,7 +161,8 @@ def test_steps_on_the_rows_gram_matrix_find_the_same_minimum(intercept, weighted
         )
         for by_rows in (True, False)
     )
-    assert one.converged and other.converged
+    assert one.converged
+    assert other.converged
     np.testing.assert_allclose(one.w, other.w, atol=1e-5)
     np.testing.assert_allclose(one.b, other.b, atol=1e-4)
 
