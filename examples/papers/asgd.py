@@ -29,14 +29,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from support.asgd_figures import picture
-from support.asgd_methods import figure_1, figure_3, methods
-from support.asgd_real import REAL, real_figure
-from support.asgd_study import Budget, Figure, cost_rows
-from support.asgd_sweeps import figure_4, figures_5_and_6
-from support.asgd_virtual import LARGE, SMALL
-from support.cocoa_figures import write_files
-from support.elastic_comparison import markdown
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(1, str(ROOT))
+
+from support.asgd_figures import picture  # noqa: E402
+from support.asgd_methods import figure_1, figure_3, methods  # noqa: E402
+from support.asgd_real import REAL, real_figure  # noqa: E402
+from support.asgd_study import Budget, Figure, cost_rows  # noqa: E402
+from support.asgd_sweeps import figure_4, figures_5_and_6  # noqa: E402
+from support.asgd_virtual import LARGE, SMALL  # noqa: E402
+from support.cocoa_figures import write_files  # noqa: E402
+from support.elastic_comparison import markdown  # noqa: E402
 
 #: Time to the same error, in virtual time.
 METHODS = {"methods-small": SMALL, "methods-large": LARGE}

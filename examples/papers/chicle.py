@@ -25,8 +25,9 @@ Local SGD (fashion, cifar10, squares; needs PyTorch), the paper's CNN, L = 8, H 
 
 The computation of a round is real, with the same kernels for all (convergence per round is
 measured). Time is projected as in the paper: a round of 16 members is one unit, which for CoCoA is
-one second of the schedule. CoCoA's gap is a certificate. Writes ``tables.md``, ``figures.json`` and
-plots; runs of local SGD are kept below ``runs`` and not computed again.
+one second of the schedule. CoCoA's gap is a certificate. The tables have medians over seeds, with
+the least and the largest value in brackets; plots show the first seed. Writes ``tables.md``,
+``figures.json`` and plots; runs are kept below ``runs`` and not computed again.
 """
 
 from __future__ import annotations
@@ -34,25 +35,31 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from support.balance_figures import Busy, balance_pictures, balance_table, busy_of
-from support.cocoa_data import SETS, load
-from support.cocoa_figures import Line, gap_figure, write_files
-from support.elastic_comparison import markdown
-from support.local_sgd_options import NETWORK_SETS, add_local_sgd_options, run_local_sgd
-from support.speedups import gap_words
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(1, str(ROOT))
 
-from elasticml.data.readers.arrays import ArraySource
-from elasticml.report.style import write_whole
-from elasticml.specification.algorithms import has_torch
-from elasticml.specification.simulator import Granted, Taken
-from examples.papers.support.round_projection import (
+from support.balance_figures import Busy, balance_pictures, balance_table, busy_of  # noqa: E402
+from support.cocoa_data import SETS, load  # noqa: E402
+from support.cocoa_figures import Line, gap_figure, write_files  # noqa: E402
+from support.elastic_comparison import markdown  # noqa: E402
+from support.local_sgd_options import NETWORK_SETS, add_local_sgd_options, run_local_sgd  # noqa: E402
+from support.snapml_store import Store  # noqa: E402
+from support.speedups import gap_words, spread  # noqa: E402
+
+from elasticml.data.readers.arrays import ArraySource  # noqa: E402
+from elasticml.report.style import write_whole  # noqa: E402
+from elasticml.specification.algorithms import has_torch  # noqa: E402
+from elasticml.specification.simulator import Granted, Taken  # noqa: E402
+from examples.papers.support.round_projection import (  # noqa: E402
     REFERENCE_MEMBERS,
     elapsed,
     micro_task_units,
@@ -61,7 +68,7 @@ from examples.papers.support.round_projection import (
     uni_task_units,
     uni_task_units_mixed,
 )
-from examples.papers.support.virtual_study import Curve, Plan, study
+from examples.papers.support.virtual_study import Curve, Plan, study  # noqa: E402
 
 #: Logical tasks of the emulation.
 TASKS = (16, 24, 32, 64)
@@ -70,6 +77,12 @@ GAPS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 MIXED = [1.0] * 8 + [1.5] * 8
 THROTTLED = [2.6 / 1.2] * 4 + [1.0] * 12
 UNI = "uni-tasks"
+#: Experiment -> its members.
+WORDS = {
+    "scale-in": "16 to 2 members",
+    "scale-out": "2 to 16 members",
+    "mixed": "8 fast and 8 slow members",
+}
 ALGORITHM: dict[str, Any] = {"name": "cocoa", "loss": "hinge", "l2": 0.01, "mode": "paper"}
 
 
@@ -194,22 +207,26 @@ def first_at(line: Line, gap: float) -> float | None:
     return next((x for x, value in line if value <= gap), None)
 
 
-def lines_table(experiments: Mapping[str, Lines], axis: str) -> str:
-    """Format the rounds or seconds to each gap, by data set and setting."""
+def lines_table(seeds: Sequence[Mapping[str, Mapping[str, Line]]]) -> str:
+    """Format the rounds or seconds to each gap, by data set and setting, over all seeds."""
     rows = []
-    for name, lines in experiments.items():
-        for setting, line in getattr(lines, axis).items():
-            cells = [first_at(line, gap) for gap in GAPS]
-            rows.append([name, setting, *("–" if c is None else f"{c:.4g}" for c in cells)])
+    for name, settings in seeds[0].items():
+        for setting in settings:
+            lines = [some[name][setting] for some in seeds]
+            cells = [spread([first_at(line, gap) for line in lines]) for gap in GAPS]
+            rows.append([name, setting, *cells])
     return markdown(["data", "setting", *map(gap_words, GAPS)], rows)
 
 
-def units_table(reached: Mapping[str, float], budget: Budget) -> str:
+def units_table(seeds: Sequence[Mapping[str, SetResult]], budget: Budget) -> str:
     """Format the round times on 8 fast and 8 slow members: projected, and reached by the policy."""
     cells = [f"{micro_task_units_mixed(k, MIXED):.3f}" for k in budget.tasks]
     head = ["data", *(f"micro-tasks ({k})" for k in budget.tasks), f"{UNI}, ideal", f"{UNI}, run"]
     ideal = f"{uni_task_units_mixed(MIXED):.3f}"
-    return markdown(head, [[name, *cells, ideal, f"{run:.3f}"] for name, run in reached.items()])
+    rows = [
+        [name, *cells, ideal, spread([some[name].reached for some in seeds])] for name in seeds[0]
+    ]
+    return markdown(head, rows)
 
 
 def waves_table(budget: Budget) -> str:
@@ -245,16 +262,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     text, content, files = "", {}, {}
     of_cocoa = [name for name in arguments.data if name in SETS]
     if of_cocoa:
-        experiments, reached, busy = run_all(of_cocoa, budget)
-        text = tell(experiments, reached, busy, budget)
-        files = pictures(experiments, busy)
-        lines = {
-            title: {
-                name: {"rounds": ls.rounds, "seconds": ls.seconds} for name, ls in result.items()
-            }
-            for title, result in experiments.items()
+        budgets = [replace(budget, seed=budget.seed + k) for k in range(arguments.seeds)]
+        results = run_all(of_cocoa, budgets, out, arguments.jobs)
+        text, files = tell(results, budget), pictures(results[0])
+        content = {
+            "lines": {
+                what: {
+                    name: asdict(result.experiments[what]) for name, result in results[0].items()
+                }
+                for what in WORDS
+            },
+            "units": {name: result.reached for name, result in results[0].items()},
         }
-        content = {"lines": lines, "units": reached}
     of_networks = [name for name in arguments.data if name in NETWORK_SETS]
     if of_networks:
         more, content["local_sgd"], drawn = run_local_sgd(arguments, of_networks)
@@ -275,19 +294,25 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--data", nargs="+", default=names, choices=[*SETS, *NETWORK_SETS], metavar="SET",
         help="data sets (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="the first of the seeds")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of which medians are taken")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that run side by side")
     parser.add_argument("--out", type=Path, default=Path("runs/chicle"))
     parser.add_argument(
         "--quick", action="store_true", help="tiny and squares, small sets, few tasks and rounds"
     )
     cocoa = parser.add_argument_group("CoCoA")
     cocoa.add_argument("--rounds", type=int, default=600)
-    cocoa.add_argument("--wall", type=float, default=60.0, help="real seconds a run may take")
+    cocoa.add_argument(
+        "--wall", type=float, default=math.inf, help="real seconds a run may take (no limit)"
+    )
     cocoa.add_argument("--every", type=float, default=20.0, help="seconds between two changes")
     add_local_sgd_options(parser.add_argument_group("local SGD"))
     arguments = parser.parse_args(argv)
+    if arguments.seeds < 1:
+        parser.error(f"--seeds: got {arguments.seeds}, wanted at least 1")
     if arguments.quick:
-        arguments.data = ["tiny", "squares"]
+        arguments.data, arguments.seeds = ["tiny", "squares"], 1
     if not has_torch() and set(arguments.data) & {*NETWORK_SETS}:
         print("local SGD is left out: pip install 'elasticml[torch]'", file=sys.stderr)
         arguments.data = [name for name in arguments.data if name in SETS]
@@ -296,72 +321,110 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-#: Experiment -> data set -> lines.
-Experiments = dict[str, dict[str, Lines]]
-#: Data set -> busy times without and with the rebalancing policy.
-Balanced = dict[str, list[Busy]]
+@dataclass(frozen=True, kw_only=True)
+class SetResult:
+    """All experiments on one data set, with one seed."""
+
+    #: Experiment -> its lines.
+    experiments: dict[str, Lines]
+    #: Units of a round of uni-tasks on 8 fast and 8 slow members.
+    reached: float
+    #: Without and with the rebalancing policy.
+    busy: list[Busy]
+
+    @classmethod
+    def read(cls, kept: Mapping[str, Any]) -> SetResult:
+        """Return a result from JSON values."""
+        return cls(
+            experiments={what: Lines(**lines) for what, lines in kept["experiments"].items()},
+            reached=kept["reached"],
+            busy=[
+                Busy(rounds=tuple({int(k): s for k, s in r.items()} for r in some["rounds"]))
+                for some in kept["busy"]
+            ],
+        )
 
 
-def run_all(names: Sequence[str], budget: Budget) -> tuple[Experiments, dict[str, float], Balanced]:
-    """Run every experiment; return the lines, the round times reached, and the busy times."""
-    experiments: Experiments = {"scale-in": {}, "scale-out": {}, "mixed": {}}
-    reached: dict[str, float] = {}
-    busy: Balanced = {}
-    began_s = time.perf_counter()
-    for name in names:
-        source = load(name)
-        curves = {k: study(budget.plan(k), source) for k in budget.tasks}
-        experiments["scale-in"][name] = scaling(source, curves, budget, 16, 2)
-        experiments["scale-out"][name] = scaling(source, curves, budget, 2, 16)
-        experiments["mixed"][name], reached[name] = mixed(source, curves, budget)
-        some = replace(budget, rounds=10)
-        plans = [balanced_plan(some, THROTTLED, balances=balances) for balances in (False, True)]
-        busy[name] = [busy_of(study(plan, source)) for plan in plans]
-        print(f"{name}: {time.perf_counter() - began_s:.0f} s", file=sys.stderr, flush=True)
-    return experiments, reached, busy
+def run_set(name: str, budget: Budget) -> dict[str, Any]:
+    """Run every experiment on one data set; return a :class:`SetResult` as JSON values."""
+    source = load(name)
+    curves = {k: study(budget.plan(k), source) for k in budget.tasks}
+    unequal, reached = mixed(source, curves, budget)
+    experiments = {
+        "scale-in": scaling(source, curves, budget, 16, 2),
+        "scale-out": scaling(source, curves, budget, 2, 16),
+        "mixed": unequal,
+    }
+    some = replace(budget, rounds=10)
+    plans = [balanced_plan(some, THROTTLED, balances=balances) for balances in (False, True)]
+    busy = [busy_of(study(plan, source)) for plan in plans]
+    return asdict(SetResult(experiments=experiments, reached=reached, busy=busy))
 
 
-def pictures(experiments: Experiments, busy: Balanced) -> dict[str, bytes]:
+def stored(task: tuple[str, Budget, Path]) -> SetResult:
+    """Return a data set's result with one seed: kept, or computed now."""
+    name, budget, folder = task
+    settings = {"algorithm": ALGORITHM, **asdict(budget)}
+    run_name = f"cocoa {name}, seed {budget.seed}"
+    return SetResult.read(
+        Store(folder=folder).run(run_name, settings, lambda: run_set(name, budget))
+    )
+
+
+def run_all(
+    names: Sequence[str], budgets: Sequence[Budget], folder: Path, jobs: int
+) -> list[dict[str, SetResult]]:
+    """Run all data sets with every seed; return data set -> result for each of them."""
+    tasks = [(name, budget, folder) for budget in budgets for name in names]
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        results = iter(list(pool.map(stored, tasks)))
+    return [{name: next(results) for name in names} for _ in budgets]
+
+
+def pictures(results: Mapping[str, SetResult]) -> dict[str, bytes]:
     """Draw all figures."""
-    files = balance_pictures(busy)
+    files = balance_pictures({name: result.busy for name, result in results.items()})
     titles = {"scale-in": ("4a", "9a"), "scale-out": ("4b", "9b"), "mixed": ("5", "10")}
     for what, (by_time, by_round) in titles.items():
-        seconds = {name: lines.seconds for name, lines in experiments[what].items()}
-        rounds = {name: lines.rounds for name, lines in experiments[what].items()}
+        seconds = {name: result.experiments[what].seconds for name, result in results.items()}
+        rounds = {name: result.experiments[what].rounds for name, result in results.items()}
         title = f"Figure {by_time} {what}: gap by projected time (rounds measured)"
         files |= gap_figure(seconds, "seconds, projected", title)
         files |= gap_figure(rounds, "round", f"Figure {by_round} {what}: gap by round (measured)")
     return files
 
 
-def tell(
-    experiments: Experiments, reached: Mapping[str, float], busy: Balanced, budget: Budget
-) -> str:
-    """Format all tables."""
-    per_round = {
-        name: Lines(rounds={k: v for k, v in lines.rounds.items() if k != UNI}, seconds={})
-        for name, lines in experiments["scale-in"].items()
+def rounds_by_setting(result: SetResult) -> dict[str, Line]:
+    """Return every setting's rounds once: those of micro-tasks do not depend on the members."""
+    lines = dict(result.experiments["scale-in"].rounds)
+    lines.pop(UNI)
+    return lines | {
+        f"{UNI}, {WORDS[what]}": experiment.rounds[UNI]
+        for what, experiment in result.experiments.items()
     }
+
+
+def tell(seeds: Sequence[Mapping[str, SetResult]], budget: Budget) -> str:
+    """Format all tables."""
+    figures = {"scale-in": "4 and 9", "scale-out": "4 and 9", "mixed": "5 and 10"}
     parts = [
-        "Figure 1b: rounds to a gap by the number of tasks (measured):\n",
-        lines_table(per_round, "rounds"),
+        "Figure 1b, and Figures 9 and 10: rounds to a gap (measured):\n",
+        lines_table([{n: rounds_by_setting(r) for n, r in some.items()} for some in seeds]),
         "Units of a round by the number of members (the paper's formulas):\n",
         waves_table(budget),
     ]
-    words = {
-        "scale-in": "Figures 4 and 9, 16 to 2 members",
-        "scale-out": "Figures 4 and 9, 2 to 16 members",
-        "mixed": "Figures 5 and 10, 8 fast and 8 slow members",
-    }
-    for what, title in words.items():
-        parts.append(f"{title}: seconds to a gap (projected from measured rounds):\n")
-        parts.append(lines_table(experiments[what], "seconds"))
-        parts.append(f"{title}: rounds to a gap (measured):\n")
-        parts.append(lines_table(experiments[what], "rounds"))
+    for what, title in WORDS.items():
+        parts.append(f"Figures {figures[what]}, {title}: seconds to a gap (projected):\n")
+        parts.append(
+            lines_table(
+                [{n: r.experiments[what].seconds for n, r in some.items()} for some in seeds]
+            )
+        )
     parts.append("Units of a round on 8 fast and 8 slow members:\n")
-    parts.append(units_table(reached, budget))
+    parts.append(units_table(seeds, budget))
     words_11 = "4 of 16 members at 1.2 instead of 2.6 GHz: slowest over mean time by round"
-    parts += [f"Figures 6 and 11, {words_11}:\n", balance_table(busy), snap_ml_words()]
+    busy = {name: result.busy for name, result in seeds[0].items()}
+    parts += [f"Figures 6 and 11, {words_11}, first seed:\n", balance_table(busy), snap_ml_words()]
     return "\n".join(parts)
 
 

@@ -29,15 +29,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from support.cocoa_data import SETS, load
-from support.cocoa_figures import by_rounds, by_units, gap_figure, scale_marks, write_files
-from support.elastic_comparison import markdown
-from support.scale_in_overhead import overhead_table
-from support.speedups import Cost, cost_of, gap_words, geometric_mean, speed_up
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(1, str(ROOT))
 
-from elasticml.data.readers.arrays import ArraySource
-from elasticml.report.style import write_whole
-from examples.papers.support.virtual_study import Curve, Plan, study
+from support.cocoa_data import SETS, load  # noqa: E402
+from support.cocoa_figures import by_rounds, by_units, gap_figure, scale_marks, write_files  # noqa: E402
+from support.elastic_comparison import markdown  # noqa: E402
+from support.scale_in_overhead import overhead_table  # noqa: E402
+from support.speedups import Cost, cost_of, gap_words, geometric_mean, speed_up  # noqa: E402
+
+from elasticml.data.readers.arrays import ArraySource  # noqa: E402
+from elasticml.report.style import write_whole  # noqa: E402
+from examples.papers.support.virtual_study import Curve, Plan, study  # noqa: E402
 
 #: Static numbers of members; P = lcm of them and of all scale-in sizes.
 MEMBERS = (1, 2, 4, 8, 16)

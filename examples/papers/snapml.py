@@ -6,7 +6,8 @@
 * ``single``: the single-node benchmark and the scatter of test log-loss against time: logistic
   regressions of elasticml, scikit-learn (LIBLINEAR's dual, lbfgs, SAGA) and, if the python
   given with ``--peers-python`` has them, Snap ML, Vowpal Wabbit, dask-ml and Spark MLlib, each in
-  a separate process, refitted with increasing effort. On a generated set of Criteo's shape
+  a separate process, refitted with increasing effort; the first fit that is within 1e-3 of the
+  best objective is repeated, and its median reported. On a generated set of Criteo's shape
   (39 fields, 1,000,000 hashed columns, power law), and on 200 rows of Criteo's own if
   ``ELASTICML_DATA`` has them. Missing peers are listed, with the reason.
 * ``hierarchical``: time to a gap against t2, the passes of a round, over links of 1 and 10 Gbit/s:

@@ -54,6 +54,18 @@ def test_only_iterations_that_change_nothing_end_a_peer_s_line(
     assert sum("objective" in line for line in lines) == report
 
 
+def test_efforts_of_a_task_are_all_fitted(tmp_path, monkeypatch, capsys):
+    from support import snapml_fit
+
+    tiny(tmp_path, "a", "b")
+    made = fits.Fits(lambda effort: (0.5 + effort, np.zeros(4)), 9)
+    monkeypatch.setitem(snapml_fit.PEERS, "one", lambda *_: made)
+    task = {"folder": str(tmp_path), "train": "a", "test": "b", "peer": "one", "threads": 1}
+    snapml_fit.main({**task, "l2": 0.1, "limit_s": 0.0, "efforts": [3] * 6})
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["s"] for line in lines if "s" in line] == [3.5] * 6
+
+
 def test_more_effort_of_ours_does_not_count_as_more_iterations(tmp_path):
     from tests.bench.peers.problems import Data, Problem
 
@@ -76,19 +88,35 @@ def test_missing_peers_are_tried_again_and_each_python_has_its_own_results(tmp_p
         made.append((task["peer"], python))
         if python == "without" or task["peer"] == "vw":
             return [{"none": "ImportError"}]
-        return [{"s": 1.0, "objective": 0.5, "logloss": 0.5}]
+        efforts = task.get("efforts", [3])
+        return [{"effort": k, "s": 1.0, "objective": 0.5, "logloss": 0.5} for k in efforts]
 
     monkeypatch.setattr(snapml_peers, "process", process)
 
     def others(python: str) -> list[str]:
         made.clear()
-        result = snapml_peers.runs(Store(folder=tmp_path), ("a", "b"), 0.1, python, 1.0)
-        assert len(result) == 10
+        once, repeated = snapml_peers.runs(Store(folder=tmp_path), ("a", "b"), 0.1, python, 1.0)
+        assert len(once) == 11
+        assert all([line["effort"] for line in fits] == [3] * 5 for fits in repeated.values())
         return [peer for peer, own in made if own == python]
 
-    each = ["snapml", "snapml", "dask-ml", "spark", "vw"]
+    there = ["snapml", "snapml", "dask-ml", "spark"]
+    each = [*there, "vw"]
     assert [others("without"), others("without")] == [each, each]
-    assert [others("with"), others("with"), others("another")] == [each, ["vw"], each]
+    repeats = [*each, *there]
+    assert [others("with"), others("with"), others("another")] == [repeats, ["vw"], repeats]
+
+
+def test_the_table_has_the_median_of_the_repeated_fits():
+    from support import snapml_peers
+
+    def fit(effort: int, s: float, objective: float) -> dict[str, float]:
+        return {"effort": effort, "s": s, "objective": objective, "logloss": objective}
+
+    once = {"a": [fit(0, 9.0, 2.0), fit(1, 8.0, 1.0005), fit(2, 7.0, 1.0)], "b": [fit(0, 6.0, 2.0)]}
+    repeated = {"a": [fit(1, s, 1.0005) for s in (5.0, 1.0, 2.0, 4.0, 3.0)]}
+    rows = snapml_peers.table(once, repeated).splitlines()[2:]
+    assert rows == ["a | 3 [1, 5] | 1.00050 | 1.00000 | – | ", "b | – | – | 2.00000 | – | "]
 
 
 def test_a_peer_that_does_not_end_reports_its_last_objective_and_the_reason(monkeypatch):

@@ -12,6 +12,7 @@ from support.cocoa_figures import gap_figure
 from support.elastic_comparison import markdown
 from support.local_sgd_store import Store
 from support.local_sgd_study import Budget, Line, Lines
+from support.speedups import spread
 
 from examples.papers.support.round_projection import (
     REFERENCE_MEMBERS,
@@ -35,6 +36,8 @@ FIGURES: Final = {
     "7": "Figure 7, against PyTorch alone, the same steps",
     "11": "Figure 11, 4 of 16 members at 1.2 instead of 2.6 GHz",
 }
+#: Figures of which the tables have medians over seeds; the others have the first seed only.
+SEEDED: Final = ("fixed", "4a", "4b", "5")
 #: Rounds of Figure 11's table.
 _SHOWN: Final = (0, 1, 2, 3, 4, 6, 8, 10, 15, 20, 30, 40, 49)
 
@@ -87,45 +90,56 @@ def run_all(
     return results
 
 
-def tell(found: Measurements) -> str:
+def tell(seeds: Sequence[Measurements]) -> str:
     """Format all tables."""
     parts = []
-    for figure, sets in found.lines.items():
+    first = seeds[0]
+    for figure, sets in first.lines.items():
         if not sets:
             continue
-        parts += [f"{FIGURES[figure]}: epochs to a test accuracy (measured):\n"]
-        parts += [_table(name, lines.epochs) for name, lines in sets.items()]
+        some = [m.lines[figure] for m in seeds if figure in m.lines]
+        words = f"{FIGURES[figure]}, " + (f"median of {len(some)}" if len(some) > 1 else "one seed")
+        parts += [f"{words}: epochs to a test accuracy (measured):\n"]
+        parts += [_table(name, [lines[name].epochs for lines in some]) for name in sets]
         if any(lines.units for lines in sets.values()):
-            parts += [f"{FIGURES[figure]}: units to a test accuracy (projected):\n"]
-            parts += [_table(name, lines.units, ends=False) for name, lines in sets.items()]
-    if found.units:
+            parts += [f"{words}: units to a test accuracy (projected):\n"]
+            parts += [
+                _table(name, [lines[name].units for lines in some], ends=False) for name in sets
+            ]
+    if first.units:
         parts += ["Units of as many samples as 16 members take in a round, on 8 fast and 8 slow:\n"]
-        parts += [_units_table(found.units)]
-    if found.busy:
+        parts += [_units_table([m.units for m in seeds if m.units])]
+    if first.busy:
         parts += [f"{FIGURES['11']}: slowest over mean time by round:\n"]
-        parts += [balance_table(found.busy, _SHOWN)]
+        parts += [balance_table(first.busy, _SHOWN)]
     return "\n".join(parts)
 
 
-def _table(name: str, lines: Mapping[str, Line], *, ends: bool = True) -> str:
-    """Format where each line reaches the targets, its best value and its last."""
+def _table(name: str, seeds: Sequence[Mapping[str, Line]], *, ends: bool = True) -> str:
+    """Format where each line reaches the targets that any reaches, and its best value."""
+    all_lines = [line for some in seeds for line in some.values()]
+    targets = [t for t in TARGETS[name] if any(y >= t for line in all_lines for _, y in line)]
     rows = []
-    for setting, line in lines.items():
-        reached = [next((x for x, y in line if y >= target), None) for target in TARGETS[name]]
-        cells = ["–" if x is None else f"{x:.5g}" for x in reached]
-        best = max(y for _, y in line)
-        values = [f"{best:.4f}", f"{line[-1][1]:.4f}", str(len(line))] if ends else []
-        rows.append([name, setting, *cells, *values])
-    head = ["data", "setting", *(f"{target:.0%}" for target in TARGETS[name])]
-    return markdown([*head, "best", "last", "epochs"] if ends else head, rows)
+    for setting in seeds[0]:
+        lines = [some[setting] for some in seeds]
+        cells = [
+            spread([next((x for x, y in line if y >= target), None) for line in lines])
+            for target in targets
+        ]
+        if ends:
+            cells += [spread([max(y for _, y in line) for line in lines]), str(len(lines[0]))]
+        rows.append([name, setting, *cells])
+    head = ["data", "setting", *(f"{target:.0%}" for target in targets)]
+    return markdown([*head, "best", "epochs"] if ends else head, rows)
 
 
-def _units_table(reached: Mapping[str, float]) -> str:
+def _units_table(seeds: Sequence[Mapping[str, float]]) -> str:
     tasks = (16, 24, 32, 64)
     cells = [f"{micro_task_units_mixed(k, study.MIXED):.3f}" for k in tasks]
     ideal = f"{uni_task_units_mixed(study.MIXED):.3f}"
     head = ["data", *(f"micro-tasks ({k})" for k in tasks), "uni-tasks, ideal", "uni-tasks, run"]
-    return markdown(head, [[name, *cells, ideal, f"{run:.3f}"] for name, run in reached.items()])
+    rows = [[name, *cells, ideal, spread([some[name] for some in seeds])] for name in seeds[0]]
+    return markdown(head, rows)
 
 
 def pictures(found: Measurements) -> dict[str, bytes]:

@@ -49,8 +49,10 @@ def run_local_sgd(
 
     Runs are kept below ``runs`` in the folder of the results.
     """
+    from dataclasses import replace
+
     from support import local_sgd_figures as figures
-    from support.local_sgd_store import Store
+    from support.local_sgd_store import Store, run_side_by_side
     from support.local_sgd_study import Budget
 
     sizes = {"channels": arguments.channels, "hidden": arguments.hidden}
@@ -78,5 +80,20 @@ def run_local_sgd(
             balanced_rounds=12,
         )
     store = Store(folder=arguments.out / "runs", rows=budget.rows)
-    result = figures.run_all(names, arguments.figures, store, budget)
-    return figures.tell(result), result.content(), figures.pictures(result)
+    budgets = [replace(budget, seed=budget.seed + k) for k in range(arguments.seeds)]
+
+    def run_with(some: Store) -> list[figures.Measurements]:
+        return [
+            figures.run_all(
+                names,
+                [name for name in arguments.figures if not k or name in figures.SEEDED],
+                some,
+                budgets[k],
+            )
+            for k in range(len(budgets))
+        ]
+
+    if arguments.jobs > 1:
+        run_side_by_side(store, run_with, arguments.jobs)
+    results = run_with(store)
+    return figures.tell(results), results[0].content(), figures.pictures(results[0])

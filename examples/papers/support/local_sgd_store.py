@@ -6,7 +6,9 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,35 @@ class Store:
             print(f"{path.stem}: {report}, {found.wall_s:.0f} s", file=sys.stderr, flush=True)
 
         return train(setting, load(data, self.rows), write)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Listing(Store):
+    """A store that lists the runs which a study needs; none of them is computed."""
+
+    #: Method of a store, data set and setting, each once.
+    needs: list[tuple[str, str, Setting]] = field(default_factory=list)
+
+    def run(self, data: str, setting: Setting) -> Run:
+        return self._listed("run", data, setting)
+
+    def plain(self, data: str, setting: Setting) -> Run:
+        return self._listed("plain", data, setting)
+
+    def _listed(self, way: str, data: str, setting: Setting) -> Run:
+        if (way, data, setting) not in self.needs:
+            self.needs.append((way, data, setting))
+        return Run(points=(), rounds=(Round(members=1, busy={0: 1.0}),), wall_s=0.0)
+
+
+def run_side_by_side(store: Store, study: Callable[[Store], Any], jobs: int) -> None:
+    """Compute and store all runs of a study, in this many processes."""
+    listing = _Listing(folder=store.folder, rows=store.rows)
+    study(listing)
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        runs = [pool.submit(getattr(store, way), *need) for way, *need in listing.needs]
+        for run_ in runs:
+            run_.result()
 
 
 def _read(kept: Mapping[str, Any], epochs: int) -> Run:

@@ -3,10 +3,10 @@
     python snapml_fit.py TASK
 
 TASK is JSON: ``folder``, ``train`` and ``test`` (names of sets there), ``peer``, ``threads``,
-``l2`` and ``limit_s``. A line has the seconds of a fit from scratch, its final objective, and
-the mean log-loss of the test set; the first line has the seconds of the first fit, including
-compilation, or the reason why there is none. For pythons that have NumPy, SciPy and the peer;
-elasticml is needed only for its own fits.
+``l2`` and ``limit_s``, and optionally ``efforts``, the numbers of the fits. A line has the number
+of a fit from scratch, its seconds, its final objective, and the mean log-loss of the test set; the
+first line has the seconds of the first fit, including compilation, or the reason why there is none.
+For pythons that have NumPy, SciPy and the peer; elasticml is needed only for its own fits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from tests.bench.peers.problems import Data, Problem
 
 
 def main(task: dict[str, Any]) -> None:
-    """Fit with increasing effort until more iterations change nothing, or the time is over."""
+    """Fit with increasing effort until more iterations change nothing, or the time is over.
+
+    Efforts that the task names are all fitted.
+    """
     train, test = (Data(Path(task["folder"]), task[name]) for name in ("train", "test"))
     problem, no_penalty = Problem(model="logistic", l2=task["l2"]), Problem(model="logistic")
     try:
@@ -36,11 +39,14 @@ def main(task: dict[str, Any]) -> None:
         print(json.dumps({"none": f"{type(error).__name__}: {error}"}), flush=True)
         return
     began_s, last, still = time.perf_counter(), np.inf, 0
-    for effort in range(fits.efforts):
+    for effort in task.get("efforts", range(fits.efforts)):
         seconds, w = fits.fit(effort)
         objective = train.objective(problem, w)
         logloss = test.objective(no_penalty, w)
-        print(json.dumps({"s": seconds, "objective": objective, "logloss": logloss}), flush=True)
+        line = {"effort": effort, "s": seconds, "objective": objective, "logloss": logloss}
+        print(json.dumps(line), flush=True)
+        if "efforts" in task:
+            continue
         # Two efforts may reach the same model before a third one improves it.
         is_still = fits.are_iterations and abs(last - objective) < 1e-8 * abs(objective)
         still = still + 1 if is_still else 0

@@ -15,13 +15,18 @@ from support.asgd_figures import Line, Panel
 from support.asgd_study import Figure, number
 from support.elastic_comparison import markdown
 from support.snapml_store import Store
+from support.speedups import spread
 
 OURS = "elasticml"
 #: Peers that come with scikit-learn, in this python; the others may be in another one.
-SCIKIT_LEARN = ("lbfgs", "liblinear", "saga")
+SCIKIT_LEARN = ("lbfgs", "liblinear", "newton-cg", "saga")
 OTHERS = ("snapml", "vw", "dask-ml", "spark")
 #: Relative distance from the best objective of any peer.
 TARGET = 1e-3
+#: Fits of which the table has the median: the first that came so close, again and again.
+REPEATS = 5
+#: Seconds after which a peer begins no further fit.
+LIMIT_S = 10.0
 #: Penalties: of the generated set, and of the sample, which is small.
 L2, SAMPLE_L2 = 1e-5, 1e-2
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -30,27 +35,53 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA
 Runs = dict[str, list[dict[str, Any]]]
 
 
-def runs(store: Store, sets: tuple[str, str], l2: float, python: str, limit_s: float) -> Runs:
-    """Run all peers on one set, as far as the time limit allows."""
-    results: Runs = {}
-    folder = store.folder / "data"
+def runs(
+    store: Store, sets: tuple[str, str], l2: float, python: str, limit_s: float
+) -> tuple[Runs, Runs]:
+    """Run all peers on one set, as far as the time limit allows; then repeat what the table has."""
     ways = [(OURS, 1), (OURS, 2), (SCIKIT_LEARN[0], 1)]
     if not store.quick:
         ways += [(peer, 1) for peer in SCIKIT_LEARN[1:]]
         ways += [("snapml", 1), ("snapml", 2), *((peer, 2) for peer in ("dask-ml", "spark"))]
         ways.append(("vw", 1))
-    for peer, threads in ways:
-        task = {"folder": str(folder), "train": sets[0], "test": sets[1], "peer": peer, "l2": l2}
-        task |= {"threads": threads, "limit_s": limit_s}
-        name = f"{peer}, {threads} thread{'s' if threads > 1 else ''}"
+
+    def run(peer: str, threads: int, what: str, **more: Any) -> list[dict[str, Any]] | None:
+        task = {"folder": str(store.folder / "data"), "train": sets[0], "test": sets[1], **more}
+        task |= {"peer": peer, "l2": l2, "threads": threads, "limit_s": limit_s}
         own = sys.executable if peer in (OURS, *SCIKIT_LEARN) else python
-        settings = {**task, "python": own}
-        lines = store.run(
-            f"{name}, {sets[0]}", settings, lambda t=task, p=own: process(t, p), has_ended
+        clock = os.environ.get("ELASTICML_BENCH_CLOCK", "elapsed")
+        return store.run(
+            f"{_name(peer, threads)}, {sets[0]}{what}",
+            {**task, "python": own, "clock": clock},
+            lambda: process(task, own),
+            has_ended,
         )
-        if lines is not None:
-            results[name] = lines
-    return results
+
+    once = {_name(*way): lines for way in ways if (lines := run(*way, "")) is not None}
+    repeated: Runs = {}
+    for way in ways:
+        there = first_there(once.get(_name(*way), []), least_of(once))
+        if there is not None:
+            lines = run(*way, ", again", efforts=[there["effort"]] * store.few(REPEATS, 2))
+            if lines is not None:
+                repeated[_name(*way)] = lines
+    return once, repeated
+
+
+def _name(peer: str, threads: int) -> str:
+    return f"{peer}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def least_of(found: Runs) -> float:
+    """Return the best objective that any peer has reached."""
+    reached = [t["objective"] for entry in found.values() for t in entry if "objective" in t]
+    return min(reached, default=math.nan)
+
+
+def first_there(lines: list[dict[str, Any]], least: float) -> dict[str, Any] | None:
+    """Return a peer's first fit that is close enough to the best objective."""
+    fits = (line for line in lines if "objective" in line)
+    return next((line for line in fits if line["objective"] <= least * (1 + TARGET)), None)
 
 
 def has_ended(lines: list[dict[str, Any]]) -> bool:
@@ -89,20 +120,16 @@ def _read(report: str) -> list[dict[str, Any]]:
 def figure(store: Store, python: str) -> Figure:
     """Fit on the generated set, and on Criteo's own sample."""
     rows, columns = store.few((300_000, 1_000_000), (2_000, 5_000))
-    limit_s = 20.0
     folder = store.folder / "data"
     sets = snapml_data.generated(folder, rows, columns)
-    result = runs(store, sets, L2, python, limit_s)
-    panels = [scatter(f"Criteo-shaped, {rows:,} rows", result)]
-    tables = [(f"Criteo-shaped, {rows:,} rows, {columns:,} columns, l2 {L2:g}", table(result))]
+    once, repeated = runs(store, sets, L2, python, LIMIT_S)
+    panels = [scatter(f"Criteo-shaped, {rows:,} rows", once)]
+    heading = f"Criteo-shaped, {rows:,} rows, {columns:,} columns, l2 {L2:g}"
+    tables = [(heading, table(once, repeated))]
     if (snapml_data.DATA / "criteo_sample").is_dir():
-        small = runs(store, snapml_data.sample(folder), SAMPLE_L2, python, limit_s)
-        tables.append(
-            (
-                f"Criteo's own sample, {snapml_data.SAMPLE_TRAIN} rows, l2 {SAMPLE_L2:g}",
-                table(small),
-            )
-        )
+        small = runs(store, snapml_data.sample(folder), SAMPLE_L2, python, LIMIT_S)
+        heading = f"Criteo's own sample, {snapml_data.SAMPLE_TRAIN} rows, l2 {SAMPLE_L2:g}"
+        tables.append((heading, table(*small)))
     return Figure(
         title="Single node: test log-loss against time",
         panels=tuple(panels),
@@ -120,24 +147,22 @@ def scatter(title: str, found: Runs) -> Panel:
     return Panel(title=title, x="seconds of a fit", y="mean log-loss of the test set", lines=lines)
 
 
-def table(found: Runs) -> str:
+def table(once: Runs, repeated: Runs) -> str:
     """Seconds to the target, the log-loss there, and the best log-loss, or why there are none."""
-    reached = [t["objective"] for entry in found.values() for t in entry if "objective" in t]
-    least = min(reached, default=math.nan)
-    rows = []
-    for name, entry in found.items():
+    least, rows = least_of(once), []
+    for name, entry in once.items():
         fits = [line for line in entry if "objective" in line]
-        there = next((t for t in fits if t["objective"] <= least * (1 + TARGET)), None)
+        there = first_there(entry, least)
+        again = [line["s"] for line in repeated.get(name, []) if "s" in line]
         best = min((t["logloss"] for t in fits), default=math.nan)
-        why = next((line["none"] for line in entry if "none" in line), "")
         rows.append(
             [
                 name,
-                number(there["s"] if there else math.nan),
+                spread(again) if again else number(there["s"] if there else math.nan),
                 f"{there['logloss']:.5f}" if there else "–",
                 f"{best:.5f}" if fits else "–",
                 number(next((t["first_s"] for t in entry if "first_s" in t), math.nan)),
-                why,
+                next((line["none"] for line in entry if "none" in line), ""),
             ]
         )
     head = ["peer", f"s to {TARGET:g}", "test log-loss there", "best of all", "first fit, s", "why"]

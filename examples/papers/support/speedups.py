@@ -44,6 +44,19 @@ def cost_of(curves: Sequence[Curve], gap: float, unit: str = "units") -> Cost:
     return Cost(value=median(float(getattr(c.end, unit)) for c in curves), is_reached=False)
 
 
+def spread(values: Sequence[float | None]) -> str:
+    """Format the median of some seeds; the least and the largest in brackets where they differ.
+
+    None is a run that has not reached the gap, and counts as the largest; it is formatted as "–".
+    """
+    known = sorted(math.inf if value is None else value for value in values)
+    middle, least, most = (
+        NEITHER if math.isinf(value) else f"{value:.4g}"
+        for value in (median(known), known[0], known[-1])
+    )
+    return middle if least == most else f"{middle} [{least}, {most}]"
+
+
 def speed_up(elastic: Cost, static: Mapping[int, Cost]) -> str:
     """Format the best static cost over the elastic one as the elastic-CoCoA paper's Table 2 does.
 
