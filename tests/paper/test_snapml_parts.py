@@ -143,12 +143,19 @@ def test_the_bench_stores_finished_runs_under_all_that_they_depend_on(
     monkeypatch.setattr(linear_peers, "run", run)
     tiny(tmp_path, "a")
     options = {"sets": ["a"], "models": ["logistic"], "peers": ["elasticml", "snapml"]}
-    options |= {"threads": [1], "only": "find", "begin_s": math.inf, "repeats": 1, "l1": 0.1}
-    options |= {"intercept": False, "cpu": False, "json": None}
+    options |= {
+        "threads": [1],
+        "only": "find",
+        "begin_s": math.inf,
+        "end_s": math.inf,
+        "repeats": 1,
+        "l1": 0.1,
+    }
+    options |= {"intercept": False, "cpu": False, "json": None, "cores": None}
 
     def again(**other: Any) -> list[str]:
         made.clear()
-        settings = {"C": [1.0], "limit_s": 60.0, "python": "python", **options, **other}
+        settings = {"C": [1.0], "limit_s": ["60"], "python": "python", **options, **other}
         linear_peers.study(tmp_path, argparse.Namespace(**settings))
         name = f"a | logistic C={settings['C'][0]:g} | 1"
         assert f"snapml, {name}: no" in capsys.readouterr().out
@@ -156,7 +163,7 @@ def test_the_bench_stores_finished_runs_under_all_that_they_depend_on(
 
     both = ["elasticml", "snapml"]
     assert [again(), again()] == [both, ["snapml"]]
-    for other in ({"C": [10.0]}, {"limit_s": 5.0}, {"python": "another"}):
+    for other in ({"C": [10.0]}, {"limit_s": ["5"]}, {"python": "another"}):
         assert [again(**other), again(**other), again()] == [both, ["snapml"], ["snapml"]]
 
 
