@@ -235,7 +235,8 @@ class BatchGradientSolver:
         scratch = bool(parameters.get("scratch", False))
         margins = cache.slopes if scratch else cache.margins
         if not scratch and _can_advance(cache, parameters):
-            margins += parameters["step"] * cache.directions
+            # The slopes are written next: no array is made, whose memory would not be in cache.
+            margins += np.multiply(cache.directions, parameters["step"], out=cache.slopes)
         else:
             assert forward is not None
             forward(chunk, margins)
@@ -364,7 +365,7 @@ class _Forwards:
 
     def __call__(self, chunk: Chunk, out: F64) -> None:
         """Write the margins of a chunk's rows, (n_rows,) or (models, n_rows)."""
-        rows = out.reshape(len(self.each), -1)
+        rows = (out,) if out.ndim == 1 else out
         for forward, offset, row in zip(self.each, self.offsets, rows, strict=True):
             forward(chunk, row)
             if offset != 0.0:
@@ -388,9 +389,8 @@ class _Adjoints:
 
     def add(self, chunk: Chunk, slopes: F64) -> None:
         """Add a chunk; slopes (n_rows,) or (models, n_rows)."""
-        for k, (adjoint, row) in enumerate(
-            zip(self.each, slopes.reshape(len(self.each), -1), strict=True)
-        ):
+        rows = (slopes,) if slopes.ndim == 1 else slopes
+        for k, (adjoint, row) in enumerate(zip(self.each, rows, strict=True)):
             adjoint.add(chunk, row)
             if self.lasts is not None:
                 self.lasts[k] += float(row.sum())
