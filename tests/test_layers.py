@@ -19,7 +19,7 @@ PACKAGE = ROOT / "elasticml"
 
 #: Lowest first. A file imports from strictly lower layers, and from its own part.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("ids", "errors", "arrays"),
+    ("ids", "errors", "arrays", "fast_dataclass"),
     ("user_cache",),
     ("compiled",),
     ("specification", "story"),

@@ -6,8 +6,7 @@ driver's orders that the machine passes on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from elasticml.fast_dataclass import dataclass
 from elasticml.ids import ChunkId, ExchangeId, MemberId
 from elasticml.protocol.commands import Command, CopyChunks
 from elasticml.protocol.events import Event

@@ -7,10 +7,11 @@ handles are integers that the adapter assigns to the arrays it holds; control on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from elasticml.errors import ElasticmlError
+from elasticml.fast_dataclass import dataclass
 from elasticml.ids import ChunkId, ExchangeId, Generation, GroupId, Mask, MemberId
 from elasticml.story.history import HistoryRow
 from elasticml.story.records import StoryRecord

@@ -6,9 +6,10 @@ What a cluster says about containers and nodes is in :mod:`elasticml.protocol.no
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, Literal, TypeVar
 
+from elasticml.fast_dataclass import dataclass
 from elasticml.ids import NO_EXCHANGE, ChunkId, ChunkInfo, ExchangeId, Generation, Mask, MemberId
 
 

@@ -7,9 +7,9 @@ an event. Clusters without container names post it with the address only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from elasticml.fast_dataclass import dataclass
 from elasticml.protocol.events import Event
 
 #: Why a container goes or has gone. A pre-empted, released or retired one is never a failure.
