@@ -25,7 +25,7 @@ OTHERS = ("snapml", "vw", "dask-ml", "spark")
 TARGET = 1e-3
 #: Fits of which the table has the median: the first that came so close, again and again.
 REPEATS = 5
-#: Seconds after which a peer begins no further fit.
+#: Seconds of fits after which a peer begins no further one.
 LIMIT_S = 10.0
 #: Penalties: of the generated set, and of the sample, which is small.
 L2, SAMPLE_L2 = 1e-5, 1e-2

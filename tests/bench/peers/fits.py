@@ -313,6 +313,8 @@ def vowpal_wabbit(data: Data, problem: Problem, threads: int) -> Fits:
     Workspace(words + " --passes 1 -k", enable_logging=False).finish()
 
     clock = CLOCKS[os.environ.get("ELASTICML_BENCH_CLOCK", "elapsed")]
+    #: Of the columns; the same in all learners.
+    places: list[int] = []
 
     def fit(number: int) -> tuple[float, F64]:
         began, passes = clock(), f" --passes {EFFORTS[number] + 1}"
@@ -322,8 +324,9 @@ def vowpal_wabbit(data: Data, problem: Problem, threads: int) -> Fits:
             # Penalties are applied to the weights only when they are written to a file.
             learner.finish()
             learner = Workspace(f"--quiet -t -i {folder / 'model'}", enable_logging=False)
-        space = learner.hash_space(" ")
-        places = [learner.hash_feature(str(j), space) for j in range(data.d)]
+        if not places:
+            space = learner.hash_space(" ")
+            places.extend(learner.hash_feature(str(j), space) for j in range(data.d))
         w = np.array([learner.get_weight(place, 0) for place in places])
         learner.finish()
         return seconds, w
