@@ -19,7 +19,7 @@ _ALWAYS: Final = ("elasticml.data.chunks.products", "elasticml.objectives.losses
 _TORCH: Final = "torch"
 _OF_ALGORITHM: Final[dict[str, tuple[str, ...]]] = {
     "async_sgd": ("elasticml.algorithms.async_sgd.kmeans",),
-    "batch_gradient": (),
+    "batch_gradient": ("elasticml.algorithms.batch_gradient.solver",),
     "cocoa": (
         "elasticml.objectives.conjugates",
         "elasticml.algorithms.cocoa.line_search",

@@ -283,14 +283,8 @@ def loss_named(name: str, parameters: Mapping[str, float] = {}) -> MarginLoss:
 
 
 def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
-    """Compile the kernels for float64 arrays, or load them from the cache.
+    """Compile the kernel that every linear algorithm calls, or load it from the cache.
 
     Members call it before they report ready, so that no exchange waits for the compiler.
     """
-    one, out = np.ones(1), np.zeros(1)
-    for weights in (None, one):
-        LOGISTIC.value_and_slope(one, one, weights, out)
-        LOGISTIC.along(one, one, one, weights, one, out, np.zeros(1))
-        LOGISTIC.curvature(one, one, weights, out)
-        LOGISTIC.curvature_along(one, one, one, weights)
-    LOGISTIC.conjugate(-0.5 * one, one, out)
+    LOGISTIC.value_and_slope(np.ones(1), np.ones(1), None, np.zeros(1))

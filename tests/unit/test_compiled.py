@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import operator
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from numba.core import types
 
 from elasticml import compiled
 from elasticml.algorithms.cocoa.contention import adapted_contention
@@ -110,7 +112,7 @@ one = np.ones(1)
 value = logistic_kernels.value_and_slope(0.0 * one, one, one, one.copy())
 assert value == np.log(2.0), value
 print(sum(logistic_kernels.value_and_slope.stats.cache_hits.values()))
-print("numba.typed.typeddict" in sys.modules)
+print("numba.typed.typeddict" in sys.modules, "numba.np.arrayobj" in sys.modules)
 """
     environment = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
     environment["ELASTICML_CACHE"] = str(tmp_path)
@@ -119,8 +121,46 @@ print("numba.typed.typeddict" in sys.modules)
         subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
         for _ in range(2)
     )
-    assert first.stdout.split() == ["0", "True"]
-    assert second.stdout.split() == ["1", "False"]
+    assert first.stdout.split() == ["0", "True", "True"]
+    assert second.stdout.split() == ["1", "False", "False"]
+
+
+def test_loaded_machine_code_can_be_called_by_compiled_code(tmp_path: Path) -> None:
+    program = """
+import numba
+import numpy as np
+from elasticml.algorithms.cocoa.line_search import products
+
+one = np.ones(2)
+print(*products(one, one), sum(products.stats.cache_hits.values()))
+print(*numba.njit(lambda x: products(x, x))(one))
+"""
+    environment = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
+    environment["ELASTICML_CACHE"] = str(tmp_path)
+    command = [sys.executable, "-c", program]
+    first, second = (
+        subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        for _ in range(2)
+    )
+    assert first.stdout.split() == ["2.0", "2.0", "0", "2.0", "2.0"]
+    assert second.stdout.split() == ["2.0", "2.0", "1", "2.0", "2.0"]
+
+
+def test_operators_are_typed_once_and_only_while_one_of_our_functions_is_compiled() -> None:
+    @compiled.kernel
+    def quotients(x: F64, y: F64) -> float:
+        return x[0] / y[0] + x[1] / y[1] + x[2] / y[2]
+
+    before = types.Function.get_call_type
+    x = np.arange(3.0)
+    assert quotients(x, x + 1.0) == 0.5 + 2.0 / 3.0
+    assert types.Function.get_call_type is before
+    divisions = [
+        operands
+        for function, _, operands in compiled._KNOWN_RESULTS
+        if function.typing_key is operator.truediv
+    ]
+    assert divisions.count((types.float64, types.float64)) == 1
 
 
 def test_the_digest_covers_every_imported_file(
@@ -182,10 +222,10 @@ def test_the_garbage_collector_is_off_until_the_last_of_several_compilations_end
         thread.join(60)
         states.append(gc.isenabled())
 
-    thread = threading.Thread(target=compiled._without_collections(compile_first), args=[()])
+    thread = threading.Thread(target=compiled._in_haste(compile_first), args=[()])
     assert gc.isenabled()
     thread.start()
-    compiled._without_collections(compile_second)(())
+    compiled._in_haste(compile_second)(())
     assert not thread.is_alive()
     assert states == [False]
     assert gc.isenabled()

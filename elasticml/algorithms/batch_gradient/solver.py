@@ -15,11 +15,17 @@ from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.targets import Targets, n_models, targets_for
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.data.chunks.products import Adjoint, Forward, make_adjoint, make_forward
+from elasticml.data.chunks.products import (
+    Adjoint,
+    Forward,
+    chunks_to_warm_up,
+    make_adjoint,
+    make_forward,
+)
 from elasticml.data.out_of_core.store import release, stream_chunks
 from elasticml.data.source import DatasetStats
 from elasticml.ids import ChunkId
-from elasticml.objectives.losses import loss_named
+from elasticml.objectives.losses import LOGISTIC, loss_named
 from elasticml.objectives.multiclass import MultiLoss, multiclass_loss
 from elasticml.specification.algorithms import BatchGradient, settings_from_section
 
@@ -416,3 +422,15 @@ def _can_advance(cache: _Cache, parameters: Mapping[str, Any]) -> bool:
         and cache.point == parameters["base"]
         and cache.direction == parameters["direction"]
     )
+
+
+def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
+    """Compile the kernels of line searches and second derivatives, or load their machine code."""
+    one, out = np.ones(1), np.zeros(1)
+    LOGISTIC.along(one, one, one, None, one, out, np.zeros(1))
+    LOGISTIC.curvature(one, one, None, out)
+    LOGISTIC.curvature_along(one, one, one, None)
+    for chunk in chunks_to_warm_up(kind, dtype):
+        w = np.ones(chunk.layout.n_columns)
+        adjoint, forward = make_adjoint(chunk.layout, w.size), make_forward(chunk.layout, w)
+        adjoint.add_product(chunk, forward, 0.0, one, out)

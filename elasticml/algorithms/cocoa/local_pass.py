@@ -563,7 +563,8 @@ def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
         solver = LocalSolver(loss="hinge", dtype=each, intercept_scaling=None)
         one = np.ones(1)
         solver.bind([Piece(chunk, one, one, np.zeros(1))])
-        request = PassRequest(
-            l2_total=1.0, total_weight=1.0, damping=1.0, epochs=1, seed=0, serial=0
-        )
-        solver.run(one, request, Serial())
+        for serial in range(2):  # from the second on, it is measured how far the model moved
+            request = PassRequest(
+                l2_total=1.0, total_weight=1.0, damping=1.0, epochs=1, seed=0, serial=serial
+            )
+            solver.run(one, request, Serial())

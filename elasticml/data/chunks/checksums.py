@@ -41,4 +41,5 @@ def mix(words: NDArray[np.uint64], seed: np.uint64) -> np.uint64:
 
 def checksum(body: memoryview) -> int:
     """Return the 64-bit checksum of a chunk's body; its size is a multiple of 64 bytes."""
-    return int(mix(np.frombuffer(body, np.uint64), np.uint64(0)))
+    # Always read-only: arrays that can be written to have a type, and machine code, of their own.
+    return int(mix(np.frombuffer(body.toreadonly(), np.uint64), np.uint64(0)))

@@ -26,6 +26,7 @@ def digest_of(array: NDArray[np.float64], before: int = 0) -> int:
     from elasticml.data.chunks.checksums import mix  # here: it imports numba
 
     words = np.ascontiguousarray(array, np.float64).reshape(-1).view(np.uint64)
+    words.flags.writeable = False  # as in checksums: the same machine code
     return int(mix(words, np.uint64(before)))
 
 

@@ -244,35 +244,38 @@ def make_adjoint(layout: Layout, d: int) -> Adjoint:
     return Adjoint(layout, d)
 
 
-def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
-    """Compile the products of float64 chunks, or load their machine code from the cache.
-
-    Members call it before they report ready, so that no exchange waits for compilation.
+def chunks_to_warm_up(kind: str | None, dtype: str | None) -> list[Chunk]:
+    """Return a chunk of one row for each kind of float64 chunks.
 
     Parameters
     ----------
-    kind : str, optional
+    kind : str or None
         The only kind of chunks; None: all.
-    dtype : str, optional
+    dtype : str or None
         Their type of values instead.
     """
     values: Dtype = "float32" if dtype == "float32" else "float64"
     one, id = np.ones(1), ChunkId("warm", 0, 0)
     layout = sequence_layout("AC", 8, (1, 2))
-    for chunk in (
+    chunks = (
         dense_chunk(id, one, np.ones((1, 1)), dtype=values),
         csr_chunk(id, one, [0, 1], [0], one, 1, dtype=values),
         binary_csr_chunk(id, one, [0, 1], [0], 1),
         sequence_chunk(id, one, np.zeros((1, 8), np.uint8), layout),
-    ):
-        if kind not in (None, chunk.layout.kind):
-            continue
+    )
+    return [chunk for chunk in chunks if kind in (None, chunk.layout.kind)]
+
+
+def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
+    """Compile the products with a vector from both sides, or load their machine code.
+
+    Members call it before they report ready, so that no exchange waits for compilation.
+    """
+    for chunk in chunks_to_warm_up(kind, dtype):
         w, out = np.ones(chunk.layout.n_columns), np.empty(1)
-        forward = make_forward(chunk.layout, w)
-        forward(chunk, out)
+        make_forward(chunk.layout, w)(chunk, out)
         adjoint = make_adjoint(chunk.layout, w.size)
         adjoint.add(chunk, out)
-        adjoint.add_product(chunk, forward, 0.0, one, out)
         adjoint.result(w)
 
 
