@@ -76,6 +76,9 @@ class DualLoss:
             None for ones.
         """
         s = _NO_WEIGHTS if weights is None else weights
+        if self.code == loss_kernels.TWEEDIE:
+            power = self.loss.shape[0]
+            return float(kernels.tweedie_minus_conjugate(power, alpha, targets, s))
         return float(kernels.minus_conjugate(self.code, self.box, alpha, targets, s))
 
     def alpha_from_margin(self, margins: F64, targets: F64, out: F64) -> None:

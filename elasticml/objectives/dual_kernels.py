@@ -205,18 +205,23 @@ def alpha_of_margin(code: int, z: float, y: float, box: Shape) -> float:
 
 @unchecked_kernel
 def minus_conjugate(code: int, box: Shape, duals: F64, targets: F64, weights: F64) -> float:
-    """Return the sum of ``s_i minus(a_i)``; ``weights`` (0,) means ones.
-
-    ``box`` of half deviances has their power first.
-    """
+    """Return the sum of ``s_i minus(a_i)``; ``weights`` (0,) means ones. Not of half deviances."""
     weighted = weights.size > 0
     total = 0.0
     for i in range(duals.size):
         s = weights[i] if weighted else 1.0
-        if code == 6:
-            total -= s * tweedie_conjugate(box[0], -duals[i], targets[i]) if s > 0.0 else 0.0
-        else:
-            total += s * minus_conjugate_of(code, duals[i], targets[i], box)
+        total += s * minus_conjugate_of(code, duals[i], targets[i], box)
+    return total
+
+
+@unchecked_kernel
+def tweedie_minus_conjugate(power: float, duals: F64, targets: F64, weights: F64) -> float:
+    """Return the same sum of a half deviance: apart, as its code takes long to compile."""
+    weighted = weights.size > 0
+    total = 0.0
+    for i in range(duals.size):
+        s = weights[i] if weighted else 1.0
+        total -= s * tweedie_conjugate(power, -duals[i], targets[i]) if s > 0.0 else 0.0
     return total
 
 
