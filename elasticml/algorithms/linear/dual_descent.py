@@ -26,7 +26,12 @@ from elasticml.arrays import F64, I32, I64
 from elasticml.compiled import regrouping_kernel, unchecked_kernel
 from elasticml.data.chunks.kernels import Values, prefetch
 from elasticml.objectives.conjugates import dual_loss_named
-from elasticml.objectives.dual_kernels import gap_of, minus_conjugate_of, stepped
+from elasticml.objectives.dual_kernels import (
+    gap_of,
+    logistic_short_step,
+    minus_conjugate_of,
+    stepped,
+)
 from elasticml.objectives.loss_kernels import Shape
 
 #: Weights of the model before the last pass of which the best is certified, for a loss with a kink:
@@ -38,6 +43,9 @@ GROW_MAX: Final = 0.25
 RATIO_MAX: Final = 4.0
 #: That ratio before the first certificate, for a loss with a kink, near which shares fall last.
 KINK_RATIO: Final = 0.2
+#: With the logistic loss and so many rows, only the gap's share of every eighth row is computed.
+SHARES_ROWS: Final = 1024
+SHARES_EVERY: Final = 8
 #: Visits, in passes over all rows, after which a certificate is due in any case.
 PATIENCE: Final = 10.0
 #: A gap below this share of the objective is rounding.
@@ -165,6 +173,7 @@ def _pass(
         j = np.int64(((bits >> np.uint64(32)) * np.uint64(k + 1)) >> np.uint64(32))
         active[k], active[j] = active[j], active[k]
     upper, lower, gap, seen, k = -math.inf, math.inf, 0.0, 0.0, 0
+    every = SHARES_EVERY if n_active >= SHARES_ROWS else 1
     while k < n_active:
         i = active[k]
         if k + 1 < n_active:
@@ -180,8 +189,8 @@ def _pass(
         seen += s
         swell = share / seen if share > 0.0 and seen > 0.0 else 1.0
         m, q = swell * y * z, swell * unit * s * norms[i]
-        gap += s * gap_of(code, old, m, y, box)
         if code != 0:
+            gap += s * gap_of(code, old, m, y, box)
             slope = _slope(code, old, m)
             is_low, is_high = old <= 0.0, code == 4 and old >= 1.0
             if (is_low and slope > slopes[0]) or (is_high and slope < slopes[1]):
@@ -192,8 +201,16 @@ def _pass(
             if (is_low and slope > 0.0) or (is_high and slope < 0.0):
                 projected = 0.0
             upper, lower = max(upper, projected), min(lower, projected)
+        elif k % every == 0:
+            # Logarithms: the shares of some rows stand for all.
+            gap += every * s * gap_of(code, old, m, y, box)
         k += 1
-        new = stepped(code, old, m, y, q, box) if s > 0.0 else old
+        if s <= 0.0:
+            new = old
+        elif code == 0:
+            new = logistic_short_step(old, m, q)
+        else:
+            new = stepped(code, old, m, y, q, box)
         if new != old:
             alpha[i] = new
             change = unit * s * y * (new - old)

@@ -47,6 +47,8 @@ PRODUCTS_WORTH: Final = 2
 STEP_PRODUCTS: Final = 2.5
 #: A Hessian of no more products is factored before the first step of a search.
 EARLY_PRODUCTS: Final = 2.0
+#: Least share of the last decrease that is expected of the next step.
+FALL: Final = 0.03
 #: Refused steps after which the Hessian is no longer factored: it changes too fast.
 REFUSED_MAX: Final = 2
 #: A gap below this share of the value that no step reduces is rounding.
@@ -259,6 +261,8 @@ class _SearchedSteps:
         #: Coordinates of the last step.
         self.scale: Coordinates | None = None
         self._first = 0.0
+        #: By how much the last step reduced the value.
+        self.fell = math.inf
         #: By which power of e each product of the last step made its residual smaller.
         self._rate = math.inf
 
@@ -273,8 +277,12 @@ class _SearchedSteps:
         expected = -math.log(residual) / self._rate
         if is_last and expected > self._products + 1.0:
             self._change(here.w, self._hessian)
-        elif expected > max(PRODUCTS_WORTH, self._rough.products) and self._rough.hessian:
-            self._change(here.w, self._rough.hessian)
+        elif expected > max(PRODUCTS_WORTH, self._rough.products):
+            if expected + self._rough.products > self._products + PRODUCTS_WORTH:
+                # The estimate is too rough.
+                self._rough = Rough(hessian=self._hessian, products=self._products)
+            if self._rough.hessian is not None:
+                self._change(here.w, self._rough.hessian)
         assert self.scale is not None
         gradient = self.scale.of_gradient(here.gradient)
         newton = _newton(here, gradient, self.scale, math.inf, residual)
@@ -284,8 +292,9 @@ class _SearchedSteps:
     def _goal(self, here: Point, gap: float) -> tuple[float, bool]:
         """Return the relative residual for a step, and whether it may be the last one."""
         norm = self._norm(here)
-        is_last = isinstance(self.scale, Factored) and 0.5 * norm * norm <= _reach(here, gap)
-        if is_last and 0.0 < gap < here.gap < math.inf:
+        # Old factors may say too little of the distance.
+        is_near = max(0.5 * norm * norm, FALL * self.fell) <= _reach(here, gap)
+        if is_near and isinstance(self.scale, Factored) and 0.0 < gap < here.gap < math.inf:
             return NEAR * math.sqrt(gap / here.gap), True
         return _residual(here, gap, norm, self._first), False
 
@@ -343,6 +352,7 @@ def _minimise_along(
         change = here.value - there.value
         # Values are equal up to rounding: judge the step by the norm of the gradient.
         is_hidden = not change > HIDDEN * abs(here.value)
+        searched.fell = change
         before = float(np.linalg.norm(scale.of_gradient(here.gradient)))
         after = float(np.linalg.norm(scale.of_gradient(there.gradient)))
         stalled = is_hidden and not after < 0.5 * before
