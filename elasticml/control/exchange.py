@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Collection, KeysView
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -158,11 +158,11 @@ class _Participants(NamedTuple):
     n_rows: int
 
 
-def _only(values: dict[MemberId, int], members: KeysView[MemberId]) -> dict[MemberId, int]:
+def _only(values: dict[MemberId, int], members: Parents) -> dict[MemberId, int]:
     """Restrict a dictionary to some members, 0 if it lacks one, in place."""
-    for member in values.keys() - members:
+    for member in set(values).difference(members):
         del values[member]
-    for member in members - values.keys():
+    for member in set(members).difference(values):
         values[member] = 0
     return values
 
@@ -224,10 +224,10 @@ class ExchangeCoordinator:
         state, at = self.state, (self.state.generation, self.state.ledger.changes)
         if self._part_at != at:
             self._part_at = at
-            here, former = state.parents.keys(), self._part
+            here, former = state.parents, self._part
             rows = _only(state.ledger.rows_by_member(), here)
-            gone = mask_of(m.slot for m in former.rows.keys() - here)
-            came = mask_of(m.slot for m in here - former.rows.keys())
+            gone = mask_of(m.slot for m in set(former.rows).difference(here))
+            came = mask_of(m.slot for m in set(here).difference(former.rows))
             self._part = _Participants(
                 versions=_only(state.ledger.versions.copy(), here),
                 rows=rows,
@@ -307,11 +307,10 @@ class ExchangeCoordinator:
         assert run is not None and run.gathered is not None
         if run.in_sum is None:
             lacking = run.mask & ~run.gathered.contributors
-            present = run.participants.keys()
-            # Usually none or few are lacking; sets are subtracted without running Python code.
-            run.in_sum = frozenset(
-                present - members_in(lacking, run.participants) if lacking else present
-            )
+            # Usually none or few are lacking; a set of a dictionary's keys does not hash them.
+            run.in_sum = frozenset(run.participants)
+            if lacking:
+                run.in_sum -= members_in(lacking, run.participants)
         return run.in_sum
 
     def missing(self) -> list[MemberId]:
@@ -405,7 +404,7 @@ class ExchangeCoordinator:
         assert run is not None and run.gathered is not None
         in_sum = self.in_sum()
         opened, _ = state.ledger.report(in_sum)
-        lacking = run.participants.keys() - in_sum
+        lacking = set(run.participants).difference(in_sum)
         examples = run.n_rows - sum(run.rows[m] for m in lacking)
         if run.header.keep and not run.disturbed:
             self.kept.append(

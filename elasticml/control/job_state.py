@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal, ParamSpec
+from typing import Final, Literal, ParamSpec
 
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.ledger import Ledger
@@ -24,6 +24,8 @@ from elasticml.protocol.commands import Command, Order, Own, Record, Rewire
 from elasticml.story.records import StoryRecord
 
 P = ParamSpec("P")
+#: Stages of members that stay.
+STEADY: Final = ("active", "spare")
 Stage = Literal["gathering", "surveying", "reading", "dealing", "training", "ended"]
 
 
@@ -117,16 +119,15 @@ class JobState:
             len({m.host for m in (*staying, *leaving)}),
         )
         if keeps:
-            versions, announced = self.ledger.versions, self.announced_versions
             touched = rewired(former, self.parents, self.below)
             # What was sent since the last exchange may be on its way: it is known when this is.
-            touched |= self.rewired & self.parents.keys()
-            touched.update(m for m in self.parents if announced.get(m) != versions.get(m, 0))
+            touched |= (self.rewired | self.ledger.reowned) & self.parents.keys()
             self.moved = mask_of(m.slot for m in touched)
         else:
             touched, self.moved = set(self.parents), None
             self.below = children(self.parents)
         self.rewired = touched
+        self.ledger.reowned.clear()
         commands: list[Command] = []
         for member in sorted(former.keys() - self.parents.keys()):
             if member in self.membership.members:
@@ -178,7 +179,8 @@ class JobState:
         """Return members that can be given chunks: configured, staying and unmarked."""
         return {
             m.id
-            for m in self.membership.stage("active", "spare")
+            for stage in STEADY
+            for m in self.membership.stage(stage)
             if m.configured and not m.is_marked
         }
 

@@ -51,6 +51,8 @@ class Ledger:
         self.groups: dict[GroupId, Group] = {}
         #: Incremented for a member whenever its set of owned chunks changes.
         self.versions: dict[MemberId, int] = {}
+        #: Living members whose set has changed since they were last told.
+        self.reowned: set[MemberId] = set()
         #: Last version of a lost member's set, while its chunks are in the open set.
         self.last_versions: dict[MemberId, int] = {}
         #: Number of changes of owners and holders: if it is unchanged, so are all of them.
@@ -120,6 +122,7 @@ class Ledger:
             self.emptied.add(former)
         self._rows[former] -= self.info[chunk].rows
         self.versions[former] += 1
+        self.reowned.add(former)
         self._own(chunk, target)
 
     def chunks_of(self, member: MemberId) -> tuple[ChunkId, ...]:
@@ -153,6 +156,7 @@ class Ledger:
         self.emptied.discard(member)
         self._rows[member] = self._rows.get(member, 0) + self.info[chunk].rows
         self.versions[member] = self.versions.get(member, 0) + 1
+        self.reowned.add(member)
 
     def adopt(self, chunk: ChunkId, member: MemberId) -> None:
         """Give a chunk removed from the open set to a holder of its body."""
@@ -168,6 +172,7 @@ class Ledger:
         chunks = self.owned.pop(member, set())
         self.emptied.discard(member)
         version = self.versions.pop(member, 0)
+        self.reowned.discard(member)
         for chunk in chunks:
             del self._owner[chunk]
         for chunk in self.held.pop(member, ()):

@@ -154,10 +154,12 @@ class Membership:
 
     def stage(self, *stages: Stage) -> list[MemberRecord]:
         """List members in one of these stages, by age (oldest first), then by slot."""
-        lists = [records for stage in stages if (records := self._stages[stage].records)]
-        if len(lists) == 1:
-            return lists[0].copy()
-        return sorted((record for records in lists for record in records), key=_age)
+        some = [aged for stage in stages if (aged := self._stages[stage]).records]
+        if len(some) == 1:
+            return some[0].records.copy()
+        # No two members have the same age, so that records are not compared.
+        pairs = sorted(pair for aged in some for pair in zip(aged.ages, aged.records, strict=True))
+        return [record for _, record in pairs]
 
     def count(self, *stages: Stage) -> int:
         """Return the number of members in these stages."""
@@ -197,18 +199,18 @@ class _Aged:
 
     def __init__(self) -> None:
         self.records: list[MemberRecord] = []
-        self._ages: list[tuple[int, int]] = []
+        self.ages: list[tuple[int, int]] = []
 
     def add(self, record: MemberRecord) -> None:
         """Insert a member."""
-        place = bisect_left(self._ages, _age(record))
-        self._ages.insert(place, _age(record))
+        place = bisect_left(self.ages, _age(record))
+        self.ages.insert(place, _age(record))
         self.records.insert(place, record)
 
     def discard(self, record: MemberRecord) -> None:
         """Remove a member."""
-        place = bisect_left(self._ages, _age(record))
-        del self._ages[place], self.records[place]
+        place = bisect_left(self.ages, _age(record))
+        del self.ages[place], self.records[place]
 
 
 def _age(record: MemberRecord) -> tuple[int, int]:

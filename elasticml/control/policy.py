@@ -113,7 +113,10 @@ class LazyMembers(Sequence[MemberView]):
 
     Parameters
     ----------
-    records : sequence of MemberRecord
+    n : int
+        Number of members.
+    records : callable
+        Lists them.
     make : callable
         Builds the view of one.
     rows_of : callable
@@ -122,10 +125,12 @@ class LazyMembers(Sequence[MemberView]):
 
     def __init__(
         self,
-        records: Sequence[MemberRecord],
+        n: int,
+        records: Callable[[], Sequence[MemberRecord]],
         make: Callable[[MemberRecord], MemberView],
         rows_of: Callable[[MemberId], int],
     ) -> None:
+        self._n = n
         self._records = records
         self._make = make
         self._rows_of = rows_of
@@ -135,7 +140,7 @@ class LazyMembers(Sequence[MemberView]):
     def seen(self) -> tuple[MemberView, ...]:
         """Return the member views, built on first use."""
         if self._members is None:
-            self._members = tuple([self._make(record) for record in self._records])
+            self._members = tuple([self._make(record) for record in self._records()])
         return self._members
 
     def loads(self, unmarked: bool = False) -> dict[MemberId, int]:
@@ -143,17 +148,17 @@ class LazyMembers(Sequence[MemberView]):
         if self._members is not None:
             return {m.id: m.rows for m in self._members if not (unmarked and m.is_marked)}
         rows_of = self._rows_of
-        return {r.id: rows_of(r.id) for r in self._records if not (unmarked and r.is_marked)}
+        return {r.id: rows_of(r.id) for r in self._records() if not (unmarked and r.is_marked)}
 
     def member(self, id: MemberId) -> MemberView:
         """Return the view of one member, without those of the others."""
         if not self._by_id:
-            self._by_id = {record.id: record for record in self._records}
+            self._by_id = {record.id: record for record in self._records()}
         return self._make(self._by_id[id])
 
     def __len__(self) -> int:
         """Count the members."""
-        return len(self._records)
+        return self._n
 
     def __iter__(self) -> Iterator[MemberView]:
         """Iterate over the members."""

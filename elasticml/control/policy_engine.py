@@ -111,20 +111,23 @@ class PolicyViews:
         """Return the view of the current state."""
         state, chunk_moves = self._state, self._mobility
         ledger, membership = state.ledger, state.membership
-        promised = {m for owners in chunk_moves.returning.values() for m in owners.values()}
-        coming = chunk_moves.bytes_to() if state.stage == "training" else {}
-        for chunk, target in self._copying.targets().items():
-            coming[target] = coming.get(target, 0) + ledger.info[chunk].nbytes
+        coming: dict[MemberId, int] | None = None
 
-        def views_of(records: Sequence[MemberRecord]) -> LazyMembers:
-            return LazyMembers(
-                records, lambda m: self._member(m, coming.get(m.id, 0)), ledger.rows_of
-            )
+        def view_of(record: MemberRecord) -> MemberView:
+            nonlocal coming
+            if coming is None:
+                coming = self._coming_bytes()
+            return self._member(record, coming.get(record.id, 0))
 
-        ready = [m for m in membership.stage("spare") if m.configured and m.id not in promised]
+        ready = [m for m in membership.stage("spare") if m.configured]
+        if ready and chunk_moves.returning:
+            promised = {m for owners in chunk_moves.returning.values() for m in owners.values()}
+            ready = [m for m in ready if m.id not in promised]
         if any(m.is_marked for m in ready) and state.steady():
             ready = [m for m in ready if not m.is_marked]
-        spares, working = views_of(ready), views_of(membership.stage("active"))
+        rows_of, n_active = ledger.rows_of, membership.count("active")
+        spares = LazyMembers(len(ready), lambda: ready, view_of, rows_of)
+        working = LazyMembers(n_active, lambda: membership.stage("active"), view_of, rows_of)
         self._last = [weakref.ref(spares), weakref.ref(working)]
         return View(
             now_s=now_s,
@@ -143,7 +146,7 @@ class PolicyViews:
             ),
             spares=spares,
             working=working,
-            leaving=views_of(membership.stage("leaving")).seen(),
+            leaving=tuple([view_of(record) for record in membership.stage("leaving")]),
             history=self._history.progress,
             chunks=self._chunks,
             changes=ledger.changes,
@@ -162,6 +165,13 @@ class PolicyViews:
             move_bytes_per_s=state.settings.move_bytes_per_s,
             seed=state.settings.seed,
         )
+
+    def _coming_bytes(self) -> dict[MemberId, int]:
+        """Return the bytes that members are receiving, as moves or as copies."""
+        coming = self._mobility.bytes_to() if self._state.stage == "training" else {}
+        for chunk, target in self._copying.targets().items():
+            coming[target] = coming.get(target, 0) + self._state.ledger.info[chunk].nbytes
+        return coming
 
     def _member(self, record: MemberRecord, coming_bytes: int) -> MemberView:
         return MemberView(
@@ -396,8 +406,9 @@ class PolicyEngine:
         Marked members are left out, too, unless all members are marked.
         """
         staying = {m for m in set(targets.values()) if self._are_staying([m])}
-        steady = self.state.steady()
-        recipients = staying & steady if steady else staying
+        members = self.state.membership.members
+        unmarked = {m for m in staying if not members[m].is_marked}
+        recipients = unmarked if unmarked or self.state.steady() else staying
         info = self.state.ledger.info
         return {c: m for c, m in targets.items() if c in info and m in recipients}
 

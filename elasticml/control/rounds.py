@@ -100,14 +100,14 @@ class History:
                 sums[member] = sums.get(member, 0.0) + value
         self._now.clear()
         members, ledger = self.state.membership.members, self.state.ledger
-        for member in sums.keys() - members.keys():
+        for member in set(sums).difference(members):
             del sums[member]
         if not sums:
             return
         if self._rows[0] != ledger.changes:
             self._rows = (ledger.changes, ledger.rows_by_member())
         rows = self._rows[1]
-        skipped = self._kept[-1][0].keys() - sums.keys() if self._kept else set()
+        skipped = set(self._kept[-1][0]).difference(sums) if self._kept else set()
         if 0 in rows.values():
             skipped |= {member for member in sums if not rows.get(member)}
         for member in skipped - self._apart.keys():

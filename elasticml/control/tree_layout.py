@@ -75,7 +75,7 @@ def rewired(former: Parents, parents: Parents, below: Below) -> set[MemberId]:
         The members of the new tree whose parent or children have changed.
     """
     moved = [m for m, parent in parents.items() if former.get(m, m) != parent]
-    gone = former.keys() - parents.keys()
+    gone = set(former).difference(parents)
     nodes: set[MemberId | None] = set()
     for member in (*gone, *(m for m in moved if m in former)):
         nodes.add(former[member])

@@ -237,7 +237,9 @@ class _MemoryPlan:
         """
         before, fits = (dict(self._rows), dict(self._nbytes)), True
         rest = [chunk for chunk in group.chunks if chunk not in owners]
-        loads = sorted(self._load(m) for m in preferred)
+        loads = sorted(
+            [self._load(m) for m in preferred] if self._rows else self._first_loads(preferred)
+        )
         level, current = self._even_load(rest, loads), None
         for chunk in rest:
             if current is None or not self._takes(current, chunk, level):
@@ -292,6 +294,13 @@ class _MemoryPlan:
         assert self._chunks is not None
         middle = self._load(member)[0] + self._chunks.rows(chunk) / 2
         return middle <= level and bool(self._with_room(chunk, [member]))
+
+    def _first_loads(self, members: Sequence[MemberId]) -> list[tuple[int, MemberId]]:
+        """Return what ``_load`` returns for each, before any chunk is assigned."""
+        rows = {m.id: m.rows for m in self._spares.values()}
+        if not rows.keys() >= set(members):
+            rows = self._members
+        return [(rows[m], m) for m in members]
 
     def _load(self, member: MemberId) -> tuple[int, MemberId]:
         spare = self._spares.get(member)

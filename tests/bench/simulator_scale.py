@@ -1,12 +1,14 @@
 """Time the simulator with thousands of members that leave and return, without data and solvers.
 
     python tests/bench/simulator_scale.py [--members 10000] [--rounds 100] [--probes 0]
-        [--topology tree] [--rate 0] [--undisturbed] [--against OTHER_CHECKOUT] [--json FILE]
+        [--topology tree] [--moments 10] [--share 0.005] [--rate 0] [--undisturbed]
+        [--against OTHER_CHECKOUT] [--json FILE]
 
 The members of the trace are lost in groups, spread over the run, and return some rounds later;
 with ``--rate`` others are pre-empted at random, with ``--undisturbed`` none is lost. One line a
 run: members, rounds, losses, returns, chunks moved, events, processor seconds (the machine may be
-busy), of which milliseconds of the driver machine in a round (median), and the digest of the story.
+busy), of which milliseconds of the driver machine in a round (the median, and the most of any after
+the first), the peak of memory, and the digest of the story.
 With ``--against`` the same record is also run with the elasticml of another checkout, and the
 stories must be equal.
 """
@@ -20,6 +22,7 @@ import itertools
 import json
 import os
 import random
+import resource
 import statistics
 import subprocess
 import sys
@@ -35,19 +38,20 @@ from elasticml.control.driver import Driver
 from elasticml.protocol.events import RoundFinished
 from elasticml.sim.simulation import Simulation
 
-#: Times at which the trace takes members, and the share of all members that it takes each time.
-MOMENTS, SHARE = 10, 0.005
 #: Approximate seconds of a round with 1000 examples per member.
 ROUND_S = 0.6
 
 
-def trace(members: int, rounds: int, path: Path) -> str:
-    """Write a trace of pre-emptions, the same for the same arguments; return its path."""
+def trace(members: int, rounds: int, moments: int, share: float, path: Path) -> str:
+    """Write a trace of pre-emptions, the same for the same arguments; return its path.
+
+    At each of ``moments`` it takes a share of all members.
+    """
     rng = random.Random(f"{members}.{rounds}")
     lines = ["time,slot,away"]
-    for k in range(MOMENTS):
-        at = round((k + 0.5) * rounds * ROUND_S / MOMENTS, 3)
-        for slot in rng.sample(range(members), max(1, int(SHARE * members))):
+    for k in range(moments):
+        at = round((k + 0.5) * rounds * ROUND_S / moments, 3)
+        for slot in rng.sample(range(members), max(1, int(share * members))):
             lines.append(f"{at},{slot},{rng.choice((2.0, 5.0))}")
     path.write_text("\n".join(lines) + "\n")
     return str(path)
@@ -58,7 +62,8 @@ def record(args: argparse.Namespace, file: Path) -> dict[str, Any]:
     from elasticml.sim.preemption_trace import read_preemptions
 
     # Entry by entry: an older checkout may not read the file's format.
-    entries = read_preemptions(trace(args.members, args.rounds, file))
+    path = trace(args.members, args.rounds, args.moments, args.share, file)
+    entries = read_preemptions(path)
     chance = {"rate": args.rate, "away": [2, 8], "count": 10} if args.rate else None
     return {
         "job": "scale",
@@ -118,6 +123,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
                 print(f"  round {entry['round'] + 1}: {spent_s:.1f} s", file=sys.stderr, flush=True)
     seconds = time.process_time() - began_s
     result = simulation.result()
+    driver_ms = [1e3 * (b - a) for a, b in itertools.pairwise(ends_s[1:])]
     story = json.dumps([result.state, result.story, result.rows]).encode()
     return {
         "members": job["members"]["start"],
@@ -129,9 +135,9 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         "events": result.actions,
         "cpu_s": round(seconds, 2),
         # The first round includes the loading.
-        "driver_ms": round(
-            1e3 * statistics.median(b - a for a, b in itertools.pairwise(ends_s[1:])), 2
-        ),
+        "driver_ms": round(statistics.median(driver_ms), 2),
+        "driver_ms_max": round(max(driver_ms), 2),
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "us_per_event": round(1e6 * seconds / result.actions, 2),
         "story": hashlib.sha256(story).hexdigest()[:16],
     }
@@ -160,6 +166,8 @@ def main() -> None:
     parser.add_argument("--probes", type=int, default=0, help="small exchanges after each gradient")
     parser.add_argument("--topology", default="tree", choices=("tree", "star"))
     parser.add_argument("--fan-out", type=int, default=2)
+    parser.add_argument("--moments", type=int, default=10, help="times at which members are lost")
+    parser.add_argument("--share", type=float, default=0.005, help="of all members, each time")
     parser.add_argument("--rate", type=float, default=0.0, help="pre-emptions a second, by chance")
     parser.add_argument("--undisturbed", action="store_true", help="no member is lost")
     parser.add_argument("--against", type=Path, help="another checkout to run the same with")
