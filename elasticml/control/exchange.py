@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from elasticml.control.job_state import JobState
-from elasticml.control.tree_layout import Parents
+from elasticml.control.tree_layout import Below, Parents, children
 from elasticml.ids import ExchangeId, Mask, MemberId, mask_of, members_in
 from elasticml.protocol.commands import (
     AnchorPart,
@@ -58,13 +58,15 @@ class AnchorTerm:
     at: MemberId | None
 
 
-def subtree_of(parents: Parents, member: MemberId) -> Mask:
-    """Return the contributors of a member's sum in a tree without losses: its subtree."""
-    mask, below = member.bit, {member}
-    while deeper := {m for m, parent in parents.items() if parent in below} - below:
-        below |= deeper
-        mask = Mask(mask | sum(m.bit for m in deeper))
-    return mask
+def subtree_of(below: Below, member: MemberId) -> Mask:
+    """Return the contributors of a member's sum in a tree without losses: its subtree.
+
+    The time is that of the subtree, not of the tree: many members may be lost at once.
+    """
+    subtree = [member]
+    for node in subtree:  # grows
+        subtree += below.get(node, ())
+    return mask_of(m.slot for m in subtree)
 
 
 def plan_anchor(
@@ -125,11 +127,11 @@ class RunningExchange:
     #: Participants whose partial ``gathered`` contains; computed on first use.
     in_sum: frozenset[MemberId] | None = None
     #: Anchor terms not answered yet, and the parts that have arrived.
-    anchor_terms: list[AnchorTerm] = field(default_factory=list)
+    anchor_terms: dict[tuple[MemberId | None, MemberId], AnchorTerm] = field(default_factory=dict)
     anchor_parts: list[AnchorPart] = field(default_factory=list)
     anchor_of: ExchangeId | None = None
-    #: The tree of that exchange.
-    anchor_tree: Parents = field(default_factory=dict)
+    #: The tree of that exchange: the children of each node.
+    anchor_below: Below = field(default_factory=dict)
     anchor_deadline_s: float = 0.0
 
     @property
@@ -329,7 +331,7 @@ class ExchangeCoordinator:
         terms = plan_anchor(kept.parents, missing, state.membership.members.keys())
         if terms is None:
             return []
-        run.anchor_of, run.anchor_tree = kept.id, kept.parents
+        run.anchor_of, run.anchor_below = kept.id, children(kept.parents)
         run.anchor_deadline_s = now_s + state.settings.status_s_max
         commands: list[Command] = []
         for term in terms:
@@ -338,11 +340,10 @@ class ExchangeCoordinator:
                 if handle is None:
                     self._drop_anchor()
                     return []
-                run.anchor_parts.append(
-                    AnchorPart(handle=handle, sign=term.sign, of=subtree_of(kept.parents, term.of))
-                )
+                of = subtree_of(run.anchor_below, term.of)
+                run.anchor_parts.append(AnchorPart(handle=handle, sign=term.sign, of=of))
                 continue
-            run.anchor_terms.append(term)
+            run.anchor_terms[term.at, term.of] = term
             sender = None if term.at == term.of else term.of
             commands.append(
                 SendAnchor(cause="members missing", member=term.at, exchange=kept.id, sender=sender)
@@ -361,18 +362,16 @@ class ExchangeCoordinator:
     def anchor_arrived(self, event: AnchorArrived) -> list[Command]:
         """Add one anchor term; if the member lacks it there is no anchor, but a correction."""
         run = self.running
-        terms = [] if run is None or run.anchor_of != event.exchange else run.anchor_terms
-        for term in terms:
-            whose = event.sender if event.sender is not None else event.member
-            if term.at == event.member and term.of == whose:
-                assert run is not None
-                if event.handle is None:
-                    self._drop_anchor()
-                    return []
-                run.anchor_terms.remove(term)
-                of = subtree_of(run.anchor_tree, term.of)
-                part = AnchorPart(handle=event.handle, sign=term.sign, of=of)
-                run.anchor_parts.append(part)
+        whose = event.sender if event.sender is not None else event.member
+        if run is not None and run.anchor_of == event.exchange:
+            term = run.anchor_terms.get((event.member, whose))
+            if term is not None and event.handle is None:
+                self._drop_anchor()
+                return []
+            if term is not None and event.handle is not None:
+                del run.anchor_terms[event.member, whose]
+                of = subtree_of(run.anchor_below, term.of)
+                run.anchor_parts.append(AnchorPart(handle=event.handle, sign=term.sign, of=of))
                 self._fetched.append(event.handle)
                 return []
         if event.handle is None:
@@ -386,7 +385,7 @@ class ExchangeCoordinator:
         if run is None:
             return
         run.disturbed = True
-        if any(term.at == member for term in run.anchor_terms):
+        if any(at == member for at, _ in run.anchor_terms):
             self._drop_anchor()
 
     def deliverable(self, now_s: float) -> bool:

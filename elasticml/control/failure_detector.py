@@ -87,16 +87,34 @@ class LinkMonitor:
         self._state = state
         #: Member -> unreachable peer, and since when.
         self._down: dict[MemberId, tuple[MemberId, float]] = {}
+        #: Peer -> members that have reported it as unreachable.
+        self._reporters: dict[MemberId, set[MemberId]] = {}
+        #: Members whose report has not been compared with the tree, and the tree of the others.
+        self._unseen: list[MemberId] = []
+        self._tree: object = None
 
     def link_down(self, member: MemberId, peer: MemberId, now_s: float) -> None:
         """Record that a member cannot reach a peer."""
         living = self._state.membership.members
         if member in living and peer in living:
+            self._forget(member)
             self._down[member] = (peer, now_s)
+            self._reporters.setdefault(peer, set()).add(member)
+            self._unseen.append(member)
 
     def lost(self, member: MemberId) -> None:
         """Forget a lost member: reports that it is unreachable were right."""
-        self._down = {m: d for m, d in self._down.items() if member not in (m, d[0])}
+        self._forget(member)
+        for reporter in self._reporters.pop(member, ()):
+            del self._down[reporter]
+
+    def _forget(self, member: MemberId) -> None:
+        """Forget a member's report."""
+        peer, _ = self._down.pop(member, (None, 0.0))
+        if peer is not None:
+            self._reporters[peer].discard(member)
+            if not self._reporters[peer]:
+                del self._reporters[peer]
 
     def unreachable(self, now_s: float) -> list[MemberId]:
         """List members that have been cut off from their current parent for too long."""
@@ -107,6 +125,9 @@ class LinkMonitor:
     def relaid(self) -> None:
         """Forget links that are no longer in the tree; a link used again later is a new one."""
         parents = self._state.parents
-        for member, (peer, _) in list(self._down.items()):
-            if parents.get(member) != peer:
-                del self._down[member]
+        # Within an exchange the tree changes only around lost members, whose reports are forgotten.
+        reports = self._unseen if parents is self._tree else list(self._down)
+        self._unseen, self._tree = [], parents
+        for member in reports:
+            if member in self._down and parents.get(member) != self._down[member][0]:
+                self._forget(member)

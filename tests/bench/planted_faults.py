@@ -265,9 +265,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         EXCHANGE,
-        "mask = Mask(mask | sum(m.bit for m in deeper))",
-        "mask = Mask(sum(m.bit for m in deeper))",
-        "the mask of a subtree lacks its upper levels",
+        "subtree += below.get(node, ())",
+        "subtree = [*subtree, *below.get(node, ())]",
+        "the mask of a subtree lacks its lower levels",
     ),
     Fault(
         EXCHANGE,
@@ -307,7 +307,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         EXCHANGE,
-        "if any(term.at == member for term in run.anchor_terms):",
+        "if any(at == member for at, _ in run.anchor_terms):",
         "if False:",
         "the term of an anchor is awaited from a lost member",
     ),
@@ -319,14 +319,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         EXCHANGE,
-        "[] if run is None or run.anchor_of != event.exchange else",
-        "[] if run is None else",
+        "if run is not None and run.anchor_of == event.exchange:",
+        "if run is not None:",
         "a term of another anchor is taken",
     ),
     Fault(
         EXCHANGE,
-        "examples = sum(run.rows[m] for m in in_sum)",
-        "examples = sum(run.rows.values())",
+        "examples = run.n_rows - sum(run.rows[m] for m in lacking)",
+        "examples = run.n_rows",
         "examples of lost participants are counted",
     ),
     Fault(
@@ -580,8 +580,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         MEMBER,
-        "        if event.generation > self.node.generation:\n",
-        "        if False:\n",
+        "        is_new = event.generation > self.node.generation\n",
+        "        is_new = False\n",
         "a model is computed before the order about its tree",
     ),
     Fault(
@@ -702,8 +702,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         DETECTOR,
-        "            if parents.get(member) != peer:\n",
-        "            if member not in parents:\n",
+        "parents.get(member) != self._down[member][0]:",
+        "member not in parents:",
         "a link that is no longer in the tree counts as broken",
     ),
     # --- notices and marks ---
