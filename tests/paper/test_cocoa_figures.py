@@ -25,7 +25,7 @@ def drawn(script: str, out: Path) -> tuple[str, dict[str, Any]]:
     """Run a study's quick form; return its output and its figures."""
     done = subprocess.run(
         [sys.executable, STUDIES / script, "--quick", "--out", out],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=WAIT_S,
@@ -113,6 +113,21 @@ def test_a_study_with_no_set_left_writes_nothing(tmp_path, monkeypatch, capsys) 
     assert ended.value.code == 2
     assert "no data set is left" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([3.0, 1.0, 2.0], "2 [1, 3]"),
+        ([2.0, 2.0, 2.0], "2"),
+        ([5.0, None, 4.0], "5 [4, –]"),
+        ([None, 5.0, None], "– [5, –]"),
+        ([None, None], "–"),
+    ],
+)
+def test_a_run_that_misses_a_gap_counts_as_the_longest(values, text, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(STUDIES))
+    assert importlib.import_module("support.speedups").spread(values) == text
 
 
 @pytest.mark.parametrize("count", [1, 5, 8, 14])

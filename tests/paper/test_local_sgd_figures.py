@@ -27,7 +27,7 @@ def chicle(out: Path) -> subprocess.CompletedProcess[str]:
     study = ROOT / "examples" / "papers" / "chicle.py"
     return subprocess.run(
         [sys.executable, study, *settings.split(), "--out", out],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=WAIT_S,
@@ -116,3 +116,19 @@ def test_runs_of_other_rows_or_seeds_are_stored_beside_each_other(tmp_path, monk
             setting = runs.Setting(name="a", learning_rate=0.1, epochs=1, seed=seed)
             store.Store(folder=tmp_path, rows=rows).run("squares", setting)
     assert trained == [0, 0, 1]
+
+
+def test_a_study_that_runs_side_by_side_lists_each_run_once(tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "papers"))
+    store = importlib.import_module("support.local_sgd_store")
+    figures = importlib.import_module("support.local_sgd_figures")
+    study = importlib.import_module("support.local_sgd_study")
+    listing = store._Listing(folder=tmp_path)
+    budget = study.Budget(tasks=(16, 32), members=(1, 4), batches=(64,))
+    figures.run_all(["squares"], list(figures.FIGURES), listing, budget)
+    names = sorted((way, setting.name) for way, _, setting in listing.needs)
+    runs = "16-2 2-16 4-2-4 members-1 members-16 members-32 members-4 members-8 mixed msgd-64"
+    runs += " throttled-balanced throttled-fixed"
+    expected = [("plain", name) for name in ("members-1", "msgd-64")]
+    assert names == expected + [("run", name) for name in runs.split()]
+    assert not list(tmp_path.iterdir())
