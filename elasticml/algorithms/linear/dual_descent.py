@@ -34,9 +34,11 @@ from elasticml.objectives.dual_kernels import (
 )
 from elasticml.objectives.loss_kernels import Shape
 
-#: Weights of the model before the last pass of which the best is certified, for a loss with a kink:
+#: Weights of the mean of former models of which the best is certified, for a loss with a kink:
 #: margins near the kink oscillate around it from pass to pass.
-MIXED: Final = (0.0, 0.25, 0.5, 0.75)
+MIXED: Final = (0.0, 0.35, 0.7, 1.0)
+#: Passes of which the mean consists mostly; of later passes, a share of them all.
+RECENT: Final = 8.0
 #: Mean of a row's own effect on its margin up to which the first pass is scaled to the rows seen.
 GROW_MAX: Final = 0.25
 #: Limit of the ratio between a certified gap and the one expected from the pass, either way.
@@ -345,11 +347,14 @@ class DualDescent:
             made, or when more than these are expected from the last two certificates.
         """
         estimate, ratio = math.nan, KINK_RATIO if self._name == "hinge" else 1.0
-        work, before, whole = 0.0, self._v, 0.0
+        work, mean, whole = 0.0, self._v.copy(), 0.0
         former, since = math.inf, 0.0
         for done in range(passes):
             work += self._state[0] / self._alpha.size
-            before = self._v.copy() if self._name == "hinge" else self._v
+            if self._name == "hinge":
+                # With many columns a mean of several models costs as much as a pass.
+                rate = RECENT / (done + RECENT) if mean.size <= self._alpha.size else 1.0
+                mean += rate * (self._v - mean)
             last, estimate = (
                 estimate,
                 self._visit(self._total if done == 0 and not self._alpha.any() else 0.0),
@@ -359,7 +364,7 @@ class DualDescent:
             is_due = ratio * expected <= gap or self._state[0] == 0
             if not is_due and work < PATIENCE and done + 1 < passes:
                 continue
-            found, whole, work = self._certify(before), whole + work, 0.0
+            found, whole, work = self._certify(mean), whole + work, 0.0
             if found <= gap or found <= ROUNDED * abs(self._primal):
                 return DualFit(w=self._best, gap=max(found, 0.0), passes=done + 1, converged=True)
             if whole > alternative or _passes_left(former, found, gap, whole - since) > alternative:
@@ -395,9 +400,9 @@ class DualDescent:
         self._state[0] = self._alpha.size
         self._slopes[:] = math.inf, -math.inf
 
-    def _certify(self, before: F64) -> float:
+    def _certify(self, mean: F64) -> float:
         """Recompute the model from the dual variables, and return the best certified gap."""
-        step = before - self._v if self._name == "hinge" else np.empty(0)
+        step = mean - self._v if self._name == "hinge" else np.empty(0)
         image, sums = np.zeros(self._v.size), np.zeros(1 + len(MIXED))
         _certify(self._rows, self._problem, self._alpha, self._v, step, image, sums)
         image *= self._problem.unit
