@@ -273,8 +273,10 @@ TAKEN: Final = 0.01
 HALVINGS_MAX: Final = 40
 #: Maximum sweeps for one subproblem.
 SWEEPS_MAX: Final = 1000
-#: Up to this number of columns the whole Gram matrix is computed at once.
+#: Up to this number of columns the whole Gram matrix is computed at once, if they are dense or have
+#: few stored values.
 PRODUCTS: Final = 100
+FEW: Final = 4096
 #: A predicted decrease below this share of the value is rounding.
 HIDDEN: Final = 8.0 * float(np.finfo(np.float64).eps)
 #: Maximum Newton steps of the intercept alone, and the relative slope at which they stop.
@@ -407,8 +409,12 @@ class MarginModel:
         """
         if not self._columns.is_sparse or working.size > EQUATIONS_MAX:
             return False
+        return self._stored(working) >= working.size**2
+
+    def _stored(self, working: I64) -> int:
+        """Return the number of stored values of sparse columns."""
         indptr = self._columns.stored[0]
-        return int((indptr[working + 1] - indptr[working]).sum()) >= working.size**2
+        return int((indptr[working + 1] - indptr[working]).sum())
 
     def newton_step(self, penalty: Penalty, working: I64, gap: float, share: float = SHARE) -> bool:
         """Take a proximal Newton step on these columns and the intercept.
@@ -443,7 +449,8 @@ class MarginModel:
             working.size <= PRODUCTS,
         )
         is_full = self._is_full(working)
-        if is_sparse and (self.rows or not is_small) and not (self.is_stiff and is_full):
+        is_few = is_sparse and is_small and self.rows is None and self._stored(working) <= FEW
+        if is_sparse and not is_few and not (self.is_stiff and is_full):
             # Sweeps over the stored columns, without a copy.
             own = share if self.is_measurable else FINE_SHARE
             is_patient = own < SHARE and not is_full
