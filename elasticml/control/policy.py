@@ -150,11 +150,11 @@ class LazyMembers(Sequence[MemberView]):
         rows_of = self._rows_of
         return {r.id: rows_of(r.id) for r in self._records() if not (unmarked and r.is_marked)}
 
-    def member(self, id: MemberId) -> MemberView:
-        """Return the view of one member, without those of the others."""
+    def limit_bytes(self, id: MemberId) -> int | None:
+        """Return the ``limit_bytes`` of one member, without any view."""
         if not self._by_id:
             self._by_id = {record.id: record for record in self._records()}
-        return self._make(self._by_id[id])
+        return self._by_id[id].limit_bytes
 
     def __len__(self) -> int:
         """Count the members."""
@@ -262,12 +262,12 @@ class View:
             return unmarked
         return self.loads()
 
-    def member(self, id: MemberId) -> MemberView:
-        """Return the view of a working member."""
+    def limit_bytes(self, id: MemberId) -> int | None:
+        """Return the ``limit_bytes`` of a working member, without a view of each."""
         working = self.working
         if isinstance(working, LazyMembers):
-            return working.member(id)
-        return next(m for m in working if m.id == id)
+            return working.limit_bytes(id)
+        return next(m.limit_bytes for m in working if m.id == id)
 
     @property
     def has_waited(self) -> bool:

@@ -310,7 +310,8 @@ class _MemoryPlan:
     def _left(self, member: MemberId) -> int | None:
         """Return the bytes free once copies of others' chunks are dropped; None without a limit."""
         if member not in self._free:
-            limit = (self._spares.get(member) or self._view.member(member)).limit_bytes
+            spare = self._spares.get(member)
+            limit = self._view.limit_bytes(member) if spare is None else spare.limit_bytes
             self._free[member] = None if limit is None else self._rooms.left(member, limit)
         free = self._free[member]
         return None if free is None else free - self._nbytes.get(member, 0)
