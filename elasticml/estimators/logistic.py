@@ -511,6 +511,9 @@ class LogisticRegression(LinearClassifier):
         target_gap = self.tol * math.log(2.0)
         self.solver_path_ = "in-process" if client is None else "job"
         if client is None:
+            if start.any() and not function.at(start).value <= function.at(function.zero()).value:
+                # Badly misclassified rows have almost no curvature: steps from there lead nowhere.
+                start = function.zero()
             minimum = minimise(
                 function,
                 start,

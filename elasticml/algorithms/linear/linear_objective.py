@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elasticml.algorithms.linear.newton import Point, Rough
 from elasticml.algorithms.linear.row_blocks import BorderedRows, RowBlocks
@@ -30,9 +31,10 @@ GRAM_COLUMNS_MAX: Final = 500
 GRAM_ROWS: Final = 4
 #: Rows for each coordinate that are enough for the factors of a smooth Hessian.
 SAMPLE_ROWS: Final = 32
-#: Slope at which a search along a step ends, as a share of the first, and its most trials.
+#: Slope at which a search along a step ends, as a share of the first.
 SEARCH: Final = 0.05
-SEARCH_MAX: Final = 30
+#: Most trials of a search. Where the loss is almost linear a step may be 1e30 times too long.
+SEARCH_MAX: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +236,7 @@ class LinearObjective:
     def rough(self) -> Rough | None:
         """Return the Hessian of a sample of the rows; None where it is no cheaper."""
         n = SAMPLE_ROWS * self._n_model
-        if self._jumps or not math.isfinite(self.hessian_products()) or 2 * n > self._rows.n:
+        if self._jumps or not math.isfinite(self.hessian_products()) or 2 * n > self._counted.size:
             return None
         return Rough(hessian=self._rough, products=self._rows.gram_products(n / self._rows.n))
 
@@ -249,12 +251,18 @@ class LinearObjective:
         return hessian
 
     @cached_property
+    def _counted(self) -> NDArray[np.intp]:
+        """The rows that have a weight."""
+        weights = self._weights
+        return np.arange(self._rows.n) if weights is None else np.flatnonzero(weights)
+
+    @cached_property
     def _sample(self) -> _Sample:
-        n = SAMPLE_ROWS * self._n_model
-        at = np.sort(np.random.default_rng(0).choice(self._rows.n, n, replace=False))
+        n, counted = SAMPLE_ROWS * self._n_model, self._counted
+        at = np.sort(np.random.default_rng(0).choice(counted, n, replace=False))
         rows = self._rows.some(at)
         weights = np.ones(n) if self._weights is None else self._weights[at]
-        weights = weights * (self._rows.n / n / self._total)
+        weights = weights * (counted.size / n / self._total)
         bordered = BorderedRows(rows, self._constant)
         smoothness = self._loss.loss.smoothness
         own = self._free(bordered.squares(smoothness * weights) + self._penalty)

@@ -278,7 +278,7 @@ SWEEPS_MAX: Final = 1000
 PRODUCTS: Final = 100
 FEW: Final = 4096
 #: A predicted decrease below this share of the value is rounding.
-HIDDEN: Final = 8.0 * float(np.finfo(np.float64).eps)
+HIDDEN: Final = 64.0 * float(np.finfo(np.float64).eps)
 #: Maximum Newton steps of the intercept alone, and the relative slope at which they stop.
 INTERCEPT_STEPS: Final = 50
 LEVEL: Final = 1e-14

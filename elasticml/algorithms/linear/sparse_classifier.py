@@ -121,7 +121,7 @@ class SparseClassifier:
         while True:
             self.model.settle_intercept()
             bound = self._bound(penalty, features)
-            self._ratio = bound.gap / max(self.model.decrease, TINY)
+            self._ratio = float(bound.gap) / max(self.model.decrease, TINY)
             is_stuck = not is_measurable and not bound.gap < 0.5 * last
             if bound.gap <= gap or done >= steps or (is_stuck and is_whole):
                 break

@@ -143,6 +143,44 @@ def test_a_warm_start_continues_from_the_last_model():
     assert em.LogisticRegression(tol=1e-10).fit(X, y).n_iter_[0] == first
 
 
+def separable_rows():
+    r = np.random.default_rng(0)
+    X = 30.0 * r.standard_normal((3000, 20))
+    return X, (X @ r.standard_normal(20) > 0.0).astype(int)
+
+
+def test_a_warm_start_from_a_useless_model_is_not_worse_than_a_cold_one():
+    X, y = separable_rows()
+    cold = em.LogisticRegression(C=1e3, tol=1e-7).fit(X, y)
+    model = em.LogisticRegression(C=1e6, tol=1e-7, warm_start=True).fit(X, 1 - y)
+    model.set_params(C=1e3).fit(X, y)
+    assert model.n_iter_[0] == cold.n_iter_[0]
+    np.testing.assert_array_equal(model.coef_, cold.coef_)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_few_rows_with_a_weight_are_fitted_as_if_they_were_all(seed):
+    r = np.random.default_rng(seed)
+    X = r.standard_normal((4000, 2))
+    y = (X[:, 0] + r.standard_normal(4000) > 0.0).astype(int)
+    some = r.choice(4000, 40, replace=False)
+    weights = np.zeros(4000)
+    weights[some] = 1.0
+    model = em.LogisticRegression(tol=1e-12).fit(X, y, sample_weight=weights)
+    alone = em.LogisticRegression(tol=1e-12).fit(X[some], y[some])
+    np.testing.assert_allclose(model.coef_, alone.coef_, rtol=1e-5)
+
+
+def test_a_step_that_is_far_too_long_is_searched_to_its_end():
+    r = np.random.default_rng(20)
+    X = r.standard_cauchy((3000, 3)) ** 3
+    z = (X / np.abs(X).max(axis=0)) @ r.standard_normal(3)
+    weights = np.exp(6.0 * r.standard_normal(3000))
+    model = em.LogisticRegression(C=1e8, fit_intercept=False, max_iter=200)
+    model.fit(X, z > np.median(z), sample_weight=weights)
+    assert model.dual_gap_ <= model.tol * model.C * weights.sum() * math.log(2.0)
+
+
 def test_without_a_penalty_there_is_no_certificate():
     X, y = make_classification(300, 5, n_redundant=0, flip_y=0.3, random_state=0)
     ours = em.LogisticRegression(C=np.inf, tol=1e-12).fit(X, y)

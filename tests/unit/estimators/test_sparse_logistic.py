@@ -183,3 +183,12 @@ def test_a_wrong_ratio_is_named():
 def test_an_invalid_client_is_named(make, client):
     with pytest.raises(TypeError, match=r"client is .*, wanted a distributed.Client, a scheduler"):
         make(client=client).fit(np.eye(4), np.array([0, 1, 0, 1]))
+
+
+def test_steps_that_gain_only_rounding_end_a_fit():
+    r = np.random.default_rng(8)
+    X = r.integers(-5, 6, (1500, 2)) * (r.random((1500, 2)) < 0.3)
+    y = (X @ r.normal(size=2) + r.logistic(size=1500) > 0.0).astype(int)
+    model = em.LogisticRegression(C=1e6, tol=1e-9, l1_ratio=1.0)
+    model.fit(sp.csr_matrix(X.astype(float)), y)  # a warning would be an error
+    assert model.n_iter_[0] < model.max_iter
