@@ -255,7 +255,8 @@ class Ledger:
         ----------
         living : collection of MemberId
         part, parts : int
-            Check members and chunks number ``part`` of every ``parts``, and the sums over all.
+            Check members and chunks number ``part`` of every ``parts``. The last part also checks
+            what needs all of them; the others only that as many chunks are somewhere as there are.
 
         Raises
         ------
@@ -264,7 +265,7 @@ class Ledger:
         """
         self._check_owners(living, part, parts)
         self._check_holders(living, part, parts)
-        if parts > 1:
+        if part < parts - 1:
             self._check_count()
             return
         self._check_places()
@@ -288,7 +289,7 @@ class Ledger:
                     )
             if rows != self.rows_of(member):
                 raise LocalProtocolError(f"rows of {member} do not add up")
-        if parts == 1 and self.emptied != {m for m, chunks in self.owned.items() if not chunks}:
+        if part == parts - 1 and self.emptied != {m for m, chunks in self.owned.items() if not chunks}:
             raise LocalProtocolError("the members without chunks are not those that own none")
 
     def _check_holders(self, alive: Collection[MemberId], part: int, parts: int) -> None:

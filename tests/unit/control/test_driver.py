@@ -383,7 +383,11 @@ def test_large_ledgers_are_checked_again_when_they_have_changed(monkeypatch, n_e
         check(driver)
 
 
-@pytest.mark.parametrize("breaks", [broken_tree, broken_rows])
+def broken_total(driver):
+    driver.state.ledger.total_rows += 1
+
+
+@pytest.mark.parametrize("breaks", [broken_tree, broken_rows, broken_total])
 def test_a_very_large_state_is_checked_in_parts_at_the_ends_of_rounds(monkeypatch, breaks):
     monkeypatch.setattr(driver_module, "CHECK_WHOLE_MAX", 0)
     monkeypatch.setattr(driver_module, "BOOKS_ENTRIES_MIN", 0)
