@@ -34,6 +34,8 @@ W = np.random.default_rng(7).normal(size=COLUMNS) / 4.0
 @pytest.fixture(scope="module")
 def client() -> Generator[Client]:
     with (
+        # Dask's cluster gives a killed worker up if it is not back in time: on a busy machine, late.
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),
         LocalCluster(
             n_workers=MEMBERS, threads_per_worker=1, dashboard_address=None, silence_logs=50
         ) as cluster,
@@ -121,6 +123,7 @@ def test_three_kills_do_not_change_a_model(
     here = clone(model).fit(*rows)
     killed: list[str] = []
     for _ in range(FITS_MAX):
+        until(lambda: len(workers_of(client)) == MEMBERS, "the return of all workers")
         ends = threading.Event()
         killer = threading.Thread(target=kill_in_turn, args=(client, works, killed, ends))
         killer.start()
