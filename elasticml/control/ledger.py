@@ -289,7 +289,8 @@ class Ledger:
                     )
             if rows != self.rows_of(member):
                 raise LocalProtocolError(f"rows of {member} do not add up")
-        if part == parts - 1 and self.emptied != {m for m, chunks in self.owned.items() if not chunks}:
+        is_last = part == parts - 1
+        if is_last and self.emptied != {m for m, chunks in self.owned.items() if not chunks}:
             raise LocalProtocolError("the members without chunks are not those that own none")
 
     def _check_holders(self, alive: Collection[MemberId], part: int, parts: int) -> None:

@@ -34,7 +34,7 @@ W = np.random.default_rng(7).normal(size=COLUMNS) / 4.0
 @pytest.fixture(scope="module")
 def client() -> Generator[Client]:
     with (
-        # Dask's cluster gives a killed worker up if it is not back in time: on a busy machine, late.
+        # Dask's cluster gives a killed worker up that is not back within 15 s: on a busy machine.
         dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),
         LocalCluster(
             n_workers=MEMBERS, threads_per_worker=1, dashboard_address=None, silence_logs=50
