@@ -369,7 +369,7 @@ class PureWorld:
 
     def _check_target(self, order: cmd.Order) -> None:
         """Check that no chunk goes to a member whose container is requested, while there are
-        others.
+        others that can take it: in training, those that have compiled their kernels.
         """
         state = self.driver.state
         target: MemberId | None = None
@@ -378,7 +378,9 @@ class PureWorld:
         elif isinstance(order, (cmd.LoadChunks, cmd.ReadBlocks)):
             target = order.member
         record = None if target is None else state.membership.members.get(target)
-        others = [r for r in state.membership.stage("spare", "active") if not r.is_marked]
+        is_training = state.stage == "training"
+        staying = state.membership.stage("spare", "active")
+        others = [r for r in staying if not r.is_marked and (r.configured or not is_training)]
         if record is not None and record.is_marked:
             assert not others, f"{target} is asked for back and is given {order}"
 
