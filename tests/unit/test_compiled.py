@@ -102,6 +102,19 @@ def test_a_function_that_compiled_code_calls_gets_no_machine_code_of_its_own() -
     assert square(3.0) == 9.0
 
 
+def words_of_two_runs(program: str, folder: Path) -> list[list[str]]:
+    """Run a program in two processes, one after the other, with one new cache of machine code."""
+    environment = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
+    environment["ELASTICML_CACHE"] = str(folder)
+    command = [sys.executable, "-c", program]
+    return [
+        subprocess.run(
+            command, env=environment, check=True, capture_output=True, text=True
+        ).stdout.split()
+        for _ in range(2)
+    ]
+
+
 def test_machine_code_that_allocates_is_loaded_without_the_compiler(tmp_path: Path) -> None:
     program = """
 import sys
@@ -114,15 +127,9 @@ assert value == np.log(2.0), value
 print(sum(logistic_kernels.value_and_slope.stats.cache_hits.values()))
 print("numba.typed.typeddict" in sys.modules, "numba.np.arrayobj" in sys.modules)
 """
-    environment = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
-    environment["ELASTICML_CACHE"] = str(tmp_path)
-    command = [sys.executable, "-c", program]
-    first, second = (
-        subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-        for _ in range(2)
-    )
-    assert first.stdout.split() == ["0", "True", "True"]
-    assert second.stdout.split() == ["1", "False", "False"]
+    first, second = words_of_two_runs(program, tmp_path)
+    assert first == ["0", "True", "True"]
+    assert second == ["1", "False", "False"]
 
 
 def test_loaded_machine_code_can_be_called_by_compiled_code(tmp_path: Path) -> None:
@@ -135,15 +142,9 @@ one = np.ones(2)
 print(*products(one, one), sum(products.stats.cache_hits.values()))
 print(*numba.njit(lambda x: products(x, x))(one))
 """
-    environment = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
-    environment["ELASTICML_CACHE"] = str(tmp_path)
-    command = [sys.executable, "-c", program]
-    first, second = (
-        subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-        for _ in range(2)
-    )
-    assert first.stdout.split() == ["2.0", "2.0", "0", "2.0", "2.0"]
-    assert second.stdout.split() == ["2.0", "2.0", "1", "2.0", "2.0"]
+    first, second = words_of_two_runs(program, tmp_path)
+    assert first == ["2.0", "2.0", "0", "2.0", "2.0"]
+    assert second == ["2.0", "2.0", "1", "2.0", "2.0"]
 
 
 def test_operators_are_typed_once_and_only_while_one_of_our_functions_is_compiled() -> None:

@@ -45,7 +45,8 @@ GROW_MAX: Final = 0.25
 RATIO_MAX: Final = 4.0
 #: That ratio before the first certificate, for a loss with a kink, near which shares fall last.
 KINK_RATIO: Final = 0.2
-#: With the logistic loss and so many rows, only the gap's share of every eighth row is computed.
+#: From this number of rows on, the share of the gap is computed for every eighth row only, where
+#: the loss is logistic.
 SHARES_ROWS: Final = 1024
 SHARES_EVERY: Final = 8
 #: Visits, in passes over all rows, after which a certificate is due in any case.

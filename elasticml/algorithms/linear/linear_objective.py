@@ -19,15 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.linear.newton import Point, Rough
-from elasticml.algorithms.linear.row_blocks import BorderedRows, RowBlocks
+from elasticml.algorithms.linear.row_blocks import GRAM_COLUMNS_MAX, BorderedRows, RowBlocks
 from elasticml.arrays import F64
 from elasticml.objectives.conjugates import dual_loss_named
 
 #: Diagonal entries up to this are zero: a column of zeros without penalty.
 _TINY: Final = 1e-300
 _NEVER: Final = (math.inf, math.inf)
-#: Most coordinates, and least rows for each, with which Newton steps may factor the Hessian.
-GRAM_COLUMNS_MAX: Final = 500
+#: Least rows for each coordinate with which Newton steps may factor the Hessian.
 GRAM_ROWS: Final = 4
 #: Rows for each coordinate that are enough for the factors of a smooth Hessian.
 SAMPLE_ROWS: Final = 32

@@ -17,8 +17,9 @@ from elasticml.compiled import unchecked_kernel
 from elasticml.data.chunks.kernels import csr_adjoint, csr_forward, csr_product
 from elasticml.data.chunks.products import read_only
 
-#: Columns, and cost in products with all rows, up to which a Gram matrix is cheap.
-COLUMNS_MAX: Final = 500
+#: Columns up to which a Gram matrix is computed and factored, and its cost in products with all
+#: rows up to which it is cheap.
+GRAM_COLUMNS_MAX: Final = 500
 CHEAP_MAX: Final = 30.0
 #: Values of dense rows that are weighted at a time for a Gram matrix: 4 MB.
 _GRAM_VALUES = 2**19
@@ -198,7 +199,7 @@ class BorderedRows:
 
     def has_cheap_gram(self) -> bool:
         """Whether a Gram matrix costs little more than some passes over the rows."""
-        is_tall = self.n >= self.n_model and self.n_model <= COLUMNS_MAX
+        is_tall = self.n >= self.n_model and self.n_model <= GRAM_COLUMNS_MAX
         return is_tall and self.gram_products() <= CHEAP_MAX
 
     def gram_products(self) -> float:

@@ -106,7 +106,7 @@ def test_in_a_large_tree_only_members_near_a_change_are_told_of_it(monkeypatch):
     told = places(state.relayout())
     assert {m.slot for m in told} == {1, 12, 13}
     assert told.keys() == {m for m in state.parents if m.bit & state.moved}
-    # A member with other chunks is told, too: it must know them before it computes.
+    # A member whose chunks have changed gets an order, too: it must know them before it computes.
     state.rewired.clear()
     (chunk,) = state.ledger.chunks_of(MemberId(3, 1))
     state.ledger.hold(MemberId(9, 1), [chunk])
