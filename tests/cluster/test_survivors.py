@@ -103,7 +103,8 @@ def test_the_loss_of_a_newcomer_makes_no_survivor_read_again(
     cluster: em.LocalCluster, client: Client, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(3)
-    columns = {f"x{k}": rng.standard_normal(6000) for k in range(5)}
+    # Of such scales that gradient descent cannot be done before the newcomer is lost.
+    columns = {f"x{k}": 10.0 ** (k / 2) * rng.standard_normal(6000) for k in range(5)}
     table = pa.table({**columns, "y": np.sign(columns["x0"] + rng.standard_normal(6000))})
     pq.write_table(table, tmp_path / "points.parquet", row_group_size=500)
     data = em.read_parquet(str(tmp_path / "points.parquet"), "y")
