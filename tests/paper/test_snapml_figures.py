@@ -53,9 +53,11 @@ def test_ours_and_scikit_learn_s_reach_the_same_objective(data_dir, drawn) -> No
     runs = drawn[2] / "runs"
     least = {}
     for peer in ("elasticml-1-thread", "elasticml-2-threads", "lbfgs-1-thread"):
-        (path,) = runs.glob(f"{peer}-sample-*.json")
-        lines = json.loads(path.read_text())["found"]
+        # The second run repeats the first fit that was near the best objective.
+        first, again = sorted(runs.glob(f"{peer}-sample-*.json"), key=lambda p: "-again-" in p.name)
+        lines = json.loads(first.read_text())["found"]
         least[peer] = min(line["objective"] for line in lines if "objective" in line)
+        assert json.loads(again.read_text())["found"]
     assert least["elasticml-1-thread"] == pytest.approx(least["lbfgs-1-thread"], rel=1e-6)
     assert least["elasticml-2-threads"] == pytest.approx(least["lbfgs-1-thread"], rel=1e-6)
 
