@@ -63,6 +63,9 @@ VALUES_MIN: Final = STEP_VALUES_MIN
 STRENGTH_MAX: Final = 64.0
 #: The same where one thread makes the passes and there are fewer columns than rows.
 DESCENT_STRENGTH_MAX: Final = 4.0
+#: Up to this number of columns Newton steps are faster than passes in one thread, however strong
+#: the penalty is, unless there are fewer rows: their matrix of products is cheap.
+NEWTON_COLUMNS_MAX: Final = 64
 #: The most passes; afterwards Newton steps continue from the model.
 PASSES_MAX: Final = 30
 DESCENT_PASSES_MAX: Final = 300
@@ -75,7 +78,8 @@ _SAMPLE: Final = 4096
 def pays(X: Any, weights: F64 | None, C: float) -> bool:
     """Return whether dual passes over these rows are expected to be faster than Newton steps.
 
-    They are where there are more columns than rows, and where the penalty is strong.
+    They are where there are more columns than rows, and where the penalty is strong and the
+    columns are not few.
 
     Parameters
     ----------
@@ -89,6 +93,8 @@ def pays(X: Any, weights: F64 | None, C: float) -> bool:
     is_few = stored_values(X) < VALUES_MIN
     if is_few and X.shape[1] >= X.shape[0]:
         return True
+    if is_few and X.shape[1] <= NEWTON_COLUMNS_MAX:
+        return False
     # Few values are summed whole: that is cheaper than taking rows out of a sparse matrix.
     some = X if is_few else X[:: max(1, X.shape[0] // _SAMPLE)]
     values = some.data if scipy.sparse.issparse(some) else some

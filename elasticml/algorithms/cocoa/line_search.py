@@ -42,11 +42,22 @@ def products(v: F64, dv: F64) -> Any:
     OpenBLAS's threads spin for a hundredth of a second or more after each product, and take a core
     from a pass's own threads for that time.
     """
-    along, square = 0.0, 0.0
-    for j in range(v.size):
-        along += v[j] * dv[j]
-        square += dv[j] * dv[j]
-    return along, square
+    a0, a1, a2, a3 = 0.0, 0.0, 0.0, 0.0
+    s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+    body = v.size // 4 * 4
+    for j in range(0, body, 4):
+        a0 += v[j] * dv[j]
+        a1 += v[j + 1] * dv[j + 1]
+        a2 += v[j + 2] * dv[j + 2]
+        a3 += v[j + 3] * dv[j + 3]
+        s0 += dv[j] * dv[j]
+        s1 += dv[j + 1] * dv[j + 1]
+        s2 += dv[j + 2] * dv[j + 2]
+        s3 += dv[j + 3] * dv[j + 3]
+    for j in range(body, v.size):
+        a0 += v[j] * dv[j]
+        s0 += dv[j] * dv[j]
+    return (a0 + a1) + (a2 + a3), (s0 + s1) + (s2 + s3)
 
 
 @kernel

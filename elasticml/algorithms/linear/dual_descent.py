@@ -352,10 +352,11 @@ class DualDescent:
         former, since = math.inf, 0.0
         for done in range(passes):
             work += self._state[0] / self._alpha.size
-            if self._name == "hinge":
+            if self._name == "hinge" and mean.size > self._alpha.size:
                 # With many columns a mean of several models costs as much as a pass.
-                rate = RECENT / (done + RECENT) if mean.size <= self._alpha.size else 1.0
-                mean += rate * (self._v - mean)
+                np.copyto(mean, self._v)
+            elif self._name == "hinge":
+                mean += RECENT / (done + RECENT) * (self._v - mean)
             last, estimate = (
                 estimate,
                 self._visit(self._total if done == 0 and not self._alpha.any() else 0.0),
