@@ -283,9 +283,9 @@ class LogisticRegression(LinearClassifier):
     method_ : "newton", "dual" or "columns"
         The method that was used. "newton": Newton steps. "dual": dual coordinate ascent, for
         two classes without an intercept, if there are more columns than rows, if ``C`` times the
-        mean square of the rows is at most 4, or 64 with at least 8 million stored values; ``tol``
-        must be at least 1e-7. "columns": proximal Newton on working sets of columns, for the L1
-        penalty.
+        mean square of the rows is at most 4 and there are more than 64 columns, or 64 with at
+        least 8 million stored values; ``tol`` must be at least 1e-7. "columns": proximal Newton on
+        working sets of columns, for the L1 penalty.
     solver_path_ : "in-process" or "job"
         How it was fitted: as a job if ``client`` is given, or if there is a default client and at
         least 50 million stored values; otherwise, and with an L1 penalty and more than two classes,

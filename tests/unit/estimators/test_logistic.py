@@ -111,6 +111,16 @@ def test_an_intercept_or_a_weak_penalty_uses_newton_steps():
         assert em.LogisticRegression(tol=1e-2, **settings).fit(X, y).method_ == "newton"
 
 
+@pytest.mark.parametrize(
+    ("columns", "C", "method"),
+    [(20, 0.01, "newton"), (100, 0.01, "dual"), (100, 1.0, "newton"), (600, 1.0, "dual")],
+)
+def test_few_values_are_fitted_as_their_shape_and_the_penalty_say(columns, C, method):
+    X = np.random.default_rng(0).standard_normal((500, columns))
+    model = em.LogisticRegression(C=C, fit_intercept=False).fit(X, np.sign(X[:, 0]))
+    assert model.method_ == method
+
+
 def objective(model, X, y):
     """scikit-learn's objective."""
     losses = log_loss(y, model.predict_proba(X), normalize=False, labels=model.classes_)
