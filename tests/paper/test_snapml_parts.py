@@ -95,7 +95,7 @@ def test_missing_peers_are_tried_again_and_each_python_has_its_own_results(tmp_p
 
     def others(python: str) -> list[str]:
         made.clear()
-        once, repeated = snapml_peers.runs(Store(folder=tmp_path), ("a", "b"), 0.1, python, 1.0)
+        once, repeated = snapml_peers.runs(Store(folder=tmp_path), ("a", "b"), 0.1, python)
         assert len(once) == 11
         assert all([line["effort"] for line in fits] == [3] * 5 for fits in repeated.values())
         return [peer for peer, own in made if own == python]
