@@ -25,6 +25,7 @@ from typing import Any
 import skein
 import urllib3
 
+from elasticml.clusters import polling
 from elasticml.clusters.minihadoop.daemons import environment_of
 from elasticml.clusters.minihadoop.java import find_java, jars_directory
 from elasticml.clusters.minihadoop.mini_settings import Preemption
@@ -51,11 +52,8 @@ SCRIPT = (
 
 def until(is_so: Callable[[], bool], what: str) -> None:
     """Poll a condition every 10 ms."""
-    deadline_s = time.monotonic() + WAIT_S
-    while not is_so():
-        if time.monotonic() > deadline_s:
-            raise TimeoutError(what)
-        time.sleep(0.01)
+    if not polling.until(is_so, wait_s=WAIT_S, every_s=0.01):
+        raise TimeoutError(what)
 
 
 class Rest:

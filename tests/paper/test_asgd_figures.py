@@ -61,6 +61,7 @@ def test_every_figure_is_a_plot_with_lines(study) -> None:
     text, figures, out = study
     assert tuple(figures) == FIGURES
     assert (out / "tables.md").read_text() in text
+    assert NETWORKS in text
     for name in FIGURES:
         assert (out / f"asgd-{name}.png").stat().st_size > 10_000
         assert "<svg" in (out / f"asgd-{name}.svg").read_text()
@@ -117,7 +118,9 @@ def budget(virtual) -> Any:
 
 
 def test_small_batches_cost_more_on_gigabit_ethernet_than_on_infiniband(virtual, budget) -> None:
-    from support.asgd_study import GIGABIT, INFINIBAND, timed
+    from support.asgd_study import timed
+
+    from examples.papers.support.nic_model import GIGABIT, INFINIBAND
 
     # A card of Gigabit Ethernet takes 1.1 ms for sixteen states of 8 kB.
     slow, fast = (
@@ -128,9 +131,9 @@ def test_small_batches_cost_more_on_gigabit_ethernet_than_on_infiniband(virtual,
 
 
 def test_one_slot_for_the_newest_state_keeps_the_speed_that_a_blocking_queue_loses(budget) -> None:
-    from support.asgd_sweeps import _bandwidths
+    from support.asgd_sweeps import bandwidths
 
-    rows = rows_of(_bandwidths(budget), NETWORKS)
+    rows = rows_of(bandwidths(budget), NETWORKS)
     networks = ("Gigabit / 10", "Gigabit Ethernet", "10 Gigabit", "InfiniBand")
     speed = {(r["network"], r["b"]): float(r["samples a second / without messages"]) for r in rows}
     assert all(speed[name, "newest state, default"] > 0.5 for name in networks)

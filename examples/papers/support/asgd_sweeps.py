@@ -146,7 +146,7 @@ def figures_5_and_6(budget: Budget) -> dict[str, Figure]:
             panels=(good, scaling),
             tables=(
                 ("Milliseconds (virtual) on Gigabit Ethernet", scaling_table),
-                ("Networks, without arithmetic, 16 members of one card", _bandwidths(budget)),
+                ("Networks, without arithmetic, 16 members of one card", bandwidths(budget)),
             ),
         ),
     }
@@ -184,7 +184,7 @@ def _shared(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _bandwidths(budget: Budget) -> str:
+def bandwidths(budget: Budget) -> str:
     """Return the bandwidth that each controller uses on each network once it has settled."""
     links = {
         "Gigabit / 10": (GIGABIT.scaled(0.1), 10.0),
