@@ -40,7 +40,6 @@ IN_SDIST = (
     "Makefile",
     "README.md",
     "SECURITY.md",
-    "conda/meta.yaml",
     "docs/explanation/architecture.md",
     "elasticml/clusters/minihadoop/pom.xml",
     "examples/",

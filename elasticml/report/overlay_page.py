@@ -16,7 +16,6 @@ from elasticml.ids import format_size
 from elasticml.report.markup import PlainTable, number, render
 from elasticml.report.overlay_plot import (
     gap_comparison,
-    loads_comparison,
     overlay_picture,
     time_picture,
 )
@@ -233,7 +232,7 @@ def write_overlay(
     picture: Picture = styled(overlay_picture, runs, names)
     write_whole(page.with_name("overlay.png"), png_bytes(picture.figure))
     pictures = [picture]
-    for more in (time_picture, gap_comparison, loads_comparison):
+    for more in (time_picture, gap_comparison):
         drawn: Picture | None = styled(more, runs, names)
         if drawn is not None:
             pictures.append(drawn)

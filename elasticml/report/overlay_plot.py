@@ -1,4 +1,4 @@
-"""Plots that compare several runs: objective, test metric, certified gap and load balance."""
+"""Plots that compare several runs: objective, test metric and certified gap."""
 
 from __future__ import annotations
 
@@ -9,18 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.transforms import blended_transform_factory
 
-from elasticml.report.load_plot import (
-    Loads,
-    draw_lanes,
-    draw_moves,
-    draw_scale,
-    make_loads,
-    relative,
-)
 from elasticml.report.plots import Floats, split_exact
 from elasticml.report.run_reader import RunData
 from elasticml.report.series import (
-    Clock,
     clock,
     common_metric,
     full_objective,
@@ -39,11 +30,8 @@ from elasticml.report.style import (
     new_figure,
     whole_ticks,
 )
-from elasticml.story.records import PolicyDecided
 
 # Plots of several runs over each other: objective and test metric by round and by time.
-
-Lines = Sequence[tuple[str, tuple[float, ...]]]
 
 #: Colour and dashes of the first, second, ... line; both together distinguish them.
 LINES: tuple[tuple[str, tuple[float, ...]], ...] = (
@@ -56,19 +44,11 @@ LINES: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("sky", ()),
 )
 
-#: The same for a run and its what-if simulations: the run is solid and on top.
-WHAT_IF_LINES: tuple[tuple[str, tuple[float, ...]], ...] = (
-    ("ink", ()),
-    *((colour, dashes or (2.6, 0.9)) for colour, dashes in LINES[1:]),
-)
-
 #: Longest name that fits into the margin, in letters.
 _NAME_MAX = 18
 
 
-def overlay_picture(
-    runs: Sequence[RunData], labels: Sequence[str], lines: Lines = LINES
-) -> Picture:
+def overlay_picture(runs: Sequence[RunData], labels: Sequence[str]) -> Picture:
     """Draw the runs' objective over all examples and their test metric by round."""
     metric = common_metric(runs)
     figure_ = new_figure(12.4 if metric else 7.0, 4.3)
@@ -76,11 +56,11 @@ def overlay_picture(
     windows = united_windows(runs)
     after = 0.6 * windows[0][0] if windows else None
     ax = figure_.add_axes((panels[0][0], 0.125, panels[0][1], 0.77))
-    draw_lines(ax, runs, labels, _objective_series, after, lines)
+    draw_lines(ax, runs, labels, _objective_series, after)
     ax.set_title("Objective over all examples")
     if metric:
         ax = figure_.add_axes((panels[1][0], 0.125, panels[1][1], 0.77))
-        draw_lines(ax, runs, labels, lambda run: [metric_series(run, metric)], after, lines)
+        draw_lines(ax, runs, labels, lambda run: [metric_series(run, metric)], after)
         ax.set_title(f"Test {metric_name(metric)}")
     for ax in figure_.axes:
         ax.set_xlabel("round")
@@ -92,36 +72,25 @@ def overlay_picture(
     )  # fmt: skip
 
 
-def time_picture(
-    runs: Sequence[RunData], labels: Sequence[str], lines: Lines = LINES
-) -> Picture | None:
-    """Draw the runs' objective over all examples by time; None if no run has times.
-
-    With what-if simulations, which load no data, time starts at the first round.
-    """
+def time_picture(runs: Sequence[RunData], labels: Sequence[str]) -> Picture | None:
+    """Draw the runs' objective over all examples by time; None if no run has times."""
     clocks = [clock(run) for run in runs]
     if not any(len(own.rounds) for own in clocks):
         return None
     by_run = dict(zip((id(run) for run in runs), clocks, strict=True))
 
-    def start_s(own: Clock) -> float:
-        return own.at(0.0) if lines is WHAT_IF_LINES else 0.0
-
     def series(run: RunData) -> list[tuple[Floats, Floats]]:
         own = by_run[id(run)]
-        return [
-            (np.array([own.at(r) for r in x]) - start_s(own), y) for x, y in _objective_series(run)
-        ]
+        return [(np.array([own.at(r) for r in x]), y) for x, y in _objective_series(run)]
 
     windows = united_windows(runs)
-    starts = [own.at(windows[0][0]) - start_s(own) for own in clocks] if windows else []
+    starts = [own.at(windows[0][0]) for own in clocks] if windows else []
     finite_starts = [start for start in starts if math.isfinite(start)]
     figure_ = new_figure(11.0, 3.8)
     ax = figure_.add_axes((0.055, 0.14, 0.76, 0.75))
-    draw_lines(ax, runs, labels, series, 0.6 * min(finite_starts) if finite_starts else None, lines)
+    draw_lines(ax, runs, labels, series, 0.6 * min(finite_starts) if finite_starts else None)
     ax.set_title("Objective over all examples by time")
-    what = "first round began" if lines is WHAT_IF_LINES else "job started"
-    ax.set_xlabel(f"seconds since the {what}")
+    ax.set_xlabel("seconds since the job started")
     return Picture(
         "overlay-time", figure_, "Objective by time",
         "Objective over all examples against time. " + _alt(runs, labels, ()),
@@ -139,20 +108,18 @@ def _objective_series(run: RunData) -> list[tuple[Floats, Floats]]:
 def draw_lines(
     ax: Axes, runs: Sequence[RunData], labels: Sequence[str],
     series: Callable[[RunData], list[tuple[Floats, Floats]]], after: float | None,
-    lines: Lines = LINES,
 ) -> None:  # fmt: skip
     """Draw one line per run, with its name at the right end."""
     ends: list[tuple[float, float, str, str]] = []
     xs: list[Floats] = []
     ys: list[Floats] = []
     for i, (run, label) in enumerate(zip(runs, labels, strict=True)):
-        colour, dashes = lines[i % len(lines)]
-        on_top = lines is WHAT_IF_LINES and i == 0
+        colour, dashes = LINES[i % len(LINES)]
         parts = series(run)
         for j, (x, y) in enumerate(parts):
             style = (0, dashes) if dashes else "-"
             ax.plot(
-                x, y, color=COLOURS[colour], linestyle=style, zorder=4 if on_top else 3 + 0.01 * i,
+                x, y, color=COLOURS[colour], linestyle=style, zorder=3 + 0.01 * i,
                 linewidth=2.4 if not dashes else 2.0, alpha=1.0 if j == 0 else 0.45,
             )  # fmt: skip
             xs.append(x)
@@ -270,15 +237,7 @@ def _alt(
     return f"Objective at the end: {', '.join(finals)}.{absences}"
 
 
-# Comparison plots of runs with certificates: their gaps and their load balance.
-
-#: Default policies of every job: their decisions follow from membership changes alone.
-_ALWAYS = ("whole_group", "reload", "elastic_scaling", "replicas")
-
-
-def gap_comparison(
-    runs: Sequence[RunData], labels: Sequence[str], lines: Lines = LINES
-) -> Picture | None:
+def gap_comparison(runs: Sequence[RunData], labels: Sequence[str]) -> Picture | None:
     """Draw the runs' certified gaps by round and by time; None if no run has any."""
     if not any((run.history.column("gap") > 0).any() for run in runs):
         return None
@@ -287,7 +246,7 @@ def gap_comparison(
     for i, axis in enumerate(("round", "time")):
         ax = figure.add_axes((0.05 + 0.495 * i, 0.125, 0.315, 0.77))
         # 0.0: fit the y axis to all gaps, from the first one on.
-        draw_lines(ax, runs, labels, series[i], 0.0, lines)
+        draw_lines(ax, runs, labels, series[i], 0.0)
         log_ticks(ax)
         ax.set_title(f"Certified gap by {axis}")
         ax.set_xlabel("seconds since the job started" if i else "round")
@@ -304,44 +263,6 @@ def gap_comparison(
     )  # fmt: skip
 
 
-def loads_comparison(runs: Sequence[RunData], labels: Sequence[str]) -> Picture | None:
-    """Draw the runs' loads below each other; None if no optional policy has decided anything.
-
-    Source: the uni-task paper, Figure 6: task times without balancing, with it, and the workload.
-    """
-    decided = any(
-        isinstance(r, PolicyDecided) and r.policy not in _ALWAYS
-        for run in runs
-        for r in run.records
-    )
-    loads_by_run = [
-        (label, loads)
-        for run, label in zip(runs, labels, strict=True)
-        if (loads := make_loads(run.records)) and len(loads.rounds) > 1
-    ]
-    if not decided or not loads_by_run:
-        return None
-    lanes = [min(max(0.13 * len(loads.slots), 0.6), 2.4) for _, loads in loads_by_run]
-    tall = sum(2 * (inches + 0.62) for inches in lanes) + 0.45
-    figure = new_figure(9.6, tall)
-    top = tall - 0.42
-    for (label, loads), inches in zip(loads_by_run, lanes, strict=True):
-        for quantity, values in (("time computing", loads.seconds), ("examples", loads.rows)):
-            top -= inches
-            ax = figure.add_axes((0.065, top / tall, 0.86, inches / tall))
-            draw_lanes(ax, loads, relative(values), f"{label}: {quantity}")
-            if quantity == "examples":
-                draw_moves(ax, loads)
-            top -= 0.62
-    draw_scale(figure, figure.axes[0])
-    figure.axes[2 * len(loads_by_run) - 1].set_xlabel("round")
-    return Picture(
-        "loads", figure, "Load balance of the members", _loads_alt(loads_by_run),
-        "Relative to each round's mean: grey is the mean, orange more, blue less. Dots: chunks"
-        " changed owners before the round.",
-    )  # fmt: skip
-
-
 def _gaps_by_round(run: RunData) -> list[tuple[Floats, Floats]]:
     gap = run.history.column("gap")
     return [(run.history.column("round")[gap > 0], gap[gap > 0])]
@@ -350,14 +271,3 @@ def _gaps_by_round(run: RunData) -> list[tuple[Floats, Floats]]:
 def _gaps_by_time(run: RunData) -> list[tuple[Floats, Floats]]:
     times = clock(run)
     return [(np.array([times.at(r) for r in x]), y) for x, y in _gaps_by_round(run)]
-
-
-def _loads_alt(loads_by_run: Sequence[tuple[str, Loads]]) -> str:
-    medians = []
-    for label, loads in loads_by_run:
-        settled = loads.imbalance[len(loads.rounds) // 2 :]
-        medians.append(f"{label} {np.nanmedian(settled):.2f}")
-    return (
-        "Loads by slot and round. The slowest member's time over the mean, median of the second"
-        f" half of the rounds: {', '.join(medians)}."
-    )

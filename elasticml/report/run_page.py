@@ -16,7 +16,6 @@ from markupsafe import Markup
 from elasticml.ids import format_size
 from elasticml.report.lane_plot import KIND_WORDS, lanes_picture
 from elasticml.report.lane_zoom import lanes_zoom
-from elasticml.report.load_plot import loads_picture
 from elasticml.report.markup import PlainTable, drawing, lead_text, number, render
 from elasticml.report.plots import (
     gap_picture,
@@ -39,7 +38,6 @@ from elasticml.report.series import (
 from elasticml.report.style import Picture, png_bytes, styled, write_whole
 from elasticml.report.timeline import seconds_text, timeline
 from elasticml.report.waiting import time_use
-from elasticml.report.what_if import what_if_section
 from elasticml.report.words import legend
 from elasticml.story.json_fields import finite
 from elasticml.story.records import DataLoaded, JobEnded, JobStarted, PolicyDecided, StoryRecord
@@ -189,16 +187,10 @@ _PICTURES: tuple[
     ("Validation score", (validation_picture,), ""),
     ("Test metric and members", (metric_picture, members_picture), ""),
     ("What every member did", (lanes_picture,), "The story records no member's work."),
-    ("Load balance of the members", (loads_picture,), ""),
 )  # fmt: skip
 
 
-def write_report(
-    run_dir: str | Path,
-    out: str | Path | None = None,
-    simulated: Mapping[str, str | Path] | None = None,
-    notes: Sequence[str] = (),
-) -> Path:
+def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
     """Write the report of a run and return the page's path.
 
     Parameters
@@ -207,13 +199,8 @@ def write_report(
         A directory of ``elasticml run``; the run may be unfinished, interrupted or without rounds.
     out : path, optional
         The page, by default ``report.html`` in the run directory. The plots ``objective.png``,
-        ``objective-zoom.png``, ``gap.png``, ``gap-time.png``, ``auprc.png``, ``members.png``,
-        ``lanes.png`` and ``loads.png`` are written beside it if the run has data for them.
-    simulated : mapping, optional
-        Rule -> directory of a simulation of the same job under that rule. These are drawn over the
-        run's curves, also in ``what-if.png``, ``what-if-time.png`` and ``what-if-gap.png``.
-    notes : sequence of str
-        Printed below the what-if table.
+        ``objective-zoom.png``, ``gap.png``, ``gap-time.png``, ``auprc.png``, ``members.png`` and
+        ``lanes.png`` are written beside it if the run has data for them.
 
     Raises
     ------
@@ -234,7 +221,6 @@ def write_report(
         warnings=_warnings(run),
         cards=_cards(run),
         pictures=pictures,
-        what_if=what_if_section(run, simulated, page, notes) if simulated else "",
         containers=preemptions_table(run.records),
         decisions=decision_rows(run.records),
         timeline=timeline(run.records),
@@ -283,7 +269,7 @@ def _words(run: RunData) -> list[str]:
     """Return the words of the page that need an explanation."""
     columns = [_column_words(name) for name in _table_columns(run)]
     cards = [label for label, *_ in _cards(run)]
-    lanes = [*KIND_WORDS.values(), "slot", "notice", "load balance"] if run.records else []
+    lanes = [*KIND_WORDS.values(), "slot", "notice"] if run.records else []
     decided = ["decided", "policy"] if decisions(run.records) else []
     marks = ["estimate (~)"] if "estimated" in run.history.kinds else []
     rule = ["absent rule"] if run.job is not None and run.job.absent else []

@@ -103,8 +103,6 @@ WORDS: Final = {
     "estimate (~)": "The objective includes estimates for absent examples.",
     "driver": "The process that sends models, adds up sums and takes decisions.",
     "policy": "A rule that changes members, placement or settings between rounds.",
-    "load balance": "Longest computation in a round divided by the mean over members; 1 is"
-    " balanced.",
 }
 #: Words that every page uses.
 _ALWAYS: Final = ("chunk", "driver")

@@ -68,19 +68,6 @@ def test_the_citation_and_the_changelog_name_the_version():
     assert f"\n## [{VERSION}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_the_recipe_for_conda_has_the_dependencies_of_the_package():
-    text = (ROOT / "conda" / "meta.yaml").read_text()
-    run = text[text.index("  run:") : text.index("test:")]
-    listed = {name: bound for name, bound in re.findall(r"- ([\w-]+) (>=[\d.]+)", run)}
-    renamed = {"dask": "dask-core", "matplotlib": "matplotlib-base"}
-    expected = {
-        renamed.get(requirement.name, requirement.name): str(requirement.specifier)
-        for requirement in map(Requirement, PROJECT["project"]["dependencies"])
-    }
-    assert listed == {"python": PROJECT["project"]["requires-python"], **expected}
-    assert f'version = "{VERSION}"' in text
-
-
 def test_a_wheel_without_the_agent_is_not_built(tmp_path, monkeypatch):
     spec = importlib.util.spec_from_file_location("build_hook", ROOT / "setup.py")
     monkeypatch.setattr("setuptools.setup", lambda **_: None)

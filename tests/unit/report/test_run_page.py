@@ -76,7 +76,7 @@ def test_report_is_self_contained_with_its_plots_beside_it(tmp_path):
     page = write_report(path)
     result = check(page)
     words = " ".join(result.words)
-    assert len(result.labelled) == 6
+    assert len(result.labelled) == 5
     for message in (
         "14 → 7 → 14",
         "70,000 examples",
@@ -90,7 +90,6 @@ def test_report_is_self_contained_with_its_plots_beside_it(tmp_path):
     assert pngs == [
         "auprc.png",
         "lanes.png",
-        "loads.png",
         "members.png",
         "objective-zoom.png",
         "objective.png",

@@ -1,20 +1,16 @@
-"""Loads by slot and round, the certified gap, and the decisions of policies."""
+"""The certified gap, and the decisions of policies."""
 
-import math
-
-import numpy as np
 import pytest
 
-from elasticml.report.load_plot import colours_of, loads_picture, make_loads, relative
 from elasticml.report.overlay_page import write_overlay
-from elasticml.report.overlay_plot import gap_comparison, loads_comparison
+from elasticml.report.overlay_plot import gap_comparison
 from elasticml.report.plots import gap_picture
 from elasticml.report.run_page import decided_by_round, decisions, write_report
 from elasticml.report.run_reader import read_run
 from elasticml.report.series import membership_marks
 from elasticml.report.style import styled
 from elasticml.report.timeline import timeline
-from elasticml.story.records import RoundStarted, record_from_json, records_from_json
+from elasticml.story.records import record_from_json, records_from_json
 from tests.unit.report.fabricate import fabricate_run
 from tests.unit.report.fabricate_cocoa import BOUND, KNEE, ROUNDS, fabricate_cocoa, records
 
@@ -26,68 +22,6 @@ def story():
 @pytest.fixture
 def run(tmp_path):
     return read_run(fabricate_cocoa(tmp_path / "run"))
-
-
-def test_loads_are_examples_and_seconds_of_each_slot_in_each_round():
-    loads = make_loads(story())
-    assert (loads.slots, len(loads.rounds)) == ((0, 1, 2, 3), ROUNDS)
-    assert loads.rows[:, 0].tolist() == [250, 250, 250, 250]
-    # recorded in round 3, and unchanged since
-    assert loads.rows[:, 5].tolist() == [290, 290, 290, 130]
-    assert loads.rows[0, KNEE] == 1000
-    assert np.isnan(loads.rows[1:, KNEE:]).all()
-    assert loads.seconds[3, 0] == pytest.approx(1e-4 * 250 * 1.9)
-    assert np.flatnonzero(loads.moved).tolist() == [1, 2, 3]
-
-
-def test_imbalance_falls_while_chunks_move_from_slow_to_fast():
-    imbalance = make_loads(story()).imbalance
-    mean = (3 * 250 + 250 * 1.9) / 4
-    assert imbalance[0] == pytest.approx(250 * 1.9 / mean)
-    assert imbalance[5] < 1.1 < imbalance[0]
-    assert imbalance[KNEE] == 1.0  # one member is balanced
-
-
-def test_exchanges_of_one_round_are_one_load():
-    rows = [
-        {"t": 1.0, "event": "RoundStarted", "round": 0},
-        {"t": 2.0, "event": "ExchangeEnded", "round": 0, "compute_s": {"0": 0.5, "1": 1.0}},
-        {"t": 3.0, "event": "ExchangeEnded", "round": 0, "compute_s": {"1": 0.25, "x": 9}},
-    ]
-    loads = make_loads(records_from_json(rows))
-    assert loads.seconds.tolist() == [[0.5], [1.25]]
-    assert not loads.has_rows
-
-
-def test_placement_does_not_count_as_moves():
-    rows = [{"t": 0.5, "event": "ChunksMoved", "round": 0, "chunks": 9}, *records()[5:]]
-    assert make_loads(records_from_json(rows)).moved[0] == 0.0
-
-
-def test_a_story_without_work_has_no_loads():
-    assert make_loads([RoundStarted(round=0, rows={"0": 3})]) is None
-
-
-def test_relative_loads_leave_out_absent_members():
-    values = np.array([[1.0, math.nan], [3.0, 5.0]])
-    np.testing.assert_array_equal(relative(values), [[0.5, math.nan], [1.5, 1.0]])
-
-
-def test_shades_distinguish_more_from_less_and_leave_gaps_empty():
-    more, less, mean, lost = colours_of(np.array([[2.0, 0.2, 1.0, math.nan]]))[0]
-    assert more[0] > more[2]  # orange
-    assert less[2] > less[0]  # blue
-    assert (mean[3], lost[3]) == (pytest.approx(0.28), 0.0)
-
-
-def test_the_plot_of_loads_has_a_panel_for_examples_and_one_for_time(run):
-    picture = styled(loads_picture, run)
-    titles = [ax.get_title(loc="left") for ax in picture.figure.axes]
-    assert titles[:2] == [
-        "Examples, relative to the round's mean",
-        "Time computing, relative to the round's mean",
-    ]
-    assert "1.55 times the mean in the first round" in picture.alt
 
 
 def test_a_bound_of_the_gap_is_drawn_differently_from_the_gap(run):
@@ -163,34 +97,23 @@ def test_the_page_has_decisions_with_their_reasons(tmp_path):
         "gap-time.png",
         "gap.png",
         "lanes.png",
-        "loads.png",
         "members.png",
         "objective-zoom.png",
         "objective.png",
     ]
 
 
-def test_runs_compared_show_their_gaps_and_their_loads_below_each_other(tmp_path):
+def test_runs_compared_show_their_gaps(tmp_path):
     twins = [fabricate_cocoa(tmp_path / name) for name in ("without", "with")]
     runs = [read_run(path) for path in twins]
     gaps = styled(gap_comparison, runs, ["without", "with"])
     assert [ax.get_yscale() for ax in gaps.figure.axes] == ["log", "log"]
     assert all(ax.get_ylim()[1] > 1.0 for ax in gaps.figure.axes)  # the first gap is visible
     assert not any("begins at" in t.get_text() for ax in gaps.figure.axes for t in ax.texts)
-    loads = styled(loads_comparison, runs, ["without", "with"])
-    titles = [ax.get_title(loc="left") for ax in loads.figure.axes if ax.get_title(loc="left")]
-    assert titles == [
-        "without: time computing",
-        "without: examples",
-        "with: time computing",
-        "with: examples",
-    ]
     page = write_overlay(twins, ["without", "with"], tmp_path / "both.html").read_text()
     assert "Certified gap" in page
-    assert "Load balance of the members" in page
 
 
-def test_runs_without_gap_and_policies_are_compared_without_those_plots(tmp_path):
+def test_runs_without_gaps_are_compared_without_that_plot(tmp_path):
     runs = [read_run(fabricate_run(tmp_path / "plain", rounds=5, at=1, back=2))]
     assert styled(gap_comparison, runs, ["plain"]) is None
-    assert styled(loads_comparison, runs, ["plain"]) is None
