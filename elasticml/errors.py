@@ -226,6 +226,12 @@ def place_of(error: BaseException) -> str:
     return f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
 
 
+def how_to_install(extra: str = "") -> str:
+    """Return the remedy for a missing package; elasticml is on no package index."""
+    what = f"'.[{extra}]'" if extra else "."
+    return f"in a clone of elasticml: pip install {what}"
+
+
 def fault_of(error: BaseException, who: str, **fields: Any) -> JobFailedError:
     """Return the error that ends a job because of an exception in a part of it.
 

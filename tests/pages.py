@@ -53,7 +53,6 @@ NOT_RUN = (
     ("how-to/dask-clusters.md", "tls:", "needs certificates; tests/cluster/test_tls.py makes some"),
     ("how-to/dask-clusters.md", "SLURMCluster", _SLURM),
     ("how-to/doctor.md", "elasticml doctor --yarn", _HADOOP),
-    ("how-to/gpu.md", "pip install", _INSTALLS),
     ("how-to/hdfs.md", "hdfs dfs", _HADOOP),
     ("how-to/hdfs.md", "data: {format", _HADOOP),
     ("how-to/kubernetes.md", "KubeCluster", _KUBERNETES),
@@ -62,7 +61,6 @@ NOT_RUN = (
     ("how-to/slurm.md", "SLURMCluster", _SLURM),
     ("how-to/slurm.md", "#SBATCH", _SLURM),
     ("how-to/slurm.md", "test_slurm.py", "is a test itself"),
-    ("how-to/spot.md", "pip install", _INSTALLS),
     (
         "how-to/watch.md",
         "em.watch",

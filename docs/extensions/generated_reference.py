@@ -93,7 +93,9 @@ def _name_pages() -> Iterator[tuple[str, str]]:
 
 
 _ABOUT_NAMES = """\
-Everything below is imported with ``import elasticml as em``. The examples run in the tests of
+Everything below is imported with ``import elasticml as em``. To write algorithms and policies,
+import from ``elasticml.algorithms.base``, ``elasticml.algorithms.matrix`` and
+``elasticml.control.policy``; these modules are public too. The examples run in the tests of
 elasticml; they share these names:
 
 .. code-block:: python

@@ -2,7 +2,8 @@
 
 A result file is one JSON object with ``title``, ``date``, ``command``, ``machine``, ``columns``,
 ``rows`` and ``notes``, or with a list ``tables`` of such objects, which inherit what they lack from
-the file. ``text`` is a paragraph above the table. ``chart: {"label": column, "bars": [columns],
+the file. ``text`` is a paragraph above the table. Tables of the peers' milliseconds get a summary
+of their ratios (``peer_ratios.py``). ``chart: {"label": column, "bars": [columns],
 "log": true, "unit": text}`` adds bars below it. The file's ``image`` comes last.
 """
 
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import peer_ratios
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
@@ -72,6 +74,8 @@ class Figures(SphinxDirective):
             if "tables" in content:
                 section += nodes.rubric(text=table["title"])
             section += self._paragraphs(table)
+            if path.stem in peer_ratios.FILES:
+                section += self._ratios(table)
             section += _table(table)
             if "chart" in table:
                 section += self._chart(table, f"{path.stem}-{i}")
@@ -85,6 +89,11 @@ class Figures(SphinxDirective):
 
     def _paragraphs(self, table: dict[str, Any]) -> list[nodes.Node]:
         return [self._text(table["text"])] if table.get("text") else []
+
+    def _ratios(self, table: dict[str, Any]) -> list[nodes.Node]:
+        rows = peer_ratios.ratios(table["columns"], table["rows"])
+        text = "elasticml's time divided by another's, over the rows below that both reached:"
+        return [self._text(text), _table({"columns": peer_ratios.COLUMNS, "rows": rows})]
 
     def _text(self, text: str) -> nodes.paragraph:
         # Inline markup of the page's own parser: `code`, links.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from elasticml.errors import one_line
+from elasticml.errors import how_to_install, one_line
 from elasticml.ids import VERSION, format_size
 
 #: Seconds that ``java -version`` and the like may take.
@@ -198,7 +198,7 @@ def check_yarn(environment: Mapping[str, str]) -> Check:
 
 def all_checks(environment: Mapping[str, str], cache: Path) -> list[Check]:
     """Run all checks, the required ones first."""
-    reinstall = "reinstall elasticml in this environment: pip install elasticml"
+    reinstall = f"reinstall elasticml in this environment, {how_to_install()}"
     return [
         check_python(),
         Check(

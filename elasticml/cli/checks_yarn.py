@@ -32,14 +32,14 @@ from elasticml.data.storage.filesystem import (
     write_whole,
 )
 from elasticml.data.storage.hdfs import absolute_hdfs, libhdfs_missing, route
-from elasticml.errors import ConfigError, ElasticmlError, SubmissionError, one_line
+from elasticml.errors import ConfigError, ElasticmlError, SubmissionError, how_to_install, one_line
 from elasticml.ids import format_size
 
 #: Approximate seconds for moving a member's chunks; a shorter grace suffices for its state only.
 _CHUNKS_S = 2.0
 #: A longer node expiry delays replacements for the containers of a lost node.
 _EXPIRY_S_MAX = 60.0
-_REINSTALL = "pip install 'elasticml[yarn]'"
+_REINSTALL = how_to_install("yarn")
 
 
 def yarn_checks(

@@ -23,7 +23,8 @@ Examples:
 The directory holds job.yaml, story.jsonl, history.csv, model.npz, summary.json and report.html.
 Story and history grow while the job runs. Ctrl-C ends the job; the directory stays usable, or is
 removed if no round has ended. The run can be resumed with --resume, also after a crash: a
-checkpoint is written every 5 seconds.
+checkpoint is written every 5 seconds, on a cluster that is named by its address only if the section
+checkpoint names a path.
 
 With cluster: {kind: yarn} the job runs on a Hadoop cluster, and Ctrl-C ends it there too;
 elasticml submit -h describes the settings.

@@ -7,7 +7,7 @@ from typing import Any, SupportsIndex, overload
 
 import numpy as np
 
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, how_to_install
 
 Row = dict[str, Any]
 
@@ -43,7 +43,7 @@ class History(list[Row]):
         try:
             import pandas
         except ImportError:
-            raise ConfigError("pandas is not installed; pip install 'elasticml[pandas]'") from None
+            raise ConfigError(f"pandas is not installed; {how_to_install('pandas')}") from None
         return pandas.DataFrame(list(self), columns=self.columns_in_order())
 
     @overload

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from elasticml.errors import ConfigError, one_line
+from elasticml.errors import ConfigError, how_to_install, one_line
 from elasticml.jobs.callbacks import Callback
 from elasticml.story.history import HistoryRow
 
@@ -262,4 +262,4 @@ def _flat(job: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 def _require(module: str, extra: str) -> None:
     if importlib.util.find_spec(module) is None:
-        raise ConfigError(f"{module} is not installed; pip install 'elasticml[{extra}]'")
+        raise ConfigError(f"{module} is not installed; {how_to_install(extra)}")

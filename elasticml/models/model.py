@@ -14,7 +14,7 @@ from elasticml.algorithms.local_sgd.module_factory import INPUT_MEAN, INPUT_STD
 from elasticml.arrays import F64
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.storage.filesystem import write_whole
-from elasticml.errors import ConfigError, DataError
+from elasticml.errors import ConfigError, DataError, how_to_install
 from elasticml.models.file_format import file_arrays, npz_bytes
 from elasticml.models.row_input import Batch, RowInput, is_file, is_lazy, map_partitions
 from elasticml.objectives.links import LINKS, TWEEDIE_POWER, class_scores, predictions
@@ -619,9 +619,7 @@ class NetworkModel(Model):
         try:
             from safetensors.numpy import save
         except ImportError:
-            raise ConfigError(
-                "safetensors is not installed; pip install 'elasticml[export]'"
-            ) from None
+            raise ConfigError(f"safetensors is not installed; {how_to_install('export')}") from None
         named = {name: np.ascontiguousarray(a, np.float32) for name, a in self.arrays.items()}
         write_whole(str(path), save(named, metadata={"format": "pt"}))
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from elasticml.arrays import F64
 from elasticml.data.readers.table_encoding import ColumnEncoding
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, how_to_install
 from elasticml.ids import VERSION
 from elasticml.models.row_input import RowInput
 
@@ -30,7 +30,7 @@ class OnnxGraph:
         try:
             import onnx
         except ImportError:
-            raise ConfigError("onnx is not installed; pip install 'elasticml[export]'") from None
+            raise ConfigError(f"onnx is not installed; {how_to_install('export')}") from None
         self._onnx: Any = onnx
         self._nodes: list[Any] = []
         self._constants: list[Any] = []

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from elasticml.errors import ConfigError, one_line, shown
+from elasticml.errors import ConfigError, how_to_install, one_line, shown
 from elasticml.specification.settings_model import (
     Count,
     SettingsModel,
@@ -625,7 +625,7 @@ class LocalSGD(_Seeded):
     One such step of all workers is a round. K workers together process ``K x batch x local_steps``
     examples in a round, each in proportion to its share of the examples. ``local_steps=1`` is
     mini-batch SGD. Every example is used exactly once in an epoch, also if workers join and leave.
-    This needs PyTorch: ``pip install 'elasticml[torch]'``.
+    This needs PyTorch: ``pip install '.[torch]'`` in a clone of elasticml.
 
     Source: the uni-task paper, sections 2.2, 3 and 5.1; the defaults are its settings for
     Fashion-MNIST.
@@ -743,7 +743,7 @@ def torch_missing(error: ImportError | None = None) -> ConfigError:
     )
     return ConfigError(
         f"algorithm.name is local_sgd, which needs PyTorch, and that is not installed here{detail}"
-        "; pip install 'elasticml[torch]', here, on every worker and on the scheduler",
+        f"; {how_to_install('torch')}, here, on every worker and on the scheduler",
         key="algorithm.name",
     )
 

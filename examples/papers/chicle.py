@@ -314,7 +314,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if arguments.quick:
         arguments.data, arguments.seeds = ["tiny", "squares"], 1
     if not has_torch() and set(arguments.data) & {*NETWORK_SETS}:
-        print("local SGD is left out: pip install 'elasticml[torch]'", file=sys.stderr)
+        print("local SGD is left out: make torch", file=sys.stderr)
         arguments.data = [name for name in arguments.data if name in SETS]
         if not arguments.data:
             parser.error("no data set is left to run")

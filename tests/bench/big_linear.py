@@ -3,7 +3,7 @@
     python tests/bench/big_linear.py --folder KEPT --python PEERS_VENV/bin/python
         [--sets rcv1_shaped criteo_shaped] [--models hinge logistic] [--threads 1 2]
         [--peers elasticml snapml ...] [--repeats 3] [--limit-s 120] [--only least | find | show]
-        [--begin-s 200] [--rows 20000000]
+        [--begin-s 200] [--rows 20000000] [--cpu]
 
 Each peer has a separate process for each problem, with the data loaded from shared .npy files; the
 clock covers ``fit`` alone, after a cheap fit that loads compiled code. l2 is 1/n, no intercept.
@@ -13,7 +13,8 @@ scratch with increasing effort until its objective, computed outside the clock, 
 the reference, or until a fit exceeds the limit; any machine will do. Finally that effort is fitted
 again ``--repeats`` times, peers taking turns, which needs a quiet machine; ``--begin-s`` starts no
 problem after that time. Results are kept in the folder, problem by problem, and the same command
-continues. The sets, 1.6 GB, are generated if missing; ``--rows`` makes another size of a set, under
+continues. On a shared machine ``--cpu`` counts processor seconds, as in ``linear_peers.py``. The
+sets, 1.6 GB, are generated if missing; ``--rows`` makes another size of a set, under
 another name.
 """
 
@@ -63,6 +64,7 @@ def task_of(name: str, model: str, threads: int, options: argparse.Namespace) ->
         "look_s": LOOK * options.limit_s,
         "repeats": 1,
         "targets": [TARGET],
+        "clock": "cpu" if options.cpu else "elapsed",
     }
 
 
@@ -117,7 +119,7 @@ def work(kept: Kept, options: argparse.Namespace) -> None:
         problem = kept.setdefault(f"{name} {model}", {})
         if "least" not in problem and is_time():
             problem["least"] = least_of(name, model, options.folder, max(options.threads))
-        result = problem.setdefault(str(threads), {})
+        result = problem.setdefault(_key(threads, options), {})
         peers = [p for p in options.peers if threads == 1 or p not in SERIAL]
         if options.only == "least" or "least" not in problem:
             continue
@@ -141,6 +143,10 @@ def work(kept: Kept, options: argparse.Namespace) -> None:
     is_time()
 
 
+def _key(threads: int, options: argparse.Namespace) -> str:
+    return f"{threads} cpu" if options.cpu else str(threads)
+
+
 def problems(options: argparse.Namespace) -> list[tuple[str, str, int]]:
     """Return sets, models and threads."""
     suffix = "" if options.rows is None else f"_{options.rows}"
@@ -158,7 +164,7 @@ def show(kept: Kept, options: argparse.Namespace) -> None:
     harness.head("set", "model", "threads", *options.peers, "first / second")
     why = []
     for name, model, threads in problems(options):
-        result = kept.get(f"{name} {model}", {}).get(str(threads), {})
+        result = kept.get(f"{name} {model}", {}).get(_key(threads, options), {})
         cells, medians = [], []
         for peer in options.peers:
             report = result.get(peer, {})
@@ -197,7 +203,10 @@ def main() -> None:
     parser.add_argument("--only", choices=("least", "find", "show"))
     parser.add_argument("--begin-s", type=float, default=math.inf)
     parser.add_argument("--rows", type=int, help="of sets of another size")
+    parser.add_argument("--cpu", action="store_true", help="processor seconds; --threads 1 only")
     options = parser.parse_args()
+    if options.cpu and options.threads != [1]:
+        parser.error("--cpu adds the threads' seconds up: give --threads 1 with it")
     options.folder.mkdir(parents=True, exist_ok=True)
     results = options.folder / "big.json"
     kept: Kept = json.loads(results.read_text()) if results.exists() else {}

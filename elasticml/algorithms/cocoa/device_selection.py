@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from numba.core import config
 
-from elasticml.errors import ConfigError, one_line
+from elasticml.errors import ConfigError, how_to_install, one_line
 
 Device = Literal["cpu", "cuda"]
 #: The driver's library; without it there is no GPU, and numba.cuda is not loaded.
@@ -97,6 +97,6 @@ def device_of(setting: str, n_values: int) -> Device:
 def _refusal(why: str) -> ConfigError:
     return ConfigError(
         f"algorithm.device is cuda, which this process cannot use ({why}); use device: auto, "
-        "or pip install 'elasticml[gpu]' on workers that have a GPU",
+        f"or, on workers that have a GPU, {how_to_install('gpu')}",
         key="algorithm.device",
     )

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, how_to_install
 
 #: Names that dask-yarn 0.9 imports from ``distributed.utils`` and that are in ``dask.utils`` now.
 _MOVED = ("format_bytes", "parse_timedelta")
@@ -50,7 +50,7 @@ def _import(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"YARN needs dask-yarn and skein, but {error.name} is not installed; "
-            "pip install 'elasticml[yarn]'"
+            f"{how_to_install('yarn')}"
         ) from error
 
 

@@ -89,4 +89,4 @@ def test_without_torch_only_local_sgd_fails_and_says_what_to_install():
     )
     (line,) = done.stdout.splitlines()
     assert "needs PyTorch" in line
-    assert "pip install 'elasticml[torch]'" in line
+    assert "pip install '.[torch]'" in line

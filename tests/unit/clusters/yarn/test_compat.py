@@ -49,4 +49,4 @@ def test_the_package_is_imported_without_dask_yarn():
         "except em.ConfigError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'elasticml[yarn]'" in done.stdout
+    assert "pip install '.[yarn]'" in done.stdout
