@@ -1,10 +1,14 @@
 """Column statistics, for scaling and for the safe step length: exchanges and a member's share.
 
-``column_maxabs``, ``column_moments``
-    Up: ``maxabs`` (d,), reduced by maximum; or ``count`` (), ``total`` (d,), ``squares`` (d,). With
-    ``weighted``, the sums are over weighted rows.
+``column_ranges``
+    Up, reduced by maximum: ``largest`` (d,); ``smallest`` (d,), negated; ``other`` (d,), 1 for a
+    column that has values other than 0 and 1.
+``column_moments``
+    Down: ``centre`` (d,). Up: ``count`` (), and about the centre ``total`` (d,) and ``squares``
+    (d,). With ``weighted``, the sums are over weighted rows.
 
-The kernels are serial, release the GIL and go through the rows in order.
+Both go through the rows in order. The moments that scale columns count every row once, whatever its
+weight.
 """
 
 from __future__ import annotations
@@ -26,37 +30,38 @@ from elasticml.data.chunks.products import make_adjoint
 from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.data.source import DatasetStats
 
-# Column statistics, for scaling and for the safe step length: exchanges and a member's share.
-#
-# ``column_maxabs``, ``column_moments``
-#     Up: ``maxabs`` (d,), reduced by maximum; or ``count`` (), ``total`` (d,), ``squares`` (d,).
-#     With
-#     ``weighted``, the sums are over weighted rows.
-
-COLUMN_MAXABS: Final = "column_maxabs"
+COLUMN_RANGES: Final = "column_ranges"
 COLUMN_MOMENTS: Final = "column_moments"
 
 
-def maxabs_exchange(n_columns: int) -> Exchange:
-    """Return the exchange for the largest absolute value of each column."""
+def ranges_exchange(n_columns: int) -> Exchange:
+    """Return the exchange for the largest and smallest value of each column."""
     return Exchange(
-        operation=COLUMN_MAXABS,
+        operation=COLUMN_RANGES,
         model={},
-        returns={"maxabs": (n_columns,)},
+        returns={name: (n_columns,) for name in ("largest", "smallest", "other")},
         reduce="max",
         require="everybody",
     )
 
 
-def moments_exchange(n_columns: int, *, weighted: bool) -> Exchange:
-    """Return the exchange for each column's sum and sum of squares."""
+def moments_exchange(centre: F64, *, weighted: bool) -> Exchange:
+    """Return the exchange for each column's sum and sum of squares about ``centre`` (d,)."""
     return Exchange(
         operation=COLUMN_MOMENTS,
-        model={},
-        returns={"count": (), "total": (n_columns,), "squares": (n_columns,)},
+        model={"centre": centre},
+        returns={"count": (), "total": centre.shape, "squares": centre.shape},
         parameters={"weighted": weighted},
         require="everybody",
     )
+
+
+def scales(scale: str, facts: DatasetStats) -> bool:
+    """Whether the columns of these data are scaled; with "auto" dense rows and tables are."""
+    if scale != "auto":
+        return scale != "none"
+    kind = facts.layout.kind
+    return kind == "dense" or (facts.encoder is not None and kind != "sequence")
 
 
 def fix_columns(
@@ -68,9 +73,16 @@ def fix_columns(
     models: int = 1,
     fixed: int | None = None,
 ) -> Generator[Exchange, Outcome, Columns]:
-    """Determine the scaling of the columns; one exchange over all members unless it is "none".
+    """Determine the scaling of the columns, by one or two exchanges over all members.
 
     With ``resume`` there is no exchange, and the scaling is the earlier one, bit for bit.
+
+    Notes
+    -----
+    Moments are summed about the value between the smallest and the largest that is nearest to zero.
+    Its squared distance from the mean is at most n times the variance, as one of the n rows is
+    beyond it: the variance, a difference, is accurate to about n rounding errors. That of a
+    constant column is exactly zero.
     """
     d = facts.n_columns
     columns = Columns(
@@ -78,34 +90,44 @@ def fix_columns(
     )
     if resume is not None:
         return scaling.same_columns(columns, resume.arrays)
-    if scale == "none":
+    if not scales(scale, facts):
         return columns
+    found = (yield ranges_exchange(d)).arrays
+    largest, smallest = found["largest"], -found["smallest"]
     if scale == "maxabs":
-        outcome = yield maxabs_exchange(d)
-        return scaling.maxabs_columns(columns, outcome.arrays["maxabs"])
-    outcome = yield moments_exchange(d, weighted=False)
-    count, total, squares = (outcome.arrays[name] for name in ("count", "total", "squares"))
-    return scaling.standard_columns(columns, float(count), total, squares)
+        return scaling.maxabs_columns(columns, np.maximum(np.abs(largest), np.abs(smallest)))
+    is_scaled = found["other"] > 0.0 if scale == "auto" else np.ones(d, bool)
+    if not is_scaled.any():
+        return columns
+    centre = np.minimum(np.maximum(smallest, 0.0), largest)
+    sums = (yield moments_exchange(centre, weighted=False)).arrays
+    distance = sums["total"] / sums["count"]
+    variance = np.maximum(sums["squares"] / sums["count"] - distance * distance, 0.0)
+    mean = centre + distance
+    # Sparse rows stay sparse: a column that is zero in at least half of the rows has a mean of at
+    # most its deviation.
+    keeps_zeros = scale == "standard" and facts.layout.kind != "dense"
+    is_centred = is_scaled & (mean * mean > variance) if keeps_zeros else is_scaled
+    return scaling.standard_columns(columns, mean, variance, is_scaled, is_centred)
 
 
-def largest_values(chunks: Sequence[Chunk], facts: DatasetStats, parallel: Parallel) -> Arrays:
-    """Return a member's share of :func:`maxabs_exchange`."""
+def ranges(chunks: Sequence[Chunk], facts: DatasetStats, parallel: Parallel) -> Arrays:
+    """Return a member's share of :func:`ranges_exchange`."""
 
     def run(part: Sequence[Chunk]) -> F64:
-        out = np.zeros(facts.n_columns)
-        raise_to_maxabs(part, facts, out)
-        return out
+        return ranges_of(part, facts)
 
-    largest = np.zeros(facts.n_columns)
-    for part in parallel.map(run, runs(chunks, parallel.n_threads)):
-        np.maximum(largest, part, out=largest)
-    return {"maxabs": largest}
+    found = np.full((3, facts.n_columns), -np.inf)
+    for own in parallel.map(run, runs(chunks, parallel.n_threads)):
+        np.maximum(found, own, out=found)
+    return dict(zip(("largest", "smallest", "other"), found, strict=True))
 
 
 def moments(
     chunks: Sequence[Chunk],
     facts: DatasetStats,
     parallel: Parallel,
+    centre: F64,
     coefficients: Callable[[Chunk], F64],
 ) -> Arrays:
     """Return a member's share of :func:`moments_exchange`.
@@ -116,7 +138,7 @@ def moments(
     def run(part: Sequence[Chunk]) -> tuple[float, F64, F64]:
         total, squares = np.zeros(facts.n_columns), np.zeros(facts.n_columns)
         each = [coefficients(chunk) for chunk in part]
-        add_moments(part, each, facts, total, squares)
+        add_moments(part, each, facts, centre, total, squares)
         return float(sum(c.sum() for c in each)), total, squares
 
     count, total, squares = 0.0, *np.zeros((2, facts.n_columns))
@@ -131,71 +153,116 @@ def add_moments(
     chunks: Sequence[Chunk],
     coefficients: Sequence[F64],
     facts: DatasetStats,
+    centre: F64,
     total: F64,
     squares: F64,
 ) -> None:
-    """Add ``sum_i c_i x_ij`` to ``total`` and ``sum_i c_i x_ij^2`` to ``squares``, both (d,).
+    """Add ``sum_i c_i (x_ij - centre_j)`` to ``total`` and that of the squares to ``squares``.
 
     Parameters
     ----------
     coefficients : sequence of ndarray (n_rows,)
         One array for each chunk.
+    centre, total, squares : ndarray (d,)
     """
-    first = make_adjoint(facts.layout, facts.n_columns)
-    binary = make_adjoint(facts.layout, facts.n_columns)
+    codes = make_adjoint(facts.layout, facts.n_columns)
+    # Sums of the coefficients of sparse rows, and of those of them that store a column.
+    weight, stored = 0.0, np.zeros(facts.n_columns)
     for chunk, c in zip(stream_chunks(chunks), coefficients, strict=True):
-        first.add(chunk, c)
         if chunk.layout.kind == "dense":
-            values = chunk.values.astype(np.float64, copy=False)
-            squares[: values.shape[1]] += c @ (values * values)
-        elif chunk.layout.kind == "csr":
-            add_csr_squares(chunk.indptr, chunk.indices, chunk.values, c, squares)
+            away = chunk.values - centre
+            total += c @ away
+            squares += c @ (away * away)
+            continue
+        weight += float(c.sum())
+        if chunk.layout.kind == "sequence":
+            codes.add(chunk, c)
         else:
-            binary.add(chunk, c)
-    first.result(total)
-    binary.result(squares)
+            rows = (chunk.indptr, chunk.indices, _stored_values(chunk))
+            add_csr_moments(*rows, c, centre, total, squares, stored)
+    if facts.layout.kind == "sequence":
+        codes.result(stored)
+        total += stored * (1.0 - centre)
+        squares += stored * (1.0 - centre) ** 2
+    lacking = np.subtract(weight, stored, out=stored)
+    lacking[lacking <= 1e-9 * weight] = 0.0  # rounding: every row stores the column
+    total -= lacking * centre
+    squares += lacking * centre**2
 
 
-def raise_to_maxabs(chunks: Sequence[Chunk], facts: DatasetStats, out: F64) -> None:
-    """Raise ``out`` (d,) to the largest absolute value of each column."""
-    binary = make_adjoint(facts.layout, facts.n_columns)
+def ranges_of(chunks: Sequence[Chunk], facts: DatasetStats) -> F64:
+    """Return the rows of :func:`ranges_exchange` for some chunks, (3, d); -inf without rows."""
+    found = np.full((3, facts.n_columns), -np.inf)
+    codes = make_adjoint(facts.layout, facts.n_columns)
+    n_sparse, stored = 0, np.zeros(facts.n_columns)
     for chunk in stream_chunks(chunks):
         if chunk.layout.kind == "dense":
-            values = chunk.values
-            if len(values):
-                view = out[: values.shape[1]]
-                np.maximum(view, np.abs(values).max(axis=0), out=view)
-        elif chunk.layout.kind == "csr":
-            raise_to_csr_maxabs(chunk.indices, chunk.values, out)
+            raise_to_dense(chunk.values, found)
+            continue
+        n_sparse += chunk.n_rows
+        if chunk.layout.kind == "sequence":
+            codes.add(chunk, np.ones(chunk.n_rows))
         else:
-            binary.add(chunk, np.ones(chunk.n_rows))
-    present = np.zeros(facts.n_columns)
-    binary.result(present)
-    np.maximum(out, (present > 0.0).astype(np.float64), out=out)
+            raise_to_csr(chunk.indices, _stored_values(chunk), found, stored)
+    if facts.layout.kind == "sequence":
+        codes.result(stored)
+        found[:2] = np.where(stored > 0.0, [[1.0], [-1.0]], found[:2])
+    lacking = stored < n_sparse
+    found[:2, lacking] = np.maximum(found[:2, lacking], 0.0)
+    found[2] = np.maximum(found[2], 0.0)
+    return found
 
 
-# Serial compiled loops for the statistics of sparse columns; they release the GIL.
+def _stored_values(chunk: Chunk) -> NDArray[Any]:
+    """Return the values of sparse rows, also of those that store none as all are 1."""
+    return np.ones(chunk.indices.size) if chunk.layout.kind == "binary_csr" else chunk.values
+
+
+# Serial compiled loops for the statistics of columns; they release the GIL.
 
 
 @kernel
-def add_csr_squares(
+def add_csr_moments(
     indptr: NDArray[np.int32],
     indices: NDArray[np.int32],
     values: NDArray[Any],
     coefficients: F64,
-    out: F64,
+    centre: F64,
+    total: F64,
+    squares: F64,
+    stored: F64,
 ) -> None:
-    """Add ``sum_i c_i x_ij^2`` to ``out[j]``; ``coefficients`` (n,)."""
+    """Add the sums of :func:`add_moments` over stored values, and of ``c_i`` to ``stored[j]``."""
     for i in range(coefficients.size):
+        c = coefficients[i]
         for k in range(indptr[i], indptr[i + 1]):
-            x = np.float64(values[k])
-            out[indices[k]] += coefficients[i] * x * x
+            j = indices[k]
+            away = np.float64(values[k]) - centre[j]
+            total[j] += c * away
+            squares[j] += c * away * away
+            stored[j] += c
 
 
 @kernel
-def raise_to_csr_maxabs(indices: NDArray[np.int32], values: NDArray[Any], out: F64) -> None:
-    """Raise ``out[j]`` to the largest ``|x_ij|``."""
+def raise_to_dense(values: NDArray[Any], found: F64) -> None:
+    """Raise ``found`` (3, d) to the rows' values, see :func:`ranges_exchange`."""
+    largest, smallest, other = found[0], found[1], found[2]
+    for i in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            x = np.float64(values[i, j])
+            largest[j] = max(largest[j], x)
+            smallest[j] = max(smallest[j], -x)
+            if x != 0.0 and x != 1.0:
+                other[j] = 1.0
+
+
+@kernel
+def raise_to_csr(indices: NDArray[np.int32], values: NDArray[Any], found: F64, stored: F64) -> None:
+    """Raise ``found`` (3, d) to the stored values, and count them in ``stored[j]``."""
     for k in range(indices.size):
-        x = abs(np.float64(values[k]))
-        if x > out[indices[k]]:
-            out[indices[k]] = x
+        j, x = indices[k], np.float64(values[k])
+        found[0, j] = max(found[0, j], x)
+        found[1, j] = max(found[1, j], -x)
+        if x != 0.0 and x != 1.0:
+            found[2, j] = 1.0
+        stored[j] += 1.0

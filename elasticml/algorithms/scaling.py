@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from elasticml.arrays import F64
+
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,11 @@ class Columns:
         if self.fixed is not None:
             w[self.fixed] = 1.0
         return w
+
+    @property
+    def centre(self) -> F64:
+        """The shifts of the columns, (n_columns,); zeros without any."""
+        return np.zeros(self.n_columns) if self.shift is None else self.shift
 
     @property
     def n_coefficients(self) -> int:
@@ -137,16 +144,17 @@ class Columns:
             intercepts[:] = (np.asarray(intercept) + moved) / self.constant
         return out
 
-    def longest_row(self, maxabs: F64) -> float:
+    def longest_row(self, smallest: F64, largest: F64) -> float:
         """Return an upper bound of the length of a row of the trained columns.
 
         Parameters
         ----------
-        maxabs : ndarray (n_columns,)
-            Largest absolute values of the unscaled columns.
+        smallest, largest : ndarray (n_columns,)
+            Of the unscaled columns.
         """
-        each = maxabs if self.shift is None else maxabs + np.abs(self.shift)
-        each = each.copy() if self.factor is None else each * self.factor
+        each = np.maximum(np.abs(smallest - self.centre), np.abs(largest - self.centre))
+        if self.factor is not None:
+            each *= self.factor
         if self.fixed is not None:
             each[self.fixed] = 0.0
         return float(np.linalg.norm(each))
@@ -177,48 +185,42 @@ def maxabs_columns(columns: Columns, maxabs: F64) -> Columns:
     return replace(columns, factor=_unscaled(columns, 1.0 / _no_zero(maxabs), 1.0))
 
 
-def standard_columns(columns: Columns, count: float, total: F64, squares: F64) -> Columns:
+def standard_columns(
+    columns: Columns, mean: F64, variance: F64, is_scaled: Flags, is_centred: Flags
+) -> Columns:
     """Standardise columns to mean 0 and variance 1; constant columns keep their scale.
+
+    Without an intercept nothing is centred, so that the model has none in the units of the data
+    either, and columns are divided by the root of their mean square.
 
     Parameters
     ----------
     columns : Columns
         Of columns that are not scaled.
-    count : float
-        Number of rows.
-    total, squares : ndarray (n_columns,)
-        Sums of the values and of their squares.
-
-    Notes
-    -----
-    Error: the variance is a difference. A column whose mean is 1e6 times its standard deviation
-    loses 12 of 16 digits of its scale, which only changes its effective l2 in the fourth digit.
+    mean, variance : ndarray (n_columns,)
+    is_scaled, is_centred : ndarray of bool (n_columns,)
+        The columns that are divided, and those of them from which the mean is subtracted.
     """
-    mean = total / count
-    variance = np.maximum(squares / count - mean * mean, 0.0)
-    # The computed variance of a constant column is rounding.
-    variance[variance <= 1e-14 * squares / count] = 0.0
-    factor = 1.0 / _no_zero(np.sqrt(variance))
-    return replace(
-        columns, factor=_unscaled(columns, factor, 1.0), shift=_unscaled(columns, mean, 0.0)
-    )
+    if columns.intercept:
+        shift = _unscaled(columns, np.where(is_centred, mean, 0.0), 0.0)
+        size = np.sqrt(variance)
+    else:
+        shift, size = None, np.sqrt(variance + mean * mean)
+    factor = np.where(is_scaled, 1.0 / _no_zero(size), 1.0)
+    return replace(columns, factor=_unscaled(columns, factor, 1.0), shift=shift)
 
 
-def mean_square_norm(columns: Columns, weight: float, total: F64, squares: F64) -> float:
+def mean_square_norm(columns: Columns, weight: float, squares: F64) -> float:
     """Return the weighted mean of ``|x~_i|^2`` over rows, including the intercept's column.
 
     Parameters
     ----------
     weight : float
         Sum of the weights.
-    total, squares : ndarray (n_columns,)
-        Weighted sums of the unscaled values and of their squares.
+    squares : ndarray (n_columns,)
+        Weighted sums of the squares of the unscaled values' distances from the shifts.
     """
-    each = squares.copy()
-    if columns.shift is not None:
-        each += columns.shift * (columns.shift * weight - 2.0 * total)
-    if columns.factor is not None:
-        each *= columns.factor**2
+    each = squares if columns.factor is None else squares * columns.factor**2
     return float(each.sum()) / weight + columns.intercept * columns.constant**2
 
 

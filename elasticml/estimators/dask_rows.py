@@ -269,6 +269,7 @@ class DaskRows:
                 l2=l2,
                 optimizer="tron",
                 intercept=intercept,
+                scale="none",
                 tolerance=min(tolerance, 1.0),
                 offset=fixed,
             )

@@ -172,6 +172,7 @@ def _job(problem: HuberProblem, w: F64, sigma: float, limit: float, rounds: int)
         l2=problem.alpha * sigma / problem.total,
         optimizer="tron",
         intercept=problem.intercept,
+        scale="none",
         tolerance=min(limit / norm_at_zero, 1.0) if norm_at_zero > 0.0 else limit,
     )
     result = run_job(algorithm, problem.data, problem.client, rounds)

@@ -151,6 +151,7 @@ def fit_primal_as_job(
         l2=function.l2,
         optimizer="tron",
         intercept=function.has_intercept,
+        scale="none",
         tolerance=min(tolerance, 1.0),
         offset=getattr(function, "fixed", None),
     )

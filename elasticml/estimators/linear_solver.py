@@ -60,6 +60,7 @@ class LinearProblem:
             "l2": self.strength / total_weight,
             "intercept": scaling is not None,
             "intercept_scaling": 1.0 if scaling is None else scaling,
+            "scale": "none",
             "tolerance": gap,
             "gap_every": "target",
             "seed": self.seed,

@@ -22,7 +22,9 @@ from elasticml.specification.settings_model import (
     unknown_choice,
 )
 
-Scale = Literal["none", "maxabs", "standard"]
+#: "auto": "standard" on dense rows and on rows of tables, except for columns of zeros and ones;
+#: other rows stay as they are.
+Scale = Literal["auto", "none", "maxabs", "standard"]
 #: A label: a number, or a word where the data have words.
 _Label = Annotated[
     Annotated[float, Field(allow_inf_nan=False)] | str, Field(union_mode="left_to_right")
@@ -79,19 +81,20 @@ class _WithLoss(SettingsModel):
                 raise ValueError(f"{key}: belongs to loss: {_LOSS_PARAMETERS[key]}, not {loss}")
 
 
-class _WithIntercept(SettingsModel):
-    """An algorithm that fits an intercept by default, but not in ``mode="paper"``."""
+class _Linear(SettingsModel):
+    """A linear model; by default it has an intercept and scales, but not in ``mode="paper"``."""
 
     @model_validator(mode="before")
     @classmethod
-    def _omit_intercept(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping) or cls._fits_intercept(values):
+    def _omit(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping) or cls._has_defaults(values):
             return values
-        return {"intercept": False, **values}
+        plain = {"intercept": False, "scale": "none"}
+        return {key: plain[key] for key in plain if key in cls.model_fields} | dict(values)
 
     @classmethod
-    def _fits_intercept(cls, values: Mapping[str, Any]) -> bool:
-        """Whether these settings imply an intercept if they do not say so."""
+    def _has_defaults(cls, values: Mapping[str, Any]) -> bool:
+        """Whether these settings imply an intercept and scaling if they do not say so."""
         return values.get("mode") != "paper"
 
 
@@ -127,7 +130,7 @@ class _Seeded(SettingsModel):
         return getattr(self, "seed", None) or 0
 
 
-class AsyncSGD(_Seeded, _WithIntercept):
+class AsyncSGD(_Seeded, _Linear):
     """Train K-Means or a linear model with workers that never wait for each other.
 
     Every worker visits its own examples in mini-batches. After each mini-batch it merges the models
@@ -214,7 +217,7 @@ class AsyncSGD(_Seeded, _WithIntercept):
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @classmethod
-    def _fits_intercept(cls, values: Mapping[str, Any]) -> bool:
+    def _has_defaults(cls, values: Mapping[str, Any]) -> bool:
         return values.get("problem") == "linear" and values.get("mode") != "paper"
 
     @field_validator("batch", mode="before")
@@ -284,7 +287,7 @@ class AsyncSGD(_Seeded, _WithIntercept):
         return section
 
 
-class BatchGradient(_WithLoss, _WithIntercept):
+class BatchGradient(_WithLoss, _Linear):
     """Train a linear model with a smooth loss and an L2 penalty by full gradients.
 
     The objective is ``sum_i s_i loss_i / sum_i s_i + l2/2 ||w||^2``, with ``s`` the sample weight
@@ -340,7 +343,7 @@ class BatchGradient(_WithLoss, _WithIntercept):
     #: Rounds of progress that a loss during a gradient exchange costs; by default 0, in mode
     #: "paper" 1.
     roll_back: Literal[0, 1, 2] | None = None
-    #: Scaling of the columns.
+    #: Scaling of the columns; by default "none".
     scale: Scale = "none"
     #: Column that is added to every margin, by its name in a table or its number from 0: its
     #: coefficient is 1. As in generalised linear models; with a log link the log of the exposure.
@@ -413,7 +416,7 @@ class BatchGradient(_WithLoss, _WithIntercept):
         return _section(self.name, {**values, "optimizer": self.chosen_optimizer})
 
 
-class CoCoA(_Seeded, _WithLoss, _WithIntercept, _Certified):
+class CoCoA(_Seeded, _WithLoss, _Linear, _Certified):
     """Train a linear model with an L2 penalty by distributed dual coordinate ascent (CoCoA).
 
     CoCoA certifies its model: the duality gap ``P(w) - D(alpha)`` is an upper bound of the distance
@@ -456,7 +459,7 @@ class CoCoA(_Seeded, _WithLoss, _WithIntercept, _Certified):
     intercept_scaling: float = Field(default=1.0, gt=0)
     #: Weight of each label, or "balanced".
     class_weight: ClassWeight = None
-    #: Scaling of the columns.
+    #: Scaling of the columns; by default "none".
     scale: Scale = "none"
     #: Column that is added to every margin, by its name in a table or its number from 0: its
     #: coefficient is 1. As in generalised linear models; with a log link the log of the exposure.
@@ -851,8 +854,8 @@ _OF_THE_JOB = ("name", "warm_start", "epochs")
 def settings_from_section(kind: type[A], section: Mapping[str, Any]) -> A:
     """Read an algorithm's settings from the ``algorithm`` section of a job record.
 
-    A record that lacks a tolerance has none, and one that lacks ``intercept`` fits none, as records
-    did when these were the defaults.
+    A record that lacks a tolerance has none, and one that lacks ``intercept`` or ``scale`` fits no
+    intercept or scales nothing, as records did when these were the defaults.
 
     Raises
     ------
@@ -862,7 +865,7 @@ def settings_from_section(kind: type[A], section: Mapping[str, Any]) -> A:
     own = {key: value for key, value in section.items() if key not in _OF_THE_JOB}
     if "tolerance" in kind.model_fields:
         own.setdefault("tolerance", 0.0)
-    if issubclass(kind, _WithIntercept):
+    if issubclass(kind, _Linear):
         own.setdefault("intercept", False)
     return read_settings(kind, own, "algorithm")
 

@@ -83,7 +83,7 @@ class Objective:
 
 def bound_of(objective: Objective, made: dict[str, Any], *, intercept: bool) -> LowerBound:
     """Run the exchanges of a lower bound over all rows."""
-    section = BatchGradient(**made["settings"], l2=objective.l2, intercept=intercept)
+    section = BatchGradient(**made["settings"], l2=objective.l2, intercept=intercept, scale="none")
     columns = Columns(n_columns=D, intercept=intercept)
     trainer = lower_bound_for(section, columns, None)
     answer: Any = None
@@ -93,7 +93,10 @@ def bound_of(objective: Objective, made: dict[str, Any], *, intercept: bool) -> 
         except StopIteration as end:
             return end.value
         assert isinstance(request, Exchange)
-        arrays: dict[str, Any] = {"maxabs": np.abs(made["X"]).max(axis=0)}
+        arrays: dict[str, Any] = {
+            "largest": made["X"].max(axis=0),
+            "smallest": -made["X"].min(axis=0),
+        }
         if "w" in request.model:
             value, penalty, gradient, _ = objective.at(np.array(request.model["w"]))
             total = objective.s.sum()
@@ -165,7 +168,7 @@ def test_a_checkpoint_keeps_the_bound_and_the_constants_of_the_data() -> None:
             value, penalty, gradient, _ = objective.at(point)
             bound.learn(value, penalty, gradient)
         resume = Resume(values={"lower_bound": json.loads(json.dumps(bound.resume()))})
-        section = BatchGradient(**made["settings"], l2=0.1)
+        section = BatchGradient(**made["settings"], l2=0.1, scale="none")
         again = lower_bound_for(section, Columns(n_columns=D, intercept=True), resume)
         with pytest.raises(StopIteration) as end:
             next(again)

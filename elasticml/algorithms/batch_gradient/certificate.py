@@ -31,7 +31,7 @@ import numpy as np
 
 from elasticml.algorithms.base import Exchange, Outcome, Resume
 from elasticml.algorithms.batch_gradient.gradient_exchanges import gradient_exchange
-from elasticml.algorithms.column_statistics import maxabs_exchange
+from elasticml.algorithms.column_statistics import ranges_exchange
 from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
 from elasticml.objectives.losses import loss_named
@@ -144,8 +144,8 @@ def lower_bound_for(
 def _intercept_terms(
     power: float, columns: Columns
 ) -> Generator[Exchange, Outcome, InterceptTerms]:
-    outcome = yield maxabs_exchange(columns.n_columns)
-    longest = columns.longest_row(np.asarray(outcome.arrays["maxabs"]))
+    found = (yield ranges_exchange(columns.n_columns)).arrays
+    longest = columns.longest_row(-found["smallest"], found["largest"])
     outcome = yield gradient_exchange(
         np.zeros(columns.n_sent), {"point": _ZERO, "scratch": True}, require="everybody"
     )

@@ -144,9 +144,8 @@ def fix_step(
         return None
     first = settings.step_size if resume is None else float(resume.values["first_step"])
     if first is None:
-        outcome = yield moments_exchange(columns.n_columns, weighted=True)
-        count, total, squares = (outcome.arrays[name] for name in ("count", "total", "squares"))
-        norm = mean_square_norm(columns, float(count), total, squares)
+        sums = (yield moments_exchange(columns.centre, weighted=True)).arrays
+        norm = mean_square_norm(columns, float(sums["count"]), sums["squares"])
         loss = loss_named(settings.loss, settings.loss_parameters)
         smoothness = (loss if columns.models == 1 else multiclass_loss(loss)).smoothness
         first = safe_step(smoothness, norm, settings.l2)

@@ -103,7 +103,7 @@ class BatchGradientSolver:
             gradient_exchanges.PRODUCT: self._product,
             curvature_probes.SURVEY: self._survey,
             curvature_probes.SKETCH: self._survey,
-            column_statistics.COLUMN_MAXABS: self._maxabs,
+            column_statistics.COLUMN_RANGES: self._ranges,
             column_statistics.COLUMN_MOMENTS: self._moments,
         }
         return operation_of(work, operations)(work, chunks, parallel)
@@ -188,6 +188,7 @@ class BatchGradientSolver:
         """
         at = np.ascontiguousarray(work.model["at"], np.float64)
         basis = np.ascontiguousarray(work.model["basis"], np.float64)
+        centre = np.asarray(work.model["centre"], np.float64)
         d, k = self._facts.n_columns, self._models
         there, *forwards = (_Forwards.of(self._facts, row, k) for row in (at, *basis))
 
@@ -210,22 +211,23 @@ class BatchGradientSolver:
                 for forward, adjoint in zip(forwards, adjoints, strict=True):
                     forward(chunk, margins)
                     adjoint.add(chunk, self._times(cache, curvatures, margins))
-            sums = np.zeros((2, k * d))
+            squares = np.zeros((k, d))
             for j in range(k):
-                own = slice(j * d, (j + 1) * d)
                 each = [diagonal.reshape(k, -1)[j] for diagonal in diagonals]
-                total, squares = sums[0, own], sums[1, own]
-                column_statistics.add_moments(part, each, self._facts, total, squares)
-            return adjoints, sums, mass
+                column_statistics.add_moments(
+                    part, each, self._facts, centre, np.zeros(d), squares[j]
+                )
+            return adjoints, squares.reshape(-1), mass
 
-        products, moments, mass = np.zeros(basis.shape), np.zeros((2, k * d)), np.zeros(k)
-        for adjoints, sums, part_mass in parallel.map(run, runs(chunks, parallel.n_threads)):
+        products, squares, mass = np.zeros(basis.shape), np.zeros(k * d), np.zeros(k)
+        for adjoints, part_squares, part_mass in parallel.map(
+            run, runs(chunks, parallel.n_threads)
+        ):
             for j, adjoint in enumerate(adjoints):
                 adjoint.result(products[j])
-            moments += sums
+            squares += part_squares
             mass += part_mass
-        total, squares = moments
-        return {"products": products, "squares": squares, "total": total, "mass": mass}
+        return {"products": products, "squares": squares, "mass": mass}
 
     def _is_current(self, chunk: Chunk, parameters: Mapping[str, Any]) -> bool:
         """Whether the chunk's margins at the point are cached, or one step from it."""
@@ -341,8 +343,8 @@ class BatchGradientSolver:
 
     # --- columns ----------------------------------------------------------------------------
 
-    def _maxabs(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
-        return column_statistics.largest_values(chunks, self._facts, parallel)
+    def _ranges(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        return column_statistics.ranges(chunks, self._facts, parallel)
 
     def _moments(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         weighted = bool(work.parameters["weighted"])
@@ -351,7 +353,8 @@ class BatchGradientSolver:
             weights = self._caches[chunk.id].weights
             return weights if weighted and weights is not None else np.ones(chunk.n_rows)
 
-        return column_statistics.moments(chunks, self._facts, parallel, coefficients)
+        centre = np.asarray(work.model["centre"], np.float64)
+        return column_statistics.moments(chunks, self._facts, parallel, centre, coefficients)
 
 
 @dataclass(frozen=True, slots=True)

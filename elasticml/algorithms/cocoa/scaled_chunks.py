@@ -8,18 +8,15 @@ all rows apply the scale to the model.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import scipy.sparse
 
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError
-
-#: Maximum columns for which shifted sparse rows, which have no zeros left, are kept as dense ones.
-SHIFTED_COLUMNS_MAX: Final = 512
 
 
 def forms(settings: Mapping[str, Any]) -> int:
@@ -29,21 +26,14 @@ def forms(settings: Mapping[str, Any]) -> int:
 
 
 def check_scale(scale: str, facts: DatasetStats) -> None:
-    """Refuse scales that do not fit the data's rows.
+    """Refuse scaled sequences.
 
     Raises
     ------
     ConfigError
-        When scaled rows would have no zeros left, or are sequences.
+        When the rows are sequences and ``scale`` is not "auto" or "none".
     """
-    kind = facts.layout.kind
-    if scale == "standard" and kind != "dense" and facts.n_columns > SHIFTED_COLUMNS_MAX:
-        raise ConfigError(
-            f"algorithm.scale is 'standard' with {facts.n_columns} sparse columns, wanted at most "
-            f"{SHIFTED_COLUMNS_MAX}: shifted columns have no zeros; use maxabs",
-            key="algorithm.scale",
-        )
-    if scale != "none" and kind == "sequence":
+    if scale not in ("auto", "none") and facts.layout.kind == "sequence":
         raise ConfigError(
             f"algorithm.scale is {scale!r}, wanted none for sequences: their columns are 0 or 1",
             key="algorithm.scale",
@@ -60,28 +50,28 @@ def scaled_chunk(chunk: Chunk, factor: F64 | None, shift: F64 | None) -> Chunk:
     if factor is None:
         return chunk
     layout = chunk.layout
-    if layout.kind == "dense" or shift is not None:
-        rows = chunk.values if layout.kind == "dense" else _dense(chunk, factor.size)
-        moved = rows if shift is None else rows - shift
+    if layout.kind == "dense":
+        moved = chunk.values if shift is None else chunk.values - shift
         return dense_chunk(
             chunk.id, chunk.labels, moved * factor, chunk.weights, dtype=layout.dtype
         )
-    ones = layout.kind == "binary_csr"
-    each = factor[chunk.indices]
+    shape = (chunk.n_rows, factor.size)
+    values = np.ones(chunk.indices.size) if layout.kind == "binary_csr" else chunk.values
+    rows = scipy.sparse.csr_array((values, chunk.indices, chunk.indptr), shape=shape)
+    if shift is not None:
+        (columns,) = np.nonzero(shift)
+        shifts = np.tile(shift[columns], chunk.n_rows)
+        ends = np.arange(chunk.n_rows + 1) * columns.size
+        rows = rows - scipy.sparse.csr_array(
+            (shifts, np.tile(columns, chunk.n_rows), ends), shape=shape
+        )
     return csr_chunk(
         chunk.id,
         chunk.labels,
-        chunk.indptr,
-        chunk.indices,
-        each if ones else chunk.values * each,
+        rows.indptr,
+        rows.indices,
+        rows.data * factor[rows.indices],
         layout.n_columns,
         chunk.weights,
         dtype=layout.dtype,
     )
-
-
-def _dense(chunk: Chunk, n_columns: int) -> NDArray[Any]:
-    rows = np.zeros((chunk.n_rows, n_columns))
-    of = np.repeat(np.arange(chunk.n_rows), np.diff(chunk.indptr))
-    rows[of, chunk.indices] = 1.0 if chunk.layout.kind == "binary_csr" else chunk.values
-    return rows

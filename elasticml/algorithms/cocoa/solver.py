@@ -240,7 +240,7 @@ class CocoaSolver:
             cocoa_exchanges.PASS: self._pass,
             cocoa_exchanges.CERTIFY: self._certify,
             cocoa_exchanges.LARGEST_ROW: self._largest_row,
-            column_statistics.COLUMN_MAXABS: self._maxabs,
+            column_statistics.COLUMN_RANGES: self._ranges,
             column_statistics.COLUMN_MOMENTS: self._moments,
         }
         return operation_of(work, operations)(work, chunks, parallel)
@@ -488,15 +488,16 @@ class CocoaSolver:
             "target": np.array(max(targets, default=0.0)),
         }
 
-    def _maxabs(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
-        return column_statistics.largest_values(chunks, self._facts, parallel)
+    def _ranges(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        return column_statistics.ranges(chunks, self._facts, parallel)
 
     def _moments(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         def coefficients(chunk: Chunk) -> F64:
             weights = self._held[chunk.id].weights if work.parameters["weighted"] else None
             return np.ones(chunk.n_rows) if weights is None else weights
 
-        return column_statistics.moments(chunks, self._facts, parallel, coefficients)
+        centre = np.asarray(work.model["centre"], np.float64)
+        return column_statistics.moments(chunks, self._facts, parallel, centre, coefficients)
 
 
 def make_solver(settings: Mapping[str, Any], facts: DatasetStats) -> Solver:

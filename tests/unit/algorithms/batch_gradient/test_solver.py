@@ -201,16 +201,17 @@ def test_threads_share_a_product_with_the_hessian() -> None:
 def test_column_statistics_match_numpy(kind: str) -> None:
     solver, chunks = make(KINDS[kind])
     dense = KINDS[kind].toarray() if sp.issparse(KINDS[kind]) else KINDS[kind]
-    np.testing.assert_array_equal(
-        ask(solver, chunks, "column_maxabs", {})["maxabs"], np.abs(dense).max(axis=0)
-    )
-    plain = ask(solver, chunks, "column_moments", {}, weighted=False)
+    found = ask(solver, chunks, "column_ranges", {})
+    np.testing.assert_array_equal(found["largest"], dense.max(axis=0))
+    np.testing.assert_array_equal(-found["smallest"], dense.min(axis=0))
+    np.testing.assert_array_equal(found["other"] > 0.0, (dense * (1.0 - dense) != 0.0).any(axis=0))
+    plain = ask(solver, chunks, "column_moments", {"centre": P[:6]}, weighted=False)
     assert plain["count"] == 60
-    np.testing.assert_allclose(plain["total"], dense.sum(axis=0))
-    np.testing.assert_allclose(plain["squares"], (dense**2).sum(axis=0))
-    weighted = ask(solver, chunks, "column_moments", {}, weighted=True)
+    np.testing.assert_allclose(plain["total"], (dense - P[:6]).sum(axis=0))
+    np.testing.assert_allclose(plain["squares"], ((dense - P[:6]) ** 2).sum(axis=0))
+    weighted = ask(solver, chunks, "column_moments", {"centre": P[:6]}, weighted=True)
     np.testing.assert_allclose(weighted["count"], S.sum())
-    np.testing.assert_allclose(weighted["squares"], S @ dense**2)
+    np.testing.assert_allclose(weighted["squares"], S @ (dense - P[:6]) ** 2)
 
 
 def test_a_member_without_chunks_returns_zeros() -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.preprocessing import MaxAbsScaler, StandardScaler
+from sklearn.preprocessing import StandardScaler
 
 from elasticml.algorithms.registry import algorithm
 from elasticml.errors import ConfigError, DataError, JobFailedError
@@ -41,8 +42,10 @@ def solution(run: Run) -> np.ndarray:
 @pytest.mark.parametrize("intercept", [True, False])
 def test_logistic_regression_reaches_scikit_learns_optimum(scale: str, intercept: bool) -> None:
     run = train(scale=scale, intercept=intercept, weights=S, class_weight="balanced")
-    scaler = {"none": None, "maxabs": MaxAbsScaler(), "standard": StandardScaler()}[scale]
-    scaled = X if scaler is None else scaler.fit_transform(X)
+    # Without an intercept nothing is centred.
+    spread = X.std(axis=0) if intercept else np.sqrt((X**2).mean(axis=0))
+    factors = {"none": 1.0, "maxabs": 1.0 / np.abs(X).max(axis=0), "standard": 1.0 / spread}
+    scaled = (X - X.mean(axis=0) * (scale == "standard" and intercept)) * factors[scale]
     # Balanced by the numbers of examples; scikit-learn's own option balances their weights.
     balanced = {label: 120 / (2 * np.sum(label == Y)) for label in (3.0, 7.0)}
     total = sum(S[label == Y].sum() * weight for label, weight in balanced.items())
@@ -56,6 +59,7 @@ def test_logistic_regression_reaches_scikit_learns_optimum(scale: str, intercept
     expected = model.decision_function(scaled)
     actual = X @ solution(run)[:5] + solution(run)[5]
     np.testing.assert_allclose(actual, expected, atol=1e-6)
+    assert intercept or solution(run)[5] == 0.0
 
 
 def test_squared_loss_reaches_ridges_optimum() -> None:
@@ -63,6 +67,38 @@ def test_squared_loss_reaches_ridges_optimum() -> None:
     model = Ridge(alpha=L2 * 120, tol=1e-14).fit(StandardScaler().fit_transform(X), SIGNAL)
     expected = model.predict(StandardScaler().fit_transform(X))
     np.testing.assert_allclose(X @ solution(run)[:5] + solution(run)[5], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_auto_scales_all_columns_but_binary_ones(intercept: bool) -> None:
+    seconds = 1.7e9 + np.floor(50.0 * RNG.normal(size=120))
+    table = np.column_stack([X[:, :3], seconds, X[:, 0] > 0.0, np.full(120, 3.0)])
+    away = table - table.mean(axis=0) if intercept else table
+    sizes = np.sqrt((away**2).mean(axis=0))
+    scaled = np.where([1, 1, 1, 1, 0, 1], away / np.where(sizes > 0.0, sizes, 1.0), table)
+    model = Ridge(alpha=L2 * 120, tol=1e-14, fit_intercept=intercept).fit(scaled, SIGNAL)
+    job = {"l2": L2, "loss": "squared", "scale": "auto", "intercept": intercept}
+    world = World(
+        settings={**job, "tolerance": 1e-9}, parts=split_rows(table, SIGNAL, 4, chunk_rows=10)
+    )
+    run = world.run(200)
+    coef, offset = run.model.arrays["coef"][0], run.model.arrays["intercept"][0]
+    np.testing.assert_allclose(table @ coef + offset, model.predict(scaled), atol=1e-5)
+    assert intercept or offset == 0.0
+    residuals = SIGNAL - model.predict(scaled)
+    objective = 0.5 * (residuals @ residuals / 120 + L2 * model.coef_ @ model.coef_)
+    assert run.model.objective == pytest.approx(objective, rel=1e-9)
+
+
+def test_auto_leaves_sparse_rows_that_are_no_table() -> None:
+    runs = [
+        World(
+            settings={"l2": L2, "tolerance": 1e-6, "scale": scale},
+            parts=split_rows(sp.csr_matrix(X), Y, 4),
+        ).run(200)
+        for scale in ("auto", "none")
+    ]
+    assert solution(runs[0]).tobytes() == solution(runs[1]).tobytes()
 
 
 @pytest.mark.parametrize("loss", ["smoothed_hinge", "squared_hinge"])

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from elasticml.algorithms.cocoa.scaled_chunks import check_scale, scaled_chunk
+from elasticml.algorithms.cocoa.scaled_chunks import scaled_chunk
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.errors import ConfigError, LocalProtocolError
+from elasticml.errors import LocalProtocolError
 from elasticml.ids import ExchangeId
 from elasticml.protocol.events import ExchangeHeader
 from tests.chunk_states import send_state
@@ -191,11 +191,3 @@ def test_scaled_chunks_hold_the_scaled_rows(kind: str, shifted: bool) -> None:
     np.testing.assert_allclose(rows, expected, rtol=1e-14)
     assert scaled.id == chunk.id
     assert scaled_chunk(chunk, None, None) is chunk
-
-
-def test_shifting_many_sparse_columns_is_refused() -> None:
-    wide = sp.csr_matrix(([1.5, 1.0], ([0, 1], [0, 599])), (2, 600))
-    facts = facts_of(split_rows(wide, np.array([1.0, -1.0]), 1)[0])
-    with pytest.raises(ConfigError, match=r"'standard' with 600 sparse columns, .* use maxabs"):
-        check_scale("standard", facts)
-    check_scale("maxabs", facts)

@@ -79,7 +79,12 @@ def trained(settings: Any, rounds: int = 2000, rows: Any = X) -> Any:
 @pytest.mark.parametrize("rows", [X, scipy.sparse.csr_matrix(X)], ids=["dense", "sparse"])
 def test_softmax_is_scikit_learns_multinomial_model(optimizer: Any, rows: Any) -> None:
     job = BatchGradient(
-        l2=L2, optimizer=optimizer, intercept=True, class_weight=WEIGHTS, tolerance=1e-10
+        l2=L2,
+        optimizer=optimizer,
+        intercept=True,
+        class_weight=WEIGHTS,
+        tolerance=1e-10,
+        scale="none",
     )
     model = trained(job, rows=rows).model
     reference = multinomial()
@@ -113,6 +118,7 @@ def test_other_losses_train_each_class_against_the_rest(loss: Any, optimizer: An
         class_weight=WEIGHTS,
         tolerance=1e-10,
         intercept=False,
+        scale="none",
     )
     model = trained(job).model
     coef, objective = each_against_rest(loss)
@@ -122,7 +128,15 @@ def test_other_losses_train_each_class_against_the_rest(loss: Any, optimizer: An
 
 @pytest.mark.parametrize("loss", ["logistic", "squared_hinge"])
 def test_cocoa_certifies_each_class_against_the_rest(loss: Any) -> None:
-    job = CoCoA(loss=loss, l2=L2, class_weight=WEIGHTS, tolerance=4e-13, intercept=False, seed=1)
+    job = CoCoA(
+        loss=loss,
+        l2=L2,
+        class_weight=WEIGHTS,
+        tolerance=4e-13,
+        intercept=False,
+        seed=1,
+        scale="none",
+    )
     model = trained(job).model
     coef, objective = each_against_rest(loss)
     np.testing.assert_allclose(model.arrays["coef"], coef, atol=1e-6)
@@ -145,8 +159,8 @@ def test_cocoa_certifies_the_hinge_of_each_class() -> None:
 
 
 def test_a_warm_start_of_all_classes_is_their_optimum() -> None:
-    first = trained(CoCoA(loss="squared_hinge", l2=L2, tolerance=1e-10)).model
-    again = CoCoA(loss="squared_hinge", l2=L2, tolerance=1e-6).section()
+    first = trained(CoCoA(loss="squared_hinge", l2=L2, tolerance=1e-10, scale="none")).model
+    again = CoCoA(loss="squared_hinge", l2=L2, tolerance=1e-6, scale="none").section()
     again["warm_start"] = {k: np.ravel(a).tolist() for k, a in first.arrays.items()}
     data = RowTable(X).chunked.with_labels(Y, S)
     parts = (algorithm("cocoa"), again, data.facts, data.chunks)
@@ -230,7 +244,7 @@ def model_of(job: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def test_a_multinomial_model_predicts_and_is_kept(tmp_path: Any) -> None:
-    job = BatchGradient(l2=L2, intercept=True, class_weight=WEIGHTS, tolerance=1e-10)
+    job = BatchGradient(l2=L2, intercept=True, class_weight=WEIGHTS, tolerance=1e-10, scale="none")
     model, _ = model_of(job)
     reference = multinomial()
     np.testing.assert_allclose(model.predict_proba(X), reference.predict_proba(X), atol=1e-6)
@@ -245,7 +259,9 @@ def test_a_multinomial_model_predicts_and_is_kept(tmp_path: Any) -> None:
 
 
 def test_a_model_of_each_class_against_the_rest_predicts_and_is_kept(tmp_path: Any) -> None:
-    model, arrays = model_of(CoCoA(loss="logistic", l2=L2, intercept=True, tolerance=1e-9))
+    model, arrays = model_of(
+        CoCoA(loss="logistic", l2=L2, intercept=True, tolerance=1e-9, scale="none")
+    )
     each = 1.0 / (1.0 + np.exp(-(X @ arrays["coef"].T + arrays["intercept"])))
     expected = each / each.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(model.predict_proba(X), expected, atol=1e-14)
@@ -260,7 +276,7 @@ def test_a_model_of_each_class_against_the_rest_predicts_and_is_kept(tmp_path: A
 
 
 def test_scores_of_several_classes_are_the_models() -> None:
-    job = BatchGradient(l2=L2, intercept=True, class_weight=WEIGHTS, tolerance=1e-10)
+    job = BatchGradient(l2=L2, intercept=True, class_weight=WEIGHTS, tolerance=1e-10, scale="none")
     source = from_arrays(X, Y, S)
     facts = merge_summaries([source.survey(block.index) for block in source.blocks()])
     _, arrays = model_of(job)

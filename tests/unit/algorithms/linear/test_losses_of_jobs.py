@@ -92,7 +92,9 @@ def trained(
 @pytest.mark.parametrize("optimizer", ["lbfgs", "tron"])
 def test_batch_gradient_finds_the_second_implementations_model(name: str, optimizer: Any) -> None:
     settings, y, reference = CASES[name]
-    job = BatchGradient(**settings, l2=L2, optimizer=optimizer, tolerance=1e-10, intercept=False)
+    job = BatchGradient(
+        **settings, l2=L2, optimizer=optimizer, tolerance=1e-10, intercept=False, scale="none"
+    )
     model = trained(job, y).model
     w, objective = reference()
     np.testing.assert_allclose(model.arrays["coef"][0], w, atol=1e-6)
@@ -102,7 +104,9 @@ def test_batch_gradient_finds_the_second_implementations_model(name: str, optimi
 @pytest.mark.parametrize("name", ["huber", "quantile"])
 def test_cocoa_certifies_the_second_implementations_model(name: str) -> None:
     settings, y, reference = CASES[name]
-    model = trained(CoCoA(**settings, l2=L2, tolerance=1e-13, intercept=False, seed=1), y).model
+    model = trained(
+        CoCoA(**settings, l2=L2, tolerance=1e-13, intercept=False, seed=1, scale="none"), y
+    ).model
     w, objective = reference()
     np.testing.assert_allclose(model.arrays["coef"][0], w, atol=1e-6)
     assert model.objective == pytest.approx(objective, rel=1e-8)
@@ -111,7 +115,15 @@ def test_cocoa_certifies_the_second_implementations_model(name: str) -> None:
 
 def test_cocoa_certifies_the_quantile_loss_itself() -> None:
     model = trained(
-        CoCoA(loss="quantile", quantile=0.8, l2=L2, tolerance=1e-9, intercept=False, seed=1),
+        CoCoA(
+            loss="quantile",
+            quantile=0.8,
+            l2=L2,
+            tolerance=1e-9,
+            intercept=False,
+            seed=1,
+            scale="none",
+        ),
         REAL,
         5000,
     ).model
@@ -122,7 +134,7 @@ def test_cocoa_certifies_the_quantile_loss_itself() -> None:
 
 def test_a_model_predicts_by_its_link_and_keeps_it(tmp_path: Any) -> None:
     settings, y, _ = CASES["poisson"]
-    job = BatchGradient(**settings, l2=L2, intercept=True, tolerance=1e-8)
+    job = BatchGradient(**settings, l2=L2, intercept=True, tolerance=1e-8, scale="none")
     arrays = dict(trained(job, y).model.arrays)
     model = model_of_job(job.section(), None, arrays)
     model.save(tmp_path / "model.npz")

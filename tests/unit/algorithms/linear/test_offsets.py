@@ -66,7 +66,13 @@ def trained(job: Any, y: Any, rows: Any = X) -> Any:
 @pytest.mark.parametrize("optimizer", ["lbfgs", "tron"])
 def test_an_offset_is_added_to_every_margin(loss: Any, optimizer: Any) -> None:
     job = BatchGradient(
-        loss=loss, l2=L2, optimizer=optimizer, intercept=True, offset=1, tolerance=1e-10
+        loss=loss,
+        l2=L2,
+        optimizer=optimizer,
+        intercept=True,
+        offset=1,
+        tolerance=1e-10,
+        scale="none",
     )
     model = trained(job, TARGETS[loss])
     w, objective = reference(loss)
@@ -101,7 +107,9 @@ def test_a_tables_offset_is_named_and_needed_for_predictions(tmp_path: Any) -> N
     table.to_csv(tmp_path / "claims.csv", index=False)
     source = survey_all(read_csv(str(tmp_path / "claims.csv"), "claims"))
     facts = merge_summaries([source.read(b.index, None, 1)[1] for b in source.blocks()])
-    job = BatchGradient(loss="poisson", offset="exposure", intercept=True, tolerance=1e-8)
+    job = BatchGradient(
+        loss="poisson", offset="exposure", intercept=True, tolerance=1e-8, scale="none"
+    )
     chunks = [c for b in source.blocks() for c in source.read(b.index, None, 1)[0]]
     made = (algorithm("batch_gradient"), job.section(), facts, chunks)
     arrays = train_locally(*made, rounds=300, parallel=Serial()).model.arrays
@@ -236,7 +244,7 @@ def test_cocoas_offsets_that_do_not_fit_are_refused() -> None:
 
 
 def test_the_gap_of_a_job_of_counts_holds_with_an_offset() -> None:
-    job = BatchGradient(loss="poisson", l2=L2, offset=1, tolerance=1e-10)
+    job = BatchGradient(loss="poisson", l2=L2, offset=1, tolerance=1e-10, scale="none")
     data = RowTable(X).chunked.with_labels(TARGETS["poisson"], S)
     made = (algorithm("batch_gradient"), job.section(), data.facts, data.chunks)
     _, least = reference("poisson")
