@@ -29,12 +29,10 @@ if TYPE_CHECKING:
         SubmissionError,
     )
     from elasticml.estimators.elastic_net import ElasticNet, Lasso
-    from elasticml.estimators.huber import HuberRegressor
     from elasticml.estimators.kmeans import KMeans
     from elasticml.estimators.logistic import LogisticRegression
     from elasticml.estimators.paths import ElasticNetCV, LassoCV, enet_path, lasso_path
     from elasticml.estimators.poisson import PoissonRegressor
-    from elasticml.estimators.quantile import QuantileRegressor
     from elasticml.estimators.ridge import Ridge
     from elasticml.estimators.svm import LinearSVC
     from elasticml.ids import VERSION as __version__
@@ -86,7 +84,6 @@ __all__ = [
     "GapPerContainerSecond",
     "GlobalShuffle",
     "Handle",
-    "HuberRegressor",
     "ImportedAlgorithm",
     "Job",
     "JobFailedError",
@@ -105,7 +102,6 @@ __all__ = [
     "PoissonRegressor",
     "PrimalCoCoA",
     "ProtocolError",
-    "QuantileRegressor",
     "Rebalance",
     "Redeal",
     "Replayed",
@@ -158,14 +154,12 @@ _HOMES = {
     "read_parquet": "data.readers.tabular",
     "read_sequences": "data.readers.sequences",
     "read_svmlight": "data.readers.svmlight",
-    "HuberRegressor": "estimators.huber",
     "KMeans": "estimators.kmeans",
     **dict.fromkeys(("ElasticNet", "Lasso"), "estimators.elastic_net"),
     **dict.fromkeys(("ElasticNetCV", "LassoCV", "enet_path", "lasso_path"), "estimators.paths"),
     "LinearSVC": "estimators.svm",
     "LogisticRegression": "estimators.logistic",
     "PoissonRegressor": "estimators.poisson",
-    "QuantileRegressor": "estimators.quantile",
     "Ridge": "estimators.ridge",
     "Job": "job",
     "attach": "job",

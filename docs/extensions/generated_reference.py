@@ -38,7 +38,7 @@ GROUPS: Mapping[str, str] = {
     ),
     "Estimators": (
         "LinearSVC LogisticRegression Ridge Lasso ElasticNet LassoCV ElasticNetCV "
-        "lasso_path enet_path HuberRegressor PoissonRegressor QuantileRegressor KMeans"
+        "lasso_path enet_path PoissonRegressor KMeans"
     ),
     "Models": "load_model",
     "Clusters": "LocalCluster YarnCluster announce withdraw",

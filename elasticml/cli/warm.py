@@ -40,7 +40,6 @@ def _steps() -> Iterator[tuple[str, Callable[[], object]]]:
     import scipy.sparse
 
     from elasticml.estimators.elastic_net import Lasso
-    from elasticml.estimators.huber import HuberRegressor
     from elasticml.estimators.kmeans import KMeans
     from elasticml.estimators.logistic import LogisticRegression
     from elasticml.estimators.paths import LassoCV
@@ -58,7 +57,6 @@ def _steps() -> Iterator[tuple[str, Callable[[], object]]]:
         "Ridge": Ridge(),
         "Lasso": Lasso(0.01),
         "LassoCV": LassoCV(alphas=3),
-        "HuberRegressor": HuberRegressor(),
         "PoissonRegressor": PoissonRegressor(),
         "KMeans": KMeans(3, random_state=0),
     }

@@ -6,11 +6,9 @@ labels, sums and one vector of the model's size.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final, Literal, cast
 
 import dask
@@ -39,8 +37,6 @@ from elasticml.story.summary import summary_from_json
 CLASSES_MAX: Final = 1000
 #: Blocks of columns for each worker: workers that come later take some.
 BLOCKS_PER_WORKER: Final = 4
-#: Partitions of rows in memory for each worker.
-_PARTS_PER_WORKER: Final = 2
 #: Partial results that one task adds.
 _FAN_IN: Final = 8
 #: Jobs that are run to reach a gap, each with a smaller tolerance.
@@ -107,30 +103,6 @@ class DaskRows:
         self._collections = (X, y, sample_weight)
         is_single = hasattr(X, "chunks") and X.dtype == np.float32
         self.dtype: Dtype = "float32" if is_single else "float64"
-
-    @staticmethod
-    def of_arrays(X: Any, y: F64, weights: F64 | None, client: Any) -> DaskRows:
-        """Send rows in memory to a client's cluster, in partitions.
-
-        The scheduler keeps them too, so that those of a killed worker are sent again.
-        """
-        n_parts = max(1, min(X.shape[0], _PARTS_PER_WORKER * max(len(client.nthreads()), 1)))
-        ends = [X.shape[0] * k // n_parts for k in range(n_parts + 1)]
-        cuts = [slice(begin, end) for begin, end in itertools.pairwise(ends)]
-
-        def sent(array: Any) -> list[Any]:
-            return list(client.persist([dask.delayed(array[cut], pure=False) for cut in cuts]))
-
-        rows = DaskRows.__new__(DaskRows)
-        rows.client, rows.dtype, rows._collections = client, "float64", (X, y, weights)
-        rows.parts = RowParts(
-            X=sent(X),
-            y=sent(y),
-            weights=None if weights is None else sent(weights),
-            rows=tuple(cut.stop - cut.start for cut in cuts),
-            columns=X.shape[1],
-        )
-        return rows
 
     @property
     def n_columns(self) -> int:
@@ -206,16 +178,6 @@ class DaskRows:
         rows = zip(self.parts.X, self.parts.y, weights, strict=True)
         total: F64 = self._reduced([each(*row, *parameters) for row in rows], _add)
         return total
-
-    def collected(self, of_part: Callable[..., Any], *parameters: Any) -> list[Any]:
-        """Return a function of the rows, labels and weights of each partition."""
-        each = dask.delayed(partial(_on_arrays, of_part), pure=True)
-        sent = [dask.delayed(value, pure=True) for value in parameters]
-        weights = self.parts.weights or [None] * len(self.parts.y)
-        rows = zip(self.parts.X, self.parts.y, weights, strict=True)
-        return cast(
-            list[Any], self.client.gather(self.client.compute([each(*row, *sent) for row in rows]))
-        )
 
     def minimise(
         self,
@@ -370,11 +332,6 @@ class DaskRows:
         while len(level) > 1:
             level = [merge(level[k : k + _FAN_IN]) for k in range(0, len(level), _FAN_IN)]
         return self.client.compute(level[0]).result()
-
-
-def _on_arrays(of_part: Callable[..., Any], X: Any, y: Any, weights: Any, *parameters: Any) -> Any:
-    vectors = (None if one is None else vector_of_part(one) for one in (y, weights))
-    return of_part(matrix_of_part(X), *vectors, *parameters)
 
 
 def totals(collections: Sequence[Any], client: Any) -> list[float]:

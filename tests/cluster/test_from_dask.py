@@ -324,46 +324,6 @@ def test_counts_are_fitted_where_they_are(client: Client, intercept: bool):
         there.fit(parts[0], -parts[1])
 
 
-@pytest.mark.parametrize("kind", ["collections", "arrays", "sparse arrays"])
-def test_quantiles_are_fitted_by_tasks(client: Client, kind: str):
-    rng = np.random.default_rng(2)
-    rows: list[Any] = [X, X @ np.arange(D) + rng.standard_t(1.5, N), rng.integers(0, 4, N) + 0.0]
-    settings: dict[str, Any] = {"alpha": 0.02, "quantile": 0.7, "tol": 1e-11}
-    here = em.QuantileRegressor(**settings).fit(*rows)
-    assert here.solver_path_ == "in-process"
-    given = rows
-    if kind == "collections":
-        given = [da.from_array(a, chunks=(300, *a.shape[1:])) for a in rows]
-    elif kind == "sparse arrays":
-        given = [sp.csr_array(X), *rows[1:]]
-    there = em.QuantileRegressor(**settings, client=client).fit(*given)
-    assert there.solver_path_ == "tasks"
-    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-6)
-    assert there.score(*rows) == pytest.approx(here.score(*rows), abs=1e-8)
-    assert 0.0 <= there.dual_gap_ <= 1e-9
-
-
-@pytest.mark.parametrize("where", ["collections", "arrays"])
-def test_a_robust_regression_with_a_scale_is_fitted_by_jobs(client: Client, where: str):
-    rng = np.random.default_rng(2)
-    target = X @ np.arange(D) + 3.0 + rng.standard_t(1.5, N)
-    rows = [X, target, rng.integers(0, 4, N).astype(float)]
-    settings: dict[str, Any] = {"alpha": 0.5, "tol": 1e-13}
-    here = em.HuberRegressor(**settings).fit(*rows)
-    assert here.solver_path_ == "in-process"
-    there = em.HuberRegressor(**settings, client=client)
-    if where == "collections":
-        there.fit(*(da.from_array(a, chunks=(300, *a.shape[1:])) for a in rows))
-    else:
-        there.fit(*rows)
-    assert there.solver_path_ == "job"
-    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-7)
-    assert there.intercept_ == pytest.approx(here.intercept_, abs=1e-7)
-    assert there.scale_ == pytest.approx(here.scale_, rel=1e-7)
-    np.testing.assert_array_equal(np.asarray(there.outliers_), here.outliers_)
-    assert 0.0 <= there.dual_gap_ <= 1e-9 * np.abs(target).sum()
-
-
 def test_an_offset_is_a_column_of_the_collections(client: Client):
     counts = np.random.default_rng(1).poisson(np.exp(0.3 * X[:, 0] + X[:, 2])).astype(float)
     weights, rest = np.linspace(0.0, 2.0, N), [0, 1, 3, 4, 5]

@@ -35,8 +35,6 @@ REGRESSORS = {
     "positive ridge": em.Ridge(alpha=0.5, positive=True, tol=1e-12),
     "lasso": em.Lasso(alpha=0.05, tol=1e-13),
     "chosen lasso": em.LassoCV(tol=1e-12, alphas=5),
-    "huber": em.HuberRegressor(alpha=0.1, tol=1e-12),
-    "quantile": em.QuantileRegressor(alpha=0.01, quantile=0.7),
 }
 
 

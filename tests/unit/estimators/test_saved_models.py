@@ -21,8 +21,6 @@ MODELS = {
     "targets": (em.Ridge(), np.stack([X[:, 0], X[:, 1] + 1.0], axis=1)),
     "lasso": (em.Lasso(0.1), X[:, 2]),
     "counts": (em.PoissonRegressor(), np.exp(X[:, 0]).round()),
-    "robust": (em.HuberRegressor(), X[:, 1] + 0.1 * Y),
-    "median": (em.QuantileRegressor(alpha=0.01), X[:, 1]),
     "lasso path": (em.LassoCV(cv=3, alphas=5), X[:, 2]),
     "k-means": (em.KMeans(4, random_state=0), None),
 }
