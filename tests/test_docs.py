@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import runpy
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -204,6 +205,16 @@ def test_no_message_names_a_file_that_an_installed_package_lacks():
     assert named == set()
 
 
+def test_nothing_says_to_install_elasticml_from_an_index():
+    texts = {
+        path: path.read_text()
+        for path in (*DOCUMENTS, *sorted((ROOT / "elasticml").rglob("*.py")))
+        if path.name != "CHANGELOG.md"
+    }
+    wrong = [path for path, text in texts.items() if re.search("pip install '?elasticml", text)]
+    assert not wrong
+
+
 def test_the_walk_finds_the_documents_and_what_they_name():
     readme = ROOT / "README.md"
     assert {"make demo", "make test"} <= set(code_in(readme))
@@ -235,3 +246,19 @@ def test_every_result_file_says_what_was_measured_when_and_how(path):
         table = {**content, **part}
         assert {"title", "date", "command", "machine", "columns", "rows"} - table.keys() == set()
         assert {len(row) for row in table["rows"]} == {len(table["columns"])}
+
+
+def test_the_ratios_on_pages_are_those_of_the_stored_figures():
+    ratios = runpy.run_path(str(ROOT / "docs" / "extensions" / "peer_ratios.py"))["ratios"]
+    readme = (ROOT / "README.md").read_text()
+    comparison = (ROOT / "docs" / "comparison.md").read_text()
+    content = json.loads((ROOT / "docs" / "figures" / "linear-peers.json").read_text())
+    summary = ratios(content["tables"][0]["columns"], content["tables"][0]["rows"])
+    assert len(summary) == 6
+    for _, _, peer, cases, mean, spread, slower in summary:
+        if peer == "the fastest other":
+            assert re.search(
+                rf"\| {mean} .*\({spread}\); slower in {slower} of {cases} cases", readme
+            )
+        else:
+            assert f"{mean} ({cases} cases, {spread})" in comparison
