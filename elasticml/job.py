@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from elasticml.data.readers.dask_partitions import has_partitions
 from elasticml.data.source import Source, resolve_chunk_bytes, source_from_spec
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
     # Imported where they are used: the command line first checks the data and starts workers.
+    from elasticml.jobs.cluster_client import Target
     from elasticml.jobs.follow import Watcher
     from elasticml.jobs.handle import Handle
     from elasticml.jobs.result import Result
@@ -334,18 +335,19 @@ class Job:
 
     def start(
         self,
-        client: Client,
+        client: Target = None,
         *,
         run_dir: str | Path | None = None,
-        resume: str | Path | run_checkpoints.InterruptedRun | None = None,
+        resume: str | Path | None = None,
     ) -> Handle:
         """Submit the job to the cluster's scheduler and return immediately.
 
         Parameters
         ----------
-        client : distributed.Client
-            Client of any Dask cluster whose workers have elasticml installed. A client that was
-            made from a cluster object scales it for the job; an adaptive cluster scales itself.
+        client : distributed.Client, cluster or str, optional
+            Any Dask cluster whose workers have elasticml installed: a client, a cluster object, or
+            the scheduler's address; by default Dask's current client. A cluster object is scaled
+            for the job, also one from which the client was made; an adaptive one scales itself.
         run_dir : path, optional
             The directory that the run will have; nothing is written there yet.
         resume : path, optional
@@ -355,7 +357,22 @@ class Job:
         ------
         ConfigError, DataError
             When the cluster or the data do not fit the job.
+
+        Notes
+        -----
+        For a client with ``asynchronous=True`` await it, and what the handle's methods return.
         """
+        from elasticml.jobs.on_cluster import handle_on
+
+        return handle_on(client, lambda client: self._submitted(client, run_dir, resume))
+
+    def _submitted(
+        self,
+        client: Client,
+        run_dir: str | Path | None,
+        resume: str | Path | run_checkpoints.InterruptedRun | None,
+    ) -> Handle:
+        """Check the job against the cluster and submit it."""
         from elasticml.jobs.handle import Handle, prepare_scheduler, workers_of
 
         workers = workers_of(client)
@@ -395,7 +412,7 @@ class Job:
 
     def run(
         self,
-        client: Client,
+        client: Target = None,
         *,
         progress: bool = False,
         run_dir: str | Path | None = None,
@@ -408,7 +425,9 @@ class Job:
 
         Parameters
         ----------
-        client : distributed.Client
+        client : distributed.Client, cluster or str, optional
+            As of :meth:`start`; for a client with ``asynchronous=True`` await it:
+            ``result = await job.run(client)``.
         progress : bool
             Whether to show the job's progress in the terminal.
         run_dir : path, optional
@@ -430,29 +449,36 @@ class Job:
         JobFailedError
             When the job failed at run time.
         """
+        from elasticml.jobs.on_cluster import with_handle
+
         check_callbacks(callbacks)
         interrupted = None
         if resume:
             interrupted = run_checkpoints.interrupted_run(run_dir or ".", self.checkpoint)
         elif run_dir is not None:
             check_free(Path(run_dir))  # fail before starting a job whose story cannot be written
-        return self.start(client, run_dir=run_dir, resume=interrupted).result(
-            progress=progress,
-            run_dir=run_dir,
-            watchers=watchers,
-            cluster=cluster,
-            cancels=True,
-            continues=resume,
-            callbacks=callbacks,
+        return with_handle(
+            client,
+            lambda client: self._submitted(client, run_dir, interrupted),
+            lambda handle: handle.result(
+                progress=progress,
+                run_dir=run_dir,
+                watchers=watchers,
+                cluster=cluster,
+                cancels=True,
+                continues=resume,
+                callbacks=callbacks,
+            ),
         )
 
 
-def attach(client: Client, job_id: str) -> Handle:
+def attach(client: Target, job_id: str | None = None) -> Handle:
     """Return a handle to a job that another client started on this cluster.
 
     Parameters
     ----------
-    client : distributed.Client
+    client : distributed.Client, cluster or str
+        As of :meth:`Job.start`; may be omitted: ``em.attach(job_id)`` uses Dask's current client.
     job_id : str
         ``handle.job_id`` of the client that started it.
 
@@ -469,13 +495,15 @@ def attach(client: Client, job_id: str) -> Handle:
     True
     """
     from elasticml.jobs.handle import attach_handle
+    from elasticml.jobs.on_cluster import handle_on
 
-    return attach_handle(client, job_id)
+    target, job = (None, client) if job_id is None else (client, job_id)
+    return handle_on(target, lambda client: attach_handle(client, str(job)))
 
 
 def resume(
-    client: Client,
-    path: str | Path,
+    client: Target | Path,
+    path: str | Path | None = None,
     *,
     data: Source | None = None,
     test: Source | None = None,
@@ -487,8 +515,9 @@ def resume(
 
     Parameters
     ----------
-    client : distributed.Client
-        Of any cluster: the scheduler and the workers may be others than before.
+    client : distributed.Client, cluster or str
+        As of :meth:`Job.start`; may be omitted: ``em.resume(path)`` uses Dask's current client. The
+        scheduler and the workers may be others than before.
     path : path or URL
         A run directory, or the directory of the checkpoints as the scheduler sees it
         (``checkpoint.path`` of the job).
@@ -514,6 +543,17 @@ def resume(
     Traceback (most recent call last):
     elasticml.errors.ConfigError: there is no run
     """
+    from elasticml.jobs.on_cluster import handle_on
+
+    target, place = (None, client) if path is None else (client, path)
+    return handle_on(
+        cast("Target", target),
+        lambda client: _resumed(client, cast("str | Path", place), data, test),
+    )
+
+
+def _resumed(client: Client, path: str | Path, data: Source | None, test: Source | None) -> Handle:
+    """Submit an interrupted job again."""
     from elasticml.jobs.handle import Handle, prepare_scheduler
 
     run_dir = Path(path) if not is_url(str(path)) and (Path(path) / "job.yaml").is_file() else None

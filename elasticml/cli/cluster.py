@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,13 +16,9 @@ from elasticml.errors import ConfigError, JobFailedError, SubmissionError, one_l
 
 if TYPE_CHECKING:
     from distributed import Client
-    from distributed.security import Security
 
     from elasticml.clusters.local.cluster import LocalCluster
     from elasticml.specification.sections import Address, ClusterFactory, LocalWorkers
-
-#: Seconds for a scheduler to respond.
-CONNECT_S = 10
 
 
 @contextmanager
@@ -112,27 +106,18 @@ def client_at(
     """
     if (address is None) == (scheduler_file is None):
         raise click.UsageError("give the scheduler: either --scheduler or --scheduler-file")
-    from distributed import Client
+    from elasticml.jobs.cluster_client import connect
 
     quieten(verbose)
-    _check_tls(address or scheduler_file or "", None)
-    try:
-        client = Client(
-            address, scheduler_file=scheduler_file, timeout=CONNECT_S, set_as_default=False
-        )
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"no scheduler answers at {address or scheduler_file!r} ({type(error).__name__}); "
-            "start one or correct the address"
-        ) from error
-    with client:
+    with connect(address, scheduler_file, key="scheduler") as client:
         yield client
 
 
 def _connected(cluster: Address, verbose: bool) -> Client:
     """Return a client of a running scheduler."""
-    from distributed import Client
     from distributed.security import Security
+
+    from elasticml.jobs.cluster_client import connect
 
     quieten(verbose)
     security = None
@@ -144,69 +129,13 @@ def _connected(cluster: Address, verbose: bool) -> Client:
             require_encryption=True,
         )
     key = "address" if cluster.scheduler_file is None else "scheduler_file"
-    where = cluster.address or cluster.scheduler_file
     if cluster.scheduler_file is not None and not os.path.exists(cluster.scheduler_file):
         raise ConfigError(
-            f"cluster.scheduler_file: there is no file {where}; start the scheduler with "
-            "--scheduler-file or correct the path",
+            f"cluster.scheduler_file: there is no file {cluster.scheduler_file}; start the "
+            "scheduler with --scheduler-file or correct the path",
             path="cluster.scheduler_file",
         )
-    _check_tls(str(where), security)
-    try:
-        return Client(
-            cluster.address,
-            scheduler_file=cluster.scheduler_file,
-            security=security,
-            timeout=CONNECT_S,
-        )
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"cluster.{key}: no scheduler answers at {where!r} "
-            f"({type(error).__name__}); start one or correct the {key.replace('_', ' ')}",
-            path=f"cluster.{key}",
-        ) from error
-
-
-def _check_tls(where: str, security: Security | None) -> None:
-    """Check the certificate for a scheduler: without one, Dask's client fails and waits for 20 s.
-
-    Parameters
-    ----------
-    where : str
-        The scheduler's address, or the file that it has written.
-    security : Security, optional
-        By default what Dask's configuration says.
-
-    Raises
-    ------
-    ConfigError
-        When the files of the certificate cannot be used, or there is none for a ``tls://`` address.
-    """
-    import dask.config
-    from distributed.security import Security
-
-    if security is None and dask.config.get("distributed.client.security-loader", None):
-        return
-    security = security or Security()
-    try:
-        context = security.get_connection_args("client")["ssl_context"]
-    except (OSError, ValueError) as error:
-        files = (security.tls_ca_file, security.tls_client_cert, security.tls_client_key)
-        raise ConfigError(
-            f"cluster.tls: {', '.join(map(str, files))} cannot be used: {one_line(error)}; give "
-            "the PEM files of a certificate authority, a certificate and its key",
-            path="cluster.tls",
-        ) from error
-    address = where
-    if "://" not in where:
-        with suppress(OSError, ValueError, LookupError, TypeError):
-            address = str(json.loads(Path(where).read_text(encoding="utf-8"))["address"])
-    if address.startswith("tls://") and context is None:
-        raise ConfigError(
-            f"{address} is encrypted, and there is no certificate; give cluster.tls: {{ca, cert, "
-            "key}, or set distributed.comm.tls in Dask's configuration",
-            path="cluster.tls",
-        )
+    return connect(cluster.address, cluster.scheduler_file, security, key=f"cluster.{key}")
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from typing import Any, Final, Literal
 
 import scipy.sparse
 
+from elasticml.errors import ConfigError
+
 Path = Literal["in-process", "job"]
 
 #: Least stored values for which a default client's cluster is used. One thread reads fewer in about
@@ -100,14 +102,14 @@ def choose_client(client: Any, n_values: int) -> Iterator[Any]:
 
     Parameters
     ----------
-    client : distributed.Client, str or None
-        A client or a scheduler's address is always used. None selects the default client if there
-        is one and ``n_values`` is at least ``JOB_VALUES_MIN``.
+    client : distributed.Client, cluster, str or None
+        A client, a cluster or a scheduler's address is always used. None selects the default client
+        if there is one and ``n_values`` is at least ``JOB_VALUES_MIN``.
 
     Raises
     ------
-    TypeError
-        When it is something else.
+    ConfigError
+        When it is something else, or must be awaited here.
 
     Notes
     -----
@@ -115,20 +117,26 @@ def choose_client(client: Any, n_values: int) -> Iterator[Any]:
     thousands of small calls would wait for all of them. Two threads made such fits 3 to 10 times
     as long.
     """
-    if isinstance(client, str):
-        from distributed import Client
+    if client is not None:
+        from elasticml.jobs.cluster_client import client_of
 
-        with Client(client, set_as_default=False) as client:
-            yield client
+        found, is_ours = client_of(client)
+        _check_blocks(found)
+        with found if is_ours else nullcontext():
+            yield found
         return
-    if client is not None and not callable(getattr(client, "sync", None)):
-        raise TypeError(
-            f"client is {client!r}, wanted a distributed.Client, a scheduler's address, or None"
-        )
-    client = _default_client(n_values) if client is None else client
+    client = _default_client(n_values)
     is_small = client is None and n_values < PRODUCT_VALUES_MIN
     with _ONE_BLAS_THREAD if is_small else nullcontext():
         yield client
+
+
+def _check_blocks(client: Any) -> None:
+    if getattr(client, "asynchronous", False):
+        raise ConfigError(
+            "client: got an asynchronous client, and a fit blocks; call it in a thread: "
+            "await asyncio.to_thread(model.fit, X, y)"
+        )
 
 
 def _default_client(n_values: int) -> Any:
@@ -137,6 +145,8 @@ def _default_client(n_values: int) -> Any:
     if library is None or n_values < JOB_VALUES_MIN:
         return None
     try:
-        return library.default_client()
+        client = library.default_client()
     except ValueError:
         return None
+    _check_blocks(client)
+    return client

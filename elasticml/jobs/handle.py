@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import html
+import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -79,6 +80,8 @@ class Handle:
         self._seen = 0
         #: The scheduler has answered for this job.
         self._was_known = False
+        #: Set from another thread: the next question ends like a Ctrl-C here.
+        self.interrupt = threading.Event()
 
     def __repr__(self) -> str:
         state = f", {self._status.state}, round {self._status.round}" if self._seen else ""
@@ -215,6 +218,9 @@ class Handle:
         return read_outcome(self._ask("em_result"))
 
     def _ask(self, handler: str, **arguments: Any) -> Record:
+        if self.interrupt.is_set():
+            self.interrupt.clear()
+            raise KeyboardInterrupt
         call = getattr(self._client.scheduler, handler)
         try:
             answer = self._client.sync(

@@ -49,6 +49,7 @@ def watch(handle: Handle, every_s: float = 2.0) -> None:
             "watch: IPython is not installed, and only notebooks show it; elsewhere use "
             "handle.result(progress=True)"
         ) from None
+    handle = getattr(handle, "blocking", handle)
     live = LiveJob(handle.job_id)
     shown: Any = display(HTML(panel_html(live, 0.0)), display_id=True)
     if shown is None:

@@ -29,7 +29,7 @@ def test_options_that_contradict_each_other_are_refused(arguments, message):
 
 
 def test_a_scheduler_that_does_not_answer_is_an_error_in_one_line(monkeypatch):
-    monkeypatch.setattr("elasticml.cli.cluster.CONNECT_S", 0.2)
+    monkeypatch.setattr("elasticml.jobs.cluster_client.CONNECT_S", 0.2)
     done = CliRunner().invoke(announce, [*HERE, "--grace", "60", "a"])
     assert isinstance(done.exception, ConfigError)
     assert "no scheduler answers at 'tcp://127.0.0.1:9'" in done.exception.message

@@ -181,7 +181,7 @@ def test_a_wrong_ratio_is_named():
 @pytest.mark.parametrize("client", [5, ["tcp://nowhere:1"]])
 @pytest.mark.parametrize("make", [em.LogisticRegression, em.LinearSVC, em.Lasso, em.Ridge])
 def test_an_invalid_client_is_named(make, client):
-    with pytest.raises(TypeError, match=r"client is .*, wanted a distributed.Client, a scheduler"):
+    with pytest.raises(em.ConfigError, match=r"client: got .*, wanted a distributed.Client, a clu"):
         make(client=client).fit(np.eye(4), np.array([0, 1, 0, 1]))
 
 
