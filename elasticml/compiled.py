@@ -21,6 +21,7 @@ import hashlib
 import os
 import re
 import threading
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -44,6 +45,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _FOLDER: Final = "kernels"
+#: Longest wait for another process that compiles the same function; then it is compiled here too.
+LOCK_WAIT_S_MAX: Final = 60.0
+#: Time between two looks at its lock.
+_LOCK_LOOK_S: Final = 0.02
 #: Imports of this package at the top of a file.
 _IMPORT: Final = re.compile(
     r"^(?:from|import) elasticml\.?([\w.]*)(?: import (\([^)]*\)|.+))?", re.M
@@ -154,12 +159,18 @@ class _Haste:
 _HASTE: Final = _Haste()
 
 
-def _in_haste(compile_for: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a compiler that collects no garbage and types no operator twice."""
+def _in_haste(compile_for: Callable[..., Any], release: Callable[[], None]) -> Callable[..., Any]:
+    """Return a compiler that collects no garbage and types no operator twice.
+
+    However it ends, by Ctrl-C too, ``release`` tells other processes to wait no longer.
+    """
 
     def compile_so(signature: Any) -> Any:
-        with _HASTE:
-            return compile_for(signature)
+        try:
+            with _HASTE:
+                return compile_for(signature)
+        finally:
+            release()
 
     return compile_so
 
@@ -178,7 +189,7 @@ def compiled(**options: Any) -> Callable[[_Function], _Function]:
         dispatcher = njit(nogil=True, **without)(function)
         if dispatcher is not function:  # $NUMBA_DISABLE_JIT
             dispatcher._cache = _Cache(function)
-            dispatcher.compile = _in_haste(dispatcher.compile)
+            dispatcher.compile = _in_haste(dispatcher.compile, dispatcher._cache.release)
             part = cache(lambda: _part_of(function, without))
             dispatcher.get_call_template = lambda *types: part().get_call_template(*types)
             dispatcher.get_overload = lambda signature: part().get_overload(signature)
@@ -356,14 +367,31 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
         try:
             path = os.path.join(self.cache_path, f"{self._impl.filename_base}.lock")
             self._lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-        except OSError:  # a folder without locks
-            self._release()
+            self._wait_for_lock()
+        except OSError:  # a folder without locks, or a process that keeps one
+            self.release()
             return None
-        known = self._load(sig, target_context)
-        if known is not None:
-            self._release()
-        return known
+        return self._load(sig, target_context)
+
+    def _wait_for_lock(self) -> None:
+        """Take the lock that is open; a process that is stopped while it compiles keeps it.
+
+        Raises
+        ------
+        OSError
+            When it is not free in time.
+        """
+        assert self._lock is not None
+        until_s = time.monotonic() + LOCK_WAIT_S_MAX
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= until_s:
+                    raise
+                time.sleep(_LOCK_LOOK_S)
+            else:
+                return
 
     def _load(self, sig: Any, target_context: Any) -> Any:
         """Load machine code, or return None.
@@ -378,12 +406,10 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
         # A part's environment has no address before the machine code that contains it.
         for environment in data._find_referenced_environments():
             data.library.codegen.set_env(environment.env_name, environment)
-        try:
-            super().save_overload(sig, data)
-        finally:
-            self._release()
+        super().save_overload(sig, data)
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Let other processes compile, or load what this one has compiled."""
         if self._lock is not None:
             with contextlib.suppress(OSError):
                 os.close(self._lock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import operator
 import os
@@ -214,6 +215,8 @@ def test_the_garbage_collector_is_off_until_the_last_of_several_compilations_end
     first, second = threading.Event(), threading.Event()
     states = []
 
+    released = threading.Semaphore(0)
+
     def compile_first(signature: Any) -> None:
         first.set()
         assert second.wait(60)
@@ -224,10 +227,44 @@ def test_the_garbage_collector_is_off_until_the_last_of_several_compilations_end
         thread.join(60)
         states.append(gc.isenabled())
 
-    thread = threading.Thread(target=compiled._in_haste(compile_first), args=[()])
+    thread = threading.Thread(target=compiled._in_haste(compile_first, released.release), args=[()])
     assert gc.isenabled()
     thread.start()
-    compiled._in_haste(compile_second)(())
+    compiled._in_haste(compile_second, released.release)(())
     assert not thread.is_alive()
     assert states == [False]
     assert gc.isenabled()
+    assert all(released.acquire(blocking=False) for _ in range(2))
+
+
+def lock_of(function: Any) -> Path:
+    """Return the file that a process locks while it compiles a function."""
+    return Path(function._cache.cache_path) / f"{function._cache._impl.filename_base}.lock"
+
+
+def test_a_compilation_that_fails_or_is_interrupted_leaves_the_lock_to_others(monkeypatch) -> None:
+    @compiled.kernel
+    def doubled(x: float) -> float:
+        return 2.0 * x
+
+    def interrupted(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(doubled._compiler, "compile", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            doubled(1.0)
+    with lock_of(doubled).open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert doubled(1.0) == 2.0
+
+
+def test_a_process_that_keeps_its_lock_holds_up_others_for_a_limited_time(monkeypatch) -> None:
+    @compiled.kernel
+    def tripled(x: float) -> float:
+        return 3.0 * x
+
+    monkeypatch.setattr(compiled, "LOCK_WAIT_S_MAX", 0.0)
+    with lock_of(tripled).open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert tripled(1.0) == 3.0
