@@ -246,6 +246,9 @@ def test_every_result_file_says_what_was_measured_when_and_how(path):
         table = {**content, **part}
         assert {"title", "date", "command", "machine", "columns", "rows"} - table.keys() == set()
         assert {len(row) for row in table["rows"]} == {len(table["columns"])}
+        programs = re.findall(r"\b(?:tests|examples|docs)/\S+\.py", table["command"])
+        is_gone = "in the history" in table["command"]
+        assert is_gone or all((ROOT / program).is_file() for program in programs)
 
 
 def test_the_ratios_on_pages_are_those_of_the_stored_figures():
