@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -120,6 +120,36 @@ class Columns:
             intercepts[:] = self.constant * offsets
         if self.fixed is not None:
             out[self.fixed] = 0.0
+        return out
+
+    def hessian(self, pairs: Sequence[tuple[int, int]], arrays: Mapping[str, F64]) -> F64:
+        """Return the trained model's Hessian, (n_model, n_model), for received sums.
+
+        Parameters
+        ----------
+        pairs : sequence of (int, int)
+            Two models each, the second not after the first.
+        arrays : mapping
+            ``gram`` (pairs, d (d + 1) / 2), the lower triangles of ``X~' D X~`` with shifted rows;
+            ``border`` (pairs, d), ``X~' D 1``; ``mass`` (pairs,), the sums of D.
+        """
+        d, n = self.n_columns, self.n_coefficients
+        out = np.zeros((self.n_model, self.n_model))
+        rows, below = np.tril_indices(d)
+        factor = np.ones(d) if self.factor is None else self.factor.copy()
+        if self.fixed is not None:
+            factor[self.fixed] = 0.0
+        block = np.empty((d, d))
+        for p, (k, j) in enumerate(pairs):
+            block[rows, below] = block[below, rows] = arrays["gram"][p]
+            block *= factor[:, None] * factor
+            one, other = slice(k * d, (k + 1) * d), slice(j * d, (j + 1) * d)
+            out[one, other] = out[other, one] = block
+            if self.intercept:
+                border = self.constant * factor * arrays["border"][p]
+                out[n + k, other] = out[other, n + k] = border
+                out[n + j, one] = out[one, n + j] = border
+                out[n + k, n + j] = out[n + j, n + k] = self.constant**2 * arrays["mass"][p]
         return out
 
     def trained(self, coef: F64, intercept: ArrayLike) -> F64:

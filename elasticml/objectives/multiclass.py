@@ -35,6 +35,14 @@ class MultiLoss(SmoothLoss, Protocol):
         """Return the diagonals of ``s_i H_i``; new, (classes, n)."""
         ...
 
+    def pairs(self, classes: int) -> list[tuple[int, int]]:
+        """Return the entries (k, j), j up to k, of the H_i that are not zero in all rows."""
+        ...
+
+    def entry(self, curvatures: F64, weights: F64 | None, k: int, j: int) -> F64:
+        """Return entry (k, j) of ``s_i H_i``, which has one sign in all rows; (n,)."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Softmax:
@@ -83,6 +91,15 @@ class Softmax:
         """See :class:`MultiLoss`."""
         each: F64 = curvatures * (1.0 - curvatures)
         return each if weights is None else each * weights
+
+    def pairs(self, classes: int) -> list[tuple[int, int]]:
+        """See :class:`MultiLoss`."""
+        return [(k, j) for k in range(classes) for j in range(k + 1)]
+
+    def entry(self, curvatures: F64, weights: F64 | None, k: int, j: int) -> F64:
+        """See :class:`MultiLoss`."""
+        of_one = curvatures[k] * (float(k == j) - curvatures[j])
+        return of_one if weights is None else of_one * weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +167,14 @@ class OneAgainstRest:
     def diagonal(self, curvatures: F64, weights: F64 | None) -> F64:
         """See :class:`MultiLoss`."""
         return curvatures
+
+    def pairs(self, classes: int) -> list[tuple[int, int]]:
+        """See :class:`MultiLoss`."""
+        return [(k, k) for k in range(classes)]
+
+    def entry(self, curvatures: F64, weights: F64 | None, k: int, j: int) -> F64:
+        """See :class:`MultiLoss`."""
+        return curvatures[k]
 
 
 def multiclass_loss(loss: MarginLoss) -> MultiLoss:

@@ -324,7 +324,7 @@ class BatchGradient(_WithLoss, _Linear):
     #: L2 penalty.
     l2: float = Field(default=1e-4, ge=0)
     #: None: "lbfgs", in ``mode="paper"`` "gd".
-    optimizer: Literal["gd", "lbfgs", "tron"] | None = None
+    optimizer: Literal["gd", "lbfgs", "tron", "newton"] | None = None
     #: Rule for the step length; other rules than a line search need optimizer "gd".
     step: Literal["line_search", "constant", "decay"] = "line_search"
     #: First step length of "constant" and "decay"; by default 1/L.
@@ -376,7 +376,7 @@ class BatchGradient(_WithLoss, _Linear):
             )
 
     @property
-    def chosen_optimizer(self) -> Literal["gd", "lbfgs", "tron"]:
+    def chosen_optimizer(self) -> Literal["gd", "lbfgs", "tron", "newton"]:
         """The optimizer; by default gradient descent in mode "paper", else L-BFGS."""
         return self.optimizer or ("gd" if self.mode == "paper" else "lbfgs")
 

@@ -88,7 +88,7 @@ MOVED: Final = 0.1
 
 
 #: Minimum rounds between two sketches, by optimizer: one round of TRON equals many of descent.
-SKETCH_ROUNDS: Final[Mapping[str, int]] = {"gd": 20, "lbfgs": 5, "tron": 1}
+SKETCH_ROUNDS: Final[Mapping[str, int]] = {"gd": 20, "lbfgs": 5, "tron": 1, "newton": 1}
 
 
 def curvatures_for(settings: BatchGradient, columns: Columns, *, bends: bool = True) -> Curvatures:

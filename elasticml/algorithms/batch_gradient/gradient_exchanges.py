@@ -18,6 +18,11 @@
     Down: ``v`` (n_sent,). Up: ``hv`` (n_sent,), the Hessian of the summed loss at ``point`` times
     ``v``; ``uncached`` (), the number of examples left out because their chunk arrived after
     ``point``.
+``hessian``
+    Down: ``shift`` (n_columns,) if columns are shifted. Up: ``gram`` (pairs, n_columns (n_columns +
+    1) / 2), the lower triangle of ``X~' D X~`` for each pair of models whose losses depend on each
+    other, with rows ``X~ = X - shift`` and D at ``point``; ``border`` (pairs, n_columns), ``X~' D
+    1``; ``mass`` (pairs,), the sums of D; ``uncached`` (), as above.
 
 For column statistics see :mod:`elasticml.algorithms.column_statistics`.
 """
@@ -28,6 +33,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from elasticml.algorithms.base import Exchange, Scalar
+from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
 
 Require = Literal["any", "everybody"]
@@ -36,6 +42,9 @@ GRADIENT: Final = "gradient"
 PROBE: Final = "probe"
 CURVATURE: Final = "curvature"
 PRODUCT: Final = "product"
+HESSIAN: Final = "hessian"
+#: Columns times pairs of models from which a Hessian takes the trainer long.
+LONG_COLUMNS: Final = 200
 
 
 def gradient_exchange(
@@ -100,4 +109,25 @@ def product_exchange(
         parameters=parameters,
         require=require,
         seal=seal,
+    )
+
+
+def hessian_exchange(
+    columns: Columns, pairs: int, parameters: Mapping[str, Scalar], *, require: Require, seal: bool
+) -> Exchange:
+    """Return the exchange for the Hessian at a point whose margins are cached."""
+    d = columns.n_columns
+    return Exchange(
+        operation=HESSIAN,
+        model={} if columns.shift is None else {"shift": columns.shift},
+        returns={
+            "gram": (pairs, d * (d + 1) // 2),
+            "border": (pairs, d),
+            "mass": (pairs,),
+            "uncached": (),
+        },
+        parameters=parameters,
+        require=require,
+        seal=seal,
+        is_long=d * pairs >= LONG_COLUMNS,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -11,6 +12,7 @@ import numpy as np
 from elasticml.algorithms import column_statistics
 from elasticml.algorithms.base import Arrays, Operation, Parallel, Work, operation_of
 from elasticml.algorithms.batch_gradient import curvature_probes, gradient_exchanges
+from elasticml.algorithms.batch_gradient.hessian_sums import HessianSums
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.targets import Targets, n_models, targets_for
 from elasticml.arrays import F64
@@ -101,6 +103,7 @@ class BatchGradientSolver:
             gradient_exchanges.PROBE: self._probe,
             gradient_exchanges.CURVATURE: self._probe,
             gradient_exchanges.PRODUCT: self._product,
+            gradient_exchanges.HESSIAN: self._hessian,
             curvature_probes.SURVEY: self._survey,
             curvature_probes.SKETCH: self._survey,
             column_statistics.COLUMN_RANGES: self._ranges,
@@ -321,6 +324,33 @@ class BatchGradientSolver:
             adjoints.result(hv)
         uncached = sum(chunk.n_rows for chunk in chunks) - sum(chunk.n_rows for chunk in here)
         return {"hv": hv, "uncached": np.array(float(uncached))}
+
+    def _hessian(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        """Sum ``X~' D X~`` over the chunks with cached margins, or over a share of their rows."""
+        point, share = work.parameters["point"], float(work.parameters["share"])
+        here = [chunk for chunk in chunks if self._caches[chunk.id].point == point]
+        shift = work.model.get("shift")
+        pairs = [(0, 0)] if self._multi is None else self._multi.pairs(self._models)
+
+        def run(part: Sequence[Chunk]) -> HessianSums:
+            sums = HessianSums(len(pairs), self._facts.n_columns, shift)
+            for chunk in stream_chunks(part):
+                cache = self._caches[chunk.id]
+                curvatures = self._curvatures(cache)
+                if self._multi is None:
+                    entries = curvatures[None]
+                else:
+                    each = [self._multi.entry(curvatures, cache.weights, *pair) for pair in pairs]
+                    entries = np.array(each)
+                sums.add(chunk, entries[:, : math.ceil(share * chunk.n_rows)])
+            return sums
+
+        total = {name: np.zeros(shape) for name, shape in work.returns.items()}
+        for sums in parallel.map(run, runs(here, parallel.n_threads)):
+            for name, array in sums.result().items():
+                total[name] += array
+        uncached = sum(chunk.n_rows for chunk in chunks) - sum(chunk.n_rows for chunk in here)
+        return {**total, "uncached": np.array(float(uncached))}
 
     def _curvatures(self, cache: _Cache) -> F64:
         if cache.curved != cache.point:

@@ -38,6 +38,7 @@ from elasticml.algorithms.batch_gradient.elastic_gradient import (
 from elasticml.algorithms.batch_gradient.gradient_descent import GradientDescent, fix_step
 from elasticml.algorithms.batch_gradient.gradient_exchanges import gradient_exchange
 from elasticml.algorithms.batch_gradient.lbfgs import LBFGS, PAIRS_BYTES
+from elasticml.algorithms.batch_gradient.newton import Newton
 from elasticml.algorithms.batch_gradient.optimizer import Iterate, Optimizer, Step
 from elasticml.algorithms.batch_gradient.paper import RollBack
 from elasticml.algorithms.batch_gradient.stand_in_guard import (
@@ -130,7 +131,7 @@ def _train(
         models=n_models(settings, facts),
         fixed=offset_column(settings, facts),
     )
-    optimizer = yield from _make_optimizer(settings, columns, resume)
+    optimizer = yield from _make_optimizer(settings, facts, columns, resume)
     lower_bound = yield from lower_bound_for(settings, columns, resume)
     elastic = ElasticGradient(
         columns=columns,
@@ -164,8 +165,10 @@ def _train(
 
 
 def _make_optimizer(
-    settings: BatchGradient, columns: Columns, resume: Resume | None
+    settings: BatchGradient, facts: DatasetStats, columns: Columns, resume: Resume | None
 ) -> Generator[Exchange, Outcome, Optimizer]:
+    if settings.chosen_optimizer == "newton":
+        return Newton(settings, facts, columns)
     if settings.chosen_optimizer == "lbfgs":
         return LBFGS()
     if settings.chosen_optimizer == "tron":

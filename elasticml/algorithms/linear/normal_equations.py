@@ -21,7 +21,7 @@ from elasticml.data.chunks.kernels import Pointers, csr_adjoint
 from elasticml.data.chunks.products import read_only
 
 #: Cost of a product of two sparse entries, in products of dense ones.
-_SPARSE_COST: Final = 16
+SPARSE_COST: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,22 +95,22 @@ def _inner_products(X: Any, s: F64) -> F64:
     n, d = X.shape
     stored = np.diff(X.indptr).astype(np.float64)
     G = np.zeros((d, d))
-    if float(stored @ stored) * _SPARSE_COST <= float(n) * d * d:
-        _add_pairs(*_arrays(X), read_only(s), G)
+    if float(stored @ stored) * SPARSE_COST <= float(n) * d * d:
+        add_pairs(*_arrays(X), read_only(s), G)
         G += G.T
         return G
     rows = max(64, BLOCK_BYTES // (8 * max(1, d)))
     room, roots = np.empty((min(rows, n), d)), np.sqrt(s)
     for first in range(0, n, rows):
         block = room[: min(rows, n - first)]
-        _fill(*_arrays(X), roots, first, block)
+        fill_rows(*_arrays(X), roots, first, block)
         # BLAS needs half the work for the product of a block's transpose and the block itself.
         G += block.T @ block
     return G
 
 
 @kernel
-def _add_pairs(indptr: Pointers, indices: I32, values: F64, weights: F64, G: F64) -> None:
+def add_pairs(indptr: Pointers, indices: I32, values: F64, weights: F64, G: F64) -> None:
     """Add to ``G`` (d, d) half of the sum of the rows' products: the rest is its transpose."""
     for i in range(weights.size):
         first, end = np.uint64(indptr[i]), np.uint64(indptr[i + 1])
@@ -122,7 +122,9 @@ def _add_pairs(indptr: Pointers, indices: I32, values: F64, weights: F64, G: F64
 
 
 @kernel
-def _fill(indptr: Pointers, indices: I32, values: F64, roots: F64, first: int, block: F64) -> None:
+def fill_rows(
+    indptr: Pointers, indices: I32, values: F64, roots: F64, first: int, block: F64
+) -> None:
     """Write the rows from ``first`` on, times ``roots``, into ``block`` (rows, d)."""
     block[:] = 0.0
     for i in range(block.shape[0]):

@@ -1,0 +1,199 @@
+"""Newton's method: the Hessian as d x d sums in one exchange, its factors on the driver.
+
+With few columns every step has a Hessian of its own and solves with its factors. With more, a
+Hessian costs many products with a vector: then it is computed from a share of the rows, and its
+factors precondition conjugate gradients, whose products are exchanges. The same is done while
+examples are absent: the products include their stand-ins, and the factors are the last ones.
+
+Source: as :mod:`elasticml.algorithms.linear.newton`, which does it in one process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+from typing import Final
+
+import numpy as np
+
+from elasticml.algorithms.base import Exchange, Outcome, Resume
+from elasticml.algorithms.batch_gradient.gradient_exchanges import hessian_exchange
+from elasticml.algorithms.batch_gradient.line_search import Ray, hessian_times, search_wolfe
+from elasticml.algorithms.batch_gradient.optimizer import Iterate, Reevaluate, Step
+from elasticml.algorithms.batch_gradient.trust_region import conjugate_gradients, residual_for
+from elasticml.algorithms.linear.newton import Factored
+from elasticml.algorithms.scaling import Columns
+from elasticml.algorithms.targets import n_models
+from elasticml.arrays import F64
+from elasticml.data.source import DatasetStats
+from elasticml.objectives.losses import loss_named
+from elasticml.objectives.multiclass import multiclass_loss
+from elasticml.specification.algorithms import BatchGradient
+
+#: Longest step tried: lengths are halved from here, so one of them is 1.
+LONGEST: Final = 2.0
+#: Columns up to which every step has its own Hessian over all rows: it costs at most some four
+#: products with a vector.
+EXACT_COLUMNS: Final = 160
+#: Rows for each coordinate that are enough for the factors of a preconditioner.
+SAMPLE_ROWS: Final = 32
+#: Products of a step after which factors are replaced.
+PRODUCTS_WORTH: Final = 6
+#: Shares of the diagonal that are added to a Hessian that has no Cholesky factors: the least, and
+#: the factor between two attempts.
+JITTER: Final = 1e-13
+MORE: Final = 100.0
+
+
+class Newton:
+    """The Newton optimizer."""
+
+    def __init__(self, settings: BatchGradient, facts: DatasetStats, columns: Columns) -> None:
+        loss = loss_named(settings.loss, settings.loss_parameters)
+        models = n_models(settings, facts)
+        self._columns = columns
+        self._pairs = [(0, 0)] if models == 1 else multiclass_loss(loss).pairs(models)
+        #: Share of the rows in a Hessian.
+        self._share = share_of_rows(columns.n_columns, columns.n_model, facts.n_rows)
+        self._residual = settings.gradient_share
+        #: A quadratic needs one step only.
+        self._is_quadratic = settings.loss == "squared"
+        #: The last Hessian of the mean loss with penalty, and its factors.
+        self._hessian: F64 | None = None
+        self._factors: Factored | None = None
+        self._is_worn = False
+        self.directions = 0
+        self.probes = 0
+        self.products = 0
+        self.hessians = 0
+
+    def step(self, here: Iterate) -> Generator[Exchange, Outcome, Step | Reevaluate | None]:
+        """See :class:`optimizer.Optimizer`."""
+        if here.norm == 0.0:
+            return None
+        is_fresh = here.elastic.is_whole and self._is_due()
+        if is_fresh and not (yield from self._renew(here)):
+            return "again"
+        if is_fresh and self._share == 1.0:
+            assert self._factors is not None
+            direction = -self._factors.to_model(self._factors.of_gradient(here.gradient))
+        else:
+            found = yield from self._solved(here)
+            if found is None:
+                return "again"
+            direction = found
+        self.directions += 1
+        ray = Ray(
+            origin=here.evaluated,
+            serial=self.directions,
+            direction=direction,
+            value=here.value,
+            slope=float(here.gradient @ direction),
+        )
+        accepted = yield from search_wolfe(here.elastic, here.penalty, ray, LONGEST)
+        self.probes += ray.probes
+        if accepted is None or accepted == "again":
+            return accepted
+        return Step(
+            direction=direction, length=accepted.step, value=accepted.value, serial=ray.serial
+        )
+
+    def _is_due(self) -> bool:
+        if self._factors is None:
+            return True
+        return self._is_worn if self._share < 1.0 else not self._is_quadratic
+
+    def _renew(self, here: Iterate) -> Generator[Exchange, Outcome, bool]:
+        """Compute the Hessian at the iterate; False: the set of examples has changed."""
+        elastic = here.elastic
+        outcome = yield hessian_exchange(
+            self._columns,
+            len(self._pairs),
+            {"point": here.evaluated.point.serial, "share": self._share},
+            require=elastic.rules.require,
+            seal=elastic.take_seal(),
+        )
+        if outcome.opened is not None:
+            yield from elastic.stand_in(outcome)
+            return False
+        before = elastic.changes
+        elastic.settle(outcome.absent)
+        if elastic.changes != before or float(outcome.arrays["uncached"]) != 0.0:
+            return False
+        sums = self._columns.hessian(self._pairs, outcome.arrays)
+        self._factor(sums / (self._share * elastic.divisor(here.evaluated.sums)), here)
+        self.hessians += 1
+        return True
+
+    def _factor(self, mean: F64, here: Iterate) -> None:
+        at = np.arange(self._columns.n_model)
+        mean[at, at] += here.penalty.gradient(np.ones(at.size))
+        self._hessian, self._is_worn = mean, False
+        self._factors = factors_of(mean)
+
+    def _solved(self, here: Iterate) -> Generator[Exchange, Outcome, F64 | None]:
+        """Return a step by preconditioned conjugate gradients; None: "again"."""
+        factors = self._factors
+        gradient = here.gradient if factors is None else factors.of_gradient(here.gradient)
+        residual = residual_for(here.norm, here.first_norm)
+        if self._is_quadratic:
+            residual = max(0.5 * self._residual * here.first_norm / here.norm, 1e-12)
+        solving = conjugate_gradients(gradient, math.inf, residual)
+        image: F64 | None = None
+        products = 0
+        while True:
+            try:
+                asked = next(solving) if image is None else solving.send(image)
+            except StopIteration as end:
+                self.products += products
+                self._is_worn = products > PRODUCTS_WORTH
+                step: F64 = end.value.step
+                return step if factors is None else factors.to_model(step)
+            products += 1
+            v = asked if factors is None else factors.to_model(asked)
+            hv = yield from hessian_times(here.elastic, here.penalty, here.evaluated, v)
+            if hv is None:
+                return None
+            image = hv if factors is None else factors.of_gradient(hv)
+
+    def columns(self) -> Mapping[str, float | int | None]:
+        """See :class:`optimizer.Optimizer`."""
+        counts = {"probes": self.probes, "products": self.products, "hessians": self.hessians}
+        self.probes, self.products, self.hessians = 0, 0, 0
+        return counts
+
+    def resume(self, *, is_whole: bool) -> Resume:
+        """See :class:`optimizer.Optimizer`."""
+        arrays = {} if self._hessian is None else {"hessian": self._hessian}
+        return Resume(
+            arrays=arrays, values={"directions": self.directions, "is_worn": self._is_worn}
+        )
+
+    def go_on(self, resume: Resume, changes: int) -> None:
+        """See :class:`optimizer.Optimizer`."""
+        self.directions = int(resume.values["directions"])
+        if "hessian" in resume.arrays:
+            self._hessian = np.array(resume.arrays["hessian"])
+            self._factors = factors_of(self._hessian)
+            self._is_worn = bool(resume.values["is_worn"])
+
+
+def share_of_rows(d: int, n_model: int, n_rows: int) -> float:
+    """Return the share of the rows that a Hessian is computed from."""
+    if d <= EXACT_COLUMNS:
+        return 1.0
+    share = SAMPLE_ROWS * n_model / max(1, n_rows)
+    return share if share < 0.5 else 1.0
+
+
+def factors_of(hessian: F64) -> Factored:
+    """Return the Cholesky factors of a Hessian, or of one with a slightly larger diagonal."""
+    own = np.diag(hessian).copy()
+    # A column of zeros without a penalty, and one that is not trained, stay where they are.
+    own[own <= 0.0] = 1.0
+    jitter = JITTER
+    while True:
+        try:
+            return Factored(hessian + np.diag(jitter * own))
+        except np.linalg.LinAlgError:
+            jitter *= MORE
