@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         LocalSGD,
         PrimalCoCoA,
     )
+    from elasticml.specification.linear import Linear
     from elasticml.specification.sections import Checkpoint, Collective, Evaluate, Members, Stop
 
 __all__ = [
@@ -92,6 +93,7 @@ __all__ = [
     "KMeans",
     "Lasso",
     "LassoCV",
+    "Linear",
     "LinearSVC",
     "LocalCluster",
     "LocalSGD",
@@ -157,6 +159,7 @@ _HOMES = {
     "KMeans": "estimators.kmeans",
     **dict.fromkeys(("ElasticNet", "Lasso"), "estimators.elastic_net"),
     **dict.fromkeys(("ElasticNetCV", "LassoCV", "enet_path", "lasso_path"), "estimators.paths"),
+    "Linear": "specification.linear",
     "LinearSVC": "estimators.svm",
     "LogisticRegression": "estimators.logistic",
     "PoissonRegressor": "estimators.poisson",

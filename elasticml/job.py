@@ -46,6 +46,7 @@ from elasticml.specification.algorithms import (
     record_section,
     resolve_placement,
 )
+from elasticml.specification.linear import Linear, resolved
 from elasticml.specification.sections import (
     Collective,
     Evaluate,
@@ -79,7 +80,7 @@ class Job:
 
     Parameters
     ----------
-    algorithm : AsyncSGD, BatchGradient, CoCoA, LocalSGD, PrimalCoCoA or ImportedAlgorithm
+    algorithm : Linear, AsyncSGD, BatchGradient, CoCoA, LocalSGD, PrimalCoCoA or ImportedAlgorithm
     data : Source
         The training data: what ``em.read_csv``, ``em.read_svmlight``, ``em.from_dask``,
         ``em.from_arrays`` and similar functions return.
@@ -155,7 +156,7 @@ class Job:
 
     def __init__(
         self,
-        algorithm: AnyAlgorithm,
+        algorithm: AnyAlgorithm | Linear,
         data: Source,
         *,
         test: Source | None = None,
@@ -192,6 +193,7 @@ class Job:
             placement=placement,
             threads=threads,
         )
+        algorithm = resolved(algorithm)
         stop = default_stop(algorithm) if stop is None else read_settings(Stop, stop, "stop")
         check_together(algorithm, options.absent, stop, self.policies)
         self.algorithm = algorithm

@@ -89,6 +89,8 @@ def print_summary(summary: Mapping[str, Any], as_json: bool) -> None:
 def summary_lines(summary: RunSummary) -> list[str]:
     """Return a run's summary as lines of text."""
     lines = [f"rounds      {summary.rounds} ({summary.stopped_by})"]
+    if summary.engine is not None:
+        lines.append(f"engine      {summary.engine}")
     if summary.objective is None:
         lines.append(f"objective   unknown: {summary.objective_missing_because}")
     else:

@@ -24,13 +24,13 @@ from elasticml.jobs.run_checkpoints import CheckpointSetting, checkpoint_setting
 from elasticml.jobs.yaml_text import TEXT_BYTES_MAX, load_yaml
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.specification.algorithms import (
-    ALGORITHMS,
     Absent,
     AnyAlgorithm,
     ImportedAlgorithm,
     Scale,
 )
 from elasticml.specification.data import FILE_FORMATS
+from elasticml.specification.linear import NAMED, resolved
 from elasticml.specification.sections import (
     CLUSTERS,
     Address,
@@ -516,12 +516,12 @@ def _algorithm(section: Mapping[str, Any], scale: object) -> AnyAlgorithm:
     rest = {key: value for key, value in section.items() if key != "name"}
     if isinstance(name, str) and ":" in name:
         return read_settings(ImportedAlgorithm, section, "algorithm")
-    if not isinstance(name, str) or name not in ALGORITHMS:
-        raise unknown_choice(name, sorted(ALGORITHMS), "algorithm.name")
+    if not isinstance(name, str) or name not in NAMED:
+        raise unknown_choice(name, sorted(NAMED), "algorithm.name")
     if scale is not None:
         if scale not in get_args(Scale):
             raise unknown_choice(scale, get_args(Scale), "data.scale")
-        if "scale" not in ALGORITHMS[name].model_fields:
+        if "scale" not in NAMED[name].model_fields:
             raise ConfigError(
                 f"data.scale: got {shown(scale)}, and {name} does not scale columns one by one; "
                 "leave it out, and see algorithm.normalize",
@@ -533,7 +533,7 @@ def _algorithm(section: Mapping[str, Any], scale: object) -> AnyAlgorithm:
                 "give one",
                 path="data.scale",
             )
-    return read_settings(ALGORITHMS[name], rest, "algorithm")
+    return resolved(read_settings(NAMED[name], rest, "algorithm"))
 
 
 def _cluster(section: object, members: Members, folder: Path) -> Cluster:

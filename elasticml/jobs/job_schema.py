@@ -20,7 +20,8 @@ from pydantic import TypeAdapter
 from elasticml.data.source import FORMAT_BY_SUFFIX
 from elasticml.policies.registry import LOCAL_WORK, OFF, POLICIES
 from elasticml.policies.validation import NAME, settings_of
-from elasticml.specification.algorithms import ALGORITHMS, ImportedAlgorithm, Scale
+from elasticml.specification.algorithms import ImportedAlgorithm, Scale
+from elasticml.specification.linear import NAMED
 from elasticml.specification.data import DATA_SPECS, FILE_FORMATS
 from elasticml.specification.sections import (
     CLUSTERS,
@@ -48,7 +49,7 @@ def job_schema() -> _Schema:
     """Return the JSON schema (draft 2020-12) of a job file."""
     definitions: dict[str, _Schema] = {}
     data = [_data(name, definitions) for name in FILE_FORMATS]
-    algorithms = [_algorithm(name, definitions) for name in ALGORITHMS]
+    algorithms = [_algorithm(name, definitions) for name in NAMED]
     algorithms.append(_ref(ImportedAlgorithm, definitions))
     clusters = [_cluster(kind, definitions) for kind in CLUSTERS]
     sections: dict[str, _Schema] = {
@@ -150,7 +151,7 @@ def _data(name: str, definitions: dict[str, _Schema]) -> _Schema:
 def _algorithm(name: str, definitions: dict[str, _Schema]) -> _Schema:
     return _define(
         f"algorithm_{name}",
-        _named(_schema_of(ALGORITHMS[name], definitions), "name", name),
+        _named(_schema_of(NAMED[name], definitions), "name", name),
         definitions,
     )
 

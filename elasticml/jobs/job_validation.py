@@ -16,7 +16,6 @@ from elasticml.errors import ConfigError, one_line, shown
 from elasticml.ids import format_size, parse_size
 from elasticml.runtime.worker_limits import BODIES_SHARE
 from elasticml.specification.algorithms import (
-    ALGORITHMS,
     DEALT_ANEW,
     Absent,
     AnyAlgorithm,
@@ -29,6 +28,7 @@ from elasticml.specification.algorithms import (
     record_section,
     require_torch,
 )
+from elasticml.specification.linear import NAMED
 from elasticml.specification.sections import Holders, Stop, Validate
 from elasticml.specification.settings_model import read_settings
 
@@ -61,7 +61,7 @@ def check_source(given: Any, path: str) -> None:
     else:
         kind = type(given)
         wanted, got = "em.from_arrays(X, y)", f"{kind.__module__}.{kind.__qualname__}"
-        if kind in ALGORITHMS.values() or kind is ImportedAlgorithm:
+        if kind in NAMED.values() or kind is ImportedAlgorithm:
             wanted = "em.Job(algorithm, data), in this order"
         elif hasattr(given, "__arrow_c_stream__"):
             wanted += " of its numbers; write a table with text to a file, and em.read_parquet it"

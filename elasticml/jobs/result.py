@@ -27,6 +27,7 @@ from elasticml.models.file_format import Arrays
 from elasticml.protocol.job_record import JobRecord
 from elasticml.report.preemptions import preemptions
 from elasticml.report.waiting import time_use
+from elasticml.specification.linear import engine_of
 from elasticml.story.compressed_records import CompressedRecords
 from elasticml.story.history import HistoryRow
 from elasticml.story.reader import parse_line
@@ -73,12 +74,13 @@ class Result:
         told = [f"{name} {value:.6g}" for name, value in numbers.items() if value is not None]
         why = summary.error or summary.stopped_by or summary.reason or "no end"
         end = f"{summary.name or 'job'}: {summary.rounds or 0} rounds ({why})"
+        engine = [] if summary.engine is None else [f"engine {summary.engine}"]
         lost = [f"{summary.lost} members lost"] if summary.lost else []
         place = [] if self.run_dir is None else [f"in {self.run_dir}"]
         made = f"model {self.model!r}"
         if self.model is None:
             made = f"arrays {', '.join(self.arrays)}" if self.arrays else "no model"
-        return f"<Result of {', '.join([end, *told, *lost, *place])}; {made}>"
+        return f"<Result of {', '.join([end, *told, *engine, *lost, *place])}; {made}>"
 
     def to_pandas(self) -> Any:
         """Return the history as a ``pandas.DataFrame``.
@@ -235,6 +237,9 @@ def make_result(
     notes += [kept.text for kept in records_of(EarlierModelKept, story)]
     summary = {**outcome.summary, "notes": notes, "train": {}, "test": {}}
     summary["format_version"] = FORMAT_VERSION
+    engine = engine_of(job.get("algorithm") or {}, _optimizer_of(outcome.history))
+    if engine is not None:
+        summary["engine"] = engine
     if outcome.error is not None:
         summary["error"] = outcome.error.get("message")
     preempted = preemptions(records)
@@ -251,6 +256,11 @@ def make_result(
         story=story,
         run_dir=run_dir,
     )
+
+
+def _optimizer_of(history: Sequence[Row]) -> str | None:
+    """Return the optimizer that a job has chosen itself."""
+    return next((str(row["optimizer"]) for row in history if row.get("optimizer")), None)
 
 
 def evaluate(

@@ -98,7 +98,7 @@ class Softmax:
 
     def entry(self, curvatures: F64, weights: F64 | None, k: int, j: int) -> F64:
         """See :class:`MultiLoss`."""
-        of_one = curvatures[k] * (float(k == j) - curvatures[j])
+        of_one: F64 = curvatures[k] * (float(k == j) - curvatures[j])
         return of_one if weights is None else of_one * weights
 
 
@@ -174,7 +174,8 @@ class OneAgainstRest:
 
     def entry(self, curvatures: F64, weights: F64 | None, k: int, j: int) -> F64:
         """See :class:`MultiLoss`."""
-        return curvatures[k]
+        of_one: F64 = curvatures[k]
+        return of_one
 
 
 def multiclass_loss(loss: MarginLoss) -> MultiLoss:

@@ -58,6 +58,8 @@ _LOSS_PARAMETERS = {
 
 #: A column, by its number or name; None for no offset.
 Offset = Annotated[int, Field(ge=0, strict=True)] | str | None
+#: The name of settings that were resolved into others.
+EngineOf = Literal["linear"] | None
 
 
 class _WithLoss(SettingsModel):
@@ -294,7 +296,8 @@ class BatchGradient(_WithLoss, _Linear):
     times the class weight.
 
     ``"lbfgs"`` is limited-memory BFGS. ``"tron"`` is a trust-region Newton method with exact
-    Hessian-vector products: it needs the fewest rounds, but several exchanges of messages in each.
+    Hessian-vector products: it needs few rounds, but several exchanges of messages in each.
+    ``"newton"`` sums the Hessian in one exchange and solves with it, which pays for few columns.
     ``"gd"`` is gradient descent with a line search or a fixed ``step``. While workers are lost, an
     estimate (a stand-in) replaces their part of the gradient.
 
@@ -323,8 +326,9 @@ class BatchGradient(_WithLoss, _Linear):
     ] = "logistic"
     #: L2 penalty.
     l2: float = Field(default=1e-4, ge=0)
-    #: None: "lbfgs", in ``mode="paper"`` "gd".
-    optimizer: Literal["gd", "lbfgs", "tron", "newton"] | None = None
+    #: "auto": what is fastest for this number of columns and classes; None: "lbfgs", for loss
+    #: squared_hinge "tron", in ``mode="paper"`` "gd".
+    optimizer: Literal["auto", "gd", "lbfgs", "tron", "newton"] | None = None
     #: Rule for the step length; other rules than a line search need optimizer "gd".
     step: Literal["line_search", "constant", "decay"] = "line_search"
     #: First step length of "constant" and "decay"; by default 1/L.
@@ -357,6 +361,8 @@ class BatchGradient(_WithLoss, _Linear):
     smoothing: float | None = Field(default=None, gt=0)
     #: Loss tweedie: the variance is proportional to the mean to this power.
     power: float | None = Field(default=None, ge=1, le=2)
+    #: Set by ``linear``, whose problem these settings solve.
+    engine_of: EngineOf = None
 
     def check(self) -> None:
         """Check constraints between fields."""
@@ -376,9 +382,11 @@ class BatchGradient(_WithLoss, _Linear):
             )
 
     @property
-    def chosen_optimizer(self) -> Literal["gd", "lbfgs", "tron", "newton"]:
-        """The optimizer; by default gradient descent in mode "paper", else L-BFGS."""
-        return self.optimizer or ("gd" if self.mode == "paper" else "lbfgs")
+    def chosen_optimizer(self) -> Literal["auto", "gd", "lbfgs", "tron", "newton"]:
+        """The optimizer; by default gradient descent in mode "paper", else L-BFGS or TRON."""
+        if self.optimizer is not None or self.mode == "paper":
+            return self.optimizer or "gd"
+        return "tron" if self.loss == "squared_hinge" and self.step == "line_search" else "lbfgs"
 
     @property
     def rounds_rolled_back(self) -> int:
@@ -411,8 +419,9 @@ class BatchGradient(_WithLoss, _Linear):
         values = self.model_dump()
         for key in _LOSS_PARAMETERS.keys() - self.loss_parameters.keys():
             del values[key]
-        if self.offset is None:
-            del values["offset"]
+        for key in ("offset", "engine_of"):
+            if values[key] is None:
+                del values[key]
         return _section(self.name, {**values, "optimizer": self.chosen_optimizer})
 
 
@@ -488,6 +497,8 @@ class CoCoA(_Seeded, _WithLoss, _Linear, _Certified):
     tolerance: float | None = Field(default=None, ge=0)
     #: By default the job's.
     seed: int | None = Field(default=None, ge=0)
+    #: Set by ``linear``, whose problem these settings solve.
+    engine_of: EngineOf = None
 
     def check(self) -> None:
         """Check constraints between fields."""
@@ -803,9 +814,10 @@ def absent_rule(algorithm: str, absent: object) -> str:
         raise unknown_choice(absent, get_args(Absent), "absent")
     supported = _ABSENT.get(algorithm)
     if supported is not None and absent not in supported:
+        able = [name for name, rules in _ABSENT.items() if absent in rules]
         raise ConfigError(
-            f"absent: got {shown(absent)}, which algorithm {algorithm} cannot follow; use "
-            f"{_REMEDIES[algorithm]}",
+            f"absent: got {shown(absent)}, which algorithm {algorithm} cannot follow, but "
+            f"{', '.join(able)}; use {_REMEDIES[algorithm]}",
             path="absent",
         )
     return resolve_absent(str(absent), algorithm)

@@ -68,6 +68,8 @@ class RunSummary(JsonFields):
     model_round: int | None = field(default=None, metadata=OPTIONAL)
     #: Of a simulation.
     simulated: bool | None = field(default=None, metadata=OPTIONAL)
+    #: What has solved the problem of ``linear``.
+    engine: str | None = field(default=None, metadata=OPTIONAL)
     #: What was found while the data were loaded.
     notes: tuple[str, ...] | None = field(default=None, metadata=OPTIONAL)
     #: Metrics on the training and the test data.

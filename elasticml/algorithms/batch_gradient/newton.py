@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import n_models
 from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
+from elasticml.errors import ConfigError
 from elasticml.objectives.losses import loss_named
 from elasticml.objectives.multiclass import multiclass_loss
 from elasticml.specification.algorithms import BatchGradient
@@ -42,6 +43,10 @@ PRODUCTS_WORTH: Final = 6
 #: Shares of the diagonal that are added to a Hessian that has no Cholesky factors: the least, and
 #: the factor between two attempts.
 JITTER: Final = 1e-13
+#: Coordinates of all models up to which Newton steps are the fastest.
+NEWTON_SIZE: Final = 500
+#: Most coordinates of a Hessian: 130 MB.
+SIZE_MAX: Final = 4096
 MORE: Final = 100.0
 
 
@@ -197,3 +202,33 @@ def factors_of(hessian: F64) -> Factored:
             return Factored(hessian + np.diag(jitter * own))
         except np.linalg.LinAlgError:
             jitter *= MORE
+
+
+def chosen_for(settings: BatchGradient, facts: DatasetStats) -> Literal["newton", "tron", "lbfgs"]:
+    """Return the fastest optimizer for the shape of the data and the loss."""
+    if facts.layout.kind != "sequence":
+        size = _size(settings, facts)
+        if size <= NEWTON_SIZE:
+            return "newton"
+    return "tron"
+
+
+def check_columns(settings: BatchGradient, facts: DatasetStats) -> None:
+    """Reject data of so many columns that their Hessian is too large.
+
+    Raises
+    ------
+    ConfigError
+    """
+    size = _size(settings, facts)
+    if facts.layout.kind == "sequence" or size > SIZE_MAX:
+        raise ConfigError(
+            f"algorithm.optimizer is newton, whose Hessian would have {size:,} rows and columns, "
+            f"wanted at most {SIZE_MAX:,}; use tron or lbfgs",
+            key="algorithm.optimizer",
+        )
+
+
+def _size(settings: BatchGradient, facts: DatasetStats) -> int:
+    """Return the number of coordinates of all classes' models."""
+    return n_models(settings, facts) * (facts.n_columns + 1)

@@ -38,7 +38,7 @@ from elasticml.algorithms.batch_gradient.elastic_gradient import (
 from elasticml.algorithms.batch_gradient.gradient_descent import GradientDescent, fix_step
 from elasticml.algorithms.batch_gradient.gradient_exchanges import gradient_exchange
 from elasticml.algorithms.batch_gradient.lbfgs import LBFGS, PAIRS_BYTES
-from elasticml.algorithms.batch_gradient.newton import Newton
+from elasticml.algorithms.batch_gradient.newton import Newton, check_columns, chosen_for
 from elasticml.algorithms.batch_gradient.optimizer import Iterate, Optimizer, Step
 from elasticml.algorithms.batch_gradient.paper import RollBack
 from elasticml.algorithms.batch_gradient.stand_in_guard import (
@@ -99,6 +99,8 @@ def make_trainer(
     check_labels(checked.loss, facts)
     targets = targets_for(checked, facts)
     offset_column(checked, facts)  # refused before anything starts
+    if checked.chosen_optimizer == "newton":
+        check_columns(checked, facts)
     rules = AbsenceRules.of(rule, is_paper=checked.mode == "paper")
     return _train(checked, facts, targets, rules, resume)
 
@@ -110,7 +112,7 @@ def column_bytes(section: Mapping[str, Any]) -> int:
     :mod:`curvatures`.
     """
     settings = settings_from_section(BatchGradient, section)
-    return PAIRS_BYTES if settings.chosen_optimizer == "lbfgs" else 0
+    return PAIRS_BYTES if settings.chosen_optimizer in ("lbfgs", "auto") else 0
 
 
 def _train(
@@ -120,6 +122,10 @@ def _train(
     rules: AbsenceRules,
     resume: Resume | None,
 ) -> Trainer:
+    chooses = settings.chosen_optimizer == "auto"
+    if chooses:
+        chosen = chosen_for(settings, facts) if resume is None else resume.values["optimizer"]
+        settings = settings.model_copy(update={"optimizer": chosen})
     roll_back = RollBack.of(settings)
     if roll_back is not None:
         rules = roll_back.absence(rules)
@@ -153,6 +159,7 @@ def _train(
         roll_back=roll_back,
         point=start,
         lower_bound=lower_bound,
+        tells={"optimizer": settings.chosen_optimizer} if chooses else {},
     )
     if resume is not None:
         descent.go_on(resume)
@@ -192,6 +199,8 @@ class _Descent:
     lower_bound: LowerBound | None
     #: How solvers may compute the margins at ``point`` without multiplying.
     advance: Mapping[str, Scalar] = field(default_factory=dict)
+    #: What the trainer has chosen itself, for the history and checkpoints.
+    tells: Mapping[str, str] = field(default_factory=dict)
     rounds: int = 0
     #: Serial of the last point.
     points: int = 0
@@ -396,6 +405,7 @@ class _Descent:
             **self.optimizer.columns(),
             "corrections": corrections,
             "note": self.elastic.note,
+            **self.tells,
         }
 
     # --- checkpoints ---------------------------------------------------------------------------
@@ -423,6 +433,7 @@ class _Descent:
                 **({} if known is None else {"known": [known.value, known.is_bound, known.round]}),
                 **({} if self.lower_bound is None else {"lower_bound": self.lower_bound.resume()}),
                 **optimizer.values,
+                **self.tells,
             },
         )
 

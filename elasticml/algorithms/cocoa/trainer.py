@@ -91,6 +91,12 @@ def make_trainer(
     rule, initial = absent_rule(checked.name, absent), initial_model(settings)
     check_labels(checked.loss, facts)
     n = n_models(checked, facts)
+    if n > 1 and checked.loss == "logistic" and checked.engine_of is not None:
+        raise ConfigError(
+            f"algorithm.engine: cocoa trains one model for each of {n} classes against the rest, "
+            "wanted softmax, the problem of linear; leave engine out, or use algorithm cocoa",
+            key="algorithm.engine",
+        )
     check_scale(checked.scale, facts)
     is_offset = offset_column(checked, facts) is not None  # refused before anything starts
     if rule == "freeze" and is_offset:
