@@ -71,7 +71,7 @@ class Linear(SettingsModel):
     #: Weight of each label, or "balanced".
     class_weight: ClassWeight = None
     #: Scaling of the columns.
-    scale: Scale = default_of(BatchGradient, "scale")
+    scale: Scale = "auto"
     #: Column that is added to every margin, by its name in a table or its number from 0: its
     #: coefficient is 1. As in generalised linear models; with a log link the log of the exposure.
     offset: Offset = None

@@ -154,7 +154,7 @@ def test_the_job_file_of_a_run_is_the_original_job(tmp_path, content):
         (
             {"algorithm": {"name": "coco"}},
             "algorithm.name: got 'coco'; did you mean 'cocoa'? (there is async_sgd, "
-            "batch_gradient, cocoa, local_sgd, primal_cocoa)",
+            "batch_gradient, cocoa, linear, local_sgd, primal_cocoa)",
         ),
         ({"algorithm": {"name": "cocoa", "l2": 0}}, "algorithm.l2: got 0, wanted more than 0"),
         ({"algorithm": {"name": "cocoa", "gama": 1}}, "algorithm.gama is not a setting; did you"),
