@@ -26,7 +26,7 @@ from elasticml.specification.settings_model import SettingsModel
 #: Every public name, in the groups of the reference.
 GROUPS: Mapping[str, str] = {
     "Jobs": "Job attach resume Handle Result load_result watch JobStatus",
-    "Algorithms": "CoCoA BatchGradient PrimalCoCoA LocalSGD AsyncSGD ImportedAlgorithm",
+    "Algorithms": "Linear CoCoA BatchGradient PrimalCoCoA LocalSGD AsyncSGD ImportedAlgorithm",
     "Settings of a job": "Stop Members Evaluate Validate Checkpoint Collective",
     "Policies": (
         "Rebalance ScaleInAtKnee GapPerContainerSecond ElasticScaling Redeal "

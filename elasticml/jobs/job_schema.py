@@ -21,8 +21,8 @@ from elasticml.data.source import FORMAT_BY_SUFFIX
 from elasticml.policies.registry import LOCAL_WORK, OFF, POLICIES
 from elasticml.policies.validation import NAME, settings_of
 from elasticml.specification.algorithms import ImportedAlgorithm, Scale
-from elasticml.specification.linear import NAMED
 from elasticml.specification.data import DATA_SPECS, FILE_FORMATS
+from elasticml.specification.linear import NAMED
 from elasticml.specification.sections import (
     CLUSTERS,
     DEFAULT_ROUNDS,

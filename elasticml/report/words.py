@@ -49,6 +49,8 @@ WORDS: Final = {
     "skipped pairs": "Pairs that L-BFGS did not keep, because they had no positive curvature.",
     "products": "Products of the Hessian with a vector in the round.",
     "radius": "Radius of TRON's trust region.",
+    "hessians": "Hessians that Newton's method has computed.",
+    "optimizer": "The optimizer that was chosen for the shape of the data.",
     "probes": "Products of the Hessian that were computed for stand-ins.",
     "curvature from": "How the stand-ins estimate the curvature of absent examples.",
     "likeness": "How far the absent examples' gradient differs from its estimate, relative to its"
