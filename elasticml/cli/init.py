@@ -123,7 +123,10 @@ def _table(path: str, kind: str, label: str | None) -> tuple[_Label, list[str]]:
     from elasticml.data.readers.tabular import read_head
     from elasticml.specification.settings_model import did_you_mean
 
-    head = read_head(path, _delimiter(path) if kind == "csv" else ",")
+    head = read_head(path)
+    words = _missing_words(head) if kind == "csv" else []
+    if words:
+        head = read_head(path, words)
     names = list(head.columns)
     if label is not None and label not in names:
         raise ConfigError(f"--label: {path} has no column {label!r}{did_you_mean(label, names)}")
@@ -139,8 +142,10 @@ def _table(path: str, kind: str, label: str | None) -> tuple[_Label, list[str]]:
     found = _Label(name=chosen, why=why, values=head.columns[chosen])
     features = [name for name in names if name != chosen]
     lines = [f"  label: {_yaml(chosen)}  # {why}; {found.summary()} in the first rows"]
-    if head.delimiter != ",":
-        lines.append(f"  delimiter: {_yaml(head.delimiter)}")
+    if words:
+        lines.append(f"  na_values: {_yaml(words)}  # among numbers; besides ?, NA, blanks, ...")
+    if head.delimiter not in (None, ","):
+        lines.append(f"  delimiter: {_yaml(head.delimiter)}  # as in the first line")
     lines += _about_features(head, features)
     return found, lines
 
@@ -222,7 +227,7 @@ def _job_file(name: str, kind: str, path: str, label: _Label, lines: Sequence[st
 
 
 def _svmlight_labels(path: str) -> list[float]:
-    from elasticml.data.readers.tabular import head_lines
+    from elasticml.data.readers.csv_text import head_lines
 
     fields = (line.split(None, 1) for line in head_lines(path) if not line.startswith("#"))
     try:
@@ -231,12 +236,22 @@ def _svmlight_labels(path: str) -> list[float]:
         raise DataError(f"{path} does not begin with labels, wanted svmlight", path=path) from None
 
 
-def _delimiter(path: str) -> str:
-    """Return the most frequent of the usual delimiters in the header."""
-    from elasticml.data.readers.tabular import head_lines
+def _missing_words(head: TableHead) -> list[str]:
+    """Return texts that mean a missing value: each is the only one in a column of numbers.
 
-    first = next(iter(head_lines(path)), "")
-    return max(",;\t|", key=first.count)
+    One with letters must be rarer than the numbers.
+    """
+    from elasticml.data.readers.csv_text import is_number
+
+    words = set()
+    for name, kind in head.types.items():
+        cells = [cell for cell in head.columns[name] if cell is not None] if kind == "text" else []
+        texts = [cell for cell in cells if not is_number(cell)]
+        if len(set(texts)) != 1 or len(texts) == len(cells):
+            continue
+        if 2 * len(texts) < len(cells) or not any(letter.isalnum() for letter in texts[0]):
+            words.add(texts[0])
+    return sorted(words)
 
 
 def _listed(words: Sequence[str], most: int = 8) -> str:

@@ -149,8 +149,8 @@ class InitialPlacement:
         """After the survey read the blocks; after reading place the chunks."""
         state = self.state
         if event.survey:
-            state.stage = "reading"
-            return self._loading.start(survey=False)
+            state.stage = "surveying" if event.surveys_again else "reading"
+            return self._loading.start(survey=event.surveys_again)
         state.stage = "dealing"
         state.settle_holders()
         commands: list[Command] = []

@@ -30,6 +30,8 @@ class ColumnSurvey:
     total: float = 0.0
     #: Numbers, ascending, and how many rows each represents.
     points: Sequence[tuple[float, int]] = ()
+    #: The first text of a column that was not taken for one, and where it is.
+    word: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the statistics as a JSON-able dict."""
@@ -104,6 +106,7 @@ def merge_surveys(surveys: Sequence[ColumnSurvey]) -> ColumnSurvey:
         is_cut=any(one.is_cut for one in surveys),
         total=sum(one.total for one in surveys),
         points=tuple(sorted(points.items())),
+        word=next((one.word for one in surveys if one.word is not None), None),
     )
 
 

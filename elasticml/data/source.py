@@ -111,7 +111,10 @@ class Source(Protocol):
         ...
 
     def with_stats(self, facts: DatasetStats) -> Source:
-        """Return a source with the statistics of a survey, or of the training data (test data)."""
+        """Return a source with the statistics of a survey, or of the training data (test data).
+
+        A survey of a table may find that it needs another one: of columns that hold words.
+        """
         ...
 
     def with_columns(self, n_columns: int) -> Source:
@@ -163,10 +166,10 @@ def resolve_chunk_bytes(source: Source, chunk_bytes: int | None, n_members: int)
 
 def survey_all(source: Source) -> Source:
     """Survey all blocks in this process if the source needs it; return the source to read."""
-    if not source.needs_survey:
-        return source
-    summaries = [source.survey(block.index) for block in source.blocks()]
-    return source.with_stats(merge_summaries(summaries))
+    while source.needs_survey:
+        summaries = [source.survey(block.index) for block in source.blocks()]
+        source = source.with_stats(merge_summaries(summaries))
+    return source
 
 
 def load_all(source: Source, n_columns: int | None = None) -> list[Chunk]:

@@ -302,7 +302,7 @@ def with_validation(
                 "files; write them to a file, or set validate.share",
                 path="validate.data",
             )
-        if validation.needs_survey and not train.needs_survey:
+        if validation.needs_survey and not _is_table(train):
             raise ConfigError(
                 f"validate.data: format {validation.spec().get('format')} needs the encoder of a "
                 f"table, and data have format {train.spec().get('format')}; give both in one "

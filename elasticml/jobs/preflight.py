@@ -10,7 +10,7 @@ from elasticml.algorithms.registry import algorithm as algorithm_named
 from elasticml.data.chunks.by_columns import is_by_columns
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.readers.images import image_shape
-from elasticml.data.source import Source, read_block
+from elasticml.data.source import Source, read_block, survey_all
 from elasticml.errors import ConfigError, DataError, prefix_errors
 from elasticml.evaluation.imported_scorer import check_can_score
 from elasticml.evaluation.scoring import check_image_shapes, row_length_error
@@ -129,13 +129,13 @@ def _columns_of(source: Source, cache: CacheSetting, reads: bool) -> int | None:
     Categories need the vocabulary of the training data, which does not exist yet.
     """
     first = source.blocks()[0]
-    summary = _first_summary(source, cache) if reads else None
+    summary = _first_summary(source, cache) if reads and not source.needs_survey else None
     return summary.n_columns if summary and first.columns is None else first.columns
 
 
 def _first_summary(source: Source, cache: CacheSetting) -> BlockSummary | None:
     """Read the first block; return None if it is too large or cannot be read yet."""
-    first = source.blocks()[0]
-    if first.nbytes > TRIED_BYTES_MAX or source.needs_survey:
+    first, *rest = source.blocks()
+    if first.nbytes > TRIED_BYTES_MAX or (source.needs_survey and rest):
         return None
-    return read_block(source, first.index, None, 1, cache)[1]
+    return read_block(survey_all(source), first.index, None, 1, cache)[1]

@@ -119,6 +119,8 @@ class FactsFixed(Event):
     """The statistics of the whole data set are known: size, columns and classes."""
 
     survey: bool = False
+    #: Whether the survey has found that the blocks must be surveyed once more.
+    surveys_again: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

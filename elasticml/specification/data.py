@@ -172,6 +172,9 @@ class TableSpec(DataSpec):
     weight: Column | None = None
     #: Columns to encode as one-hot besides those that hold text; may include the label.
     categorical: tuple[Column, ...] = ()
+    #: Columns that must hold numbers alone: a cell with text is an error. By default such a cell
+    #: makes its column a category.
+    numeric: tuple[Column, ...] = ()
     #: Columns that are not features.
     ignore: tuple[Column, ...] = ()
     #: Missing values: an error; or numbers are filled with the mean, the median or a constant,
@@ -198,6 +201,8 @@ class TableSpec(DataSpec):
     n_columns: Width = None
     #: The fitted encoding of the columns, from a survey of all blocks.
     encoder: Any = None
+    #: Columns that the survey has made categories, and the cell that is no number of each.
+    words: dict[str, str] | None = None
 
     def check(self) -> None:
         """Check constraints between fields."""
@@ -214,14 +219,16 @@ class ParquetSpec(TableSpec):
 
 
 class CsvSpec(TableSpec):
-    """A CSV file, plain or compressed; fields must not contain line breaks."""
+    """A CSV file in UTF-8, plain or compressed."""
 
     format: ClassVar[str] = "csv"
 
-    #: Character between two fields.
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    #: Character between two fields; by default the most frequent of , ; | and tab in line 1.
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
     #: Whether the first line names the columns; else they are named 0, 1, ...
     header: bool = True
+    #: Texts that mean a missing value, besides empty and blank cells, ?, NA, NaN, NULL, None, ...
+    na_values: tuple[str, ...] = ()
 
 
 class DaskTableSpec(TableSpec):

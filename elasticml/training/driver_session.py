@@ -210,7 +210,8 @@ class DriverSession:
                     parsed_bytes=self.journal.newly_parsed_bytes,
                 ),
             )
-        return ev.FactsFixed(cause="blocks", survey=survey)
+        again = survey and self.source.needs_survey
+        return ev.FactsFixed(cause="blocks", survey=survey, surveys_again=again)
 
     def _warnings(self, facts: DatasetStats) -> list[str]:
         depends_on_sizes = self.record.algorithm_name in _SCALED

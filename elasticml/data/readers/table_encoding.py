@@ -28,6 +28,12 @@ VOCABULARY_OF_TEXT: Final = 1000
 _DENSE_SHARE: Final = 2 / 3
 _DAY_US: Final = 86_400_000_000
 
+#: Texts that mean a missing value, as in pandas, and the question mark of many public tables.
+MISSING: Final = (
+    *("", "?", "NA", "N/A", "n/a", "#N/A", "#N/A N/A", "#NA", "<NA>", "NaN", "nan", "-NaN", "-nan"),
+    *("NULL", "null", "None", "-1.#IND", "1.#IND", "-1.#QNAN", "1.#QNAN"),
+)
+
 ColumnType = Literal["number", "boolean", "text", "date"]
 _KINDS: Final = ("number", "category", "hash", "date")
 Place = Callable[[int], str]
@@ -43,6 +49,8 @@ class TableColumns:
     features: tuple[str, ...]
     #: Columns that the user lists as categorical.
     listed: frozenset[str]
+    #: Columns in which text is an error: the weights, and those that the user lists as numeric.
+    numeric: frozenset[str]
     #: Type of each used column.
     types: Mapping[str, ColumnType]
 
@@ -59,9 +67,18 @@ class TableColumns:
 
 
 def resolve_columns(
-    names: Sequence[str], types: Sequence[ColumnType], spec: TableSpec, path: str
+    names: Sequence[str],
+    types: Sequence[ColumnType],
+    spec: TableSpec,
+    path: str,
+    separated: str = "",
 ) -> TableColumns:
     """Resolve a job's columns, given by name or by position (from 0; -1 is the last).
+
+    Parameters
+    ----------
+    separated : str
+        How messages say what separates the columns.
 
     Raises
     ------
@@ -76,7 +93,7 @@ def resolve_columns(
             return names[column]
         raise ConfigError(
             f"data.{key} names column {column!r}, which {path} does not have; it has "
-            f"{', '.join(map(repr, names[:20]))}{', ...' if len(names) > 20 else ''}"
+            f"{', '.join(map(repr, names[:20]))}{', ...' if len(names) > 20 else ''}{separated}"
             f"{did_you_mean(column, names)}",
             key=f"data.{key}",
         )
@@ -89,14 +106,25 @@ def resolve_columns(
     excluded = {label, weight, *(find(column, "ignore") for column in spec.ignore)}
     features = tuple(name for name in names if name not in excluded)
     if not features:
-        raise ConfigError(f"{path} has no column besides {label!r}, wanted features", path=path)
+        raise ConfigError(
+            f"{path} has no column besides {label!r}{separated}, wanted features", path=path
+        )
     listed = frozenset(find(column, "categorical") for column in spec.categorical)
-    by_name = dict(zip(names, types, strict=True))
+    numeric = frozenset(find(column, "numeric") for column in spec.numeric)
+    both = sorted(listed & numeric)
+    if both:
+        raise ConfigError(
+            f"data.numeric and data.categorical both name column {both[0]!r}; name it in one",
+            key="data.numeric",
+        )
+    by_name = dict(zip(names, types, strict=True)) | dict.fromkeys(spec.words or (), "text")
+    by_name |= dict.fromkeys(numeric, "number")
     return TableColumns(
         label=label,
         weight=weight,
         features=features,
         listed=listed & {label, *features},
+        numeric=numeric if weight is None else numeric | {weight},
         types={name: by_name[name] for name in names if name not in excluded or name == label},
     )
 
@@ -229,8 +257,9 @@ class TableEncoder:
     missing_columns: str = "error"
     extra_columns: str = "ignore"
     #: Reader options of CSV files.
-    delimiter: str = ","
+    delimiter: str | None = None
     header: bool = True
+    na_values: tuple[str, ...] = ()
     #: Sentences about columns that were found to be categorical, or have many values.
     notes: tuple[str, ...] = ()
 
@@ -289,6 +318,7 @@ class TableEncoder:
         return {f.name: getattr(self, f.name) for f in fields(self)} | {
             "classes": None if self.classes is None else list(self.classes),
             "columns": [_without_defaults(column) for column in self.columns],
+            "na_values": list(self.na_values),
             "notes": list(self.notes),
         }
 
@@ -439,6 +469,7 @@ def encoder_from_json(fitted: Mapping[str, Any]) -> TableEncoder:
             **fitted,
             "classes": None if classes is None else tuple(classes),
             "columns": tuple(columns),
+            "na_values": tuple(fitted.get("na_values", ())),
             "notes": tuple(fitted["notes"]),
         }
     )
@@ -468,16 +499,26 @@ def needs_statistics(spec: TableSpec, columns: TableColumns) -> bool:
 
 
 def survey_table(
-    tables: Sequence[tuple[Any, Place]], spec: TableSpec, columns: TableColumns, path: str
+    tables: Sequence[tuple[Any, Place]],
+    spec: TableSpec,
+    columns: TableColumns,
+    path: str,
+    words: Mapping[str, str] | None = None,
 ) -> dict[str, ColumnSurvey]:
     """Return the statistics of a block's columns that the encoding depends on.
+
+    Parameters
+    ----------
+    words : mapping, optional
+        Columns that were not taken for text and hold some, and the first such cell of each.
 
     Raises
     ------
     DataError
         For missing values, unless the job imputes them.
     """
-    accepts, surveys = spec.missing != "error", {}
+    accepts, n_rows = spec.missing != "error", sum(table.num_rows for table, _ in tables)
+    surveys = {name: ColumnSurvey(rows=n_rows, word=cell) for name, cell in (words or {}).items()}
     for name in columns.categorical:
         counts: dict[str, int] = {}
         rows = missing = 0
@@ -494,6 +535,7 @@ def survey_table(
                 continue
             read = _days if columns.types[name] == "date" else numbers
             surveys[name] = survey_numbers([read(t, name, path, at, True) for t, at in tables])
+    surveys.setdefault(columns.label, ColumnSurvey(rows=n_rows))
     return surveys
 
 
@@ -505,9 +547,18 @@ def columns_of_survey(spec: TableSpec, columns: TableColumns) -> tuple[str, ...]
 
 
 def fit_encoder(
-    spec: TableSpec, columns: TableColumns, surveys: Mapping[str, ColumnSurvey], path: str
+    spec: TableSpec,
+    columns: TableColumns,
+    surveys: Mapping[str, ColumnSurvey],
+    path: str,
+    cells: Mapping[str, str] | None = None,
 ) -> TableEncoder:
     """Return the encoder of a table.
+
+    Parameters
+    ----------
+    cells : mapping, optional
+        The first cell of each column of text, and where it is, as far as it is known.
 
     Raises
     ------
@@ -515,17 +566,21 @@ def fit_encoder(
         When the label has too many values to be classes.
     """
     notes: list[str] = []
+    cells = cells or {}
     found = [n for n in columns.features if columns.types[n] == "text" and n not in columns.listed]
     if found:
-        notes.append(f"text became categories: {_listed(found)}")
+        shown = [f"{n!r} ({cells[n]})" if n in cells else repr(n) for n in found[:10]]
+        more = ", ..." if len(found) > 10 else ""
+        notes.append(f"text became categories: {', '.join(shown)}{more}")
     encodings = tuple(_fit(name, spec, columns, surveys, notes) for name in columns.features)
     label, classes = columns.label, None
     if label in columns.categorical:
         if len(surveys[label].values) > VOCABULARY_OF_TEXT:
+            first = f" (the first is {cells[label]})" if label in cells else ""
             raise DataError(
                 f"column {label!r} of {path}, the label, holds {len(surveys[label].values)} "
-                f"different texts, wanted numbers or at most {VOCABULARY_OF_TEXT} classes; correct "
-                "data.label",
+                f"different texts{first}, wanted numbers or at most {VOCABULARY_OF_TEXT} classes; "
+                "correct data.label",
                 path=path,
                 column=label,
             )
@@ -542,8 +597,9 @@ def fit_encoder(
         unknown=spec.unknown,
         missing_columns=spec.missing_columns,
         extra_columns=spec.extra_columns,
-        delimiter=getattr(spec, "delimiter", ","),
+        delimiter=getattr(spec, "delimiter", None),
         header=getattr(spec, "header", True),
+        na_values=getattr(spec, "na_values", ()),
         notes=tuple(notes),
     )
 
@@ -742,25 +798,47 @@ def _days(table: Any, name: str, path: str, place: Place, accepts_missing: bool)
 
 def _parsed(column: Any, name: str, path: str, place: Place) -> Any:
     """Return a column of text as numbers, which they were in training."""
-    column = column.cast(pyarrow.string())
+    cells = without_missing(column.cast(pyarrow.string()), MISSING)
+    bare = pyarrow.compute.utf8_trim_whitespace(cells)
     try:
-        return column.cast(pyarrow.float64())
+        return bare.cast(pyarrow.float64())
     except pyarrow.ArrowInvalid:
-        row, value = next((i, v) for i, v in enumerate(column.to_pylist()) if not _is_number(v))
-        raise DataError(
-            f"{path}, {place(row)}, column {name!r}: value is {value!r}, wanted a number; list the "
-            "column in data.categorical or data.ignore if it holds text",
-            path=path,
-            column=name,
-        ) from None
+        row, value = first_wrong(bare, pyarrow.float64())
+        raise wrong_cell(path, place(row), name, value, "a number") from None
 
 
-def _is_number(text: str | None) -> bool:
-    try:
-        float(text or 0)
-    except ValueError:
-        return False
-    return True
+def without_missing(column: Any, missing: Sequence[str]) -> Any:
+    """Return a column of text in which the texts that mean a missing value are null.
+
+    Blanks around them do not count; other texts keep theirs.
+    """
+    bare = pyarrow.compute.utf8_trim_whitespace(column)
+    is_missing = pyarrow.compute.is_in(bare, value_set=pyarrow.array(missing, pyarrow.string()))
+    return pyarrow.compute.if_else(is_missing, pyarrow.scalar(None, pyarrow.string()), column)
+
+
+def first_wrong(cells: Any, kind: Any) -> tuple[int, str]:
+    """Return the first text that is not of an Arrow type, and its row; there must be one."""
+    start, stop = 0, len(cells)
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        try:
+            cells.slice(start, middle - start).cast(kind)
+            start = middle
+        except pyarrow.ArrowInvalid:
+            stop = middle
+    return start, cells[start].as_py()
+
+
+def wrong_cell(path: str, place: str, column: str, value: str, wanted: str) -> DataError:
+    """Return the error about a cell that its column cannot hold."""
+    return DataError(
+        f"{path}, {place}, column {column!r}: value is {value[:40]!r}, wanted {wanted}; correct "
+        "it, add it to data.na_values if it means a missing value, or list the column in "
+        "data.categorical or data.ignore",
+        path=path,
+        column=column,
+    )
 
 
 def _is_numeric(kind: Any) -> bool:

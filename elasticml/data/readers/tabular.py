@@ -1,30 +1,39 @@
-"""Read CSV by byte ranges and Parquet by row groups, both with pyarrow.
-
-An invalid CSV cell is reported with its line and column.
-"""
+"""Read CSV by byte ranges and Parquet by row groups, both with pyarrow."""
 
 from __future__ import annotations
 
 import contextlib
-import csv
 import functools
-import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow
-import pyarrow.csv
 import pyarrow.parquet
 import scipy.sparse
 
 from elasticml.data.chunks.chunk import Chunk, Dtype, Layout
 from elasticml.data.chunks.chunker import Rows, cut
 from elasticml.data.chunks.rows import fit_columns
-from elasticml.data.column_survey import ColumnMoments, moments_of, moments_of_values
+from elasticml.data.column_survey import (
+    ColumnMoments,
+    ColumnSurvey,
+    moments_of,
+    moments_of_values,
+)
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_layout_kinds, summarise
+from elasticml.data.readers.csv_text import (
+    HEAD_LINES,
+    CsvFormat,
+    Words,
+    csv_columns,
+    csv_format,
+    csv_texts,
+    head_records,
+    parse_csv,
+)
 from elasticml.data.readers.file_parts import (
     Part,
     PartBlock,
@@ -36,12 +45,8 @@ from elasticml.data.readers.file_parts import (
     text_parts,
 )
 from elasticml.data.readers.files import (
-    FileInfo,
-    Piece,
     absolute,
-    block_pieces,
     file_info,
-    line_number,
     once_per_version,
     open_binary,
     text_blocks,
@@ -70,168 +75,6 @@ from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.specification.data import CsvSpec, DatePart, Fill, ParquetSpec
 from elasticml.specification.settings_model import did_you_mean
 
-# Parse pieces of CSV text with pyarrow, and report the line and column of an invalid cell.
-
-#: Texts that mean a missing value.
-MISSING: Final = ("", "?", "NA", "N/A", "#N/A", "n/a", "NaN", "nan", "-nan", "NULL", "null")
-
-_NOT_BLANK: Final = re.compile(rb"\S")
-_BOOLEAN: Final = re.compile("true|false", re.IGNORECASE)
-_DATE: Final = re.compile(
-    r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)?)?"
-)
-#: Lines from which the types of the columns are inferred.
-_HEAD_LINES: Final = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CsvText:
-    """Whole lines of a CSV file, and how to parse them."""
-
-    path: str
-    piece: Piece
-    #: Bytes of the header line at the start of the text; 0 if there is none.
-    skipped: int
-    names: Sequence[str]
-    delimiter: str
-
-
-def csv_texts(
-    path: str, block: int, info: FileInfo, delimiter: str, header: bool
-) -> Iterator[CsvText]:
-    """Yield the non-blank pieces of one block."""
-    names, _ = csv_columns(path, info.token, delimiter, header)
-    for piece in block_pieces(path, block, info):
-        skipped = 0
-        if header and piece.offset == 0:
-            skipped = piece.text.find(b"\n") + 1 or len(piece.text)
-        if _NOT_BLANK.search(piece.text, skipped):
-            yield CsvText(path=path, piece=piece, skipped=skipped, names=names, delimiter=delimiter)
-
-
-def parse_csv(text: CsvText, types: Mapping[str, ColumnType]) -> Any:
-    """Parse columns of the text into a table: float64, bool, or strings, dates included.
-
-    Raises
-    ------
-    DataError
-        When a line has too many or too few fields, or a field of a numeric column is not a number.
-    """
-    arrow = {"number": pyarrow.float64(), "boolean": pyarrow.bool_()}
-    data = pyarrow.py_buffer(text.piece.text)[text.skipped :]
-    try:
-        return pyarrow.csv.read_csv(
-            pyarrow.BufferReader(data),
-            read_options=pyarrow.csv.ReadOptions(
-                column_names=list(text.names), use_threads=False, block_size=data.size + 1
-            ),
-            parse_options=pyarrow.csv.ParseOptions(delimiter=text.delimiter),
-            convert_options=pyarrow.csv.ConvertOptions(
-                column_types={n: arrow.get(kind, pyarrow.string()) for n, kind in types.items()},
-                include_columns=list(types),
-                null_values=list(MISSING),
-                strings_can_be_null=True,
-            ),
-        )
-    except pyarrow.ArrowInvalid as error:
-        _explain(text, types, one_line(error))
-
-
-def _explain(text: CsvText, types: Mapping[str, ColumnType], error: str) -> NoReturn:
-    """Parse the text again, slowly, to find the cell that pyarrow rejected."""
-    path, at = text.path, text.skipped
-    for raw in io.BytesIO(text.piece.text[at:]):
-        fields = next(csv.reader([raw.decode("utf-8", "replace")], delimiter=text.delimiter), [])
-        complaint = _complaint(fields, text.names, types)
-        if complaint:
-            line = line_number(path, text.piece, at)
-            raise DataError(f"{path}, line {line}{complaint}", path=path, line=line)
-        at += len(raw)
-    raise DataError(f"{path} cannot be parsed as CSV: {error}", path=path)
-
-
-def _complaint(fields: Sequence[str], names: Sequence[str], types: Mapping[str, ColumnType]) -> str:
-    """Describe what is wrong with a line; "" if it is valid or blank."""
-    if fields and len(fields) != len(names):
-        return f": {len(fields)} fields, wanted {len(names)}"
-    for name, field in zip(names, fields, strict=False):
-        if types.get(name) == "number" and not _is_number(field):
-            return (
-                f", column {name!r}: value is {field[:40]!r}, wanted a number; list the column in "
-                "data.categorical or data.ignore if it holds text"
-            )
-        if types.get(name) == "boolean" and not _BOOLEAN.fullmatch(field.strip() or "true"):
-            return f", column {name!r}: value is {field[:40]!r}, wanted true or false"
-    return ""
-
-
-def place_of(text: CsvText, row: int) -> str:
-    """Return the line of a row, for messages; blank lines are not rows."""
-    at, current_row = text.skipped, -1
-    for raw in io.BytesIO(text.piece.text[at:]):
-        current_row += 1 if raw.strip() else 0
-        if current_row == row:
-            break
-        at += len(raw)
-    return f"line {line_number(text.path, text.piece, at)}"
-
-
-@once_per_version
-def csv_columns(
-    path: str, token: str, delimiter: str, header: bool
-) -> tuple[tuple[str, ...], tuple[ColumnType, ...]]:
-    """Return the columns' names, from the first line, and their types, from the first thousand.
-
-    A column is text, boolean or a date if more than half of its values there are, so that a word
-    among numbers is an error, with its line. ``token`` is the file's version.
-    """
-    lines = csv.reader(head_lines(path), delimiter=delimiter)
-    first = next(lines, [])
-    if not first:
-        raise DataError(f"{path}, line 1 is blank, wanted columns", path=path)
-    rows = [row for row in ([] if header else [first]) + list(lines) if len(row) == len(first)]
-    columns = zip(*rows, strict=True) if rows else [()] * len(first)
-    types = tuple(_type_of(column) for column in columns)
-    names = tuple(first) if header else tuple(str(i) for i in range(len(first)))
-    return names, types
-
-
-def head_lines(path: str) -> list[str]:
-    """Return the first thousand lines of a text file, plain or compressed."""
-    info, head = file_info(path), list[bytes]()
-    for block in text_blocks(info):
-        for piece in block_pieces(path, block.index, info):
-            head += piece.text.split(b"\n", _HEAD_LINES + 1)[: _HEAD_LINES + 1]
-            if len(head) > _HEAD_LINES:
-                return [line.decode("utf-8-sig", "replace") for line in head]
-    return [line.decode("utf-8-sig", "replace") for line in head]
-
-
-def _type_of(fields: Sequence[str]) -> ColumnType:
-    present = [field.strip() for field in fields if field.strip() not in MISSING]
-    kinds: tuple[tuple[ColumnType, Callable[[str], object]], ...] = (
-        ("boolean", _BOOLEAN.fullmatch),
-        ("date", _DATE.fullmatch),
-        ("text", lambda field: not _is_number(field)),
-    )
-    for kind, matches in kinds:
-        if 2 * sum(bool(matches(field)) for field in present) > len(present):
-            return kind
-    return "number"
-
-
-def _is_number(field: str) -> bool:
-    if field.strip() in MISSING:
-        return True
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return True
-
-
-# Read CSV by byte ranges and Parquet by row groups, both with pyarrow.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableHead:
@@ -241,10 +84,11 @@ class TableHead:
     #: Values by column: numbers, booleans or texts; None where they are missing.
     columns: Mapping[str, Sequence[Any]]
     n_rows: int
-    delimiter: str
+    #: None in a Parquet file.
+    delimiter: str | None = None
 
 
-def read_head(path: str, delimiter: str = ",") -> TableHead:
+def read_head(path: str, na_values: Sequence[str] = ()) -> TableHead:
     """Read the first thousand rows of a CSV file with a header, or of a Parquet file.
 
     Raises
@@ -253,23 +97,25 @@ def read_head(path: str, delimiter: str = ",") -> TableHead:
         When it does not exist, or has no columns.
     """
     with reading(path):
-        return _head_of(path, delimiter)
+        return _head_of(path, tuple(na_values))
 
 
-def _head_of(path: str, delimiter: str) -> TableHead:
+def _head_of(path: str, na_values: tuple[str, ...]) -> TableHead:
     token = file_info(path).token
     if infer_format(path) == "parquet":
         names, types = _parquet_columns(path, token)
         with _open_parquet(path) as file:
-            batch = next(file.iter_batches(_HEAD_LINES, columns=list(names)), None)
+            batch = next(file.iter_batches(HEAD_LINES, columns=list(names)), None)
         rows = {} if batch is None else batch.to_pydict()
         columns = {name: rows.get(name, []) for name in names}
+        delimiter = None
     else:
-        names, types = csv_columns(path, token, delimiter, True)
-        lines = csv.reader(head_lines(path)[1:], delimiter=delimiter)
-        fields = list(zip(*(line for line in lines if len(line) == len(names)), strict=True))
+        format = csv_format(path, token, None, True, na_values)
+        found, delimiter = csv_columns(path, token, format), format.delimiter
+        names, types = found.names, found.types
+        records = [row for _, row in head_records(path, format)[1:] if len(row) == len(names)]
         columns = {
-            name: [_value(text.strip(), kind) for text in (fields[k] if fields else ())]
+            name: [_value(row[k].strip(), kind, format.missing) for row in records]
             for k, (name, kind) in enumerate(zip(names, types, strict=True))
         }
     by_name = dict(zip(names, types, strict=True))
@@ -277,10 +123,10 @@ def _head_of(path: str, delimiter: str) -> TableHead:
     return TableHead(types=by_name, columns=columns, n_rows=n_rows, delimiter=delimiter)
 
 
-def _value(text: str, kind: ColumnType) -> Any:
-    if text in MISSING:
+def _value(text: str, kind: ColumnType, missing: Collection[str]) -> Any:
+    if text in missing:
         return None
-    return float(text) if kind == "number" and _is_number(text) else text
+    return float(text) if kind == "number" else text
 
 
 #: Names that pandas and Dask give to the column in which they store an unnamed index.
@@ -306,17 +152,29 @@ class TableSource:
         """Whether the encoding depends on all blocks and was not fitted yet."""
         if self.encoder is not None:
             return False
-        return bool(self.settings.categorical) or needs_statistics(self.settings, self._columns())
+        columns = self._columns()
+        # A word among the numbers of a CSV file may be in any row.
+        open_types = set(columns.used) - columns.numeric if self._is_csv else set()
+        return bool(
+            self.settings.categorical
+            or needs_statistics(self.settings, columns)
+            or any(columns.types.get(name) in ("number", "boolean") for name in open_types)
+        )
 
     @property
     def is_costly(self) -> bool:
         """Whether to cache blocks: CSV is worth it, if a change of the file can be detected."""
-        return isinstance(self.settings, CsvSpec) and are_versioned(self._parts())
+        return self._is_csv and are_versioned(self._parts())
+
+    @property
+    def _is_csv(self) -> bool:
+        return isinstance(self.settings, CsvSpec)
 
     def spec(self) -> dict[str, Any]:
         """Return a JSON-able dict from which the source can be rebuilt."""
-        fitted = {} if self.encoder is None else {"encoder": self.encoder.to_json()}
-        return {**self._options(), **fitted}
+        if self.encoder is not None:
+            return {**self._options(), "encoder": self.encoder.to_json()}
+        return {**self._options(), "words": self.settings.words}
 
     def fingerprint(self) -> str:
         """Return 16 hex digits over path, sizes, modification times and options."""
@@ -325,13 +183,15 @@ class TableSource:
         encoder = self.encoder
         words = {} if encoder is None else encoder.vocabularies()
         options = {**self._options(), "vocabularies": words or None}
+        if isinstance(self.settings, CsvSpec):
+            options["delimiter"] = _format_of(self.settings, self._parts()[0]).delimiter
         if encoder is not None and not encoder.is_plain:
             options["encoder"] = encoder.to_json()
         return parts_fingerprint(options, self._parts())
 
     def _options(self) -> dict[str, Any]:
         """Return the basic options, and further ones that differ from the defaults."""
-        made = self.settings.model_dump(mode="json", exclude={"encoder"})
+        made = self.settings.model_dump(mode="json", exclude={"encoder", "words"})
         plain = {"delimiter", "header", *_BASIC_OPTIONS}
         fields = type(self.settings).model_fields
         kept = {
@@ -371,9 +231,8 @@ class TableSource:
         """
         if self.needs_survey:
             raise ConfigError(
-                f"{self.path} has columns whose encoding depends on all rows "
-                f"({', '.join(columns_of_survey(self.settings, self._columns())[:5])}): survey "
-                "every block and read with the merged facts",
+                f"the encoding of {self.path} depends on all rows: survey all blocks and read with "
+                "the merged facts",
                 path=self.path,
             )
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
@@ -410,11 +269,12 @@ class TableSource:
     def survey(self, block: int) -> BlockSummary:
         """Return the statistics of one block on which the encoding depends."""
         columns = self._columns()
-        names = columns_of_survey(self.settings, columns)
+        names = columns.used if self._is_csv else columns_of_survey(self.settings, columns)
         types: dict[str, ColumnType] = {**columns.types, **dict.fromkeys(columns.listed, "text")}
         at = block_of(self._part_blocks(), block, self.path)
-        tables = list(self._tables(at, types, names))
-        surveys = survey_table(tables, self.settings, columns, at.part.path)
+        words = Words(refused=columns.numeric)
+        tables = list(self._tables(at, types, names, words))
+        surveys = survey_table(tables, self.settings, columns, at.part.path, words.cells)
         return BlockSummary(
             block=block,
             rows=sum(table.num_rows for table, _ in tables),
@@ -424,10 +284,16 @@ class TableSource:
         )
 
     def with_stats(self, facts: DatasetStats) -> TableSource:
-        """Return a source with the encoding that a survey gives, or that of the training data."""
+        """Return a source with the encoding that a survey gives, or that of the training data.
+
+        Where the survey has found text among numbers, the source needs another survey.
+        """
+        words = {name: one.word for name, one in facts.columns.items() if one.word is not None}
+        if words:
+            update = {"words": {**(self.settings.words or {}), **words}}
+            return replace(self, settings=self.settings.model_copy(update=update))
         if facts.columns:
-            encoder = fit_encoder(self.settings, self._columns(), facts.columns, self.path)
-            return replace(self, encoder=encoder)
+            return replace(self, encoder=self._fit(facts.columns))
         source = self if facts.n_columns == 0 else self.with_columns(facts.n_columns)
         if facts.encoder is None:
             return source
@@ -439,17 +305,33 @@ class TableSource:
 
     def fitted_encoder(self) -> TableEncoder:
         """Return the encoder; one that depends on no statistics is not kept."""
-        return self.encoder or fit_encoder(self.settings, self._columns(), {}, self.path)
+        return self.encoder or self._fit({})
+
+    def _fit(self, surveys: Mapping[str, ColumnSurvey]) -> TableEncoder:
+        settings, cells = self.settings, dict[str, str]()
+        if isinstance(settings, CsvSpec):
+            part = self._parts()[0]
+            texts = csv_columns(part.path, part.info.token, _format_of(settings, part)).texts
+            cells = {**{name: f"{cell} of {part.path}" for name, cell in texts.items()}}
+        return fit_encoder(
+            settings, self._columns(), surveys, self.path, {**cells, **(settings.words or {})}
+        )
 
     def _columns(self) -> TableColumns:
         names, types = table_columns(self.settings)
-        return resolve_columns(names, types, self.settings, self.path)
+        separated = ""
+        if isinstance(self.settings, CsvSpec):
+            delimiter = _format_of(self.settings, self._parts()[0]).delimiter
+            how = "as in its first line" if self.settings.delimiter is None else "data.delimiter"
+            separated = f", separated by {delimiter!r} ({how})"
+        return resolve_columns(names, types, self.settings, self.path, separated)
 
     def _tables(
         self,
         at: PartBlock,
         types: Mapping[str, ColumnType],
         names: Sequence[str],
+        words: Words | None = None,
     ) -> Iterator[tuple[Any, Place]]:
         """Yield a block's tables with the named columns, and a function that locates a row."""
         path, info = at.part.path, at.part.info
@@ -460,8 +342,10 @@ class TableSource:
             yield table, lambda row: f"row {row} of row group {at.index}"
             return
         parsed = {name: types.get(name, "number") for name in names}
-        for text in csv_texts(path, at.index, info, self.settings.delimiter, self.settings.header):
-            yield parse_csv(text, parsed), functools.partial(place_of, text)
+        # All files are written as the first one.
+        format = _format_of(self.settings, self._parts()[0])
+        for text in csv_texts(path, at.index, info, format):
+            yield parse_csv(text, parsed, words), text.place
 
 
 def _check_names(path: str, there: Sequence[str], names: Sequence[str]) -> None:
@@ -550,7 +434,9 @@ def _feature_tables(
 ) -> Iterator[tuple[Any, Place]]:
     path, info = part.path, part.info
     if is_csv:
-        names, types = csv_columns(path, info.token, encoder.delimiter, encoder.header)
+        format = csv_format(path, info.token, encoder.delimiter, encoder.header, encoder.na_values)
+        found = csv_columns(path, info.token, format)
+        names, types = found.names, found.types
     else:
         names, types = _parquet_columns(path, info.token)
     features = [column.name for column in encoder.columns]
@@ -573,12 +459,9 @@ def _feature_tables(
         return
     kinds = {**dict(zip(names, types, strict=True)), **_types_of(encoder)}
     for block in text_blocks(info):
-        for text in csv_texts(path, block.index, info, encoder.delimiter, encoder.header):
+        for text in csv_texts(path, block.index, info, format):
             named = replace(text, names=names)
-            yield (
-                parse_csv(named, {name: kinds[name] for name in used}),
-                functools.partial(place_of, named),
-            )
+            yield parse_csv(named, {name: kinds[name] for name in used}), named.place
 
 
 def _row_from(start: int, row: int) -> str:
@@ -594,11 +477,19 @@ def _columns_of(
     settings: CsvSpec | ParquetSpec, part: Part
 ) -> tuple[Sequence[str], Sequence[ColumnType]]:
     if isinstance(settings, CsvSpec):
-        return csv_columns(part.path, part.info.token, settings.delimiter, settings.header)
+        found = csv_columns(part.path, part.info.token, _format_of(settings, part))
+        return found.names, found.types
     columns: tuple[Sequence[str], Sequence[ColumnType]] = _parquet_columns(
         part.path, part.info.token
     )
     return columns
+
+
+def _format_of(settings: CsvSpec, part: Part) -> CsvFormat:
+    """Return how a file is written, as the settings and its first line say."""
+    return csv_format(
+        part.path, part.info.token, settings.delimiter, settings.header, settings.na_values
+    )
 
 
 def read_csv(
@@ -607,6 +498,7 @@ def read_csv(
     *,
     weight: str | int | None = None,
     categorical: Sequence[str | int] = (),
+    numeric: Sequence[str | int] = (),
     ignore: Sequence[str | int] = (),
     missing: Fill = "error",
     missing_indicator: bool = False,
@@ -616,8 +508,9 @@ def read_csv(
     unknown: Literal["ignore", "error"] = "ignore",
     missing_columns: Literal["error", "fill"] = "error",
     extra_columns: Literal["ignore", "error"] = "ignore",
-    delimiter: str = ",",
+    delimiter: str | None = None,
     header: bool = True,
+    na_values: Sequence[str] = (),
     dtype: Dtype = "float64",
     n_columns: int | None = None,
 ) -> TableSource:
@@ -628,12 +521,20 @@ def read_csv(
     path : str
         Local path or fsspec URL of a file, of a folder of files, or a pattern such as
         ``"2026/*.csv"``. In one file gzip, bzip2 and xz are recognised by the first bytes, in
-        several by the suffix. Fields must not contain line breaks.
+        several by the suffix. The text is UTF-8, with or without a byte order mark, and each row
+        ends with ``\n`` or ``\r\n``. A field in double quotes may contain delimiters, line breaks,
+        and quotes, each written twice. Blank lines do not count. The decimal sign is a point.
     label, weight : str or int
         Column name, or position from 0; -1 is the last column.
     categorical : sequence of str or int
         Columns to encode as one-hot at their position, with values sorted, besides those that hold
-        text. May include the label, whose values become 0, 1, ... in sorted order.
+        text. May include the label, whose values become 0, 1, ... in sorted order. A column holds
+        numbers if all its cells in all rows are numbers or missing, else text; it may also hold
+        ``true`` and ``false`` alone, or dates such as ``2013-01-31`` or ``2013-01-31T05:15:00Z``.
+        The result's notes name the first text of each column.
+    numeric : sequence of str or int
+        Columns in which text is an error, which names its line; it does not make them categories.
+        Where all columns are numbers and listed, a pass over the data is saved.
     ignore : sequence of str or int
         Columns that are not features.
     missing : "error", "mean", "median" or float
@@ -654,10 +555,14 @@ def read_csv(
         At prediction, columns that the data lack: an error, or their values are missing.
     extra_columns : "ignore" or "error"
         At prediction, columns that training did not have.
-    delimiter : str
-        One character, such as ``","`` or ``"\t"``.
+    delimiter : str, optional
+        One character; by default the most frequent of comma, semicolon, tab and ``|`` in the first
+        line.
     header : bool
         Whether the first line names the columns; else they are named "0", "1", ...
+    na_values : sequence of str
+        Texts that mean a missing value, such as ``"-"``, besides those of pandas (empty and blank
+        cells, ``NA``, ``N/A``, ``NaN``, ``NULL``, ``None``, ...) and ``?``.
     dtype, n_columns
         As for :func:`elasticml.data.readers.svmlight.read_svmlight`.
 
@@ -680,6 +585,7 @@ def read_csv(
             label=label,
             weight=weight,
             categorical=tuple(categorical),
+            numeric=tuple(numeric),
             ignore=tuple(ignore),
             missing=missing,
             missing_indicator=missing_indicator,
@@ -691,6 +597,7 @@ def read_csv(
             extra_columns=extra_columns,
             delimiter=delimiter,
             header=header,
+            na_values=tuple(na_values),
             dtype=dtype,
             n_columns=n_columns,
         )
@@ -703,6 +610,7 @@ def read_parquet(
     *,
     weight: str | int | None = None,
     categorical: Sequence[str | int] = (),
+    numeric: Sequence[str | int] = (),
     ignore: Sequence[str | int] = (),
     missing: Fill = "error",
     missing_indicator: bool = False,
@@ -722,7 +630,7 @@ def read_parquet(
     path : str
         Local path or fsspec URL of a file, of a folder of files as Dask and Spark write it, or a
         pattern such as ``"2026/*.parquet"``. The types of the columns are those of the first file.
-    label, weight, categorical, ignore, missing, missing_indicator, max_categories, rare
+    label, weight, categorical, numeric, ignore, missing, missing_indicator, max_categories, rare
         As for :func:`read_csv`.
     dates, unknown, missing_columns, extra_columns, dtype, n_columns
         As for :func:`read_csv`.
@@ -746,6 +654,7 @@ def read_parquet(
             label=label,
             weight=weight,
             categorical=tuple(categorical),
+            numeric=tuple(numeric),
             ignore=tuple(ignore),
             missing=missing,
             missing_indicator=missing_indicator,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,22 @@ def test_numbers_of_rows_are_ignored_and_gaps_are_no_category(folder):
     assert file.data.spec()["ignore"] == [""]
     assert "numbers: distance, gate, delay" in text
     assert "carrier (2 different)" in text
+
+
+def test_marks_among_numbers_mean_missing_values_and_a_word_in_a_late_row_a_category(folder):
+    rows = [
+        f"{i % 7},{'?' if i % 9 == 0 else '-' if i % 5 == 0 else i},{i % 2}" for i in range(1500)
+    ]
+    Path("marks.csv").write_text("\n".join(["x,marked,late", *rows, "unknown,3,1"]))
+    file, _, text = written("marks.csv")
+    assert file.data.spec()["na_values"] == ["-"]
+    assert "numbers: x, marked" in text
+    run = CliRunner().invoke(
+        elasticml, ["simulate", "job.yaml", "--out", "run", "--set", "stop.rounds=3"]
+    )
+    assert run.exit_code == 0, run.exception
+    notes = json.loads(Path("run/summary.json").read_text())["notes"]
+    assert f"text became categories: 'x' ('unknown' in {folder}/marks.csv, line 1502)" in notes
 
 
 @pytest.mark.parametrize(

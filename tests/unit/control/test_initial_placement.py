@@ -11,7 +11,7 @@ from elasticml.control.round_scheduler import RoundScheduler
 from elasticml.control.rounds import Rounds
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.protocol.commands import Command, LoadChunks, MergeFacts, ReadBlocks, StartTrainer
-from elasticml.protocol.events import Arrived, BlockRead, ChunksLoaded, Ready
+from elasticml.protocol.events import Arrived, BlockRead, ChunksLoaded, FactsFixed, Ready
 
 A, B = (MemberId(slot, 1) for slot in range(2))
 
@@ -68,6 +68,14 @@ def test_a_survey_adds_no_chunks():
     assert isinstance(merge, MergeFacts)
     assert merge.survey
     assert made.state.ledger.info == {}
+
+
+def test_a_survey_that_asks_for_another_one_is_repeated_before_blocks_are_read():
+    made = placement()
+    again = made.facts_fixed(FactsFixed(cause="blocks", survey=True, surveys_again=True))
+    assert {(c.survey, made.state.stage) for c in again} == {(True, "surveying")}
+    read = made.facts_fixed(FactsFixed(cause="blocks", survey=True))
+    assert {(c.survey, made.state.stage) for c in read} == {(False, "reading")}
 
 
 def placement() -> InitialPlacement:

@@ -108,7 +108,7 @@ def test_a_change_of_any_file_is_a_change_of_the_data(tmp_path: Path, frame: pd.
 
 def test_an_error_names_the_file_in_which_it_is(tmp_path: Path, frame: pd.DataFrame) -> None:
     folder = tmp_path / "parts"
-    source = em.read_csv(write_parts(frame, folder), label="late")
+    source = em.read_csv(write_parts(frame, folder), label="late", numeric=["hour"])
     (folder / "part-3.csv").write_text("hour,city,late\n1,Oslo,0\nsoon,Oslo,1\n")
     with pytest.raises(DataError, match=r"part-3\.csv, line 3, column 'hour': value is 'soon'"):
         table(source)

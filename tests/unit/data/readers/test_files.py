@@ -53,7 +53,7 @@ def test_a_changed_file_of_the_same_size_has_another_identity(store, tmp_path, k
 
 
 def test_a_file_without_a_version_is_not_remembered(store, tmp_path) -> None:
-    source = read_csv(PATH, "y")
+    source = read_csv(PATH, "y", numeric=["y", "a", "b"])
     write("y,a,b\n1,3,5\n")
     assert values(source, tmp_path) == [3.0, 5.0]
     write("a,y,b\n1,3,5\n")

@@ -110,7 +110,7 @@ def read(source: Source, folder: Path | bool | None, size: int = 2000) -> list[b
 
 def table(folder: Path) -> Source:
     (folder / "a.csv").write_text("y,a,b\n" + "".join(f"{i},{i}.5,2\n" for i in range(50)))
-    return read_csv(str(folder / "a.csv"), "y")
+    return read_csv(str(folder / "a.csv"), "y", numeric=["y", "a", "b"])
 
 
 def letters(folder: Path) -> Source:
@@ -211,7 +211,7 @@ def test_text_that_grows_beyond_the_cache_leaves_it_alone(tmp_path: Path, monkey
     monkeypatch.setattr(files, "BLOCK_BYTES", 1000)
     folder = tmp_path / "cache"
     (tmp_path / "short.csv").write_text("y,a,b,c,d\n" + "0,1,2,3,4\n" * 999)
-    source = read_csv(str(tmp_path / "short.csv"), "y")
+    source = read_csv(str(tmp_path / "short.csv"), "y", numeric=range(5))
     before = text(tmp_path)
     read(before, folder)
     n_text = sum(info.nbytes for info in source.blocks())

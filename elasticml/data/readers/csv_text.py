@@ -1,0 +1,310 @@
+"""CSV text: its delimiter, its columns and their types, and pieces parsed with pyarrow.
+
+An invalid cell is reported with its line and column.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow
+import pyarrow.compute
+import pyarrow.csv
+
+from elasticml.data.readers.files import (
+    FileInfo,
+    Piece,
+    block_pieces,
+    file_info,
+    line_number,
+    once_per_version,
+    text_blocks,
+)
+from elasticml.data.readers.table_encoding import (
+    MISSING,
+    ColumnType,
+    first_wrong,
+    without_missing,
+    wrong_cell,
+)
+from elasticml.errors import DataError, one_line
+
+#: The delimiters that a header may have, the first if it has none of them.
+_DELIMITERS: Final = ",;\t|"
+_QUOTED: Final = re.compile(r'"[^"]*"')
+_NOT_BLANK: Final = re.compile(rb"\S")
+_BOOLEAN: Final = re.compile("true|false", re.IGNORECASE)
+_DATE: Final = re.compile(
+    r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)?)?"
+)
+_NUMBER: Final = re.compile(
+    r"[-+]?((\d+\.?\d*|\.\d+)(e[-+]?\d+)?|inf|infinity|nan)", re.IGNORECASE | re.ASCII
+)
+#: Lines from which the types of the columns are first inferred.
+HEAD_LINES: Final = 1000
+#: Longest field, in characters.
+_FIELD_MAX: Final = 2**27
+#: What a cell that is padded by blanks looks like.
+_PADDINGS: Final = (" {0}", "{0} ", '" ', ' "', "\n ", " \n", " \r", "\t{0}", "{0}\t")
+_ARROW: Final[Mapping[ColumnType, Any]] = {"number": pyarrow.float64(), "boolean": pyarrow.bool_()}
+_WANTED: Final[Mapping[ColumnType, str]] = {"number": "a number", "boolean": "true or false"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvFormat:
+    """How CSV text is written."""
+
+    delimiter: str
+    header: bool
+    #: Texts that mean a missing value, besides the usual ones.
+    na_values: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """All texts that mean a missing value."""
+        return (*MISSING, *self.na_values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvColumns:
+    """The columns of a CSV file, by its first thousand lines."""
+
+    names: tuple[str, ...]
+    types: tuple[ColumnType, ...]
+    #: The first cell of each column of text, and its line.
+    texts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvText:
+    """Whole lines of a CSV file, and how to parse them."""
+
+    path: str
+    piece: Piece
+    #: Bytes of the header line at the start of the text; 0 if there is none.
+    skipped: int
+    names: Sequence[str]
+    format: CsvFormat
+
+    def place(self, row: int) -> str:
+        """Return the line of a row, for messages; blank lines are not rows."""
+        return f"line {self._line(row)}"
+
+    def _line(self, row: int) -> int:
+        lines = (line for line, fields in self.records() if fields)
+        return next(line for at, line in enumerate(lines) if at == row)
+
+    def records(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield the records with the lines on which they begin; a blank line has no fields."""
+        first = line_number(self.path, self.piece, self.skipped)
+        data = io.BytesIO(self.piece.text[self.skipped :])
+        text = io.TextIOWrapper(data, "utf-8", "replace", newline="")
+        at = 0
+        reader = _records(text, self.format.delimiter)
+        for fields in reader:
+            start, at = at, reader.line_num
+            yield first + start, fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """Cells that are not of the type of their columns, which become categories."""
+
+    #: The first such cell of each column, and its file and line.
+    cells: dict[str, str] = field(default_factory=dict)
+    #: Columns in which such a cell is an error.
+    refused: Collection[str] = ()
+
+
+def csv_texts(path: str, block: int, info: FileInfo, format: CsvFormat) -> Iterator[CsvText]:
+    """Yield the non-blank pieces of one block."""
+    names = csv_columns(path, info.token, format).names
+    for piece in block_pieces(path, block, info):
+        skipped = 0
+        if format.header and piece.offset == 0:
+            skipped = piece.text.find(b"\n") + 1 or len(piece.text)
+        if _NOT_BLANK.search(piece.text, skipped):
+            yield CsvText(path=path, piece=piece, skipped=skipped, names=names, format=format)
+
+
+def parse_csv(text: CsvText, types: Mapping[str, ColumnType], words: Words | None = None) -> Any:
+    """Parse columns of the text into a table: float64, bool, or strings, dates included.
+
+    Parameters
+    ----------
+    words : Words, optional
+        Receives the cells that their columns cannot hold; these columns are strings in the table.
+
+    Raises
+    ------
+    DataError
+        When a line has too many or too few fields, or a cell is not of its column's type and
+        ``words`` does not accept it.
+    """
+    try:
+        table = _read(text, {n: _ARROW.get(kind, pyarrow.string()) for n, kind in types.items()})
+    except pyarrow.ArrowInvalid:
+        table = _parse_cells(text, types, words)
+    if any(p.format(text.format.delimiter).encode() in text.piece.text for p in _PADDINGS):
+        for at, name in enumerate(table.column_names):
+            if pyarrow.types.is_string(table.schema.field(at).type):
+                cells = without_missing(table.column(at), text.format.missing)
+                table = table.set_column(at, name, cells)
+    return table
+
+
+def _read(text: CsvText, types: Mapping[str, Any]) -> Any:
+    data = pyarrow.py_buffer(text.piece.text)[text.skipped :]
+    return pyarrow.csv.read_csv(
+        pyarrow.BufferReader(data),
+        read_options=pyarrow.csv.ReadOptions(
+            column_names=list(text.names), use_threads=False, block_size=data.size + 1
+        ),
+        parse_options=pyarrow.csv.ParseOptions(
+            delimiter=text.format.delimiter, newlines_in_values=True
+        ),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types=types,
+            include_columns=list(types),
+            null_values=list(text.format.missing),
+            strings_can_be_null=True,
+        ),
+    )
+
+
+def _parse_cells(text: CsvText, types: Mapping[str, ColumnType], words: Words | None) -> Any:
+    """Parse text again in which pyarrow has rejected a cell: some are padded, some are wrong."""
+    try:
+        table = _read(text, dict.fromkeys(types, pyarrow.string()))
+    except pyarrow.ArrowInvalid as error:
+        raise _unparsable(text, one_line(error)) from None
+    for at, (name, kind) in enumerate(types.items()):
+        if kind not in _ARROW:
+            continue
+        cells = without_missing(table.column(at), text.format.missing)
+        bare = pyarrow.compute.utf8_trim_whitespace(cells)
+        try:
+            table = table.set_column(at, name, bare.cast(_ARROW[kind]))
+        except pyarrow.ArrowInvalid:
+            row, value = first_wrong(bare, _ARROW[kind])
+            if words is None or name in words.refused:
+                raise wrong_cell(text.path, text.place(row), name, value, _WANTED[kind]) from None
+            cell = f"{value[:40]!r} in {text.path}, {text.place(row)}"
+            words.cells.setdefault(name, cell)
+    return table
+
+
+def _unparsable(text: CsvText, error: str) -> DataError:
+    """Return the error about lines with too many or too few fields."""
+    wanted = len(text.names)
+    for line, fields in text.records():
+        if fields and len(fields) != wanted:
+            return DataError(
+                f"{text.path}, line {line}: {len(fields)} fields, wanted {wanted} (separated by "
+                f"{text.format.delimiter!r})",
+                path=text.path,
+                line=line,
+            )
+    return DataError(f"{text.path} cannot be parsed as CSV: {error}", path=text.path)
+
+
+@once_per_version
+def csv_format(
+    path: str, token: str, delimiter: str | None, header: bool, na_values: tuple[str, ...]
+) -> CsvFormat:
+    """Return how a file is written: its delimiter is the most frequent one in its first line.
+
+    Parameters
+    ----------
+    token : str
+        The file's version.
+    delimiter : str, optional
+        As the user gives it.
+    """
+    if delimiter is None:
+        first = _QUOTED.sub("", next(iter(head_lines(path)), ""))
+        delimiter = max(_DELIMITERS, key=first.count)
+    return CsvFormat(delimiter=delimiter, header=header, na_values=na_values)
+
+
+@once_per_version
+def csv_columns(path: str, token: str, format: CsvFormat) -> CsvColumns:
+    """Return the columns' names, from the first line, and their types, from the first thousand.
+
+    Only columns of numbers, booleans or dates alone are such. ``token`` is the file's version.
+    """
+    rows = head_records(path, format)
+    first = rows[0][1] if rows else []
+    if not first:
+        raise DataError(f"{path}, line 1 is blank, wanted columns", path=path)
+    names = tuple(first) if format.header else tuple(str(i) for i in range(len(first)))
+    cells = [row for row in rows[format.header :] if len(row[1]) == len(first)]
+    types, texts = list[ColumnType](), dict[str, str]()
+    for at, name in enumerate(names):
+        present = [
+            (line, cell)
+            for line, cell in ((line, row[at].strip()) for line, row in cells)
+            if cell not in format.missing
+        ]
+        types.append(_type_of([cell for _, cell in present]))
+        if types[-1] == "text":
+            line, word = next(one for one in present if not _NUMBER.fullmatch(one[1]))
+            texts[name] = f"{word[:40]!r} in line {line}"
+    return CsvColumns(names=names, types=tuple(types), texts=texts)
+
+
+def head_records(path: str, format: CsvFormat) -> list[tuple[int, list[str]]]:
+    """Return the records in the first thousand lines, and the lines on which they begin.
+
+    Raises
+    ------
+    DataError
+        When a field is too long.
+    """
+    reader = _records(head_lines(path), format.delimiter)
+    records, at = list[tuple[int, list[str]]](), 1
+    try:
+        for fields in reader:
+            records.append((at, fields))
+            at = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{path}, line {at}: {error}", path=path, line=at) from None
+    return records
+
+
+def _records(lines: Any, delimiter: str) -> Any:
+    csv.field_size_limit(_FIELD_MAX)
+    return csv.reader(lines, delimiter=delimiter)
+
+
+def head_lines(path: str) -> list[str]:
+    """Return the first thousand lines of a text file, plain or compressed."""
+    info, head = file_info(path), list[bytes]()
+    for block in text_blocks(info):
+        for piece in block_pieces(path, block.index, info):
+            head += piece.text.split(b"\n", HEAD_LINES + 1)[: HEAD_LINES + 1]
+            if len(head) > HEAD_LINES:
+                return [line.decode("utf-8-sig", "replace") + "\n" for line in head]
+    return [line.decode("utf-8-sig", "replace") + "\n" for line in head]
+
+
+def is_number(text: str) -> bool:
+    """Whether a cell holds a number."""
+    return _NUMBER.fullmatch(text) is not None
+
+
+def _type_of(fields: Sequence[str]) -> ColumnType:
+    kinds: tuple[tuple[ColumnType, re.Pattern[str]], ...] = (
+        ("number", _NUMBER),
+        ("boolean", _BOOLEAN),
+        ("date", _DATE),
+    )
+    for kind, pattern in kinds:
+        if all(pattern.fullmatch(field) for field in fields):
+            return kind
+    return "text"
