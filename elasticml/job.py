@@ -444,6 +444,11 @@ class Job:
             What to do with each round and with the result, such as :class:`MLflowCallback`; a
             function is called with each row of the history. One that raises is not called again.
 
+        Warns
+        -----
+        sklearn.exceptions.ConvergenceWarning
+            When the model missed the tolerance of the algorithm, or the target of ``stop``.
+
         Raises
         ------
         ConfigError, DataError

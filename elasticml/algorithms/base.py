@@ -176,6 +176,8 @@ class Model:
     objective: float | None = None
     gap: float | None = None
     gap_is_bound: bool = False
+    #: Validation ended the training, because the score no longer improves.
+    stopped_early: bool = False
     #: Additional columns of the last history row.
     extra: Mapping[str, float | int | str | None] = field(default_factory=dict)
     #: Where ``arrays`` come from if they are not those of the last round.

@@ -74,7 +74,13 @@ def is_quiet() -> bool:
 
 
 def print_summary(summary: Mapping[str, Any], as_json: bool) -> None:
-    """Print a run's summary as text, or as one line of JSON; nothing as text with ``--quiet``."""
+    """Print a run's summary as text, or as one line of JSON; nothing as text with ``--quiet``.
+
+    That the model missed the job's tolerance is the last line, or on standard error.
+    """
+    read = summary_from_json(summary)
+    if read.unconverged and (as_json or is_quiet()):
+        click.echo(f"elasticml: {read.unconverged}", err=True)
     if is_quiet() and not as_json:
         return
     if as_json:
@@ -82,7 +88,7 @@ def print_summary(summary: Mapping[str, Any], as_json: bool) -> None:
 
         click.echo(json.dumps(json_safe(summary)))
         return
-    for line in summary_lines(summary_from_json(summary)):
+    for line in summary_lines(read):
         click.echo(line)
 
 
@@ -121,4 +127,4 @@ def summary_lines(summary: RunSummary) -> list[str]:
     folder = Path(str(summary.run_dir))
     if not folder.is_dir() or (folder / "report.html").exists():  # a full disk: a note says so
         lines.append(f"report      {folder / 'report.html'}")
-    return lines
+    return [*lines, summary.unconverged] if summary.unconverged else lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -77,6 +78,7 @@ def run(
         from elasticml.jobs.run_checkpoints import interrupted_run, job_file_of_run
         from elasticml.jobs.run_directory import check_free, default_run_path
         from elasticml.specification.sections import LocalWorkers, YarnContainers
+        from elasticml.training.shortfall import NOT_CONVERGED
 
     if (job is None) == (resume is None) or (resume is not None and out is not None):
         raise click.UsageError("give a JOB, or --resume RUN_DIR, which continues in that directory")
@@ -104,8 +106,11 @@ def run(
             made.check_memory(parse_size(file.cluster.memory))
     with (
         _nothing_written(),
+        warnings.catch_warnings(),
         client_of(file.cluster, made.algorithm.name, layout, verbose=verbose) as client,
     ):
+        # The summary says it in its last line.
+        warnings.filterwarnings("ignore", NOT_CONVERGED)
         result = made.run(
             client,
             progress=not is_quiet(),

@@ -10,6 +10,7 @@ from elasticml.protocol.job_record import JobRecord, PlannedFault
 from elasticml.specification.algorithms import (
     DEALT_ANEW,
     AsyncSGD,
+    has_tolerance,
     resolve_absent,
     resolve_placement,
 )
@@ -56,6 +57,8 @@ class DriverSettings:
     seconds_max: float | None = None
     objective_target: float | None = None
     gap_target: float | None = None
+    #: The job ends if its rounds make no progress: it has a tolerance or target to reach.
+    ends_without_progress: bool = False
     #: Seconds between reports in asynchronous mode; None: synchronous rounds.
     report_every_s: float | None = None
     faults: tuple[PlannedFault, ...] = ()
@@ -104,6 +107,7 @@ def settings_from_record(record: JobRecord, n_blocks: int, needs_survey: bool) -
         seconds_max=stop.seconds,
         objective_target=stop.objective,
         gap_target=stop.gap,
+        ends_without_progress=has_tolerance(record.algorithm) or stop.gap is not None,
         report_every_s=_report_every_s(name, record.algorithm),
         faults=tuple(sorted(record.faults, key=lambda fault: fault.round)),
         deadline_s_min=collective.deadline,

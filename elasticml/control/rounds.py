@@ -12,6 +12,7 @@ from typing import Any, overload
 
 from elasticml.control.job_state import JobState, names
 from elasticml.control.policy import Progress
+from elasticml.control.stagnation import ROUNDS_WITHOUT_PROGRESS, Stagnation
 from elasticml.ids import ExchangeId, MemberId
 from elasticml.protocol.commands import AddRow, Command, Inject
 from elasticml.protocol.events import FaultPerformed
@@ -176,6 +177,7 @@ class Rounds:
         self.has_model = False
         #: The job was resumed, and no round has ended since: its model is the checkpoint's.
         self.has_former_model = False
+        self.stagnation = Stagnation()
 
     # --- history ------------------------------------------------------------------------------
 
@@ -196,6 +198,7 @@ class Rounds:
         else:
             self.has_model, self.has_former_model = True, False
             self.history.ended(row, now_s)
+        self.stagnation.after(row, is_whole=not idle and not state.ledger.absent_rows())
         whole = self.row(shown)
         commands: list[Command] = [
             AddRow(cause=state.cause, row=whole, idle=idle),
@@ -271,6 +274,8 @@ class Rounds:
             gap = row.next_gap
         if settings.gap_target is not None and gap is not None and gap <= settings.gap_target:
             return f"gap <= {settings.gap_target:g}"
+        if settings.ends_without_progress and self.stagnation.is_over:
+            return f"no progress in {ROUNDS_WITHOUT_PROGRESS} rounds"
         return None
 
     # --- planned faults -----------------------------------------------------------------------

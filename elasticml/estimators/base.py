@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -15,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import compute_class_weight
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.multiclass import check_classification_targets
@@ -33,27 +30,14 @@ from elasticml.estimators.offsets import (
     numbers_of,
     taken_out,
 )
+from elasticml.jobs.user_warnings import warn
 
 if TYPE_CHECKING:
     from elasticml.estimators.dask_rows import DaskRows, LabelStatistics, Metric
     from elasticml.models.model import Model
     from elasticml.models.row_input import RowInput
 
-# Warnings of estimators, attributed to the user's line that called into the package.
-
-_PACKAGE = __name__.partition(".")[0]
-
-
-def warn(message: str, category: type[Warning] = ConvergenceWarning) -> None:
-    """Issue a warning, attributed to the nearest caller outside of this package."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, category, stacklevel=level)
-
-
-def _is_ours(module: str) -> bool:
-    return module.partition(".")[0] == _PACKAGE
+# Warnings of estimators.
 
 
 def warn_of_gap(gap: float, tolerance: float, rounds: int) -> None:

@@ -21,6 +21,7 @@ from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.source import Source
 from elasticml.errors import JobFailedError
 from elasticml.job import Job
+from elasticml.jobs.follow import follow
 from elasticml.jobs.result import Result
 from elasticml.specification.algorithms import AnyAlgorithm, BatchGradient, PrimalCoCoA
 from elasticml.specification.sections import Stop
@@ -51,7 +52,8 @@ def run_job(
         absent="reload",
         evaluate=False,
     )
-    result = job.run(client)
+    # The estimator itself warns of a model that misses its own tolerance.
+    result = follow(job.start(client), evaluates=False, cancels=True)
     if result.model is None:
         raise JobFailedError("the job ended before its first round", reason="no model")
     return result

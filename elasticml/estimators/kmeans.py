@@ -27,9 +27,10 @@ from elasticml.algorithms.parallel import FixedPieces
 from elasticml.data.chunks.chunk import Chunk, Dtype, csr_chunk, dense_chunk
 from elasticml.errors import DataError
 from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client, n_threads
-from elasticml.estimators.base import ElasticEstimator, is_lazy, lazily, meta_of, warn
+from elasticml.estimators.base import ElasticEstimator, is_lazy, lazily, meta_of
 from elasticml.estimators.inputs import load_rows, load_training_rows
 from elasticml.ids import ChunkId
+from elasticml.jobs.user_warnings import warn
 from elasticml.runtime.executors import parallel
 
 if TYPE_CHECKING:

@@ -87,8 +87,9 @@ class ColumnScorer:
             metrics = {"rmse": float(np.sqrt(square / total))}
             if variance_sum > 0.0:
                 metrics["r2"] = 1.0 - square / variance_sum
-            objective = 0.5 * square / total + self._penalty(w)
-            scores.append(Score(objective=objective, metrics=metrics))
+            loss = 0.5 * square / total
+            objective = loss + self._penalty(w)
+            scores.append(Score(objective=objective, loss=loss, metrics=metrics))
         return scores
 
     def _penalty(self, w: F64) -> float:
@@ -125,8 +126,9 @@ class ColumnScorer:
             metrics["logloss"] = float(sampled @ np.logaddexp(0.0, -targets * z)) / total
         if is_test:
             metrics |= ranking(is_positive, z, sampled)
-        objective = value / float(weights.sum()) + self._penalty(np.ravel(model["coef"]))
-        return Score(objective=objective, metrics=metrics)
+        mean = value / float(weights.sum())
+        objective = mean + self._penalty(np.ravel(model["coef"]))
+        return Score(objective=objective, loss=mean, metrics=metrics)
 
     def _sums(self, reader: DataReader, coefs: Sequence[F64]) -> _Sums:
         """Read all columns once, batch by batch, since a batch may be all that fits in memory."""

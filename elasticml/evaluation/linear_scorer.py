@@ -289,7 +289,8 @@ class LinearScorer:
     def _merged(self, parts: Sequence[_Part], index: int, model: Arrays) -> Score:
         loss = sum(float(part.loss[index]) for part in parts)
         weight = sum(part.weight for part in parts)
-        objective = loss / weight + self._objective.penalty(model, self._columns)
+        mean = loss / weight
+        objective = mean + self._objective.penalty(model, self._columns)
         total, first, second, at_zero = np.sum([part.moments for part in parts], axis=0)
         metrics: dict[str, float] = {}
         if not self._objective.loss.is_classification:
@@ -300,13 +301,13 @@ class LinearScorer:
                 metrics["r2"] = float(1.0 - square / variance_sum)
                 if self._link_is_log:
                     metrics["d2"] = 1.0 - loss / self._constant_loss(total, first, at_zero)
-            return Score(objective=objective, metrics=metrics)
+            return Score(objective=objective, loss=mean, metrics=metrics)
         metrics["accuracy"] = sum(float(part.correct[index]) for part in parts) / float(total)
         if self._objective.loss.name == "logistic":
             metrics["logloss"] = sum(float(part.log_loss[index]) for part in parts) / float(total)
         if parts[0].margins.shape[0]:
             metrics |= _ranking(parts, index, self._targets)
-        return Score(objective=objective, metrics=metrics)
+        return Score(objective=objective, loss=mean, metrics=metrics)
 
     @property
     def _link_is_log(self) -> bool:

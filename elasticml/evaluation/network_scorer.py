@@ -90,7 +90,7 @@ class NetworkScorer:
             metrics = {"accuracy": correct / weight}
             if self._network.loss_name == "cross_entropy":
                 metrics["logloss"] = mean
-            return Score(objective=mean, metrics=metrics)
+            return Score(objective=mean, loss=mean, metrics=metrics)
         metrics = {}
         if self._network.loss_name == "mse":
             metrics["rmse"] = float(np.sqrt(mean))
@@ -98,7 +98,7 @@ class NetworkScorer:
             spread = second / total - (first / total) ** 2
             if spread > 0.0:
                 metrics["r2"] = 1.0 - mean / spread
-        return Score(objective=mean, metrics=metrics)
+        return Score(objective=mean, loss=mean, metrics=metrics)
 
 
 def _moments(chunk: Chunk) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,6 +32,8 @@ class Score:
 
     #: Mean loss plus penalty: ``sum_i s_i loss_i / sum_i s_i + l2/2 ||w||^2``.
     objective: float
+    #: Mean loss; NaN if it is unknown.
+    loss: float = math.nan
     #: accuracy, auroc, auprc, logloss in classification; rmse, r2 in regression. AUROC and AUPRC
     #: for test data only, log loss for the logistic loss only, each only if it is defined.
     metrics: Mapping[str, float]

@@ -575,7 +575,7 @@ class Validation:
                 f"validation {metric} has not improved in {self.misses} scores; {kept}, "
                 f"{metric} {self.best_score:.6g}"
             )
-        return replace(self._returned(model), reason=reason)
+        return replace(self._returned(model), reason=reason, stopped_early=self.is_stopped)
 
     def _returned(self, model: Model) -> Model:
         """Return the best model, with the columns of the last row of the history."""

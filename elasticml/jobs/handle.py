@@ -17,9 +17,11 @@ from elasticml.jobs.progress_bar import ProgressBar
 from elasticml.jobs.result import Result
 from elasticml.jobs.rpc import JobOutcome, read_outcome, unwrap_reply
 from elasticml.jobs.run_checkpoints import forget_checkpoints
+from elasticml.jobs.user_warnings import warn
 from elasticml.protocol.job_record import JobRecord, job_record
 from elasticml.report.status import JobStatus
 from elasticml.story.records import JobBegun, JobEnded, records_of
+from elasticml.story.summary import summary_from_json
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -189,6 +191,11 @@ class Handle:
             What to do with each round and with the result, such as :class:`MLflowCallback`; a
             function is called with each row of the history.
 
+        Warns
+        -----
+        sklearn.exceptions.ConvergenceWarning
+            When the model missed the job's tolerance or target.
+
         Raises
         ------
         ElasticmlError
@@ -209,6 +216,9 @@ class Handle:
         else:
             with ProgressBar(url=page_url(self._client, self.job_id)) as shown:
                 result = follow(self, watchers=[*watchers, shown], **arguments)
+        unconverged = summary_from_json(result.summary).unconverged
+        if unconverged:
+            warn(unconverged)
         if any(ended.state == "done" for ended in records_of(JobEnded, result.story[-5:])):
             forget_checkpoints(self.record)
         return result

@@ -150,7 +150,7 @@ def status_line(status: JobStatus, label: str | None = None) -> str:
     if status.stand_ins:
         parts.append(f"{status.stand_ins} stand-in" + "s" * (status.stand_ins > 1))
     if status.is_over:
-        parts.append(f"{status.state} after {_time(status.seconds)}: {status.reason}")
+        parts.append(f"{status.badge} after {_time(status.seconds)}: {status.reason}")
     elif status.eta_s is not None:
         parts.append(f"{_time(status.eta_s)} to go")
     return " | ".join(parts)

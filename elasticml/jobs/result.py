@@ -80,7 +80,8 @@ class Result:
         made = f"model {self.model!r}"
         if self.model is None:
             made = f"arrays {', '.join(self.arrays)}" if self.arrays else "no model"
-        return f"<Result of {', '.join([end, *told, *engine, *lost, *place])}; {made}>"
+        of = f"Result of {', '.join([end, *told, *engine, *lost, *place])}; {made}"
+        return f"<{summary.unconverged}. {of}>" if summary.unconverged else f"<{of}>"
 
     def to_pandas(self) -> Any:
         """Return the history as a ``pandas.DataFrame``.
@@ -316,7 +317,7 @@ def evaluate(
                 record.members.start,
             )
             _fill_training(history, summary, indices, scores)
-            warning = _constant_warning(algorithm, outcome.facts, scores[-1].metrics)
+            warning = _constant_warning(algorithm, outcome.facts, scores[-1])
             if warning is not None:
                 notes = summary_from_json(summary).notes or ()
                 summary |= {"notes": [*notes, warning]}
@@ -344,39 +345,28 @@ def evaluate(
 
 
 def _constant_warning(
-    algorithm: Mapping[str, Any], facts: DatasetStats, metrics: Mapping[str, float]
+    algorithm: Mapping[str, Any], facts: DatasetStats, score: Score
 ) -> str | None:
-    """Return a sentence if a constant predicts the training data better than the model."""
-    measure = "d2" if "d2" in metrics else "r2"
-    if metrics.get(measure, 0.0) < 0.0:
+    """Return a sentence if a constant predicts the training data as well as the model."""
+    from elasticml.evaluation.constant_model import constant_loss  # loads SciPy's optimisers
+
+    least = constant_loss(algorithm, facts)
+    if least is not None:
+        if score.loss < least * (1.0 - 1e-9) or math.isnan(score.loss):
+            return None
+        return (
+            f"the training loss {score.loss:.6g} is not below {least:.6g}, that of the best "
+            f"constant: {_remedies(algorithm)}"
+        )
+    # The loss of these is squared, or a deviance: the best constant is the mean.
+    measure = "d2" if "d2" in score.metrics else "r2"
+    minimised = measure == "d2" or algorithm.get("loss", "squared") in ("squared", "mse")
+    if minimised and score.metrics.get(measure, 0.0) < 0.0:
         return (
             f"the predictions are worse than the mean of the labels ({measure} "
-            f"{metrics[measure]:.4f}): {_remedies(algorithm)}"
+            f"{score.metrics[measure]:.4f}): {_remedies(algorithm)}"
         )
-    is_weighted = facts.weight_sum != facts.n_rows or algorithm.get("class_weight") is not None
-    shares = [count / max(1, facts.n_rows) for count in facts.label_counts.values() if count]
-    if is_weighted or not shares:
-        return None
-    most, entropy = max(shares), -sum(share * math.log(share) for share in shares)
-    if metrics.get("accuracy", 1.0) < most:
-        what = (
-            f"the accuracy {metrics['accuracy']:.4f} is below {most:.4f}, that of always "
-            "predicting the most frequent class"
-        )
-    elif metrics.get("logloss", 0.0) > entropy * (1.0 + 1e-9):
-        what = (
-            f"the log loss {metrics['logloss']:.4f} is above {entropy:.4f}, that of always "
-            "predicting the classes' shares"
-        )
-    elif metrics.get("accuracy") == most:
-        return (
-            f"the accuracy is {most:.4f}, that of always predicting the most frequent class: if "
-            f"the model predicts no other, {_remedies(algorithm)}, or give rare classes more "
-            "weight (class_weight: balanced)"
-        )
-    else:
-        return None
-    return f"{what}: {_remedies(algorithm)}"
+    return None
 
 
 def _remedies(algorithm: Mapping[str, Any]) -> str:

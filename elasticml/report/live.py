@@ -132,11 +132,10 @@ class Event:
     round: int | None
     kind: str
     text: str
-    cause: str
 
     def to_json(self) -> list[Any]:
         """Return its values as an array, in the order in which they are declared."""
-        return [self.number, round(self.at_s, 2), self.round, self.kind, self.text, self.cause]
+        return [self.number, round(self.at_s, 2), self.round, self.kind, self.text]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,7 +333,6 @@ class LiveJob:
                     round=None if entry.round != entry.round else int(entry.round),
                     kind=entry.kind,
                     text=entry.text,
-                    cause=entry.cause,
                 )
             )
         del self.events[:-EVENTS_MAX]
@@ -352,7 +350,7 @@ class LiveJob:
         point = [
             round(t, 3),
             row.round,
-            _short(row.objective),
+            _short(row.objective, 9),  # curves of weak signals fall by little
             int(row.objective_kind in (None, "exact")),
             _short(row.gap),
             int(row.gap_is_bound),
@@ -460,7 +458,7 @@ class LiveJob:
         """Say what keeps the job from training, or why it ended; empty if it trains."""
         status = self.status
         if status.is_over:
-            return status.reason or ""
+            return status.unconverged or status.reason or ""
         waiting = status.waiting
         if waiting is not None:
             who = f" from {', '.join(waiting.who)}" if waiting.who else ""
@@ -516,6 +514,7 @@ class LiveJob:
             "job": self.job,
             "name": status.name,
             "state": status.state,
+            "badge": status.badge,
             "lead": self.lead(),
             "note": self.note(),
             "examples": status.examples,

@@ -34,6 +34,7 @@ from elasticml.report.style import (
     INK,
     MUTED,
     PAPER,
+    DistinctTicks,
     Picture,
     log_ticks,
     new_figure,
@@ -56,7 +57,7 @@ _MARKS = {
 #: Size of a panel in inches: two are side by side on a wide page, one below the other on a phone.
 PANEL_IN = (4.4, 3.0)
 #: The axes of a panel; the last value is written at their right, seconds above them.
-_PANEL_BOX = (0.125, 0.15, 0.69, 0.66)
+_PANEL_BOX = (0.16, 0.15, 0.655, 0.66)
 #: Fewest rows of a curve that has a zoom.
 _ZOOM_ROWS_MIN = 6
 #: A zoom begins where the curve stays within this share of its range around the last value.
@@ -119,7 +120,9 @@ def _zoom_start(rounds: Floats, values: Floats) -> float:
 
 def _panel() -> tuple[Figure, Axes]:
     figure = new_figure(*PANEL_IN)
-    return figure, figure.add_axes(_PANEL_BOX)
+    ax = figure.add_axes(_PANEL_BOX)
+    ax.yaxis.set_major_formatter(DistinctTicks())
+    return figure, ax
 
 
 def _finish_panel(ax: Axes, run: RunData, title: str, *, by_time: bool = False) -> None:
@@ -143,12 +146,13 @@ def _seconds_axis(ax: Axes, times: Clock) -> bool:
     rounds, seconds = times.rounds[inside], times.seconds[inside]
     if len(rounds) < 2 or seconds[-1] <= seconds[0]:
         return False
-    taken = -math.inf
+    taken, letter = -math.inf, _letter(ax)
     for at_s in MaxNLocator(4).tick_values(float(seconds[0]), float(seconds[-1])):
         x = float(np.interp(at_s, seconds, rounds))
-        if not seconds[0] <= at_s <= seconds[-1] or x - taken < 0.14 * (high - low):
+        half = 0.5 * letter * len(f"{at_s:g} s ")
+        if not seconds[0] <= at_s <= seconds[-1] or x - half < taken:
             continue
-        taken = x
+        taken = x + half
         ax.annotate(
             f"{at_s:g} s", (x, 1), xycoords=("data", "axes fraction"), xytext=(0, 4),
             textcoords="offset points", ha="center", va="bottom", color=MUTED, fontsize=8,
@@ -278,12 +282,17 @@ def shade(ax: Axes, run: RunData, times: Clock | None) -> None:
     mark_members(ax, marks, lambda m: m.round if times is None else m.at_s)
 
 
+def _letter(ax: Axes) -> float:
+    """Return the width of a letter of small labels in data units, for axes of any width."""
+    low, high = ax.get_xlim()
+    width_in = ax.get_window_extent().width / ax.figure.dpi
+    return float(0.069 / width_in * (high - low))
+
+
 def mark_members(ax: Axes, marks: Sequence[Mark], place: Callable[[Mark], float]) -> None:
     """Mark losses and returns along the top edge; labels that would overlap are omitted."""
     low, high = ax.get_xlim()
-    # Width of a letter in data units, for axes of any width.
-    width_in = ax.get_window_extent().width / ax.figure.dpi
-    letter = 0.069 / width_in * (high - low)
+    letter = _letter(ax)
     free_from = -math.inf
     for mark in sorted(marks, key=place):
         x = place(mark)

@@ -295,7 +295,8 @@ def _warnings(run: RunData) -> list[str]:
     known = [*time_use(run.records).advice(), *run.notes, *notes, *test, *failed]
     state = "The run has not ended, or was killed: the page shows what it has written so far."
     ended = [state] if run.state == "unfinished" else []
-    return [*dict.fromkeys(known), *ended, *filter(None, [summary.error])]
+    missed = [run.unconverged] if run.unconverged else []
+    return [*missed, *dict.fromkeys(known), *ended, *filter(None, [summary.error])]
 
 
 def _cards(run: RunData) -> list[tuple[str, str, str]]:

@@ -20,6 +20,7 @@ from elasticml.story.json_fields import finite
 from elasticml.story.reader import parse_story
 from elasticml.story.records import JobEnded, JobStarted, RoundEnded, StoryRecord, first_of
 from elasticml.story.summary import RunSummary, summary_from_json
+from elasticml.training.shortfall import NOT_CONVERGED
 
 R = TypeVar("R", bound=StoryRecord)
 
@@ -77,6 +78,17 @@ class RunData:
     state: Literal["finished", "unfinished", "failed", "cancelled"] = "unfinished"
     #: Sentences about missing or damaged data.
     notes: tuple[str, ...] = ()
+
+    @property
+    def unconverged(self) -> str:
+        """How far the final model is from the job's tolerance or target; empty if it reached it."""
+        ended = self.last(JobEnded)
+        return self.summary.unconverged or ("" if ended is None else ended.unconverged)
+
+    @property
+    def badge(self) -> str:
+        """The state as people read it."""
+        return NOT_CONVERGED if self.unconverged else self.state
 
     def first(self, kind: type[R]) -> R | None:
         """Return the first record of a class, if there is one."""

@@ -24,6 +24,7 @@ from elasticml.story.records import (
     Waiting,
     record_from_json,
 )
+from elasticml.training.shortfall import NOT_CONVERGED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,8 @@ class JobStatus:
     features: int | None = None
     #: What the job waits for, since when, and what would help; None while it computes.
     waiting: Waiting | None = None
+    #: How far the final model is from the job's tolerance or target; empty if it reached it.
+    unconverged: str = ""
     #: Why the job ended; None while it runs.
     reason: str | None = None
 
@@ -76,6 +79,11 @@ class JobStatus:
     def is_over(self) -> bool:
         """Whether the job has ended, successfully or not."""
         return self.state in ("done", "failed", "cancelled")
+
+    @property
+    def badge(self) -> str:
+        """The state as people read it: a model that missed its tolerance is not just done."""
+        return NOT_CONVERGED if self.unconverged else self.state
 
     @property
     def eta_s(self) -> float | None:
@@ -111,7 +119,13 @@ class JobStatus:
             case JobResumed():
                 limited = now._limited(record)
                 return replace(
-                    limited, state="loading", members=0, round=record.round, waiting=None
+                    limited,
+                    state="loading",
+                    members=0,
+                    round=record.round,
+                    waiting=None,
+                    unconverged="",
+                    reason=None,
                 )
             case Waiting():
                 return replace(now, waiting=record)
@@ -134,7 +148,11 @@ class JobStatus:
                 return now._after_round(record.row)
             case JobEnded():
                 return replace(
-                    now, state=record.state or "done", reason=record.reason, waiting=None
+                    now,
+                    state=record.state or "done",
+                    unconverged=record.unconverged,
+                    reason=record.reason,
+                    waiting=None,
                 )
         return now
 

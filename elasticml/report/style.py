@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import Formatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from elasticml.data.storage import filesystem
 
@@ -159,6 +159,22 @@ def log_ticks(ax: Axes) -> None:
     ax.yaxis.set_minor_formatter(NullFormatter())
     ax.yaxis.set_minor_locator(LogLocator(base=10, subs=()))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+class DistinctTicks(Formatter):  # type: ignore[misc]  # matplotlib has no types
+    """Ticks with six digits, or as many more as tell them apart."""
+
+    def __call__(self, value: float, pos: int | None = None) -> str:
+        """Format one value."""
+        return f"{value:.6g}"
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:
+        """Format all ticks of an axis."""
+        for n_digits in range(6, 17):
+            texts = [f"{value:.{n_digits}g}" for value in values]
+            if len(set(texts)) == len(set(values)):
+                break
+        return texts
 
 
 def whole_ticks(ax: Axes, axis: str = "x") -> None:

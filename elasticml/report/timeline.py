@@ -1,4 +1,4 @@
-"""The timeline of a run: the events of its story as sentences, with round and cause."""
+"""The timeline of a run: the events of its story as sentences, with their rounds."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ from elasticml.story.records import (
     WaitEnded,
     Waiting,
 )
+from elasticml.training.shortfall import NOT_CONVERGED
 
 #: Most members listed by name in one sentence.
 _NAMES_MAX = 8
@@ -76,8 +77,6 @@ class TimelineEntry:
     #: Determines the colour: start, load, lost, back, move, fault, end or trouble.
     kind: str
     text: str
-    #: Empty if the record has none.
-    cause: str = ""
 
 
 def timeline(records: Sequence[StoryRecord]) -> tuple[TimelineEntry, ...]:
@@ -106,7 +105,6 @@ def timeline(records: Sequence[StoryRecord]) -> tuple[TimelineEntry, ...]:
                 round=math.nan if key[2] < 0 else number,
                 kind=kind,
                 text=text,
-                cause=_cause(groups[key]),
             )
         )
     return tuple(entries)
@@ -126,13 +124,6 @@ def seconds_text(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
-
-
-def _cause(records: Sequence[StoryRecord]) -> str:
-    """List the causes of a group, at most two of them."""
-    causes = list(dict.fromkeys(record.cause for record in records if record.cause))
-    more = f" and {len(causes) - 2} more" if len(causes) > 2 else ""
-    return "; ".join(causes[:2]) + more
 
 
 def _names(names: Iterable[str | None]) -> str:
@@ -364,8 +355,10 @@ def _job_ended(records: Sequence[JobEnded]) -> tuple[str, str]:
     text = "The job ended"
     if last.reason:
         text += f": {last.reason}"
-    if last.converged is not None:
-        text += ", converged" if last.converged else ", not converged"
+    if last.converged:
+        text += ", converged"
+    elif last.unconverged:
+        text += f", {NOT_CONVERGED}"
     return "end", text + "."
 
 

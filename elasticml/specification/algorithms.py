@@ -919,6 +919,12 @@ def ends_itself(algorithm: AnyAlgorithm) -> bool:
     return isinstance(algorithm, BatchGradient | CoCoA | PrimalCoCoA)
 
 
+def has_tolerance(section: Mapping[str, Any]) -> bool:
+    """Whether a job with this ``algorithm`` section of its record ends at a tolerance above 0."""
+    names = (BatchGradient.name, CoCoA.name, PrimalCoCoA.name)
+    return section.get("name") in names and section.get("tolerance", 0.0) != 0.0
+
+
 def is_deterministic(algorithm: AnyAlgorithm) -> bool:
     """Whether two runs give the same bits; false for asynchronous algorithms."""
     return algorithm.section().get("report_every") is None

@@ -156,6 +156,9 @@ class JobEnded(StoryRecord):
     computations: Mapping[str, int]
     #: Digest of all inputs and outputs of the trainer.
     digest: str
+    #: How far the model is from the job's tolerance or target, why, and what to do; empty if it
+    #: reached it, or the job had none.
+    unconverged: str = field(default="", metadata=OPTIONAL)
     #: Traceback of the exception, perhaps in another process, that ended the job.
     traceback: str = field(default="", metadata=OPTIONAL)
 

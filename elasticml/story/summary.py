@@ -45,6 +45,9 @@ class RunSummary(JsonFields):
     gap_is_bound: bool | None
     converged: bool | None
     stopped_by: str | None
+    #: How far the model is from the job's tolerance or target, why, and what to do; None if it
+    #: reached it, or the job had none.
+    unconverged: str | None = field(default=None, metadata=OPTIONAL)
     examples: int | None
     features: int | None
     members: MemberCounts | None

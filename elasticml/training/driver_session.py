@@ -42,10 +42,8 @@ from elasticml.training.checkpoint import (
     check_same_job,
 )
 from elasticml.training.fingerprint import blas_threads, cpu_class, versions
+from elasticml.training.shortfall import SCALED, shortfall
 from elasticml.training.trainer_runner import TrainerRunner
-
-#: Algorithms whose convergence depends on the sizes of the columns, unless they scale them.
-_SCALED: Final = ("batch_gradient", "cocoa")
 
 
 class DriverSession:
@@ -214,7 +212,7 @@ class DriverSession:
         return ev.FactsFixed(cause="blocks", survey=survey, surveys_again=again)
 
     def _warnings(self, facts: DatasetStats) -> list[str]:
-        depends_on_sizes = self.record.algorithm_name in _SCALED
+        depends_on_sizes = self.record.algorithm_name in SCALED
         scale = self.record.algorithm_settings.get("scale", "none")
         is_scaled = not depends_on_sizes or scale != "none"
         return column_warnings(facts.moments, is_scaled=is_scaled)
@@ -294,6 +292,20 @@ class DriverSession:
         self.journal.snapshot(rounds, self.result_arrays())
         return row.objective
 
+    def _convergence(self, command: cmd.EndJob, machine: Driver) -> tuple[bool, str]:
+        """Return whether the job has converged, and what it says if it missed its goal."""
+        training = self.training
+        model = None if training is None else training.result()
+        if model is not None and training is not None and training.model is not None:
+            if has_converged(model, machine.state.settings):
+                return True, ""
+            if model.stopped_early:
+                return False, ""
+        if command.state != "done":
+            return False, ""
+        rounds, rows = machine.state.round, self.journal.rows
+        return False, shortfall(self.record, rows, rounds=rounds, reason=command.reason)
+
     def close(
         self,
         command: cmd.EndJob,
@@ -324,9 +336,7 @@ class DriverSession:
             self.facts = self.resumed.facts
         if model is not None or self.journal.rows:
             objective = self._add_final_row(machine, now_s, sent_bytes, model_round)
-        converged = False
-        if model is not None and training is not None and training.model is not None:
-            converged = has_converged(model, machine.state.settings)
+        converged, unconverged = self._convergence(command, machine)
         if kept is not None:
             self.journal.write(
                 now_s,
@@ -343,6 +353,7 @@ class DriverSession:
             reason=command.reason,
             converged=converged,
             round=rounds,
+            unconverged=unconverged,
             computations=dict(computations),
             digest=self.digest(),
             traceback=str(((self.error or {}).get("fields") or {}).get("traceback", "")),
@@ -352,6 +363,7 @@ class DriverSession:
         summary = self.journal.summary(
             reason=command.reason,
             converged=converged,
+            unconverged=unconverged,
             rounds=rounds,
             seconds=now_s,
             objective=objective,

@@ -109,6 +109,30 @@ def test_the_page_follows_a_job_through_a_kill(
     assert errors == []
 
 
+def test_the_page_fits_its_window_and_its_ticks_differ(driver: Any, client: Client) -> None:
+    handle = start(client, "narrow")
+    driver.get(str(page_url(client, handle.job_id)))
+    until(lambda: handle.status().round > 300, "an objective that hardly changes")
+    try:
+        for width in (390, 1300):
+            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+            driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+            driver.refresh()
+            until(lambda: curve(driver), "a curve")
+            element = "document.documentElement"
+            script = f"return {element}.scrollWidth - {element}.clientWidth"
+            assert driver.execute_script(script) == 0
+            script = (
+                "return [...document.querySelectorAll('#objective text[text-anchor=end]')]"
+                ".map((e) => e.textContent)"
+            )
+            ticks = driver.execute_script(script)
+            assert len(ticks) == len(set(ticks)) > 1
+    finally:
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        handle.cancel()
+
+
 def test_a_notebook_shows_the_same_job(client: Client) -> None:
     handle = start(client, NAME)
     until(lambda: handle.status().round > 3, "rounds")

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Generator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import psutil
 import pytest
 import yaml
 from distributed import Client
+from sklearn.exceptions import ConvergenceWarning
 
 import elasticml as em
 from elasticml.data.synthetic.splice_sites import synthetic_splice
@@ -187,6 +189,28 @@ def test_a_cancelled_job_keeps_what_it_had_reached(client: Client) -> None:
     assert handle.status().state == "cancelled"
     assert len(result.history) > 3
     assert result.model is not None
+
+
+def test_only_a_job_that_misses_its_tolerance_warns(client: Client) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4))
+    data = em.from_arrays(X, (X[:, 0] + rng.normal(size=300) > 0).astype(float))
+
+    def start(rounds: int, **settings: object) -> em.Handle:
+        algorithm = em.BatchGradient(l2=1e-2, **settings)
+        return em.Job(algorithm, data, stop=em.Stop(rounds=rounds)).start(client)
+
+    with pytest.warns(ConvergenceWarning, match="^not converged: .* after 2 rounds") as caught:
+        start(2).result()
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        start(2, tolerance=0.0).result()
+        assert start(100).result().summary["converged"]
+        endless = start(10**6, optimizer="gd", step="constant", step_size=1e-9, tolerance=1e-300)
+        until(lambda: endless.status().round > 1, "rounds")
+        endless.cancel()
+        endless.result()
 
 
 def test_arrays_in_memory_train_to_the_optimum_of_scikit_learn(client: Client) -> None:

@@ -80,6 +80,7 @@ def test_held_out_rows_are_not_trained_on():
 def test_the_job_ends_when_the_score_does_not_improve_and_returns_the_best_model():
     full = column(play(), "validation_neg_log_loss")
     result = play(rules={**RULES, "patience": 3})
+    assert "unconverged" not in result.summary
     scores = column(result, "validation_neg_log_loss")
     assert scores == full[: len(scores)]
     assert len(scores) < len(full)

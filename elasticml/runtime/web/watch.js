@@ -39,6 +39,12 @@ function digits(value, n = 3) {
   return Math.abs(text) >= 1e-4 && Math.abs(text) < 1e6 ? String(text) : value.toExponential(Math.max(0, n - 2)).replace("e+", "e");
 }
 
+// As few digits as tell the values apart.
+function distinct(values, n = 3) {
+  const texts = values.map((v) => digits(v, n));
+  return n < 15 && new Set(texts).size < new Set(values).size ? distinct(values, n + 1) : texts;
+}
+
 function duration(s) {
   if (s < 60) return `${s < 10 ? s.toFixed(1) : s.toFixed(0)} s`;
   const minutes = Math.floor(s / 60);
@@ -126,12 +132,13 @@ function drawJobs(jobs, current) {
 function drawAll(news) {
   byId("none").hidden = true;
   byId("job").hidden = false;
-  document.title = `${shown.name || shown.job}: ${shown.state} – elasticml`;
+  document.title = `${shown.name || shown.job}: ${shown.badge} – elasticml`;
   setText(byId("name"), shown.name || shown.job);
-  setText(byId("state"), shown.state);
-  byId("state").className = `badge ${shown.state}`;
+  const missed = shown.badge !== shown.state;
+  setText(byId("state"), shown.badge);
+  byId("state").className = `badge ${missed ? "unconverged" : shown.state}`;
   setText(byId("lead"), shown.lead);
-  const trouble = shown.state === "failed";
+  const trouble = missed || shown.state === "failed";
   byId("note").hidden = !shown.note;
   byId("note").className = trouble ? "warn" : "note";
   setText(byId("note"), isOver() && !trouble ? `Ended: ${shown.note}.` : shown.note);
@@ -203,7 +210,10 @@ function frame(section, low, high, log, label) {
   const width = figure.clientWidth, height = figure.clientHeight;
   if (width < 60) return null;
   const svg = svgElement("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
-  const box = { left: 46, right: width - 62, top: 14, bottom: height - 20 };
+  const marks = log ? decades(low, high) : ticks(low, high, 4);
+  const names = log ? marks.map((v) => v.toExponential(0).replace("e+0", "e0")) : distinct(marks);
+  const letters = Math.max(...names.map((text) => text.length));
+  const box = { left: Math.max(46, 7 * letters + 8), right: width - 62, top: 14, bottom: height - 20 };
   const times = column("seconds");
   const start = Math.min(0, times[0]), end = Math.max(times[times.length - 1], start + 1e-3);
   const x = (s) => box.left + (box.right - box.left) * (s - start) / (end - start);
@@ -211,13 +221,14 @@ function frame(section, low, high, log, label) {
   const span = scale(high) - scale(low) || 1;
   const y = (v) => box.bottom - (box.bottom - box.top) * Math.min(1.02, Math.max(-0.02, (scale(v) - scale(low)) / span));
   absenceBands(svg, x, box, times);
-  for (const v of log ? decades(low, high) : ticks(low, high, 4)) {
+  marks.forEach((v, i) => {
     svg.append(svgElement("line", { class: "grid", x1: box.left, x2: box.right, y1: y(v), y2: y(v) }));
-    svg.append(svgElement("text", { x: box.left - 6, y: y(v) + 4, "text-anchor": "end" }, log ? v.toExponential(0).replace("e+0", "e0") : digits(v)));
-  }
-  for (const s of ticks(start, end, Math.max(2, Math.floor(width / 110)))) {
-    svg.append(svgElement("text", { x: x(s), y: height - 4, "text-anchor": "middle" }, `${digits(s, 4)} s`));
-  }
+    svg.append(svgElement("text", { x: box.left - 6, y: y(v) + 4, "text-anchor": "end" }, names[i]));
+  });
+  const moments = ticks(start, end, Math.max(2, Math.floor(width / 110)));
+  distinct(moments, 4).forEach((text, i) => {
+    svg.append(svgElement("text", { x: x(moments[i]), y: height - 4, "text-anchor": "middle" }, `${text} s`));
+  });
   figure.replaceChildren(svg);
   return { svg, x, y, box, times };
 }
@@ -405,12 +416,10 @@ function drawMoves() {
 
 function drawEvents(fresh) {
   const list = byId("events");
-  for (const [, at, round, kind, text, cause] of fresh) {
+  for (const [, at, round, kind, text] of fresh) {
     const line = element("li", kind);
     line.append(element("span", "when", `${at.toFixed(2)} s`), element("span", "when", round === null ? "" : `round ${round}`));
-    const what = element("span", "what", text);
-    if (cause) what.append(element("span", "cause", `cause: ${cause}`));
-    line.append(what);
+    line.append(element("span", "what", text));
     list.prepend(line);
   }
   while (list.children.length > EVENTS_MAX) list.lastChild.remove();

@@ -110,6 +110,28 @@ def test_stop_reasons(settings, row, now_s, reason):
     assert reason is None or result.startswith(reason)
 
 
+def rounds_until_the_end(gaps, idle: int | None = None) -> int | None:
+    """The round after which a job ends that certifies these gaps; None: it does not."""
+    book = rounds(ends_without_progress=True)
+    for k, gap in enumerate(gaps):
+        row = HistoryRow({"objective": 1.0, "gap": 0.5, "next_gap": gap})
+        book.finish(row, float(k), idle=k == idle)
+        if book.stop_reason(0.0) is not None:
+            assert book.stop_reason(0.0) == "no progress in 100 rounds"
+            return k
+    return None
+
+
+def test_a_job_ends_after_a_hundred_rounds_in_which_only_rounding_errors_change():
+    assert rounds_until_the_end([0.5 - 1e-17 * k for k in range(200)]) == 100
+    assert rounds_until_the_end([0.5 - 1e-15 * k for k in range(400)]) is None
+    # Rounds without a certificate do not tell.
+    assert rounds_until_the_end([0.5] + [None] * 150 + [0.5]) == 151
+    assert rounds_until_the_end([0.5] + [None] * 150 + [0.4] * 101) == 251
+    # Nor do rounds in which examples are absent, and those before them.
+    assert rounds_until_the_end([0.5] * 200, idle=50) == 150
+
+
 def test_idle_rounds_have_the_pace_of_undisturbed_ones():
     book = rounds(faults=(lose(99),))
     assert book.pace_s() == 1.0

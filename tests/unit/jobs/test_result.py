@@ -9,6 +9,7 @@ import scipy.sparse
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.source import merge_summaries, source_from_spec
 from elasticml.errors import ConfigError, DataError, error_to_dict
+from elasticml.evaluation.constant_model import constant_loss
 from elasticml.jobs.history import History
 from elasticml.jobs.result import evaluate, load_result, make_result
 from elasticml.jobs.rpc import read_outcome, unwrap_reply
@@ -83,10 +84,10 @@ def test_evaluation_fills_history_and_summary():
 @pytest.mark.parametrize(
     ("coef", "loss", "warning"),
     [
-        ((-1.0, 1.0), "logistic", "the accuracy 0.2500 is below 0.5000, that of always predicting"),
-        ((-9.0, 9.0), "squared", "the predictions are worse than the mean of the labels (r2 -"),
-        ((-9.0, 0.0), "logistic", "the log loss 6.9233 is above 0.6931, that of always predicting"),
-        ((0.0, 0.0), "logistic", "the accuracy is 0.5000, that of always predicting the most freq"),
+        ((-1.0, 1.0), "logistic", "the training loss 1.36"),
+        ((-9.0, 9.0), "squared", "the training loss 67.75 is not below 0.125, that of the best"),
+        ((0.0, 0.0), "logistic", "the training loss 0.693147 is not below 0.693147, that of the"),
+        ((0.0, 0.0), "squared_hinge", "the training loss 1 is not below 1, that of the best co"),
         ((1.0, -1.0), "logistic", None),
     ],
 )
@@ -98,6 +99,26 @@ def test_predictions_that_lose_to_a_constant_are_a_note(coef, loss, warning):
         "notes"
     ]
     assert [note[: len(warning or "")] for note in notes] == ([warning] if warning else [])
+
+
+def test_the_best_constant_of_each_kind_of_loss():
+    def least(y, **section):
+        facts = merge_summaries([from_arrays(np.zeros((len(y), 1)), y).survey(0)])
+        return constant_loss({"name": "batch_gradient", "l2": 1.0, **section}, facts)
+
+    rare = np.array([1.0] + 19 * [-1.0])
+    entropy = -(0.05 * np.log(0.05) + 0.95 * np.log(0.95))
+    assert least(rare, loss="logistic") == pytest.approx(entropy)
+    assert least(rare, loss="logistic", class_weight="balanced") == pytest.approx(np.log(2.0))
+    assert least(rare, name="cocoa", loss="hinge") == pytest.approx(0.1)
+    assert least(rare, loss="squared_hinge") == pytest.approx(4 * 0.05 * 0.95)
+    three = np.array([0.0, 0.0, 1.0, 2.0])
+    assert least(three, loss="logistic") == pytest.approx(1.5 * np.log(2.0))
+    assert least(three, name="cocoa", loss="hinge") == pytest.approx(2 * (0.5 + 0.25 + 0.25))
+    assert least(three, loss="squared") == pytest.approx(three.var() / 2)
+    counts = np.array([1.0, 1.0, 4.0])
+    assert least(counts, loss="poisson") == pytest.approx((counts @ np.log(counts / 2)) / 3)
+    assert least(np.arange(1e4) + 0.5, loss="squared") is None
 
 
 def test_data_that_cannot_be_read_here_are_a_note():

@@ -14,6 +14,7 @@ from elasticml.report import lane_zoom
 from elasticml.report.lanes import KINDS, make_lanes
 from elasticml.report.run_page import rows_to_show, write_report
 from elasticml.report.run_reader import read_run
+from elasticml.report.style import DistinctTicks
 from tests.unit.report.fabricate import fabricate_run
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
@@ -76,6 +77,7 @@ def test_report_is_self_contained_with_its_plots_beside_it(tmp_path):
     page = write_report(path)
     result = check(page)
     words = " ".join(result.words)
+    assert "cause:" not in page.read_text()
     assert len(result.labelled) == 5
     for message in (
         "14 → 7 → 14",
@@ -96,6 +98,13 @@ def test_report_is_self_contained_with_its_plots_beside_it(tmp_path):
     ]
     assert all((path / p).read_bytes().startswith(b"\x89PNG") for p in pngs)
     assert not list(path.glob(".*"))
+
+
+def test_ticks_have_the_digits_that_tell_them_apart():
+    ticks = DistinctTicks().format_ticks
+    assert ticks([0.69312, 0.693125]) == ["0.69312", "0.693125"]
+    assert ticks([0.69312001, 0.69312002]) == ["0.69312001", "0.69312002"]
+    assert ticks([0.1, 0.2, 0.30000000000000004, 2000.0]) == ["0.1", "0.2", "0.3", "2000"]
 
 
 def test_every_figure_and_column_is_in_the_legend(tmp_path):

@@ -1,0 +1,52 @@
+"""How long the rounds of a job have made no progress."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+from elasticml.story.history import HistoryRow
+
+#: A job with a tolerance ends after so many rounds that only rounding errors have changed.
+ROUNDS_WITHOUT_PROGRESS: Final = 100
+#: Share of the objective that counts as rounding error.
+ROUNDING: Final = 8.0 * sys.float_info.epsilon
+
+
+@dataclass(slots=True)
+class Stagnation:
+    """Rounds since the gap, or the objective of a job without one, has fallen.
+
+    A resumed job counts from its first round on.
+    """
+
+    lowest: float = math.inf
+    #: Rounds since it fell to this.
+    rounds: int = 0
+    #: The last round measured it, and was one too many.
+    is_over: bool = False
+
+    def after(self, row: HistoryRow, *, is_whole: bool) -> None:
+        """Take a round that has ended.
+
+        Parameters
+        ----------
+        is_whole : bool
+            Whether all examples took part; other rounds do not count, nor do those before.
+        """
+        if not is_whole:
+            self.rounds, self.is_over = 0, False
+            return
+        self.rounds += 1
+        has_gap = row.gap is not None or row.next_gap is not None
+        objective = row.objective if row.next_objective is None else row.next_objective
+        # Not every round has a certificate.
+        value = row.next_gap if has_gap else objective
+        if value is None:
+            self.is_over = False
+            return
+        if self.lowest - value > ROUNDING * abs(value if objective is None else objective):
+            self.lowest, self.rounds = value, 0
+        self.is_over = self.rounds >= ROUNDS_WITHOUT_PROGRESS
