@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from elasticml.jobs.announce import announce, withdraw
     from elasticml.jobs.callbacks import Callback
     from elasticml.jobs.handle import Handle
+    from elasticml.jobs.install import install
     from elasticml.jobs.job_file import JobFile, read_job_file
     from elasticml.jobs.replay import Replayed, replay
     from elasticml.jobs.result import Result, load_result
@@ -124,6 +125,7 @@ __all__ = [
     "enet_path",
     "from_arrays",
     "from_dask",
+    "install",
     "lasso_path",
     "load_model",
     "load_result",
@@ -172,6 +174,7 @@ _HOMES = {
     "Callback": "jobs.callbacks",
     **dict.fromkeys(("MLflowCallback", "TensorBoardCallback", "WandbCallback"), "jobs.trackers"),
     "Handle": "jobs.handle",
+    "install": "jobs.install",
     "JobFile": "jobs.job_file",
     "read_job_file": "jobs.job_file",
     "Replayed": "jobs.replay",

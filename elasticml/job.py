@@ -405,7 +405,7 @@ class Job:
             record |= {"resume": resume.place, "reached": dict(resume.reached)}
         elif resume is not None:
             record["resume"] = str(resume)
-        prepare_scheduler(client)
+        prepare_scheduler(client, list(workers))
         _submit(client, record, self.data)
         sent, source = job_record(record), self.data
         if has_partitions(source):
@@ -561,7 +561,7 @@ def resume(
 
 def _resumed(client: Client, path: str | Path, data: Source | None, test: Source | None) -> Handle:
     """Submit an interrupted job again."""
-    from elasticml.jobs.handle import Handle, prepare_scheduler
+    from elasticml.jobs.handle import Handle, prepare_scheduler, workers_of
 
     run_dir = Path(path) if not is_url(str(path)) and (Path(path) / "job.yaml").is_file() else None
     reached: Mapping[str, Any] = {}
@@ -577,7 +577,7 @@ def _resumed(client: Client, path: str | Path, data: Source | None, test: Source
         places, reached = [run.place], run.reached
         in_run_dir = run.in_run_dir
         interrupted = {"run_dir": run_dir, "continues": True, "cluster": sections.get("cluster")}
-    prepare_scheduler(client)
+    prepare_scheduler(client, list(workers_of(client)))
     place, former = _interrupted_job(client, places)
     source = source_from_spec(former.data) if data is None else validated_as(data, former.data)
     again = run_checkpoints.DATA_IN_MEMORY.get(str(former.data.get("format")))

@@ -32,10 +32,17 @@ class StockCluster(StockProcesses):
         For the scheduler's file, and the processes' logs.
     options : sequence of str
         Of ``dask scheduler``.
+    python : Path, optional
+        The Python of all processes, which then do not find elasticml here.
     """
 
-    def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, options: Sequence[str] = (), python: Path | None = None
+    ) -> None:
         super().__init__(folder)
+        self._python = sys.executable if python is None else str(python)
+        here = {"PYTHONPATH": str(ROOT)}
+        self._environment = here if python is None else {"PYTHONSAFEPATH": "1"}
         self._options = options
         self.start_scheduler()
 
@@ -87,11 +94,11 @@ class StockCluster(StockProcesses):
         self, name: str, command: list[str], environment: dict[str, str] | None = None
     ) -> None:
         module, *options = command
-        dask = [sys.executable, "-m", f"distributed.cli.{module}", "--host", "127.0.0.1"]
+        dask = [self._python, "-m", f"distributed.cli.{module}", "--host", "127.0.0.1"]
         self.start(
             name,
             [*_ENDS_WITH_PARENT, *dask, "--no-dashboard", *options],
-            {"PYTHONPATH": str(ROOT), **(environment or {})},
+            {**self._environment, **(environment or {})},
         )
 
     def _await_file(self) -> None:
@@ -99,9 +106,11 @@ class StockCluster(StockProcesses):
 
 
 @contextlib.contextmanager
-def stock_cluster(folder: Path, options: Sequence[str] = ()) -> Generator[StockCluster]:
+def stock_cluster(
+    folder: Path, options: Sequence[str] = (), python: Path | None = None
+) -> Generator[StockCluster]:
     """Yield a cluster whose processes end with the block."""
-    cluster = StockCluster(folder, options)
+    cluster = StockCluster(folder, options, python)
     try:
         yield cluster
     finally:

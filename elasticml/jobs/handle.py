@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import UNKNOWN_JOB, ConfigError, ElasticmlError, JobFailedError
 from elasticml.jobs.follow import SCHEDULER_LOST, Watcher, follow
+from elasticml.jobs.installed import check_installed
 from elasticml.jobs.progress_bar import ProgressBar
 from elasticml.jobs.result import Result
 from elasticml.jobs.rpc import JobOutcome, read_outcome, unwrap_reply
@@ -314,16 +315,22 @@ def attach_handle(client: Client, job_id: str) -> Handle:
     )
 
 
-def prepare_scheduler(client: Client) -> None:
+def prepare_scheduler(client: Client, workers: Sequence[str] = ()) -> None:
     """Install the driver plugin on a scheduler; it turns workers into members. Idempotent.
+
+    Parameters
+    ----------
+    workers : sequence of str
+        Addresses of workers that shall have elasticml too.
 
     Raises
     ------
     ConfigError
-        When the scheduler has another version of elasticml.
+        When the scheduler or a worker lacks elasticml, or has another version.
     """
     from elasticml.runtime.scheduler_plugin import ElasticmlScheduler
 
+    check_installed(client, workers)
     client.register_plugin(ElasticmlScheduler())
 
 

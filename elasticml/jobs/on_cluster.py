@@ -12,6 +12,7 @@ import inspect
 import weakref
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -23,6 +24,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _END: Final = object()
+
+
+def called_on(target: Target, function: Callable[[Client], T]) -> T:
+    """Call a function with the client of a cluster, and close a client made for it.
+
+    Returns
+    -------
+    object
+        What the function returns; a coroutine of it where the client is asynchronous.
+    """
+    client, is_ours = client_of(target)
+    if client.asynchronous:
+        return cast(T, _called(client, is_ours, function))
+    with client if is_ours else nullcontext():
+        return function(client)
 
 
 def with_handle(
@@ -40,11 +56,8 @@ def with_handle(
     client, is_ours = client_of(target)
     if client.asynchronous:
         return cast(T, _finished(client, is_ours, start, finish))
-    try:
+    with client if is_ours else nullcontext():
         return finish(start(client))
-    finally:
-        if is_ours:
-            client.close()
 
 
 def handle_on(target: Target, start: Callable[[Client], Handle]) -> Handle:
@@ -77,6 +90,11 @@ def _close(client: Client) -> None:
         client.close()
 
 
+async def _called(client: Client, is_ours: bool, function: Callable[[Client], T]) -> T:
+    async with client if is_ours else nullcontext():
+        return await _in_thread(function, await client)
+
+
 async def _started(client: Client, is_ours: bool, start: Callable[[Client], Handle]) -> AsyncHandle:
     await client
     try:
@@ -90,9 +108,9 @@ async def _started(client: Client, is_ours: bool, start: Callable[[Client], Hand
 async def _finished(
     client: Client, is_ours: bool, start: Callable[[Client], Handle], finish: Callable[[Handle], T]
 ) -> T:
-    await client
     started: list[Handle] = []
-    try:
+    async with client if is_ours else nullcontext():
+        await client
         try:
             await _in_thread(lambda: started.append(start(client)))
         except asyncio.CancelledError:
@@ -100,9 +118,6 @@ async def _finished(
                 await _in_thread(started[0].cancel)
             raise
         return await _in_thread(finish, started[0], interrupts=started[0])
-    finally:
-        if is_ours:
-            await client.close()
 
 
 async def _in_thread(
