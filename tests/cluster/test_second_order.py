@@ -36,7 +36,7 @@ def least() -> float:
 
 
 @pytest.mark.parametrize("absent", ["auto", "taylor"])
-@pytest.mark.parametrize("optimizer", ["lbfgs", "tron"])
+@pytest.mark.parametrize("optimizer", ["lbfgs", "tron", "newton"])
 def test_killed_workers_do_not_change_the_optimum(
     client: Client, optimizer: str, absent: Any
 ) -> None:

@@ -101,7 +101,9 @@ def test_descent_without_a_line_search_resumes_bit_for_bit(tmp_path: Path, step:
     ]
 
 
-@pytest.mark.parametrize(("optimizer", "at_round"), [("gd", 12), ("lbfgs", 5), ("tron", 3)])
+@pytest.mark.parametrize(
+    ("optimizer", "at_round"), [("gd", 12), ("lbfgs", 5), ("tron", 3), ("newton", 3), ("auto", 3)]
+)
 def test_descent_with_a_line_search_resumes_up_to_rounding(
     tmp_path: Path, optimizer: str, at_round: int
 ) -> None:

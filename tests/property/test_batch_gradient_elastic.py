@@ -31,6 +31,7 @@ OPTIMIZERS: dict[str, dict[str, object]] = {
     "constant": {"optimizer": "gd", "step": "constant", "step_size": 0.3},
     "lbfgs": {"optimizer": "lbfgs"},
     "tron": {"optimizer": "tron"},
+    "newton": {"optimizer": "newton"},
 }
 optimizers = st.sampled_from(sorted(OPTIMIZERS))
 modes = st.sampled_from([0, 1, 2])

@@ -66,7 +66,7 @@ def test_gaps_bound_the_sum_of_the_classes_under_any_schedule(
 @settings(max_examples=25)
 @given(
     schedules(MEMBERS, ROUNDS, ("gradient", "probe", "product"), has_state=False),
-    st.sampled_from(["lbfgs", "tron"]),
+    st.sampled_from(["lbfgs", "tron", "newton"]),
     st.sampled_from(["auto", "taylor", "reload"]),
     st.sampled_from([0.0, 0.3]),
 )

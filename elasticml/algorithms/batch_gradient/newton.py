@@ -33,8 +33,8 @@ from elasticml.specification.algorithms import BatchGradient
 
 #: Longest step tried: lengths are halved from here, so one of them is 1.
 LONGEST: Final = 2.0
-#: Columns up to which every step has its own Hessian over all rows: it costs at most some four
-#: products with a vector.
+#: Columns, times pairs of models for each model, up to which every step has its own Hessian over
+#: all rows: it costs at most some four products with a vector.
 EXACT_COLUMNS: Final = 160
 #: Rows for each coordinate that are enough for the factors of a preconditioner.
 SAMPLE_ROWS: Final = 32
@@ -59,7 +59,8 @@ class Newton:
         self._columns = columns
         self._pairs = [(0, 0)] if models == 1 else multiclass_loss(loss).pairs(models)
         #: Share of the rows in a Hessian.
-        self._share = share_of_rows(columns.n_columns, columns.n_model, facts.n_rows)
+        width = columns.n_columns * len(self._pairs) / models
+        self._share = share_of_rows(width, columns.n_model, facts.n_rows)
         self._residual = settings.gradient_share
         #: A quadratic needs one step only.
         self._is_quadratic = settings.loss == "squared"
@@ -183,9 +184,12 @@ class Newton:
             self._is_worn = bool(resume.values["is_worn"])
 
 
-def share_of_rows(d: int, n_model: int, n_rows: int) -> float:
-    """Return the share of the rows that a Hessian is computed from."""
-    if d <= EXACT_COLUMNS:
+def share_of_rows(width: float, n_model: int, n_rows: int) -> float:
+    """Return the share of the rows that a Hessian is computed from.
+
+    ``width`` is the number of columns times the pairs of models for each model.
+    """
+    if width <= EXACT_COLUMNS:
         return 1.0
     share = SAMPLE_ROWS * n_model / max(1, n_rows)
     return share if share < 0.5 else 1.0

@@ -75,7 +75,7 @@ def trained(settings: Any, rounds: int = 2000, rows: Any = X) -> Any:
     return test_losses_of_jobs.trained(settings, Y, rounds, rows=rows, weights=S)
 
 
-@pytest.mark.parametrize("optimizer", ["lbfgs", "tron", "gd"])
+@pytest.mark.parametrize("optimizer", ["lbfgs", "tron", "newton", "gd"])
 @pytest.mark.parametrize("rows", [X, scipy.sparse.csr_matrix(X)], ids=["dense", "sparse"])
 def test_softmax_is_scikit_learns_multinomial_model(optimizer: Any, rows: Any) -> None:
     job = BatchGradient(
@@ -109,7 +109,7 @@ def test_scaled_columns_of_several_classes(scale: Any) -> None:
 
 
 @pytest.mark.parametrize("loss", ["squared_hinge", "smoothed_hinge"])
-@pytest.mark.parametrize("optimizer", ["lbfgs", "tron"])
+@pytest.mark.parametrize("optimizer", ["lbfgs", "tron", "newton"])
 def test_other_losses_train_each_class_against_the_rest(loss: Any, optimizer: Any) -> None:
     job = BatchGradient(
         loss=loss,

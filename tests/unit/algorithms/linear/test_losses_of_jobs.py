@@ -89,7 +89,7 @@ def trained(
 
 
 @pytest.mark.parametrize("name", list(CASES))
-@pytest.mark.parametrize("optimizer", ["lbfgs", "tron"])
+@pytest.mark.parametrize("optimizer", ["lbfgs", "tron", "newton"])
 def test_batch_gradient_finds_the_second_implementations_model(name: str, optimizer: Any) -> None:
     settings, y, reference = CASES[name]
     job = BatchGradient(

@@ -63,7 +63,7 @@ def trained(job: Any, y: Any, rows: Any = X) -> Any:
 
 
 @pytest.mark.parametrize("loss", list(TARGETS))
-@pytest.mark.parametrize("optimizer", ["lbfgs", "tron"])
+@pytest.mark.parametrize("optimizer", ["lbfgs", "tron", "newton"])
 def test_an_offset_is_added_to_every_margin(loss: Any, optimizer: Any) -> None:
     job = BatchGradient(
         loss=loss,
