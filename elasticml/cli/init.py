@@ -35,8 +35,6 @@ _LAST: Final = "the last column"
 _IDS: Final = ("", "id", "index", "key", "row", "rownames")
 #: Integers with at most this many different values are classes.
 _CLASSES_MAX: Final = 20
-#: Columns of numbers whose sizes differ by more than this are scaled.
-_SCALES: Final = 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,15 +170,6 @@ def _about_features(head: TableHead, features: Sequence[str]) -> list[str]:
         lines.append(f"  missing: median  # of numbers, or mean, 0; missing in {_listed(lacking)}")
     else:
         lines.append("  # missing: median  # accepts missing values; the first rows have none")
-    numbers = [name for name in features if head.types[name] == "number"]
-    sizes = [
-        max(abs(v) for v in head.columns[n] if v is not None)
-        for n in numbers
-        if any(v for v in head.columns[n])
-    ]
-    has_dates = any(head.types[name] == "date" for name in features)
-    if has_dates or (sizes and max(sizes) > _SCALES * min(sizes)):
-        lines.append("  scale: standard  # the columns' sizes differ; the model keeps their units")
     lines.append("  # test: FILE  # rows like these, for test metrics")
     return lines
 
@@ -214,7 +203,7 @@ def _job_file(name: str, kind: str, path: str, label: _Label, lines: Sequence[st
             f"  path: {_yaml(path)}",
             *(lines or ["  # test: FILE  # rows like these, for test metrics"]),
             "algorithm:",
-            "  name: batch_gradient  # or cocoa, which certifies how far it is from the optimum",
+            "  name: linear  # the engine follows from the loss; the result says which it was",
             f"  loss: {loss}  # {told}",
             "  l2: 1.0e-4  # penalty; more for few rows",
             "cluster: {kind: local, workers: 2}  # or address: tcp://host:8786, kind: yarn",

@@ -45,7 +45,7 @@ A job file specifies the algorithm, the data, and what to do when workers are lo
 \b
     name: first
     data: {format: svmlight, path: train.svm, test: test.svm}
-    algorithm: {name: batch_gradient, loss: logistic, l2: 1.0e-4}
+    algorithm: {name: linear, loss: logistic, l2: 1.0e-4}
     cluster: {kind: local, workers: 4}
     stop: {rounds: 100}
 

@@ -43,8 +43,8 @@ flights.head()
 # * ``missing="median"`` replaces a missing number by the median of its column, and
 #   ``missing_indicator`` adds a column that marks where it was missing.
 # * The label may be text.
-# * ``scale="standard"`` standardises the columns during training. The coefficients of the model
-#   are still in the units of the table.
+# * Columns of numbers are standardised during training. The coefficients of the model are still in
+#   the units of the table.
 
 from dask.distributed import Client
 
@@ -54,17 +54,20 @@ data = em.read_csv(
     "flights.csv", label="arrived", missing="median", missing_indicator=True, dates=["weekday"]
 )
 job = em.Job(
-    em.CoCoA(loss="logistic", l2=1e-3, scale="standard"),
+    em.Linear(loss="logistic", l2=1e-3),
     data,
     test=em.read_csv("new.csv", label="arrived", missing="median"),
 )
-with em.LocalCluster(workers=2, algorithms=["cocoa"]) as cluster, Client(cluster) as client:
+with (
+    em.LocalCluster(workers=2, algorithms=["batch_gradient"]) as cluster,
+    Client(cluster) as client,
+):
     result = job.run(client)
-print(result.summary["stopped_by"], result.summary["gap"])
+print(result.summary["engine"], result.summary["stopped_by"])
 print(result.summary["test"])
 
 # %%
-# ``gap`` is a certificate: the best possible objective is lower by at most this number.
+# The engine is the algorithm, which follows from the loss and the number of columns.
 #
 # Predict
 # -------

@@ -19,7 +19,7 @@ from dask.distributed import Client
 
 import elasticml as em
 
-cluster = em.LocalCluster(workers=2, algorithms=["cocoa"]).start()
+cluster = em.LocalCluster(workers=2, algorithms=["batch_gradient"]).start()
 client = Client(cluster.scheduler_address)
 
 rng = np.random.default_rng(1)
@@ -42,7 +42,7 @@ frame
 # ``label`` names the column to predict. Text columns are one-hot encoded.
 
 data = em.from_dask(frame, label="price")
-job = em.Job(em.CoCoA(loss="squared", l2=1e-6, scale="standard"), data, stop=em.Stop(gap=1e-4))
+job = em.Job(em.Linear(loss="squared", l2=1e-6), data)
 result = job.run(client)
 for name, weight in zip(
     result.model.get_feature_names_out(), result.model.coef_.ravel(), strict=True

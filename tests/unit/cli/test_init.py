@@ -51,7 +51,7 @@ def test_a_table_becomes_a_job_that_runs(folder, name):
     file, output, text = written(name)
     spec = file.data.spec()
     assert (spec["label"], spec["missing"], spec["ignore"]) == ("Class", "median", ["tail"])
-    assert (file.algorithm.loss, file.algorithm.scale) == ("logistic", "standard")
+    assert (file.algorithm.loss, file.algorithm.scale) == ("logistic", "auto")
     assert "label       Class (by its name): 2 classes: " in output
     assert "missing in gate (7)" in text
     assert "text, which becomes categories: carrier (2 different)" in text
