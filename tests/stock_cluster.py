@@ -19,6 +19,8 @@ from elasticml.jobs.handle import workers_of
 #: Where workers find the functions of the tests.
 ROOT = Path(__file__).resolve().parents[1]
 END_S_MAX = 60.0
+#: Starts a command that may mount file systems which no other process sees.
+UNSHARE = ("unshare", "--mount", "--map-root-user")
 #: The processes also end when pytest is killed.
 _ENDS_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 
@@ -65,11 +67,21 @@ class StockCluster(StockProcesses):
         self._await_file()
         return str(json.loads(self.file.read_text())["address"])
 
-    def worker(self, name: str, *options: str, environment: dict[str, str] | None = None) -> int:
-        """Start ``dask worker``; returns the pid of its process, the nanny's where it has one."""
+    def worker(
+        self,
+        name: str,
+        *options: str,
+        environment: dict[str, str] | None = None,
+        hidden: Path | None = None,
+    ) -> int:
+        """Start ``dask worker``; returns the pid of its process, the nanny's where it has one.
+
+        A folder that is ``hidden`` is empty for it, as on a host that does not share it; this needs
+        ``unshare`` and its permission.
+        """
         self._await_file()
         file = ["--scheduler-file", str(self.file), "--name", name, "--nthreads", "1"]
-        self._start(name, ["dask_worker", *file, *options], environment)
+        self._start(name, ["dask_worker", *file, *options], environment, hidden)
         return self.processes[name].pid
 
     def client(self, **settings: Any) -> Client:
@@ -91,13 +103,19 @@ class StockCluster(StockProcesses):
         return self.processes[name].wait(END_S_MAX)
 
     def _start(
-        self, name: str, command: list[str], environment: dict[str, str] | None = None
+        self,
+        name: str,
+        command: list[str],
+        environment: dict[str, str] | None = None,
+        hidden: Path | None = None,
     ) -> None:
         module, *options = command
+        mount = f'mount -t tmpfs none "{hidden}" && exec "$@"'
+        within = [] if hidden is None else [*UNSHARE, "sh", "-c", mount, "sh"]
         dask = [self._python, "-m", f"distributed.cli.{module}", "--host", "127.0.0.1"]
         self.start(
             name,
-            [*_ENDS_WITH_PARENT, *dask, "--no-dashboard", *options],
+            [*_ENDS_WITH_PARENT, *within, *dask, "--no-dashboard", *options],
             {**self._environment, **(environment or {})},
         )
 

@@ -277,6 +277,23 @@ def merge_summaries(
     )
 
 
+def single_row_warnings(facts: DatasetStats) -> list[str]:
+    """Return a sentence about classes that one row has, while others have more: mistyped labels."""
+    counts, encoder = facts.label_counts, facts.encoder or {}
+    single = [label for label, count in counts.items() if count == 1]
+    if not single or len(counts) < 3 or len(single) == len(counts):
+        return []
+    words = encoder.get("classes")
+    shown = [repr(words[int(one)]) if words else f"{one:g}" for one in single[:5]]
+    more = ", ..." if len(single) > 5 else ""
+    where = f" of column {encoder['label']!r}" if encoder.get("label") else ""
+    occurs = "label {} occurs in one row" if len(single) == 1 else "labels {} occur in one row each"
+    return [
+        f"{occurs.format(', '.join(shown) + more + where)} of {facts.n_rows}: correct the data if "
+        "the label is mistyped, or leave the row out"
+    ]
+
+
 def merge_layout_kinds(kinds: Sequence[Kind]) -> Kind:
     """Return the common kind of chunks: ``csr`` for a mixture of ``csr`` and ``binary_csr``.
 

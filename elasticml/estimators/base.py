@@ -20,6 +20,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from elasticml.arrays import F64
 from elasticml.data.chunks.rows import refuse_text
+from elasticml.errors import DataError
 from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client
 from elasticml.estimators.inputs import is_named, load_arrays, load_rows, load_training
 from elasticml.estimators.offsets import (
@@ -97,6 +98,22 @@ def meta_of(X: Any) -> Any:
     if hasattr(X, "_meta_nonempty"):
         return X._meta_nonempty
     return np.zeros((1, int(X.shape[1])))
+
+
+def _refuse_text_columns(X: Any, name: str) -> None:
+    """Raise DataError for the first column of a Dask frame that holds no numbers, if there is one.
+
+    Dask's worker would fail with NumPy's error.
+    """
+    dtypes = getattr(getattr(X, "_meta", None), "dtypes", {})
+    for column, dtype in dtypes.items():
+        if dtype.kind not in "biuf":
+            raise DataError(
+                f"{name}: column {column!r} of the Dask frame holds {dtype}, wanted numbers; drop "
+                "the column, or run a job, which encodes text and dates: em.Job(algorithm, "
+                "em.from_dask(frame, label=...))",
+                column=str(column),
+            )
 
 
 def lazily(model: BaseEstimator, method: str, X: Any, dtype: Any, width: int | None = None) -> Any:
@@ -319,6 +336,7 @@ class LinearEstimator(ElasticEstimator):
             self._validate_params()
             self._rows = None
             validate_data(self, meta_of(X), skip_check_array=True)
+            _refuse_text_columns(X, type(self).__name__)
             if offset is not None:
                 X, y, sample_weight = self._lazily_offset(X, y, sample_weight, offset)
             yield DaskRows(X, y, sample_weight, client)

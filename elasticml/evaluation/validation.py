@@ -126,6 +126,12 @@ def resolve_metrics(section: Mapping[str, Any], names: Sequence[str]) -> tuple[s
     return tuple(names) or (default_metric(**fits),)
 
 
+def is_classification(section: Mapping[str, Any]) -> bool:
+    """Whether an algorithm's models classify, as far as its settings say."""
+    is_imported = section.get("name") not in ALGORITHMS
+    return not is_imported and bool(getattr(_settings(section), "is_classification", False))
+
+
 def _predicts(section: Mapping[str, Any]) -> tuple[bool, bool]:
     """Return whether models classify, and whether they give probabilities."""
     settings = _settings(section)

@@ -21,6 +21,7 @@ from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.digests import digest_of_chunks
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats
 from elasticml.data.readers.dask_partitions import PartitionSource, has_partitions
+from elasticml.data.readers.files import located
 from elasticml.data.source import Source, pin_blocks, source_from_spec
 from elasticml.data.storage.block_cache import unpin
 from elasticml.errors import (
@@ -214,6 +215,7 @@ class MemberAgent:
         if not isinstance(error, ElasticmlError):
             logger.error("member %s of job %s failed", self.me, self.job, exc_info=error)
             error = fault_of(error, f"member {self.me}", member=str(self.me))
+        error = located(error, "a worker")
         body = error_to_dict(error)
         self._tell_driver(ev.Failed(reason=error.message, member=self.me), error=body)
 

@@ -19,6 +19,7 @@ from elasticml.algorithms.registry import column_bytes
 from elasticml.collective.dask_transport import transport_of
 from elasticml.control.job_state import JobState
 from elasticml.data.dataset_stats import BlockSummary
+from elasticml.data.readers.files import located
 from elasticml.data.source import source_from_spec
 from elasticml.errors import UNKNOWN_JOB, ConfigError, ElasticmlError, error_to_dict
 from elasticml.ids import RECORD_VERSION, VERSION, chunk_id
@@ -240,7 +241,7 @@ class ElasticmlScheduler(SchedulerPlugin):
             if graph is not None:
                 self._feeds[shell.job] = PartitionFeed(self._scheduler, shell.job, graph)
         except ElasticmlError as error:
-            return {"error": error_to_dict(error)}
+            return {"error": error_to_dict(located(error, "the scheduler"))}
         self._jobs[shell.job] = shell
         shell.driver_session.open(shell.now_s())
         for mark in self._board.live():

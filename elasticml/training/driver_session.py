@@ -18,7 +18,12 @@ from elasticml.control.driver import Driver
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.data.chunks.digests import as_text, digest_of_arrays
 from elasticml.data.column_survey import column_warnings
-from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_summaries
+from elasticml.data.dataset_stats import (
+    BlockSummary,
+    DatasetStats,
+    merge_summaries,
+    single_row_warnings,
+)
 from elasticml.data.source import Source
 from elasticml.errors import (
     ConfigError,
@@ -27,7 +32,7 @@ from elasticml.errors import (
     JobFailedError,
     error_to_dict,
 )
-from elasticml.evaluation.validation import make_trainer, validation_summary
+from elasticml.evaluation.validation import is_classification, make_trainer, validation_summary
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.protocol.chunk_ranges import format_chunk_ranges
@@ -215,7 +220,8 @@ class DriverSession:
         depends_on_sizes = self.record.algorithm_name in SCALED
         scale = self.record.algorithm_settings.get("scale", "none")
         is_scaled = not depends_on_sizes or scale != "none"
-        return column_warnings(facts.moments, is_scaled=is_scaled)
+        rare = single_row_warnings(facts) if is_classification(self.record.algorithm) else []
+        return [*column_warnings(facts.moments, is_scaled=is_scaled), *rare]
 
     def make_trainer(self, absent: str) -> ev.Event | None:
         """Create the trainer without starting it; return an event only if it rejects the job."""

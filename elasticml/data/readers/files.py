@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import json
 import lzma
+import socket
 import threading
 import zlib
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -23,7 +24,7 @@ from elasticml.data.storage.untrusted_files import (
     check_expansion,
     check_regular,
 )
-from elasticml.errors import ConfigError, DataError, one_line
+from elasticml.errors import ConfigError, DataError, ElasticmlError, one_line
 
 Compression = Literal["gzip", "bzip2", "xz"]
 T = TypeVar("T")
@@ -167,7 +168,23 @@ def _compression(path: str, token: str, size: int) -> Compression | None:
 
 def missing(path: str) -> ConfigError:
     """Return the error for a file that does not exist."""
-    return ConfigError(f"data file {path} does not exist; check data.path", path=path)
+    return ConfigError(
+        f"data file {path} does not exist; check data.path", path=path, is_missing=True
+    )
+
+
+def located(error: ElasticmlError, process: str) -> ElasticmlError:
+    """Return the error of another process than the user's: it names the host that lacks a file."""
+    if not error.fields.get("is_missing"):
+        return error
+    path = error.fields["path"]
+    return ConfigError(
+        f"data file {path} does not exist on host {socket.gethostname()}, where {process} runs; "
+        "check data.path: a file must have the same path on the hosts of the scheduler and of all "
+        "workers, such as on a shared file system; or give a URL that they can open, or a Dask "
+        "frame (em.from_dask)",
+        path=path,
+    )
 
 
 def unusable(path: str, action: str, error: Exception) -> ConfigError:

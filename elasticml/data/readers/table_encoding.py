@@ -887,8 +887,9 @@ def _refuse_missing(missing: NDArray[np.bool_], name: str, path: str, place: Pla
         count = int(missing.sum())
         raise DataError(
             f"column {name!r} of {path} has {count} missing values, the first in "
-            f"{place(int(np.argmax(missing)))}; impute them by data.missing, such as median (in "
-            'Python missing="median"), remove the rows, or list the column in data.ignore',
+            f"{place(int(np.argmax(missing)))}; impute them by data.missing: median (in Python "
+            'em.read_csv(path, label, missing="median") or another reader, also as X of an '
+            "estimator), remove the rows, or list the column in data.ignore",
             path=path,
             column=name,
             count=count,
