@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from elasticml.arrays import F64
+from elasticml.objectives.penalties import L2
 
 Flags = NDArray[np.bool_]
 
@@ -152,6 +154,21 @@ class Columns:
                 out[n + k, n + j] = out[n + j, n + k] = self.constant**2 * arrays["mass"][p]
         return out
 
+    def received(self, gradient: F64) -> F64:
+        """Return the gradient (n_sent,) in the units of the data, of which :meth:`up` is given.
+
+        Without a trained intercept that of the offset, which has no part in it, is 0.
+        """
+        out = np.zeros(self.n_sent)
+        columns, offsets = self._parts(out)
+        own, intercepts = self._parts(gradient)
+        columns[:] = own if self.factor is None else own / self.factor
+        if self.intercept:
+            offsets[:] = intercepts / self.constant
+            if self.shift is not None:
+                columns += self.shift * offsets[:, None]
+        return out
+
     def trained(self, coef: F64, intercept: ArrayLike) -> F64:
         """Return the trained coordinates (n_model,) of a model in the units of the data.
 
@@ -203,6 +220,52 @@ class Columns:
         """Return ``coef`` (models, d) and ``intercept`` (models,) in the units of the data."""
         coef, offsets = self._parts(self.model(w))
         return {"coef": coef, "intercept": offsets if self.has_offset else np.zeros(self.models)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarriedL2(L2):
+    """``strength / 2`` times the squares of the coefficients in the units of the data.
+
+    The trained coordinates only condition the problem. The intercepts are penalised, too, each
+    square times ``of_intercept``.
+    """
+
+    columns: Columns
+    of_intercept: float = 0.0
+
+    def _penalised(self, w: F64) -> F64:
+        p = self.columns.down(w).copy()
+        p[self.n_penalised :] *= math.sqrt(self.of_intercept)
+        if self.unpenalised is not None:
+            p[self.unpenalised] = 0.0
+        return p
+
+    def gradient(self, w: F64) -> F64:
+        """See :class:`L2`."""
+        p = self.strength * self._penalised(w)
+        p[self.n_penalised :] *= math.sqrt(self.of_intercept)
+        out: F64 = self.columns.up(p)
+        return out
+
+    def add_curvature(self, hessian: F64) -> None:
+        """See :class:`L2`."""
+        L2.add_curvature(replace(self, of_intercept=0.0), hessian)
+        n, d = self.n_penalised, self.columns.n_columns
+        for k in range(len(hessian) - n):
+            # The intercept in the units of the data is a sum of trained coordinates.
+            own = np.zeros(len(hessian))
+            if self.columns.shift is not None:
+                factor = 1.0 if self.columns.factor is None else self.columns.factor
+                own[k * d : (k + 1) * d] = -factor * self.columns.shift
+            own[n + k] = self.columns.constant
+            hessian += self.strength * self.of_intercept * np.outer(own, own)
+
+    def by_coefficients(self, gradient: F64) -> F64:
+        """See :class:`L2`."""
+        received = self.columns.received(gradient)
+        if self.of_intercept:
+            received[self.n_penalised :] /= math.sqrt(self.of_intercept)
+        return received
 
 
 def same_columns(columns: Columns, state: Mapping[str, F64]) -> Columns:

@@ -229,9 +229,10 @@ class DaskRows:
             algorithm = BatchGradient(
                 loss=cast(Any, loss),
                 l2=l2,
-                optimizer="tron",
+                optimizer="auto",
                 intercept=intercept,
-                scale="none",
+                scale="standard",
+                penalise="raw",
                 tolerance=min(tolerance, 1.0),
                 offset=fixed,
             )

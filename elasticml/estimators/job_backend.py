@@ -34,8 +34,9 @@ def run_job(
     client: Any,
     rounds: int,
     warm_start: Mapping[str, Any] | None = None,
+    gap: float | None = None,
 ) -> Result:
-    """Train a model as a job on a cluster, in at most ``rounds`` rounds.
+    """Train a model as a job on a cluster, in at most ``rounds`` rounds or to a certified gap.
 
     Raises
     ------
@@ -46,7 +47,7 @@ def run_job(
         algorithm,
         data,
         name="estimator",
-        stop=Stop(rounds=rounds),
+        stop=Stop(rounds=rounds, gap=gap),
         warm_start=warm_start,
         # Rounds with stand-ins would use up max_iter while a killed worker comes back.
         absent="reload",
@@ -151,9 +152,10 @@ def fit_primal_as_job(
     algorithm = BatchGradient(
         loss=cast(Any, function.loss),
         l2=function.l2,
-        optimizer="tron",
+        optimizer="auto",
         intercept=function.has_intercept,
-        scale="none",
+        scale="standard",
+        penalise="raw",
         tolerance=min(tolerance, 1.0),
         offset=getattr(function, "fixed", None),
     )

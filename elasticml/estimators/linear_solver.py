@@ -7,7 +7,7 @@ Newton steps on the model, or by proximal Newton steps on working sets of column
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +17,6 @@ from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.dual_descent import DualDescent
 from elasticml.algorithms.linear.interior_point import InteriorPoint, passes_of
 from elasticml.algorithms.linear.linear_objective import LinearObjective
-from elasticml.algorithms.linear.newton import minimise
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 from elasticml.algorithms.local_runner import train_locally
 from elasticml.arrays import F64
@@ -190,15 +189,7 @@ def _by_newton(
         is_free=False,
         fixed=problem.fixed,
     )
-    minimum = minimise(
-        function,
-        function.zero(),
-        gap=target_gap,
-        steps=problem.rounds,
-        hessian=function.hessian,
-        hessian_products=function.hessian_products(),
-        rough=function.rough(),
-    )
+    minimum = function.minimum(function.zero(), gap=target_gap, steps=problem.rounds)
     gap, w = max(minimum.point.gap, 0.0), minimum.point.w
     scaling = problem.intercept_scaling
     return LinearSolution(
@@ -290,16 +281,34 @@ def _as_job(
     total: float,
 ) -> LinearSolution:
     from elasticml.estimators.job_backend import run_job
-    from elasticml.specification.algorithms import CoCoA
+    from elasticml.specification.algorithms import AnyAlgorithm, BatchGradient, CoCoA
     from elasticml.story.summary import summary_from_json
 
-    algorithm = CoCoA(**{key: value for key, value in section.items() if key != "name"})
-    result = run_job(algorithm, data, client, problem.rounds)
+    algorithm: AnyAlgorithm
+    if problem.loss == "squared_hinge":
+        # Newton steps, in variables that make columns of unequal size alike.
+        algorithm = BatchGradient(
+            loss="squared_hinge",
+            l2=problem.strength / total,
+            optimizer="auto",
+            intercept=problem.intercept_scaling is not None,
+            intercept_scaling=problem.intercept_scaling,
+            scale="standard",
+            penalise="raw",
+            tolerance=0.0,
+            offset=problem.fixed,
+        )
+    else:
+        algorithm = CoCoA(**{key: value for key, value in section.items() if key != "name"})
+    is_newton = isinstance(algorithm, BatchGradient)
+    gap_to_reach = target_gap if is_newton else None
+    result = run_job(algorithm, data, client, problem.rounds, gap=gap_to_reach)
     summary = summary_from_json(result.summary)
     gap = math.nan if summary.gap is None else summary.gap
     target_gap = max(target_gap, gap) if summary.converged else target_gap
     rounds = len(result.history) if summary.rounds is None else summary.rounds
-    return _solution(result.arrays, gap * total, target_gap * total, rounds)
+    solution = _solution(result.arrays, gap * total, target_gap * total, rounds)
+    return replace(solution, method="newton") if is_newton else solution
 
 
 def _as_column_job(

@@ -16,7 +16,6 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.linear_objective import LinearObjective
-from elasticml.algorithms.linear.newton import minimise
 from elasticml.algorithms.linear.row_blocks import BorderedRows, RowBlocks
 from elasticml.algorithms.linear.softmax_objective import SoftmaxObjective
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
@@ -26,7 +25,6 @@ from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import (
     PRODUCT_VALUES_MIN,
     STEP_VALUES_MIN,
-    Path,
     choose_client,
     stored_values,
     threads_for,
@@ -44,7 +42,6 @@ from elasticml.estimators.linear_solver import (
     LinearProblem,
     LinearSolution,
     solve,
-    solve_where_held,
 )
 from elasticml.estimators.row_table import RowTable, by_columns
 from elasticml.runtime.executors import parallel
@@ -399,20 +396,6 @@ class LogisticRegression(LinearClassifier):
                 self._as_column_job(data, total, start, rows.client, goal), goal, total
             )
             return True
-        if self._may_be_dual() and math.isfinite(self.C):
-            problem = LinearProblem(
-                loss="logistic",
-                strength=1.0 / self.C,
-                intercept_scaling=None,
-                tol=self.tol,
-                rounds=self.max_iter,
-                seed=0,
-                fixed=fixed,
-            )
-            solution = solve_where_held(problem, rows.source(targets), total, rows.client)
-            warn_of_gap(solution.gap, solution.target_gap, solution.rounds)
-            self._keep_dual(solution, "job")
-            return True
         target_gap = self.tol * math.log(2.0)
         minimum = rows.minimise(
             targets,
@@ -479,15 +462,15 @@ class LogisticRegression(LinearClassifier):
                 options["fixed"] = fixed
                 solution = fit(X, targets, weights, pool, **options)
                 if solution.gap <= solution.target_gap:
-                    self._keep_dual(solution, "in-process")
+                    self._keep_dual(solution)
                     return
                 start = solution.coef
             self._fit_newton(
                 X.astype(np.float64, copy=False), targets, weights, pool, start, client, fixed
             )
 
-    def _keep_dual(self, solution: LinearSolution, path: Path) -> None:
-        self.solver_path_, self.method_ = path, "dual"
+    def _keep_dual(self, solution: LinearSolution) -> None:
+        self.solver_path_, self.method_ = "in-process", "dual"
         self.coef_, self.intercept_ = solution.coef[np.newaxis], np.zeros(1)
         self.dual_gap_ = self.C * solution.gap
         self.n_iter_ = np.array([solution.rounds], np.int32)
@@ -520,15 +503,7 @@ class LogisticRegression(LinearClassifier):
             if start.any() and not function.at(start).value <= function.at(function.zero()).value:
                 # Badly misclassified rows have almost no curvature: steps from there lead nowhere.
                 start = function.zero()
-            minimum = minimise(
-                function,
-                start,
-                gap=target_gap,
-                steps=self.max_iter,
-                hessian=function.hessian,
-                hessian_products=function.hessian_products(),
-                rough=function.rough(),
-            )
+            minimum = function.minimum(start, gap=target_gap, steps=self.max_iter)
         else:
             # Imported here: loading what jobs need takes longer than most fits.
             from elasticml.estimators.job_backend import fit_primal_as_job
@@ -560,7 +535,7 @@ class LogisticRegression(LinearClassifier):
             self.solver_path_ = "in-process" if client is None else "job"
             if client is None:
                 start = self._start(n_classes, rows.d)
-                minimum = minimise(function, start, gap=target_gap, steps=self.max_iter)
+                minimum = function.minimum(start, gap=target_gap, steps=self.max_iter)
             else:
                 # Imported here: loading what jobs need takes longer than most fits.
                 from elasticml.estimators.job_backend import fit_primal_as_job

@@ -363,8 +363,11 @@ def _solution(G: F64, linear: F64, alpha: float) -> F64:
     """Solve ``(G + alpha I) x = linear``; if it is singular, return the minimum-norm solution."""
     G[np.diag_indices_from(G)] += alpha
     if alpha > 0.0:
+        # Columns of unequal size, whose products would seem singular, get a diagonal of ones.
+        scale = 1.0 / np.sqrt(np.diag(G))
         try:
-            x: F64 = scipy.linalg.solve(G, linear, assume_a="pos")
+            factor = scipy.linalg.cho_factor(G * np.outer(scale, scale), check_finite=False)
+            x: F64 = scale * scipy.linalg.cho_solve(factor, scale * linear, check_finite=False)
             return x
         except np.linalg.LinAlgError:
             pass  # The penalty is below the rounding errors of G.

@@ -53,7 +53,8 @@ class LinearSVC(LinearClassifier):
     dual : bool or "auto"
         The method. True: dual coordinate ascent, or CoCoA from 8 million stored values. False:
         Newton steps; only for the squared hinge. "auto": Newton steps if they are possible and
-        there are at least as many rows as columns. A job with ``penalty="l2"`` always uses CoCoA.
+        there are at least as many rows as columns. A job
+        does not depend on it: Newton steps for the squared hinge, CoCoA for the hinge.
     tol : float
         A fit ends when its duality gap is at most ``tol`` times the objective of the zero model.
     C : float, above 0

@@ -129,8 +129,9 @@ def objective_of(algorithm: Mapping[str, Any], facts: DatasetStats) -> Objective
         fixed=offset_column(settings, facts),
         l2=settings.l2,
         targets=targets,
-        scale=settings.scale,
+        scale=settings.scale if settings.penalise == "scaled" else "none",
         intercept=settings.intercept,
+        constant=settings.intercept_scaling,
     )
 
 

@@ -53,6 +53,14 @@ class L2:
             out[self.unpenalised] = 0.0
         return out
 
+    def by_coefficients(self, gradient: F64) -> F64:
+        """Return a gradient by the coefficients in which the penalty has this strength."""
+        return gradient
+
+    def add_curvature(self, hessian: F64) -> None:
+        """Add the second derivatives, which do not depend on the model, to a matrix."""
+        hessian[np.diag_indices_from(hessian)] += self.gradient(np.ones(len(hessian)))
+
     def curvature_along(self, direction: F64) -> float:
         """Return the second derivative of the penalty along ``direction``."""
         d = self._penalised(direction)

@@ -349,6 +349,12 @@ class BatchGradient(_WithLoss, _Linear):
     roll_back: Literal[0, 1, 2] | None = None
     #: Scaling of the columns; by default "none".
     scale: Scale = "none"
+    #: The coefficients that ``l2`` penalises: those of the scaled columns, or those of the columns
+    #: as they are, "raw". Scaling then does not change the problem, only how fast it is solved.
+    penalise: Literal["scaled", "raw"] = "scaled"
+    #: With ``penalise="raw"``, penalise the intercept, too, as the coefficient of a column of this
+    #: value.
+    intercept_scaling: float | None = Field(default=None, gt=0)
     #: Column that is added to every margin, by its name in a table or its number from 0: its
     #: coefficient is 1. As in generalised linear models; with a log link the log of the exposure.
     offset: Offset = None
@@ -373,6 +379,10 @@ class BatchGradient(_WithLoss, _Linear):
                 "smoothing: is missing, wanted a width above 0: batch_gradient needs a smooth "
                 "loss; algorithm cocoa has the quantile loss itself"
             )
+        if self.intercept_scaling is not None and self.penalise != "raw":
+            raise ValueError("intercept_scaling: wanted penalise: raw with it")
+        if self.penalise == "raw" and self.step != "line_search":
+            raise ValueError(f"penalise: raw goes with step: line_search, not {self.step}")
         has_safe_step = self.loss not in DEVIANCES
         if self.step != "line_search" and self.step_size is None and not has_safe_step:
             raise ValueError(f"step_size: is missing: loss: {self.loss} has no safe step")
@@ -400,8 +410,18 @@ class BatchGradient(_WithLoss, _Linear):
 
     @property
     def certifies_gap(self) -> bool:
-        """Whether jobs certify a gap: those with losses that no other algorithm certifies."""
-        return self.loss in DEVIANCES and self.l2 > 0.0
+        """Whether jobs certify a gap.
+
+        Those with losses that no other algorithm certifies, and those that penalise every
+        coefficient as it is.
+        """
+        is_whole = self.penalise == "raw" and not self.has_free_intercept
+        return self.l2 > 0.0 and (self.loss in DEVIANCES or is_whole)
+
+    @property
+    def has_free_intercept(self) -> bool:
+        """Whether there is an intercept that is not penalised."""
+        return self.intercept and self.intercept_scaling is None
 
     @property
     def gradient_share(self) -> float:
@@ -422,6 +442,8 @@ class BatchGradient(_WithLoss, _Linear):
         for key in ("offset", "engine_of"):
             if values[key] is None:
                 del values[key]
+        if self.penalise == "scaled":
+            del values["penalise"], values["intercept_scaling"]
         return _section(self.name, {**values, "optimizer": self.chosen_optimizer})
 
 

@@ -35,7 +35,7 @@ from elasticml.algorithms.column_statistics import ranges_exchange
 from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
 from elasticml.objectives.losses import loss_named
-from elasticml.specification.algorithms import BatchGradient
+from elasticml.specification.algorithms import DEVIANCES, BatchGradient
 
 #: Serial of the point at which all margins are 0; solvers never cache it.
 _ZERO: Final = -2
@@ -127,7 +127,9 @@ def lower_bound_for(
     """
     if not settings.certifies_gap:
         return None
-    power = loss_named(settings.loss, settings.loss_parameters).shape[0]
+    loss = loss_named(settings.loss, settings.loss_parameters)
+    # Only an intercept that is not penalised needs it.
+    power = loss.shape[0] if settings.loss in DEVIANCES else math.nan
     earlier: Mapping[str, Any] | None = None if resume is None else resume.values.get("lower_bound")
     if earlier is not None:
         terms = earlier["intercept"]
@@ -136,7 +138,7 @@ def lower_bound_for(
             intercept = InterceptTerms(longest=terms[0], mean_target=terms[1], offset=terms[2])
         return LowerBound(power=power, l2=settings.l2, intercept=intercept, value=earlier["value"])
     intercept = None
-    if columns.intercept:
+    if settings.has_free_intercept:
         intercept = yield from _intercept_terms(power, columns)
     return LowerBound(power=power, l2=settings.l2, intercept=intercept)
 

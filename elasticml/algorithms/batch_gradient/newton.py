@@ -132,8 +132,7 @@ class Newton:
         return True
 
     def _factor(self, mean: F64, here: Iterate) -> None:
-        at = np.arange(self._columns.n_model)
-        mean[at, at] += here.penalty.gradient(np.ones(at.size))
+        here.penalty.add_curvature(mean)
         self._hessian, self._is_worn = mean, False
         self._factors = factors_of(mean)
 

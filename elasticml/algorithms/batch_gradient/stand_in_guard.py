@@ -73,7 +73,7 @@ def _gap(elastic: ElasticGradient, evaluated: Evaluated, penalty: L2) -> float |
         gradient = gradient + entry.proof.gradient
         true = entry.proof.interval(w, elastic.columns.down(w - entry.proof.w))
         room += true.high - true.low
-    gradient = gradient / divisor + penalty.gradient(w)
+    gradient = penalty.by_coefficients(gradient / divisor + penalty.gradient(w))
     return gap_bound(room / divisor, gradient, penalty.strength, penalty.n_penalised)
 
 

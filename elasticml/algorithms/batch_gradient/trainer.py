@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -50,7 +50,7 @@ from elasticml.algorithms.batch_gradient.stand_in_guard import (
 from elasticml.algorithms.batch_gradient.stand_ins import Interval
 from elasticml.algorithms.batch_gradient.tron import Tron
 from elasticml.algorithms.column_statistics import fix_columns
-from elasticml.algorithms.scaling import Columns
+from elasticml.algorithms.scaling import CarriedL2, Columns
 from elasticml.algorithms.targets import (
     Targets,
     check_labels,
@@ -138,7 +138,9 @@ def _train(
         fixed=offset_column(settings, facts),
     )
     optimizer = yield from _make_optimizer(settings, facts, columns, resume)
-    lower_bound = yield from lower_bound_for(settings, columns, resume)
+    is_raw = settings.penalise == "raw"
+    penalised = replace(columns, factor=None, shift=None) if is_raw else columns
+    lower_bound = yield from lower_bound_for(settings, penalised, resume)
     elastic = ElasticGradient(
         columns=columns,
         rules=rules,
@@ -148,9 +150,7 @@ def _train(
     )
     # Line 4: choose w^0.
     start = Point(serial=0, w=columns.start())
-    penalty = L2(
-        strength=settings.l2, n_penalised=columns.n_coefficients, unpenalised=columns.fixed
-    )
+    penalty = _penalty(settings, columns)
     descent = _Descent(
         settings=settings,
         elastic=elastic,
@@ -169,6 +169,19 @@ def _train(
             return ended
         if not (yield ended):
             return (yield from descent.finish())
+
+
+def _penalty(settings: BatchGradient, columns: Columns) -> L2:
+    common: dict[str, Any] = {
+        "strength": settings.l2,
+        "n_penalised": columns.n_coefficients,
+        "unpenalised": columns.fixed,
+    }
+    if settings.penalise == "scaled":
+        return L2(**common)
+    constant = settings.intercept_scaling
+    of_intercept = 0.0 if constant is None else constant**-2
+    return CarriedL2(**common, columns=columns, of_intercept=of_intercept)
 
 
 def _make_optimizer(
@@ -269,6 +282,7 @@ class _Descent:
     def _certify(self, w: F64, value: float, gradient: F64) -> None:
         """Raise the lower bound of the minimum; the arguments are of all examples."""
         if self.lower_bound is not None:
+            gradient = self.penalty.by_coefficients(gradient)
             self.lower_bound.learn(value, self.penalty.value(w), gradient)
 
     def _gap(self, value: float | None) -> float | None:
@@ -331,7 +345,7 @@ class _Descent:
             sums = elastic.stand_ins.total(evaluated.sums, w)
             value = sums.loss / divisor + self.penalty.value(w)
             gradient = sums.gradient / divisor + self.penalty.gradient(w)
-            norm = float(np.linalg.norm(gradient))
+            norm = float(np.linalg.norm(self.penalty.by_coefficients(gradient)))
         if self.first_norm is None:
             self.first_norm = norm
         return Iterate(

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.linear.newton import Point, Rough
+from elasticml.algorithms.linear.newton import Minimum, Point, Rough, minimise
 from elasticml.algorithms.linear.row_blocks import GRAM_COLUMNS_MAX, BorderedRows, RowBlocks
 from elasticml.arrays import F64
 from elasticml.objectives.conjugates import dual_loss_named
@@ -201,6 +201,18 @@ class LinearObjective:
             return self._at(w + t * step, there, loss, trial, least)
 
         return search
+
+    def minimum(self, start: F64, *, gap: float, steps: int) -> Minimum:
+        """See :func:`elasticml.algorithms.linear.newton.minimise`."""
+        return minimise(
+            self,
+            start,
+            gap=gap,
+            steps=steps,
+            hessian=self.hessian,
+            hessian_products=self.hessian_products(),
+            rough=self.rough(),
+        )
 
     def diagonal(self) -> F64:
         """See :class:`elasticml.algorithms.linear.newton.Smooth`."""

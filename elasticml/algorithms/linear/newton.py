@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg.blas import dtrsv
 
 from elasticml.algorithms.batch_gradient.trust_region import (
@@ -145,30 +146,45 @@ class Diagonal:
 class Factored:
     """Coordinates in which a symmetric positive definite matrix is the identity.
 
+    Parameters
+    ----------
+    matrix : ndarray (m, m)
+    block : ndarray (m,) of int, optional
+        Numbers of its coordinates; None for all. The others are divided by the root of their
+        ``curvature``, (n_model,).
+
     Raises
     ------
     numpy.linalg.LinAlgError
         When it is not positive definite.
     """
 
-    def __init__(self, matrix: F64) -> None:
+    def __init__(
+        self, matrix: F64, block: NDArray[np.intp] | None = None, curvature: F64 | None = None
+    ) -> None:
         #: Transposed, in the order of BLAS, which then copies nothing.
         self._upper = np.linalg.cholesky(matrix).T
+        self._block = slice(None) if block is None else block
+        self._rest = None if curvature is None else Diagonal(curvature)
 
     def to_model(self, u: F64) -> F64:
         """See :class:`Coordinates`."""
-        w: F64 = dtrsv(self._upper, u)
-        return w
+        return self._joined(u, dtrsv(self._upper, u[self._block]), Diagonal.to_model)
 
     def of_gradient(self, g: F64) -> F64:
         """See :class:`Coordinates`."""
-        u: F64 = dtrsv(self._upper, g, trans=1)
-        return u
+        return self._joined(g, dtrsv(self._upper, g[self._block], trans=1), Diagonal.of_gradient)
 
     def of_model(self, w: F64) -> F64:
         """See :class:`Coordinates`."""
-        u: F64 = self._upper @ w
-        return u
+        return self._joined(w, self._upper @ w[self._block], Diagonal.of_model)
+
+    def _joined(self, vector: F64, own: F64, of_rest: Callable[[Diagonal, F64], F64]) -> F64:
+        if self._rest is None:
+            return own
+        whole = of_rest(self._rest, vector)
+        whole[self._block] = own
+        return whole
 
 
 def minimise(
@@ -180,6 +196,7 @@ def minimise(
     hessian: Callable[[F64], F64] | None = None,
     hessian_products: float = 0.0,
     rough: Rough | None = None,
+    block: NDArray[np.intp] | None = None,
 ) -> Minimum:
     """Minimise a convex smooth function.
 
@@ -198,6 +215,9 @@ def minimise(
     rough : Rough, optional
         An estimate of the Hessian, for a function whose points have a search: its factors serve
         the steps before the last.
+    block : ndarray of int, optional
+        Numbers of the coordinates whose Hessian ``hessian`` returns, for a function without a
+        search; None for all.
     """
     here = function.at(start)
     hessian = hessian if math.isfinite(hessian_products) else None
@@ -205,7 +225,7 @@ def minimise(
         searched = _SearchedSteps(function, hessian, hessian_products, rough)
         return _minimise_along(function, here, gap, steps, searched)
     worth = max(PRODUCTS_WORTH, hessian_products)
-    scale = _coordinates(function, hessian, start)
+    scale = _coordinates(function, hessian, start, block)
     first = float(np.linalg.norm(scale.of_gradient(here.gradient)))
     radius = math.inf
     stalled, is_stale, refused = False, False, 0
@@ -231,7 +251,7 @@ def minimise(
             refused += not is_better
             hessian = hessian if refused < REFUSED_MAX else None
             length, step = float(np.linalg.norm(newton.step)), scale.to_model(newton.step)
-            scale, is_stale = _coordinates(function, hessian, here.w), False
+            scale, is_stale = _coordinates(function, hessian, here.w, block), False
             # The radius in the new coordinates has the same ratio to the last step.
             radius *= float(np.linalg.norm(scale.of_model(step))) / length
             first = float(np.linalg.norm(scale.of_gradient(here.gradient)))
@@ -366,10 +386,16 @@ def _end(here: Point, steps: int, gap: float) -> Minimum:
     return Minimum(point=here, steps=steps, converged=is_small)
 
 
-def _coordinates(function: Smooth, hessian: Callable[[F64], F64] | None, w: F64) -> Coordinates:
+def _coordinates(
+    function: Smooth,
+    hessian: Callable[[F64], F64] | None,
+    w: F64,
+    block: NDArray[np.intp] | None = None,
+) -> Coordinates:
     if hessian is not None:
         with contextlib.suppress(np.linalg.LinAlgError):
-            return Factored(hessian(w))
+            curvature = None if block is None else function.diagonal()
+            return Factored(hessian(w), block, curvature)
     return Diagonal(function.diagonal())
 
 

@@ -77,6 +77,11 @@ class RowBlocks:
         """Return these rows, for one thread."""
         return RowBlocks(self._X[at], Serial())
 
+    def columns(self, at: NDArray[np.intp]) -> F64:
+        """Return these columns as dense ones, (n, number)."""
+        some = self._X[:, at]
+        return np.asarray(some.toarray() if hasattr(some, "toarray") else some, np.float64)
+
     def forward(self, w: F64) -> F64:
         """Return ``X @ w``; w (d,) or (d, k)."""
         if w.ndim == 1 and self._rows is not None:

@@ -5,19 +5,38 @@ penalised. The dual variables are distributions over the classes, ``q_i``: those
 an intercept they are mixed with one distribution for all rows, just enough for the sums by class to
 equal the weights of the classes. The dual objective is their mean entropy minus
 ``1/(2 l2) |1/S sum_i s_i (e_y_i - q_i) x_i|^2``.
+
+In columns of large values the last term is large before the model is exact to rounding. For a
+*block* of such columns, or for all if they are few, the Hessian is computed: its factors serve the
+steps, and a linearised Newton step in the block corrects the dual variables, as in
+:mod:`elasticml.algorithms.linear.linear_objective`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
+from functools import cached_property
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.linear.newton import Point
+from elasticml.algorithms.linear.newton import Factored, Minimum, Point, minimise
 from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.arrays import F64
+
+#: Most coordinates of the block, and most values of its rows: 256 MB.
+BLOCK_MAX: Final = 512
+BLOCK_VALUES_MAX: Final = 2**25
+#: Mean square from which a column is in the block. Those of standardised and binary columns are at
+#: most 1.
+LARGE: Final = 4.0
+#: Values of rows that are weighted at a time for the block's Hessian: 1 MB.
+_TILE: Final = 2**17
+#: Linear corrections of the dual variables; each after the first removes rounding errors.
+_CORRECTIONS: Final = 2
 
 
 class SoftmaxObjective:
@@ -54,6 +73,8 @@ class SoftmaxObjective:
         self._classes, self._l2, self._intercept = classes, l2, intercept
         self._penalty = np.full((classes, rows.d + intercept), l2)
         self._penalty[:, rows.d :] = 0.0
+        #: The last model that was evaluated, and the block's Hessian there.
+        self._latest: tuple[F64, F64] | None = None
         #: Each class's share of the total weight.
         self._of_class = np.asarray(
             np.bincount(codes, weights=self._share[:, 0], minlength=classes), np.float64
@@ -100,8 +121,13 @@ class SoftmaxObjective:
             value=value,
             gradient=(self._adjoint(self._residuals(q)) + penalised).ravel(),
             product=self._product(q),
-            gap=value - self._dual(q),
+            gap=value - self._dual(w, q, penalised),
         )
+
+    def minimum(self, start: F64, *, gap: float, steps: int) -> Minimum:
+        """See :func:`elasticml.algorithms.linear.newton.minimise`."""
+        hessian = None if self.block is None else self.hessian
+        return minimise(self, start, gap=gap, steps=steps, hessian=hessian, block=self.block)
 
     def diagonal(self) -> F64:
         """See :class:`elasticml.algorithms.linear.newton.Smooth`."""
@@ -143,14 +169,103 @@ class SoftmaxObjective:
 
         return product
 
-    def _dual(self, q: F64) -> float:
+    def _dual(self, w: F64, q: F64, penalised: F64) -> float:
+        """Return the dual objective at distributions near those of the model."""
         if self._l2 <= 0.0:
             return math.nan
-        if self._intercept:
+        corrected = self._corrected(w, q, penalised)
+        if corrected is not None:
+            q = corrected
+        elif self._intercept:
             q = balanced(q, self._share[:, 0], self._of_class)
         image = self._adjoint(self._residuals(q))[:, : self._rows.d]
         entropies = -(q * np.log(np.maximum(q, 1e-300))).sum(axis=1)
         return float(self._share[:, 0] @ entropies) - 0.5 / self._l2 * float((image**2).sum())
+
+    # --- the block ------------------------------------------------------------------------------
+
+    @cached_property
+    def block(self) -> NDArray[np.intp] | None:
+        """Coordinates of a model whose Hessian is computed; None for none."""
+        d, most = self._rows.d, BLOCK_MAX // self._classes - self._intercept
+        most = min(most, BLOCK_VALUES_MAX // self._rows.n)
+        columns = np.arange(d)
+        if d > most:
+            squares = self._rows.squares(self._share[:, 0])
+            columns = np.argsort(-squares, kind="stable")[: max(most, 0)]
+            columns = np.sort(columns[squares[columns] > LARGE])
+        if not columns.size:
+            return None
+        columns = np.append(columns, [d] * self._intercept).astype(np.intp)
+        starts = np.arange(self._classes)[:, None] * (d + self._intercept)
+        flat: NDArray[np.intp] = (starts + columns).ravel()
+        return flat
+
+    @cached_property
+    def _block_rows(self) -> F64:
+        """The block's columns, with that of the intercept."""
+        assert self.block is not None
+        columns = self.block[: self.block.size // self._classes]
+        rows = np.ones((self._rows.n, columns.size))
+        own = columns[: columns.size - self._intercept]
+        rows[:, : own.size] = self._rows.columns(own)
+        return rows
+
+    def hessian(self, w: F64) -> F64:
+        """Return the block's Hessian at ``w``."""
+        if self._latest is not None and self._latest[0] is w:
+            return self._latest[1]
+        z = self._forward(w.reshape(self._penalty.shape))
+        q = np.exp(z - z.max(axis=1, keepdims=True))
+        return self._block_hessian(q / q.sum(axis=1, keepdims=True))
+
+    def _block_hessian(self, q: F64) -> F64:
+        """Return the block's Hessian where the distributions are ``q``.
+
+        Where all classes have the same direction the loss has no curvature. It gets that of a
+        single class: gradients have no part in this direction.
+        """
+        rows, k = self._block_rows, self._classes
+        m = rows.shape[1]
+        hessian, height = np.zeros((k, m, k, m)), max(1, _TILE // m)
+        for begin in range(0, len(rows), height):
+            at = slice(begin, begin + height)
+            some, of_classes, share = rows[at], q[at], self._share[at, 0]
+            for a in range(k):
+                for b in range(a + 1):
+                    curvature = share * of_classes[:, a] * ((a == b) - of_classes[:, b])
+                    hessian[a, :, b] += some.T @ (curvature[:, None] * some)
+        for a in range(k):
+            for b in range(a):
+                hessian[b, :, a] = hessian[a, :, b]
+        same = np.mean([hessian[a, :, a] for a in range(k)], axis=0) / k
+        hessian += same[None, :, None, :]
+        flat: F64 = hessian.reshape(k * m, k * m)
+        flat[np.diag_indices(k * m)] += self._penalty.ravel()[self.block]
+        return flat
+
+    def _corrected(self, w: F64, q: F64, penalised: F64) -> F64 | None:
+        """Return the distributions after a linearised Newton step in the block from ``w``.
+
+        No gradient is left in the block, so that they are balanced. None if some are below zero: a
+        step from a model far from the optimum is too long.
+        """
+        if self.block is None:
+            return None
+        self._latest = w, self._block_hessian(q)
+        with contextlib.suppress(np.linalg.LinAlgError):
+            rows, factors = self._block_rows, Factored(self._latest[1])
+            shape = self._classes, rows.shape[1]
+            penalty = self._penalty.ravel()[self.block].reshape(shape)
+            wanted, changed = penalised.ravel()[self.block].reshape(shape), q
+            for _ in range(_CORRECTIONS):
+                rest = self._residuals(changed).T @ rows + wanted
+                step = -factors.to_model(factors.of_gradient(rest.ravel())).reshape(shape)
+                along = rows @ step.T
+                along -= (q * along).sum(axis=1, keepdims=True)
+                changed, wanted = changed + q * along, wanted + penalty * step
+            return changed if changed.min() >= 0.0 else None
+        return None
 
 
 #: Replaces a zero sum in a divisor.

@@ -14,6 +14,7 @@ from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.registry import algorithm
 from elasticml.errors import ConfigError, DataError
 from elasticml.estimators.row_table import RowTable
+from elasticml.estimators.svm import LinearSVC
 from elasticml.models.loading import load_model, model_of_job
 from elasticml.specification.algorithms import BatchGradient, CoCoA
 
@@ -110,6 +111,30 @@ def test_cocoa_certifies_the_second_implementations_model(name: str) -> None:
     w, objective = reference()
     np.testing.assert_allclose(model.arrays["coef"][0], w, atol=1e-6)
     assert model.objective == pytest.approx(objective, rel=1e-8)
+    assert 0.0 <= model.gap <= 1e-12
+
+
+@pytest.mark.parametrize("optimizer", ["newton", "tron"])
+@pytest.mark.parametrize("scale", ["none", "standard"])
+def test_scaling_keeps_the_problem_whose_penalty_is_of_raw_columns(
+    scale: str, optimizer: str
+) -> None:
+    """Without scaled variables conjugate gradients take some hundred products on such columns."""
+    y = np.sign(Z - Z.mean())
+    job = BatchGradient(
+        loss="squared_hinge",
+        l2=1.0 / ROWS,
+        optimizer=optimizer,
+        intercept_scaling=2.0,
+        scale=scale,
+        penalise="raw",
+        tolerance=1e-10,
+    )
+    sizes = np.array([1e2, 1.0, 1.0, 0.1, 1.0])
+    model = trained(job, y, rows=X * sizes + 3.0 * sizes).model
+    here = LinearSVC(tol=1e-14, intercept_scaling=2.0).fit(X * sizes + 3.0 * sizes, y)
+    np.testing.assert_allclose(model.arrays["coef"], here.coef_, rtol=1e-6, atol=1e-10)
+    np.testing.assert_allclose(model.arrays["intercept"], here.intercept_, rtol=1e-6)
     assert 0.0 <= model.gap <= 1e-12
 
 
