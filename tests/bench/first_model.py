@@ -106,11 +106,10 @@ def scores(model: Any, of: Split) -> tuple[float, float | None]:
     X, y = of.test.drop(columns=of.table.label), of.test[of.table.label]
     if of.table.loss == "squared":
         return float(r2_score(y, model.predict(X))), None
-    shares, classes = model.predict_proba(X), np.asarray(model.classes_).astype(str)
+    shares, classes = model.predict_proba(X), np.asarray(model.classes_)
+    labels = y.to_numpy(classes.dtype if classes.dtype.kind in "if" else object)
     found = classes[shares.argmax(axis=1)]
-    order = np.argsort(classes)
-    loss = log_loss(y.astype(str), shares[:, order], labels=classes[order])
-    return float(accuracy_score(y.astype(str), found)), float(loss)
+    return float(accuracy_score(labels, found)), float(log_loss(labels, shares, labels=classes))
 
 
 def scikit_learns(of: Split) -> Any:
@@ -122,7 +121,7 @@ def scikit_learns(of: Split) -> Any:
     from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
     X = of.train.drop(columns=of.table.label)
-    words = [name for name in X if X[name].dtype == object]
+    words = [name for name in X if not pd.api.types.is_numeric_dtype(X[name])]
     dates = [name for name in words if _is_date(X[name])]
     words = [name for name in words if name not in dates]
     numbers = [name for name in X if name not in (*words, *dates)]
