@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import scipy.sparse
@@ -248,6 +248,9 @@ def products(X: Any, coef: F64) -> F64:
 
 # A trained linear model.
 
+#: Longest name of a column in a model's repr, in characters.
+_NAME_MAX: Final = 40
+
 
 def class_names(classes: NDArray[Any]) -> list[str]:
     """Return the labels as text: whole numbers without a decimal point.
@@ -259,6 +262,11 @@ def class_names(classes: NDArray[Any]) -> list[str]:
         str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
         for label in classes.tolist()
     ]
+
+
+def _cut(name: str) -> str:
+    """Return a column's name for one line: a category may be a whole paragraph of text."""
+    return name if len(name) <= _NAME_MAX else f"{name[: _NAME_MAX - 1]}…"
 
 
 class LinearModel(Model):
@@ -305,7 +313,7 @@ class LinearModel(Model):
         names, w = self.rows.feature_names(), np.abs(self.coef_).max(axis=0)
         largest = [int(j) for j in np.argsort(-w, kind="stable")[:3] if w[j]]
         shown = ", ".join(
-            f"{names[j]} {'/'.join(f'{v:+.4g}' for v in self.coef_[:4, j])}" for j in largest
+            f"{_cut(names[j])} {'/'.join(f'{v:+.4g}' for v in self.coef_[:4, j])}" for j in largest
         )
         what = (
             "regression"

@@ -24,6 +24,7 @@ from elasticml.errors import ConfigError, DataError
 from elasticml.models.file_format import HEADER
 from elasticml.models.loading import load_model, model_of_job
 from elasticml.models.model import KMeansModel, LinearModel, Model
+from elasticml.models.row_input import RowInput
 
 N = 300
 BINARY = {"name": "batch_gradient", "loss": "logistic"}
@@ -189,6 +190,12 @@ def test_a_model_names_its_columns_as_scikit_learn_does(folder: Path) -> None:
     numbers = LinearModel({"coef": np.ones((1, 2)), "intercept": np.zeros(1)}, None)
     assert not hasattr(numbers, "feature_names_in_")
     assert numbers.get_feature_names_out().tolist() == ["x0", "x1"]
+
+
+def test_the_repr_of_a_model_cuts_categories_of_long_text() -> None:
+    rows = RowInput(n_columns=1, names=("plot=" + "long ago " * 100,))
+    told = repr(LinearModel({"coef": np.ones((1, 1)), "intercept": np.zeros(1)}, None, rows=rows))
+    assert "largest: plot=long ago long ago long ago long ag… +1" in told
 
 
 @pytest.mark.parametrize(
