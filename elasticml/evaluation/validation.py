@@ -52,6 +52,7 @@ from elasticml.objectives.links import class_scores, predictions
 from elasticml.specification.algorithms import (
     ALGORITHMS,
     BatchGradient,
+    CoCoA,
     LocalSGD,
     PrimalCoCoA,
     settings_from_section,
@@ -63,6 +64,9 @@ SUMS: Final = "validation"
 _PREFIX: Final = "validation/"
 #: The exchange that scores the final model.
 VALIDATE: Final = "validate"
+#: The exchange that scores the final model on the training rows, and its history columns.
+_SCORE: Final = "score"
+TRAIN_COLUMN: Final = "train_"
 #: Prefix of history columns.
 COLUMN: Final = "validation_"
 _CANDIDATE, _BEST = "validation/candidate/", "validation/best/"
@@ -286,10 +290,12 @@ class _ColumnScorer:
 class _RowScorer:
     """The sums of a member's validation rows for one model after the other."""
 
-    def __init__(self, rules: Rules, section: Mapping[str, Any], facts: DatasetStats) -> None:
+    def __init__(
+        self, metrics: Sequence[str], section: Mapping[str, Any], facts: DatasetStats
+    ) -> None:
         self._facts = facts
         self._kind = _kind(section, facts)
-        self._metrics = Metrics(rules.metrics, self._kind)
+        self._metrics = Metrics(metrics, self._kind)
         self._predictor = _Predictor(section, facts)
         self._is_network = section["name"] == LocalSGD.name
 
@@ -329,11 +335,23 @@ class _RowScorer:
 
 
 class _ValidatingSolver:
-    """A member's solver that trains on training chunks, and scores validation chunks."""
+    """A member's solver that trains on training chunks, and scores validation chunks.
 
-    def __init__(self, solver: Solver, scorer: _Scorer) -> None:
+    Parameters
+    ----------
+    solver : Solver
+    scorer : _Scorer or None
+        Of validation chunks; None if the job has none.
+    train_scorer : _Scorer or None
+        Of training chunks, with the final model; None if members do not score them.
+    """
+
+    def __init__(
+        self, solver: Solver, scorer: _Scorer | None, train_scorer: _Scorer | None
+    ) -> None:
         self.solver = solver
         self._scorer = scorer
+        self._train_scorer = train_scorer
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the solver's arrays over the training chunks, with the sums if they are asked."""
@@ -345,6 +363,10 @@ class _ValidatingSolver:
             for name, array in work.model.items()
             if name.startswith(_PREFIX)
         }
+        (size,) = work.returns[SUMS]
+        if work.operation == _SCORE:
+            assert self._train_scorer is not None
+            return {SUMS: self._train_scorer.sums(model, trained, parallel, size)}
         out: dict[str, Any] = {}
         if work.operation != VALIDATE:
             inner = replace(
@@ -354,13 +376,17 @@ class _ValidatingSolver:
             )
             out.update(self.solver.compute(inner, trained, parallel))
         held = [chunk for chunk in chunks if is_validation(chunk.id)]
-        (size,) = work.returns[SUMS]
+        assert self._scorer is not None
         out[SUMS] = self._scorer.sums(model, held, parallel, size)
         return out
 
 
 def make_solver(
-    section: Mapping[str, Any], facts: DatasetStats, validate: Mapping[str, Any] | None
+    section: Mapping[str, Any],
+    facts: DatasetStats,
+    validate: Mapping[str, Any] | None,
+    *,
+    scores_training: bool = False,
 ) -> Solver:
     """Return a member's solver, which also scores if the job is validated.
 
@@ -370,6 +396,8 @@ def make_solver(
         The ``algorithm`` section of the job record.
     validate : mapping or None
         The ``validate`` section of the job record.
+    scores_training : bool
+        Whether members score the final model on the training rows.
 
     Raises
     ------
@@ -378,11 +406,16 @@ def make_solver(
     """
     settings = {name: value for name, value in section.items() if name != "name"}
     solver = algorithm(str(section["name"])).solver(settings, facts)
-    if not validate:
+    names = _train_metrics(section) if scores_training else ()
+    train_scorer = _RowScorer(names, section, facts) if names else None
+    scorer: _Scorer | None = None
+    if validate and _owns_columns(section):
+        scorer = _ColumnScorer(facts.validation_rows)
+    elif validate:
+        scorer = _RowScorer(Rules.of(validate).metrics, section, facts)
+    if scorer is None and train_scorer is None:
         return solver
-    if _owns_columns(section):
-        return _ValidatingSolver(solver, _ColumnScorer(facts.validation_rows))
-    return _ValidatingSolver(solver, _RowScorer(Rules.of(validate), section, facts))
+    return _ValidatingSolver(solver, scorer, train_scorer)
 
 
 def training_solver(solver: Solver) -> Solver:
@@ -641,6 +674,8 @@ def make_trainer(
     absent: str,
     resume: Resume | None,
     validate: Mapping[str, Any] | None,
+    *,
+    scores_training: bool = False,
 ) -> Trainer:
     """Return the trainer of a job, with validation if the job asks for it.
 
@@ -650,6 +685,8 @@ def make_trainer(
         The ``algorithm`` section of the job record.
     validate : mapping or None
         The ``validate`` section of the job record.
+    scores_training : bool
+        Whether members score the final model on the training rows.
 
     Raises
     ------
@@ -663,7 +700,59 @@ def make_trainer(
         resume = validation.restore(resume)
     more = {} if resume is None else {"resume": resume}
     trainer = factory(settings, facts, absent, **more)
-    return trainer if validation is None else validation.run(trainer)
+    if validation is not None:
+        trainer = validation.run(trainer)
+    names = _train_metrics(section) if scores_training else ()
+    return (
+        _with_train_scores(trainer, Metrics(names, _kind(section, facts)), facts)
+        if names
+        else trainer
+    )
+
+
+def _train_metrics(section: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the metrics of the training rows; none if members have no linear model of rows."""
+    if section["name"] not in (BatchGradient.name, CoCoA.name):
+        return ()
+    is_classification, has_probabilities = _predicts(section)
+    if not is_classification:
+        return ("neg_root_mean_squared_error", "r2")
+    return ("accuracy", "neg_log_loss") if has_probabilities else ("accuracy",)
+
+
+def _with_train_scores(trainer: Trainer, metrics: Metrics, facts: DatasetStats) -> Trainer:
+    """Run a trainer, and then score its model, where all training rows are present."""
+    model = yield from trainer
+    if not model.arrays:
+        return model
+    outcome = yield Exchange(
+        operation=_SCORE,
+        model=_named(_PREFIX, model.arrays),
+        returns={SUMS: (metrics.n_sums,)},
+    )
+    sums = np.asarray(outcome.arrays[SUMS])
+    if round(float(sums[0])) != facts.n_rows:
+        return model
+    columns = {f"{TRAIN_COLUMN}{name}": value for name, value in metrics.scores(sums).items()}
+    return replace(model, extra={**model.extra, **columns})
+
+
+def train_scores(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the scores of the training rows in the last row of a history, as summaries have them.
+
+    Scores are greater for better models; ``logloss`` and ``rmse`` are smaller.
+    """
+    names = {
+        "accuracy": ("accuracy", 1.0),
+        "neg_log_loss": ("logloss", -1.0),
+        "neg_root_mean_squared_error": ("rmse", -1.0),
+        "r2": ("r2", 1.0),
+    }
+    return {
+        name: sign * float(value)
+        for column, (name, sign) in names.items()
+        if (value := row.get(f"{TRAIN_COLUMN}{column}")) is not None
+    }
 
 
 def validation_summary(

@@ -290,6 +290,7 @@ def evaluate(
     """
     is_imported = ":" in record.algorithm_name
     from elasticml.evaluation.evaluator import Evaluator
+    from elasticml.evaluation.validation import train_scores
     from elasticml.models.model import KMeansModel
 
     is_scored = result.model is not None and not isinstance(result.model, KMeansModel)
@@ -309,7 +310,12 @@ def evaluate(
     try:
         algorithm = record.algorithm
         evaluator = Evaluator(algorithm, outcome.facts, n_threads, record.cache)
-        if source is not None and not is_imported:
+        if record.scores_training and train_scores(history[last]):
+            # Only members can read the data, and they have scored the last model.
+            metrics = train_scores(history[last])
+            summary["train"] = metrics
+            _warn_of_constant(summary, algorithm, outcome.facts, _score_of(algorithm, metrics))
+        elif source is not None and not is_imported:
             scores = evaluator.score_training(
                 source,
                 [models[index] for index in indices],
@@ -317,10 +323,7 @@ def evaluate(
                 record.members.start,
             )
             _fill_training(history, summary, indices, scores)
-            warning = _constant_warning(algorithm, outcome.facts, scores[-1])
-            if warning is not None:
-                notes = summary_from_json(summary).notes or ()
-                summary |= {"notes": [*notes, warning]}
+            _warn_of_constant(summary, algorithm, outcome.facts, scores[-1])
         if test is not None:
             with prefix_errors("data.test"):
                 _check_test(algorithm, source, test)
@@ -344,6 +347,21 @@ def evaluate(
     )
 
 
+def _score_of(algorithm: Mapping[str, Any], metrics: Mapping[str, float]) -> Score:
+    """Return the score of a model whose metrics members have computed."""
+    is_loss = algorithm.get("name") == "batch_gradient" and not algorithm.get("class_weight")
+    loss = metrics.get("logloss", math.nan) if is_loss else math.nan
+    return Score(objective=math.nan, loss=loss, metrics=metrics)
+
+
+def _warn_of_constant(
+    summary: dict[str, Any], algorithm: Mapping[str, Any], facts: DatasetStats, score: Score
+) -> None:
+    warning = _constant_warning(algorithm, facts, score)
+    if warning is not None:
+        summary["notes"] = [*(summary_from_json(summary).notes or ()), warning]
+
+
 def _constant_warning(
     algorithm: Mapping[str, Any], facts: DatasetStats, score: Score
 ) -> str | None:
@@ -351,8 +369,8 @@ def _constant_warning(
     from elasticml.evaluation.constant_model import constant_loss  # loads SciPy's optimisers
 
     least = constant_loss(algorithm, facts)
-    if least is not None:
-        if score.loss < least * (1.0 - 1e-9) or math.isnan(score.loss):
+    if least is not None and not math.isnan(score.loss):
+        if score.loss < least * (1.0 - 1e-9):
             return None
         return (
             f"the training loss {score.loss:.6g} is not below {least:.6g}, that of the best "

@@ -179,6 +179,11 @@ class JobRecord(JsonFields):
         return self.json.get("evaluate") is not False
 
     @property
+    def scores_training(self) -> bool:
+        """Whether members score the final model on the training rows: only they can read them."""
+        return self.is_evaluated and str(self.data.get("format")) in ("dask", "dask_table")
+
+    @property
     def is_cost_only(self) -> bool:
         """Whether the job is simulated from its costs, without data."""
         return bool((self.simulate or {}).get("costs"))

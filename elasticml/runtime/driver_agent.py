@@ -473,9 +473,10 @@ class DriverAgent(JobDriver):
         if not self._links.welcome(command.arrival, command.member):
             return False
         names = ("job", "algorithm", "absent", "chunk_bytes", "cache", "threads", "seed")
-        more = ("collective", "checkpoint", "validate")
+        more = ("collective", "checkpoint", "validate", "evaluate")
+        record = {name: self.record.json.get(name) for name in (*names, *more)}
         extras = {
-            "record": {name: self.record.json.get(name) for name in (*names, *more)},
+            "record": {**record, "data": {"format": self.record.data.get("format")}},
             "spec": self.driver_session.source.spec(),
             "n_members": self.machine.state.settings.start_members,
         }

@@ -248,7 +248,9 @@ class MemberAgent:
             self._source = source_from_spec(extras["spec"])
             facts = DatasetStats.from_json(extras["facts"])
             record = self._record
-            solver = make_solver(record.algorithm, facts, record.validate)
+            solver = make_solver(
+                record.algorithm, facts, record.validate, scores_training=record.scores_training
+            )
             self._welcomed().solver = solver
             training = training_solver(solver)
             if isinstance(training, ReportSolver):

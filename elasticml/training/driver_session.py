@@ -235,7 +235,14 @@ class DriverSession:
                     f"resume: algorithm {name} cannot resume from a checkpoint: its trainer has no "
                     "argument resume; run the job from its start"
                 )
-            trainer = make_trainer(record.algorithm, self.facts, absent, resume, record.validate)
+            trainer = make_trainer(
+                record.algorithm,
+                self.facts,
+                absent,
+                resume,
+                record.validate,
+                scores_training=record.scores_training,
+            )
         except ElasticmlError as error:
             return self.fail(error)
         self.state = "running"
@@ -307,7 +314,7 @@ class DriverSession:
                 return True, ""
             if model.stopped_early:
                 return False, ""
-        if command.state != "done":
+        if command.state != "done" or self.record.is_cost_only:
             return False, ""
         rounds, rows = machine.state.round, self.journal.rows
         return False, shortfall(self.record, rows, rounds=rounds, reason=command.reason)

@@ -156,7 +156,8 @@ def test_a_simulated_run_leaves_a_directory_like_a_real_one(command, tmp_path):
     )
     code, out, err = command("simulate", path, "--json", "--out", tmp_path / "run")
     assert code == 0
-    assert "| done after" in err
+    assert "| not converged after" in err
+    assert err.splitlines()[-1].startswith("elasticml: not converged: ")
     summary = json.loads(out.splitlines()[-1])
     assert (summary["rounds"], summary["lost"], summary["returned"]) == (9, 1, 1)
     assert summary["simulated"]
