@@ -19,18 +19,21 @@
     ``v``; ``uncached`` (), the number of examples left out because their chunk arrived after
     ``point``.
 ``hessian``
-    Down: ``shift`` (n_columns,) if columns are shifted. Up: ``gram`` (pairs, n_columns (n_columns +
-    1) / 2), the lower triangle of ``X~' D X~`` for each pair of models whose losses depend on each
-    other, with rows ``X~ = X - shift`` and D at ``point``; ``border`` (pairs, n_columns), ``X~' D
-    1``; ``mass`` (pairs,), the sums of D; ``uncached`` (), as above.
+    Down: ``pairs`` (pairs, 2), numbers of models; ``shift`` (n_columns,) if columns are shifted.
+    Up: ``gram`` (pairs, n_columns (n_columns + 1) / 2), the lower triangle of ``X~' D X~`` for each
+    pair, D being the entries of the losses' Hessians at ``point`` that belong to it, with rows
+    ``X~ = X - shift``; ``border`` (pairs, n_columns), ``X~' D 1``; ``mass`` (pairs,), the sums of
+    D; ``uncached`` (), as above. Of each chunk a ``share`` of the rows is summed.
 
 For column statistics see :mod:`elasticml.algorithms.column_statistics`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
+
+import numpy as np
 
 from elasticml.algorithms.base import Exchange, Scalar
 from elasticml.algorithms.scaling import Columns
@@ -113,21 +116,27 @@ def product_exchange(
 
 
 def hessian_exchange(
-    columns: Columns, pairs: int, parameters: Mapping[str, Scalar], *, require: Require, seal: bool
+    columns: Columns,
+    pairs: Sequence[tuple[int, int]],
+    parameters: Mapping[str, Scalar],
+    *,
+    require: Require,
+    seal: bool,
 ) -> Exchange:
     """Return the exchange for the Hessian at a point whose margins are cached."""
-    d = columns.n_columns
+    d, n = columns.n_columns, len(pairs)
+    shift = {} if columns.shift is None else {"shift": columns.shift}
     return Exchange(
         operation=HESSIAN,
-        model={} if columns.shift is None else {"shift": columns.shift},
+        model={"pairs": np.array(pairs, np.float64), **shift},
         returns={
-            "gram": (pairs, d * (d + 1) // 2),
-            "border": (pairs, d),
-            "mass": (pairs,),
+            "gram": (n, d * (d + 1) // 2),
+            "border": (n, d),
+            "mass": (n,),
             "uncached": (),
         },
         parameters=parameters,
         require=require,
         seal=seal,
-        is_long=d * pairs >= LONG_COLUMNS,
+        is_long=d * n >= LONG_COLUMNS,
     )

@@ -1,9 +1,10 @@
 """Newton's method: the Hessian as d x d sums in one exchange, its factors on the driver.
 
-With few columns every step has a Hessian of its own and solves with its factors. With more, a
-Hessian costs many products with a vector: then it is computed from a share of the rows, and its
-factors precondition conjugate gradients, whose products are exchanges. The same is done while
-examples are absent: the products include their stand-ins, and the factors are the last ones.
+With few columns every step has a Hessian of its own and solves with its factors. With more, or
+many classes, a Hessian costs many products with a vector: then it is computed from a share of the
+rows, of several classes only each one's own block, and its factors precondition conjugate
+gradients, whose products are exchanges. The same is done while examples are absent: the products
+include their stand-ins, and the factors are the last ones.
 
 Source: as :mod:`elasticml.algorithms.linear.newton`, which does it in one process.
 """
@@ -43,8 +44,8 @@ PRODUCTS_WORTH: Final = 6
 #: Shares of the diagonal that are added to a Hessian that has no Cholesky factors: the least, and
 #: the factor between two attempts.
 JITTER: Final = 1e-13
-#: Coordinates of all models up to which Newton steps are the fastest.
-NEWTON_SIZE: Final = 500
+#: Columns up to which Newton steps are the fastest.
+NEWTON_COLUMNS: Final = 1000
 #: Most coordinates of a Hessian: 130 MB.
 SIZE_MAX: Final = 4096
 MORE: Final = 100.0
@@ -58,9 +59,12 @@ class Newton:
         models = n_models(settings, facts)
         self._columns = columns
         self._pairs = [(0, 0)] if models == 1 else multiclass_loss(loss).pairs(models)
-        #: Share of the rows in a Hessian.
         width = columns.n_columns * len(self._pairs) / models
+        if width > EXACT_COLUMNS:  # factors of each model's own block will do
+            self._pairs = [(k, k) for k in range(models)]
+        #: Share of the rows in a Hessian.
         self._share = share_of_rows(width, columns.n_model, facts.n_rows)
+        self._is_exact = self._share == 1.0 and (models == 1 or width <= EXACT_COLUMNS)
         self._residual = settings.gradient_share
         #: A quadratic needs one step only.
         self._is_quadratic = settings.loss == "squared"
@@ -80,7 +84,7 @@ class Newton:
         is_fresh = here.elastic.is_whole and self._is_due()
         if is_fresh and not (yield from self._renew(here)):
             return "again"
-        if is_fresh and self._share == 1.0:
+        if is_fresh and self._is_exact:
             assert self._factors is not None
             direction = -self._factors.to_model(self._factors.of_gradient(here.gradient))
         else:
@@ -107,14 +111,14 @@ class Newton:
     def _is_due(self) -> bool:
         if self._factors is None:
             return True
-        return self._is_worn if self._share < 1.0 else not self._is_quadratic
+        return not self._is_quadratic if self._is_exact else self._is_worn
 
     def _renew(self, here: Iterate) -> Generator[Exchange, Outcome, bool]:
         """Compute the Hessian at the iterate; False: the set of examples has changed."""
         elastic = here.elastic
         outcome = yield hessian_exchange(
             self._columns,
-            len(self._pairs),
+            self._pairs,
             {"point": here.evaluated.point.serial, "share": self._share},
             require=elastic.rules.require,
             seal=elastic.take_seal(),
@@ -209,11 +213,8 @@ def factors_of(hessian: F64) -> Factored:
 
 def chosen_for(settings: BatchGradient, facts: DatasetStats) -> Literal["newton", "tron", "lbfgs"]:
     """Return the fastest optimizer for the shape of the data and the loss."""
-    if facts.layout.kind != "sequence":
-        size = _size(settings, facts)
-        if size <= NEWTON_SIZE:
-            return "newton"
-    return "tron"
+    is_small = facts.n_columns <= NEWTON_COLUMNS and _size(settings, facts) <= SIZE_MAX
+    return "newton" if is_small and facts.layout.kind != "sequence" else "tron"
 
 
 def check_columns(settings: BatchGradient, facts: DatasetStats) -> None:

@@ -330,7 +330,7 @@ class BatchGradientSolver:
         point, share = work.parameters["point"], float(work.parameters["share"])
         here = [chunk for chunk in chunks if self._caches[chunk.id].point == point]
         shift = work.model.get("shift")
-        pairs = [(0, 0)] if self._multi is None else self._multi.pairs(self._models)
+        pairs = [(int(k), int(j)) for k, j in work.model["pairs"]]
 
         def run(part: Sequence[Chunk]) -> HessianSums:
             sums = HessianSums(len(pairs), self._facts.n_columns, shift)
@@ -467,3 +467,6 @@ def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
         w = np.ones(chunk.layout.n_columns)
         adjoint, forward = make_adjoint(chunk.layout, w.size), make_forward(chunk.layout, w)
         adjoint.add_product(chunk, forward, 0.0, one, out)
+        if chunk.layout.kind != "sequence":
+            for d in (1, 8):  # as dense blocks, and as pairs of entries
+                HessianSums(1, d, None).add(chunk, np.ones((1, 1)))

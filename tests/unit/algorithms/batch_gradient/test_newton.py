@@ -76,6 +76,17 @@ def test_every_layout_has_the_minimum_of_lbfgs(name: str, intercept: bool, loss:
     np.testing.assert_allclose(newton.model.objective, other.model.objective, rtol=1e-9)
 
 
+def test_many_classes_have_the_minimum_of_lbfgs() -> None:
+    """Their Hessian has so many blocks that each class's own one preconditions."""
+    X = RNG.normal(size=(ROWS, 30))
+    y = np.argmax(X @ RNG.normal(size=(30, 12)) + 3.0 * RNG.gumbel(size=(ROWS, 12)), axis=1)
+    newton = train(X, y, None, l2=1e-3, optimizer="newton", tolerance=1e-9)
+    other = train(X, y, None, l2=1e-3, optimizer="lbfgs", tolerance=1e-8)
+    assert newton.model.converged
+    assert newton.rounds <= 20
+    np.testing.assert_allclose(newton.model.objective, other.model.objective, rtol=1e-10)
+
+
 def test_columns_that_depend_on_each_other_have_a_minimum_without_a_penalty() -> None:
     X = np.column_stack([DENSE[:, 2:5], DENSE[:, 2], np.zeros(ROWS), np.ones(ROWS)])
     y = X[:, 0] - X[:, 1] + RNG.normal(size=ROWS)
